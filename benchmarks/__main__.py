@@ -1,0 +1,178 @@
+"""`python -m benchmarks`: assemble text, measure, and write the tables.
+
+python -m benchmarks corpus              gather real text and write the files (once)
+python -m benchmarks run                 measure rates into benchmarks/results.json
+python -m benchmarks memory              add the measurement of memory to it
+python -m benchmarks render              rewrite the tables of README.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packline.errors import PacklineError
+
+if TYPE_CHECKING:
+    from benchmarks.catalogue import TokenizerFile
+    from benchmarks.results import Results
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results.json"
+SHARED = ROOT.parent / "shared"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; 0, or 1 after an error that is told in one or two lines."""
+    options = _parser().parse_args(arguments)
+    try:
+        {"corpus": corpus, "run": run, "memory": memory, "render": render}[options.command](options)
+    except PacklineError as error:
+        print(f"error: {error}", file=sys.stderr)
+        if error.hint:
+            print(f"hint: {error.hint}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").splitlines()[0])
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument(
+        "--folder", type=Path, default=cache / "packline" / "benchmarks", help="of the corpus"
+    )
+    common.add_argument("--results", type=Path, default=RESULTS)
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    command = commands.add_parser("corpus", parents=[common], help="gather real text and write the files")
+    command.add_argument("--size", default="600MB", help="text in the English corpus")
+    command.add_argument("--slice-size", default="40MB", help="text that the slow peers get")
+    command.add_argument("--memory-size", default="0", help="size of memory.jsonl, for `memory`: 5.2GB")
+    command.add_argument("--shared", type=Path, default=SHARED, help="a folder with corpora/*.jsonl.zst")
+
+    command = commands.add_parser("run", parents=[common], help="measure rates")
+    command.add_argument("--rounds", type=int, default=5)
+    command.add_argument("--corpora", default="english,slice,mixed")
+    _add_tokenizer(command)
+    command.add_argument("--peers-python", help="interpreter with benchmarks/peers.txt installed")
+
+    command = commands.add_parser("memory", parents=[common], help="measure memory on growing inputs")
+    command.add_argument("--sizes", default="600MB,1.2GB,2.4GB,5GB")
+    _add_tokenizer(command)
+
+    command = commands.add_parser("render", parents=[common], help="rewrite the tables")
+    command.add_argument("--readme", type=Path, default=ROOT / "README.md")
+    return parser
+
+
+def _add_tokenizer(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--tokenizer",
+        type=Path,
+        action="append",
+        help="a tokenizer.json or a folder with one; the first is measured on everything",
+    )
+    command.add_argument("--eod", default="<|endoftext|>")
+
+
+def corpus(options: argparse.Namespace) -> None:
+    """Write the files that are measured."""
+    from benchmarks.corpus import build_corpus, load_facts
+    from packline.recipe import parse_bytes
+
+    build_corpus(
+        options.folder,
+        size_bytes=parse_bytes(options.size),
+        slice_bytes=parse_bytes(options.slice_size),
+        memory_bytes=parse_bytes(options.memory_size),
+        shared=options.shared if options.shared.is_dir() else None,
+    )
+    for name, facts in load_facts(options.folder).items():
+        kinds = ", ".join(f"{kind} {size / 1e6:.0f} MB" for kind, size in facts.kinds.items())
+        _say(f"{name}: {facts.documents} documents, {kinds}")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Measure rates; keeps the memory that was measured before."""
+    from benchmarks.results import load_results
+    from benchmarks.suite import measure
+
+    memory_runs = load_results(options.results).memory if options.results.exists() else []
+
+    def save(results: Results) -> None:
+        results.memory = memory_runs
+        _save(options.results, results)
+
+    measure(
+        options.folder,
+        corpora=options.corpora.split(","),
+        tokenizers=_tokenizers(options),
+        rounds=options.rounds,
+        peers_python=_peers_python(options.peers_python),
+        say=_say,
+        save=save,
+    )
+
+
+def memory(options: argparse.Namespace) -> None:
+    """Measure memory and add it to the results."""
+    from benchmarks.corpus import load_facts
+    from benchmarks.memory import measure_memory
+    from benchmarks.results import load_results, new_results
+    from packline.recipe import parse_bytes
+
+    sizes = [parse_bytes(size) for size in options.sizes.split(",")]
+    runs = measure_memory(options.folder, _tokenizers(options)[0], sizes, _say)
+    old = options.results.exists()
+    results = load_results(options.results) if old else new_results(load_facts(options.folder))
+    results.memory = runs
+    _save(options.results, results)
+
+
+def _save(path: Path, results: Results) -> None:
+    """Figures follow from all that was measured, so they are worked out when that is known."""
+    from benchmarks.figures import all_figures
+    from benchmarks.results import save_results
+
+    results.figures = all_figures(results)
+    save_results(path, results)
+
+
+def render(options: argparse.Namespace) -> None:
+    """Rewrite the tables of the README."""
+    from benchmarks.render import rewrite
+    from benchmarks.results import load_results
+
+    rewrite(options.readme, load_results(options.results))
+
+
+def _tokenizers(options: argparse.Namespace) -> list[TokenizerFile]:
+    from benchmarks.catalogue import read_tokenizer
+    from benchmarks.errors import BenchmarkError
+
+    paths = options.tokenizer or [SHARED / "tokenizers" / name for name in ("qwen3", "gpt2")]
+    if not options.tokenizer and not SHARED.is_dir():
+        raise BenchmarkError("no tokenizer to measure with", hint="--tokenizer PATH --eod STRING")
+    return [read_tokenizer(path, options.eod) for path in paths]
+
+
+def _peers_python(named: str | None) -> str | None:
+    """The one that was named, else PACKLINE_PEERS_PYTHON, else that of .venv-peers."""
+    environment = ROOT / ".venv-peers" / "bin" / "python"
+    return (
+        named
+        or os.environ.get("PACKLINE_PEERS_PYTHON")
+        or (str(environment) if environment.exists() else None)
+    )
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""The figures that the project is judged by, from the runs.
+
+Each is written out once, with the goal that was set for it. A figure whose runs are missing (a peer
+that is not installed, a corpus that was not measured) is left out, never guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from benchmarks.results import Figure, Results, Run, best_of, compare, runs_of, spread_of
+
+Rate = Callable[[Run], float]
+
+
+def steady(run: Run) -> float:
+    """From the first unit's encoding to the end."""
+    return run.steady
+
+
+def whole(run: Run) -> float:
+    """From the start of the process to its end."""
+    return run.whole
+
+
+def job(run: Run) -> float:
+    """As the contender itself counts, without imports and loading."""
+    return run.job
+
+
+def all_figures(results: Results) -> list[Figure]:
+    """Every figure for which there are runs."""
+    return [
+        *(ratio for name in _tokenizers(results) for ratio in ceiling_ratios(results, name)),
+        *(ratio for name in _tokenizers(results) for ratio in peer_ratios(results, name)),
+        *(ratio for name in _tokenizers(results) for ratio in mixed_ratios(results, name)),
+        *fixed_costs(results),
+        *memory_figures(results),
+    ]
+
+
+def _tokenizers(results: Results) -> list[str]:
+    return list(dict.fromkeys(run.tokenizer for run in results.runs))
+
+
+def ceiling_ratios(results: Results, tokenizer: str) -> list[Figure]:
+    """packline on English, to the fastest exact engine in memory."""
+    ceiling = best_of(results, "english", tokenizer, "ceiling", job)
+    found = []
+    for contender, rate, goal in (
+        ("packline, JSONL", steady, 0.75),
+        ("packline, Parquet", steady, 0.65),
+        ("packline, one .jsonl.zst", steady, 0.65),
+        ("packline, JSONL", whole, None),
+    ):
+        runs = runs_of(results, "english", tokenizer, contender)
+        name = f"{contender}, {rate.__name__} / ceiling"
+        found += _ratio(name, "english", tokenizer, (runs, rate), (ceiling, job), goal)
+    return found
+
+
+def peer_ratios(results: Results, tokenizer: str) -> list[Figure]:
+    """packline's whole command to each peer.
+
+    Megatron's style is compared twice: whole command to whole command, and to its job alone. The
+    slow peers are compared by their job alone, which spares them their imports.
+    """
+    runs = runs_of(results, "english", tokenizer, "packline, JSONL")
+    found = []
+    for peer in ("Megatron style", "Megatron style, JSON in Python"):
+        others = runs_of(results, "english", tokenizer, peer)
+        name = f"packline, JSONL, whole / {peer}"
+        found += _ratio(f"{name}, whole", "english", tokenizer, (runs, whole), (others, whole), 2.0)
+        found += _ratio(f"{name}, job", "english", tokenizer, (runs, whole), (others, job), 2.0)
+    for peer in ("datatrove", "HF datasets map"):
+        others = runs_of(results, "slice", tokenizer, peer)
+        name = f"packline, JSONL, whole / {peer}, job"
+        found += _ratio(name, "english", tokenizer, (runs, whole), (others, job), 50.0)
+    return found
+
+
+def mixed_ratios(results: Results, tokenizer: str) -> list[Figure]:
+    """Where engines differ most: packline's choice to each engine alone, and to the ceiling."""
+    runs = runs_of(results, "mixed", tokenizer, "packline, JSONL")
+    ceiling = best_of(results, "mixed", tokenizer, "ceiling", job)
+    found = _ratio(
+        "packline, JSONL, steady / ceiling", "mixed", tokenizer, (runs, steady), (ceiling, job), None
+    )
+    for engine in ("gigatoken", "fastokens"):
+        others = runs_of(results, "mixed", tokenizer, f"packline, {engine} only")
+        name = f"packline, JSONL, steady / packline, {engine} only, steady"
+        found += _ratio(name, "mixed", tokenizer, (runs, steady), (others, steady), 1.0)
+    return found
+
+
+def fixed_costs(results: Results) -> list[Figure]:
+    """Seconds from the start of the command to the first unit's encoding, without loading the tokenizer."""
+    found = []
+    for tokenizer in _tokenizers(results):
+        for contender in ("packline, JSONL", "packline, Parquet", "packline, one .jsonl.zst"):
+            if runs := runs_of(results, "english", tokenizer, contender):
+                spread = spread_of(run.fixed_seconds for run in runs)
+                name = f"{contender}, fixed cost in seconds"
+                found.append(Figure(name, "english", tokenizer, spread, 3.0, at_most=True))
+    return found
+
+
+def memory_figures(results: Results) -> list[Figure]:
+    """The largest worker on the largest input, and how much larger that is than on the smallest."""
+    runs = sorted(results.memory, key=lambda run: run.input_bytes)
+    if not runs:
+        return []
+    tokenizer = runs[-1].tokenizer
+    largest = runs[-1].worker_resident_bytes
+    size = f"{runs[-1].input_bytes / 1e9:.1f} GB"
+    peak = spread_of([largest / 2**30])
+    figures = [Figure(f"largest worker on {size}, GiB", "memory", tokenizer, peak, 1.0, at_most=True)]
+    if len(runs) > 1:
+        growth = spread_of([largest / runs[0].worker_resident_bytes])
+        name = f"the same / on {runs[0].input_bytes / 1e9:.1f} GB"
+        figures.append(Figure(name, "memory", tokenizer, growth, 1.2, at_most=True))
+    return figures
+
+
+def _ratio(
+    name: str,
+    corpus: str,
+    tokenizer: str,
+    above: tuple[list[Run], Rate],
+    below: tuple[list[Run], Rate],
+    goal: float | None,
+) -> list[Figure]:
+    if not above[0] or not below[0]:
+        return []
+    rounds = {run.round for run in above[0]} & {run.round for run in below[0]}
+    over, under = ([run for run in runs if run.round in rounds] for runs in (above[0], below[0]))
+    spread = compare(over, above[1], under, below[1])
+    return [Figure(name, corpus, tokenizer, spread, goal)]

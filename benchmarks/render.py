@@ -1,0 +1,171 @@
+"""Tables of the README from `results.json`: rewritten between two markers, never typed by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from benchmarks.errors import BenchmarkError
+from benchmarks.figures import job, steady, whole
+from benchmarks.results import Figure, Results, Run, Spread, best_of, runs_of, spread_of
+
+START = "<!-- benchmarks:start -->"
+END = "<!-- benchmarks:end -->"
+
+
+def rewrite(readme: Path, results: Results) -> None:
+    """Put the tables between the markers.
+
+    Raises:
+        BenchmarkError: the file is absent, or a marker is missing, doubled or out of order.
+    """
+    try:
+        text = readme.read_text(encoding="utf-8")
+    except OSError as error:
+        raise BenchmarkError(f"cannot read {readme}: {error.strerror}") from error
+    readme.write_text(replace_between(text, render(results), readme.name), encoding="utf-8")
+
+
+def replace_between(text: str, tables: str, name: str) -> str:
+    """`text` with `tables` between the markers.
+
+    >>> replace_between(f"a {START} old {END} b", "new", "README.md").split()
+    ['a', '<!--', 'benchmarks:start', '-->', 'new', '<!--', 'benchmarks:end', '-->', 'b']
+    """
+    counts = text.count(START), text.count(END)
+    if counts != (1, 1) or text.index(START) > text.index(END):
+        raise BenchmarkError(
+            f"{name} has {counts[0]} start and {counts[1]} end markers: expected one of each, in this order",
+            hint=f"put {START} and {END} where the tables belong",
+        )
+    before, rest = text.split(START)
+    after = rest.split(END)[1]
+    return f"{before}{START}\n\n{tables}\n\n{END}{after}"
+
+
+def render(results: Results) -> str:
+    """All tables as Markdown."""
+    parts = [headline(results)]
+    for tokenizer in dict.fromkeys(run.tokenizer for run in results.runs):
+        if rows := rate_rows(results, "english", tokenizer):
+            size = results.corpora["english"].text_bytes / 1e6
+            parts.append(
+                table(f"{size:.0f} MB of English text and code, `{tokenizer}`", "of the ceiling", rows)
+            )
+        if rows := rate_rows(results, "mixed", tokenizer):
+            size = results.corpora["mixed"].text_bytes / 1e6
+            title = f"{size:.0f} MB of Chinese, Japanese, Korean, English and code, `{tokenizer}`"
+            parts.append(table(title, "of the ceiling", rows))
+    if results.memory:
+        parts.append(memory_table(results))
+    if results.figures:
+        parts.append(figure_table(results.figures))
+    if results.left_out:
+        parts.append("Not measured: " + "; ".join(results.left_out) + ".")
+    return "\n\n".join(parts)
+
+
+def headline(results: Results) -> str:
+    """Where, when and with what."""
+    machine = results.machine
+    versions = ", ".join(f"{name} {version}" for name, version in results.versions.items())
+    count = max((run.round for run in results.runs), default=0)
+    rounds = f"{count} round{'s' * (count != 1)}"
+    return (
+        f"Measured on {results.date}: {machine['cores']} cores of {machine['processor']}, "
+        f"{machine['memory_gib']} GiB, {machine['system']}, Python {machine['python']}; {versions}. "
+        f"Contenders in turn, a fresh process each, {rounds}: medians, with least and greatest. "
+        "MB are 10^6 bytes of text."
+    )
+
+
+def rate_rows(results: Results, corpus: str, tokenizer: str) -> list[list[str]]:
+    """A row a contender: the ceiling first, packline's steady rate and whole command, then peers."""
+    ceiling = best_of(results, corpus, tokenizer, "ceiling", job)
+    if not ceiling:
+        return []
+    top = spread_of(map(job, ceiling)).median
+    rows = [_row(f"ceiling: {ceiling[0].contender}, in memory, nothing written", ceiling, job, top)]
+    for name in _names(results.runs, corpus, tokenizer, "packline"):
+        runs = runs_of(results, corpus, tokenizer, name)
+        fixed = spread_of(run.fixed_seconds for run in runs).median
+        rows.append(_row(f"**{name}**, steady rate", runs, steady, top))
+        rows.append(_row(f"{name}, whole command (fixed cost {fixed:.1f} s)", runs, whole, top))
+    peer_corpora = ("english", "slice") if corpus == "english" else (corpus,)
+    for place in peer_corpora:
+        for name in _names(results.runs, place, tokenizer, "peer"):
+            runs = runs_of(results, place, tokenizer, name)
+            rows.append(_row(f"{name}, without imports", runs, job, top))
+            if place == "english":
+                rows.append(_row(f"{name}, whole command", runs, whole, top))
+    return rows
+
+
+def _names(runs: Iterable[Run], corpus: str, tokenizer: str, kind: str) -> list[str]:
+    wanted = (corpus, tokenizer, kind)
+    return list(dict.fromkeys(r.contender for r in runs if (r.corpus, r.tokenizer, r.kind) == wanted))
+
+
+def _row(name: str, runs: list[Run], rate: Callable[[Run], float], top: float) -> list[str]:
+    spread = spread_of(map(rate, runs))
+    return [
+        name,
+        show_rate(spread),
+        f"{spread.median / top:.2f}" if spread.median > top / 100 else "below 0.01",
+    ]
+
+
+def show_rate(spread: Spread) -> str:
+    """A median with its range.
+
+    >>> show_rate(Spread(151.4, 140.0, 160.2)), show_rate(Spread(1.42, 1.4, 1.5))
+    ('151 (140 to 160)', '1.4 (1.4 to 1.5)')
+    """
+    digits = 0 if spread.median >= 20 else 1
+    return f"{spread.median:.{digits}f} ({spread.least:.{digits}f} to {spread.greatest:.{digits}f})"
+
+
+def table(title: str, last: str, rows: list[list[str]]) -> str:
+    """A Markdown table of rates."""
+    lines = [f"| {title} | MB/s | {last} |", "|---|---:|---:|"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def memory_table(results: Results) -> str:
+    """Peak memory by size of the input."""
+    lines = [
+        "| JSONL file | largest worker, resident | of it private | first process |",
+        "|---:|---:|---:|---:|",
+    ]
+    for run in results.memory:
+        sizes = (run.worker_resident_bytes, run.worker_private_bytes, run.main_resident_bytes)
+        cells = [show_size(run.input_bytes), *(f"{size / 2**20:.0f} MiB" for size in sizes)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def show_size(size: int) -> str:
+    """Bytes in GB, or in MB below one.
+
+    >>> show_size(5 * 10**9), show_size(600_000_000)
+    ('5.0 GB', '600 MB')
+    """
+    return f"{size / 1e9:.1f} GB" if size >= 10**9 else f"{size / 1e6:.0f} MB"
+
+
+def figure_table(figures: list[Figure]) -> str:
+    """Figures that have a goal, and whether it was reached."""
+    lines = ["| figure, round by round | median | range | goal |", "|---|---:|---:|---:|"]
+    for figure in figures:
+        if figure.goal is None:
+            continue
+        digits = 2 if figure.goal < 10 else 0
+        median, least, greatest = (
+            f"{value:.{digits}f}"
+            for value in (figure.spread.median, figure.spread.least, figure.spread.greatest)
+        )
+        bound = "at most" if figure.at_most else "at least"
+        goal = f"{bound} {figure.goal:g}: {'reached' if figure.reached else 'not reached'}"
+        name = f"{figure.corpus}, `{figure.tokenizer}`: {figure.name}"
+        lines.append(f"| {name} | {median} | {least} to {greatest} | {goal} |")
+    return "\n".join(lines)

@@ -1,0 +1,229 @@
+"""`results.json`: every run as it was, and what follows from the runs.
+
+The runs are the data; spreads and figures are computed from them, here and nowhere else. A ratio is
+taken round by round, between runs that were minutes apart, and its median is what is reported, so
+that a machine that slows down slows both sides. MB is 10^6 bytes of UTF-8 text, not of the file.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import os
+import platform
+import statistics
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.catalogue import Kind
+from benchmarks.corpus import Facts
+from benchmarks.errors import BenchmarkError
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One fresh process, or tree of processes, that did the whole job once."""
+
+    contender: str
+    kind: Kind
+    corpus: str
+    tokenizer: str
+    round: int
+    documents: int
+    tokens: int
+    text_bytes: int
+    wall_seconds: float
+    """Of the process, from start to end, measured from outside."""
+    seconds: float
+    """Of the job as the contender counts it: without its imports and without loading the tokenizer."""
+    first_unit_seconds: float | None = None
+    """packline: from the start of the process to the first unit's encoding."""
+    tokenizer_seconds: float | None = None
+    worker_bytes: int = 0
+    """The largest peak of resident memory of any process but the first."""
+
+    @property
+    def whole(self) -> float:
+        """MB/s of the whole command."""
+        return self.text_bytes / self.wall_seconds / 1e6
+
+    @property
+    def job(self) -> float:
+        """MB/s of the job alone."""
+        return self.text_bytes / self.seconds / 1e6
+
+    @property
+    def steady(self) -> float:
+        """MB/s from the first unit's encoding to the end of the process; of packline only."""
+        if self.first_unit_seconds is None:
+            raise BenchmarkError(f"{self.contender} does not say when its first unit began")
+        return self.text_bytes / (self.wall_seconds - self.first_unit_seconds) / 1e6
+
+    @property
+    def fixed_seconds(self) -> float:
+        """From the start to the first unit's encoding, beyond loading the tokenizer once."""
+        if self.first_unit_seconds is None or self.tokenizer_seconds is None:
+            raise BenchmarkError(f"{self.contender} does not say what it spent before its first unit")
+        return self.first_unit_seconds - self.tokenizer_seconds
+
+
+class Parity(msgspec.Struct, frozen=True):
+    """An engine against HF tokenizers on documents spread over a corpus."""
+
+    corpus: str
+    tokenizer: str
+    engine: str
+    documents: int
+    text_bytes: int
+    different: int
+
+
+class MemoryRun(msgspec.Struct, frozen=True):
+    """A build of an input of some size, its processes watched from outside."""
+
+    tokenizer: str
+    input_bytes: int
+    documents: int
+    wall_seconds: float
+    worker_resident_bytes: int
+    worker_private_bytes: int
+    main_resident_bytes: int
+    together_private_bytes: int
+    reported_bytes: int
+    """What packline says of itself."""
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """Median, least and greatest of the rounds."""
+
+    median: float
+    least: float
+    greatest: float
+
+
+class Figure(msgspec.Struct, frozen=True):
+    """A number that the project is judged by, and the goal that was set for it."""
+
+    name: str
+    corpus: str
+    tokenizer: str
+    spread: Spread
+    goal: float | None = None
+    at_most: bool = False
+    """The goal is an upper bound."""
+
+    @property
+    def reached(self) -> bool:
+        """Whether the median is on the right side of the goal, if there is one."""
+        if self.goal is None:
+            return True
+        return self.spread.median <= self.goal if self.at_most else self.spread.median >= self.goal
+
+
+class Results(msgspec.Struct, kw_only=True):
+    """The whole file."""
+
+    date: str
+    machine: dict[str, str | int | float]
+    versions: dict[str, str]
+    corpora: dict[str, Facts]
+    parity: list[Parity] = []
+    runs: list[Run] = []
+    memory: list[MemoryRun] = []
+    left_out: list[str] = []
+    """What was not measured, and why."""
+    figures: list[Figure] = []
+
+
+def spread_of(values: Iterable[float]) -> Spread:
+    """Median, least and greatest.
+
+    >>> spread_of([3.0, 1.0, 2.0])
+    Spread(median=2.0, least=1.0, greatest=3.0)
+    """
+    numbers = list(values)
+    return Spread(statistics.median(numbers), min(numbers), max(numbers))
+
+
+def runs_of(results: Results, corpus: str, tokenizer: str, contender: str) -> list[Run]:
+    """The runs of one contender, in the order of their rounds."""
+    found = [
+        r for r in results.runs if (r.corpus, r.tokenizer, r.contender) == (corpus, tokenizer, contender)
+    ]
+    return sorted(found, key=lambda run: run.round)
+
+
+def best_of(
+    results: Results, corpus: str, tokenizer: str, kind: Kind, rate: Callable[[Run], float]
+) -> list[Run]:
+    """The runs of the contender of this kind with the greatest median rate; none if none ran."""
+    names = {
+        r.contender for r in results.runs if (r.corpus, r.tokenizer, r.kind) == (corpus, tokenizer, kind)
+    }
+    groups = [runs_of(results, corpus, tokenizer, name) for name in sorted(names)]
+    return max(groups, key=lambda runs: statistics.median(map(rate, runs)), default=[])
+
+
+def compare(
+    above: list[Run], over: Callable[[Run], float], below: list[Run], under: Callable[[Run], float]
+) -> Spread:
+    """The ratio of two rates, round by round."""
+    return spread_of(over(one) / under(other) for one, other in zip(above, below, strict=True))
+
+
+def machine_facts() -> dict[str, str | int | float]:
+    """Cores that may be used, processor, memory, system; no name of the machine."""
+    model = platform.machine()
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.partition(":")[2].strip()
+            break
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "processor": model,
+        "memory_gib": round(memory / 2**30, 1),
+        "system": f"{platform.system()} {platform.release().split('-')[0]}",
+        "python": platform.python_version(),
+    }
+
+
+def versions_of(*names: str) -> dict[str, str]:
+    """Versions of installed packages; those that are absent are left out."""
+    found = {}
+    for name in names:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def new_results(corpora: dict[str, Facts]) -> Results:
+    """Empty, with today's date and this machine's facts."""
+    return Results(
+        date=datetime.date.today().isoformat(),
+        machine=machine_facts(),
+        versions=versions_of("packline", "gigatoken", "fastokens", "tokenizers", "numpy", "pyarrow"),
+        corpora=corpora,
+    )
+
+
+def load_results(path: Path) -> Results:
+    """Read the file.
+
+    Raises:
+        BenchmarkError: it is absent or not what this version writes.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Results)
+    except (OSError, msgspec.DecodeError) as error:
+        raise BenchmarkError(f"no results in {path}: {error}", hint="python -m benchmarks run") from error
+
+
+def save_results(path: Path, results: Results) -> None:
+    """Write the file whole or not at all."""
+    temporary = path.with_suffix(".tmp")
+    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(results)) + b"\n")
+    temporary.replace(path)

@@ -1,0 +1,140 @@
+"""The functions of `packline`: what the command line does, for Python.
+
+    build   inputs and a tokenizer -> a store
+    plan    the same arguments -> what building would take
+    open    a store for reading
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from packline.errors import RecipeError
+from packline.recipe import Recipe, RunOptions, Source, check_options, check_recipe, load_recipe, parse_bytes
+
+if TYPE_CHECKING:
+    from packline.runtime.estimate import Estimate
+    from packline.runtime.events import Event
+    from packline.store.reader import Store
+
+SOURCE_FIELDS = set(Source.__struct_fields__) - {"inputs", "name", "label"}
+RECIPE_FIELDS = set(Recipe.__struct_fields__) - {"sources", "tokenizer"}
+OPTION_FIELDS = set(RunOptions.__struct_fields__) - {"memory_bytes"}
+
+
+def build(
+    inputs: str | Path | Sequence[str | Path],
+    tokenizer: str | Path | None = None,
+    *,
+    out: str | Path,
+    on_event: Callable[[Event], None] | None = None,
+    **settings: Any,
+) -> Store:
+    """Turn text into a store, or go on with a build that was interrupted.
+
+    Args:
+        inputs: files, folders, globs or URIs; or one recipe (`.toml`).
+        tokenizer: a tokenizer.json, a folder with one, a hub id, a `.tiktoken` or SentencePiece file.
+        out: the folder of the store: new, empty, or one that holds the same build.
+        on_event: is called with every event of `packline.runtime.events` while the build runs.
+        **settings: any field of `Source` (but inputs, name, label), `Recipe` and `RunOptions`:
+            `text="a.b"`, `eod="<|endoftext|>"`, `val_fraction=0.01`, `engine="auto"`, `workers=2`,
+            `memory="4GiB"`, ...
+
+    Raises:
+        PacklineError: what stopped the build, what to do about it in `hint`. Finished units are kept.
+
+    >>> import tempfile, pathlib
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> _ = (folder / "words.txt").write_text("a b a")
+    >>> model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2}, "unk_token": "</s>"}
+    >>> text = msgspec.json.encode({"model": model, "pre_tokenizer": {"type": "Whitespace"}})
+    >>> _ = (folder / "tokenizer.json").write_bytes(text)
+    >>> store = build(folder / "words.txt", folder / "tokenizer.json", out=folder / "store", eod="</s>", workers=0)
+    >>> store.documents[0].tolist()
+    [0, 1, 0, 2]
+    """
+    from packline.runtime.build import run_build
+    from packline.store.reader import Store
+
+    recipe, options = make_recipe(inputs, tokenizer, settings)
+    run_build(recipe, out, options, on_event)
+    return Store(out)
+
+
+def plan(
+    inputs: str | Path | Sequence[str | Path], tokenizer: str | Path | None = None, **settings: Any
+) -> Estimate:
+    """Predict what `build` with the same arguments would take; write nothing.
+
+    Raises:
+        PacklineError: whatever would stop the build before its first document.
+    """
+    from packline.runtime.estimate import estimate
+
+    return estimate(*make_recipe(inputs, tokenizer, settings))
+
+
+def open(path: str | Path) -> Store:
+    """Open a finished store for reading.
+
+    Raises:
+        StoreNotFound: there is none, or its build has not finished.
+        CorruptStore: its files disagree.
+    """
+    from packline.store.reader import Store
+
+    return Store(path)
+
+
+def make_recipe(
+    inputs: str | Path | Sequence[str | Path], tokenizer: str | Path | None, settings: dict[str, Any]
+) -> tuple[Recipe, RunOptions]:
+    """A recipe from arguments, or from a recipe file that arguments add to.
+
+    Raises:
+        RecipeError: an unknown setting, a missing tokenizer, a wrong type.
+    """
+    paths = [str(inputs)] if isinstance(inputs, str | Path) else [str(path) for path in inputs]
+    settings = {name: value for name, value in settings.items() if value is not None}
+    memory = settings.pop("memory", None)
+    if memory is not None:
+        settings["memory_bytes"] = parse_bytes(memory) if isinstance(memory, str) else int(memory)
+    unknown = set(settings) - SOURCE_FIELDS - RECIPE_FIELDS - OPTION_FIELDS - {"memory_bytes"}
+    if unknown:
+        raise RecipeError(f"unknown setting {min(unknown)!r}")
+    of_source = {name: settings[name] for name in settings if name in SOURCE_FIELDS}
+    of_recipe = {name: settings[name] for name in settings if name in RECIPE_FIELDS}
+    of_options = {name: settings[name] for name in settings if name in OPTION_FIELDS | {"memory_bytes"}}
+    if len(paths) == 1 and paths[0].endswith(".toml"):
+        recipe, options = load_recipe(paths[0])
+        if tokenizer is not None:
+            of_recipe["tokenizer"] = str(tokenizer)
+        if of_source:
+            raise RecipeError(
+                f"{min(of_source)!r} belongs to a source: with a recipe file it is set there, under [[sources]]"
+            )
+        recipe, options = _replace(recipe, of_recipe), _replace(options, of_options)
+    else:
+        if tokenizer is None:
+            raise RecipeError("no tokenizer", hint="name one with --tokenizer: a tokenizer.json, a hub id, ...")
+        source = _convert({"inputs": paths, **of_source}, Source)
+        recipe = _convert({"tokenizer": str(tokenizer), "sources": [source], **of_recipe}, Recipe)
+        options = _convert(of_options, RunOptions)
+    return check_recipe(recipe), check_options(options)
+
+
+def _replace(value: Any, changes: dict[str, Any]) -> Any:
+    kind = type(value)
+    return _convert({**{name: getattr(value, name) for name in kind.__struct_fields__}, **changes}, kind)
+
+
+def _convert(fields: dict[str, Any], kind: type[Any]) -> Any:
+    try:
+        return msgspec.convert(fields, kind)
+    except msgspec.ValidationError as error:
+        raise RecipeError(f"a setting is wrong: {error}") from error

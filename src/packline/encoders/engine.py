@@ -1,0 +1,159 @@
+"""Engines: three libraries, one protocol, one result.
+
+An engine takes a list of texts and gives their ids as one `Ragged` of uint32, without boundary tokens.
+All engines are built from the same tokenizer.json, so which of them runs may change how long a build
+takes but never a byte of it; `parity` holds them to that.
+
+    gigatoken    BPE, byte-level or with byte fallback; fastest where words repeat (its cache grows)
+    fastokens    BPE, byte-level; fastest cold and on Chinese, Japanese, Korean
+    tokenizers   everything; the reference, about 100 times slower
+
+An engine is not for use by several threads, and runs in one thread: processes scale, threads do not.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import numpy as np
+
+from packline.errors import TokenizerError
+from packline.ragged import Ragged, offsets_of
+
+if TYPE_CHECKING:
+    import tokenizers
+
+EngineName = Literal["gigatoken", "fastokens", "tokenizers"]
+ENGINE_NAMES: tuple[EngineName, ...] = ("gigatoken", "fastokens", "tokenizers")
+
+
+class Engine(Protocol):
+    """What encodes."""
+
+    name: EngineName
+
+    def encode(self, texts: list[str]) -> Ragged:
+        """Ids of each text: `tokens` uint32 `[T]`, `offsets` int64 `[D+1]`."""
+
+
+class GigatokenEngine:
+    """gigatoken on the calling thread."""
+
+    name: EngineName = "gigatoken"
+
+    def __init__(self, json: str) -> None:
+        import awkward  # noqa: F401  gigatoken needs it for its first result: load it now, once
+        import gigatoken
+
+        self._tokenizer = gigatoken.Tokenizer.from_json(json)
+
+    def encode(self, texts: list[str]) -> Ragged:
+        layout = self._tokenizer.encode_batch(texts, parallel=False).layout
+        offsets = np.asarray(layout.offsets.data, np.int64)
+        tokens = np.asarray(layout.content.data)
+        return Ragged(tokens[offsets[0] : offsets[-1]], offsets - offsets[0])
+
+
+class FastokensEngine:
+    """fastokens, kept to one thread."""
+
+    name: EngineName = "fastokens"
+
+    def __init__(self, json: str) -> None:
+        from fastokens._native import Tokenizer
+
+        self._tokenizer = Tokenizer.from_json_str(json)
+        self._single_threaded = False
+
+    def encode(self, texts: list[str]) -> Ragged:
+        if not self._single_threaded:
+            # Not before the first use: a pool of threads does not survive the fork of its process.
+            _with_one_thread(lambda: self._tokenizer.encode_batch_flat(["a", "b"]))
+            self._single_threaded = True
+        tokens, offsets = self._tokenizer.encode_batch_flat(texts)
+        return Ragged(np.frombuffer(tokens, np.uint32), np.frombuffer(offsets, np.int64))
+
+
+class TokenizersEngine:
+    """HF tokenizers: the reference."""
+
+    name: EngineName = "tokenizers"
+
+    def __init__(self, json: str) -> None:
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        import tokenizers
+
+        self._tokenizer: tokenizers.Tokenizer = tokenizers.Tokenizer.from_str(json)
+
+    def encode(self, texts: list[str]) -> Ragged:
+        # Its only way out is a list of Python ints: the one engine that makes an object a token.
+        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        ids = [np.array(encoding.ids, np.uint32) for encoding in encodings]
+        lengths = np.array([len(one) for one in ids], np.int64)
+        tokens = np.concatenate(ids) if ids else np.empty(0, np.uint32)
+        return Ragged(tokens, offsets_of(lengths))
+
+
+ENGINES: dict[EngineName, Callable[[str], Engine]] = {
+    "gigatoken": GigatokenEngine,
+    "fastokens": FastokensEngine,
+    "tokenizers": TokenizersEngine,
+}
+
+
+def load_engine(name: EngineName, json: str) -> Engine:
+    """Build an engine from a tokenizer.json.
+
+    Raises:
+        TokenizerError: this engine cannot do this kind of tokenizer; with its own words.
+    """
+    try:
+        return ENGINES[name](json)
+    except Exception as error:  # each library raises what it likes
+        said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise TokenizerError(f"{name} cannot do this tokenizer: {said}") from error
+
+
+def load_engines(names: tuple[EngineName, ...], json: str) -> dict[EngineName, Engine | str]:
+    """Build several engines at once; for one that cannot do this tokenizer, the reason.
+
+    Loading is native code that lets go of the interpreter, so three take little longer than the slowest.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    def load(name: EngineName) -> Engine | str:
+        try:
+            return load_engine(name, json)
+        except TokenizerError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(len(names)) as pool:
+        return dict(zip(names, pool.map(load, names), strict=True))
+
+
+def _with_one_thread(first_use: Callable[[], object]) -> None:
+    """Let a library that sizes its thread pool at first use see one core.
+
+    fastokens heeds no setting for it, but asks how many cores the process may use.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        first_use()
+        return
+    allowed = os.sched_getaffinity(0)
+    before = set(_threads())
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        first_use()
+    finally:
+        os.sched_setaffinity(0, allowed)
+        for thread in set(_threads()) - before:
+            os.sched_setaffinity(thread, allowed)
+
+
+def _threads() -> list[int]:
+    try:
+        return [int(thread) for thread in os.listdir("/proc/self/task")]
+    except OSError:
+        return []

@@ -1,0 +1,78 @@
+"""Special-token strings inside documents.
+
+`<|endoftext|>` in a web page is text, and must not end a document for the model. Where such strings
+are to be text, the engines get a tokenizer.json in which the special tokens go by names that no text
+contains, so that no engine, by whatever path (added tokens, a Unigram piece, a whole-word lookup), can
+make a control token out of text. Their ids stay what they are.
+
+The strings are counted in any case, by one pass of Aho-Corasick over the UTF-8 at several GB/s.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from packline.encoders.tokenizer import Tokenizer
+
+MARK = "\uffff"
+"""A noncharacter: Unicode keeps it out of text for good."""
+
+
+class SpecialTokenCounter:
+    """Find special-token strings in UTF-8 text.
+
+    >>> SpecialTokenCounter({"<s>": 1, "</s>": 2}).count(b"a <s> b </s><s>")
+    3
+    """
+
+    def __init__(self, special_tokens: dict[str, int]) -> None:
+        import ahocorasick_rs
+
+        patterns = [token.encode("utf-8") for token in special_tokens if token]
+        self._search = None
+        if patterns:
+            kind = ahocorasick_rs.MatchKind.LeftmostLongest
+            self._search = ahocorasick_rs.BytesAhoCorasick(patterns, matchkind=kind)
+
+    def count(self, text: bytes) -> int:
+        """How many there are in a text."""
+        return len(self._search.find_matches_as_indexes(text)) if self._search else 0
+
+
+def without_special_tokens(tokenizer: Tokenizer) -> str:
+    """The tokenizer.json in which no text can become a special token."""
+    whole = msgspec.json.decode(tokenizer.json)
+    renamed = {
+        token["content"]: f"{MARK}{number}{MARK}"
+        for number, token in enumerate(whole.get("added_tokens") or [])
+        if token.get("special")
+    }
+    if not renamed:
+        return tokenizer.json
+    model = whole["model"]
+    if model.get("type") == "Unigram" and model.get("unk_id") is not None:
+        # A Unigram model says <unk> of any text it does not know, this string included; that stays.
+        unknown = model["vocab"][model["unk_id"]][0]
+        renamed.pop(unknown, None)
+        whole["added_tokens"] = [token for token in whole["added_tokens"] if token["content"] != unknown]
+    for token in whole["added_tokens"]:
+        token["content"] = renamed.get(token["content"], token["content"])
+    _rename_in_model(model, renamed)
+    # It names special tokens too, and no document passes it.
+    whole["post_processor"] = None
+    return msgspec.json.encode(whole).decode()
+
+
+def _rename_in_model(model: dict[str, Any], renamed: dict[str, str]) -> None:
+    vocabulary = model["vocab"]
+    if isinstance(vocabulary, dict):
+        for old, new in renamed.items():
+            if old in vocabulary:
+                vocabulary[new] = vocabulary.pop(old)
+    else:
+        for entry in vocabulary:  # Unigram: [piece, score]
+            entry[0] = renamed.get(entry[0], entry[0])
+    if model.get("unk_token") in renamed:
+        model["unk_token"] = renamed[model["unk_token"]]

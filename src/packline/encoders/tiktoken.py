@@ -1,0 +1,272 @@
+r"""A tiktoken rank file as a tokenizer.json.
+
+A rank file holds tokens and their ranks and nothing else: how text is split, and which special tokens
+there are, belongs to the encoding, which must therefore be named. tiktoken merges whatever pair of
+neighbours joins to the token of lowest rank; a tokenizer.json wants the merges spelled out:
+
+    ranks      a 0, b 1, c 2, bc 3, abc 4
+    vocab      the same, bytes written in the printable alphabet of GPT-2
+    merges     b+c, a+bc          the last step when "abc" by itself is merged: a | bc
+
+One merge a token is enough. While text is merged, whatever happens inside the stretch that will become
+a token depends on that stretch alone, because no merge ever crosses its ends; so the last step is the
+same in every text. A piece of text that is a token as a whole is that token, without merging
+(`ignore_merges`), which is tiktoken's rule too and matters for tokens that no merges lead to.
+
+Cost: every token is merged once, quadratic in its length: about a second for 100,000 tokens.
+
+What it does not do: guess an encoding, or read a pickled `Encoding`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from pathlib import PurePath
+from typing import Any, AnyStr
+
+import msgspec
+
+from packline.errors import TokenizerError
+
+END = "<|endoftext|>"
+UNUSED = "unused "
+"""What the names of ids without a token begin with."""
+WORDS = r"'s|'t|'re|'ve|'m|'ll|'d"
+MARK = r"[^\r\n\p{L}\p{N}]?"
+UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
+LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+
+# Greedy forms throughout: the regular expressions of HF tokenizers read a possessive `{1,3}+` as a
+# repeated group, and engines recognise the schemes by these spellings.
+SPLIT_50K = None  # the one that the byte-level pre-tokenizer has built in
+SPLIT_100K = (
+    rf"(?i:{WORDS})|{MARK}\p{{L}}+|\p{{N}}{{1,3}}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+SPLIT_200K = (
+    rf"{MARK}{UPPER}*{LOWER}+(?i:{WORDS})?|{MARK}{UPPER}+{LOWER}*(?i:{WORDS})?|\p{{N}}{{1,3}}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+class Encoding(msgspec.Struct, frozen=True):
+    """What a rank file leaves unsaid."""
+
+    split: str | None
+    """The regular expression whose matches are the pieces that are merged by themselves; None for GPT-2's."""
+    ranks: int
+    """How many tokens its rank file has."""
+    special_tokens: dict[str, int]
+
+
+def _harmony() -> dict[str, int]:
+    tokens = {f"<|reserved_{number}|>": number for number in range(200000, 201088)}
+    named = {
+        "<|startoftext|>": 199998,
+        END: 199999,
+        "<|return|>": 200002,
+        "<|constrain|>": 200003,
+        "<|channel|>": 200005,
+        "<|start|>": 200006,
+        "<|end|>": 200007,
+        "<|message|>": 200008,
+        "<|call|>": 200012,
+        "<|endofprompt|>": 200018,
+    }
+    taken = set(named.values()) - {200018}  # 200018 goes by both of its names
+    return named | {token: number for token, number in tokens.items() if number not in taken}
+
+
+FILL = {"<|fim_prefix|>": 0, "<|fim_middle|>": 1, "<|fim_suffix|>": 2}
+
+ENCODINGS: dict[str, Encoding] = {
+    "r50k_base": Encoding(SPLIT_50K, 50256, {END: 50256}),
+    "p50k_base": Encoding(SPLIT_50K, 50280, {END: 50256}),
+    "p50k_edit": Encoding(SPLIT_50K, 50280, {END: 50256} | {k: 50281 + v for k, v in FILL.items()}),
+    "cl100k_base": Encoding(
+        SPLIT_100K,
+        100256,
+        {END: 100257} | {k: 100258 + v for k, v in FILL.items()} | {"<|endofprompt|>": 100276},
+    ),
+    "o200k_base": Encoding(SPLIT_200K, 199998, {END: 199999, "<|endofprompt|>": 200018}),
+    "o200k_harmony": Encoding(SPLIT_200K, 199998, _harmony()),
+}
+"""By the names that the tiktoken package gives them."""
+
+
+def convert_ranks(data: bytes, encoding: str | None, name: str) -> dict[str, Any]:
+    """Turn a rank file into the contents of a tokenizer.json.
+
+    Args:
+        data: the file.
+        encoding: one of `ENCODINGS`; None takes it from the file's name.
+        name: the file's path, for messages and for the encoding.
+
+    Returns:
+        A tokenizer.json as builtins.
+
+    Raises:
+        TokenizerError: an unknown encoding, or a file that is not this encoding's.
+    """
+    scheme = _encoding(encoding, name)
+    ranks = read_ranks(data, name)
+    if len(ranks) != scheme.ranks:
+        raise TokenizerError(
+            f"{name} is not the rank file of {encoding or PurePath(name).stem}:"
+            f" expected {scheme.ranks} ranks, found {len(ranks)}",
+            hint="a rank file of another encoding would be split wrongly; use its publisher's tokenizer.json",
+        )
+    return tokenizer_of_ranks(ranks, scheme)
+
+
+def _encoding(encoding: str | None, name: str) -> Encoding:
+    known = ", ".join(ENCODINGS)
+    if encoding is None:
+        stem = PurePath(name).stem
+        if stem not in ENCODINGS:
+            raise TokenizerError(
+                f"{name} is a tiktoken rank file: expected the name of its encoding, found none",
+                hint=f"name it with encoding; known are {known}",
+            )
+        return ENCODINGS[stem]
+    if encoding not in ENCODINGS:
+        raise TokenizerError(f"{encoding!r} is not a known encoding of rank files", hint=f"known are {known}")
+    return ENCODINGS[encoding]
+
+
+def read_ranks(data: bytes, name: str) -> dict[bytes, int]:
+    """Read the lines of a rank file: a token in base64, a space, its rank.
+
+    >>> read_ranks(b"YQ== 0\\nYmM= 1\\n", "tiny.tiktoken")
+    {b'a': 0, b'bc': 1}
+
+    Raises:
+        TokenizerError: a line that is not of this form, a token or a rank that comes twice.
+    """
+    ranks: dict[bytes, int] = {}
+    lines = 0
+    for number, line in enumerate(data.splitlines(), 1):
+        if not line:
+            continue
+        lines += 1
+        try:
+            token, rank = line.split()
+            ranks[base64.b64decode(token, validate=True)] = int(rank)
+        except (ValueError, binascii.Error):
+            raise TokenizerError(
+                f"{name}, line {number}: expected a token in base64 and its rank, found {line[:40]!r}"
+            ) from None
+    if len(ranks) != lines or len(set(ranks.values())) != lines:
+        raise TokenizerError(f"{name}: expected every token and every rank once, found some twice")
+    return ranks
+
+
+def tokenizer_of_ranks(ranks: dict[bytes, int], encoding: Encoding) -> dict[str, Any]:
+    """Spell out ranks and an encoding as the contents of a tokenizer.json.
+
+    Special tokens go into the vocabulary as well, or HF tokenizers would number them anew.
+
+    Raises:
+        TokenizerError: a byte without a rank, or a special token whose id is a rank's.
+    """
+    missing = [byte for byte in range(256) if bytes([byte]) not in ranks]
+    if missing:
+        raise TokenizerError(
+            f"the ranks lack {len(missing)} single bytes, the first is {missing[0]}: expected all 256"
+        )
+    ids = set(ranks.values())
+    for token, number in encoding.special_tokens.items():
+        if number in ids:
+            raise TokenizerError(
+                f"the special token {token} has id {number}, which is a rank of the file too"
+            )
+    ordered = sorted(ranks, key=ranks.__getitem__)
+    spelled = {token: token.decode("latin-1").translate(ALPHABET) for token in ordered}
+    vocab = {spelled[token]: ranks[token] for token in ordered}
+    pairs = (last_pair(token, ranks) for token in ordered)
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {
+                "id": number,
+                "content": token,
+                "single_word": False,
+                "lstrip": False,
+                "rstrip": False,
+                "normalized": False,
+                "special": True,
+            }
+            for token, number in encoding.special_tokens.items()
+        ],
+        "normalizer": None,
+        "pre_tokenizer": _pre_tokenizer(encoding.split),
+        "post_processor": None,
+        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": True,
+            "vocab": vocab | encoding.special_tokens | _fill(ids | {*encoding.special_tokens.values()}),
+            "merges": [[spelled[pair[0]], spelled[pair[1]]] for pair in pairs if pair],
+        },
+    }
+
+
+def _pre_tokenizer(split: str | None) -> dict[str, Any]:
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": split is None}
+    if split is None:
+        return level
+    pieces = {"type": "Split", "pattern": {"Regex": split}, "behavior": "Isolated", "invert": False}
+    return {"type": "Sequence", "pretokenizers": [pieces, level]}
+
+
+def _fill(ids: set[int]) -> dict[str, int]:
+    """Names for the ids that nobody has: some engines refuse a vocabulary with gaps.
+
+    A space is written otherwise in a byte-level vocabulary, so no text can become one of these.
+    """
+    return {f"{UNUSED}{number}": number for number in range(max(ids)) if number not in ids}
+
+
+def last_pair(token: AnyStr, ranks: dict[AnyStr, int]) -> tuple[AnyStr, AnyStr] | None:
+    """Find the two parts that are left before a token is whole; None where merging does not get there.
+
+    Starts from single bytes (of bytes) or characters (of a string). Cost: quadratic in the length.
+
+    >>> last_pair(b"abc", {b"a": 0, b"b": 1, b"c": 2, b"bc": 3, b"abc": 4})
+    (b'a', b'bc')
+    """
+    never = 1 << 62
+    rank = ranks.get
+    parts = [token[i : i + 1] for i in range(len(token))]
+    joined = [rank(token[i : i + 2], never) for i in range(len(token) - 1)]  # of parts i and i+1
+    while len(parts) > 2:
+        lowest = min(joined)
+        if lowest == never:
+            return None
+        at = joined.index(lowest)  # the leftmost of equals, as tiktoken does
+        parts[at : at + 2] = [parts[at] + parts[at + 1]]
+        del joined[at]
+        if at < len(joined):
+            joined[at] = rank(parts[at] + parts[at + 1], never)
+        if at:
+            joined[at - 1] = rank(parts[at - 1] + parts[at], never)
+    return (parts[0], parts[1]) if len(parts) == 2 else None
+
+
+def _alphabet() -> dict[int, int]:
+    """Each byte as the character that stands for it in byte-level vocabularies: itself where it prints."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(256) if byte not in printable]
+    return {byte: byte for byte in printable} | {byte: 256 + place for place, byte in enumerate(others)}
+
+
+ALPHABET = _alphabet()

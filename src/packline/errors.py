@@ -1,0 +1,116 @@
+"""Every error that packline raises on purpose, in one tree.
+
+    PacklineError
+    ├── RecipeError        (ValueError)         a setting that makes no sense
+    ├── InputError         (OSError)            an input that cannot be found or opened
+    │   └── InputChanged                        an input that is not what it was when the build began
+    ├── TokenizerError     (ValueError)         not a tokenizer, or not one that can do what was asked
+    ├── EncoderMismatch    (RuntimeError)       an engine's ids differ from the reference's
+    ├── BadRecord          (ValueError)         a bad record under `strict`
+    ├── StoreError         (OSError)            a folder that is not the store it should be
+    │   ├── StoreNotFound  (FileNotFoundError)  nothing there, or a build that has not finished
+    │   ├── StoreBusy                           another build holds the folder
+    │   ├── ResumeMismatch                      the folder holds a build of something else
+    │   └── CorruptStore                        files that disagree with the manifest
+    ├── OutOfSpace         (OSError)            the disk is full
+    └── WorkerDied         (RuntimeError)       a worker process ended by itself
+
+A message says, in this order: what failed; where (file, unit, row or byte); what was expected and
+what was found. `hint` says what to do about it. Both are one line each.
+"""
+
+from __future__ import annotations
+
+
+class PacklineError(Exception):
+    """Root of all packline errors.
+
+    Args:
+        message: what failed, where, expected and found.
+        hint: what to do about it.
+
+    >>> str(PacklineError("it broke", hint="mend it"))
+    'it broke'
+    """
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class RecipeError(PacklineError, ValueError):
+    """A setting that is missing, unknown or contradicts another."""
+
+
+class InputError(PacklineError, OSError):
+    """An input that cannot be found, listed or opened."""
+
+
+class InputChanged(InputError):
+    """An input whose bytes are not those that the build began with."""
+
+
+class TokenizerError(PacklineError, ValueError):
+    """Not a tokenizer, or one that cannot do what was asked."""
+
+
+class EncoderMismatch(PacklineError, RuntimeError):
+    """An engine gave other ids than the reference tokenizer for a document."""
+
+
+class BadRecord(PacklineError, ValueError):
+    """The first bad record of a build that was told to be strict."""
+
+
+class StoreError(PacklineError, OSError):
+    """A folder that is not the store it should be."""
+
+
+class StoreNotFound(StoreError, FileNotFoundError):
+    """No finished store in this folder."""
+
+
+class StoreBusy(StoreError):
+    """Another build is writing into this folder."""
+
+
+class ResumeMismatch(StoreError):
+    """The folder holds a build of another recipe or of other inputs."""
+
+
+class CorruptStore(StoreError):
+    """Files of a store disagree with its manifest or with each other."""
+
+
+class OutOfSpace(PacklineError, OSError):
+    """The disk is full; what was committed is safe."""
+
+
+class WorkerDied(PacklineError, RuntimeError):
+    """A worker process ended by itself, often because memory ran out."""
+
+
+ERRORS: dict[str, type[PacklineError]] = {
+    error.__name__: error
+    for error in (
+        PacklineError,
+        RecipeError,
+        InputError,
+        InputChanged,
+        TokenizerError,
+        EncoderMismatch,
+        BadRecord,
+        StoreError,
+        StoreNotFound,
+        StoreBusy,
+        ResumeMismatch,
+        CorruptStore,
+        OutOfSpace,
+        WorkerDied,
+    )
+}
+"""By name, so that an error can cross from one process to another."""

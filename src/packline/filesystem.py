@@ -1,0 +1,146 @@
+"""Files, local or remote, behind a handful of functions.
+
+A path with `://` goes through fsspec; any other is a local file and is opened directly, because that
+is faster and its errors are clearer. Writing is local only: a store is built on a disk.
+
+Durable publishing is the usual three steps: write under another name, `fsync`, rename; then `fsync`
+of the folder, without which the rename itself may be lost.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import msgspec
+
+from packline.errors import InputError, OutOfSpace
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path is an fsspec URI.
+
+    >>> is_remote("s3://bucket/key"), is_remote("data/a.jsonl")
+    (True, False)
+    """
+    return "://" in path
+
+
+def remote(path: str) -> tuple[Any, str]:
+    """The fsspec file system of a URI and the path within it.
+
+    Raises:
+        InputError: no such protocol, or the package that speaks it is not installed.
+    """
+    from fsspec.core import url_to_fs
+
+    try:
+        return cast("tuple[Any, str]", url_to_fs(path))
+    except (ImportError, ValueError) as error:
+        raise InputError(
+            f"cannot open {path}: {error}", hint="pip install 'packline[remote]' brings s3, gcs and http"
+        ) from error
+
+
+class FileFacts(msgspec.Struct, frozen=True):
+    """What tells one state of a file from another."""
+
+    size: int
+    modified: str
+    """Modification time or etag, where there is one; compared, never published."""
+
+
+def file_facts(path: str) -> FileFacts:
+    """Size and state of a file.
+
+    Raises:
+        InputError: it is not there or not to be reached.
+    """
+    try:
+        if not is_remote(path):
+            status = os.stat(path)
+            return FileFacts(status.st_size, str(status.st_mtime_ns))
+        system, inner = remote(path)
+        info = system.info(inner)
+        modified = next((info[key] for key in ("ETag", "etag", "mtime", "LastModified") if info.get(key)), "")
+        return FileFacts(int(info["size"] or 0), str(modified))
+    except FileNotFoundError as error:
+        raise InputError(f"cannot find {path}", hint="check the path") from error
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def open_input(path: str) -> BinaryIO:
+    """Open for reading bytes: unbuffered where local, since all readers ask for large pieces.
+
+    Raises:
+        InputError: it is not there, or not readable by this user.
+    """
+    try:
+        if not is_remote(path):
+            return cast("BinaryIO", open(path, "rb", buffering=0))
+        system, inner = remote(path)
+        return cast("BinaryIO", system.open(inner, "rb"))
+    except FileNotFoundError as error:
+        raise InputError(f"cannot find {path}", hint="check the path") from error
+    except OSError as error:
+        raise InputError(
+            f"cannot read {path}: {error.strerror or error}", hint="check its permissions"
+        ) from error
+
+
+def read_fully(file: BinaryIO, size: int) -> bytes:
+    """Read `size` bytes, fewer only at the end of the file (one `read` may give less than asked for)."""
+    data = file.read(size)
+    if len(data) == size or not data:
+        return data
+    parts = [data]
+    missing = size - len(data)
+    while missing and (data := file.read(missing)):
+        parts.append(data)
+        missing -= len(data)
+    return b"".join(parts)
+
+
+@contextmanager
+def disk_errors(folder: Path) -> Iterator[None]:
+    """Turn a full disk into an error that says so and how to go on."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise OutOfSpace(
+                f"the disk of {folder} is full",
+                hint="make room and run the same command again: finished units are kept",
+            ) from error
+        raise
+
+
+def sync_file(path: Path) -> None:
+    """Wait until a file's bytes are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until a folder's names are on the disk."""
+    sync_file(folder)
+
+
+def publish_bytes(path: Path, data: bytes) -> None:
+    """Write a small file so that it is there whole or not at all."""
+    waiting = path.with_name(f".{path.name}.tmp")
+    with disk_errors(path.parent):
+        with open(waiting, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(waiting, path)
+        sync_folder(path.parent)

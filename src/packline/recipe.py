@@ -1,0 +1,235 @@
+"""The recipe: the whole job as one frozen value.
+
+Two stores built from the same inputs with equal recipes are equal byte for byte, so everything that
+may change a byte stands here, and nothing else does: how many workers run, which engine they use and
+how much memory they may take is in `RunOptions`.
+
+On disk a recipe is TOML:
+
+    tokenizer = "Qwen/Qwen3-8B"
+    eod = "<|endoftext|>"
+    val_fraction = 0.01
+
+    [[sources]]
+    name = "web"
+    inputs = ["web/*.jsonl.zst"]
+    label = "pretraining"
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from packline.errors import RecipeError
+
+Format = Literal["auto", "jsonl", "parquet", "text"]
+Documents = Literal["file", "line", "separator"]
+SpecialTokens = Literal["text", "parse", "reject"]
+Engine = Literal["auto", "gigatoken", "fastokens", "tokenizers"]
+
+
+class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where documents come from: files of one kind and how to get the text out of them."""
+
+    inputs: tuple[str, ...]
+    """Files, folders, globs or fsspec URIs."""
+    name: str = ""
+    """What provenance and reports call it; by default the common name of its inputs."""
+    format: Format = "auto"
+    """`auto` looks at each file: Parquet by its magic, JSONL by its name or first byte, else text."""
+    text: str | None = None
+    """Field of the text (`a.b` for a nested one); else the first of text, content, article, document."""
+    id: str | None = None
+    """Field of a document's id; else `id` where the data has one."""
+    documents: Documents = "file"
+    """Plain text only: a file is a document, or a line is, or what stands between separators."""
+    separator: str | None = None
+    """The separator of `documents = "separator"`; it belongs to no document."""
+    label: str | None = None
+    """Kept with every document, for choosing documents when the store is read."""
+    min_chars: int = 0
+    """Documents with fewer characters (code points) are left out and counted."""
+    max_chars: int | None = None
+    """Documents with more characters are left out and counted."""
+
+
+class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Everything that decides the bytes of a store, apart from the inputs' own bytes."""
+
+    sources: tuple[Source, ...]
+    tokenizer: str
+    """A tokenizer.json, a folder with one, a hub id, a `.tiktoken` file or a SentencePiece model."""
+    encoding: str | None = None
+    """The encoding of a `.tiktoken` file whose name does not tell it."""
+    eod: str | int | None = None
+    """End of document, as a string or an id; else the tokenizer's own where there is just one choice."""
+    bos: str | int | None = None
+    """Put before every document where given."""
+    special_tokens: SpecialTokens = "text"
+    """Special-token strings inside documents: plain text, control tokens, or a reason to reject."""
+    val_fraction: float = 0.0
+    """The share of documents (by hash of their text) that goes to the validation split."""
+    seed: int = 0
+    """Of the split."""
+    limit_documents: int | None = None
+    """The first so many documents only."""
+    limit_tokens: int | None = None
+    """The first documents whose tokens, ends included, sum to no more than this."""
+    max_document_bytes: int = 256 << 20
+    """A larger document is a bad record: it would not fit into bounded memory."""
+
+
+class RunOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How a build runs; no byte of the store depends on any of it."""
+
+    workers: int | None = None
+    """Processes that encode; default as many as the machine allows. 0 runs in the calling process."""
+    memory_bytes: int | None = None
+    """A bound for all processes together; default 1 GiB a worker, within what the machine has."""
+    engine: Engine = "auto"
+    strict: bool = False
+    """Stop at the first bad record."""
+    max_bad_fraction: float = 0.01
+    """More bad records than this make the run end with exit code 3; the store is complete all the same."""
+
+
+def load_recipe(path: str | Path) -> tuple[Recipe, RunOptions]:
+    """Read a recipe, and how to run it from its optional `[run]` table.
+
+    Relative inputs are relative to the recipe's folder.
+
+    Raises:
+        RecipeError: not TOML, an unknown or missing field, a wrong type; with the place.
+    """
+    path = Path(path)
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RecipeError(f"cannot read the recipe {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{path} is not TOML: {error}") from error
+    run = table.pop("run", {})
+    if isinstance(run, dict) and isinstance(run.get("memory"), str):
+        run["memory_bytes"] = parse_bytes(run.pop("memory"))
+    try:
+        recipe = msgspec.convert(table, Recipe)
+        options = msgspec.convert(run, RunOptions)
+    except msgspec.ValidationError as error:
+        hint = "the fields of a recipe are listed in docs/recipe.md"
+        raise RecipeError(f"{path}: {error}", hint=hint) from error
+    return check_recipe(_relative_to(recipe, path.parent)), check_options(options)
+
+
+def _relative_to(recipe: Recipe, folder: Path) -> Recipe:
+    def place(path: str) -> str:
+        return path if "://" in path or Path(path).is_absolute() else str(folder / path)
+
+    sources = tuple(
+        msgspec.structs.replace(source, inputs=tuple(map(place, source.inputs)))
+        for source in recipe.sources
+    )
+    tokenizer = place(recipe.tokenizer)
+    if not Path(tokenizer).exists():
+        tokenizer = recipe.tokenizer
+    return msgspec.structs.replace(recipe, sources=sources, tokenizer=tokenizer)
+
+
+def check_recipe(recipe: Recipe) -> Recipe:
+    """Refuse values that no build could honour.
+
+    >>> check_recipe(Recipe(sources=(Source(inputs=("a",)),), tokenizer="t", val_fraction=2.0))
+    Traceback (most recent call last):
+    packline.errors.RecipeError: val_fraction is 2.0: expected 0 <= val_fraction < 1
+    """
+    if not recipe.sources:
+        raise RecipeError("the recipe has no sources", hint="name at least one input")
+    if not 0 <= recipe.val_fraction < 1:
+        raise RecipeError(f"val_fraction is {recipe.val_fraction}: expected 0 <= val_fraction < 1")
+    if not 0 <= recipe.seed < 2**63:
+        raise RecipeError(f"seed is {recipe.seed}: expected 0 <= seed < 2**63")
+    for name in ("limit_documents", "limit_tokens"):
+        limit: int | None = getattr(recipe, name)
+        if limit is not None and limit < 1:
+            raise RecipeError(f"{name} is {limit}: expected at least 1")
+    if recipe.max_document_bytes < 1:
+        raise RecipeError(f"max_document_bytes is {recipe.max_document_bytes}: expected at least 1")
+    for number, source in enumerate(recipe.sources):
+        _check_source(source, source.name or f"sources[{number}]")
+    names = [source.name for source in recipe.sources if source.name]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise RecipeError(f"two sources are called {min(twice)!r}: expected one name a source")
+    return recipe
+
+
+def _check_source(source: Source, where: str) -> None:
+    if not source.inputs:
+        raise RecipeError(f"{where} has no inputs", hint="name at least one file, folder or glob")
+    if (source.documents == "separator") != (source.separator is not None):
+        raise RecipeError(
+            f'{where}: documents = "separator" and separator go together',
+            hint='for example documents = "separator", separator = "\\n\\n"',
+        )
+    if source.separator == "":
+        raise RecipeError(f"{where}: the separator is empty")
+    if source.min_chars < 0:
+        raise RecipeError(f"{where}: min_chars is {source.min_chars}: expected 0 or more")
+    if source.max_chars is not None and source.max_chars < source.min_chars:
+        raise RecipeError(f"{where}: max_chars {source.max_chars} is below min_chars {source.min_chars}")
+
+
+def check_options(options: RunOptions) -> RunOptions:
+    """Refuse run options that no build could honour."""
+    if options.workers is not None and options.workers < 0:
+        raise RecipeError(f"workers is {options.workers}: expected 0 or more")
+    if not 0 <= options.max_bad_fraction <= 1:
+        raise RecipeError(f"max_bad_fraction is {options.max_bad_fraction}: expected 0 to 1")
+    if options.memory_bytes is not None and options.memory_bytes < 256 << 20:
+        raise RecipeError(
+            f"memory is {options.memory_bytes / 2**20:.0f} MiB: expected at least 256 MiB",
+            hint="engines with a large vocabulary need about 300 MiB before the first document",
+        )
+    return options
+
+
+UNITS = {"": 1, "B": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+UNITS |= {"KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+
+
+def parse_bytes(text: str) -> int:
+    """Read a size: `4GiB`, `512MB`, `1000000`.
+
+    >>> parse_bytes("2GiB"), parse_bytes("1.5 MB"), parse_bytes("17")
+    (2147483648, 1500000, 17)
+    """
+    number = text.strip().rstrip("BbIiKkMmGgTt").strip()
+    unit = text.strip()[len(number) :].strip().upper().removesuffix("B")
+    try:
+        return int(float(number) * UNITS[unit])
+    except (ValueError, KeyError):
+        raise RecipeError(f"{text!r} is not a size", hint="for example 4GiB or 512MB") from None
+
+
+def recipe_difference(old: Any, new: Any, where: str = "") -> list[str]:
+    """What differs between two recipes (as builtins), a line each.
+
+    >>> recipe_difference({"eod": "a", "seed": 0}, {"eod": "b", "seed": 0})
+    ["eod: 'a' -> 'b'"]
+    """
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = [*old, *(key for key in new if key not in old)]
+        return [
+            line
+            for key in keys
+            for line in recipe_difference(old.get(key), new.get(key), f"{where}.{key}" if where else key)
+        ]
+    if isinstance(old, list | tuple) and isinstance(new, list | tuple) and len(old) == len(new):
+        return [
+            line
+            for number, (one, other) in enumerate(zip(old, new, strict=True))
+            for line in recipe_difference(one, other, f"{where}[{number}]")
+        ]
+    return [] if old == new else [f"{where}: {old!r} -> {new!r}"]

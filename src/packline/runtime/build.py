@@ -1,0 +1,135 @@
+"""`packline.build`: ask for a store, in Python.
+
+The work is done by a coordinator process (see there), so this process stays as it is: no threads, no
+forks, no libraries loaded. Events arrive while it runs; an error over there is raised here.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+
+import packline
+from packline.errors import WorkerDied
+from packline.recipe import Recipe, RunOptions
+from packline.runtime.events import EVENT_DECODER, Event, Failed, Finished
+from packline.runtime.resources import process_age
+
+
+class Request(msgspec.Struct, frozen=True):
+    """One build, as the coordinator reads it."""
+
+    recipe: Recipe
+    out: str
+    options: RunOptions
+    started: float
+    """When the asking process began, on the monotonic clock."""
+
+
+def run_build(
+    recipe: Recipe,
+    out: str | Path,
+    options: RunOptions = RunOptions(),  # noqa: B008  frozen
+    on_event: Callable[[Event], None] | None = None,
+) -> Finished:
+    """Build a store; return what came of it.
+
+    Args:
+        on_event: is called with every event, in this thread.
+
+    Raises:
+        PacklineError: what stopped it; running it again goes on from what was committed.
+    """
+    started = time.monotonic() - min(process_age(), 60.0) if packline.is_command else time.monotonic()
+    request = Request(recipe, str(out), options, started)
+    if options.workers == 0:
+        return _run_here(request, on_event)
+    return _run_in_coordinator(request, on_event)
+
+
+def _run_here(request: Request, on_event: Callable[[Event], None] | None) -> Finished:
+    from packline.runtime.coordinator import Coordinator
+
+    results: list[Finished] = []
+
+    def tell(event: Event) -> None:
+        if isinstance(event, Finished):
+            results.append(event)
+        if on_event is not None:
+            on_event(event)
+
+    Coordinator(request, tell).run()
+    return results[0]
+
+
+def _run_in_coordinator(request: Request, on_event: Callable[[Event], None] | None) -> Finished:
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "packline.runtime.coordinator"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=_environment(),
+    )
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        process.stdin.write(msgspec.json.encode(request))
+        process.stdin.close()
+        return _listen(process.stdout, process, on_event)
+    except BaseException:
+        # An interruption reaches the coordinator too if it came from the terminal; make sure in any case.
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        raise
+    finally:
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()
+
+
+def _listen(
+    events: IO[bytes], process: subprocess.Popen[bytes], on_event: Callable[[Event], None] | None
+) -> Finished:
+    finished: Finished | None = None
+    for line in events:
+        event = EVENT_DECODER.decode(line)
+        if isinstance(event, Failed):
+            from packline.runtime.pool import revive
+
+            raise revive(event)
+        if isinstance(event, Finished):
+            finished = event
+        if on_event is not None:
+            on_event(event)
+    code = process.wait()
+    if finished is not None:
+        return finished
+    if code == 130:
+        raise KeyboardInterrupt
+    raise WorkerDied(
+        f"the build's coordinator ended by itself (exit code {code})",
+        hint="what is committed is kept: run the same command again",
+    )
+
+
+def _environment() -> dict[str, str]:
+    """One thread for libraries that would start many, and this very packline."""
+    environment: dict[str, Any] = dict(os.environ)
+    home = str(Path(packline.__file__).parent.parent)
+    paths = [home, *filter(None, [environment.get("PYTHONPATH")])]
+    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    return {
+        **environment,
+        **one_thread,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "TOKENIZERS_PARALLELISM": "false",
+    }

@@ -1,0 +1,257 @@
+"""The process that runs a build: prepares it, runs its units, publishes the store.
+
+It is a process of its own, started fresh, whoever asks for a build. Workers are forked from it, and a
+fork is safe only from a process that nobody else has put threads and locks into. It reads one request
+from standard input and writes events, a JSON line each, to standard output.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import msgspec
+
+from packline.encoders.engine import Engine, EngineName, TokenizersEngine
+from packline.encoders.parity import EngineReport, Reference, try_engines
+from packline.runtime.build import Request
+from packline.runtime.events import (
+    EVENT_ENCODER,
+    EnginesTried,
+    Event,
+    Finished,
+    Note,
+    Planned,
+    Progress,
+)
+from packline.runtime.folder import BuildFolder
+from packline.runtime.inline import run_again, run_here
+from packline.runtime.pool import FORK, Pool
+from packline.runtime.prepare import (
+    Engines,
+    Work,
+    choose_engines,
+    count_workers,
+    identity_of,
+    load_all,
+    prepare,
+    refuse_changed_inputs,
+    refuse_other_store,
+    sample_texts,
+)
+from packline.runtime.publish import apply_limits, make_manifest, store_bytes
+from packline.runtime.resources import die_with_parent, free_disk, peak_memory
+from packline.runtime.worker import Committed, as_failed, done_event
+from packline.store.manifest import Manifest, Receipt
+
+BYTES_A_TOKEN = 3.5
+"""A guess for the disk check, on the low side for English."""
+
+
+Tell = Callable[[Event], None]
+
+
+class Coordinator:
+    """One build from its request to its store."""
+
+    def __init__(self, request: Request, tell: Tell) -> None:
+        self._request, self._tell = request, tell
+        self._first_encode = 0.0
+        self._peak = 0
+        self._run_bytes = 0
+        self._engine_bytes: dict[str, dict[str, int]] = {}
+
+    def run(self) -> None:
+        """Build the store; events tell how it goes.
+
+        Raises:
+            PacklineError: whatever stopped it.
+        """
+        build = prepare(self._request.recipe, self._request.options)
+        folder = BuildFolder(Path(self._request.out))
+        try:
+            self._run(build, folder)
+        finally:
+            folder.close()
+
+    def _run(self, build: Work, folder: BuildFolder) -> None:
+        if (manifest := folder.finished()) is not None:
+            refuse_other_store(folder, manifest, build)
+            folder.clean()
+            self._finish(folder, manifest, len(manifest.receipts), 0.0, nothing_to_do=True)
+            return
+        earlier = folder.begin(identity_of(build), build.tokenizer.json)
+        receipts = folder.committed()
+        if earlier is not None:
+            refuse_changed_inputs(folder, earlier, build, receipts)
+        engines = load_all(build)
+        workers, memory = count_workers(build.options)
+        self._announce(build, folder, len(receipts), workers, engines.seconds)
+        chosen = self._choose(build, engines, workers)
+        self._run_units(build, folder, chosen, engines.reference, workers, memory)
+        receipts = apply_limits(
+            build,
+            folder,
+            folder.committed(),
+            folder.streams(),
+            lambda name, documents, tokens: run_again(
+                build, folder, chosen, engines.reference, name, documents, tokens
+            ),
+        )
+        manifest = make_manifest(build, folder, receipts, folder.streams(), engines.reference.round_trip)
+        folder.publish(manifest)
+        folder.clean()
+        self._finish(folder, manifest, 0, engines.seconds)
+
+    def _announce(self, build: Work, folder: BuildFolder, done: int, workers: int, seconds: float) -> None:
+        expected = build.source_bytes
+        self._tell(
+            Planned(
+                expected,
+                len(build.files),
+                len(build.units),
+                done,
+                workers,
+                build.tokenizer.name,
+                build.tokenizer.vocab_size,
+                build.boundary.eod,
+                build.boundary.eod_id,
+                build.dtype,
+                time.monotonic() - self._request.started,
+                seconds,
+            )
+        )
+        itemsize = 2 if build.dtype == "uint16" else 4
+        needed, free = int(sum(expected.values()) / BYTES_A_TOKEN * itemsize), free_disk(folder.path)
+        if needed > free and build.recipe.limit_documents is None and build.recipe.limit_tokens is None:
+            self._tell(
+                Note(f"the store may need {needed / 1e9:.1f} GB, and the disk has {free / 1e9:.1f} GB free")
+            )
+
+    def _choose(self, build: Work, engines: Engines, workers: int) -> dict[EngineName, Engine]:
+        texts = sample_texts(build)
+        loaded, reference = engines.loaded, engines.reference
+        reports = _in_a_child(lambda: try_engines(loaded, reference, texts)) if workers else None
+        if reports is None:
+            reports = try_engines(loaded, reference, texts)
+        names, reason = choose_engines(reports, build.options.engine)
+        tried = [report for report in reports if report.note != "not asked for"]
+        self._tell(EnginesTried(tried, list(names), reason))
+        usable = engines.usable()
+        if names == ["tokenizers"] and "tokenizers" not in usable:
+            usable["tokenizers"] = TokenizersEngine(reference.json)
+        return {name: usable[name] for name in names}
+
+    def _run_units(
+        self,
+        build: Work,
+        folder: BuildFolder,
+        engines: dict[EngineName, Engine],
+        reference: Reference,
+        workers: int,
+        memory: int,
+    ) -> None:
+        if workers:
+            # What a worker shares with this process counts as its own in every monitor, so it is taken off.
+            private = max(memory - peak_memory() - (128 << 20), memory // 8)
+            pool = Pool(
+                build, folder, engines, reference, workers=workers, memory_bytes=private, tell=self._hear
+            )
+            pool.run()
+        else:
+            run_here(build, folder, engines, reference, self._hear)
+
+    def _hear(self, event: Progress | Committed) -> None:
+        if isinstance(event, Progress):
+            self._run_bytes += event.text_bytes
+            self._tell(event)
+            return
+        first = event.first_encode
+        self._first_encode = min(self._first_encode or first, first)
+        self._peak = max(self._peak, event.peak_rss_bytes)
+        self._engine_bytes[f"{first}"] = event.engine_bytes
+        self._tell(done_event(event))
+
+    def _finish(
+        self, folder: BuildFolder, manifest: Manifest, done: int, seconds: float, nothing_to_do: bool = False
+    ) -> None:
+        engine_bytes: dict[str, int] = {}
+        for counts in self._engine_bytes.values():
+            for name, size in counts.items():
+                engine_bytes[name] = engine_bytes.get(name, 0) + size
+        started = self._request.started
+        self._tell(
+            Finished(
+                manifest.ledger,
+                manifest.sources,
+                len(manifest.shards),
+                len(manifest.receipts),
+                done,
+                store_bytes(folder.path, manifest),
+                time.monotonic() - started,
+                max(self._first_encode - started, 0.0) if self._first_encode else 0.0,
+                seconds,
+                self._run_bytes,
+                max(self._peak, 0),
+                engine_bytes,
+                nothing_to_do,
+            )
+        )
+
+
+def _in_a_child(compute: Callable[[], list[EngineReport]]) -> list[EngineReport] | None:
+    """Compute in a forked process: engines that were used here could not be forked any more."""
+    ours, theirs = FORK.Pipe()
+
+    def run(pipe: Connection) -> None:
+        die_with_parent()
+        ours.close()
+        pipe.send_bytes(msgspec.json.encode(compute()))
+
+    process = FORK.Process(target=run, args=(theirs,), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        return msgspec.json.decode(ours.recv_bytes(), type=list[EngineReport])
+    except EOFError:
+        return None  # it died: trying again in this process shows the error
+    finally:
+        ours.close()
+        process.join()
+
+
+def main() -> int:
+    """Run the request on standard input."""
+    die_with_parent()
+    # Events go to what was standard output; anything else that prints goes to standard error.
+    events = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)
+
+    def tell(event: Event) -> None:
+        events.write(EVENT_ENCODER.encode(event) + b"\n")
+
+    request = msgspec.json.decode(sys.stdin.buffer.read(), type=Request)
+    try:
+        Coordinator(request, tell).run()
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        return 1  # nobody listens any more
+    except Exception as error:  # told, not raised: the asking process shows it
+        if os.environ.get("PACKLINE_DEBUG"):
+            import traceback
+
+            traceback.print_exc()
+        tell(as_failed(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    sys.exit(main())

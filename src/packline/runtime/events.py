@@ -1,0 +1,97 @@
+"""What a build tells while it runs: a handful of values, the same for Python, terminal and pipe."""
+
+from __future__ import annotations
+
+import msgspec
+
+from packline.encoders.parity import EngineReport
+from packline.store.ledger import Ledger
+
+
+class Planned(msgspec.Struct, frozen=True, tag=True):
+    """Before the first document."""
+
+    sources: dict[str, int]
+    """Text bytes expected of each source."""
+    files: int
+    units: int
+    units_done: int
+    """Committed by an earlier run of the same build."""
+    workers: int
+    tokenizer: str
+    vocab_size: int
+    eod: str
+    eod_id: int
+    dtype: str
+    seconds: float
+    """Since the process began."""
+    tokenizer_seconds: float
+    """Of these, for loading tokenizer and engines."""
+
+
+class EnginesTried(msgspec.Struct, frozen=True, tag=True):
+    """Which engines may be used and why."""
+
+    reports: list[EngineReport]
+    used: list[str]
+    reason: str
+
+
+class Progress(msgspec.Struct, frozen=True, tag=True):
+    """A few hundred milliseconds of one worker."""
+
+    source: str
+    documents: int
+    text_bytes: int
+    tokens: int
+
+
+class UnitDone(msgspec.Struct, frozen=True, tag=True):
+    """A unit was committed."""
+
+    unit: str
+    documents: int
+    tokens: int
+    rates: dict[str, dict[str, float]]
+    """By script and engine: MB/s at the end of the unit."""
+
+
+class Note(msgspec.Struct, frozen=True, tag=True):
+    """Something worth knowing that stops nothing."""
+
+    text: str
+
+
+class Finished(msgspec.Struct, frozen=True, tag=True):
+    """The store is published."""
+
+    ledger: Ledger
+    sources: dict[str, Ledger]
+    shards: int
+    units: int
+    units_done_before: int
+    store_bytes: int
+    seconds: float
+    first_unit_seconds: float
+    """From the start of the process to the first unit's encoding."""
+    tokenizer_seconds: float
+    run_text_bytes: int
+    """Text encoded by this run, units of earlier runs not counted."""
+    peak_rss_bytes: int
+    """Of the largest worker."""
+    engine_bytes: dict[str, int]
+    """Text by the engine that encoded it."""
+    nothing_to_do: bool = False
+
+
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """An error, on its way from one process to another."""
+
+    error: str
+    message: str
+    hint: str
+
+
+Event = Planned | EnginesTried | Progress | UnitDone | Note | Finished | Failed
+EVENT_DECODER = msgspec.json.Decoder(Event)
+EVENT_ENCODER = msgspec.json.Encoder()

@@ -1,0 +1,240 @@
+"""The folder that a build writes: who may write, what counts as done, what is published.
+
+    DIR/.packline/lock        held by the processes of one build
+    DIR/.packline/build.json  which build this is: recipe, tokenizer, inputs as they were
+    DIR/.packline/tmp/        unfinished files of units; DIR/.packline/spool/ slices of streams
+    DIR/train-....bin ...     shards of committed units
+    DIR/receipts/UNIT.json    the commit record: written last of its unit
+    DIR/manifest.json         the commit record of the store: written last of all
+
+A crash leaves either a receipt with all it names, or no receipt and files that the next run deletes. The
+work folder is gone from a finished store.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from packline.errors import PacklineError, ResumeMismatch, StoreBusy, StoreError
+from packline.filesystem import disk_errors, publish_bytes, sync_file, sync_folder
+from packline.recipe import Recipe, recipe_difference
+from packline.sources.files import InputFile
+from packline.store.manifest import (
+    MANIFEST,
+    RECEIPTS,
+    REJECTS,
+    TOKENIZER,
+    WORK,
+    FileEntry,
+    Manifest,
+    Receipt,
+    StreamReceipt,
+    read_manifest,
+    to_json,
+)
+
+
+class BuildIdentity(msgspec.Struct, frozen=True):
+    """What must be equal for a build to go on where it stopped."""
+
+    recipe: Recipe
+    tokenizer: str
+    """Its fingerprint."""
+    boundary: dict[str, Any]
+    files: list[InputFile]
+
+
+class BuildFolder:
+    """The folder of one running build; only one can be open at a time.
+
+    Raises:
+        StoreBusy: another build holds it.
+        StoreError: it cannot be written, or holds something that is not a build.
+        ResumeMismatch: it holds another build, with the difference.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.work = path / WORK
+        self.tmp = self.work / "tmp"
+        self.spool = self.work / "spool"
+        self.receipts = path / RECEIPTS
+        self.rejects = path / REJECTS
+        self._lock = -1
+        self._prepare()
+
+    def _prepare(self) -> None:
+        path = self.path
+        if path.exists() and not path.is_dir():
+            raise StoreError(f"{path} is a file: expected a folder to build into", hint="choose another --out")
+        if path.is_dir() and not self.work.exists() and not (path / MANIFEST).exists() and any(path.iterdir()):
+            raise StoreError(
+                f"{path} is not empty and holds no packline build: found {min(path.iterdir()).name}",
+                hint="choose a new or empty folder for --out",
+            )
+        try:
+            with disk_errors(path):
+                for folder in (path, self.work):
+                    folder.mkdir(parents=True, exist_ok=True)
+                self._lock = os.open(self.work / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            if isinstance(error, PacklineError):
+                raise
+            raise StoreError(
+                f"cannot write into {path}: {error.strerror}", hint="check its permissions, or choose another --out"
+            ) from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock)
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise StoreError(f"cannot lock {path}: {error.strerror}") from error
+            raise StoreBusy(
+                f"another build is writing into {path}", hint="wait for it to end, or choose another --out"
+            ) from None
+
+    def finished(self) -> Manifest | None:
+        """The manifest, where the store is complete."""
+        return read_manifest(self.path) if (self.path / MANIFEST).exists() else None
+
+    def begin(self, identity: BuildIdentity, tokenizer_json: str) -> BuildIdentity | None:
+        """Start, or go on with what an earlier run of the same build committed.
+
+        Returns:
+            The identity of the earlier run, or None for a new build.
+        """
+        record = self.work / "build.json"
+        earlier = None
+        with disk_errors(self.path):
+            for folder in (self.tmp, self.spool):
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir()
+            for folder in (self.receipts, self.path / TOKENIZER):
+                folder.mkdir(exist_ok=True)
+            if record.exists():
+                earlier = msgspec.json.decode(record.read_bytes(), type=BuildIdentity)
+                self._refuse_another(earlier, identity)
+            publish_bytes(self.path / TOKENIZER / "tokenizer.json", tokenizer_json.encode())
+            publish_bytes(record, to_json(identity))
+            self._drop_uncommitted()
+        return earlier
+
+    def _refuse_another(self, old: BuildIdentity, new: BuildIdentity) -> None:
+        differences = recipe_difference(msgspec.to_builtins(old.recipe), msgspec.to_builtins(new.recipe))
+        if old.tokenizer != new.tokenizer:
+            differences.append(f"the tokenizer's content: {old.tokenizer[:12]} -> {new.tokenizer[:12]}")
+        differences += recipe_difference(old.boundary, new.boundary)
+        differences += input_differences(
+            [(file.path, file.size) for file in old.files], [(file.path, file.size) for file in new.files]
+        )
+        refuse_differences(self.path, differences)
+
+    def _drop_uncommitted(self) -> None:
+        """Delete what units left behind that never got a receipt."""
+        known = {MANIFEST, WORK, RECEIPTS, REJECTS, TOKENIZER}
+        for receipt in self.committed().values():
+            known.update(entry.name for shard in receipt.shards for entry in shard.files)
+            known.update(entry.name for entry in receipt.rejects)
+        for folder, prefix in ((self.path, ""), (self.rejects, f"{REJECTS}/")):
+            if not folder.is_dir():
+                continue
+            for path in folder.iterdir():
+                if prefix + path.name not in known and path.is_file():
+                    path.unlink()
+        for path in self.receipts.glob(".*.tmp"):
+            path.unlink()
+
+    def committed(self) -> dict[str, Receipt]:
+        """Receipts of all committed units, by unit."""
+        paths = sorted(self.receipts.glob("[0-9]*.json"))
+        receipts = (msgspec.json.decode(path.read_bytes(), type=Receipt) for path in paths)
+        return {receipt.unit: receipt for receipt in receipts}
+
+    def streams(self) -> dict[str, StreamReceipt]:
+        """Receipts of files that were read to their end, by the stream's name."""
+        return {
+            path.name.removeprefix("stream-").removesuffix(".json"): msgspec.json.decode(
+                path.read_bytes(), type=StreamReceipt
+            )
+            for path in sorted(self.receipts.glob("stream-*.json"))
+        }
+
+    def commit(self, receipt: Receipt) -> None:
+        """Publish a unit: its files first, its receipt last, each on the disk before the next."""
+        entries = [entry for shard in receipt.shards for entry in shard.files]
+        with disk_errors(self.path):
+            for entry in (*entries, *receipt.rejects):
+                sync_file(self.tmp / Path(entry.name).name)
+            if receipt.rejects:
+                self.rejects.mkdir(exist_ok=True)
+            for entry in (*entries, *receipt.rejects):
+                os.replace(self.tmp / Path(entry.name).name, self.path / entry.name)
+            if receipt.rejects:
+                sync_folder(self.rejects)
+            sync_folder(self.path)
+            publish_bytes(self.receipts / f"{receipt.unit}.json", to_json(receipt))
+
+    def commit_stream(self, name: str, receipt: StreamReceipt) -> None:
+        """Record that a stream was read to its end."""
+        publish_bytes(self.receipts / f"stream-{name}.json", to_json(receipt))
+
+    def withdraw(self, receipt: Receipt) -> None:
+        """Take a unit back: its receipt first, so that it is gone before its files are."""
+        (self.receipts / f"{receipt.unit}.json").unlink()
+        sync_folder(self.receipts)
+        for entry in (*(entry for shard in receipt.shards for entry in shard.files), *receipt.rejects):
+            (self.path / entry.name).unlink(missing_ok=True)
+
+    def publish(self, manifest: Manifest) -> None:
+        """Write the manifest; from then on the folder is a store."""
+        publish_bytes(self.path / MANIFEST, to_json(manifest))
+
+    def clean(self) -> None:
+        """Remove the work folder of a finished store."""
+        if (self.path / MANIFEST).exists():
+            shutil.rmtree(self.work, ignore_errors=True)
+
+    def entry(self, name: str) -> FileEntry:
+        """A small file of the store as an entry of the manifest."""
+        from packline.fingerprint import hash_bytes
+
+        data = (self.path / name).read_bytes()
+        return FileEntry(name, len(data), hash_bytes(data))
+
+    def close(self) -> None:
+        """Let go of the lock."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def input_differences(old: list[tuple[str, int]], new: list[tuple[str, int]]) -> list[str]:
+    """What differs between two lists of inputs (name and size), a line each."""
+    before, after = dict(old), dict(new)
+    lines = [f"input {name} is gone" for name in before if name not in after]
+    lines += [f"input {name} is new" for name in after if name not in before]
+    lines += [
+        f"input {name}: {size:,} bytes -> {after[name]:,} bytes"
+        for name, size in before.items()
+        if name in after and after[name] != size
+    ]
+    if not lines and old != new:
+        lines.append("the order of the inputs")
+    return lines
+
+
+def refuse_differences(path: Path, differences: list[str]) -> None:
+    """Raise `ResumeMismatch` where there are any."""
+    if differences:
+        more = f"; and {len(differences) - 5} more" if len(differences) > 5 else ""
+        raise ResumeMismatch(
+            f"{path} holds a build of something else: {'; '.join(differences[:5])}{more}",
+            hint="repeat the earlier command to go on with it, or choose another --out",
+        )

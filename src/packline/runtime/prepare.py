@@ -1,0 +1,256 @@
+"""Everything before the first document: what to read, with which tokenizer, into which folder.
+
+All refusals happen here, in an order that tells cheap mistakes first: settings, inputs, tokenizer,
+boundary tokens, folder. Nothing has been written when one of the first four is raised.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from packline.encoders.boundary import Boundary, resolve_boundary
+from packline.encoders.engine import Engine, EngineName, TokenizersEngine, load_engines
+from packline.encoders.parity import EngineReport, Reference
+from packline.encoders.special import without_special_tokens
+from packline.encoders.tokenizer import Tokenizer, load_tokenizer
+from packline.errors import PacklineError, ResumeMismatch, TokenizerError
+from packline.fingerprint import Hasher
+from packline.recipe import Engine as EngineChoice
+from packline.recipe import Recipe, RunOptions, check_options, check_recipe
+from packline.runtime.folder import BuildFolder, BuildIdentity, refuse_differences
+from packline.runtime.resources import GIB, MEMORY_A_WORKER, usable_cores, usable_memory
+from packline.runtime.unit import Job
+from packline.runtime.units import Stream, Unit, plan_units
+from packline.sources.files import InputFile, find_files
+from packline.sources.reader import Span, read_span
+from packline.store.index import dtype_for
+from packline.store.ledger import source_names
+from packline.store.manifest import Manifest, Receipt
+
+SAMPLE_FILES, SAMPLE_DOCUMENTS = 8, 12
+SMALLEST_WORKER = GIB // 2
+
+
+@dataclass(slots=True)
+class Work:
+    """A build before it begins."""
+
+    recipe: Recipe
+    options: RunOptions
+    files: list[InputFile]
+    tokenizer: Tokenizer
+    boundary: Boundary
+    units: list[Unit | Stream]
+    names: list[str]
+    dtype: str
+
+    @property
+    def job(self) -> Job:
+        """What the units need of it."""
+        return Job(
+            self.recipe,
+            self.files,
+            self.boundary,
+            self.tokenizer.vocab_size,
+            self.tokenizer.special_tokens,
+            self.dtype,
+            self.options.strict,
+        )
+
+    @property
+    def source_bytes(self) -> dict[str, int]:
+        """Text bytes expected of each source."""
+        expected = dict.fromkeys(self.names, 0)
+        for unit in self.units:
+            expected[self.names[unit.source]] += unit.text_bytes
+        return expected
+
+
+def prepare(recipe: Recipe, options: RunOptions) -> Work:
+    """Look at inputs and tokenizer; write nothing.
+
+    Raises:
+        RecipeError, InputError, TokenizerError: whatever would stop the build.
+    """
+    check_recipe(recipe)
+    check_options(options)
+    files = find_files(recipe)
+    tokenizer = load_tokenizer(recipe.tokenizer, recipe.encoding)
+    boundary = resolve_boundary(tokenizer, recipe.eod, recipe.bos)
+    units = plan_units(recipe, files)
+    dtype = dtype_for(tokenizer.vocab_size).name
+    return Work(recipe, options, files, tokenizer, boundary, units, source_names(recipe), dtype)
+
+
+def identity_of(work: Work) -> BuildIdentity:
+    """What makes this build this build."""
+    boundary: dict[str, Any] = msgspec.to_builtins(work.boundary)
+    return BuildIdentity(work.recipe, work.tokenizer.fingerprint, boundary, work.files)
+
+
+def refuse_other_store(folder: BuildFolder, manifest: Manifest, work: Work) -> None:
+    """Refuse to build into a finished store, unless it is just what would be built.
+
+    Raises:
+        ResumeMismatch: with the difference.
+    """
+    from packline.recipe import recipe_difference
+    from packline.runtime.folder import input_differences
+    from packline.store.manifest import MANIFEST
+
+    differences = recipe_difference(msgspec.to_builtins(manifest.recipe), msgspec.to_builtins(work.recipe))
+    if manifest.tokenizer.fingerprint != work.tokenizer.fingerprint:
+        differences.append("the tokenizer's content")
+    differences += input_differences(
+        [(entry.name, entry.bytes) for entry in manifest.inputs], [(file.name, file.size) for file in work.files]
+    )
+    built = (folder.path / MANIFEST).stat().st_mtime_ns
+    differences += [
+        f"input {file.path} was modified after the store was built"
+        for file in work.files
+        if file.modified.isdigit() and int(file.modified) > built
+    ]
+    refuse_differences(folder.path, differences)
+
+
+def refuse_changed_inputs(
+    folder: BuildFolder, earlier: BuildIdentity, work: Work, receipts: dict[str, Receipt]
+) -> None:
+    """Refuse to go on if a file that finished units have read is not what it was.
+
+    A file with another modification time but the same checksums is the same file.
+
+    Raises:
+        ResumeMismatch: with the files.
+    """
+    before = {file.index: file.modified for file in earlier.files}
+    suspects = {file.index for file in work.files if before.get(file.index) != file.modified}
+    changed = set()
+    for receipt in receipts.values():
+        source = work.recipe.sources[receipt.source]
+        for piece in receipt.inputs:
+            if piece.file in suspects:
+                hasher = Hasher()
+                span = Span(piece.file, piece.start, piece.stop)
+                limit = work.recipe.max_document_bytes
+                for _ in read_span(work.files[piece.file], source, span, limit, hasher):
+                    pass
+                if hasher.hexdigest() != piece.checksum:
+                    changed.add(piece.file)
+    streamed = {stream.file for stream in work.units if isinstance(stream, Stream)}
+    changed |= suspects & streamed
+    if changed:
+        paths = ", ".join(work.files[file].path for file in sorted(changed)[:5])
+        raise ResumeMismatch(
+            f"{folder.path} was begun with other content of {paths}",
+            hint="put the earlier files back to go on, or choose another --out",
+        )
+
+
+@dataclass(slots=True)
+class Engines:
+    """The engines of a build, loaded once for all workers."""
+
+    loaded: dict[EngineName, Engine | str]
+    reference: Reference
+    seconds: float
+
+    def usable(self) -> dict[EngineName, Engine]:
+        """Those that could be loaded."""
+        return {name: engine for name, engine in self.loaded.items() if not isinstance(engine, str)}
+
+
+def load_all(work: Work) -> Engines:
+    """Load the reference and the engines that were asked for, all from one tokenizer.json.
+
+    Raises:
+        TokenizerError: the one engine that was asked for cannot do this tokenizer.
+    """
+    started = time.monotonic()
+    json = engine_json(work)
+    choice: EngineChoice = work.options.engine
+    names: tuple[EngineName, ...] = ("gigatoken", "fastokens") if choice == "auto" else (choice,)
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(Reference, json)
+        loaded = load_engines(names, json)
+        reference = waiting.result()
+    if choice == "auto" and all(isinstance(engine, str) for engine in loaded.values()):
+        loaded["tokenizers"] = TokenizersEngine(json)
+    failed = loaded.get(choice) if choice != "auto" else None
+    if isinstance(failed, str):
+        raise TokenizerError(failed, hint="--engine auto takes an engine that can")
+    return Engines(loaded, reference, time.monotonic() - started)
+
+
+def engine_json(work: Work) -> str:
+    """The tokenizer.json that engines and reference read: without special tokens, unless they are parsed."""
+    parse = work.recipe.special_tokens == "parse"
+    return work.tokenizer.json if parse else without_special_tokens(work.tokenizer)
+
+
+def choose_engines(reports: list[EngineReport], choice: EngineChoice) -> tuple[list[EngineName], str]:
+    """Which of the tried engines to use, and why.
+
+    Raises:
+        TokenizerError: the one that was asked for differs from the reference.
+    """
+    tried = [report for report in reports if report.note != "not asked for"]
+    exact = [report for report in tried if report.exact]
+    if choice != "auto":
+        if not exact:
+            note = next(report.note for report in tried if report.name == choice)
+            raise TokenizerError(
+                f"{choice} is not exact for this tokenizer: {note}", hint="--engine auto takes one that is"
+            )
+        return [choice], "asked for"
+    fast = [report for report in exact if report.name != "tokenizers"]
+    left_out = "; ".join(f"{report.name}: {report.note}" for report in tried if not report.exact)
+    if len(fast) > 1:
+        return [report.name for report in fast], "the faster one for each script, measured while running"
+    if fast:
+        return [fast[0].name], f"the only fast one that is exact here ({left_out})"
+    return ["tokenizers"], f"no faster engine is exact here ({left_out})"
+
+
+def sample_texts(work: Work) -> list[str]:
+    """A few documents from files spread over the inputs, for trying engines."""
+    step = max(len(work.files) // SAMPLE_FILES, 1)
+    texts: list[str] = []
+    for file in work.files[::step][:SAMPLE_FILES]:
+        texts += _first_texts(file, work)
+    return texts
+
+
+def _first_texts(file: InputFile, work: Work) -> Iterator[str]:
+    span = Span(file.index, 0, 1 if file.format == "parquet" else file.size)
+    source, limit = work.recipe.sources[file.source], work.recipe.max_document_bytes
+    try:
+        batches = read_span(file, source, span, limit, Hasher())
+        batch = next((batch for batch in batches if len(batch)), None)
+    except (PacklineError, OSError):
+        return
+    if batch is not None:
+        step = max(len(batch) // SAMPLE_DOCUMENTS, 1)
+        yield from [text for text in batch.texts[::step] if text][:SAMPLE_DOCUMENTS]
+
+
+def count_workers(options: RunOptions) -> tuple[int, int]:
+    """How many workers, and the bytes of memory for each.
+
+    >>> count_workers(RunOptions(workers=2, memory_bytes=2 << 30))
+    (2, 1073741824)
+    """
+    available = options.memory_bytes or int(usable_memory() * 0.8)
+    workers = options.workers if options.workers is not None else usable_cores()
+    if options.workers is None:
+        workers = max(1, min(workers, available // SMALLEST_WORKER))
+    each = available // max(workers, 1)
+    return workers, each if options.memory_bytes else min(each, MEMORY_A_WORKER)

@@ -1,0 +1,191 @@
+"""From receipts to a store: limits, sums, the manifest.
+
+A limit of documents or tokens is over the whole, in document order, while units run in any order; so
+units run to the limit each, and here the one in which the sum crosses it is run again with what is left,
+and those behind it are taken back. That is why a limit gives the same bytes for any number of workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import packline
+from packline.encoders.parity import RoundTrip
+from packline.fingerprint import hash_bytes
+from packline.runtime.folder import BuildFolder
+from packline.runtime.prepare import Work
+from packline.runtime.units import Stream
+from packline.store.ledger import total
+from packline.store.manifest import (
+    FORMAT_VERSION,
+    RECEIPTS,
+    TOKENIZER,
+    InputEntry,
+    Manifest,
+    Receipt,
+    StreamReceipt,
+    TokenizerEntry,
+)
+
+
+def in_order(work: Work, receipts: dict[str, Receipt], streams: dict[str, StreamReceipt]) -> list[str]:
+    """Names of committed units in document order, up to the first gap."""
+    names: list[str] = []
+    for unit in work.units:
+        if not isinstance(unit, Stream):
+            if unit.name not in receipts:
+                return names
+            names.append(unit.name)
+            continue
+        number = 0
+        while (name := unit.unit_name(number)) in receipts:
+            names.append(name)
+            number += 1
+        if unit.name not in streams or number < streams[unit.name].units:
+            return names
+    return names
+
+
+class Limit:
+    """What is left of the recipe's limits, unit by unit."""
+
+    def __init__(self, work: Work) -> None:
+        self.documents = work.recipe.limit_documents
+        self.tokens = work.recipe.limit_tokens
+        self.given = self.documents is not None or self.tokens is not None
+        self.reached = False
+
+    def crosses(self, receipt: Receipt) -> bool:
+        """Whether a unit holds more than what is left."""
+        documents, tokens = receipt.ledger.documents, receipt.ledger.tokens
+        return (self.documents is not None and documents > self.documents) or (
+            self.tokens is not None and tokens > self.tokens
+        )
+
+    def take(self, receipt: Receipt) -> None:
+        """Count a unit."""
+        if self.documents is not None:
+            self.documents -= receipt.ledger.documents
+        if self.tokens is not None:
+            self.tokens -= receipt.ledger.tokens
+        self.reached = self.reached or not receipt.complete or self.documents == 0 or self.tokens == 0
+
+
+def limit_reached(work: Work, receipts: dict[str, Receipt], streams: dict[str, StreamReceipt]) -> bool:
+    """Whether the committed units, in order and without a gap, hold all that the limits allow."""
+    limit = Limit(work)
+    if not limit.given:
+        return False
+    for name in in_order(work, receipts, streams):
+        if limit.crosses(receipts[name]):
+            return True
+        limit.take(receipts[name])
+        if limit.reached:
+            return True
+    return False
+
+
+RunAgain = Callable[[str, int | None, int | None], Receipt]
+"""Run a unit again, by name, with at most so many documents and tokens."""
+
+
+def apply_limits(
+    work: Work,
+    folder: BuildFolder,
+    receipts: dict[str, Receipt],
+    streams: dict[str, StreamReceipt],
+    run_again: RunAgain,
+) -> dict[str, Receipt]:
+    """Cut the units to the limits; return the receipts that are left."""
+    limit = Limit(work)
+    if not limit.given:
+        return receipts
+    kept: dict[str, Receipt] = {}
+    for name in in_order(work, receipts, streams):
+        receipt = receipts[name]
+        if limit.reached:
+            break
+        # A unit that stopped at the whole limit although less was left has stopped too late.
+        if limit.crosses(receipt) or (not receipt.complete and kept):
+            folder.withdraw(receipt)
+            receipt = run_again(name, limit.documents, limit.tokens)
+        limit.take(receipt)
+        kept[name] = receipt
+    for name, receipt in receipts.items():
+        if name not in kept:
+            folder.withdraw(receipt)
+    return kept
+
+
+def make_manifest(
+    work: Work,
+    folder: BuildFolder,
+    receipts: dict[str, Receipt],
+    streams: dict[str, StreamReceipt],
+    round_trip: RoundTrip,
+) -> Manifest:
+    """Sum up all receipts. Needs every unit, unless a limit has been reached."""
+    ordered = [receipts[name] for name in in_order(work, receipts, streams)]
+    sources = {
+        name: total(receipt.ledger for receipt in ordered if receipt.source == number)
+        for number, name in enumerate(work.names)
+    }
+    tokenizer, boundary = work.tokenizer, work.boundary
+    names = sorted(path.name for path in folder.receipts.glob("*.json"))
+    return Manifest(
+        format_version=FORMAT_VERSION,
+        packline=packline.__version__,
+        recipe=work.recipe,
+        tokenizer=TokenizerEntry(
+            name=tokenizer.name,
+            kind=tokenizer.kind,
+            fingerprint=tokenizer.fingerprint,
+            vocab_size=tokenizer.vocab_size,
+            eod_id=boundary.eod_id,
+            eod=boundary.eod,
+            bos_id=boundary.bos_id,
+            bos=boundary.bos,
+            round_trip=round_trip,
+        ),
+        dtype=work.dtype,
+        inputs=_inputs(work, ordered, streams),
+        shards=tuple(shard for receipt in ordered for shard in receipt.shards),
+        rejects=tuple(entry for receipt in ordered for entry in receipt.rejects),
+        receipts=tuple(folder.entry(f"{RECEIPTS}/{name}") for name in names),
+        tokenizer_files=tuple(
+            folder.entry(f"{TOKENIZER}/{path.name}") for path in sorted((folder.path / TOKENIZER).iterdir())
+        ),
+        ledger=total(receipt.ledger for receipt in ordered),
+        sources=sources,
+    )
+
+
+def _inputs(work: Work, receipts: list[Receipt], streams: dict[str, StreamReceipt]) -> tuple[InputEntry, ...]:
+    pieces: dict[int, list[str]] = {file.index: [] for file in work.files}
+    for receipt in receipts:
+        for piece in receipt.inputs:
+            pieces[piece.file].append(piece.checksum)
+    for unit in work.units:
+        if isinstance(unit, Stream) and unit.name in streams:
+            pieces[unit.file].append(streams[unit.name].checksum)
+    return tuple(
+        InputEntry(
+            file.name, file.source, file.size, file.format, file.compression, file.text, _joined(pieces[file.index])
+        )
+        for file in work.files
+    )
+
+
+def _joined(checksums: list[str]) -> str:
+    """One checksum of a file that was read in pieces; empty for one that a limit left unread."""
+    if len(checksums) <= 1:
+        return "".join(checksums)
+    return hash_bytes("".join(checksums).encode())
+
+
+def store_bytes(folder: Path, manifest: Manifest) -> int:
+    """Bytes of all files that the manifest names."""
+    entries = [entry for shard in manifest.shards for entry in shard.files]
+    others = (*manifest.rejects, *manifest.receipts, *manifest.tokenizer_files)
+    return sum(entry.bytes for entry in (*entries, *others))

@@ -1,0 +1,295 @@
+"""One unit from its bytes to its receipt.
+
+    read ──> filter ──> encode ──> audit ──> split ──> write ──> Receipt
+    batch    counted    ids        reference  by hash   shards
+
+All of it happens in one process on one batch at a time, so memory is a few batches. The result depends
+on nothing but the unit's bytes and the recipe. Publishing it is the caller's (`BuildFolder.commit`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from packline.encoders.boundary import Boundary
+from packline.encoders.choosing import Chooser
+from packline.encoders.engine import EngineName
+from packline.encoders.parity import Reference, check_document, is_audited
+from packline.encoders.special import SpecialTokenCounter
+from packline.errors import BadRecord, EncoderMismatch, InputChanged
+from packline.filesystem import disk_errors, file_facts
+from packline.fingerprint import Hasher, split_of
+from packline.ragged import Ragged
+from packline.recipe import Recipe, Source
+from packline.sources.batch import Batch, Reject
+from packline.sources.files import InputFile
+from packline.sources.reader import Span, read_slice, read_span
+from packline.sources.slices import Slice
+from packline.store.ledger import Ledger, source_names
+from packline.store.manifest import InputPiece, Receipt
+from packline.store.writer import RejectsWriter, ShardWriter
+
+
+class Task(msgspec.Struct, frozen=True):
+    """A unit to be run: spans of files, or a slice of a stream."""
+
+    unit: str
+    source: int
+    spans: tuple[Span, ...] = ()
+    piece: Slice | None = None
+    max_documents: int | None = None
+    """Stop after this many documents."""
+    max_tokens: int | None = None
+    """Stop before the document that would bring the tokens above this."""
+
+
+class Job(msgspec.Struct, frozen=True):
+    """What all units of a build share."""
+
+    recipe: Recipe
+    files: list[InputFile]
+    boundary: Boundary
+    vocab_size: int
+    special_tokens: dict[str, int]
+    dtype: str
+    strict: bool
+
+
+ReportProgress = Callable[[int, int, int], None]
+"""Called with documents, text bytes and tokens of each batch."""
+
+
+class UnitRunner:
+    """Runs units, one after another, with the engines of one process."""
+
+    def __init__(self, job: Job, chooser: Chooser, reference: Reference, folder: Path) -> None:
+        self.engine_bytes: dict[EngineName, int] = {}
+        self._job = job
+        self._chooser = chooser
+        self._reference = reference
+        self._folder = folder
+        self._dtype = np.dtype(job.dtype)
+        self._names = source_names(job.recipe)
+        self._special = SpecialTokenCounter(job.special_tokens)
+
+    def run(self, task: Task, report: ReportProgress) -> Receipt:
+        """Write a unit's files into the work folder.
+
+        Raises:
+            EncoderMismatch: an engine and the reference disagree.
+            InputChanged: a file is not what it was when the build began.
+            BadRecord: the first bad record, under `strict`.
+            OutOfSpace: the disk is full.
+        """
+        with disk_errors(self._folder):
+            return _UnitRun(self, task, report).run()
+
+
+class _UnitRun:
+    """The state of one unit."""
+
+    def __init__(self, runner: UnitRunner, task: Task, report: ReportProgress) -> None:
+        self._runner, self._task, self._report = runner, task, report
+        self._recipe = runner._job.recipe
+        self._source = self._recipe.sources[task.source]
+        self._ledger = Ledger()
+        self._writers: dict[str, ShardWriter] = {}
+        self._rejects = RejectsWriter(runner._folder, task.unit)
+        self._audited = 0
+        self._full = False
+
+    def run(self) -> Receipt:
+        pieces: list[InputPiece] = []
+        for batch in self._read(pieces):
+            self._take(batch)
+            if self._full:
+                break
+        writers = [self._writers[split] for split in sorted(self._writers)]
+        ledger = self._ledger
+        ledger.rejected = dict(sorted(ledger.rejected.items()))
+        return Receipt(
+            self._task.unit,
+            self._task.source,
+            tuple(pieces),
+            tuple(writer.close() for writer in writers),
+            self._rejects.close(),
+            ledger,
+            self._audited,
+            not self._full,
+        )
+
+    def _read(self, pieces: list[InputPiece]) -> Iterator[Batch]:
+        files, limit = self._runner._job.files, self._recipe.max_document_bytes
+        if self._task.piece is not None:
+            piece = self._task.piece
+            yield from read_slice(files[piece.file], self._source, piece, limit)
+            return
+        for span in self._task.spans:
+            file, hasher = files[span.file], Hasher()
+            try:
+                yield from read_span(file, self._source, span, limit, hasher)
+            except (OSError, EOFError) as error:
+                _check_unchanged(file)
+                raise error
+            _check_unchanged(file)
+            pieces.append(InputPiece(span.file, span.start, span.stop, str(hasher.hexdigest())))
+
+    def _take(self, batch: Batch) -> None:
+        """Encode, write and count one batch."""
+        facts = _judge(batch, self._source, self._recipe, self._runner._special)
+        chosen = np.flatnonzero(facts.verdicts == KEEP)
+        room = self._task.max_documents
+        if room is not None and len(chosen) > room - self._ledger.documents:
+            chosen = chosen[: room - self._ledger.documents]
+            self._full = True
+        if len(chosen):
+            kept = batch if len(chosen) == len(batch) else batch.keep(chosen.tolist())
+            ragged = self._encode(batch.file, kept, facts.text_bytes[chosen])
+            fitting = self._fitting(ragged)
+            if fitting < len(kept):
+                self._full = True
+                chosen = chosen[:fitting]
+                kept = kept.keep(list(range(fitting)))
+                ragged = Ragged(ragged.tokens[: ragged.offsets[fitting]], ragged.offsets[: fitting + 1])
+            self._write(kept, ragged, facts.text_bytes[chosen])
+            self._ledger.special_token_strings += int(facts.specials[chosen].sum())
+        end = len(batch)
+        if self._full:
+            # What stands behind the last document taken was not met.
+            end = int(chosen[-1]) + 1 if len(chosen) else 0
+            last = int(batch.positions[end - 1]) if end else -1
+            batch.rejects = [reject for reject in batch.rejects if reject.position <= last]
+        self._count(batch, facts.verdicts[:end])
+
+    def _encode(self, file: int, batch: Batch, text_bytes: np.ndarray) -> Ragged:
+        runner, boundary = self._runner, self._runner._job.boundary
+        ragged, engines = runner._chooser.encode(batch.texts, text_bytes)
+        if len(ragged.tokens) and int(ragged.tokens.max()) >= runner._job.vocab_size:
+            raise EncoderMismatch(
+                f"{self._place(file, batch, 0)}: {engines[0]} gave id {int(ragged.tokens.max())}, "
+                f"outside the vocabulary of {runner._job.vocab_size}",
+                hint="run it with --engine tokenizers, and report the tokenizer",
+            )
+        for index in range(len(batch)):
+            if is_audited(self._ledger.documents + index):
+                engine = runner._chooser.engines[engines[index]]
+                place = self._place(file, batch, index)
+                check_document(engine, runner._reference, batch.texts[index], ragged[index], place)
+                self._audited += 1
+        for engine in set(engines):
+            size = int(text_bytes[[one == engine for one in engines]].sum())
+            runner.engine_bytes[engine] = runner.engine_bytes.get(engine, 0) + size
+        return ragged.astype(runner._dtype).surround(boundary.bos_id, boundary.eod_id)
+
+    def _fitting(self, ragged: Ragged) -> int:
+        """How many of the documents stay within the limit of tokens."""
+        limit = self._task.max_tokens
+        if limit is None:
+            return len(ragged)
+        return int(np.searchsorted(ragged.offsets[1:], limit - self._ledger.tokens, side="right"))
+
+    def _write(self, batch: Batch, ragged: Ragged, text_bytes: np.ndarray) -> None:
+        name = self._runner._job.files[batch.file].name
+        count = len(batch)
+        with_bos = self._runner._job.boundary.bos_id is not None
+        ledger = self._ledger
+        ledger.documents += count
+        ledger.text_bytes += int(text_bytes.sum())
+        ledger.tokens += len(ragged.tokens)
+        ledger.eod_tokens += count
+        ledger.bos_tokens += count if with_bos else 0
+        ledger.text_tokens += len(ragged.tokens) - count * (2 if with_bos else 1)
+        self._report(count, int(text_bytes.sum()), len(ragged.tokens))
+        if not self._recipe.val_fraction:
+            if count:
+                self._writer("train").write(ragged, batch, name, text_bytes)
+            return
+        seed, share = self._recipe.seed, self._recipe.val_fraction
+        splits = np.array([split_of(text.encode("utf-8"), seed, share) == "val" for text in batch.texts], bool)
+        for split, members in (("train", np.flatnonzero(~splits)), ("val", np.flatnonzero(splits))):
+            if len(members):
+                part = ragged if len(members) == count else ragged.take(members)
+                self._writer(split).write(part, batch.keep(members.tolist()), name, text_bytes[members])
+
+    def _writer(self, split: str) -> ShardWriter:
+        if split not in self._writers:
+            runner, source = self._runner, self._task.source
+            self._writers[split] = ShardWriter(
+                runner._folder,
+                f"{split}-{self._task.unit}",
+                split,
+                runner._names[source],
+                self._source.label,
+                runner._dtype,
+            )
+        return self._writers[split]
+
+    def _count(self, batch: Batch, verdicts: np.ndarray) -> None:
+        """Enter what became of every record of a batch, and keep the bad ones."""
+        ledger, name = self._ledger, self._runner._job.files[batch.file].name
+        counts = np.bincount(verdicts, minlength=5)
+        ledger.documents_in += len(verdicts) - int(counts[SPECIAL])
+        ledger.empty += int(counts[EMPTY])
+        ledger.too_short += int(counts[TOO_SHORT])
+        ledger.too_long += int(counts[TOO_LONG])
+        for index in np.flatnonzero(verdicts == SPECIAL).tolist():
+            position, text = int(batch.positions[index]), batch.texts[index].encode("utf-8")
+            detail = "a special token stands as a string in the text"
+            batch.rejects.append(Reject(batch.file, position, "special_token", detail, text))
+        for reject in batch.rejects:
+            if self._runner._job.strict:
+                raise BadRecord(
+                    f"{name} at {reject.position}: {reject.reason}: {reject.detail}",
+                    hint="mend the record, or run without --strict to keep it in rejects/ and go on",
+                )
+            self._rejects.write(reject, name)
+            if not reject.continued:
+                ledger.documents_in += reject.records
+                ledger.rejected[reject.reason] = ledger.rejected.get(reject.reason, 0) + reject.records
+
+    def _place(self, file: int, batch: Batch, index: int) -> str:
+        return f"{self._runner._job.files[file].path} at {int(batch.positions[index])}"
+
+
+KEEP, EMPTY, TOO_SHORT, TOO_LONG, SPECIAL = range(5)
+
+
+@dataclass(slots=True)
+class _Facts:
+    """Of each document of a batch, int64 `[D]`."""
+
+    verdicts: np.ndarray
+    text_bytes: np.ndarray
+    specials: np.ndarray
+
+
+def _judge(batch: Batch, source: Source, recipe: Recipe, special: SpecialTokenCounter) -> _Facts:
+    """Which documents to keep, and why not the others."""
+    encoded = [text.encode("utf-8") for text in batch.texts]
+    count = len(encoded)
+    characters = np.fromiter(map(len, batch.texts), np.int64, count)
+    text_bytes = np.fromiter(map(len, encoded), np.int64, count)
+    specials = np.fromiter(map(special.count, encoded), np.int64, count)
+    verdicts = np.full(count, KEEP, np.int64)
+    if recipe.special_tokens == "reject":
+        verdicts[specials > 0] = SPECIAL
+    if source.max_chars is not None:
+        verdicts[characters > source.max_chars] = TOO_LONG
+    verdicts[characters < source.min_chars] = TOO_SHORT
+    verdicts[characters == 0] = EMPTY
+    return _Facts(verdicts, text_bytes, specials)
+
+
+def _check_unchanged(file: InputFile) -> None:
+    facts = file_facts(file.path)
+    if facts.size != file.size or facts.modified != file.modified:
+        raise InputChanged(
+            f"{file.path} changed while it was read: expected {file.size:,} bytes as of the start, "
+            f"found {facts.size:,} bytes, modified since",
+            hint="let it come to rest, then build into a new folder",
+        )

@@ -1,0 +1,149 @@
+"""Units: the inputs cut into pieces of work, as a function of the inputs alone.
+
+    Unit    spans of one or many files: a range of a large file, or many small files together
+    Stream  one file that cannot be split; its reader cuts it into units as it goes
+
+A unit is about a 64th of everything, between 4 and 256 MB of text: small enough that little work keeps
+all cores busy and little is lost by an interruption, large enough that shards do not become many.
+Neither the machine nor the number of workers has a say, because each unit becomes a shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from packline.filesystem import open_input
+from packline.recipe import Recipe
+from packline.sources.files import InputFile
+from packline.sources.reader import Span
+
+SMALLEST_UNIT, LARGEST_UNIT = 4 << 20, 256 << 20
+LARGEST_SLICE = 64 << 20
+"""Slices wait on disk for their encoder, so they are kept smaller."""
+UNITS_IN_ALL = 64
+COMPRESSION_GUESS = 4
+FILES_A_UNIT = 4096
+
+
+class Unit(msgspec.Struct, frozen=True):
+    """Spans to be encoded together, in order, all of one source."""
+
+    name: str
+    source: int
+    spans: tuple[Span, ...]
+    text_bytes: int
+    """As far as known beforehand."""
+
+
+class Stream(msgspec.Struct, frozen=True):
+    """A file to be cut into units while it is read; they are called `NAME-000000` and so on."""
+
+    name: str
+    source: int
+    file: int
+    slice_bytes: int
+    text_bytes: int
+
+    def unit_name(self, number: int) -> str:
+        """The name of its unit with this number."""
+        return f"{self.name}-{number:06d}"
+
+
+def plan_units(recipe: Recipe, files: list[InputFile]) -> list[Unit | Stream]:
+    """All work, in the order of the documents."""
+    sizes = [_FileSize(file) for file in files]
+    unit_bytes = max(SMALLEST_UNIT, min(sum(size.text for size in sizes) // UNITS_IN_ALL, LARGEST_UNIT))
+    work: list[Unit | Stream] = []
+    held: list[Span] = []
+    held_bytes = 0
+
+    def name() -> str:
+        return f"{len(work):06d}"
+
+    def flush(source: int) -> None:
+        nonlocal held, held_bytes
+        if held:
+            work.append(Unit(name(), source, tuple(held), held_bytes))
+            held, held_bytes = [], 0
+
+    source = 0
+    for file, size in zip(files, sizes, strict=True):
+        if file.source != source:
+            flush(source)
+            source = file.source
+        if size.text <= unit_bytes:
+            if held and (held_bytes + size.text > unit_bytes or len(held) == FILES_A_UNIT):
+                flush(source)
+            held.append(Span(file.index, 0, size.end))
+            held_bytes += size.text
+        elif _must_stream(file, recipe, size, unit_bytes):
+            flush(source)
+            slice_bytes = min(unit_bytes, LARGEST_SLICE)
+            work.append(Stream(name(), source, file.index, slice_bytes, size.text))
+        else:
+            flush(source)
+            for span, text_bytes in _split(file, recipe, size, unit_bytes):
+                work.append(Unit(name(), source, (span,), text_bytes))
+    flush(source)
+    return work
+
+
+class _FileSize:
+    """How much text a file holds, as far as can be told without reading it."""
+
+    def __init__(self, file: InputFile) -> None:
+        self.groups: list[int] = []
+        self.end = file.size
+        self.text = file.size * (COMPRESSION_GUESS if file.compression else 1)
+        if file.format == "parquet":
+            self.groups = _row_groups(file)
+            self.end = len(self.groups)
+            self.text = sum(self.groups)
+
+
+def _row_groups(file: InputFile) -> list[int]:
+    """Uncompressed bytes of the text column in each row group."""
+    from packline.sources.parquet import open_parquet
+
+    with open_input(file.path) as raw:
+        metadata = open_parquet(raw, file.path).metadata
+        sizes = []
+        for number in range(metadata.num_row_groups):
+            group = metadata.row_group(number)
+            columns = [group.column(place) for place in range(group.num_columns)]
+            sizes.append(
+                sum(column.total_uncompressed_size for column in columns if column.path_in_schema == file.text)
+            )
+        return sizes
+
+
+def _must_stream(file: InputFile, recipe: Recipe, size: _FileSize, unit_bytes: int) -> bool:
+    source = recipe.sources[file.source]
+    if file.format == "text" and source.documents == "file":
+        return False
+    if file.format == "parquet":
+        return max(size.groups) > 2 * unit_bytes
+    # Separators may overlap themselves, so where one begins depends on all that stands before it.
+    return bool(file.compression) or (file.format == "text" and source.documents == "separator")
+
+
+def _split(
+    file: InputFile, recipe: Recipe, size: _FileSize, unit_bytes: int
+) -> Iterator[tuple[Span, int]]:
+    if file.format == "text" and recipe.sources[file.source].documents == "file":
+        yield Span(file.index, 0, size.end), size.text
+    elif file.format == "parquet":
+        start = held = 0
+        for group, text_bytes in enumerate(size.groups):
+            if held and held + text_bytes > unit_bytes:
+                yield Span(file.index, start, group), held
+                start, held = group, 0
+            held += text_bytes
+        yield Span(file.index, start, size.end), held
+    else:
+        pieces = -(-size.text // unit_bytes)
+        cuts = [size.end * piece // pieces for piece in range(pieces + 1)]
+        for start, stop in zip(cuts, cuts[1:], strict=False):
+            yield Span(file.index, start, stop), stop - start

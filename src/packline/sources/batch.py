@@ -1,0 +1,94 @@
+"""The batch: what a source gives and an encoder takes.
+
+A batch is a few MB of documents of one file, in their order, with where each came from, and beside
+them the records of that stretch that could not be read. It is the only place where a document is a
+Python object; its tokens never are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+BATCH_BYTES = 1 << 20
+"""Input bytes a batch: enough to make the cost of a call small, little enough to stay in the cache."""
+
+Reason = Literal[
+    "malformed_json",
+    "missing_field",
+    "not_a_string",
+    "invalid_utf8",
+    "lone_surrogate",
+    "too_large",
+    "truncated_stream",
+    "corrupt_stream",
+    "corrupt_parquet",
+    "special_token",
+]
+
+
+@dataclass(slots=True)
+class Reject:
+    """One record that is no document: what it was, verbatim, and what was wrong with it."""
+
+    file: int
+    position: int
+    """Byte offset in the (decompressed) file, or row number in a Parquet file."""
+    reason: Reason
+    detail: str
+    raw: bytes
+    records: int = 1
+    """How many records were lost with it: the rest of a Parquet row group, else 1."""
+    continued: bool = False
+    """More bytes of the reject before it: a huge record is passed on in pieces."""
+
+
+@dataclass(slots=True)
+class Block:
+    """Whole records as bytes; or, with a problem, one record (or a piece of it) that cannot be decoded."""
+
+    data: bytes
+    position: int
+    """Offset of `data` in the file."""
+    problem: Reason | None = None
+    detail: str = ""
+    continued: bool = False
+    """Not the first piece of its record."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """Documents of one file, in order."""
+
+    file: int
+    texts: list[str]
+    positions: np.ndarray
+    """int64 `[D]`: byte offset in the (decompressed) file, or row number in a Parquet file."""
+    ids: list[str | None] | None = None
+    """The documents' own ids; None where the data has none."""
+    rejects: list[Reject] = field(default_factory=list)
+    consumed_bytes: int = 0
+    """Bytes of input (decompressed) behind this batch, for progress."""
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def keep(self, kept: list[int]) -> Batch:
+        """The documents at these indices, without the rejects."""
+        ids = self.ids
+        return Batch(
+            self.file,
+            [self.texts[index] for index in kept],
+            self.positions[kept],
+            None if ids is None else [ids[index] for index in kept],
+        )
+
+
+def reject_block(file: int, block: Block) -> Batch:
+    """A batch without documents, for a block that has a problem."""
+    assert block.problem is not None
+    raw = block.data.removesuffix(b"\n")
+    reject = Reject(file, block.position, block.problem, block.detail, raw, continued=block.continued)
+    return Batch(file, [], np.empty(0, np.int64), rejects=[reject], consumed_bytes=len(block.data))

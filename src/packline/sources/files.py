@@ -1,0 +1,226 @@
+"""From what the user wrote to a list of files, each known for what it is.
+
+    files, folders, globs, URIs  ->  InputFile: path, size, format, compression, text field
+
+Everything here happens before any work and refuses rather than guesses: an input that matches
+nothing, a file that cannot be opened, a Parquet file without the text column. The order is that of the
+inputs, and by name within one, so that the order of documents depends on nothing else.
+"""
+
+from __future__ import annotations
+
+import glob as globbing
+import os
+from collections.abc import Iterator
+from typing import Literal
+
+import msgspec
+
+from packline.errors import InputError, PacklineError, RecipeError
+from packline.filesystem import file_facts, is_remote, open_input, read_fully, remote
+from packline.recipe import Recipe, Source
+from packline.sources.batch import Block
+from packline.sources.compression import Compression, DecompressedStream, detect_compression
+from packline.sources.jsonl import JsonlDecoder
+
+TEXT_FIELDS = ("text", "content", "article", "document")
+HEAD_BYTES = 256 << 10
+COMPRESSED_NAMES = (".gz", ".gzip", ".zst", ".zstd")
+
+
+class InputFile(msgspec.Struct, frozen=True):
+    """One file of a source."""
+
+    index: int
+    """Its place among all files of the recipe."""
+    source: int
+    """Its source's place in the recipe."""
+    name: str
+    """Its path below the source's common folder: what provenance calls it."""
+    path: str
+    size: int
+    modified: str
+    format: Literal["jsonl", "parquet", "text"]
+    compression: Compression
+    text: str = ""
+    """The field or column that holds the text; empty for plain text."""
+    id: str | None = None
+
+
+def find_files(recipe: Recipe) -> list[InputFile]:
+    """All files of a recipe, in the order of their documents.
+
+    Raises:
+        InputError: nothing found, or files that cannot be read; all of them in one message.
+    """
+    files: list[InputFile] = []
+    problems: list[PacklineError] = []
+    for number, source in enumerate(recipe.sources):
+        paths = list(dict.fromkeys(path for given in source.inputs for path in _expand(given)))
+        if not paths:
+            raise InputError(
+                f"no files in {', '.join(source.inputs)}",
+                hint="hidden files and empty folders are passed over; check the path or the glob",
+            )
+        root = common_folder(paths)
+        for path in paths:
+            name = path[len(root) :].lstrip("/") if root else path
+            try:
+                files.append(_describe(len(files), number, name, path, source))
+            except PacklineError as problem:
+                problems.append(problem)
+    if len(problems) == 1:
+        raise problems[0]
+    if problems:
+        shown = "; ".join(str(problem) for problem in problems[:5])
+        more = f"; and {len(problems) - 5} more" if len(problems) > 5 else ""
+        raise InputError(f"{len(problems)} inputs cannot be used: {shown}{more}", hint=problems[0].hint)
+    return files
+
+
+def common_folder(paths: list[str]) -> str:
+    """The folder that all paths share, with a slash at its end; empty where there is none.
+
+    >>> common_folder(["a/b/x.txt", "a/b/c/y.txt"]), common_folder(["x.txt"])
+    ('a/b/', '')
+    """
+    shared = os.path.commonprefix([path.rpartition("/")[0] + "/" if "/" in path else "" for path in paths])
+    return shared[: shared.rfind("/") + 1]
+
+
+def _expand(given: str) -> Iterator[str]:
+    """Paths of one input: itself, a folder's files, a glob's matches."""
+    if is_remote(given):
+        yield from _expand_remote(given)
+    elif os.path.isdir(given):
+        yield from _walk(given)
+    elif os.path.lexists(given):
+        yield given
+    elif globbing.has_magic(given):
+        for path in sorted(globbing.glob(given, recursive=True)):
+            if not os.path.isdir(path):
+                yield path
+    else:
+        raise InputError(f"cannot find {given}", hint="check the path; quote a glob so that it arrives whole")
+
+
+def _walk(folder: str) -> Iterator[str]:
+    found = []
+    for parent, folders, names in os.walk(folder, followlinks=True):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [os.path.join(parent, name) for name in names if not name.startswith(".")]
+    yield from sorted(found)
+
+
+def _expand_remote(given: str) -> Iterator[str]:
+    system, inner = remote(given)
+    protocol = given.partition("://")[0]
+    if globbing.has_magic(inner):
+        found = [name for name, info in system.glob(inner, detail=True).items() if info["type"] == "file"]
+    elif system.isfile(inner):
+        yield given
+        return
+    elif system.isdir(inner):
+        found = [name for name, info in system.find(inner, detail=True).items() if info["type"] == "file"]
+    else:
+        raise InputError(f"cannot find {given}", hint="check the URI and your credentials for it")
+    for name in sorted(found):
+        if not name.rpartition("/")[2].startswith("."):
+            yield name if "://" in name else f"{protocol}://{name}"
+
+
+def _describe(index: int, number: int, name: str, path: str, source: Source) -> InputFile:
+    facts = file_facts(path)
+    with open_input(path) as file:
+        try:
+            raw = read_fully(file, HEAD_BYTES)
+        except OSError as error:
+            raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+    compression = detect_compression(raw)
+    head = raw
+    if compression:
+        with open_input(path) as file:
+            head = DecompressedStream(file, compression).read(HEAD_BYTES)
+    kind = _format_of(path, name, head, source)
+    text, id = "", None
+    if kind == "parquet":
+        if compression:
+            raise InputError(
+                f"{path} is a {compression} file around Parquet",
+                hint="decompress it: Parquet is compressed inside",
+            )
+        text, id = _parquet_fields(path, source)
+    elif kind == "jsonl":
+        text, id = _jsonl_fields(path, head, source)
+    return InputFile(index, number, name, path, facts.size, facts.modified, kind, compression, text, id)
+
+
+def _format_of(path: str, name: str, head: bytes, source: Source) -> Literal["jsonl", "parquet", "text"]:
+    if source.format != "auto":
+        return source.format
+    if head.startswith(b"PAR1"):
+        return "parquet"
+    plain = name.lower()
+    for ending in COMPRESSED_NAMES:
+        plain = plain.removesuffix(ending)
+    if plain.endswith((".jsonl", ".ndjson", ".jsonlines")):
+        return "jsonl"
+    if plain.endswith(".parquet"):
+        raise InputError(f"{path} is called Parquet but does not begin like it", hint="leave it out")
+    start = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
+    if plain.endswith(".json"):
+        if start == b"[":
+            raise InputError(f"{path} is one JSON array", hint="write one object a line (JSON lines)")
+        return "jsonl"
+    return "text"
+
+
+def _parquet_fields(path: str, source: Source) -> tuple[str, str | None]:
+    from packline.sources.parquet import column_type, is_text, open_parquet
+
+    with open_input(path) as file:
+        schema = open_parquet(file, path).schema_arrow
+    candidates = (source.text,) if source.text else TEXT_FIELDS
+    text = next((name for name in candidates if is_text(column_type(schema, name))), None)
+    if text is None:
+        found = ", ".join(f"{field.name} ({field.type})" for field in schema)
+        raise InputError(
+            f"{path} has no text column: expected {' or '.join(candidates)} of strings, found {found}",
+            hint="name the column with --text",
+        )
+    if source.id and column_type(schema, source.id) is None:
+        raise InputError(f"{path} has no column {source.id!r}: found {', '.join(schema.names)}")
+    return text, source.id or ("id" if column_type(schema, "id") is not None else None)
+
+
+def _jsonl_fields(path: str, head: bytes, source: Source) -> tuple[str, str | None]:
+    """The text field, by the first record that has one; checked against the records at hand."""
+    records = list(_first_records(head))
+    has_id = any("id" in record for record in records)
+    id = source.id or ("id" if has_id else None)
+    if source.text:
+        try:
+            JsonlDecoder(source.text, id).decode(0, Block(b"", 0))
+        except RecipeError as error:
+            raise RecipeError(f"{path}: {error}") from error
+        return source.text, id
+    for name in TEXT_FIELDS:
+        if any(isinstance(record.get(name), str) for record in records):
+            return name, id
+    if not records:
+        return TEXT_FIELDS[0], None  # nothing readable at its head: its records will be judged one by one
+    found = ", ".join(map(str, records[0])) or "none"
+    raise InputError(
+        f"{path} has no text field: expected {', '.join(TEXT_FIELDS)}, found {found}",
+        hint="name the field with --text, for example --text data.body",
+    )
+
+
+def _first_records(head: bytes, most: int = 32) -> Iterator[dict[str, object]]:
+    for line in head.removeprefix(b"\xef\xbb\xbf").splitlines()[:most]:
+        try:
+            record = msgspec.json.decode(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            continue
+        if isinstance(record, dict):
+            yield record

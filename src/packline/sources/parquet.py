@@ -1,0 +1,176 @@
+"""Parquet columns to documents.
+
+Rows are read in batches of about a MB of text, row group by row group, the wanted columns only, with
+positions that are row numbers in the file. A column may be any string type, a dictionary of strings,
+or a field of a struct (`a.b`).
+
+Parquet checks neither UTF-8 nor, mostly, its pages: a bad string costs its row; a row group that
+cannot be decoded gives the rows before the damage and counts the rest as lost.
+Cost: about 0.8 GB/s of text a core with zstd pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from packline.errors import InputError
+from packline.sources.batch import BATCH_BYTES, Batch, Reject
+
+MAX_ROWS = 16_384
+"""Rows a batch at the most, for columns of very short strings."""
+
+
+def open_parquet(file: BinaryIO | str, name: str) -> pq.ParquetFile:
+    """Open by the footer.
+
+    Raises:
+        InputError: the footer is damaged or cut off, so that nothing in the file can be found.
+    """
+    try:
+        return pq.ParquetFile(file, memory_map=False, pre_buffer=False)
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(
+            f"{name} is not a readable Parquet file: {error}",
+            hint="its footer is missing or damaged: write the file again, or leave it out",
+        ) from error
+
+
+def column_type(schema: pa.Schema, path: str) -> pa.DataType | None:
+    """The type at a dotted path, or None where there is nothing."""
+    if path in schema.names:
+        return schema.field(path).type
+    head, *rest = path.split(".")
+    if head not in schema.names:
+        return None
+    kind = schema.field(head).type
+    for name in rest:
+        index = kind.get_field_index(name) if pa.types.is_struct(kind) else -1
+        if index < 0:
+            return None
+        kind = kind.field(index).type
+    return kind
+
+
+def is_text(kind: pa.DataType | None) -> bool:
+    """Whether a column of this type holds text."""
+    if kind is None:
+        return False
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
+def rows_a_batch(metadata: pq.FileMetaData, group: int) -> int:
+    """How many rows of a row group make about one batch: a function of the file alone."""
+    facts = metadata.row_group(group)
+    return int(np.clip(facts.num_rows * BATCH_BYTES // max(facts.total_byte_size, 1), 1, MAX_ROWS))
+
+
+def read_row_group(
+    parquet: pq.ParquetFile, group: int, text: str, id: str | None
+) -> Iterator[tuple[pa.Array, pa.Array | None]]:
+    """Text as `large_string` and ids (any type) of one row group, batch by batch."""
+    columns = [text] if id is None else [text, id]
+    batches = parquet.iter_batches(
+        batch_size=rows_a_batch(parquet.metadata, group),
+        row_groups=[group],
+        columns=columns,
+        use_threads=False,
+    )
+    for batch in batches:
+        yield _as_large_string(_column(batch, text)), None if id is None else _column(batch, id)
+
+
+def read_row_groups(
+    file: int,
+    parquet: pq.ParquetFile,
+    groups: range,
+    text: str,
+    id: str | None,
+    hasher: Any,
+) -> Iterator[Batch]:
+    """Batches of whole row groups; `hasher` is fed the text column."""
+    row = sum(parquet.metadata.row_group(group).num_rows for group in range(groups.start))
+    for group in groups:
+        facts = parquet.metadata.row_group(group)
+        end = row + facts.num_rows
+        try:
+            for column, ids in read_row_group(parquet, group, text, id):
+                hash_text(hasher, column)
+                yield arrow_batch(file, column, ids, row)
+                row += len(column)
+        except (pa.ArrowException, OSError) as error:
+            yield lost_rows(file, group, row, end, error)
+        row = end
+
+
+def lost_rows(file: int, group: int, row: int, end: int, error: Exception) -> Batch:
+    """A batch without documents, for the rows of a damaged row group."""
+    detail = f"row group {group}, rows {row:,} to {end - 1:,}: {str(error).splitlines()[0]}"
+    reject = Reject(file, row, "corrupt_parquet", detail, b"", records=end - row)
+    return Batch(file, [], np.empty(0, np.int64), rejects=[reject])
+
+
+def arrow_batch(file: int, column: pa.Array, ids: pa.Array | None, row: int) -> Batch:
+    """One piece of a text column as documents."""
+    consumed = text_bytes(column)
+    names = None if ids is None else [None if one is None else str(one) for one in ids.to_pylist()]
+    positions = np.arange(row, row + len(column), dtype=np.int64)
+    try:
+        texts = column.to_pylist()
+    except UnicodeDecodeError:
+        texts = None
+    if texts is not None and not column.null_count:
+        return Batch(file, texts, positions, names, consumed_bytes=consumed)
+    kept, good, rejects = [], [], []
+    for index, value in enumerate(column):
+        raw = value.as_buffer()
+        if raw is None:
+            detail = "the text is null"
+            rejects.append(Reject(file, row + index, "not_a_string", detail, b"null"))
+            continue
+        data = raw.to_pybytes()
+        try:
+            good.append(data.decode("utf-8"))
+        except UnicodeDecodeError as error:
+            detail = f"byte 0x{data[error.start]:02x} is not UTF-8: {error.reason}"
+            rejects.append(Reject(file, row + index, "invalid_utf8", detail, data))
+            continue
+        kept.append(index)
+    named = None if names is None else [names[index] for index in kept]
+    return Batch(file, good, positions[kept], named, rejects, consumed)
+
+
+def hash_text(hasher: Any, column: pa.Array) -> None:
+    """Feed a `large_string` array's bytes to a hasher: a checksum that costs no second read."""
+    size = text_bytes(column)
+    if size:
+        start = int(np.frombuffer(column.buffers()[1], np.int64, 1, column.offset * 8)[0])
+        hasher.update(memoryview(column.buffers()[2])[start : start + size])
+
+
+def text_bytes(column: pa.Array) -> int:
+    """Bytes of all strings of a `large_string` array."""
+    if not len(column):
+        return 0
+    offsets = np.frombuffer(column.buffers()[1], np.int64, len(column) + 1, column.offset * 8)
+    return int(offsets[-1] - offsets[0])
+
+
+def _column(batch: pa.RecordBatch, path: str) -> pa.Array:
+    if path in batch.schema.names:
+        return batch.column(path)
+    head, *rest = path.split(".")
+    return pc.struct_field(batch.column(head), rest)
+
+
+def _as_large_string(column: pa.Array) -> pa.Array:
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    return column if pa.types.is_large_string(column.type) else column.cast(pa.large_string())

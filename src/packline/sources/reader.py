@@ -1,0 +1,168 @@
+"""One entrance to all sources: a stretch of a file in, batches of documents out.
+
+    Span  a range of a plain file, some row groups of a Parquet file, or a whole small file
+    Slice a piece of a compressed stream that its reader laid aside
+
+Both give the same batches for the same bytes. Every reader feeds a checksum of what it took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from packline.filesystem import open_input, read_fully
+from packline.recipe import Source
+from packline.sources.batch import BATCH_BYTES, Batch, Block, reject_block
+from packline.sources.compression import DecompressedStream
+from packline.sources.delimited import mark_broken_end, read_blocks, seek_record
+from packline.sources.files import InputFile
+from packline.sources.jsonl import JsonlDecoder
+from packline.sources.slices import Slice, delimiter_of
+from packline.sources.text import decode_records, read_whole_file
+
+
+class Span(msgspec.Struct, frozen=True):
+    """Bytes `[start, stop)` of a plain file, row groups of a Parquet file, or all of a compressed one."""
+
+    file: int
+    start: int
+    stop: int
+
+
+def read_span(
+    file: InputFile, source: Source, span: Span, max_document_bytes: int, hasher: Any
+) -> Iterator[Batch]:
+    """The documents that begin in a span, in order.
+
+    Args:
+        hasher: is fed the bytes behind the batches (of a compressed file: its compressed bytes).
+    """
+    if file.format == "parquet":
+        from packline.sources.parquet import open_parquet, read_row_groups
+
+        with open_input(file.path) as raw:
+            groups = range(span.start, span.stop)
+            parquet = open_parquet(raw, file.path)
+            yield from read_row_groups(file.index, parquet, groups, file.text, file.id, hasher)
+        return
+    with open_input(file.path) as raw:
+        if file.compression:
+            stream = DecompressedStream(raw, file.compression)
+            yield from _read_stream(file, source, stream, max_document_bytes)
+            hasher.update(stream.checksum().encode())
+            return
+        if file.format == "text" and source.documents != "line":
+            yield from _read_plain(file, source, _hashed(raw, hasher), max_document_bytes)
+            return
+        start = seek_record(raw, span.start)
+        if start >= span.stop:
+            return
+        blocks = read_blocks(
+            lambda size: read_fully(raw, size), start, stop=span.stop, max_bytes=max_document_bytes
+        )
+        yield from _decode(file, source, _hash_blocks(blocks, hasher))
+
+
+def read_slice(file: InputFile, source: Source, piece: Slice, max_document_bytes: int) -> Iterator[Batch]:
+    """The documents of a slice, in order."""
+    if file.format == "parquet":
+        yield from _read_arrow_slice(file, piece)
+        return
+    delimiter = delimiter_of(file, source)
+    with open(piece.path, "rb", buffering=0) as raw:
+        blocks = read_blocks(
+            lambda size: read_fully(raw, size),
+            piece.position,
+            delimiter=delimiter,
+            max_bytes=max_document_bytes,
+        )
+        yield from _decode(file, source, mark_broken_end(blocks, delimiter, lambda: piece.problem))
+
+
+def _read_plain(
+    file: InputFile, source: Source, read: Callable[[int], bytes], max_document_bytes: int
+) -> Iterator[Batch]:
+    """A text file that is one document, or is cut at separators."""
+    if source.documents == "file":
+        yield from read_whole_file(file.index, read, max_document_bytes)
+        return
+    delimiter = delimiter_of(file, source)
+    yield from _decode(file, source, read_blocks(read, 0, delimiter=delimiter, max_bytes=max_document_bytes))
+
+
+def _read_stream(
+    file: InputFile, source: Source, stream: DecompressedStream, max_document_bytes: int
+) -> Iterator[Batch]:
+    """A compressed file from its start to its end."""
+    if file.format == "text" and source.documents == "file":
+        batches = list(read_whole_file(file.index, stream.read, max_document_bytes))
+        if stream.problem:
+            raw = b"".join(text.encode() for batch in batches for text in batch.texts)
+            raw += b"".join(reject.raw for batch in batches for reject in batch.rejects)
+            reason, detail = stream.problem
+            batches = [reject_block(file.index, Block(raw, 0, reason, detail))]
+        yield from batches
+        return
+    delimiter = delimiter_of(file, source)
+    blocks = read_blocks(stream.read, 0, delimiter=delimiter, max_bytes=max_document_bytes)
+    yield from _decode(file, source, mark_broken_end(blocks, delimiter, lambda: stream.problem))
+
+
+def _decode(file: InputFile, source: Source, blocks: Iterator[Block]) -> Iterator[Batch]:
+    """A batch a block."""
+    if file.format == "jsonl":
+        decoder = _decoder(file.text, file.id)
+        for block in blocks:
+            yield decoder.decode(file.index, block)
+        return
+    delimiter = delimiter_of(file, source)
+    for block in blocks:
+        yield decode_records(file.index, block, delimiter)
+
+
+@cache
+def _decoder(text: str, id: str | None) -> JsonlDecoder:
+    """Decoders are made once: a unit may be a thousand small files."""
+    return JsonlDecoder(text, id)
+
+
+def _read_arrow_slice(file: InputFile, piece: Slice) -> Iterator[Batch]:
+    import os
+
+    import pyarrow as pa
+
+    from packline.sources.parquet import arrow_batch, lost_rows
+
+    row = piece.position
+    losses = list(piece.lost)
+    if os.path.getsize(piece.path):
+        with pa.memory_map(piece.path) as mapped:
+            for batch in pa.ipc.open_stream(mapped):
+                while losses and losses[0].row <= row and losses[0].end > losses[0].row:
+                    loss = losses.pop(0)
+                    yield lost_rows(file.index, loss.group, loss.row, loss.end, OSError(loss.detail))
+                    row = loss.end
+                ids = batch.column("id") if "id" in batch.schema.names else None
+                yield arrow_batch(file.index, batch.column("text"), ids, row)
+                row += len(batch)
+    for loss in losses:
+        yield lost_rows(file.index, loss.group, loss.row, loss.end, OSError(loss.detail))
+
+
+def _hash_blocks(blocks: Iterator[Block], hasher: Any) -> Iterator[Block]:
+    for block in blocks:
+        hasher.update(block.data)
+        yield block
+
+
+def _hashed(raw: Any, hasher: Any) -> Callable[[int], bytes]:
+    def read(size: int = BATCH_BYTES) -> bytes:
+        data = read_fully(raw, size)
+        hasher.update(data)
+        return data
+
+    return read

@@ -1,0 +1,203 @@
+"""Cut what cannot be split into units: a compressed file, a huge row group.
+
+A compressed stream can only be read from its start, so one reader decompresses it and lays slices of
+about `slice_bytes` aside as files, each of whole records; encoders take them as they would take a range
+of a plain file. Where a slice ends depends on the stream alone, never on who reads it.
+
+    x.jsonl.zst ──decompress──> [slice 0][slice 1][slice 2]...   each a unit of its own
+
+Cost: one write and one read of the decompressed bytes, normally within the page cache. A slice that a
+finished unit already covers is decompressed but not written. It does not decode records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from packline.filesystem import disk_errors, open_input, read_fully
+from packline.recipe import Source
+from packline.sources.batch import Block, Reason
+from packline.sources.compression import DecompressedStream
+from packline.sources.delimited import NEWLINE, read_blocks
+from packline.sources.files import InputFile
+
+
+class LostRows(msgspec.Struct, frozen=True):
+    """Rows of a damaged row group, which no slice can hold."""
+
+    group: int
+    row: int
+    end: int
+    detail: str
+
+
+class Slice(msgspec.Struct, frozen=True):
+    """One slice, laid aside as a file."""
+
+    number: int
+    file: int
+    position: int
+    """Offset of its first record in the decompressed file, or the number of its first row."""
+    input_bytes: int
+    path: str
+    """Empty where it was not asked for."""
+    problem: tuple[Reason, str] | None = None
+    """The stream broke off here, so its last record is not whole."""
+    lost: tuple[LostRows, ...] = ()
+
+
+class StreamEnd(msgspec.Struct, frozen=True):
+    """What is known once a file has been read to its end."""
+
+    slices: int
+    checksum: str
+
+
+def delimiter_of(file: InputFile, source: Source) -> bytes:
+    """What ends a record of this file."""
+    if file.format == "text" and source.documents == "separator":
+        return (source.separator or "").encode("utf-8")
+    return NEWLINE
+
+
+def cut_slices(
+    file: InputFile,
+    source: Source,
+    folder: Path,
+    *,
+    slice_bytes: int,
+    max_document_bytes: int,
+    skip: Container[int] = (),
+) -> Iterator[Slice | StreamEnd]:
+    """Slices in order, at the end one `StreamEnd`. Whoever takes a slice deletes its file.
+
+    Args:
+        skip: numbers of slices that need no file.
+    """
+    if file.format == "parquet":
+        yield from _cut_parquet(file, folder, slice_bytes, skip)
+        return
+    with open_input(file.path) as raw:
+        stream = _Stream(raw, file)
+        blocks = read_blocks(
+            stream.read, 0, delimiter=delimiter_of(file, source), max_bytes=max_document_bytes
+        )
+        number = position = 0
+        writer = _SliceFile(folder, file, number, skip)
+        for block in blocks:
+            if writer.size >= slice_bytes and not block.continued:
+                yield Slice(number, file.index, position, writer.size, writer.close())
+                position, number = block.position, number + 1
+                writer = _SliceFile(folder, file, number, skip)
+            writer.write(block)
+        yield Slice(number, file.index, position, writer.size, writer.close(), stream.problem)
+        yield StreamEnd(number + 1, stream.checksum())
+
+
+class _Stream:
+    """Bytes of a file, decompressed where they are compressed, with a checksum of the file's own bytes."""
+
+    def __init__(self, raw: BinaryIO, file: InputFile) -> None:
+        from packline.fingerprint import Hasher
+
+        self._hasher = Hasher()
+        self._raw = raw
+        self._stream = DecompressedStream(raw, file.compression) if file.compression else None
+
+    def read(self, size: int) -> bytes:
+        if self._stream is not None:
+            return self._stream.read(size)
+        data = read_fully(self._raw, size)
+        self._hasher.update(data)
+        return data
+
+    def checksum(self) -> str:
+        return self._stream.checksum() if self._stream else str(self._hasher.hexdigest())
+
+    @property
+    def problem(self) -> tuple[Reason, str] | None:
+        return self._stream.problem if self._stream else None
+
+
+class _SliceFile:
+    """One slice being written, or only counted."""
+
+    def __init__(self, folder: Path, file: InputFile, number: int, skip: Container[int]) -> None:
+        self.size = 0
+        self._folder = folder
+        self._path = folder / f"{file.index:06d}-{number:06d}"
+        self._file = None if number in skip else open(self._path, "wb", buffering=0)
+
+    def write(self, block: Block) -> None:
+        self.size += len(block.data)
+        if self._file is not None:
+            with disk_errors(self._folder):
+                self._file.write(block.data)
+
+    def close(self) -> str:
+        if self._file is None:
+            return ""
+        self._file.close()
+        return str(self._path)
+
+
+def _cut_parquet(
+    file: InputFile, folder: Path, slice_bytes: int, skip: Container[int]
+) -> Iterator[Slice | StreamEnd]:
+    """Slices as Arrow files of the wanted columns, so that no row group is decoded twice."""
+    import pyarrow as pa
+
+    from packline.fingerprint import Hasher
+    from packline.sources.parquet import hash_text, open_parquet, read_row_group, text_bytes
+
+    hasher = Hasher()
+    number = row = start = size = 0
+    held: list[tuple[Any, Any]] = []
+    lost: list[LostRows] = []
+
+    def finish() -> Slice:
+        path = ""
+        if number not in skip:
+            path = str(folder / f"{file.index:06d}-{number:06d}")
+            with disk_errors(folder):
+                _write_arrow(path, held)
+        return Slice(number, file.index, start, size, path, lost=tuple(lost))
+
+    with open_input(file.path) as raw:
+        parquet = open_parquet(raw, file.path)
+        for group in range(parquet.metadata.num_row_groups):
+            end = row + parquet.metadata.row_group(group).num_rows
+            try:
+                for texts, ids in read_row_group(parquet, group, file.text, file.id):
+                    if size >= slice_bytes:
+                        yield finish()
+                        held, lost = [], []
+                        number, start, size = number + 1, row, 0
+                    hash_text(hasher, texts)
+                    held.append((texts, ids))
+                    size += text_bytes(texts)
+                    row += len(texts)
+            except (pa.ArrowException, OSError) as error:
+                lost.append(LostRows(group, row, end, str(error)))
+            row = end
+    yield finish()
+    yield StreamEnd(number + 1, str(hasher.hexdigest()))
+
+
+def _write_arrow(path: str, held: list[tuple[Any, Any]]) -> None:
+    import pyarrow as pa
+
+    with pa.OSFile(path, "wb") as sink:
+        writer = None
+        for texts, ids in held:
+            columns = {"text": texts} if ids is None else {"text": texts, "id": ids}
+            batch = pa.RecordBatch.from_pydict(columns)
+            if writer is None:
+                writer = pa.ipc.new_stream(sink, batch.schema)
+            writer.write_batch(batch)
+        if writer is not None:
+            writer.close()

@@ -1,0 +1,102 @@
+"""The `.idx` of a shard: Megatron's MMIDIDX, version 1, one sequence a document.
+
+    0   9 bytes  MMIDIDX\\0\\0
+    9   uint64   version, 1
+    17  uint8    dtype code of the .bin: 8 uint16, 4 int32
+    18  uint64   S, sequences
+    26  uint64   N, entries of document_indices (documents + 1)
+    34  int32    [S] tokens of each sequence
+    ..  int64    [S] byte offset of each sequence in the .bin
+    ..  int64    [N] first sequence of each document, then S
+
+All little-endian. With one sequence a document, S is the number of documents D and `document_indices` is
+0..D. Source: the reader in megatron-core's `indexed_dataset.py`, which the tests run. A document of
+2**31 tokens or more has no place in it. Opening maps the file; nothing is read until asked for.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from packline.errors import CorruptStore
+
+MAGIC = b"MMIDIDX\x00\x00"
+HEADER = struct.Struct("<9sQBQQ")
+CODES: dict[str, int] = {"uint16": 8, "int32": 4}
+DTYPES: dict[int, np.dtype] = {8: np.dtype("<u2"), 4: np.dtype("<i4")}
+UINT16_BELOW = 65_500
+"""Vocabularies below this are uint16, as Megatron decides it."""
+BLOCK = 1 << 16
+
+
+def dtype_for(vocab_size: int) -> np.dtype:
+    """The dtype of tokens of a vocabulary.
+
+    >>> dtype_for(50257), dtype_for(65500)
+    (dtype('uint16'), dtype('int32'))
+    """
+    return DTYPES[8] if vocab_size < UINT16_BELOW else DTYPES[4]
+
+
+def index_size(documents: int) -> int:
+    """Bytes of an index.
+
+    >>> index_size(0), index_size(10)
+    (42, 242)
+    """
+    return HEADER.size + 20 * documents + 8
+
+
+def write_index(file: BinaryIO, lengths: np.ndarray, dtype: np.dtype) -> None:
+    """Write the index of documents with these lengths, int32 `[D]`."""
+    count = len(lengths)
+    file.write(HEADER.pack(MAGIC, 1, CODES[dtype.name], count, count + 1))
+    file.write(np.ascontiguousarray(lengths, "<i4"))
+    offset = 0
+    for start in range(0, count, BLOCK):
+        block = lengths[start : start + BLOCK].astype("<i8") * dtype.itemsize
+        ends = np.cumsum(block) + offset
+        file.write((ends - block).astype("<i8"))
+        offset = int(ends[-1])
+    for start in range(0, count + 1, BLOCK):
+        file.write(np.arange(start, min(start + BLOCK, count + 1), dtype="<i8"))
+
+
+class Index:
+    """An index on disk: `lengths` int32 `[D]`, `offsets` int64 `[D]` in bytes, both mapped, read-only.
+
+    Raises:
+        CorruptStore: not an index, of another version, or of another size than it says.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            size = path.stat().st_size
+            with open(path, "rb") as file:
+                head = file.read(HEADER.size)
+        except OSError as error:
+            raise CorruptStore(f"cannot read {path}: {error.strerror}") from error
+        if len(head) < HEADER.size or not head.startswith(MAGIC):
+            raise CorruptStore(f"{path} is not an index: expected {MAGIC[:7]!r}, found {head[:7]!r}")
+        _, version, code, count, entries = HEADER.unpack(head)
+        if version != 1 or code not in DTYPES or entries != count + 1:
+            raise CorruptStore(
+                f"{path}: expected version 1, dtype code 4 or 8 and a sequence a document, "
+                f"found version {version}, code {code}, {count} sequences and {entries} document entries"
+            )
+        if size != index_size(count):
+            raise CorruptStore(f"{path}: expected {index_size(count):,} bytes, found {size:,}")
+        self.dtype = DTYPES[code]
+        whole = np.memmap(path, np.uint8, "r") if count else np.zeros(HEADER.size, np.uint8)
+        ends = [HEADER.size, HEADER.size + 4 * count, HEADER.size + 12 * count]
+        self.lengths: np.ndarray = whole[ends[0] : ends[1]].view("<i4")
+        self.offsets: np.ndarray = whole[ends[1] : ends[2]].view("<i8")
+        self.document_indices: np.ndarray = whole[ends[2] :].view("<i8") if count else np.zeros(1, "<i8")
+
+    def __len__(self) -> int:
+        return len(self.lengths)

@@ -1,0 +1,98 @@
+"""The ledger: counts that must balance.
+
+    documents_in = documents + empty + too_short + too_long + rejected
+    tokens       = text_tokens + eod_tokens + bos_tokens
+
+`verify` counts the right-hand sides again from the store's files and holds them against this. Nothing
+is lost without a name: each loss has its own line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from packline.recipe import Recipe
+
+
+class Ledger(msgspec.Struct, kw_only=True):
+    """Counts of documents, bytes and tokens. Add them up with `+`.
+
+    >>> (Ledger(documents_in=3, documents=2, empty=1) + Ledger(documents_in=1, documents=1)).documents
+    3
+    """
+
+    documents_in: int = 0
+    """Records met, good and bad."""
+    documents: int = 0
+    """Documents in the store, all splits."""
+    text_bytes: int = 0
+    """UTF-8 bytes of their texts."""
+    tokens: int = 0
+    text_tokens: int = 0
+    eod_tokens: int = 0
+    bos_tokens: int = 0
+    empty: int = 0
+    """Left out: no text at all."""
+    too_short: int = 0
+    """Left out by min_chars."""
+    too_long: int = 0
+    """Left out by max_chars."""
+    rejected: dict[str, int] = msgspec.field(default_factory=dict)
+    """Bad records by reason; verbatim in rejects/."""
+    special_token_strings: int = 0
+    """How often a special token stood as a string in a text."""
+
+    def __add__(self, other: Ledger) -> Ledger:
+        total = Ledger(rejected=dict(self.rejected))
+        for name in self.__struct_fields__:
+            if name != "rejected":
+                setattr(total, name, getattr(self, name) + getattr(other, name))
+        for reason, count in sorted(other.rejected.items()):
+            total.rejected[reason] = total.rejected.get(reason, 0) + count
+        total.rejected = dict(sorted(total.rejected.items()))
+        return total
+
+    @property
+    def bad(self) -> int:
+        """Bad records."""
+        return sum(self.rejected.values())
+
+    @property
+    def bad_fraction(self) -> float:
+        """Their share of all records met."""
+        return self.bad / self.documents_in if self.documents_in else 0.0
+
+    def imbalance(self) -> list[str]:
+        """What does not add up, a line each; empty for a ledger that balances."""
+        problems = []
+        out = self.documents + self.empty + self.too_short + self.too_long + self.bad
+        if out != self.documents_in:
+            problems.append(f"documents: {self.documents_in:,} in, {out:,} accounted for")
+        tokens = self.text_tokens + self.eod_tokens + self.bos_tokens
+        if tokens != self.tokens:
+            problems.append(f"tokens: {self.tokens:,} in the store, {tokens:,} accounted for")
+        if self.eod_tokens != self.documents:
+            problems.append(f"ends: {self.documents:,} documents, {self.eod_tokens:,} end-of-document tokens")
+        return problems
+
+
+def total(ledgers: Iterable[Ledger]) -> Ledger:
+    """The sum of many."""
+    result = Ledger()
+    for ledger in ledgers:
+        result = result + ledger
+    return result
+
+
+def source_names(recipe: Recipe) -> list[str]:
+    """What sources are called where the recipe does not say: `source`, or `source-0`, `source-1`, ...
+
+    >>> from packline.recipe import Source
+    >>> source_names(Recipe(sources=(Source(inputs=("a",)), Source(inputs=("b",), name="web")), tokenizer="t"))
+    ['source-0', 'web']
+    """
+    if len(recipe.sources) == 1:
+        return [recipe.sources[0].name or "source"]
+    return [source.name or f"source-{number}" for number, source in enumerate(recipe.sources)]

@@ -1,0 +1,180 @@
+"""What a store says of itself, as frozen values with a JSON form.
+
+    receipts/UNIT.json   Receipt: what one unit took in and gave, the commit record
+    manifest.json        Manifest: the sum of the receipts, and what made them
+
+No time, no machine and no engine is in them: equal inputs and recipes give equal bytes. Formats are
+versioned; a store of a newer version is refused, not misread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from packline.errors import CorruptStore, StoreNotFound
+from packline.recipe import Recipe
+from packline.sources.compression import Compression
+from packline.store.ledger import Ledger
+
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+RECEIPTS = "receipts"
+REJECTS = "rejects"
+TOKENIZER = "tokenizer"
+WORK = ".packline"
+"""Lock, plan and unfinished files while a build runs; gone from a finished store."""
+
+
+class FileEntry(msgspec.Struct, frozen=True):
+    """A file of the store."""
+
+    name: str
+    bytes: int
+    checksum: str
+    """xxh3-128, 32 hexadecimal digits."""
+
+
+class ShardEntry(msgspec.Struct, frozen=True):
+    """One shard: `NAME.bin`, `NAME.idx`, `NAME.docs.parquet`."""
+
+    name: str
+    split: str
+    documents: int
+    tokens: int
+    files: tuple[FileEntry, ...]
+
+
+class InputPiece(msgspec.Struct, frozen=True):
+    """What a unit took of a file, and the checksum of its bytes."""
+
+    file: int
+    start: int
+    stop: int
+    checksum: str
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """The commit record of one unit: what has none does not exist."""
+
+    unit: str
+    source: int
+    inputs: tuple[InputPiece, ...]
+    shards: tuple[ShardEntry, ...]
+    rejects: tuple[FileEntry, ...]
+    ledger: Ledger
+    audited: int
+    """Documents that the reference encoded again."""
+    complete: bool = True
+    """False where a limit of documents or tokens ended it early."""
+
+
+class StreamReceipt(msgspec.Struct, frozen=True):
+    """The commit record of a file that was read as a stream: how many units it made."""
+
+    file: int
+    units: int
+    checksum: str
+
+
+class InputEntry(msgspec.Struct, frozen=True):
+    """An input file as it was read."""
+
+    name: str
+    source: int
+    bytes: int
+    format: str
+    compression: Compression
+    text: str
+    checksum: str
+
+
+class TokenizerEntry(msgspec.Struct, frozen=True):
+    """Which tokenizer made the ids, and which of its tokens stand between documents."""
+
+    name: str
+    kind: str
+    fingerprint: str
+    vocab_size: int
+    eod_id: int
+    eod: str
+    bos_id: int | None
+    bos: str | None
+    round_trip: str
+    """Whether ids decode to the text: exact, normalized or lossy."""
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole store in one file, written last."""
+
+    format_version: int
+    packline: str
+    recipe: Recipe
+    tokenizer: TokenizerEntry
+    dtype: str
+    inputs: tuple[InputEntry, ...]
+    shards: tuple[ShardEntry, ...]
+    rejects: tuple[FileEntry, ...]
+    receipts: tuple[FileEntry, ...]
+    tokenizer_files: tuple[FileEntry, ...]
+    ledger: Ledger
+    """Of all sources together."""
+    sources: dict[str, Ledger]
+    """By source."""
+
+    @property
+    def documents(self) -> int:
+        """Documents in all splits."""
+        return sum(shard.documents for shard in self.shards)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in all splits, boundary tokens included."""
+        return sum(shard.tokens for shard in self.shards)
+
+
+def to_json(value: Any) -> bytes:
+    """The JSON form: indented, keys in the order of the fields."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read and check the manifest of a finished store.
+
+    Raises:
+        StoreNotFound: there is none, with what is there instead.
+        CorruptStore: it is damaged, or written by a newer packline.
+    """
+    path = folder / MANIFEST
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise _not_found(folder) from None
+    except OSError as error:
+        raise StoreNotFound(f"cannot read {path}: {error.strerror}") from error
+    version: Any = None
+    with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+        version = msgspec.json.decode(data).get("format_version")
+    if isinstance(version, int) and version > FORMAT_VERSION:
+        raise CorruptStore(
+            f"{folder} has format version {version}, newer than {FORMAT_VERSION}",
+            hint="update packline to read it",
+        )
+    try:
+        return msgspec.json.decode(data, type=Manifest)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise CorruptStore(f"{path} is damaged: {error}", hint="build the store again") from error
+
+
+def _not_found(folder: Path) -> StoreNotFound:
+    if (folder / WORK).is_dir():
+        return StoreNotFound(
+            f"{folder} holds a build that has not finished",
+            hint=f"run its command again to go on; packline status {folder} shows how far it is",
+        )
+    if not folder.exists():
+        return StoreNotFound(f"{folder} does not exist", hint="packline build makes a store")
+    return StoreNotFound(f"{folder} is not a store: it has no {MANIFEST}", hint="packline build makes a store")

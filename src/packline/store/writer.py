@@ -1,0 +1,238 @@
+"""Write the shards and the rejects of one unit.
+
+Files are written under the work folder of the build and become part of the store only when the unit is
+committed. Tokens stream to the disk as they come; of documents that are written only lengths stay in
+memory, and provenance goes out in row groups of a fixed number of documents. So memory is bounded, and
+no byte depends on how the documents were batched.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from packline.errors import PacklineError
+from packline.fingerprint import Hasher
+from packline.ragged import Ragged
+from packline.sources.batch import Batch, Reject
+from packline.store.index import write_index
+from packline.store.manifest import FileEntry, ShardEntry
+
+ROW_GROUP = 1 << 16
+LONGEST = 2**31 - 1
+"""Tokens of one document, by the index's int32."""
+
+DOCUMENTS_SCHEMA = pa.schema(
+    [
+        pa.field("source", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+        pa.field("file", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+        pa.field("position", pa.int64(), nullable=False),
+        pa.field("id", pa.string()),
+        pa.field("text_bytes", pa.int64(), nullable=False),
+        pa.field("tokens", pa.int64(), nullable=False),
+        pa.field("label", pa.dictionary(pa.int32(), pa.string())),
+    ]
+)
+
+
+class HashedFile:
+    """A file that knows the checksum of what was written to it, and how much that was."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.size = 0
+        self._file = open(path, "wb", buffering=0)
+        self._hasher = Hasher()
+
+    def write(self, data: Any) -> int:
+        """Append bytes, or an array as its bytes."""
+        view = memoryview(data).cast("B") if len(data) else b""
+        self._hasher.update(view)
+        rest = view
+        while len(rest):
+            rest = rest[self._file.write(rest) :]
+        self.size += len(view)
+        return len(view)
+
+    def entry(self, name: str) -> FileEntry:
+        """Close the file and say what it is."""
+        self._file.close()
+        return FileEntry(name, self.size, str(self._hasher.hexdigest()))
+
+    def flush(self) -> None:
+        """Nothing to do; Arrow asks for it."""
+
+    def close(self) -> None:
+        """Nothing to do; `entry` closes it."""
+
+    @property
+    def closed(self) -> bool:
+        return self._file.closed
+
+    def tell(self) -> int:
+        """Where the next byte goes; Arrow asks for it."""
+        return self.size
+
+
+class ShardWriter:
+    """One shard of one split."""
+
+    def __init__(self, folder: Path, name: str, split: str, source: str, label: str | None, dtype: np.dtype) -> None:
+        self.name = name
+        self.documents = 0
+        self.tokens = 0
+        self._folder, self._split, self._dtype = folder, split, dtype
+        self._source, self._label = source, label
+        self._bin = HashedFile(folder / f"{name}.bin")
+        self._lengths: list[np.ndarray] = []
+        self._docs = HashedFile(folder / f"{name}.docs.parquet")
+        self._docs_sink = pa.PythonFile(self._docs, "w")
+        self._parquet = pq.ParquetWriter(
+            self._docs_sink, DOCUMENTS_SCHEMA, compression="zstd", write_statistics=False, store_schema=True
+        )
+        self._waiting = _Columns()
+
+    def write(self, ragged: Ragged, batch: Batch, file: str, text_bytes: np.ndarray) -> None:
+        """Append documents: their tokens (boundary tokens included) and where they came from."""
+        lengths = ragged.lengths
+        if len(lengths) and int(lengths.max()) > LONGEST:
+            at = int(batch.positions[int(lengths.argmax())])
+            raise PacklineError(f"{file} at {at}: a document of more than 2**31 tokens", hint="cut it")
+        self._bin.write(ragged.tokens)
+        self._lengths.append(lengths.astype(np.int32))
+        self.documents += len(ragged)
+        self.tokens += len(ragged.tokens)
+        self._waiting.add(file, batch.positions, batch.ids, text_bytes, lengths)
+        while self._waiting.rows >= ROW_GROUP:
+            self._write_row_group(ROW_GROUP)
+
+    def _write_row_group(self, rows: int) -> None:
+        # Dictionaries are made here, for the whole group: how it was batched must not show in the bytes.
+        files, positions, ids, text_bytes, lengths = self._waiting.take(rows)
+        columns = [
+            _repeated(self._source, rows),
+            pa.array(files, pa.string()).dictionary_encode(),
+            pa.array(positions),
+            pa.array(ids, pa.string()),
+            pa.array(text_bytes),
+            pa.array(lengths),
+            _repeated(self._label, rows),
+        ]
+        self._parquet.write_table(pa.Table.from_arrays(columns, schema=DOCUMENTS_SCHEMA), row_group_size=rows)
+
+    def close(self) -> ShardEntry:
+        """Write what is left and say what the shard is."""
+        if self._waiting.rows:
+            self._write_row_group(self._waiting.rows)
+        self._parquet.close()
+        self._docs_sink.close()
+        index = HashedFile(self._folder / f"{self.name}.idx")
+        lengths = np.concatenate(self._lengths)
+        write_index(index, lengths, self._dtype)  # type: ignore[arg-type]
+        files = (
+            self._bin.entry(f"{self.name}.bin"),
+            index.entry(f"{self.name}.idx"),
+            self._docs.entry(f"{self.name}.docs.parquet"),
+        )
+        return ShardEntry(self.name, self._split, self.documents, self.tokens, files)
+
+
+class _Columns:
+    """Provenance that waits for its row group to be full."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._files: list[tuple[str, int]] = []
+        self._ids: list[str | None] = []
+        self._numbers: list[np.ndarray] = []
+
+    def add(
+        self,
+        file: str,
+        positions: np.ndarray,
+        ids: list[str | None] | None,
+        text_bytes: np.ndarray,
+        lengths: np.ndarray,
+    ) -> None:
+        count = len(positions)
+        self.rows += count
+        self._files.append((file, count))
+        self._ids += ids if ids is not None else [None] * count
+        self._numbers.append(np.stack([positions, text_bytes, lengths]))
+
+    def take(self, rows: int) -> tuple[list[str], np.ndarray, list[str | None], np.ndarray, np.ndarray]:
+        """Take the first `rows` documents out."""
+        files = [file for file, count in self._files for _ in range(count)]
+        numbers = np.concatenate(self._numbers, axis=1)
+        ids = self._ids[:rows]
+        self._files = [(file, 1) for file in files[rows:]]
+        self._ids = self._ids[rows:]
+        self._numbers = [numbers[:, rows:]]
+        self.rows -= rows
+        return files[:rows], numbers[0, :rows], ids, numbers[1, :rows], numbers[2, :rows]
+
+
+def _repeated(value: str | None, count: int) -> pa.Array:
+    """One value for all documents, as a dictionary of at most one entry."""
+    indices = pa.nulls(count, pa.int32()) if value is None else pa.array(np.zeros(count, np.int32))
+    values = pa.array([] if value is None else [value], pa.string())
+    return pa.DictionaryArray.from_arrays(indices, values)
+
+
+class RejectEntry(msgspec.Struct, omit_defaults=True):
+    """A line of `UNIT.jsonl` in rejects/: what `UNIT.raw` holds at `offset`, and why."""
+
+    file: str
+    position: int
+    reason: str
+    detail: str
+    offset: int
+    bytes: int
+    records: int = 1
+
+
+class RejectsWriter:
+    """Bad records of one unit: verbatim in one file, what and why in another."""
+
+    def __init__(self, folder: Path, unit: str) -> None:
+        self._folder, self._unit = folder, unit
+        self._raw: HashedFile | None = None
+        self._entries: HashedFile | None = None
+        self._held: RejectEntry | None = None
+
+    def write(self, reject: Reject, file: str) -> None:
+        """Append one bad record, or one more piece of the last."""
+        if self._raw is None:
+            self._raw = HashedFile(self._folder / f"{self._unit}.raw")
+            self._entries = HashedFile(self._folder / f"{self._unit}.jsonl")
+        if reject.continued and self._held is not None:
+            self._held.bytes += self._raw.write(reject.raw)
+            return
+        self._release()
+        offset = self._raw.size
+        size = self._raw.write(reject.raw)
+        self._held = RejectEntry(
+            file, reject.position, reject.reason, reject.detail, offset, size, reject.records
+        )
+
+    def _release(self) -> None:
+        if self._held is not None and self._entries is not None:
+            self._entries.write(msgspec.json.encode(self._held) + b"\n")
+            self._held = None
+
+    def close(self) -> tuple[FileEntry, ...]:
+        """What there is of rejects; nothing for a unit without."""
+        self._release()
+        if self._raw is None or self._entries is None:
+            return ()
+        return (
+            self._raw.entry(f"rejects/{self._unit}.raw"),
+            self._entries.entry(f"rejects/{self._unit}.jsonl"),
+        )
+
+

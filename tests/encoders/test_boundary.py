@@ -1,0 +1,151 @@
+"""Which token ends a document: chosen where there is one answer, refused with the candidates elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packline.encoders.boundary import END_OF_TEXT, END_OF_TURN, resolve_boundary
+from packline.encoders.tokenizer import Tokenizer, load_tokenizer
+from packline.errors import TokenizerError
+
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "tokenizers"
+
+
+def tokenizer_with(*special: str, eos: str | None = None, chat: bool = False) -> Tokenizer:
+    """A tokenizer of the letters a to d, whose special tokens follow from id 10."""
+    vocab = {letter: number for number, letter in enumerate("abcd")}
+    ids = {token: 10 + number for number, token in enumerate(special)}
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    contents = {
+        "added_tokens": [{"id": number, "content": token, **flags} for token, number in ids.items()],
+        "model": {"type": "BPE", "vocab": vocab | ids, "merges": []},
+    }
+    return Tokenizer(
+        name="letters",
+        kind="huggingface",
+        json=msgspec.json.encode(contents).decode(),
+        vocab_size=10 + len(special),
+        special_tokens=ids,
+        eos_token=eos,
+        chat=chat,
+    )
+
+
+@given(st.sampled_from(sorted(END_OF_TEXT)), st.booleans())
+def test_the_only_end_of_text_token_is_chosen(end: str, declared: bool) -> None:
+    tokenizer = tokenizer_with("<pad>", end, eos=end if declared else None)
+    boundary = resolve_boundary(tokenizer, None, None)
+    assert (boundary.eod, boundary.eod_id, boundary.bos, boundary.bos_id) == (end, 11, None, None)
+
+
+@given(
+    st.sampled_from(sorted(END_OF_TEXT)), st.sampled_from(sorted(END_OF_TURN)), st.sampled_from([None, 0, 1])
+)
+def test_an_end_of_turn_token_beside_it_is_refused_whatever_is_declared(
+    end: str, turn: str, eos: int | None
+) -> None:
+    declared = None if eos is None else (end, turn)[eos]
+    with pytest.raises(TokenizerError) as caught:
+        resolve_boundary(tokenizer_with(turn, end, eos=declared), None, None)
+    assert f"{turn} (10), {end} (11)" in str(caught.value)
+    assert caught.value.hint == f"say which, for example --eod '{end}'"
+
+
+def test_a_declared_eos_decides_between_two_ends_of_text() -> None:
+    assert (
+        resolve_boundary(tokenizer_with("</s>", "<|endoftext|>", eos="<|endoftext|>"), None, None).eod_id
+        == 11
+    )
+    with pytest.raises(TokenizerError, match=r"more than one .* </s> \(10\), <\|endoftext\|> \(11\)"):
+        resolve_boundary(tokenizer_with("</s>", "<|endoftext|>"), None, None)
+
+
+@pytest.mark.parametrize(
+    ("special", "eos", "reason"),
+    [
+        (("<pad>", "<s>"), None, r"none of its special tokens .* <pad> \(10\), <s> \(11\)"),
+        (("</s>",), "<odd>", "its eos <odd> is no token"),
+        (("</s>", "<odd>"), "<odd>", r"<odd> is not known to end a text; .*</s> \(10\), <odd> \(11\)"),
+        ((), None, "none"),
+        (("<|im_end|>",), "<|im_end|>", r"ends a turn and not a text; candidates are <\|im_end\|> \(10\)"),
+    ],
+)
+def test_what_is_unclear_is_refused(special: tuple[str, ...], eos: str | None, reason: str) -> None:
+    with pytest.raises(TokenizerError, match=reason):
+        resolve_boundary(tokenizer_with(*special, eos=eos), None, None)
+
+
+def test_a_plain_vocabulary_entry_is_never_chosen_by_itself_but_may_be_asked_for() -> None:
+    tokenizer = msgspec.structs.replace(tokenizer_with("</s>"), special_tokens={})
+    with pytest.raises(TokenizerError):
+        resolve_boundary(tokenizer, None, None)
+    assert resolve_boundary(tokenizer, "b", None).eod_id == 1
+
+
+@given(st.sampled_from(["a", "d", "</s>"]), st.sampled_from([None, "b", "</s>"]))
+def test_strings_and_ids_name_the_same_tokens(eod: str, bos: str | None) -> None:
+    tokenizer = tokenizer_with("</s>")
+    by_string = resolve_boundary(tokenizer, eod, bos)
+    assert resolve_boundary(tokenizer, by_string.eod_id, by_string.bos_id) == by_string
+    assert (by_string.eod, by_string.bos) == (eod, bos)
+
+
+@pytest.mark.parametrize("number", [-1, 4, 9, 11, 10**9])
+@pytest.mark.parametrize("role", ["eod", "bos"])
+def test_an_id_without_a_token_is_refused(number: int, role: str) -> None:
+    eod, bos = (number, None) if role == "eod" else ("a", number)
+    with pytest.raises(
+        TokenizerError, match=f"{role} {number} is no token of letters: expected an id from 0 to 10"
+    ):
+        resolve_boundary(tokenizer_with("</s>"), eod, bos)
+
+
+def test_a_string_of_several_tokens_is_refused_with_their_number() -> None:
+    with pytest.raises(
+        TokenizerError, match=r"eod 'abc' is not one token .* found text of 3 tokens: \[0, 1, 2\]"
+    ):
+        resolve_boundary(tokenizer_with("</s>"), "abc", None)
+    with pytest.raises(TokenizerError, match="bos '10' is not one token"):
+        resolve_boundary(tokenizer_with("</s>"), "a", "10")
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs ../shared/tokenizers")
+@pytest.mark.parametrize(
+    ("folder", "eod", "number"),
+    [
+        ("gpt2", "<|endoftext|>", 50256),
+        ("gpt_neox", "<|endoftext|>", 0),
+        ("mistral", "</s>", 2),
+        ("t5", "</s>", 1),
+        ("tiktoken/r50k_base.tiktoken", "<|endoftext|>", 50256),
+        ("tiktoken/cl100k_base.tiktoken", "<|endoftext|>", 100257),
+    ],
+)
+def test_real_tokenizers_with_one_answer(folder: str, eod: str, number: int) -> None:
+    boundary = resolve_boundary(load_tokenizer(str(SHARED / folder)), None, None)
+    assert (boundary.eod, boundary.eod_id, boundary.bos) == (eod, number, None)
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs ../shared/tokenizers")
+def test_real_tokenizers_without_one_are_refused() -> None:
+    with pytest.raises(
+        TokenizerError, match=r"<\|endoftext\|> \(151643\), <\|im_end\|> \(151645\)"
+    ) as caught:
+        resolve_boundary(load_tokenizer(str(SHARED / "qwen3")), None, None)
+    assert caught.value.hint == "say which, for example --eod '<|endoftext|>'"
+    with pytest.raises(TokenizerError, match=r"\[SEP\] \(102\)"):
+        resolve_boundary(load_tokenizer(str(SHARED / "bert")), None, None)
+    cl100k = load_tokenizer(str(SHARED / "tiktoken" / "cl100k_base.tiktoken"))
+    with pytest.raises(
+        TokenizerError, match="eod 100256 is no token"
+    ):  # a gap between ranks and special tokens
+        resolve_boundary(cl100k, 100256, None)
+    gpt2 = load_tokenizer(str(SHARED / "gpt2"))
+    with pytest.raises(TokenizerError) as newline:
+        resolve_boundary(gpt2, "\n", None)
+    assert "--eod 198" in newline.value.hint

@@ -1,0 +1,411 @@
+"""Loading: one tokenizer.json from whatever it came as, its identity, and errors that say what was found."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packline.encoders.tokenizer import load_tokenizer
+from packline.errors import TokenizerError
+
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "tokenizers"
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+
+
+def contents() -> dict[str, Any]:
+    """A byte-level BPE with two added tokens, and with settings that would cut documents short."""
+    bpe = tokenizers.Tokenizer(tokenizers.models.BPE())
+    bpe.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = tokenizers.decoders.ByteLevel()
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, show_progress=False)
+    bpe.train_from_iterator(["the cat and the other cat sat on the mat and then"] * 4, trainer)
+    bpe.add_special_tokens(["<|endoftext|>"])
+    bpe.add_tokens(["<plain>"])
+    bpe.enable_truncation(max_length=3)
+    bpe.enable_padding(length=10)
+    return json.loads(bpe.to_str())
+
+
+CONTENTS = contents()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "tokenizer.json").write_text(json.dumps(CONTENTS, indent=1), encoding="utf-8")
+    return tmp_path
+
+
+def test_a_file_and_its_folder_are_the_same_tokenizer(folder: Path) -> None:
+    by_folder, by_file = load_tokenizer(str(folder)), load_tokenizer(str(folder / "tokenizer.json"))
+    assert msgspec.structs.replace(by_folder, name=by_file.name) == by_file
+    assert (by_file.kind, by_folder.name, by_file.revision) == ("huggingface", str(folder), None)
+
+
+def test_documents_are_neither_cut_nor_padded(folder: Path) -> None:
+    reference = load_tokenizer(str(folder)).reference()
+    text = "the cat sat on the mat and then the other cat"
+    assert reference.decode(reference.encode(text).ids) == text
+    assert len(reference.encode("a").ids) == 1
+    assert tokenizers.Tokenizer.from_str(json.dumps(CONTENTS)).encode(text).ids != reference.encode(text).ids
+
+
+def test_dropout_is_off_so_that_ids_are_not_random(folder: Path) -> None:
+    random = CONTENTS | {"model": CONTENTS["model"] | {"dropout": 0.9}}
+    plain = load_tokenizer(str(folder))
+    (folder / "tokenizer.json").write_text(json.dumps(random), encoding="utf-8")
+    assert load_tokenizer(str(folder)) == plain
+
+
+def test_the_vocabulary_counts_added_tokens_and_gaps(folder: Path) -> None:
+    entries = len(CONTENTS["model"]["vocab"])
+    tokenizer = load_tokenizer(str(folder))
+    assert tokenizer.vocab_size == entries + 2
+    assert tokenizer.special_tokens == {"<|endoftext|>": entries}
+    raised = json.loads(json.dumps(CONTENTS))
+    raised["added_tokens"][1]["id"] = 5000
+    (folder / "tokenizer.json").write_text(json.dumps(raised), encoding="utf-8")
+    assert load_tokenizer(str(folder)).vocab_size == 5001
+
+
+@pytest.mark.parametrize(
+    ("files", "eos", "bos", "chat"),
+    [
+        ({}, None, None, False),
+        ({"tokenizer_config.json": {"eos_token": "</s>", "bos_token": None}}, "</s>", None, False),
+        (
+            {"tokenizer_config.json": {"eos_token": {"content": "<e>"}, "chat_template": "{{ x }}"}},
+            "<e>",
+            None,
+            True,
+        ),
+        (
+            {"special_tokens_map.json": {"eos_token": {"content": "<m>"}, "bos_token": "<b>"}},
+            "<m>",
+            "<b>",
+            False,
+        ),
+        (
+            {"special_tokens_map.json": {"eos_token": "<m>"}, "tokenizer_config.json": {"eos_token": "<c>"}},
+            "<c>",
+            None,
+            False,
+        ),
+        ({"chat_template.jinja": "{{ messages }}"}, None, None, True),
+        (
+            {"tokenizer_config.json": {"chat_template": [{"name": "default", "template": "x"}]}},
+            None,
+            None,
+            True,
+        ),
+    ],
+)
+def test_what_the_files_beside_it_declare(
+    folder: Path, files: dict[str, Any], eos: str | None, bos: str | None, chat: bool
+) -> None:
+    for name, value in files.items():
+        (folder / name).write_text(value if isinstance(value, str) else json.dumps(value), encoding="utf-8")
+    tokenizer = load_tokenizer(str(folder))
+    assert (tokenizer.eos_token, tokenizer.bos_token, tokenizer.chat) == (eos, bos, chat)
+
+
+def fingerprint_of(path: Path, value: dict[str, Any], **layout: Any) -> str:
+    path.write_text(json.dumps(value, **layout), encoding="utf-8")
+    return load_tokenizer(str(path)).fingerprint
+
+
+def reversed_keys(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: reversed_keys(value[key]) for key in reversed(value)}
+    return [reversed_keys(entry) for entry in value] if isinstance(value, list) else value
+
+
+def test_the_fingerprint_does_not_depend_on_layout(tmp_path: Path) -> None:
+    path = tmp_path / "any.json"
+    whole = fingerprint_of(path, CONTENTS)
+    assert len(whole) == 32
+    assert fingerprint_of(path, reversed_keys(CONTENTS), indent=4) == whole
+    assert fingerprint_of(path, CONTENTS, ensure_ascii=False, separators=(",", ":")) == whole
+    merges = [" ".join(pair) for pair in CONTENTS["model"]["merges"]]
+    assert fingerprint_of(path, CONTENTS | {"model": CONTENTS["model"] | {"merges": merges}}) == whole
+    other = {"truncation": None, "padding": None, "post_processor": None}
+    assert fingerprint_of(path, CONTENTS | other) == whole
+    reference = json.loads(load_tokenizer(str(path)).reference().to_str())
+    assert fingerprint_of(path, reference) == whole
+
+
+CHANGES: dict[str, Callable[[Any], object]] = {
+    "order of merges": lambda c: c["model"]["merges"].reverse(),
+    "vocabulary": lambda c: c["model"]["vocab"].update(extra=9999),
+    "setting of the model": lambda c: c["model"].update(ignore_merges=True),
+    "normalizer": lambda c: c.update(normalizer={"type": "NFC"}),
+    "pre-tokenizer": lambda c: c["pre_tokenizer"].update(add_prefix_space=True),
+    "decoder": lambda c: c.update(decoder=None),
+    "flag of an added token": lambda c: c["added_tokens"][0].update(lstrip=True),
+    "added tokens": lambda c: c["added_tokens"].pop(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_the_fingerprint_depends_on_all_that_decides_ids(
+    tmp_path: Path, change: Callable[[Any], object]
+) -> None:
+    changed = json.loads(json.dumps(CONTENTS))
+    change(changed)
+    assert fingerprint_of(tmp_path / "a.json", CONTENTS) != fingerprint_of(tmp_path / "b.json", changed)
+
+
+def test_a_byte_order_mark_is_no_obstacle(folder: Path) -> None:
+    plain = load_tokenizer(str(folder)).json
+    path = folder / "tokenizer.json"
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert load_tokenizer(str(folder)).json == plain
+
+
+class Trap:
+    """Leaves a trace where it is unpickled."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (os.mkdir, ("unpickled",))
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("tokenizer.json", b"not json", "is not JSON"),
+        ("tokenizer.json", b'{"model": ', "is not JSON"),
+        ("tokenizer.json", b"", "found an empty file"),
+        ("tokenizer.json", b'{"a": "\xff"}', "is not JSON"),
+        ("tokenizer.json", b"[1, 2]", "expected an object, found a list"),
+        ("tokenizer.json", b'{"the": 1, "cat": 2}', "expected a model with a vocabulary, found the, cat"),
+        ("tokenizer.json", b'{"model": {"type": "BPE"}}', "expected a model with a vocabulary"),
+        ("tokenizer.json", b'{"model": {"vocab": {"a": "b"}}}', "a token without an id"),
+        (
+            "tokenizer.json",
+            b'{"model": {"vocab": {"a": 1}}, "added_tokens": [{"id": 1}]}',
+            "a token without an id",
+        ),
+        ("tokenizer.model", b"\x00\x01\x02", "expected a SentencePiece model"),
+        ("mine.tiktoken", b"YQ== 0\n", "expected the name of its encoding"),
+        ("tokenizer.model", b"YQ== 0\n", "expected the name of its encoding"),
+        ("r50k_base.tiktoken", b"what is this", "line 1"),
+        *(
+            (f"tokenizer.{number}", pickle.dumps(Trap(), number), "is a pickled object")
+            for number in (2, 3, 4, 5)
+        ),
+        ("tokenizer.zip", b"PK\x03\x04" + b"\x00" * 30, "is a pickled object"),
+    ],
+)
+def test_what_is_no_tokenizer_is_refused_with_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, data: bytes, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(TokenizerError, match=message) as caught:
+        load_tokenizer(str(tmp_path / name))
+    assert str(tmp_path / name) in str(caught.value)
+    assert not (tmp_path / "unpickled").exists()
+
+
+def test_a_text_pickle_is_refused_and_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tokenizer.pkl").write_bytes(pickle.dumps(Trap(), 0))
+    with pytest.raises(TokenizerError, match=r"tokenizer\.pkl"):
+        load_tokenizer("tokenizer.pkl")
+    assert not (tmp_path / "unpickled").exists()
+
+
+def test_a_json_that_the_reference_cannot_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text(
+        '{"model": {"type": "Odd", "vocab": {"a": 0}}}', encoding="utf-8"
+    )
+    with pytest.raises(TokenizerError, match="is not a tokenizer that HF tokenizers reads"):
+        load_tokenizer(str(tmp_path)).reference()
+
+
+def test_folders_without_one_tokenizer_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(TokenizerError, match=r"no tokenizer in .* found nothing"):
+        load_tokenizer(str(tmp_path))
+    for name in "abcdefg":
+        (tmp_path / f"{name}.txt").touch()
+    with pytest.raises(TokenizerError, match=r"found a.txt, b.txt, c.txt, d.txt, e.txt and 2 more"):
+        load_tokenizer(str(tmp_path))
+    (tmp_path / "one.model").touch()
+    (tmp_path / "two.model").touch()
+    with pytest.raises(TokenizerError, match=r"several tokenizers: one\.model, two\.model"):
+        load_tokenizer(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "name", ["missing/tokenizer.json", "./missing", "/missing/folder", "a/b/c", "a b", "x.tiktoken"]
+)
+def test_a_missing_path_is_not_looked_up_on_the_hub(name: str) -> None:
+    with pytest.raises(TokenizerError, match=r"no tokenizer at .* found nothing"):
+        load_tokenizer(name)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_give_a_tokenizer_error(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.model"
+    path.write_bytes(data)
+    with pytest.raises(TokenizerError):
+        load_tokenizer(str(path))
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+class Hub(http.server.BaseHTTPRequestHandler):
+    """As much of the hub as serving the files of one repository takes."""
+
+    files: ClassVar = {
+        "tokenizer.json": json.dumps(CONTENTS).encode(),
+        "tokenizer_config.json": b'{"eos_token": "<|endoftext|>", "chat_template": "x"}',
+    }
+    asked: ClassVar[list[str]] = []
+
+    def do_HEAD(self) -> None:
+        self.asked.append(self.path)
+        repository, _, file = self.path.removeprefix("/").partition("/resolve/")
+        revision, _, file = file.partition("/")
+        data = self.files.get(file)
+        if repository != "some/repository" or revision not in ("main", "v2", COMMIT) or data is None:
+            self.send_response(404)
+            self.send_header(
+                "X-Error-Code", "EntryNotFound" if repository == "some/repository" else "RepoNotFound"
+            )
+            self.send_header("X-Repo-Commit", COMMIT)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.send_header("ETag", f'"{len(data)}"')
+        self.send_header("X-Repo-Commit", COMMIT)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(data)
+
+    do_GET = do_HEAD
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def hub() -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def load_elsewhere(name: str, home: Path, **environment: str) -> dict[str, Any]:
+    """Load in a process of its own, since the hub's client reads its environment once."""
+    pytest.importorskip("huggingface_hub", reason="reads from the hub")
+    code = (
+        "import sys, json\n"
+        "from packline.encoders.tokenizer import load_tokenizer\n"
+        "from packline.errors import TokenizerError\n"
+        "try:\n"
+        "    t = load_tokenizer(sys.argv[1])\n"
+        "    print(json.dumps([t.name, t.kind, t.revision, t.eos_token, t.chat, t.fingerprint]))\n"
+        "except TokenizerError as error:\n"
+        "    print(json.dumps({'error': str(error), 'hint': error.hint}))\n"
+    )
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith("HF_") and "proxy" not in key.lower()
+    }
+    settings = {
+        "PYTHONPATH": str(SOURCE),
+        "HF_HOME": str(home),
+        "HF_HUB_DISABLE_XET": "1",
+        "NO_PROXY": "127.0.0.1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code, name],
+        env=kept | settings | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    return found if isinstance(found, dict) else {"tokenizer": found}
+
+
+def test_a_hub_id_is_fetched_pinned_and_found_again_offline(tmp_path: Path, folder: Path, hub: str) -> None:
+    fingerprint = load_tokenizer(str(folder)).fingerprint
+    expected = ["some/repository", "huggingface", COMMIT, "<|endoftext|>", True, fingerprint]
+    assert load_elsewhere("some/repository", tmp_path / "home", HF_ENDPOINT=hub) == {"tokenizer": expected}
+    at = ["some/repository@v2", *expected[1:]]
+    assert load_elsewhere("some/repository@v2", tmp_path / "home", HF_ENDPOINT=hub) == {"tokenizer": at}
+    Hub.asked.clear()
+    offline = load_elsewhere("some/repository", tmp_path / "home", HF_ENDPOINT=hub, HF_HUB_OFFLINE="1")
+    assert offline == {"tokenizer": expected} and not Hub.asked
+
+
+def test_a_hub_id_that_cannot_be_reached_says_so(tmp_path: Path, hub: str) -> None:
+    found = load_elsewhere("no/such", tmp_path, HF_ENDPOINT=hub)
+    assert (
+        "cannot load the tokenizer no/such: no such path here, and from the hub RepositoryNotFound"
+        in found["error"]
+    )
+    offline = load_elsewhere("no/such", tmp_path, HF_ENDPOINT=hub, HF_HUB_OFFLINE="1")
+    assert "no tokenizer no/such in the cache of the hub (HF_HUB_OFFLINE is set)" in offline["error"]
+
+
+def test_a_hub_repository_without_a_tokenizer_is_refused(
+    tmp_path: Path, hub: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Hub, "files", {"vocab.txt": b"a"})
+    found = load_elsewhere("some/repository", tmp_path, HF_ENDPOINT=hub)
+    assert "no tokenizer some/repository in the hub: expected tokenizer.json or one of" in found["error"]
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="needs ../shared/tokenizers")
+@pytest.mark.parametrize(
+    ("name", "vocab_size"),
+    [
+        ("gpt2", 50257),
+        ("qwen3", 151669),
+        ("mistral", 32000),
+        ("gpt_neox", 50277),
+        ("t5", 32100),
+        ("bert", 30522),
+    ],
+)
+def test_real_tokenizers_keep_their_ids(name: str, vocab_size: int) -> None:
+    tokenizer = load_tokenizer(str(SHARED / name))
+    assert tokenizer.vocab_size == vocab_size
+    ours = tokenizer.reference()
+    theirs = tokenizers.Tokenizer.from_file(str(SHARED / name / "tokenizer.json"))
+    theirs.no_truncation()
+    theirs.no_padding()
+    for text in ("The cat, déjà vu: 猫\n\n  x = 1234567 🙂\u200d", "a" * 3000, "<|endoftext|></s>[SEP]", ""):
+        for special in (False, True):
+            assert (
+                ours.encode(text, add_special_tokens=special).ids
+                == theirs.encode(text, add_special_tokens=special).ids
+            )
+    assert ours.get_vocab() == theirs.get_vocab()

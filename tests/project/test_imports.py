@@ -1,0 +1,80 @@
+"""The public face: what `packline` exports, and that importing it costs next to nothing.
+
+A command-line tool that imports torch to print its help is slow in the hand. What is loaded is
+looked up in a fresh process, by name and not by time, so that a busy machine changes nothing.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+import json
+import pkgutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import packline
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# The promise to users. Adding a name here is a decision; removing one breaks somebody.
+EXPORTS = ["build", "open", "plan"]
+
+HEAVY = {"awkward", "cyclopts", "fastokens", "gigatoken", "pyarrow", "ray", "rich", "tokenizers", "torch"}
+
+# Packages that may load the terminal at their top: they are themselves loaded only for it.
+TERMINAL = ("packline.cli", "packline.viewing", "packline.__main__")
+
+
+def loaded_by(statements: str) -> set[str]:
+    """The top-level packages in memory after `statements` in a fresh Python."""
+    code = f"{statements}\nimport json, sys\nsys.stdout.write(json.dumps(list(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return {name.partition(".")[0] for name in json.loads(done.stdout)}
+
+
+def test_importing_packline_loads_nothing_heavy() -> None:
+    loaded = loaded_by("import packline")
+    assert "packline" in loaded
+    assert not loaded & HEAVY
+
+
+def test_no_module_loads_what_only_some_users_have_or_need() -> None:
+    modules = [
+        module.name
+        for module in pkgutil.walk_packages(packline.__path__, "packline.")
+        if not module.name.startswith(TERMINAL)
+    ]
+    assert "packline.errors" in modules
+    loaded = loaded_by("\n".join(f"import {name}" for name in modules))
+    assert not loaded & {"awkward", "cyclopts", "ray", "rich", "torch"}
+
+
+def test_the_exports_are_the_promised_ones() -> None:
+    assert sorted(packline.__all__) == sorted(EXPORTS)
+    assert len(set(packline.__all__)) == len(packline.__all__)
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_an_export_exists_and_explains_itself(name: str) -> None:
+    value = getattr(packline, name)
+    assert name in dir(packline)
+    documentation = inspect.getdoc(value) or ""
+    assert documentation, f"packline.{name} has no docstring"
+    if inspect.isfunction(value):
+        assert ">>>" in documentation, f"packline.{name} has no example in its docstring"
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no_such_name"):
+        getattr(packline, "no_such_name")  # noqa: B009 (a type checker refuses the plain form)
+
+
+def test_one_version_everywhere() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+    assert importlib.metadata.version("packline") == version
+    assert f"## {version}" in (ROOT / "CHANGELOG.md").read_text("utf-8")
