@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+import packline
 from benchmarks.catalogue import Kind
 from benchmarks.corpus import Facts
 from benchmarks.errors import BenchmarkError
@@ -205,7 +206,8 @@ def new_results(corpora: dict[str, Facts]) -> Results:
     return Results(
         date=datetime.date.today().isoformat(),
         machine=machine_facts(),
-        versions=versions_of("packline", "gigatoken", "fastokens", "tokenizers", "numpy", "pyarrow"),
+        versions={"packline": packline.__version__}
+        | versions_of("gigatoken", "fastokens", "tokenizers", "numpy", "pyarrow"),
         corpora=corpora,
     )
 

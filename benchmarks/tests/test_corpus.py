@@ -22,10 +22,12 @@ from benchmarks.debian import read_package
 from benchmarks.errors import BenchmarkError
 from benchmarks.memory import write_beginning
 from benchmarks.texts import LARGEST_BYTES, Text, _pieces, find_texts
+from packline.fingerprint import hash_value
 
 
 def text(number: int, kind: str, size: int) -> Text:
-    return Text(f"{number:08d}", kind, "here", (f"word {number} ".encode() * size)[:size])  # type: ignore[arg-type]
+    content = (f"word {number} ".encode() * size)[:size]
+    return Text(hash_value([number, kind]), kind, "here", content)  # type: ignore[arg-type]
 
 
 @given(st.binary(), st.integers(0, 25))
@@ -51,7 +53,19 @@ def test_english_is_never_larger_than_asked_nor_more_than_half_prose(parts: list
     assert 0.95 * 4000 <= size <= 4000
     assert sum(len(one.content) for one in chosen if one.kind == "prose") <= 2000
     assert all(one.kind != "cjk" for one in chosen)
-    assert [one.hash for one in chosen] == sorted({one.hash for one in chosen})
+    assert len({one.hash for one in chosen}) == len(chosen)
+
+
+def test_kinds_are_spread_evenly_though_only_a_part_of_one_was_wanted() -> None:
+    texts = [text(number, "prose" if number % 4 == 0 else "code", 100) for number in range(8000)]
+    texts.sort(key=lambda one: one.hash)
+    chosen = choose_english(texts, 300_000)
+    kinds = [one.kind for one in chosen]
+    share = kinds.count("prose") / len(kinds)
+    for begin in range(0, len(kinds), len(kinds) // 5):
+        fifth = kinds[begin : begin + len(kinds) // 5]
+        if len(fifth) > 100:
+            assert abs(fifth.count("prose") / len(fifth) - share) < 0.1
 
 
 def test_too_little_text_is_an_error_that_says_how_much_there_is() -> None:
@@ -60,20 +74,23 @@ def test_too_little_text_is_an_error_that_says_how_much_there_is() -> None:
 
 
 def test_mixed_holds_all_cjk_and_at_most_as_much_of_the_rest() -> None:
-    texts = [text(number, kind, 100) for number in range(30) for kind in ("prose", "code")]
     texts = [text(number, ["prose", "code", "cjk"][number % 3], 100) for number in range(90)]
     kinds = [one.kind for one in choose_mixed(texts)]
     assert (kinds.count("cjk"), kinds.count("prose"), kinds.count("code")) == (30, 15, 15)
     assert choose_mixed([one for one in texts if one.kind != "cjk"]) == []
 
 
-@given(st.lists(st.integers(0, 9_000), min_size=1, max_size=8))
+@given(st.lists(st.integers(0, 4_900), min_size=1, max_size=12))
 def test_a_large_file_is_cut_at_empty_lines_and_loses_nothing(paragraphs: list[int]) -> None:
     content = b"\n\n".join(b"w" * (100 * size) for size in paragraphs)
     pieces = list(_pieces(content))
-    if all(len(piece) <= LARGEST_BYTES for piece in pieces) and pieces:
-        assert content.startswith(b"".join(pieces))
+    assert b"".join(pieces) == content
+    assert all(len(piece) <= LARGEST_BYTES for piece in pieces)
     assert all(piece.startswith(b"\n\n") for piece in pieces[1:])
+
+
+def test_a_large_file_without_an_empty_line_is_left_out() -> None:
+    assert list(_pieces(b"w" * (LARGEST_BYTES + 1))) == []
 
 
 @given(

@@ -1,0 +1,1 @@
+"""The command line: one lazy file a command, and `output`, the one place that prints."""

@@ -26,13 +26,11 @@ END_OF_TEXT = frozenset(
     {
         "<|endoftext|>",
         "<|end_of_text|>",
-        "<|end▁of▁sentence|>",
         "<｜end▁of▁sentence｜>",
         "<|endofdoc|>",
         "<|eos|>",
         "<EOD>",
         "<EOS>",
-        "<EOT>",
         "<eod>",
         "<eos>",
         "</s>",

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 AUDIT_EVERY = 8
 """Documents 0, 8, 64, 512, ... of a unit are looked at: more of a larger one, never many."""
-AUDIT_CHARS = 2 << 10
-"""Of one document: 2 ms of the reference's time."""
-DECODE_CHARS = 64 << 10
+AUDIT_CHARS = 1 << 10
+"""Of one document: 1 ms of the reference's time."""
+DECODE_CHARS = 16 << 10
 WHOLE_CHARS = 1 << 20
 UNSURE_TOKENS = 8
 """Tokens before a cut that the text behind it may change."""

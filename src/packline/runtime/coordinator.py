@@ -7,6 +7,7 @@ from standard input and writes events, a JSON line each, to standard output.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -157,10 +158,12 @@ class Coordinator:
         memory: int,
     ) -> None:
         if workers:
-            # What a worker shares with this process counts as its own in every monitor, so it is taken off.
-            private = max(memory - peak_memory() - (128 << 20), memory // 8)
+            gc.collect()
+            gc.freeze()  # or each worker's collector would copy the pages it shares, to look at them
+            # A unit may add to an engine's cache before anyone looks again: leave room for that.
+            limit = max(memory * 3 // 4, peak_memory() + (128 << 20))
             pool = Pool(
-                build, folder, engines, reference, workers=workers, memory_bytes=private, tell=self._hear
+                build, folder, engines, reference, workers=workers, memory_bytes=limit, tell=self._hear
             )
             pool.run()
         else:

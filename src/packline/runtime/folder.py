@@ -122,7 +122,8 @@ class BuildFolder:
                 earlier = msgspec.json.decode(record.read_bytes(), type=BuildIdentity)
                 self._refuse_another(earlier, identity)
             publish_bytes(self.path / TOKENIZER / "tokenizer.json", tokenizer_json.encode())
-            publish_bytes(record, to_json(identity))
+            if earlier is None:  # else it stays: inputs are held against the state they began with
+                publish_bytes(record, to_json(identity))
             self._drop_uncommitted()
         return earlier
 
@@ -191,6 +192,10 @@ class BuildFolder:
         sync_folder(self.receipts)
         for entry in (*(entry for shard in receipt.shards for entry in shard.files), *receipt.rejects):
             (self.path / entry.name).unlink(missing_ok=True)
+
+    def withdraw_stream(self, name: str) -> None:
+        """Take back that a stream was read to its end."""
+        (self.receipts / f"stream-{name}.json").unlink()
 
     def publish(self, manifest: Manifest) -> None:
         """Write the manifest; from then on the folder is a store."""

@@ -7,6 +7,7 @@ again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import msgspec
@@ -17,7 +18,7 @@ from packline.errors import PacklineError
 from packline.runtime.folder import BuildFolder
 from packline.runtime.prepare import Work
 from packline.runtime.publish import limit_reached
-from packline.runtime.unit import Task
+from packline.runtime.unit import Task, check_unchanged
 from packline.runtime.units import Stream, Unit
 from packline.runtime.worker import UnitCommitter
 from packline.sources.slices import StreamEnd, cut_slices
@@ -47,6 +48,8 @@ def cut_stream(
         skip=Unwanted(stream, wanted),
     )
     for piece in pieces:
+        # Before each slice goes out: a file that somebody cuts short looks like one that was always damaged.
+        check_unchanged(build.files[stream.file])
         if isinstance(piece, StreamEnd):
             yield piece
         elif piece.path:
@@ -70,32 +73,32 @@ def run_here(
     committed = set(folder.committed())
     streams = folder.streams()
     limited = build.recipe.limit_documents is not None or build.recipe.limit_tokens is not None
-    units = UnitCommitter(build.job, engines, reference, folder, tell, build.names)
 
     def wanted(name: str) -> bool:
         return name not in committed
 
-    for unit in build.units:
-        if limited and limit_reached(build, folder.committed(), folder.streams()):
-            return
-        if isinstance(unit, Unit):
-            if wanted(unit.name):
-                units.run(unit_task(build, unit.name, unit.source, spans=unit.spans))
-        elif unit.name not in streams or any(
-            wanted(unit.unit_name(number)) for number in range(streams[unit.name].units)
-        ):
-            for task in cut_stream(build, folder, unit, wanted):
-                if isinstance(task, StreamEnd):
-                    folder.commit_stream(unit.name, StreamReceipt(unit.file, task.slices, task.checksum))
-                else:
-                    units.run(task)
-                    if limited:
-                        units.wait()
-                        if limit_reached(build, folder.committed(), folder.streams()):
-                            return
-        if limited:
-            units.wait()
-    units.wait()
+    with closing(UnitCommitter(build.job, engines, reference, folder, tell, build.names)) as units:
+        for unit in build.units:
+            if limited and limit_reached(build, folder.committed(), folder.streams()):
+                return
+            if isinstance(unit, Unit):
+                if wanted(unit.name):
+                    units.run(unit_task(build, unit.name, unit.source, spans=unit.spans))
+            elif unit.name not in streams or any(
+                wanted(unit.unit_name(number)) for number in range(streams[unit.name].units)
+            ):
+                for task in cut_stream(build, folder, unit, wanted):
+                    if isinstance(task, StreamEnd):
+                        folder.commit_stream(unit.name, StreamReceipt(unit.file, task.slices, task.checksum))
+                    else:
+                        units.run(task)
+                        if limited:
+                            units.wait()
+                            if limit_reached(build, folder.committed(), folder.streams()):
+                                return
+            if limited:
+                units.wait()
+        units.wait()
 
 
 def run_again(
@@ -108,17 +111,17 @@ def run_again(
     tokens: int | None,
 ) -> Receipt:
     """Run one unit by name, with other limits."""
-    units = UnitCommitter(build.job, engines, reference, folder, lambda event: None, build.names)
-    for unit in build.units:
-        tasks: Any = ()
-        if isinstance(unit, Stream):
-            if name.startswith(f"{unit.name}-"):
-                tasks = cut_stream(build, folder, unit, lambda one: one == name)
-        elif unit.name == name:
-            tasks = [unit_task(build, name, unit.source, spans=unit.spans)]
-        for task in tasks:
-            if isinstance(task, Task):
-                units.run(msgspec.structs.replace(task, max_documents=documents, max_tokens=tokens))
-                units.wait()
-                return folder.committed()[name]
+    with closing(UnitCommitter(build.job, engines, reference, folder, lambda _: None, build.names)) as units:
+        for unit in build.units:
+            tasks: Any = ()
+            if isinstance(unit, Stream):
+                if name.startswith(f"{unit.name}-"):
+                    tasks = cut_stream(build, folder, unit, lambda one: one == name)
+            elif unit.name == name:
+                tasks = [unit_task(build, name, unit.source, spans=unit.spans)]
+            for task in tasks:
+                if isinstance(task, Task):
+                    units.run(msgspec.structs.replace(task, max_documents=documents, max_tokens=tokens))
+                    units.wait()
+                    return folder.committed()[name]
     raise PacklineError(f"unit {name} is not in the plan")

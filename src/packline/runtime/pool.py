@@ -13,6 +13,7 @@ further than the limit needs.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import signal
 from collections import deque
@@ -239,7 +240,8 @@ class Pool:
             if self._limited:
                 self._receipts = self._folder.committed()
             if done.piece is not None and self._spooler is not None:
-                self._spooler[1].send_bytes(b"next")
+                with contextlib.suppress(BrokenPipeError):  # it has read its stream to the end
+                    self._spooler[1].send_bytes(b"next")
             self._tell(event)
         elif isinstance(event, Retired):
             self._workers.remove(worker)

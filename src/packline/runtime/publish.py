@@ -115,6 +115,12 @@ def apply_limits(
     for name, receipt in receipts.items():
         if name not in kept:
             folder.withdraw(receipt)
+    if limit.reached:
+        # Whether the last stream, or one behind it, was read to its end was a matter of who was faster.
+        last = next(reversed(kept)).partition("-")[0]
+        for stream in streams:
+            if stream >= last:
+                folder.withdraw_stream(stream)
     return kept
 
 

@@ -134,36 +134,34 @@ class _UnitRun:
             try:
                 yield from read_span(file, self._source, span, limit, hasher)
             except (OSError, EOFError) as error:
-                _check_unchanged(file)
+                check_unchanged(file)
                 raise error
-            _check_unchanged(file)
+            check_unchanged(file)
             pieces.append(InputPiece(span.file, span.start, span.stop, str(hasher.hexdigest())))
 
     def _take(self, batch: Batch) -> None:
         """Encode, write and count one batch."""
         facts = _judge(batch, self._source, self._recipe, self._runner._special)
-        chosen = np.flatnonzero(facts.verdicts == KEEP)
+        wanted = np.flatnonzero(facts.verdicts == KEEP)
         room = self._task.max_documents
-        if room is not None and len(chosen) > room - self._ledger.documents:
-            chosen = chosen[: room - self._ledger.documents]
-            self._full = True
+        chosen = wanted if room is None else wanted[: room - self._ledger.documents]
         if len(chosen):
             kept = batch if len(chosen) == len(batch) else batch.keep(chosen.tolist())
             ragged = self._encode(batch.file, kept, facts.text_bytes[chosen])
             fitting = self._fitting(ragged)
             if fitting < len(kept):
-                self._full = True
                 chosen = chosen[:fitting]
                 kept = kept.keep(list(range(fitting)))
                 ragged = Ragged(ragged.tokens[: ragged.offsets[fitting]], ragged.offsets[: fitting + 1])
             self._write(kept, ragged, facts.text_bytes[chosen])
             self._ledger.special_token_strings += int(facts.specials[chosen].sum())
         end = len(batch)
-        if self._full:
-            # What stands behind the last document taken was not met.
-            end = int(chosen[-1]) + 1 if len(chosen) else 0
-            last = int(batch.positions[end - 1]) if end else -1
-            batch.rejects = [reject for reject in batch.rejects if reject.position <= last]
+        if len(chosen) < len(wanted):
+            # A limit ends the unit at the first document left out, however documents were batched.
+            self._full = True
+            end = int(wanted[len(chosen)])
+            first = int(batch.positions[end])
+            batch.rejects = [reject for reject in batch.rejects if reject.position < first]
         self._count(batch, facts.verdicts[:end])
 
     def _encode(self, file: int, batch: Batch, text_bytes: np.ndarray) -> Ragged:
@@ -241,7 +239,8 @@ class _UnitRun:
             position, text = int(batch.positions[index]), batch.texts[index].encode("utf-8")
             detail = "a special token stands as a string in the text"
             batch.rejects.append(Reject(batch.file, position, "special_token", detail, text))
-        for reject in batch.rejects:
+        # In the order of the file, which no batching can change.
+        for reject in sorted(batch.rejects, key=lambda one: one.position):
             if self._runner._job.strict:
                 raise BadRecord(
                     f"{name} at {reject.position}: {reject.reason}: {reject.detail}",
@@ -270,11 +269,17 @@ class _Facts:
 
 def _judge(batch: Batch, source: Source, recipe: Recipe, special: SpecialTokenCounter) -> _Facts:
     """Which documents to keep, and why not the others."""
-    encoded = [text.encode("utf-8") for text in batch.texts]
-    count = len(encoded)
-    characters = np.fromiter(map(len, batch.texts), np.int64, count)
-    text_bytes = np.fromiter(map(len, encoded), np.int64, count)
-    specials = np.fromiter(map(special.count, encoded), np.int64, count)
+    texts, count = batch.texts, len(batch.texts)
+    characters = np.fromiter(map(len, texts), np.int64, count)
+    text_bytes, specials = characters.copy(), np.zeros(count, np.int64)
+    # Plain ASCII goes in one piece; a single wide character would make all of a piece wide.
+    if special.count("\0".join(filter(str.isascii, texts)).encode("ascii")):
+        specials = np.fromiter((special.count(text.encode("utf-8")) for text in texts), np.int64, count)
+    for index, text in enumerate(texts):
+        if not text.isascii():
+            data = text.encode("utf-8")
+            text_bytes[index] = len(data)
+            specials[index] = special.count(data)
     verdicts = np.full(count, KEEP, np.int64)
     if recipe.special_tokens == "reject":
         verdicts[specials > 0] = SPECIAL
@@ -285,7 +290,12 @@ def _judge(batch: Batch, source: Source, recipe: Recipe, special: SpecialTokenCo
     return _Facts(verdicts, text_bytes, specials)
 
 
-def _check_unchanged(file: InputFile) -> None:
+def check_unchanged(file: InputFile) -> None:
+    """Refuse a file that is not in the state in which the build began.
+
+    Raises:
+        InputChanged: another size or modification time.
+    """
     facts = file_facts(file.path)
     if facts.size != file.size or facts.modified != file.modified:
         raise InputChanged(

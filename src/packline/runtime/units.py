@@ -3,7 +3,7 @@
     Unit    spans of one or many files: a range of a large file, or many small files together
     Stream  one file that cannot be split; its reader cuts it into units as it goes
 
-A unit is about a 64th of everything, between 4 and 256 MB of text: small enough that little work keeps
+A unit is about a 32nd part of everything, between 4 and 256 MB of text: small enough that little work keeps
 all cores busy and little is lost by an interruption, large enough that shards do not become many.
 Neither the machine nor the number of workers has a say, because each unit becomes a shard.
 """
@@ -22,7 +22,7 @@ from packline.sources.reader import Span
 SMALLEST_UNIT, LARGEST_UNIT = 4 << 20, 256 << 20
 LARGEST_SLICE = 64 << 20
 """Slices wait on disk for their encoder, so they are kept smaller."""
-UNITS_IN_ALL = 64
+UNITS_IN_ALL = 32
 COMPRESSION_GUESS = 4
 FILES_A_UNIT = 4096
 

@@ -26,7 +26,7 @@ from packline.encoders.parity import Reference
 from packline.errors import PacklineError, WorkerDied
 from packline.runtime.events import Failed, Progress, UnitDone
 from packline.runtime.folder import BuildFolder
-from packline.runtime.resources import die_with_parent, keep_freed_memory, peak_memory, private_memory
+from packline.runtime.resources import die_with_parent, keep_freed_memory, peak_memory, resident_memory
 from packline.runtime.unit import Job, Task, UnitRunner
 from packline.store.ledger import Ledger
 from packline.store.manifest import Receipt
@@ -128,6 +128,10 @@ class UnitCommitter:
             self._pending.result()
             self._pending = None
 
+    def close(self) -> None:
+        """Let a commit that has begun come to its end, whatever it is; nothing is written after this."""
+        self._threads.shutdown()
+
 
 def work(
     pipe: Connection,
@@ -161,11 +165,13 @@ def work(
             except EOFError:
                 break
             units.run(task)
-            if private_memory() > memory_bytes:
+            if resident_memory() > memory_bytes:
                 units.wait()
                 send(Retired())
                 return
         units.wait()
+    except BrokenPipeError:
+        return  # nobody waits for this unit any more: a limit has been reached
     except BaseException as error:  # whatever it is, the coordinator has to hear of it
         send(as_failed(error))
 

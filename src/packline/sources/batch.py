@@ -49,7 +49,10 @@ class Reject:
 class Block:
     """Whole records as bytes; or, with a problem, one record (or a piece of it) that cannot be decoded."""
 
-    data: bytes
+    data: memoryview
+    """A view of a buffer that the next block will overwrite."""
+    starts: np.ndarray
+    """int64 `[D]`: where in `data` each record begins."""
     position: int
     """Offset of `data` in the file."""
     problem: Reason | None = None
@@ -89,6 +92,6 @@ class Batch:
 def reject_block(file: int, block: Block) -> Batch:
     """A batch without documents, for a block that has a problem."""
     assert block.problem is not None
-    raw = block.data.removesuffix(b"\n")
+    raw = bytes(block.data).removesuffix(b"\n")
     reject = Reject(file, block.position, block.problem, block.detail, raw, continued=block.continued)
     return Batch(file, [], np.empty(0, np.int64), rejects=[reject], consumed_bytes=len(block.data))

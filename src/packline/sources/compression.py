@@ -20,9 +20,12 @@ Compression = Literal["", "gzip", "zstd"]
 
 GZIP_MAGIC = b"\x1f\x8b"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-SMALLEST_READ, LARGEST_READ = 4 << 10, 256 << 10
-MANY_TIMES = 64
-"""An expansion beyond this makes the next read smaller: output for one read stays bounded."""
+READ_BYTES = 256 << 10
+SMALLEST_STEP, LARGEST_STEP = 64, 8 << 10
+"""Compressed bytes that are decompressed at once. zstd turns 4 bytes into 128 KiB where all bytes are equal,
+so a large step could give gigabytes; larger ones are no faster."""
+LARGEST_OUTPUT = 4 << 20
+"""A step that gave more than this makes the next one smaller."""
 
 
 def detect_compression(head: bytes) -> Compression:
@@ -58,20 +61,27 @@ class DecompressedStream:
         self._compression = compression
         self._hasher = Hasher()
         self._decompressor: Any = None
-        self._pending = b""
-        self._ready: list[bytes] = []
-        self._ready_bytes = 0
-        self._read_size = SMALLEST_READ
+        self._pending = memoryview(b"")
+        self._ready = memoryview(b"")
+        self._step = SMALLEST_STEP
         self._ended = False
 
     def read(self, size: int) -> bytes:
         """The next `size` bytes, fewer only at the end."""
-        while self._ready_bytes < size and not self._ended:
+        data = bytearray(size)
+        filled = 0
+        while filled < size and (fresh := self.readinto(memoryview(data)[filled:])):
+            filled += fresh
+        return bytes(data[:filled])
+
+    def readinto(self, view: memoryview) -> int:
+        """Put the next bytes into a view; how many, 0 only at the end."""
+        while not len(self._ready) and not self._ended:
             self._advance()
-        data = self._ready[0] if len(self._ready) == 1 else b"".join(self._ready)
-        self._ready = [data[size:]] if len(data) > size else []
-        self._ready_bytes = max(len(data) - size, 0)
-        return data[:size] if len(data) > size else data
+        count = min(len(view), len(self._ready))
+        view[:count] = self._ready[:count]
+        self._ready = self._ready[count:]
+        return count
 
     def checksum(self) -> str:
         """Of the compressed bytes read so far."""
@@ -79,33 +89,36 @@ class DecompressedStream:
 
     def _advance(self) -> None:
         if not self._pending:
-            self._pending = self._file.read(self._read_size)
-            self.raw_bytes += len(self._pending)
-            self._hasher.update(self._pending)
+            data = self._file.read(READ_BYTES)
+            self.raw_bytes += len(data)
+            self._hasher.update(data)
+            self._pending = memoryview(data)
         if not self._pending:
             self._ended = True
             if self._decompressor is not None:
                 self._fail("truncated_stream", f"the {self._compression} stream ends inside a frame")
             return
         if self._decompressor is None:
-            if self._compression == "gzip" and not self._pending.strip(b"\0"):
-                self._pending = b""  # zero padding behind the last member
+            if self._compression == "gzip" and self._pending[0] == 0:  # padding behind a member
+                self._pending = self._pending[len(self._pending) - len(bytes(self._pending).lstrip(b"\0")) :]
                 return
             self._decompressor = self._new_decompressor()
-        taken = len(self._pending)
+        taken = self._pending[: self._step]
         try:
-            data = self._decompressor.decompress(self._pending)
+            data = self._decompressor.decompress(taken)
         except Exception as error:  # zlib.error, zstandard.ZstdError: no common base but Exception
             self._fail("corrupt_stream", f"the {self._compression} stream is damaged: {error}")
             return
-        self._pending = b""
+        unused = 0
         if self._decompressor.eof:
-            self._pending = self._decompressor.unused_data
+            unused = len(self._decompressor.unused_data)
             self._decompressor = None
-        self._adapt(taken, len(data))
-        if data:
-            self._ready.append(data)
-            self._ready_bytes += len(data)
+        self._pending = self._pending[len(taken) - unused :]
+        self._ready = memoryview(data)
+        if len(data) > LARGEST_OUTPUT:
+            self._step = max(self._step // 4, SMALLEST_STEP)
+        else:
+            self._step = min(self._step * 2, LARGEST_STEP)
 
     def _new_decompressor(self) -> Any:
         if self._compression == "gzip":
@@ -115,12 +128,6 @@ class DecompressedStream:
         # A window beyond the default of 128 MiB is legal (zstd --long=31), and bounded by 2 GiB.
         return zstandard.ZstdDecompressor(max_window_size=2**31).decompressobj()
 
-    def _adapt(self, taken: int, given: int) -> None:
-        if given > taken * MANY_TIMES:
-            self._read_size = max(self._read_size // 4, SMALLEST_READ)
-        else:
-            self._read_size = min(self._read_size * 2, LARGEST_READ)
-
     def _fail(self, reason: Reason, error: str) -> None:
-        self.problem = (reason, f"{error} (after {self.raw_bytes:,} compressed bytes)")
+        self.problem = (reason, f"{error} (after {self.raw_bytes - len(self._pending):,} compressed bytes)")
         self._ended = True

@@ -9,106 +9,169 @@ record exactly once, whatever the ranges:
     records   aaaa, bbbbbbbb   -   cc
 
 A record longer than `max_bytes` is passed on in pieces that say so, and never held whole.
-Cost: one copy of the bytes. It does not look inside records.
+Cost: the bytes are read into one buffer that is used again and again, and handed out as views of it: a
+block is valid until the next one is asked for. It does not look inside records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import BinaryIO
+
+import numpy as np
 
 from packline.filesystem import read_fully
 from packline.sources.batch import BATCH_BYTES, Block, Reason
 
 NEWLINE = b"\n"
 TOO_LARGE = "longer than max_document_bytes"
+LONG_RECORD = 1024
+"""Records longer than this on average are found one by one, shorter ones all at once."""
+PROBE_BYTES = 16 << 10
+
+Fill = Callable[[memoryview], int]
+"""Like `readinto`: puts bytes into the view, at its start; how many, 0 at the end."""
+Problem = tuple[Reason, str]
 
 
 def read_blocks(
-    read: Callable[[int], bytes],
+    fill: Fill,
     start: int,
     *,
     stop: int | None = None,
     delimiter: bytes = NEWLINE,
     max_bytes: int,
     block_bytes: int = BATCH_BYTES,
+    problem: Callable[[], Problem | None] = lambda: None,
 ) -> Iterator[Block]:
     """Blocks of whole records from a reader that stands at `start`, which begins a record.
 
     Args:
-        read: gives the next bytes, at most as many as asked for, none at the end.
         stop: records that begin at or after it are not taken.
+        max_bytes: a longer record comes in pieces that say so.
+        problem: asked at the end of the bytes: what broke them off, so that the last record is not whole.
 
     >>> import io
-    >>> [block.data for block in read_blocks(io.BytesIO(b"a\\nb\\nc").read, 0, stop=3, max_bytes=9)]
+    >>> [bytes(block.data) for block in read_blocks(io.BytesIO(b"a\\nb\\nc").readinto, 0, stop=3, max_bytes=9)]
     [b'a\\nb\\n']
     """
-    held, position = b"", start
+    buffer, held, searched, position = bytearray(2 * block_bytes), 0, 0, start
     while True:
-        fresh = read(block_bytes)
-        data = held + fresh if held else fresh
-        if not fresh:
-            yield from _whole_records(data, position, delimiter, max_bytes)
-            return
-        if stop is not None and position + len(data) >= stop:
+        if held + block_bytes > len(buffer):
+            buffer = buffer[:held] + bytearray(held + block_bytes)
+        fresh = _fill_fully(fill, memoryview(buffer)[held : held + block_bytes])
+        size = held + fresh
+        if stop is not None and position + size >= stop:
             # A record that begins at `stop` ends the range, so the delimiter before it is looked for.
-            found = data.find(delimiter, max(stop - position - len(delimiter), 0))
+            found = buffer.find(delimiter, max(stop - position - len(delimiter), 0), size)
             if found >= 0:
-                yield from _whole_records(data[: found + len(delimiter)], position, delimiter, max_bytes)
+                yield from _whole_records(buffer, found + len(delimiter), position, delimiter, max_bytes)
                 return
-        searched_from = max(len(held) - len(delimiter) + 1, 0)
-        cut = data.rfind(delimiter, searched_from) + len(delimiter)
-        if cut >= len(delimiter):
-            yield from _whole_records(data[:cut], position, delimiter, max_bytes)
+        held = size
+        if cut := _last_end(buffer, size, delimiter, searched):
+            yield from _whole_records(buffer, cut, position, delimiter, max_bytes)
             position += cut
-            held = data[cut:]
-        else:
-            held = data
-        if len(held) > max_bytes:
-            rest = yield from _skip_long(read, held, position, delimiter, block_bytes)
-            held, position = rest
+            held = size - cut
+            buffer[:held] = buffer[cut:size]
+        if not fresh:
+            yield from _last_record(buffer, held, position, delimiter, max_bytes, problem())
+            return
+        searched = max(held - len(delimiter) + 1, 0)
+        if held > max_bytes:
+            rest, position = yield from _skip_long(fill, buffer[:held], position, delimiter, block_bytes)
+            held, searched = len(rest), 0
+            buffer[:held] = rest
             if stop is not None and position >= stop:
                 return
 
 
-def _whole_records(data: bytes, position: int, delimiter: bytes, max_bytes: int) -> Iterator[Block]:
+def _last_end(buffer: bytearray, size: int, delimiter: bytes, searched: int) -> int:
+    """Where the last whole record ends, 0 if none does; no delimiter begins before `searched`."""
+    if not any(delimiter.endswith(delimiter[:length]) for length in range(1, len(delimiter))):
+        found = buffer.rfind(delimiter, searched, size)
+        return found + len(delimiter) if found >= 0 else 0
+    # Which of two overlapping delimiters counts is decided from the left.
+    end, at = 0, searched
+    while (found := buffer.find(delimiter, at, size)) >= 0:
+        end = at = found + len(delimiter)
+    return end
+
+
+def _fill_fully(fill: Fill, view: memoryview) -> int:
+    filled = 0
+    while filled < len(view) and (fresh := fill(view[filled:])):
+        filled += fresh
+    return filled
+
+
+def _whole_records(
+    buffer: bytearray, size: int, position: int, delimiter: bytes, max_bytes: int
+) -> Iterator[Block]:
     """One block; or, where it is large enough to hold a record that is too long, a block a record."""
-    if len(data) <= max_bytes:
-        if data:
-            yield Block(data, position)
+    data = memoryview(buffer)[:size]
+    starts = _record_starts(buffer, size, delimiter)
+    if size <= max_bytes:
+        if size:
+            yield Block(data, starts, position)
         return
-    start = 0
-    while start < len(data):
-        found = data.find(delimiter, start)
-        end = found + len(delimiter) if found >= 0 else len(data)
-        record = data[start:end]
-        problem: Reason | None = "too_large" if len(record) > max_bytes else None
-        yield Block(record, position + start, problem, TOO_LARGE if problem else "")
-        start = end
+    for begin, end in zip(starts.tolist(), [*starts[1:].tolist(), size], strict=True):
+        problem: Reason | None = "too_large" if end - begin > max_bytes else None
+        detail = TOO_LARGE if problem else ""
+        yield Block(data[begin:end], np.zeros(1, np.int64), position + begin, problem, detail)
+
+
+def _last_record(
+    buffer: bytearray, size: int, position: int, delimiter: bytes, max_bytes: int, problem: Problem | None
+) -> Iterator[Block]:
+    """What stands behind the last delimiter: a record, unless the bytes broke off in it."""
+    if problem is None:
+        yield from _whole_records(buffer, size, position, delimiter, max_bytes)
+    else:
+        yield Block(memoryview(buffer)[:size], np.zeros(1, np.int64), position, *problem)
+
+
+def _record_starts(buffer: bytearray, size: int, delimiter: bytes) -> np.ndarray:
+    """Offsets int64 `[D]` at which the records of a block begin."""
+    short = buffer.count(delimiter, 0, min(size, PROBE_BYTES)) * LONG_RECORD > min(size, PROBE_BYTES)
+    if short and len(delimiter) == 1:
+        ends = (np.flatnonzero(np.frombuffer(buffer, np.uint8, size) == delimiter[0]) + 1).tolist()
+    else:
+        ends, at = [], 0
+        while (found := buffer.find(delimiter, at, size)) >= 0:
+            at = found + len(delimiter)
+            ends.append(at)
+    starts = np.array([0, *ends], np.int64)
+    return starts[:-1] if ends and ends[-1] == size else starts
 
 
 def _skip_long(
-    read: Callable[[int], bytes], data: bytes, position: int, delimiter: bytes, block_bytes: int
-) -> Iterator[Block]:
+    fill: Fill, data: bytearray, position: int, delimiter: bytes, block_bytes: int
+) -> Generator[Block, None, tuple[bytearray, int]]:
     """Pass on a record in pieces up to its end; return what was read beyond it, and where that is."""
+    fresh = bytearray(block_bytes)
     continued, keep = False, len(delimiter) - 1
+
+    def piece(end: int) -> Block:
+        return Block(memoryview(bytes(data[:end])), np.zeros(1, np.int64), position, "too_large", TOO_LARGE, continued)
+
     while True:
         found = data.find(delimiter)
         if found >= 0:
             cut = found + len(delimiter)
-            yield Block(data[:cut], position, "too_large", TOO_LARGE, continued)
+            yield piece(cut)
             return data[cut:], position + cut
         cut = len(data) - keep
         if cut > 0:
-            yield Block(data[:cut], position, "too_large", TOO_LARGE, continued)
+            yield piece(cut)
             continued = True
             position += cut
-        fresh = read(block_bytes)
-        if not fresh:
-            if data[cut:]:
-                yield Block(data[cut:], position, "too_large", TOO_LARGE, continued)
-            return b"", position + len(data[cut:])
-        data = data[cut:] + fresh
+            data = data[cut:]
+        count = _fill_fully(fill, memoryview(fresh))
+        if not count:
+            if data:
+                yield piece(len(data))
+            return bytearray(), position + len(data)
+        data = data + fresh[:count]
 
 
 def seek_record(file: BinaryIO, start: int, delimiter: bytes = NEWLINE) -> int:
@@ -132,30 +195,3 @@ def seek_record(file: BinaryIO, start: int, delimiter: bytes = NEWLINE) -> int:
         held = data[len(data) - len(delimiter) + 1 :] if len(delimiter) > 1 else b""
         at += len(data) - len(held)
     return at + len(held)
-
-
-def mark_broken_end(
-    blocks: Iterator[Block], delimiter: bytes, problem: Callable[[], tuple[Reason, str] | None]
-) -> Iterator[Block]:
-    """Take the record at the end of a stream apart from the others where the stream broke off.
-
-    Args:
-        problem: asked once the blocks are out: what was wrong, or None if all is well.
-    """
-    last: Block | None = None
-    for block in blocks:
-        if last is not None:
-            yield last
-        last = block
-    found = problem()
-    if found is None:
-        if last is not None:
-            yield last
-        return
-    last = last or Block(b"", 0)
-    cut = last.data.rfind(delimiter) + len(delimiter)
-    cut = cut if cut >= len(delimiter) else 0
-    if cut:
-        yield Block(last.data[:cut], last.position, last.problem, last.detail, last.continued)
-    reason, detail = found
-    yield Block(last.data[cut:], last.position + cut, reason, detail)

@@ -19,7 +19,6 @@ import msgspec
 from packline.errors import InputError, PacklineError, RecipeError
 from packline.filesystem import file_facts, is_remote, open_input, read_fully, remote
 from packline.recipe import Recipe, Source
-from packline.sources.batch import Block
 from packline.sources.compression import Compression, DecompressedStream, detect_compression
 from packline.sources.jsonl import JsonlDecoder
 
@@ -200,7 +199,7 @@ def _jsonl_fields(path: str, head: bytes, source: Source) -> tuple[str, str | No
     id = source.id or ("id" if has_id else None)
     if source.text:
         try:
-            JsonlDecoder(source.text, id).decode(0, Block(b"", 0))
+            JsonlDecoder(source.text, id)
         except RecipeError as error:
             raise RecipeError(f"{path}: {error}") from error
         return source.text, id

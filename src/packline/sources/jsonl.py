@@ -32,7 +32,8 @@ class JsonlDecoder:
         id: field of the document's id, or None.
 
     >>> decoder = JsonlDecoder("text", "id")
-    >>> batch = decoder.decode(0, Block(b'{"id": 7, "text": "hey"}\\nnonsense\\n', 0))
+    >>> lines = memoryview(b'{"id": 7, "text": "hey"}\\nnonsense\\n')
+    >>> batch = decoder.decode(0, Block(lines, np.array([0, 25]), 0))
     >>> batch.texts, batch.ids, batch.rejects[0].reason, batch.rejects[0].position
     (['hey'], ['7'], 'malformed_json', 25)
     """
@@ -45,12 +46,11 @@ class JsonlDecoder:
 
     def decode(self, file: int, block: Block) -> Batch:
         """Documents and rejects of one block of whole lines."""
-        data = block.data
         if block.problem:
             return reject_block(file, block)
-        if block.position == 0 and data.startswith(b"\xef\xbb\xbf"):
-            data = b"   " + data[3:]  # a byte order mark; white space keeps the offsets
-        starts = line_starts(data)
+        data, starts = block.data, block.starts
+        if block.position == 0 and data[:3] == b"\xef\xbb\xbf":
+            data = memoryview(b"   " + bytes(data[3:]))  # a byte order mark; white space keeps the offsets
         try:
             records = self._decoder.decode_lines(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -62,14 +62,14 @@ class JsonlDecoder:
         ids = [_id_text(self._get_id(record)) for record in records] if self._has_id else None
         return Batch(file, texts, starts + block.position, ids, consumed_bytes=len(data))
 
-    def _decode_one_by_one(self, file: int, data: bytes, block: Block, starts: np.ndarray) -> Batch:
+    def _decode_one_by_one(self, file: int, data: memoryview, block: Block, starts: np.ndarray) -> Batch:
         texts: list[str] = []
         ids: list[str | None] = []
         positions: list[int] = []
         rejects: list[Reject] = []
         ends = [*starts[1:].tolist(), len(data)]
         for start, end in zip(starts.tolist(), ends, strict=True):
-            line = data[start:end]
+            line = bytes(data[start:end])
             if not line.strip():
                 continue
             position = start + block.position
@@ -173,25 +173,12 @@ def _id_text(value: Any) -> str | None:
     return msgspec.json.encode(value).decode()
 
 
-def line_starts(data: bytes) -> np.ndarray:
-    """Offsets int64 `[lines]` at which the lines of a block begin.
-
-    >>> line_starts(b"a\\nbc\\nd").tolist()
-    [0, 2, 5]
-    """
-    newlines = np.flatnonzero(np.frombuffer(data, np.uint8) == 10)
-    starts = np.empty(len(newlines) + 1, np.int64)
-    starts[0] = 0
-    starts[1:] = newlines + 1
-    return starts[:-1] if data.endswith(b"\n") or not data else starts
-
-
-def _one_object_a_line(data: bytes, starts: np.ndarray) -> bool:
+def _one_object_a_line(data: memoryview, starts: np.ndarray) -> bool:
     """Whether each line opens and closes an object.
 
     `decode_lines` takes records that span lines, or two in one line; with as many records as lines and
     this, each record is its line.
     """
     codes = np.frombuffer(data, np.uint8)
-    last = np.append(starts[1:], len(data) + (not data.endswith(b"\n"))) - 2
+    last = np.append(starts[1:], len(data) + (codes[-1] != ord("\n"))) - 2
     return bool((codes[starts] == ord("{")).all() and (codes[last] == ord("}")).all())

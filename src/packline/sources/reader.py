@@ -8,17 +8,18 @@ Both give the same batches for the same bytes. Every reader feeds a checksum of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import msgspec
+import numpy as np
 
 from packline.filesystem import open_input, read_fully
 from packline.recipe import Source
-from packline.sources.batch import BATCH_BYTES, Batch, Block, reject_block
+from packline.sources.batch import Batch, Block, reject_block
 from packline.sources.compression import DecompressedStream
-from packline.sources.delimited import mark_broken_end, read_blocks, seek_record
+from packline.sources.delimited import Fill, read_blocks, seek_record
 from packline.sources.files import InputFile
 from packline.sources.jsonl import JsonlDecoder
 from packline.sources.slices import Slice, delimiter_of
@@ -56,14 +57,12 @@ def read_span(
             hasher.update(stream.checksum().encode())
             return
         if file.format == "text" and source.documents != "line":
-            yield from _read_plain(file, source, _hashed(raw, hasher), max_document_bytes)
+            yield from _read_plain(file, source, raw, max_document_bytes, hasher)
             return
         start = seek_record(raw, span.start)
         if start >= span.stop:
             return
-        blocks = read_blocks(
-            lambda size: read_fully(raw, size), start, stop=span.stop, max_bytes=max_document_bytes
-        )
+        blocks = read_blocks(_filler(raw), start, stop=span.stop, max_bytes=max_document_bytes)
         yield from _decode(file, source, _hash_blocks(blocks, hasher))
 
 
@@ -75,23 +74,31 @@ def read_slice(file: InputFile, source: Source, piece: Slice, max_document_bytes
     delimiter = delimiter_of(file, source)
     with open(piece.path, "rb", buffering=0) as raw:
         blocks = read_blocks(
-            lambda size: read_fully(raw, size),
+            _filler(raw),
             piece.position,
             delimiter=delimiter,
             max_bytes=max_document_bytes,
+            problem=lambda: piece.problem,
         )
-        yield from _decode(file, source, mark_broken_end(blocks, delimiter, lambda: piece.problem))
+        yield from _decode(file, source, blocks)
 
 
 def _read_plain(
-    file: InputFile, source: Source, read: Callable[[int], bytes], max_document_bytes: int
+    file: InputFile, source: Source, raw: BinaryIO, max_document_bytes: int, hasher: Any
 ) -> Iterator[Batch]:
     """A text file that is one document, or is cut at separators."""
     if source.documents == "file":
+
+        def read(size: int) -> bytes:
+            data = read_fully(raw, size)
+            hasher.update(data)
+            return data
+
         yield from read_whole_file(file.index, read, max_document_bytes)
         return
     delimiter = delimiter_of(file, source)
-    yield from _decode(file, source, read_blocks(read, 0, delimiter=delimiter, max_bytes=max_document_bytes))
+    blocks = read_blocks(_filler(raw), 0, delimiter=delimiter, max_bytes=max_document_bytes)
+    yield from _decode(file, source, _hash_blocks(blocks, hasher))
 
 
 def _read_stream(
@@ -104,12 +111,15 @@ def _read_stream(
             raw = b"".join(text.encode() for batch in batches for text in batch.texts)
             raw += b"".join(reject.raw for batch in batches for reject in batch.rejects)
             reason, detail = stream.problem
-            batches = [reject_block(file.index, Block(raw, 0, reason, detail))]
+            block = Block(memoryview(raw), np.zeros(1, np.int64), 0, reason, detail)
+            batches = [reject_block(file.index, block)]
         yield from batches
         return
     delimiter = delimiter_of(file, source)
-    blocks = read_blocks(stream.read, 0, delimiter=delimiter, max_bytes=max_document_bytes)
-    yield from _decode(file, source, mark_broken_end(blocks, delimiter, lambda: stream.problem))
+    blocks = read_blocks(
+        stream.readinto, 0, delimiter=delimiter, max_bytes=max_document_bytes, problem=lambda: stream.problem
+    )
+    yield from _decode(file, source, blocks)
 
 
 def _decode(file: InputFile, source: Source, blocks: Iterator[Block]) -> Iterator[Batch]:
@@ -159,10 +169,6 @@ def _hash_blocks(blocks: Iterator[Block], hasher: Any) -> Iterator[Block]:
         yield block
 
 
-def _hashed(raw: Any, hasher: Any) -> Callable[[int], bytes]:
-    def read(size: int = BATCH_BYTES) -> bytes:
-        data = read_fully(raw, size)
-        hasher.update(data)
-        return data
-
-    return read
+def _filler(raw: BinaryIO) -> Fill:
+    """`readinto` of a file; a remote one may have only `read`."""
+    return cast("Fill", raw.readinto)  # type: ignore[attr-defined]

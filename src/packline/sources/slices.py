@@ -84,7 +84,7 @@ def cut_slices(
     with open_input(file.path) as raw:
         stream = _Stream(raw, file)
         blocks = read_blocks(
-            stream.read, 0, delimiter=delimiter_of(file, source), max_bytes=max_document_bytes
+            stream.fill, 0, delimiter=delimiter_of(file, source), max_bytes=max_document_bytes
         )
         number = position = 0
         writer = _SliceFile(folder, file, number, skip)
@@ -108,12 +108,13 @@ class _Stream:
         self._raw = raw
         self._stream = DecompressedStream(raw, file.compression) if file.compression else None
 
-    def read(self, size: int) -> bytes:
+    def fill(self, view: memoryview) -> int:
         if self._stream is not None:
-            return self._stream.read(size)
-        data = read_fully(self._raw, size)
+            return self._stream.readinto(view)
+        data = read_fully(self._raw, len(view))
         self._hasher.update(data)
-        return data
+        view[: len(data)] = data
+        return len(data)
 
     def checksum(self) -> str:
         return self._stream.checksum() if self._stream else str(self._hasher.hexdigest())
@@ -136,7 +137,9 @@ class _SliceFile:
         self.size += len(block.data)
         if self._file is not None:
             with disk_errors(self._folder):
-                self._file.write(block.data)
+                rest = block.data
+                while len(rest):  # a disk that is nearly full takes a part of it without an error
+                    rest = rest[self._file.write(rest) :]
 
     def close(self) -> str:
         if self._file is None:

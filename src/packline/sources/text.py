@@ -13,7 +13,6 @@ import numpy as np
 
 from packline.sources.batch import BATCH_BYTES, Batch, Block, Reject, reject_block
 from packline.sources.delimited import NEWLINE
-from packline.sources.jsonl import line_starts
 
 BOM = b"\xef\xbb\xbf"
 
@@ -21,55 +20,40 @@ BOM = b"\xef\xbb\xbf"
 def decode_records(file: int, block: Block, delimiter: bytes) -> Batch:
     """Documents of a block of lines, or of records that end with a separator.
 
-    >>> decode_records(0, Block(b"one\\r\\ntwo\\n", 0), b"\\n").texts
+    >>> decode_records(0, Block(memoryview(b"one\\r\\ntwo\\n"), np.array([0, 5]), 0), b"\\n").texts
     ['one', 'two']
     """
     if block.problem:
         return reject_block(file, block)
-    data, skipped = block.data, 0
-    if block.position == 0 and data.startswith(BOM):
-        data, skipped = data[len(BOM) :], len(BOM)
-    base = block.position + skipped
-    if delimiter == NEWLINE:
-        starts = line_starts(data)
-    else:
-        starts = _record_starts(data, delimiter)
+    data = bytes(block.data)
+    marked = block.position == 0 and data.startswith(BOM)
     try:
-        texts = data.decode("utf-8").split(delimiter.decode("utf-8"))
+        texts = (data[len(BOM) :] if marked else data).decode("utf-8").split(delimiter.decode("utf-8"))
     except UnicodeDecodeError:
-        return _decode_one_by_one(file, data, base, delimiter, starts, len(block.data))
-    if data.endswith(delimiter) or not data:
-        texts.pop()
-    if delimiter == NEWLINE and b"\r\n" in data:
+        return _decode_one_by_one(file, data, block, delimiter)
+    if len(texts) > len(block.starts):
+        texts.pop()  # nothing stands behind the last delimiter
+    if delimiter == NEWLINE and b"\r" in data:
         texts = [text.removesuffix("\r") for text in texts]
-    return Batch(file, texts, starts + base, consumed_bytes=len(block.data))
+    return Batch(file, texts, block.starts + block.position, consumed_bytes=len(data))
 
 
-def _record_starts(data: bytes, delimiter: bytes) -> np.ndarray:
-    starts = [0] if data else []
-    at = 0
-    while (found := data.find(delimiter, at)) >= 0:
-        at = found + len(delimiter)
-        if at < len(data):
-            starts.append(at)
-    return np.array(starts, np.int64)
-
-
-def _decode_one_by_one(
-    file: int, data: bytes, base: int, delimiter: bytes, starts: np.ndarray, consumed: int
-) -> Batch:
+def _decode_one_by_one(file: int, data: bytes, block: Block, delimiter: bytes) -> Batch:
     texts, positions, rejects = [], [], []
-    for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(data)], strict=True):
-        record = data[start:end].removesuffix(delimiter)
+    starts = block.starts.tolist()
+    for start, end in zip(starts, [*starts[1:], len(data)], strict=True):
+        record, position = data[start:end].removesuffix(delimiter), block.position + start
+        if position == 0:
+            record = record.removeprefix(BOM)
         try:
             text = record.decode("utf-8")
         except UnicodeDecodeError as error:
-            detail = _not_utf8(error, base + start)
-            rejects.append(Reject(file, base + start, "invalid_utf8", detail, record))
+            detail = _not_utf8(error, position)
+            rejects.append(Reject(file, position, "invalid_utf8", detail, record))
             continue
         texts.append(text.removesuffix("\r") if delimiter == NEWLINE else text)
-        positions.append(base + start)
-    return Batch(file, texts, np.array(positions, np.int64), None, rejects, consumed)
+        positions.append(position)
+    return Batch(file, texts, np.array(positions, np.int64), None, rejects, len(data))
 
 
 def read_whole_file(file: int, read: Callable[[int], bytes], max_bytes: int) -> Iterator[Batch]:

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from packline.errors import CorruptStore, StoreNotFound
+from packline.fingerprint import hash_bytes
 from packline.recipe import Recipe
 from packline.sources.compression import Compression
 from packline.store.ledger import Ledger
@@ -124,6 +125,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Of all sources together."""
     sources: dict[str, Ledger]
     """By source."""
+    checksum: str = ""
+    """Of this manifest's JSON form with this field empty: xxh3-128, 32 hexadecimal digits."""
 
     @property
     def documents(self) -> int:
@@ -137,8 +140,19 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def to_json(value: Any) -> bytes:
-    """The JSON form: indented, keys in the order of the fields."""
+    """The JSON form: indented, keys in the order of the fields; a manifest with its own checksum."""
+    if isinstance(value, Manifest):
+        value = msgspec.structs.replace(value, checksum=_own_checksum(value))
+    return _format(value)
+
+
+def _format(value: Any) -> bytes:
     return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
+
+
+def _own_checksum(manifest: Manifest) -> str:
+    """Every other file is named in the manifest with its checksum; its own guards the manifest itself."""
+    return hash_bytes(_format(msgspec.structs.replace(manifest, checksum="")))
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -163,10 +177,18 @@ def read_manifest(folder: Path) -> Manifest:
             f"{folder} has format version {version}, newer than {FORMAT_VERSION}",
             hint="update packline to read it",
         )
+    hint = "build the store again"
     try:
-        return msgspec.json.decode(data, type=Manifest)
+        manifest = msgspec.json.decode(data, type=Manifest)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise CorruptStore(f"{path} is damaged: {error}", hint="build the store again") from error
+        raise CorruptStore(f"{path} is damaged: {error}", hint=hint) from error
+    expected = _own_checksum(manifest)
+    if manifest.checksum != expected or data != _format(manifest):
+        raise CorruptStore(
+            f"{path} is damaged: expected the checksum {expected} of its content, found {manifest.checksum!r}",
+            hint=hint,
+        )
+    return manifest
 
 
 def _not_found(folder: Path) -> StoreNotFound:

@@ -1,0 +1,127 @@
+"""The options that `build` and `plan` share, and those that every command has.
+
+Only what one wants to vary from the command line is an option; everything else, and more than one source, is
+said in a recipe (docs/recipe.md). An option that is not given leaves what the recipe says.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal
+
+from cyclopts import Group, Parameter
+
+from packline.recipe import parse_bytes
+
+DOCUMENTS = Group("Documents", sort_key=10)
+TOKENS = Group("Tokens", sort_key=20)
+SPLITS = Group("Splits and limits", sort_key=30)
+RUNNING = Group("Running", sort_key=40)
+OUTPUT = Group("Output", sort_key=50)
+
+ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
+
+Inputs = Annotated[
+    str,
+    Parameter(help="Files, folders, globs or URIs (s3://, https://, ...) of text; or one recipe (.toml)."),
+]
+
+
+def option(help: str, group: Group | None, **more: Any) -> Parameter:
+    """An option that is left alone unless given."""
+    return Parameter(help=help, group=group, negative="", show_default=False, **more)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """What every command understands."""
+
+    json: Annotated[bool, option("One JSON object as the last line of standard output.", OUTPUT)] = False
+    debug: Annotated[bool, option("Show the traceback of an error.", OUTPUT)] = False
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What to build and how to run it; None for what was not given."""
+
+    tokenizer: Annotated[
+        str | None,
+        option("A tokenizer.json, a folder with one, a hub id, a .tiktoken or SentencePiece file.", None),
+    ] = None
+    encoding: Annotated[
+        str | None, option("Encoding of a .tiktoken file whose name does not tell it.", TOKENS)
+    ] = None
+    eod: Annotated[
+        str | None,
+        option("End of document: a token's string, or an id. Default: the tokenizer's, where it has one.", TOKENS),
+    ] = None
+    bos: Annotated[str | None, option("Begin of document, likewise. Default: none.", TOKENS)] = None
+    special_tokens: Annotated[
+        Literal["text", "parse", "reject"] | None,
+        option("Special-token strings inside documents are text (default), control tokens, or bad records.", TOKENS),
+    ] = None
+    engine: Annotated[
+        Literal["auto", "gigatoken", "fastokens", "tokenizers"] | None,
+        option("What encodes. Default: auto. No byte of the store depends on it.", RUNNING),
+    ] = None
+    text: Annotated[
+        str | None,
+        option("Field of the text, a.b for a nested one. Default: text, content, article or document.", DOCUMENTS),
+    ] = None
+    id: Annotated[str | None, option("Field of a document's id. Default: id.", DOCUMENTS)] = None
+    format: Annotated[
+        Literal["auto", "jsonl", "parquet", "text"] | None,
+        option("What the files are. Default: auto, by content and name.", DOCUMENTS),
+    ] = None
+    documents: Annotated[
+        Literal["file", "line"] | None, option("Plain text: what a document is. Default: file.", DOCUMENTS)
+    ] = None
+    separator: Annotated[
+        str | None, option(r"Plain text: what stands between documents. \n and \t are understood.", DOCUMENTS)
+    ] = None
+    label: Annotated[str | None, option("Kept with every document.", DOCUMENTS)] = None
+    min_chars: Annotated[int | None, option("Leave out shorter documents.", DOCUMENTS)] = None
+    max_chars: Annotated[int | None, option("Leave out longer documents.", DOCUMENTS)] = None
+    max_document_size: Annotated[
+        str | None, option("A larger document is a bad record. Default: 256MiB.", DOCUMENTS)
+    ] = None
+    val_fraction: Annotated[float | None, option("Share of documents for validation. Default: 0.", SPLITS)] = None
+    seed: Annotated[int | None, option("Seed of the split. Default: 0.", SPLITS)] = None
+    limit_documents: Annotated[int | None, option("Take so many documents, the first.", SPLITS)] = None
+    limit_tokens: Annotated[int | None, option("Take the first documents, to so many tokens.", SPLITS)] = None
+    max_bad_fraction: Annotated[
+        float | None, option("Exit with 3 if more of the records are bad. Default: 0.01.", RUNNING)
+    ] = None
+    strict: Annotated[bool | None, option("Stop at the first bad record.", RUNNING)] = None
+    workers: Annotated[
+        int | None, option("Processes that encode. Default: as many as this process may use.", RUNNING)
+    ] = None
+    memory: Annotated[
+        str | None, option("For all processes together, e.g. 8GiB. Default: 1GiB a worker.", RUNNING)
+    ] = None
+
+    def as_settings(self) -> dict[str, Any]:
+        """What was given, by the names of the fields of recipe and run options.
+
+        >>> Settings(eod="7", separator="\\\\n\\\\n").as_settings()
+        {'eod': 7, 'separator': '\\n\\n', 'documents': 'separator'}
+        """
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        given = {name: value for name, value in given.items() if value is not None and name != "tokenizer"}
+        for name in ("eod", "bos"):
+            if name in given:
+                given[name] = _token(given[name])
+        if "separator" in given:
+            given["separator"] = re.sub(r"\\([ntr\\])", lambda match: ESCAPES[match[1]], given["separator"])
+            given.setdefault("documents", "separator")
+        if "max_document_size" in given:
+            given["max_document_bytes"] = parse_bytes(given.pop("max_document_size"))
+        return given
+
+
+def _token(word: str) -> str | int:
+    """A number is an id. (A token whose string is a number can be named in a recipe, where `"7"` is a string.)"""
+    return int(word) if word.isascii() and word.isdigit() else word

@@ -1,0 +1,96 @@
+"""`packline build`: run a build, show how it goes, say what came of it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from cyclopts import Parameter
+
+from packline.api import make_recipe
+from packline.cli.arguments import Flags, Inputs, Settings
+from packline.cli.main import DONE, INTERRUPTED, TOO_MANY_BAD, command_line
+from packline.cli.output import output
+from packline.cli.progress import Tally, watch
+from packline.cli.summary import engine_shares, show_finished, too_many_bad
+from packline.runtime.events import Finished
+
+_FLAGS, _SETTINGS = Flags(), Settings()
+
+
+def build(
+    *inputs: Inputs,
+    out: Annotated[str, Parameter(help="Folder of the store: new, empty, or with this very build unfinished.")],
+    settings: Settings = _SETTINGS,
+    flags: Flags = _FLAGS,
+) -> int:
+    """Turn text into a token store; see `pages`."""
+    recipe, options = make_recipe(list(inputs), settings.tokenizer, settings.as_settings())
+    tally = Tally(out)
+    from packline.runtime.build import run_build
+
+    try:
+        with watch(tally) as hear:
+            finished = run_build(recipe, out, options, hear)
+    except KeyboardInterrupt:
+        return interrupted(tally)
+    limit = options.max_bad_fraction
+    code = TOO_MANY_BAD if finished.ledger.bad_fraction > limit else DONE
+    show_finished(finished, tally, out)
+    if code:
+        message, hint = too_many_bad(finished.ledger, limit, out)
+        output.note(("warning: ", "warning"), message)
+        output.note(("hint: ", "title"), hint)
+    output.result(facts(finished, tally, out, code, limit))
+    return code
+
+
+def interrupted(tally: Tally) -> int:
+    """Say what is safe and how to go on."""
+    command = command_line()
+    done = f"{tally.units_done} units are committed" if tally.planned else "nothing was begun yet"
+    output.error(
+        "Interrupted",
+        f"interrupted; {done} and nothing is lost but the units that were running",
+        f"go on with: {command}",
+        command=command,
+    )
+    return INTERRUPTED
+
+
+def facts(finished: Finished, tally: Tally, out: str, code: int, max_bad_fraction: float) -> dict[str, Any]:
+    """What a program wants to know of a finished build."""
+    ledger = finished.ledger
+    seconds = max(finished.seconds - finished.first_unit_seconds, 1e-9)
+    values: dict[str, Any] = {
+        "command": "build",
+        "store": out,
+        "exit_code": code,
+        "nothing_to_do": finished.nothing_to_do,
+        "documents": ledger.documents,
+        "tokens": ledger.tokens,
+        "text_bytes": ledger.text_bytes,
+        "bad_records": ledger.bad,
+        "bad_fraction": ledger.bad_fraction,
+        "max_bad_fraction": max_bad_fraction,
+        "seconds": finished.seconds,
+        "first_unit_seconds": finished.first_unit_seconds,
+        "tokenizer_seconds": finished.tokenizer_seconds,
+        "bytes_per_second": finished.run_text_bytes / seconds,
+        "run_text_bytes": finished.run_text_bytes,
+        "store_bytes": finished.store_bytes,
+        "peak_rss_bytes": finished.peak_rss_bytes,
+        "shards": finished.shards,
+        "units": finished.units,
+        "units_done_before": tally.planned.units_done if tally.planned else finished.units_done_before,
+        "workers": tally.planned.workers if tally.planned else 0,
+        "engines": tally.engines.used if tally.engines else [],
+        "engines_reason": tally.engines.reason if tally.engines else "",
+        "engine_bytes": finished.engine_bytes,
+        "engine_shares": engine_shares(finished),
+        "rates": tally.rates,
+        "notes": tally.notes,
+        "ledger": msgspec.to_builtins(ledger),
+        "sources": msgspec.to_builtins(finished.sources),
+    }
+    return values

@@ -1,0 +1,197 @@
+"""`packline info`: what is in a store, from its manifest, its indexes and its first documents."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from cyclopts import Parameter
+
+from packline.cli.arguments import Flags
+from packline.cli.lengths import Lengths, measure_lengths
+from packline.cli.main import DONE
+from packline.cli.output import Line, output, table
+from packline.cli.summary import ledger_lines
+from packline.cli.text import columns, cut, plural, size
+from packline.cli.tokens import document_lines
+from packline.runtime.publish import store_bytes
+from packline.store.manifest import Manifest, Receipt
+from packline.store.reader import Store
+
+_FLAGS = Flags()
+LINES_A_DOCUMENT = 4
+
+
+def info(
+    store: Annotated[str, Parameter(help="Folder of a finished store.")],
+    *,
+    documents: Annotated[int, Parameter(help="How many of the first documents to show.")] = 3,
+    flags: Flags = _FLAGS,
+) -> int:
+    """Show what is in a store; see `pages`."""
+    opened = Store(store)
+    manifest, lengths, groups = opened.manifest, measure_lengths(opened), group_shards(opened)
+    output.lines(identity_lines(opened))
+    output.line()
+    output.lines(group_lines(groups))
+    output.line()
+    output.lines(ledger_lines(manifest.ledger))
+    output.line()
+    output.lines(length_lines(lengths))
+    shown = range(min(max(documents, 0), len(opened.documents)))
+    for number in shown:
+        output.line()
+        show_document(opened, number, LINES_A_DOCUMENT)
+    if output.mode == "json":
+        output.result(facts(opened, lengths, groups, list(shown)))
+    return DONE
+
+
+def facts(store: Store, lengths: Lengths, groups: list[dict[str, Any]], shown: list[int]) -> dict[str, Any]:
+    """What the pages show, for a program."""
+    manifest = store.manifest
+    return {
+        "command": "info",
+        "store": str(store.path),
+        "exit_code": DONE,
+        "documents": manifest.documents,
+        "tokens": manifest.tokens,
+        "text_bytes": manifest.ledger.text_bytes,
+        "store_bytes": store_bytes(store.path, manifest),
+        "dtype": manifest.dtype,
+        "shards": len(manifest.shards),
+        "tokenizer": msgspec.to_builtins(manifest.tokenizer),
+        "recipe": msgspec.to_builtins(manifest.recipe),
+        "groups": groups,
+        "lengths": msgspec.to_builtins(lengths),
+        "ledger": msgspec.to_builtins(manifest.ledger),
+        "sources": msgspec.to_builtins(manifest.sources),
+        "first_documents": [
+            {**msgspec.to_builtins(store.provenance(number)), "text": store.text(number)[:1000]} for number in shown
+        ],
+    }
+
+
+def identity_lines(store: Store) -> list[Line]:
+    """Which store it is."""
+    manifest = store.manifest
+    entry = manifest.tokenizer
+    ends = f"documents end with {entry.eod} ({entry.eod_id})"
+    if entry.bos is not None:
+        ends += f" and begin with {entry.bos} ({entry.bos_id})"
+    decodes = {"exact": "decodes to the very text", "normalized": "decodes to the normalized text"}
+    rows: list[Line] = [
+        [("store", "quiet"), (str(store.path), "title")],
+        [("holds", "quiet"), f"{plural(manifest.documents, 'document')}, {plural(manifest.tokens, 'token')}"],
+        [("text", "quiet"), _text_facts(manifest)],
+        [("tokenizer", "quiet"), f"{entry.name}, {entry.vocab_size:,} tokens as {manifest.dtype}"],
+        [("", "quiet"), f"{ends}; {decodes.get(entry.round_trip, 'does not decode to the very text')}"],
+        [("on disk", "quiet"), _disk_facts(store)],
+    ]
+    return table(rows, "ll")
+
+
+def _text_facts(manifest: Manifest) -> str:
+    ledger = manifest.ledger
+    rate = ledger.text_bytes / ledger.text_tokens if ledger.text_tokens else 0.0
+    return f"{size(ledger.text_bytes)} of {plural(len(manifest.inputs), 'file')}, {rate:.2f} bytes a token"
+
+
+def _disk_facts(store: Store) -> str:
+    manifest = store.manifest
+    kinds: dict[str, int] = {}
+    for shard in manifest.shards:
+        for entry in shard.files:
+            kind = entry.name.removeprefix(shard.name)
+            kinds[kind] = kinds.get(kind, 0) + entry.bytes
+    parts = ", ".join(f"{kind} {size(count)}" for kind, count in kinds.items())
+    rejects = sum(entry.bytes for entry in manifest.rejects)
+    more = f", rejects {size(rejects)}" if rejects else ""
+    whole = size(store_bytes(store.path, manifest))
+    return f"{plural(len(manifest.shards), 'shard')}, {whole}: {parts}{more}"
+
+
+def group_shards(store: Store) -> list[dict[str, Any]]:
+    """Documents and tokens by split, source and label."""
+    manifest = store.manifest
+    names = list(manifest.sources)
+    source_of: dict[str, int] = {}
+    for entry in manifest.receipts:
+        if not Path(entry.name).name.startswith("stream-"):
+            receipt = msgspec.json.decode((store.path / entry.name).read_bytes(), type=Receipt)
+            source_of |= {shard.name: receipt.source for shard in receipt.shards}
+    groups: dict[tuple[str, int], list[int]] = {}
+    for shard in manifest.shards:
+        counts = groups.setdefault((shard.split, source_of[shard.name]), [0, 0, 0])
+        for place, count in enumerate((shard.documents, shard.tokens, 1)):
+            counts[place] += count
+    return [
+        {
+            "split": split,
+            "source": names[source],
+            "label": manifest.recipe.sources[source].label,
+            "documents": documents,
+            "tokens": tokens,
+            "shards": shards,
+        }
+        for (split, source), (documents, tokens, shards) in sorted(groups.items())
+    ]
+
+
+def group_lines(groups: list[dict[str, Any]]) -> list[Line]:
+    """The groups as a table."""
+    labels = any(group["label"] for group in groups)
+    head = ["split", "source", *(["label"] if labels else []), "documents", "tokens", "shards"]
+    rows: list[Line] = [[(word, "quiet") for word in head]]
+    rows += [
+        [
+            group["split"],
+            group["source"],
+            *([group["label"] or ""] if labels else []),
+            f"{group['documents']:,}",
+            f"{group['tokens']:,}",
+            f"{group['shards']:,}",
+        ]
+        for group in groups
+    ]
+    return table(rows, "lllrrr" if labels else "llrrr")
+
+
+def length_lines(lengths: Lengths) -> list[Line]:
+    """How long documents are, with a histogram by powers of two."""
+    if not lengths.histogram:
+        return [["  no documents"]]
+    first = next(place for place, count in enumerate(lengths.histogram) if count)
+    bars = columns([count for count in lengths.histogram[first:] for _ in range(3)], height=4)
+    most = max(lengths.histogram)
+    facts = [
+        "tokens a document",
+        f"shortest {lengths.shortest:,}",
+        f"median {lengths.median:,}",
+        f"mean {lengths.mean:,.0f}",
+    ]
+    more = ["", f"90% have at most {lengths.p90:,}", f"99% have at most {lengths.p99:,}", f"longest {lengths.longest:,}"]
+    lines: list[Line] = [["  ", (f"{fact:22}", "quiet" if not place else "")] for place, fact in enumerate(facts)]
+    for place, line in enumerate(lines):
+        lines[place] = [*line, f"{more[place]:24}", (bars[place], "number")]
+    start, end = f"{2**first:,}", f"{2 ** (len(lengths.histogram)) - 1:,} tokens"
+    gap = max(len(bars[0]) - len(start) - len(end), 1)
+    lines.append([" " * 48, (f"{start}{' ' * gap}{end}", "quiet"), (f"  (tallest: {most:,})", "quiet")])
+    return lines
+
+
+def show_document(store: Store, number: int, lines: int) -> None:
+    """A document's beginning, token by token, below the line that says where it came from."""
+    if output.mode == "json":
+        return
+    tokens, provenance = store.documents[number], store.provenance(number)
+    place = f"{provenance.source}/{provenance.file} at {provenance.position:,}"
+    named = f", id {provenance.id}" if provenance.id is not None else ""
+    counts = f"{provenance.text_bytes:,} bytes, {provenance.tokens:,} tokens"
+    title = cut(f"document {number:,}", 20)
+    output.line("  ", (title, "title"), "  ", (cut(f"{place}{named}: {counts}", output.width - len(title) - 4), "quiet"))
+    entry = store.manifest.tokenizer
+    special = {entry.eod_id} | ({entry.bos_id} if entry.bos_id is not None else set())
+    for line in document_lines(store.tokenizer, tokens, special, output.width - 4, lines, output.color):
+        output.line("  ", *line)

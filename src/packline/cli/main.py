@@ -1,0 +1,104 @@
+"""The `packline` command: which words mean what, and what becomes of errors.
+
+    0    done
+    1    an error while running; `verify`: problems found
+    2    a command line or a recipe that makes no sense
+    3    done, but more bad records than --max-bad-fraction
+    130  interrupted
+
+Each command lives in a file of its own that is imported only when it is called. An error is two lines on
+standard error, `error:` and `hint:`; a traceback is shown only with --debug.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import packline
+from packline.cli.output import output
+from packline.cli.pages import PAGES, SUMMARY, SUMMARY_END
+from packline.errors import PacklineError, RecipeError
+
+if TYPE_CHECKING:
+    from cyclopts import App
+
+DONE, FAILED, USAGE, TOO_MANY_BAD, INTERRUPTED = 0, 1, 2, 3, 130
+
+def make_app() -> App:
+    """The command line, its commands not yet imported."""
+    from cyclopts import App
+
+    app = App(
+        name="packline",
+        help=SUMMARY,
+        version=packline.__version__,
+        version_flags=["--version"],
+        help_format="plaintext",
+        help_epilogue=SUMMARY_END,
+        suppress_keyboard_interrupt=False,
+        result_action="return_value",
+    )
+    for place, (name, (help, end)) in enumerate(PAGES.items()):
+        app.command(f"packline.cli.{name}:{name}", name=name, help=help, help_epilogue=end, sort_key=place)
+    return app
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; return its exit code.
+
+    Args:
+        arguments: the words after `packline`; default those of this process.
+    """
+    packline.is_command = True
+    arguments = sys.argv[1:] if arguments is None else arguments
+    output.configure(as_json="--json" in arguments)
+    if debug := "--debug" in arguments:
+        os.environ["PACKLINE_DEBUG"] = "1"
+    try:
+        return _run(arguments)
+    except PacklineError as error:
+        if debug:
+            raise
+        output.error(type(error).__name__, error.message, error.hint)
+        return USAGE if isinstance(error, RecipeError) else FAILED
+    except KeyboardInterrupt:
+        output.error("Interrupted", "interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read the output has gone. Python would complain once more when it flushes at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except Exception as error:
+        if debug:
+            raise
+        hint = "this should not happen: --debug shows where it did"
+        output.error(type(error).__name__, f"{type(error).__name__}: {error}", hint)
+        return FAILED
+
+
+def _run(arguments: list[str]) -> int:
+    from cyclopts import CycloptsError
+
+    try:
+        code = make_app()(arguments, exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        command = next((word for word in arguments if word in PAGES), "")
+        hint = " ".join(filter(None, ["packline", command, "--help"]))
+        output.error("UsageError", str(error).strip(), hint)
+        return USAGE
+    return code if isinstance(code, int) else DONE
+
+
+def command_line() -> str:
+    """What was typed to start this process, quoted for a shell."""
+    program, *words = sys.argv
+    if program.endswith("__main__.py"):
+        return shlex.join([sys.executable, "-m", "packline", *words])
+    found = shutil.which(Path(program).name)
+    same = found is not None and Path(found).resolve() == Path(program).resolve()
+    return shlex.join([Path(program).name if same else program, *words])

@@ -1,0 +1,192 @@
+"""The one place that prints.
+
+    terminal   lines with styles, by rich; progress is drawn over itself
+    plain      the same lines without a control character: a pipe, a file, a dumb terminal
+    json       one JSON object on standard output, the last line; nothing else goes there
+
+Results go to standard output; progress, errors and hints to standard error, each in the mode that fits where it
+goes. The mode is settled once, by `configure`. rich is imported only for a terminal, where importing it
+(40 ms) is not noticed. A line is made of pieces, each a text or a text and the name of a style, and every
+text passes `visible`, so nothing that a document or a file's name holds can act on the terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+from packline.cli.text import cells, pad, visible
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+Mode = Literal["terminal", "plain", "json"]
+Piece = str | tuple[str, str]
+Line = Sequence[Piece]
+
+STYLES = {
+    "title": "bold",
+    "quiet": "dim",
+    "good": "green",
+    "warning": "yellow",
+    "error": "bold red",
+    "number": "cyan",
+    "control": "bold red",
+    "token-0": "#1c1c1c on #afd7ff",
+    "token-1": "#1c1c1c on #d7ffaf",
+    "token-2": "#1c1c1c on #ffd7af",
+    "token-3": "#1c1c1c on #d7d7ff",
+    "token-4": "#1c1c1c on #ffffaf",
+}
+PLAIN_WIDTH = 100
+
+
+class Output:
+    """Standard output and standard error, in the mode that was settled."""
+
+    def __init__(self) -> None:
+        self.mode: Mode = "plain"
+        self.interactive = False
+        """Whether standard error is a terminal that can be drawn on."""
+        self.color = False
+        self.width = PLAIN_WIDTH
+        self._consoles: dict[bool, Console] = {}
+
+    def configure(self, *, as_json: bool = False) -> None:
+        """Settle the mode from where the output goes; NO_COLOR and TERM=dumb are heeded."""
+        able = os.environ.get("TERM", "") not in ("", "dumb")
+        self.mode = "json" if as_json else "terminal" if able and _is_terminal(sys.stdout) else "plain"
+        self.interactive = able and _is_terminal(sys.stderr)
+        self.color = self.mode == "terminal" and not os.environ.get("NO_COLOR")
+        self.width = PLAIN_WIDTH
+        if self.mode == "terminal":
+            self.width = max(shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns, 40)
+        self._consoles = {}
+
+    def line(self, *pieces: Piece) -> None:
+        """A line of the result. In json mode there are none."""
+        if self.mode == "json":
+            return
+        if self.mode == "plain":
+            _write(sys.stdout, plain(pieces))
+        else:
+            self._console(error=False).print(styled(pieces), soft_wrap=True)
+
+    def lines(self, lines: Sequence[Line]) -> None:
+        """Several lines of the result."""
+        for line in lines:
+            self.line(*line)
+
+    def note(self, *pieces: Piece) -> None:
+        """A line about what happens, on standard error."""
+        if self.interactive:
+            self._console(error=True).print(styled(pieces), soft_wrap=True)
+        elif self.mode != "json":
+            _write(sys.stderr, plain(pieces))
+
+    def result(self, values: dict[str, Any]) -> None:
+        """The result as JSON: the last line of standard output in json mode, otherwise nothing."""
+        if self.mode == "json":
+            _write(sys.stdout, json.dumps(values))
+
+    def error(self, kind: str, message: str, hint: str = "", **more: Any) -> None:
+        """What went wrong and what to do, on standard error; in json mode on standard output too."""
+        for word, text in (("error", message), ("hint", hint)):
+            if text and self.interactive:
+                style = "error" if word == "error" else "title"
+                self._console(error=True).print(styled([(f"{word}:", style), f" {text}"]), soft_wrap=True)
+            elif text:
+                _write(sys.stderr, f"{word}: {visible(text)}")
+        self.result({"error": {"kind": kind, "message": message, "hint": hint, **more}})
+
+    @contextmanager
+    def live(self, render: Callable[[int], list[Line]]) -> Iterator[None]:
+        """Draw lines on standard error over and over while the block runs; nothing is left of them.
+
+        Args:
+            render: the lines for a terminal of so many columns; called from another thread.
+        """
+        from rich.live import Live
+        from rich.text import Text
+
+        console = self._console(error=True)
+
+        def draw() -> Text:
+            return Text("\n").join(styled(line) for line in render(console.width))
+
+        with Live(get_renderable=draw, console=console, refresh_per_second=8, transient=True):
+            yield
+
+    def _console(self, *, error: bool) -> Console:
+        if error not in self._consoles:
+            from rich.console import Console
+
+            self._consoles[error] = Console(
+                stderr=error, highlight=False, markup=False, emoji=False, no_color=bool(os.environ.get("NO_COLOR"))
+            )
+        return self._consoles[error]
+
+
+def plain(pieces: Line) -> str:
+    """A line without styles.
+
+    >>> plain(["a ", ("b", "title")])
+    'a b'
+    """
+    return "".join(visible(piece if isinstance(piece, str) else piece[0]) for piece in pieces).rstrip()
+
+
+def styled(pieces: Line) -> Text:
+    """A line for rich."""
+    from rich.text import Text
+
+    text = Text()
+    for piece in pieces:
+        content, style = (piece, "") if isinstance(piece, str) else piece
+        text.append(visible(content), STYLES.get(style, ""))
+    return text
+
+
+def table(rows: Sequence[Line], aligned: str, indent: int = 2, gap: int = 2) -> list[Line]:
+    """Rows of cells as lines with straight columns.
+
+    Args:
+        aligned: `l` or `r` for each column.
+
+    >>> [plain(line) for line in table([["a", "1"], ["long", "1,000"]], "lr")]
+    ['  a         1', '  long  1,000']
+    """
+    texts = [[visible(cell if isinstance(cell, str) else cell[0]) for cell in row] for row in rows]
+    widths = [max((cells(row[place]) for row in texts if place < len(row)), default=0) for place in range(len(aligned))]
+    lines: list[Line] = []
+    for row, row_texts in zip(rows, texts, strict=True):
+        line: list[Piece] = [" " * indent]
+        for place, (cell, text) in enumerate(zip(row, row_texts, strict=True)):
+            padded = pad(text, widths[place], right=aligned[place] == "r")
+            line += [padded if isinstance(cell, str) else (padded, cell[1]), " " * gap]
+        lines.append(line[:-1])
+    return lines
+
+
+def _write(stream: Any, text: str) -> None:
+    """One line; a stream that cannot say it in its encoding says it with escapes."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+    stream.flush()
+
+
+def _is_terminal(stream: Any) -> bool:
+    try:
+        return bool(stream.isatty())
+    except (AttributeError, ValueError):
+        return False
+
+
+output = Output()
+"""The command's own; `main` configures it."""

@@ -1,0 +1,245 @@
+"""How a running build is shown: bars on a terminal, a line now and then anywhere else.
+
+`Tally` adds up events and knows nothing of terminals; the rest draws it. How much a source holds is an
+estimate from file sizes, and of a compressed file a guess: where more comes out than was expected, what
+is expected grows with it. Rates are those of the last ten seconds, so that they tell how it goes now.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+import packline
+from packline.cli.output import Line, output, table
+from packline.cli.text import bar, cells, cut, duration, percent, plural, scaled, size
+from packline.runtime.events import EnginesTried, Event, Finished, Note, Planned, Progress, UnitDone
+from packline.store.ledger import Ledger
+from packline.store.manifest import RECEIPTS, Receipt
+
+WINDOW_SECONDS = 10.0
+PLAIN_EVERY_SECONDS = 5.0
+MOST_BARS = 8
+ALMOST = 0.98
+"""A bar does not fill up before its source has been read to the end."""
+
+
+@dataclass(slots=True)
+class SourceTally:
+    """What is known of one source."""
+
+    expected_bytes: int
+    documents: int = 0
+    text_bytes: int = 0
+    tokens: int = 0
+
+    @property
+    def fraction(self) -> float:
+        """How much of it is done."""
+        return min(self.text_bytes / max(self.expected_bytes, 1), ALMOST)
+
+    @property
+    def remaining_bytes(self) -> float:
+        """How much is left, if what is done is the fraction that it seems to be."""
+        total = max(self.expected_bytes, self.text_bytes / ALMOST)
+        return total - self.text_bytes
+
+
+class Tally:
+    """The sum of a build's events.
+
+    Args:
+        out: the store's folder, asked for what earlier runs of the build committed.
+        clock: seconds, for rates.
+    """
+
+    def __init__(self, out: str | Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self.planned: Planned | None = None
+        self.engines: EnginesTried | None = None
+        self.finished: Finished | None = None
+        self.sources: dict[str, SourceTally] = {}
+        self.units_done = 0
+        self.rates: dict[str, dict[str, float]] = {}
+        """By script and engine: MB/s of the unit that was committed last."""
+        self.notes: list[str] = []
+        self.started = clock()
+        self._out, self._clock = Path(out), clock
+        self._window: deque[tuple[float, int, int]] = deque()
+
+    def hear(self, event: Event) -> None:
+        """Take in one event."""
+        if isinstance(event, Progress):
+            source = self.sources.setdefault(event.source, SourceTally(0))
+            source.documents += event.documents
+            source.text_bytes += event.text_bytes
+            source.tokens += event.tokens
+            self._window.append((self._clock(), event.text_bytes, event.tokens))
+        elif isinstance(event, UnitDone):
+            self.units_done += 1
+            self.rates |= event.rates
+        elif isinstance(event, Planned):
+            self.planned = event
+            self.units_done = event.units_done
+            self.sources = {name: SourceTally(expected) for name, expected in event.sources.items()}
+            if event.units_done:
+                self._add_committed(list(event.sources))
+            self._window.append((self._clock(), 0, 0))
+        elif isinstance(event, EnginesTried):
+            self.engines = event
+        elif isinstance(event, Note):
+            self.notes.append(event.text)
+        elif isinstance(event, Finished):
+            self.finished = event
+
+    def _add_committed(self, names: list[str]) -> None:
+        """What earlier runs did counts as done."""
+        for path in (self._out / RECEIPTS).glob("[0-9]*.json"):
+            receipt = msgspec.json.decode(path.read_bytes(), type=Receipt)
+            source, ledger = self.sources[names[receipt.source]], receipt.ledger
+            source.documents += ledger.documents
+            source.text_bytes += ledger.text_bytes
+            source.tokens += ledger.tokens
+
+    @property
+    def total(self) -> SourceTally:
+        """All sources together."""
+        sources = list(self.sources.values())
+        expected = sum(round(source.text_bytes + source.remaining_bytes) for source in sources)
+        return SourceTally(
+            expected,
+            sum(source.documents for source in sources),
+            sum(source.text_bytes for source in sources),
+            sum(source.tokens for source in sources),
+        )
+
+    def speed(self) -> tuple[float, float]:
+        """Bytes of text and tokens a second, lately."""
+        now = self._clock()
+        while len(self._window) > 2 and self._window[0][0] < now - WINDOW_SECONDS:
+            self._window.popleft()
+        if not self._window:
+            return 0.0, 0.0
+        seconds = max(now - self._window[0][0], 0.1)
+        _, text_bytes, tokens = zip(*self._window, strict=True)
+        return sum(text_bytes) / seconds, sum(tokens) / seconds
+
+    def remaining_seconds(self) -> float | None:
+        """How long it may still take; None before there is something to tell by."""
+        rate = self.speed()[0]
+        left = sum(source.remaining_bytes for source in self.sources.values())
+        return left / rate if rate else None
+
+    def units(self) -> str:
+        """`3 of 64 units`; streams grow units as they are read, so the plan's number is the least."""
+        planned = self.planned.units if self.planned else 0
+        return f"{self.units_done:,} of {max(planned, self.units_done):,} units"
+
+
+@contextmanager
+def watch(tally: Tally) -> Iterator[Callable[[Event], None]]:
+    """Show a build while it runs. Gives what has to hear its events."""
+    if output.interactive:
+        with output.live(lambda width: draw(tally, width)):
+            yield lambda event: _hear(tally, event)
+        return
+    last = time.monotonic()
+
+    def hear(event: Event) -> None:
+        nonlocal last
+        _hear(tally, event)
+        if isinstance(event, Progress) and time.monotonic() - last >= PLAIN_EVERY_SECONDS:
+            last = time.monotonic()
+            output.note(plain_line(tally))
+
+    yield hear
+
+
+def _hear(tally: Tally, event: Event) -> None:
+    tally.hear(event)
+    if isinstance(event, Planned):
+        for line in plan_lines(event):
+            output.note(*line)
+    elif isinstance(event, EnginesTried):
+        for line in engine_lines(event):
+            output.note(*line)
+    elif isinstance(event, Note):
+        output.note(("note: ", "warning"), event.text)
+
+
+def plan_lines(planned: Planned) -> list[Line]:
+    """What is about to be done."""
+    expected = sum(planned.sources.values())
+    work = f"{plural(planned.files, 'file')}, about {size(expected)} of text, {plural(planned.units, 'unit')}"
+    if planned.units_done:
+        work += f", {planned.units_done:,} of them done by an earlier run"
+    name = Path(planned.tokenizer)
+    tokenizer = f"{name.parent.name}/{name.name}" if name.name == "tokenizer.json" else name.name
+    tokens = (
+        f"{tokenizer}, {planned.vocab_size:,} tokens as {planned.dtype}, "
+        f"documents end with {planned.eod} ({planned.eod_id})"
+    )
+    who = plural(planned.workers, "process").replace("processs", "processes")
+    workers = who if planned.workers else "this process alone"
+    rows: list[Line] = [
+        [("inputs", "quiet"), work],
+        [("tokenizer", "quiet"), tokens],
+        [("workers", "quiet"), workers],
+    ]
+    return [[("packline ", "title"), packline.__version__], *table(rows, "ll")]
+
+
+def engine_lines(tried: EnginesTried) -> list[Line]:
+    """Which engines will be used, and why."""
+    return table([[("engines", "quiet"), f"{' and '.join(tried.used)}: {tried.reason}"]], "ll", indent=2, gap=4)
+
+
+def plain_line(tally: Tally) -> str:
+    """How far it is, on one line."""
+    total, (rate, tokens) = tally.total, tally.speed()
+    parts = [
+        percent(total.fraction),
+        f"{total.documents:,} documents",
+        f"{size(rate)}/s",
+        f"{scaled(tokens)} tokens/s",
+        tally.units(),
+    ]
+    left = tally.remaining_seconds()
+    if left is not None:
+        parts.append(f"{duration(left)} left")
+    return "  ".join(parts)
+
+
+def draw(tally: Tally, width: int) -> list[Line]:
+    """Bars by source and a line for all of them."""
+    if tally.planned is None:
+        return [[("  looking at the inputs, loading the tokenizer ...", "quiet")]]
+    if tally.engines is None:
+        return [[("  trying the engines on some of the documents ...", "quiet")]]
+    rate, tokens = tally.speed()
+    left = tally.remaining_seconds()
+    lines: list[Line] = [[""]]
+    shown = sorted(tally.sources.items(), key=lambda item: -item[1].expected_bytes)
+    name_width = min(max(cells(name) for name, _ in shown), max(width - 60, 8))
+    for name, source in shown[:MOST_BARS]:
+        lines.append(_bar_line(cut(name, name_width), name_width, source, width))
+    if len(shown) > MOST_BARS:
+        lines.append([(f"  and {len(shown) - MOST_BARS} more sources", "quiet")])
+    if len(shown) > 1:
+        lines.append(_bar_line("all", name_width, tally.total, width))
+    parts = [f"{size(rate)}/s", f"{scaled(tokens)} tokens/s", tally.units()]
+    parts.append(f"{duration(left)} left" if left is not None else "...")
+    lines.append([f"  {'':{name_width}}  " + "  ·  ".join(parts)])
+    return lines
+
+
+def _bar_line(name: str, name_width: int, source: SourceTally, width: int) -> Line:
+    counts = f"{source.documents:>12,} documents {scaled(source.tokens):>6} tokens"
+    done, rest = bar(source.fraction, max(min(width - name_width - 12 - len(counts), 40), 4))
+    space = " " * (name_width - cells(name))
+    return [f"  {name}{space}  ", (done, "good"), (rest, "quiet"), f" {source.fraction:4.0%} {counts}"]

@@ -1,0 +1,218 @@
+"""How far a build is: what its folder says, whether or not a build is running.
+
+    manifest.json there            finished
+    else .packline/lock is held    running
+    else .packline there           interrupted: the same command goes on from here
+
+Only receipts count, because what has none does not exist; a running build is a few units further than
+that. Nothing is written, and nothing waits: the lock is tried for a moment, together with any other
+reader. Cost: one small file a unit. It does not check the store (`verify`) or predict a time (`estimate`).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from packline.errors import CorruptStore, PacklineError
+from packline.recipe import Recipe
+from packline.runtime.folder import BuildIdentity
+from packline.runtime.units import Stream, plan_units
+from packline.store.ledger import Ledger, source_names, total
+from packline.store.manifest import MANIFEST, RECEIPTS, WORK, Receipt, StreamReceipt, read_manifest
+
+State = Literal["finished", "running", "interrupted"]
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a build and what it has committed."""
+
+    path: str
+    state: State
+    units_done: int
+    units_total: int | None
+    """None where it cannot be told: the inputs are not to be reached."""
+    total_is_exact: bool
+    """False while a compressed file has not been read to its end, and where a limit may end the build early."""
+    documents: int
+    tokens: int
+    ledger: Ledger
+    """Of all committed units."""
+    sources: dict[str, Ledger]
+    bytes_on_disk: int
+    """Of all files in the folder, unfinished ones included."""
+    recipe: Recipe | None
+    """None where the build was stopped before it had recorded what it is."""
+    tokenizer_fingerprint: str
+    eod: str
+    eod_id: int | None
+
+    @property
+    def done_fraction(self) -> float | None:
+        """Share of the units that is done."""
+        return self.units_done / self.units_total if self.units_total else None
+
+
+def status(path: str | Path) -> Status:
+    """Look at the folder of a build or of a store.
+
+    Raises:
+        StoreNotFound: no such folder, or one that is neither.
+        CorruptStore: its manifest or the record of its build is damaged.
+
+    >>> status("nowhere")
+    Traceback (most recent call last):
+    packline.errors.StoreNotFound: nowhere does not exist
+    """
+    folder = Path(path)
+    if (folder / MANIFEST).exists() or not (folder / WORK).is_dir():
+        return _finished(folder)  # or an error that says what is there
+    state: State = "running" if _is_locked(folder / WORK / "lock") else "interrupted"
+    identity = _identity(folder)
+    if identity is None:
+        if (folder / MANIFEST).exists():  # it was finished just now
+            return _finished(folder)
+        return Status(
+            path=str(folder),
+            state=state,
+            units_done=0,
+            units_total=None,
+            total_is_exact=False,
+            documents=0,
+            tokens=0,
+            ledger=Ledger(),
+            sources={},
+            bytes_on_disk=_bytes_below(folder),
+            recipe=None,
+            tokenizer_fingerprint="",
+            eod="",
+            eod_id=None,
+        )
+    receipts, streams = _receipts(folder)
+    names = source_names(identity.recipe)
+    ledger = total(receipt.ledger for receipt in receipts)
+    units_total, exact = _units_in_all(identity, receipts, streams)
+    return Status(
+        path=str(folder),
+        state=state,
+        units_done=len(receipts),
+        units_total=units_total,
+        total_is_exact=exact,
+        documents=ledger.documents,
+        tokens=ledger.tokens,
+        ledger=ledger,
+        sources={
+            name: total(receipt.ledger for receipt in receipts if receipt.source == number)
+            for number, name in enumerate(names)
+        },
+        bytes_on_disk=_bytes_below(folder),
+        recipe=identity.recipe,
+        tokenizer_fingerprint=identity.tokenizer,
+        eod=str(identity.boundary.get("eod", "")),
+        eod_id=identity.boundary.get("eod_id"),
+    )
+
+
+def _finished(folder: Path) -> Status:
+    manifest = read_manifest(folder)
+    units = sum(not Path(entry.name).name.startswith("stream-") for entry in manifest.receipts)
+    return Status(
+        path=str(folder),
+        state="finished",
+        units_done=units,
+        units_total=units,
+        total_is_exact=True,
+        documents=manifest.documents,
+        tokens=manifest.tokens,
+        ledger=manifest.ledger,
+        sources=manifest.sources,
+        bytes_on_disk=_bytes_below(folder),
+        recipe=manifest.recipe,
+        tokenizer_fingerprint=manifest.tokenizer.fingerprint,
+        eod=manifest.tokenizer.eod,
+        eod_id=manifest.tokenizer.eod_id,
+    )
+
+
+def _is_locked(lock: Path) -> bool:
+    """Whether a build holds the lock. Shared and for a moment, so that two readers do not see each other."""
+    try:
+        descriptor = os.open(lock, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except OSError as error:
+        return error.errno in (errno.EAGAIN, errno.EACCES)
+    finally:
+        os.close(descriptor)
+
+
+def _identity(folder: Path) -> BuildIdentity | None:
+    record = folder / WORK / "build.json"
+    try:
+        return msgspec.json.decode(record.read_bytes(), type=BuildIdentity)
+    except FileNotFoundError:
+        return None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise CorruptStore(
+            f"{record} is damaged: {error}", hint=f"remove {folder} and build again"
+        ) from error
+
+
+def _receipts(folder: Path) -> tuple[list[Receipt], dict[str, StreamReceipt]]:
+    """Receipts of units, in order, and of streams by name; a running build may take some back meanwhile."""
+    receipts: list[Receipt] = []
+    streams: dict[str, StreamReceipt] = {}
+    for path in sorted((folder / RECEIPTS).glob("*.json")):
+        try:
+            data = path.read_bytes()
+            if path.stem.startswith("stream-"):
+                streams[path.stem.removeprefix("stream-")] = msgspec.json.decode(data, type=StreamReceipt)
+            elif not path.name.startswith("."):
+                receipts.append(msgspec.json.decode(data, type=Receipt))
+        except FileNotFoundError:
+            continue
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise CorruptStore(f"{path} is damaged: {error}", hint=f"remove {folder} and build again") from error
+    return receipts, streams
+
+
+def _units_in_all(
+    identity: BuildIdentity, receipts: list[Receipt], streams: dict[str, StreamReceipt]
+) -> tuple[int | None, bool]:
+    """How many units there will be, and whether that is certain: streams tell only when they end."""
+    recipe = identity.recipe
+    try:
+        work = plan_units(recipe, identity.files)
+    except (PacklineError, OSError):
+        return None, False
+    count, exact = 0, recipe.limit_documents is None and recipe.limit_tokens is None
+    for unit in work:
+        if not isinstance(unit, Stream):
+            count += 1
+        elif unit.name in streams:
+            count += streams[unit.name].units
+        else:
+            done = sum(receipt.unit.startswith(f"{unit.name}-") for receipt in receipts)
+            count += max(-(-unit.text_bytes // max(unit.slice_bytes, 1)), done, 1)
+            exact = False
+    return count, exact
+
+
+def _bytes_below(folder: Path) -> int:
+    """Sizes of all files; one that vanishes meanwhile has none."""
+    size = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                size += os.lstat(os.path.join(parent, name)).st_size
+            except OSError:
+                continue
+    return size

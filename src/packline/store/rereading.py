@@ -1,0 +1,267 @@
+"""Hold a store against its inputs and the reference tokenizer, document by document.
+
+    a spread of each shard's documents ──> provenance ──> the input's text ──> reference ──> equal ids?
+                                                              └── equal to the ids, decoded?
+
+The documents are spread evenly over each shard, the same every time, and about `TEXT_BYTES` in all, because
+the reference makes 1 to 2 MB/s. Of a long document the beginning is encoded; only if its ids differ is
+all of it. Plain files are read where the documents stand, a compressed file from its start, once.
+
+Inputs that are gone or have changed are no fault of the store: that is noted, and where the tokenizer
+loses nothing, ids are then decoded and encoded again instead. It is a sample, not a proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from packline.encoders.parity import UNSURE_TOKENS, Reference, beginning_of
+from packline.encoders.special import without_special_tokens
+from packline.encoders.tokenizer import Tokenizer
+from packline.errors import PacklineError
+from packline.filesystem import open_input
+from packline.fingerprint import Hasher, split_of
+from packline.recipe import Source
+from packline.sources.files import InputFile, find_files
+from packline.sources.reader import Span, read_span
+from packline.sources.text import BOM
+from packline.store.manifest import Manifest
+from packline.store.reader import Provenance, Shard
+from packline.store.report import DeepReport, Findings
+
+TEXT_BYTES = 2 << 20
+"""Of text to encode again, of all shards together."""
+LEAST_A_SHARD = 4 << 10
+LONGEST_TEXT = 256 << 10
+"""Of one document: a longer one is encoded up to here."""
+MOST_A_SHARD = 64
+
+
+@dataclass(slots=True)
+class _Picked:
+    """One document to look at."""
+
+    shard: str
+    index: int
+    ids: np.ndarray
+    """Without boundary tokens."""
+    provenance: Provenance
+
+    @property
+    def place(self) -> str:
+        """What messages call it."""
+        return f"document {self.index:,} ({self.provenance.file} at {self.provenance.position:,})"
+
+
+def reread(
+    folder: Path, manifest: Manifest, tokenizer: Tokenizer, readable: set[str], findings: Findings
+) -> DeepReport:
+    """Compare a sample of documents with the reference.
+
+    Args:
+        tokenizer: the one that is kept with the store.
+        readable: names of the shards that are whole.
+    """
+    parse = manifest.recipe.special_tokens == "parse"
+    reference = Reference(tokenizer.json if parse else without_special_tokens(tokenizer))
+    findings.compare("tokenizer/tokenizer.json", "round trip", manifest.tokenizer.round_trip, reference.round_trip)
+    reading = _Rereading(manifest, reference, findings)
+    dtype = np.dtype(manifest.dtype).newbyteorder("<")
+    shards = [entry for entry in manifest.shards if entry.name in readable]
+    budget = min(max(TEXT_BYTES // max(len(shards), 1), LEAST_A_SHARD), LONGEST_TEXT * 4)
+    for entry in shards:
+        shard = Shard(folder, entry, dtype)
+        reading.pick(shard, budget, 0 if manifest.tokenizer.bos_id is None else 1)
+    reading.compare(min(budget, LONGEST_TEXT))
+    return DeepReport(
+        reading.documents, reading.text_bytes, reading.decoded, len(reading.shards), reading.notes
+    )
+
+
+class _Rereading:
+    """The state of one deep verification."""
+
+    def __init__(self, manifest: Manifest, reference: Reference, findings: Findings) -> None:
+        self.documents = self.text_bytes = self.decoded = 0
+        self.shards: set[str] = set()
+        self.notes: list[str] = []
+        self._manifest, self._reference, self._findings = manifest, reference, findings
+        self._picked: dict[tuple[str, str], list[_Picked]] = {}
+
+    def pick(self, shard: Shard, budget: int, bos: int) -> None:
+        """Choose documents of a shard, spread evenly, up to about `budget` bytes of text."""
+        count = min(len(shard), MOST_A_SHARD)
+        spread = np.linspace(0, len(shard) - 1, count).astype(np.int64)
+        # The two ends first, then halfway between, and so on: however early the budget ends, it is a spread.
+        taken = 0
+        for rank in _far_apart(count):
+            if taken >= budget:
+                break
+            index = int(spread[rank])
+            provenance = shard.provenance(index)
+            ids = shard.document(index)[bos:-1]
+            key = (provenance.source, provenance.file)
+            self._picked.setdefault(key, []).append(_Picked(shard.entry.name, index, ids, provenance))
+            taken += min(provenance.text_bytes, LONGEST_TEXT, budget)
+
+    def compare(self, longest: int) -> None:
+        """Find each picked document's text and compare."""
+        files = self._inputs()
+        for (source, name), picked in sorted(self._picked.items()):
+            file = files.get((source, name))
+            if file is None:
+                for one in picked:
+                    self._compare_with_itself(one)
+                continue
+            before = len(self._findings.problems) + self._findings.not_listed
+            waiting = {one.provenance.position: one for one in picked}
+            try:
+                for position, text, id in _read(file, self._manifest, sorted(waiting)):
+                    one = waiting.pop(position)
+                    self._compare_with_text(one, text, id, longest)
+            except (PacklineError, OSError, EOFError) as error:
+                self.notes.append(f"input {file.path} cannot be read again: {error}")
+                continue
+            for one in waiting.values():
+                self._findings.add(f"{one.shard}.docs.parquet", one.place, "a document there", "none")
+            if len(self._findings.problems) + self._findings.not_listed > before:
+                self.notes.append(
+                    f"{file.path} differs from the store in the above: its size is as it was, "
+                    "its content may not be"
+                )
+
+    def _inputs(self) -> dict[tuple[str, str], InputFile]:
+        """Inputs that are where they were, by source and name; notes on the others."""
+        from packline.store.ledger import source_names
+
+        names = source_names(self._manifest.recipe)
+        try:
+            found = find_files(self._manifest.recipe)
+        except PacklineError as error:
+            self.notes.append(f"inputs were not compared: {error}")
+            return {}
+        files = {(names[file.source], file.name): file for file in found}
+        same: dict[tuple[str, str], InputFile] = {}
+        known = set()
+        for entry in self._manifest.inputs:
+            key = (names[entry.source], entry.name)
+            known.add(key)
+            file = files.get(key)
+            if file is None:
+                self.notes.append(f"input {entry.name} of source {key[0]} is gone: not compared")
+            elif file.size != entry.bytes:
+                self.notes.append(
+                    f"input {file.path} has changed: expected {entry.bytes:,} bytes, found {file.size:,}: not compared"
+                )
+            elif (file.format, file.compression, file.text) != (entry.format, entry.compression, entry.text):
+                self.notes.append(f"input {file.path} has changed its format or fields: not compared")
+            else:
+                same[key] = file
+        if new := [file.path for key, file in files.items() if key not in known]:
+            self.notes.append(f"{len(new)} inputs are new since the build, the first {new[0]}")
+        return same
+
+    def _compare_with_text(self, one: _Picked, text: str, id: str | None, longest: int) -> None:
+        """Hold everything that is stored of a document against its text."""
+        findings, recipe, where = self._findings, self._manifest.recipe, one.provenance
+        encoded = text.encode("utf-8")
+        provenance = f"{one.shard}.docs.parquet"
+        findings.compare(provenance, f"text_bytes of {one.place}", len(encoded), where.text_bytes)
+        findings.compare(provenance, f"id of {one.place}", id, where.id)
+        split = split_of(encoded, recipe.seed, recipe.val_fraction) if recipe.val_fraction else "train"
+        findings.compare(provenance, f"split of {one.place}", split, where.split)
+        part = beginning_of(text, longest)
+        found, expected = one.ids.tolist(), self._reference.encode(part)
+        if part != text:
+            sure = max(len(expected) - UNSURE_TOKENS, 0)
+            # The cut may have changed more than its neighbourhood, so only the whole text is a verdict.
+            expected = found if found[:sure] == expected[:sure] else self._reference.encode(text)
+        self._count(one, len(part.encode("utf-8")))
+        self._compare_ids(one, expected)
+        if part == text:
+            self.decoded += self._reference.round_trip != "lossy"
+            if not self._reference.gives_back(text, found):
+                findings.add(f"{one.shard}.bin", f"{one.place} does not decode to its text", repr(text[:60]))
+
+    def _compare_with_itself(self, one: _Picked) -> None:
+        """Without the text: ids that lose nothing decode to text of the right size that gives the same ids."""
+        if self._reference.round_trip != "exact" or one.provenance.text_bytes > LONGEST_TEXT:
+            return
+        text = self._reference.decode(one.ids.tolist())
+        size = len(text.encode("utf-8"))
+        self._count(one, size)
+        self.decoded += 1
+        what = f"{one.place} decodes to another number of bytes"
+        if self._findings.compare(f"{one.shard}.bin", what, one.provenance.text_bytes, size):
+            self._compare_ids(one, self._reference.encode(text))
+
+    def _compare_ids(self, one: _Picked, expected: list[int]) -> None:
+        found = one.ids.tolist()
+        if found != expected:
+            pairs = zip(found, expected, strict=False)
+            shorter = min(len(found), len(expected))
+            at = next((i for i, (mine, theirs) in enumerate(pairs) if mine != theirs), shorter)
+            what = f"{one.place} differs from the reference tokenizer at its token {at:,}"
+            self._findings.add(f"{one.shard}.bin", what, expected[at : at + 5], found[at : at + 5])
+
+    def _count(self, one: _Picked, size: int) -> None:
+        self.documents += 1
+        self.text_bytes += size
+        self.shards.add(one.shard)
+
+
+def _far_apart(count: int) -> list[int]:
+    """Places 0 to count - 1 so that each next one is far from those before it.
+
+    >>> _far_apart(9)
+    [0, 8, 4, 2, 6, 1, 3, 5, 7]
+    """
+    if count < 3:
+        return list(range(count))
+    places = [0, count - 1]
+    step = count - 1
+    while step > 1:
+        step = (step + 1) // 2
+        places += [place for place in range(step, count - 1, step)]
+    return list(dict.fromkeys([*places, *range(count)]))
+
+
+def _read(file: InputFile, manifest: Manifest, positions: list[int]) -> Iterator[tuple[int, str, str | None]]:
+    """Texts and ids of the documents at these positions of a file, which are in order."""
+    source, limit = manifest.recipe.sources[file.source], manifest.recipe.max_document_bytes
+    for span, wanted in _spans(file, source, positions):
+        missing = set(wanted)
+        for batch in read_span(file, source, span, limit, Hasher()):
+            for index in np.flatnonzero(np.isin(batch.positions, list(missing))).tolist():
+                position = int(batch.positions[index])
+                missing.discard(position)
+                yield position, batch.texts[index], batch.ids[index] if batch.ids is not None else None
+            if not missing:
+                break
+
+
+def _spans(file: InputFile, source: Source, positions: list[int]) -> Iterator[tuple[Span, list[int]]]:
+    """The least that has to be read to get at these positions."""
+    if file.format == "parquet":
+        from packline.sources.parquet import open_parquet
+
+        with open_input(file.path) as raw:
+            metadata = open_parquet(raw, file.path).metadata
+            rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        ends = np.cumsum(rows)
+        groups = np.searchsorted(ends, positions, side="right")
+        for group in np.unique(groups).tolist():
+            inside = [position for position, one in zip(positions, groups, strict=True) if one == group]
+            if group < len(rows):
+                yield Span(file.index, group, group + 1), inside
+    elif file.compression or (file.format == "text" and source.documents != "line"):
+        yield Span(file.index, 0, file.size), positions
+    else:
+        for position in positions:
+            # A record begins behind a newline, but for the first, which may stand behind a byte order mark.
+            start = 0 if position <= len(BOM) else position
+            yield Span(file.index, start, position + 1), [position]

@@ -1,0 +1,96 @@
+"""What the tests of sources share: read files as a build would, and judge what came out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from packline.fingerprint import Hasher
+from packline.recipe import Recipe, Source
+from packline.sources.batch import Batch, Reject
+from packline.sources.files import InputFile, find_files
+from packline.sources.reader import Span, read_slice, read_span
+from packline.sources.slices import StreamEnd, cut_slices
+
+MOST = 1 << 30
+
+
+@dataclasses.dataclass
+class Read:
+    """Everything that came out of a file."""
+
+    texts: list[str]
+    positions: list[int]
+    ids: list[str | None]
+    rejects: list[Reject]
+
+
+def source_of(*paths: Path | str, **fields: Any) -> Source:
+    return Source(inputs=tuple(map(str, paths)), **fields)
+
+
+def files_of(source: Source) -> list[InputFile]:
+    return find_files(Recipe(sources=(source,), tokenizer="none"))
+
+
+def collect(batches: Iterable[Batch]) -> Read:
+    """All of many batches; a reject that came in pieces is one."""
+    read = Read([], [], [], [])
+    for batch in batches:
+        assert len(batch.texts) == len(batch.positions)
+        read.texts += batch.texts
+        read.positions += batch.positions.tolist()
+        read.ids += batch.ids if batch.ids is not None else [None] * len(batch)
+        for reject in batch.rejects:
+            if reject.continued:
+                last = read.rejects[-1]
+                assert last.position + len(last.raw) == reject.position
+                last.raw += reject.raw
+            else:
+                read.rejects.append(dataclasses.replace(reject))
+    assert len(read.ids) == len(read.texts)
+    return read
+
+
+def read_file(source: Source, cuts: Iterable[int] = (), most: int = MOST) -> Read:
+    """The one file of a source, in ranges that meet at the cuts."""
+    (file,) = files_of(source)
+    if file.format == "parquet":
+        import pyarrow.parquet as pq
+
+        end = pq.ParquetFile(file.path).metadata.num_row_groups
+    else:
+        end = file.size
+    bounds = [0, *sorted(cut for cut in cuts if 0 < cut < end), end]
+    spans = [Span(0, start, stop) for start, stop in zip(bounds, bounds[1:], strict=False)]
+    return collect(batch for span in spans for batch in read_span(file, source, span, most, Hasher()))
+
+
+def read_sliced(source: Source, folder: Path, slice_bytes: int, most: int = MOST) -> tuple[Read, int]:
+    """The one file of a source by way of slices, and how many these were."""
+    (file,) = files_of(source)
+
+    def batches() -> Iterator[Batch]:
+        for piece in cut_slices(file, source, folder, slice_bytes=slice_bytes, max_document_bytes=most):
+            if isinstance(piece, StreamEnd):
+                ends.append(piece)
+                continue
+            yield from read_slice(file, source, piece, most)
+            Path(piece.path).unlink()
+
+    ends: list[StreamEnd] = []
+    folder.mkdir(exist_ok=True)
+    read = collect(batches())
+    assert not any(folder.iterdir())
+    return read, ends[0].slices
+
+
+def set_block_bytes(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """Read in blocks of this size, so that a small file has many."""
+    from packline.sources import delimited
+
+    monkeypatch.setitem(delimited.read_blocks.__kwdefaults__, "block_bytes", size)
