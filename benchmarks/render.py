@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.errors import BenchmarkError
 from benchmarks.figures import job, steady, whole
-from benchmarks.results import Figure, Results, Run, Spread, best_of, runs_of, spread_of
+from benchmarks.results import BUSY_CORES, Figure, Results, Run, Spread, best_of, runs_of, spread_of
 
 START = "<!-- benchmarks:start -->"
 END = "<!-- benchmarks:end -->"
@@ -70,12 +70,19 @@ def headline(results: Results) -> str:
     machine = results.machine
     versions = ", ".join(f"{name} {version}" for name, version in results.versions.items())
     count = max((run.round for run in results.runs), default=0)
+    load = float(machine["busy_cores_at_start"])
+    busy = (
+        f" Other work ran at the same time ({load} cores busy at the start): rates are too low."
+        if load > BUSY_CORES
+        else ""
+    )
     rounds = f"{count} round{'s' * (count != 1)}"
     return (
         f"Measured on {results.date}: {machine['cores']} cores of {machine['processor']}, "
         f"{machine['memory_gib']} GiB, {machine['system']}, Python {machine['python']}; {versions}. "
         f"Contenders in turn, a fresh process each, {rounds}: medians, with least and greatest. "
         "MB are 10^6 bytes of text."
+        f"{busy}"
     )
 
 

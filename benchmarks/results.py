@@ -12,6 +12,7 @@ import importlib.metadata
 import os
 import platform
 import statistics
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -21,6 +22,9 @@ import packline
 from benchmarks.catalogue import Kind
 from benchmarks.corpus import Facts
 from benchmarks.errors import BenchmarkError
+
+BUSY_CORES = 0.3
+"""More than this at the start means that others use the cores too."""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,7 +178,7 @@ def compare(
 
 
 def machine_facts() -> dict[str, str | int | float]:
-    """Cores that may be used, processor, memory, system; no name of the machine."""
+    """Cores that may be used, processor, memory, system, and how busy it was; no name of the machine."""
     model = platform.machine()
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
@@ -187,7 +191,22 @@ def machine_facts() -> dict[str, str | int | float]:
         "memory_gib": round(memory / 2**30, 1),
         "system": f"{platform.system()} {platform.release().split('-')[0]}",
         "python": platform.python_version(),
+        "busy_cores_at_start": busy_cores(),
     }
+
+
+def busy_cores(seconds: float = 2.0) -> float:
+    """How many cores' worth of work the machine does while this process waits."""
+
+    def ticks() -> tuple[int, int]:
+        fields = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+        return sum(fields), fields[3] + fields[4]
+
+    total, idle = ticks()
+    time.sleep(seconds)
+    later_total, later_idle = ticks()
+    share = 1 - (later_idle - idle) / max(1, later_total - total)
+    return round(share * (os.cpu_count() or 1), 1)
 
 
 def versions_of(*names: str) -> dict[str, str]:

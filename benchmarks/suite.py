@@ -18,11 +18,12 @@ from benchmarks.catalogue import Contender, TokenizerFile, all_contenders
 from benchmarks.corpus import Facts, load_facts
 from benchmarks.errors import BenchmarkError
 from benchmarks.process import Outcome, run_fresh
-from benchmarks.results import Parity, Results, Run, new_results
+from benchmarks.results import BUSY_CORES, Parity, Results, Run, new_results
 
 ROOT = Path(__file__).resolve().parents[1]
 ENGINES = ("gigatoken", "fastokens")
 PEERS = ("datatrove", "datasets", "megatron-core")
+
 PEER_TOLERANCE = 0.001
 """Of the tokens of a corpus."""
 
@@ -46,6 +47,8 @@ def measure(
     """
     facts = load_facts(folder)
     results = new_results(facts)
+    if float(results.machine["busy_cores_at_start"]) > BUSY_CORES:
+        say("the machine is busy: rates will be too low and ratios unreliable")
     for corpus in [corpus for corpus in corpora if corpus not in facts]:
         results.left_out.append(f"{corpus}: no such text on this machine")
     corpora = [corpus for corpus in corpora if corpus in facts]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -11,10 +13,16 @@ from benchmarks.corpus import Facts
 from benchmarks.errors import BenchmarkError
 from benchmarks.figures import all_figures
 from benchmarks.render import END, START, render, replace_between, rewrite
-from benchmarks.results import MemoryRun, Results, Run, load_results, new_results, save_results
+from benchmarks.results import MemoryRun, Results, Run, busy_cores, load_results, new_results, save_results
 from benchmarks.tests.runs import run
 
 FACTS = {"english": Facts(10, 1000, {}, {}), "slice": Facts(5, 500, {}, {})}
+
+
+@pytest.fixture(autouse=True)
+def _no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """New results look at the machine for two seconds, which only one test needs."""
+    monkeypatch.setattr("benchmarks.results.busy_cores", lambda: 0.0)
 
 
 def results_of(runs: list[Run]) -> Results:
@@ -118,6 +126,23 @@ def test_fixed_cost_is_judged_against_three_seconds() -> None:
     (figure,) = all_figures(results_of(runs))
     assert figure.spread.median == pytest.approx(3.4)
     assert not figure.reached
+
+
+def test_busy_cores_are_counted() -> None:
+    code = "import time; end = time.monotonic() + 20\nwhile time.monotonic() < end: pass"
+    with subprocess.Popen([sys.executable, "-c", code]) as worker:
+        try:
+            assert busy_cores(1.0) > 0.3
+        finally:
+            worker.kill()
+
+
+def test_a_busy_machine_is_confessed() -> None:
+    results = results_of(three_rounds())
+    results.machine["busy_cores_at_start"] = 2.5
+    assert "Other work ran at the same time (2.5 cores busy at the start)" in render(results)
+    results.machine["busy_cores_at_start"] = 0.1
+    assert "Other work" not in render(results)
 
 
 def test_what_was_left_out_is_said() -> None:

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from packline.filesystem import open_input
 from packline.fingerprint import Hasher
 from packline.recipe import Recipe, Source
 from packline.sources.batch import Batch, Reject
 from packline.sources.files import InputFile, find_files
+from packline.sources.parquet import open_parquet
 from packline.sources.reader import Span, read_slice, read_span
 from packline.sources.slices import StreamEnd, cut_slices
 
@@ -60,9 +62,8 @@ def read_file(source: Source, cuts: Iterable[int] = (), most: int = MOST) -> Rea
     """The one file of a source, in ranges that meet at the cuts."""
     (file,) = files_of(source)
     if file.format == "parquet":
-        import pyarrow.parquet as pq
-
-        end = pq.ParquetFile(file.path).metadata.num_row_groups
+        with open_input(file.path) as raw:
+            end = open_parquet(raw, file.path).metadata.num_row_groups
     else:
         end = file.size
     bounds = [0, *sorted(cut for cut in cuts if 0 < cut < end), end]

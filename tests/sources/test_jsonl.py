@@ -88,7 +88,7 @@ BAD_LINES: dict[bytes, str] = {
     b'{"text": "\\ud800"}': "lone_surrogate",
     b'{"text": "b\\udc00a"}': "lone_surrogate",
     b'{"text": "swapped \\udc00\\ud800"}': "lone_surrogate",
-    b"[" * 200_000: "malformed_json",
+    b'{"text": "a", "other": ' + b"[" * 200_000: "malformed_json",
 }
 
 

@@ -10,10 +10,14 @@ import re
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
+import msgspec
 from cyclopts import Group, Parameter
 
-from packline.recipe import parse_bytes
+from packline.api import make_recipe
+from packline.errors import RecipeError
+from packline.recipe import Recipe, RunOptions, parse_bytes
 
+MAIN = Group("Main", sort_key=5)
 DOCUMENTS = Group("Documents", sort_key=10)
 TOKENS = Group("Tokens", sort_key=20)
 SPLITS = Group("Splits and limits", sort_key=30)
@@ -28,7 +32,7 @@ Inputs = Annotated[
 ]
 
 
-def option(help: str, group: Group | None, **more: Any) -> Parameter:
+def option(help: str, group: Group, **more: Any) -> Parameter:
     """An option that is left alone unless given."""
     return Parameter(help=help, group=group, negative="", show_default=False, **more)
 
@@ -49,19 +53,24 @@ class Settings:
 
     tokenizer: Annotated[
         str | None,
-        option("A tokenizer.json, a folder with one, a hub id, a .tiktoken or SentencePiece file.", None),
+        option("A tokenizer.json, a folder with one, a hub id, a .tiktoken or SentencePiece file.", MAIN),
     ] = None
     encoding: Annotated[
         str | None, option("Encoding of a .tiktoken file whose name does not tell it.", TOKENS)
     ] = None
     eod: Annotated[
         str | None,
-        option("End of document: a token's string, or an id. Default: the tokenizer's, where it has one.", TOKENS),
+        option(
+            "End of document: a token's string, or an id. Default: the tokenizer's, where it has one.", TOKENS
+        ),
     ] = None
     bos: Annotated[str | None, option("Begin of document, likewise. Default: none.", TOKENS)] = None
     special_tokens: Annotated[
         Literal["text", "parse", "reject"] | None,
-        option("Special-token strings inside documents are text (default), control tokens, or bad records.", TOKENS),
+        option(
+            "Special-token strings inside documents are text (default), control tokens, or bad records.",
+            TOKENS,
+        ),
     ] = None
     engine: Annotated[
         Literal["auto", "gigatoken", "fastokens", "tokenizers"] | None,
@@ -69,7 +78,9 @@ class Settings:
     ] = None
     text: Annotated[
         str | None,
-        option("Field of the text, a.b for a nested one. Default: text, content, article or document.", DOCUMENTS),
+        option(
+            "Field of the text, a.b for a nested one. Default: text, content, article or document.", DOCUMENTS
+        ),
     ] = None
     id: Annotated[str | None, option("Field of a document's id. Default: id.", DOCUMENTS)] = None
     format: Annotated[
@@ -88,7 +99,9 @@ class Settings:
     max_document_size: Annotated[
         str | None, option("A larger document is a bad record. Default: 256MiB.", DOCUMENTS)
     ] = None
-    val_fraction: Annotated[float | None, option("Share of documents for validation. Default: 0.", SPLITS)] = None
+    val_fraction: Annotated[
+        float | None, option("Share of documents for validation. Default: 0.", SPLITS)
+    ] = None
     seed: Annotated[int | None, option("Seed of the split. Default: 0.", SPLITS)] = None
     limit_documents: Annotated[int | None, option("Take so many documents, the first.", SPLITS)] = None
     limit_tokens: Annotated[int | None, option("Take the first documents, to so many tokens.", SPLITS)] = None
@@ -122,6 +135,23 @@ class Settings:
         return given
 
 
+def recipe_of(inputs: tuple[str, ...], settings: Settings) -> tuple[Recipe, RunOptions]:
+    """The recipe that a command line asks for.
+
+    Raises:
+        RecipeError: settings that make no sense, or a label for a recipe that has its own.
+    """
+    given = settings.as_settings()
+    label = given.pop("label", None)
+    recipe, options = make_recipe(list(inputs), settings.tokenizer, given)
+    if label is not None:
+        if inputs[0].endswith(".toml"):
+            raise RecipeError("--label belongs to a source: with a recipe it is set there, under [[sources]]")
+        sources = tuple(msgspec.structs.replace(source, label=label) for source in recipe.sources)
+        recipe = msgspec.structs.replace(recipe, sources=sources)
+    return recipe, options
+
+
 def _token(word: str) -> str | int:
-    """A number is an id. (A token whose string is a number can be named in a recipe, where `"7"` is a string.)"""
+    """A number is an id. (A token called `7` can be named in a recipe, where `"7"` is a string.)"""
     return int(word) if word.isascii() and word.isdigit() else word

@@ -7,12 +7,12 @@ from typing import Annotated, Any
 import msgspec
 from cyclopts import Parameter
 
-from packline.api import make_recipe
-from packline.cli.arguments import Flags, Inputs, Settings
+from packline.cli.arguments import MAIN, Flags, Inputs, Settings, recipe_of
 from packline.cli.main import DONE, INTERRUPTED, TOO_MANY_BAD, command_line
 from packline.cli.output import output
 from packline.cli.progress import Tally, watch
 from packline.cli.summary import engine_shares, show_finished, too_many_bad
+from packline.cli.text import plural
 from packline.runtime.events import Finished
 
 _FLAGS, _SETTINGS = Flags(), Settings()
@@ -20,12 +20,14 @@ _FLAGS, _SETTINGS = Flags(), Settings()
 
 def build(
     *inputs: Inputs,
-    out: Annotated[str, Parameter(help="Folder of the store: new, empty, or with this very build unfinished.")],
+    out: Annotated[
+        str, Parameter(help="Folder of the store: new, empty, or with this very build unfinished.")
+    ],
     settings: Settings = _SETTINGS,
     flags: Flags = _FLAGS,
 ) -> int:
     """Turn text into a token store; see `pages`."""
-    recipe, options = make_recipe(list(inputs), settings.tokenizer, settings.as_settings())
+    recipe, options = recipe_of(inputs, settings)
     tally = Tally(out)
     from packline.runtime.build import run_build
 
@@ -36,11 +38,10 @@ def build(
         return interrupted(tally)
     limit = options.max_bad_fraction
     code = TOO_MANY_BAD if finished.ledger.bad_fraction > limit else DONE
-    show_finished(finished, tally, out)
+    show_finished(finished, out)
     if code:
         message, hint = too_many_bad(finished.ledger, limit, out)
-        output.note(("warning: ", "warning"), message)
-        output.note(("hint: ", "title"), hint)
+        output.warning(message, hint)
     output.result(facts(finished, tally, out, code, limit))
     return code
 
@@ -48,13 +49,9 @@ def build(
 def interrupted(tally: Tally) -> int:
     """Say what is safe and how to go on."""
     command = command_line()
-    done = f"{tally.units_done} units are committed" if tally.planned else "nothing was begun yet"
-    output.error(
-        "Interrupted",
-        f"interrupted; {done} and nothing is lost but the units that were running",
-        f"go on with: {command}",
-        command=command,
-    )
+    committed = f"{plural(tally.units_done, 'unit')} committed; only those that were running are lost"
+    what = committed if tally.planned else "before the first unit"
+    output.error("Interrupted", f"interrupted: {what}", f"go on with: {command}", command=command)
     return INTERRUPTED
 
 

@@ -21,6 +21,7 @@ from packline.store.reader import Store
 
 _FLAGS = Flags()
 LINES_A_DOCUMENT = 4
+HISTOGRAM_START = 56
 
 
 def info(
@@ -38,7 +39,7 @@ def info(
     output.line()
     output.lines(ledger_lines(manifest.ledger))
     output.line()
-    output.lines(length_lines(lengths))
+    output.lines(length_lines(lengths, output.width))
     shown = range(min(max(documents, 0), len(opened.documents)))
     for number in shown:
         output.line()
@@ -68,7 +69,8 @@ def facts(store: Store, lengths: Lengths, groups: list[dict[str, Any]], shown: l
         "ledger": msgspec.to_builtins(manifest.ledger),
         "sources": msgspec.to_builtins(manifest.sources),
         "first_documents": [
-            {**msgspec.to_builtins(store.provenance(number)), "text": store.text(number)[:1000]} for number in shown
+            {**msgspec.to_builtins(store.provenance(number)), "text": store.text(number)[:1000]}
+            for number in shown
         ],
     }
 
@@ -89,7 +91,7 @@ def identity_lines(store: Store) -> list[Line]:
         [("", "quiet"), f"{ends}; {decodes.get(entry.round_trip, 'does not decode to the very text')}"],
         [("on disk", "quiet"), _disk_facts(store)],
     ]
-    return table(rows, "ll")
+    return table(rows, "ll", width=output.wrap)
 
 
 def _text_facts(manifest: Manifest) -> str:
@@ -158,27 +160,23 @@ def group_lines(groups: list[dict[str, Any]]) -> list[Line]:
     return table(rows, "lllrrr" if labels else "llrrr")
 
 
-def length_lines(lengths: Lengths) -> list[Line]:
+def length_lines(lengths: Lengths, width: int) -> list[Line]:
     """How long documents are, with a histogram by powers of two."""
     if not lengths.histogram:
         return [["  no documents"]]
     first = next(place for place, count in enumerate(lengths.histogram) if count)
-    bars = columns([count for count in lengths.histogram[first:] for _ in range(3)], height=4)
-    most = max(lengths.histogram)
-    facts = [
-        "tokens a document",
-        f"shortest {lengths.shortest:,}",
-        f"median {lengths.median:,}",
-        f"mean {lengths.mean:,.0f}",
+    wide = max(1, min(3, (width - HISTOGRAM_START) // (len(lengths.histogram) - first)))
+    bars = columns([count for count in lengths.histogram[first:] for _ in range(wide)], height=4)
+    facts: list[Line] = [
+        [("tokens a document", "quiet"), ""],
+        [f"shortest {lengths.shortest:,}", f"90% have at most {lengths.p90:,}"],
+        [f"median {lengths.median:,}", f"99% have at most {lengths.p99:,}"],
+        [f"mean {lengths.mean:,.0f}", f"longest {lengths.longest:,}"],
     ]
-    more = ["", f"90% have at most {lengths.p90:,}", f"99% have at most {lengths.p99:,}", f"longest {lengths.longest:,}"]
-    lines: list[Line] = [["  ", (f"{fact:22}", "quiet" if not place else "")] for place, fact in enumerate(facts)]
-    for place, line in enumerate(lines):
-        lines[place] = [*line, f"{more[place]:24}", (bars[place], "number")]
-    start, end = f"{2**first:,}", f"{2 ** (len(lengths.histogram)) - 1:,} tokens"
-    gap = max(len(bars[0]) - len(start) - len(end), 1)
-    lines.append([" " * 48, (f"{start}{' ' * gap}{end}", "quiet"), (f"  (tallest: {most:,})", "quiet")])
-    return lines
+    rows: list[Line] = [[*fact, (bars[place], "number")] for place, fact in enumerate(facts)]
+    label = f"{2**first:,} to {2 ** len(lengths.histogram) - 1:,} tokens"
+    rows.append(["", "", (label, "quiet")])
+    return table(rows, "lll", gap=3)
 
 
 def show_document(store: Store, number: int, lines: int) -> None:
@@ -190,7 +188,12 @@ def show_document(store: Store, number: int, lines: int) -> None:
     named = f", id {provenance.id}" if provenance.id is not None else ""
     counts = f"{provenance.text_bytes:,} bytes, {provenance.tokens:,} tokens"
     title = cut(f"document {number:,}", 20)
-    output.line("  ", (title, "title"), "  ", (cut(f"{place}{named}: {counts}", output.width - len(title) - 4), "quiet"))
+    output.line(
+        "  ",
+        (title, "title"),
+        "  ",
+        (cut(f"{place}{named}: {counts}", output.width - len(title) - 4), "quiet"),
+    )
     entry = store.manifest.tokenizer
     special = {entry.eod_id} | ({entry.bos_id} if entry.bos_id is not None else set())
     for line in document_lines(store.tokenizer, tokens, special, output.width - 4, lines, output.color):

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 DONE, FAILED, USAGE, TOO_MANY_BAD, INTERRUPTED = 0, 1, 2, 3, 130
 
+
 def make_app() -> App:
     """The command line, its commands not yet imported."""
     from cyclopts import App

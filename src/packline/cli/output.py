@@ -4,10 +4,11 @@
     plain      the same lines without a control character: a pipe, a file, a dumb terminal
     json       one JSON object on standard output, the last line; nothing else goes there
 
-Results go to standard output; progress, errors and hints to standard error, each in the mode that fits where it
-goes. The mode is settled once, by `configure`. rich is imported only for a terminal, where importing it
-(40 ms) is not noticed. A line is made of pieces, each a text or a text and the name of a style, and every
-text passes `visible`, so nothing that a document or a file's name holds can act on the terminal.
+Results go to standard output; progress, errors and hints to standard error, each in the mode that fits
+where it goes. The mode is settled once, by `configure`. rich is imported only for a terminal, where
+importing it (40 ms) is not noticed. A line is made of pieces, each a text or a text and the name of a
+style, and every text passes `visible`, so nothing that a document or a file's name holds can act on the
+terminal.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import json
 import os
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
@@ -36,6 +38,7 @@ STYLES = {
     "good": "green",
     "warning": "yellow",
     "error": "bold red",
+    "hint": "bold",
     "number": "cyan",
     "control": "bold red",
     "token-0": "#1c1c1c on #afd7ff",
@@ -56,6 +59,8 @@ class Output:
         """Whether standard error is a terminal that can be drawn on."""
         self.color = False
         self.width = PLAIN_WIDTH
+        self.wrap: int | None = None
+        """Where long lines are broken; nowhere in a pipe, whose lines a program may read."""
         self._consoles: dict[bool, Console] = {}
 
     def configure(self, *, as_json: bool = False) -> None:
@@ -65,8 +70,9 @@ class Output:
         self.interactive = able and _is_terminal(sys.stderr)
         self.color = self.mode == "terminal" and not os.environ.get("NO_COLOR")
         self.width = PLAIN_WIDTH
-        if self.mode == "terminal":
+        if self.mode == "terminal" or self.interactive:
             self.width = max(shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns, 40)
+        self.wrap = self.width if self.mode == "terminal" or self.interactive else None
         self._consoles = {}
 
     def line(self, *pieces: Piece) -> None:
@@ -97,13 +103,20 @@ class Output:
 
     def error(self, kind: str, message: str, hint: str = "", **more: Any) -> None:
         """What went wrong and what to do, on standard error; in json mode on standard output too."""
-        for word, text in (("error", message), ("hint", hint)):
-            if text and self.interactive:
-                style = "error" if word == "error" else "title"
-                self._console(error=True).print(styled([(f"{word}:", style), f" {text}"]), soft_wrap=True)
-            elif text:
-                _write(sys.stderr, f"{word}: {visible(text)}")
+        self._say("error", message)
+        self._say("hint", hint)
         self.result({"error": {"kind": kind, "message": message, "hint": hint, **more}})
+
+    def warning(self, message: str, hint: str) -> None:
+        """What is not as it should be although the work is done, on standard error in every mode."""
+        self._say("warning", message)
+        self._say("hint", hint)
+
+    def _say(self, word: str, text: str) -> None:
+        if text and self.interactive:
+            self._console(error=True).print(styled([(f"{word}:", word), f" {text}"]), soft_wrap=True)
+        elif text:
+            _write(sys.stderr, f"{word}: {visible(text)}")
 
     @contextmanager
     def live(self, render: Callable[[int], list[Line]]) -> Iterator[None]:
@@ -128,7 +141,11 @@ class Output:
             from rich.console import Console
 
             self._consoles[error] = Console(
-                stderr=error, highlight=False, markup=False, emoji=False, no_color=bool(os.environ.get("NO_COLOR"))
+                stderr=error,
+                highlight=False,
+                markup=False,
+                emoji=False,
+                no_color=bool(os.environ.get("NO_COLOR")),
             )
         return self._consoles[error]
 
@@ -153,25 +170,44 @@ def styled(pieces: Line) -> Text:
     return text
 
 
-def table(rows: Sequence[Line], aligned: str, indent: int = 2, gap: int = 2) -> list[Line]:
+def table(
+    rows: Sequence[Line], aligned: str, *, indent: int = 2, gap: int = 2, width: int | None = None
+) -> list[Line]:
     """Rows of cells as lines with straight columns.
 
     Args:
         aligned: `l` or `r` for each column.
+        width: a last cell that reaches beyond it goes on below itself.
 
     >>> [plain(line) for line in table([["a", "1"], ["long", "1,000"]], "lr")]
     ['  a         1', '  long  1,000']
     """
     texts = [[visible(cell if isinstance(cell, str) else cell[0]) for cell in row] for row in rows]
-    widths = [max((cells(row[place]) for row in texts if place < len(row)), default=0) for place in range(len(aligned))]
+    widths = [
+        max((cells(row[place]) for row in texts if place < len(row)), default=0)
+        for place in range(len(aligned))
+    ]
+    start = indent + sum(widths[:-1]) + gap * (len(aligned) - 1)
+    room = max((width or sys.maxsize) - start, 24)
     lines: list[Line] = []
     for row, row_texts in zip(rows, texts, strict=True):
         line: list[Piece] = [" " * indent]
-        for place, (cell, text) in enumerate(zip(row, row_texts, strict=True)):
-            padded = pad(text, widths[place], right=aligned[place] == "r")
+        first, *more = _wrapped(row_texts[-1], room) if len(row) == len(aligned) else [row_texts[-1]]
+        for place, (cell, text) in enumerate(zip(row, [*row_texts[:-1], first], strict=True)):
+            last = place == len(row) - 1 and aligned[place] == "l"
+            padded = text if last else pad(text, widths[place], right=aligned[place] == "r")
             line += [padded if isinstance(cell, str) else (padded, cell[1]), " " * gap]
         lines.append(line[:-1])
+        style = "" if isinstance(row[-1], str) else row[-1][1]
+        lines += [[" " * start, (text, style)] for text in more]
     return lines
+
+
+def _wrapped(text: str, room: int) -> list[str]:
+    """Broken at spaces only, so that paths and commands stay whole."""
+    if cells(text) <= room or text.startswith(" "):
+        return [text]
+    return textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [text]
 
 
 def _write(stream: Any, text: str) -> None:

@@ -20,11 +20,11 @@ import packline
 from packline.cli.output import Line, output, table
 from packline.cli.text import bar, cells, cut, duration, percent, plural, scaled, size
 from packline.runtime.events import EnginesTried, Event, Finished, Note, Planned, Progress, UnitDone
-from packline.store.ledger import Ledger
 from packline.store.manifest import RECEIPTS, Receipt
 
 WINDOW_SECONDS = 10.0
 PLAIN_EVERY_SECONDS = 5.0
+TELLING_SECONDS = 1.0
 MOST_BARS = 8
 ALMOST = 0.98
 """A bar does not fill up before its source has been read to the end."""
@@ -89,9 +89,9 @@ class Tally:
             self.sources = {name: SourceTally(expected) for name, expected in event.sources.items()}
             if event.units_done:
                 self._add_committed(list(event.sources))
-            self._window.append((self._clock(), 0, 0))
         elif isinstance(event, EnginesTried):
             self.engines = event
+            self._window.append((self._clock(), 0, 0))
         elif isinstance(event, Note):
             self.notes.append(event.text)
         elif isinstance(event, Finished):
@@ -132,6 +132,8 @@ class Tally:
     def remaining_seconds(self) -> float | None:
         """How long it may still take; None before there is something to tell by."""
         rate = self.speed()[0]
+        if not self._window or self._clock() - self._window[0][0] < TELLING_SECONDS:
+            return None
         left = sum(source.remaining_bytes for source in self.sources.values())
         return left / rate if rate else None
 
@@ -184,19 +186,25 @@ def plan_lines(planned: Planned) -> list[Line]:
         f"{tokenizer}, {planned.vocab_size:,} tokens as {planned.dtype}, "
         f"documents end with {planned.eod} ({planned.eod_id})"
     )
-    who = plural(planned.workers, "process").replace("processs", "processes")
-    workers = who if planned.workers else "this process alone"
+    workers = (
+        plural(planned.workers, "worker process", "worker processes") if planned.workers else "none: all here"
+    )
     rows: list[Line] = [
         [("inputs", "quiet"), work],
         [("tokenizer", "quiet"), tokens],
         [("workers", "quiet"), workers],
     ]
-    return [[("packline ", "title"), packline.__version__], *table(rows, "ll")]
+    return [[("packline ", "title"), packline.__version__], *table(rows, "ll", width=output.wrap)]
 
 
 def engine_lines(tried: EnginesTried) -> list[Line]:
     """Which engines will be used, and why."""
-    return table([[("engines", "quiet"), f"{' and '.join(tried.used)}: {tried.reason}"]], "ll", indent=2, gap=4)
+    return table(
+        [[("engines", "quiet"), f"{' and '.join(tried.used)}: {tried.reason}"]],
+        "ll",
+        gap=4,
+        width=output.wrap,
+    )
 
 
 def plain_line(tally: Tally) -> str:
@@ -232,8 +240,11 @@ def draw(tally: Tally, width: int) -> list[Line]:
         lines.append([(f"  and {len(shown) - MOST_BARS} more sources", "quiet")])
     if len(shown) > 1:
         lines.append(_bar_line("all", name_width, tally.total, width))
-    parts = [f"{size(rate)}/s", f"{scaled(tokens)} tokens/s", tally.units()]
-    parts.append(f"{duration(left)} left" if left is not None else "...")
+    if tally.total.fraction >= ALMOST:
+        left_text = "finishing"
+    else:
+        left_text = f"{duration(left)} left" if left is not None else "..."
+    parts = [f"{size(rate)}/s", f"{scaled(tokens)} tokens/s", tally.units(), left_text]
     lines.append([f"  {'':{name_width}}  " + "  ·  ".join(parts)])
     return lines
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 
 from packline.cli.output import Line, Piece, output, table
-from packline.cli.progress import Tally
 from packline.cli.text import duration, percent, plural, scaled, size
 from packline.runtime.events import Finished
 from packline.store.ledger import Ledger
@@ -36,42 +35,55 @@ def ledger_lines(ledger: Ledger) -> list[Line]:
     return table(rows, "lrllr")
 
 
-def show_finished(finished: Finished, tally: Tally, out: str) -> None:
+def show_finished(finished: Finished, out: str) -> None:
     """The closing summary."""
-    ledger = finished.ledger
     output.line()
     if finished.nothing_to_do:
-        output.line(("the store was complete already: ", "good"), "nothing to do")
+        output.line("  ", ("nothing to do: ", "good"), "the store is complete")
         output.line()
-    output.lines(ledger_lines(ledger))
+    output.lines(ledger_lines(finished.ledger))
     output.line()
-    rows: list[Line] = []
-    if not finished.nothing_to_do:
-        rows = [[("speed", "quiet"), *_speed(finished)], [("encoded by", "quiet"), _engines(finished)]]
-    if ledger.special_token_strings:
-        count = plural(ledger.special_token_strings, "special-token string")
-        rows.append([("note", "quiet"), f"{count} inside documents"])
-    rows.append([("store", "quiet"), _store(finished, out)])
-    output.lines(table([row for row in rows if row[1]], "ll"))
+    output.lines(finished_lines(finished, out))
     output.line()
     path = shlex.quote(out)
-    output.lines(
-        table([[("look at it", "quiet"), f"packline info {path}"], [("check it", "quiet"), f"packline verify {path}"]], "ll")
+    rows: list[Line] = [
+        [("look at it", "quiet"), f"packline info {path}"],
+        [("check it", "quiet"), f"packline verify {path}"],
+    ]
+    output.lines(table(rows, "ll"))
+
+
+def finished_lines(finished: Finished, out: str) -> list[Line]:
+    """How fast it was, what encoded it, what there is now."""
+    rows: list[Line] = []
+    if finished.run_text_bytes:
+        whole = f"{size(finished.run_text_bytes)} of text in {duration(finished.seconds)}"
+        rows.append(
+            [
+                ("time", "quiet"),
+                f"{whole}, {duration(finished.first_unit_seconds)} of it before the first document",
+            ]
+        )
+        rows.append([("speed after it", "quiet"), _speed(finished)])
+    if shares := engine_shares(finished):
+        rows.append(
+            [("encoded by", "quiet"), ", ".join(f"{name} {percent(share)}" for name, share in shares.items())]
+        )
+    if finished.peak_rss_bytes:
+        rows.append([("memory", "quiet"), f"{size(finished.peak_rss_bytes)} at most, of the largest worker"])
+    if finished.ledger.special_token_strings:
+        count = plural(finished.ledger.special_token_strings, "special-token string")
+        rows.append([("note", "warning"), f"{count} inside documents"])
+    rows.append(
+        [("store", "quiet"), f"{out}: {plural(finished.shards, 'shard')}, {size(finished.store_bytes)}"]
     )
+    return table(rows, "ll", width=output.wrap)
 
 
-def _speed(finished: Finished) -> list[Piece]:
-    """The rate once it ran, and the time in all."""
+def _speed(finished: Finished) -> str:
     running = max(finished.seconds - finished.first_unit_seconds, 1e-3)
     tokens = finished.ledger.tokens * finished.run_text_bytes / max(finished.ledger.text_bytes, 1)
-    rate = f"{size(finished.run_text_bytes / running)}/s, {scaled(tokens / running)} tokens/s"
-    whole = f"{size(finished.run_text_bytes)} of text in {duration(finished.seconds)}"
-    fixed = f"{duration(finished.first_unit_seconds)} of it before the first document"
-    return [f"{whole} ({fixed}), then {rate}"]
-
-
-def _engines(finished: Finished) -> str:
-    return ", ".join(f"{name} {percent(share)}" for name, share in engine_shares(finished).items())
+    return f"{size(finished.run_text_bytes / running)}/s, {scaled(tokens / running)} tokens/s"
 
 
 def engine_shares(finished: Finished) -> dict[str, float]:
@@ -79,12 +91,6 @@ def engine_shares(finished: Finished) -> dict[str, float]:
     whole = sum(finished.engine_bytes.values())
     ordered = sorted(finished.engine_bytes.items(), key=lambda item: -item[1])
     return {name: size / whole for name, size in ordered if size} if whole else {}
-
-
-def _store(finished: Finished, out: str) -> str:
-    shards = plural(finished.shards, "shard")
-    worker = f", at most {size(finished.peak_rss_bytes)} of memory a worker" if finished.peak_rss_bytes else ""
-    return f"{out}: {shards}, {size(finished.store_bytes)}{worker}"
 
 
 def too_many_bad(ledger: Ledger, limit: float, out: str) -> tuple[str, str]:
@@ -99,5 +105,6 @@ def too_many_bad(ledger: Ledger, limit: float, out: str) -> tuple[str, str]:
         f"{ledger.bad:,} of {ledger.documents_in:,} records are bad ({percent(ledger.bad_fraction)}, "
         f"more than the {percent(limit)} of --max-bad-fraction): {reasons}"
     )
-    hint = f"the store is complete without them; they are in {out}/rejects/, verbatim in .raw, what and why in .jsonl"
+    place = f"{out}/rejects/, verbatim in .raw, what and why in .jsonl"
+    hint = f"the store is complete without them; they are in {place}"
     return message, hint

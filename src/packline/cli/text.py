@@ -103,12 +103,12 @@ def scaled(count: float) -> str:
     >>> scaled(950), scaled(12_345), scaled(2_553_926)
     ('950', '12 k', '2.6 M')
     """
-    if count < 1000:
+    if count < 999.5:
         return f"{count:.0f}"
-    for unit in "kMGTP":
-        count /= 1000
-        if count < 999.5:
-            break
+    units = iter("kMGTP")
+    unit = ""
+    while count >= 999.5:
+        count, unit = count / 1000, next(units)
     return f"{count:.1f} {unit}" if count < 9.95 else f"{count:.0f} {unit}"
 
 
@@ -163,10 +163,10 @@ def columns(counts: list[int], height: int = 1) -> list[str]:
     ]
 
 
-def plural(count: int, noun: str) -> str:
+def plural(count: int, noun: str, many: str = "") -> str:
     """A count and its noun.
 
-    >>> plural(1, "file"), plural(1200, "file")
-    ('1 file', '1,200 files')
+    >>> plural(1, "file"), plural(1200, "file"), plural(2, "process", "processes")
+    ('1 file', '1,200 files', '2 processes')
     """
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+    return f"{count:,} " + (noun if count == 1 else many or f"{noun}s")

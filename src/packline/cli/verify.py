@@ -20,13 +20,14 @@ def verify(
     store: Annotated[str, Parameter(help="Folder of a finished store.")],
     *,
     deep: Annotated[
-        bool, Parameter(help="Also read the inputs again and compare documents.", negative="", show_default=False)
+        bool,
+        Parameter(help="Also read the inputs again and compare documents.", negative="", show_default=False),
     ] = False,
     flags: Flags = _FLAGS,
 ) -> int:
     """Check a store from its files alone; see `pages`."""
     report = run_verify(store, deep)
-    show_report(report, store)
+    output.lines(report_lines(report))
     code = DONE if report.ok else FAILED
     values: dict[str, Any] = msgspec.to_builtins(report)
     output.result({"command": "verify", "store": store, "exit_code": code, **values})
@@ -54,22 +55,21 @@ def run_verify(store: str, deep: bool) -> Report:
         return packline.store.verify.verify(store, deep=deep, on_progress=hear)
 
 
-def show_report(report: Report, store: str) -> None:
+def report_lines(report: Report) -> list[Line]:
     """What was looked at and what is wrong."""
-    for problem in report.problems:
-        output.line(("problem: ", "error"), str(problem))
+    lines: list[Line] = [[("problem: ", "error"), str(problem)] for problem in report.problems]
     if report.problems_not_listed:
-        output.line(("problem: ", "error"), f"and {report.problems_not_listed:,} more")
-    looked = f"{plural(report.files, 'file')}, {size(report.bytes)}, {plural(report.documents, 'document')}, "
-    rows: list[Line] = [[("checked", "quiet"), f"{looked}{plural(report.tokens, 'token')} in {duration(report.seconds)}"]]
+        lines.append([("problem: ", "error"), f"and {report.problems_not_listed:,} more"])
+    looked = f"{plural(report.files, 'file')}, {size(report.bytes)}, {plural(report.documents, 'document')}"
+    whole = f"{looked}, {plural(report.tokens, 'token')} in {duration(report.seconds)}"
+    rows: list[Line] = [[("checked", "quiet"), whole]]
     if report.deep is not None:
         deep = report.deep
         compared = f"{plural(deep.documents, 'document')} of {plural(deep.shards, 'shard')}"
-        rows.append([("encoded again", "quiet"), f"{compared}, {deep.decoded:,} of them also decoded"])
+        by = f"by the reference tokenizer, {deep.decoded:,} of them also decoded"
+        rows.append([("encoded again", "quiet"), f"{compared} {by}"])
         rows += [[("not compared", "warning"), note] for note in deep.notes]
-    output.lines(table(rows, "ll"))
-    if report.ok:
-        output.line("  ", ("all is well", "good"), f": {store}")
-    else:
-        count = len(report.problems) + report.problems_not_listed
-        output.line("  ", (plural(count, "problem"), "error"), f": {store}")
+    count = len(report.problems) + report.problems_not_listed
+    verdict = ("all is well", "good") if report.ok else (plural(count, "problem"), "error")
+    rows.append([("verdict", "quiet"), verdict])
+    return [*lines, *table(rows, "ll", width=output.wrap)]

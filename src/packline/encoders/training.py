@@ -48,7 +48,8 @@ def train_bpe(
 
     if vocab_size <= 256 + len(special_tokens):
         raise TokenizerError(
-            f"vocab_size is {vocab_size}: expected more than 256 bytes and {len(special_tokens)} special tokens"
+            f"vocab_size is {vocab_size}: expected more than 256 bytes and"
+            f" {len(special_tokens)} special tokens"
         )
     data = SEPARATOR.join(text.encode("utf-8") for text in texts)
     if not data:

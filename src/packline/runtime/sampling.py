@@ -29,13 +29,16 @@ from packline.sources.batch import Batch
 from packline.sources.compression import DecompressedStream
 from packline.sources.files import InputFile
 from packline.sources.reader import Span, read_span
+from packline.store.rereading import far_apart
 
 SAMPLE_BYTES = 4 << 20
 """Of input (decompressed), of all files together."""
-MOST_FILES = 24
+LEAST_FILES, MOST_FILES = 12, 24
 """Of one source: tiny files take longer to open than to read."""
 LEAST_A_PLACE = 64 << 10
 STEP_BYTES = 32 << 10
+EXPANSION_BYTES = 4 << 20
+"""Enough to make little of the block that a decompressor holds back."""
 
 
 @dataclass(slots=True)
@@ -70,8 +73,14 @@ def _sample_source(work: Work, number: int, budget: int) -> SourceSample:
     files = [file for file in work.files if file.source == number]
     sample = SourceSample(len(files), sum(file.size for file in files))
     chosen = files[:: max(-(-len(files) // MOST_FILES), 1)]
+    a_file_each = source.documents == "file" and all(file.format == "text" for file in files)
     sampled_size = 0
-    for file in chosen:
+    done = 0
+    least = max(LEAST_FILES // len(work.recipe.sources), 2)
+    for file in (chosen[place] for place in far_apart(len(chosen))):
+        if done >= least and sample.read_bytes >= budget:
+            break
+        done += 1
         started = time.perf_counter()
         try:
             found = _sample_file(file, source, work.recipe.max_document_bytes, budget // len(chosen))
@@ -85,15 +94,12 @@ def _sample_source(work: Work, number: int, budget: int) -> SourceSample:
         for reason, count in found.rejects.items():
             sample.reject_reasons[reason] = sample.reject_reasons.get(reason, 0) + count
         sample.text_bytes += found.text_bytes * found.whole
-        sample.documents += len(found.texts) * found.whole
+        sample.documents += found.documents
         sample.read_bytes += found.text_bytes
     if sampled_size:
         # Files that were not read hold what the others hold, by size.
-        rest = sample.input_bytes / sampled_size
-        sample.text_bytes *= rest
-        sample.documents *= rest
-    if source.documents == "file" and files and all(file.format == "text" for file in files):
-        sample.documents = len(files)
+        sample.text_bytes *= sample.input_bytes / sampled_size
+        sample.documents *= len(files) / done if a_file_each else sample.input_bytes / sampled_size
     return sample
 
 
@@ -102,6 +108,8 @@ class _FileSample:
     texts: list[str] = field(default_factory=list)
     rejects: dict[str, int] = field(default_factory=dict)
     text_bytes: int = 0
+    documents: float = 0.0
+    """In the whole file."""
     read: int = 0
     """Bytes (decompressed) or rows behind the texts and rejects."""
     whole: float = 1.0
@@ -134,8 +142,9 @@ def _sample_file(file: InputFile, source: Source, max_document_bytes: int, budge
                 break
         batches.close()  # type: ignore[attr-defined]  # a generator holds its file open
     if sample.read:
-        total = _rows(file) if file.format == "parquet" else file.size * _expansion(file, budget)
+        total = _rows(file) if file.format == "parquet" else file.size * _expansion(file)
         sample.whole = max(total / sample.read, 1.0)
+    sample.documents = len(sample.texts) * sample.whole
     return sample
 
 
@@ -143,14 +152,18 @@ def _places(file: InputFile, source: Source, budget: int) -> Iterator[Span]:
     """The beginning and, where a reader can start there, the middle."""
     if file.format == "parquet":
         groups = _row_groups(file)
-        yield from (Span(file.index, group, group + 1) for group in sorted({0, groups // 2}) if group < groups)
-    elif file.compression or file.format == "text" and source.documents == "separator":
-        yield Span(file.index, 0, file.size)
-    elif file.size <= budget:
+        yield from (
+            Span(file.index, group, group + 1) for group in sorted({0, groups // 2}) if group < groups
+        )
+    elif _only_from_start(file, source) or file.size <= budget:
         yield Span(file.index, 0, file.size)
     else:
         yield Span(file.index, 0, budget // 2)
         yield Span(file.index, file.size // 2, file.size // 2 + budget // 2)
+
+
+def _only_from_start(file: InputFile, source: Source) -> bool:
+    return bool(file.compression) or (file.format == "text" and source.documents == "separator")
 
 
 def _sample_whole(file: InputFile, budget: int, sample: _FileSample) -> None:
@@ -163,8 +176,8 @@ def _sample_whole(file: InputFile, budget: int, sample: _FileSample) -> None:
     text = data.decode("utf-8", "ignore")
     sample.text_bytes = sample.read = len(text.encode("utf-8"))
     if text:
-        sample.texts = [text]
-        sample.whole = max(file.size * _expansion(file, budget) / sample.read, 1.0)
+        sample.texts, sample.documents = [text], 1.0
+        sample.whole = max(file.size * _expansion(file) / sample.read, 1.0)
 
 
 def _row_groups(file: InputFile) -> int:
@@ -181,7 +194,7 @@ def _rows(file: InputFile) -> int:
         return int(open_parquet(raw, file.path).metadata.num_rows)
 
 
-def _expansion(file: InputFile, budget: int) -> float:
+def _expansion(file: InputFile) -> float:
     """Decompressed bytes for a compressed one, measured on the beginning of the file.
 
     The stream reads ahead, so the two are compared only when it comes back for more: then everything that
@@ -189,17 +202,14 @@ def _expansion(file: InputFile, budget: int) -> float:
     """
     if not file.compression:
         return 1.0
-    given = measured_given = measured_raw = 0
+    given = raw_before = 0
     with open_input(file.path) as raw:
         stream = DecompressedStream(raw, file.compression)
         while data := stream.read(STEP_BYTES):
-            before = measured_raw
-            if stream.raw_bytes > before:
-                if given and before:
-                    measured_given = given
-                    if given >= budget:
-                        return measured_given / before
-                measured_raw = stream.raw_bytes
+            if stream.raw_bytes > raw_before:
+                if given >= EXPANSION_BYTES:
+                    return given / raw_before
+                raw_before = stream.raw_bytes
             given += len(data)
         return given / max(stream.raw_bytes, 1)
 

@@ -38,7 +38,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     units_total: int | None
     """None where it cannot be told: the inputs are not to be reached."""
     total_is_exact: bool
-    """False while a compressed file has not been read to its end, and where a limit may end the build early."""
+    """False while a stream has not been read to its end, and where a limit may end the build early."""
     documents: int
     tokens: int
     ledger: Ledger
@@ -180,7 +180,9 @@ def _receipts(folder: Path) -> tuple[list[Receipt], dict[str, StreamReceipt]]:
         except FileNotFoundError:
             continue
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise CorruptStore(f"{path} is damaged: {error}", hint=f"remove {folder} and build again") from error
+            raise CorruptStore(
+                f"{path} is damaged: {error}", hint=f"remove {folder} and build again"
+            ) from error
     return receipts, streams
 
 

@@ -21,7 +21,7 @@ from packline.encoders.choosing import Chooser
 from packline.encoders.engine import EngineName
 from packline.encoders.parity import Reference, check_document, is_audited
 from packline.encoders.special import SpecialTokenCounter
-from packline.errors import BadRecord, EncoderMismatch, InputChanged
+from packline.errors import BadRecord, EncoderMismatch, InputChanged, InputError, PacklineError
 from packline.filesystem import disk_errors, file_facts
 from packline.fingerprint import Hasher, split_of
 from packline.ragged import Ragged
@@ -133,9 +133,14 @@ class _UnitRun:
             file, hasher = files[span.file], Hasher()
             try:
                 yield from read_span(file, self._source, span, limit, hasher)
+            except PacklineError:
+                raise
             except (OSError, EOFError) as error:
                 check_unchanged(file)
-                raise error
+                raise InputError(
+                    f"cannot read {file.path} any more: {error}",
+                    hint="what is committed is kept: run the same command again once it can be read",
+                ) from error
             check_unchanged(file)
             pieces.append(InputPiece(span.file, span.start, span.stop, str(hasher.hexdigest())))
 

@@ -24,6 +24,8 @@ from packline.sources.jsonl import JsonlDecoder
 
 TEXT_FIELDS = ("text", "content", "article", "document")
 HEAD_BYTES = 256 << 10
+LONGEST_FIRST_LINE = 64 << 20
+"""A first record beyond this tells nothing about its fields."""
 COMPRESSED_NAMES = (".gz", ".gzip", ".zst", ".zstd")
 
 
@@ -150,8 +152,22 @@ def _describe(index: int, number: int, name: str, path: str, source: Source) -> 
             )
         text, id = _parquet_fields(path, source)
     elif kind == "jsonl":
+        if b"\n" not in head and len(head) == HEAD_BYTES:
+            head = _first_line(path, compression)
         text, id = _jsonl_fields(path, head, source)
     return InputFile(index, number, name, path, facts.size, facts.modified, kind, compression, text, id)
+
+
+def _first_line(path: str, compression: Compression) -> bytes:
+    """The start of a file up to the end of its first line, which is long."""
+    with open_input(path) as file:
+        stream = DecompressedStream(file, compression) if compression else file
+        parts: list[bytes] = []
+        while sum(map(len, parts)) < LONGEST_FIRST_LINE and (data := stream.read(1 << 20)):
+            parts.append(data)
+            if b"\n" in data:
+                break
+    return b"".join(parts)
 
 
 def _format_of(path: str, name: str, head: bytes, source: Source) -> Literal["jsonl", "parquet", "text"]:

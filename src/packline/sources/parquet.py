@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from packline.errors import InputError
 from packline.sources.batch import BATCH_BYTES, Batch, Reject
+from packline.sources.delimited import TOO_LARGE
 
 MAX_ROWS = 16_384
 """Rows a batch at the most, for columns of very short strings."""
@@ -94,6 +95,7 @@ def read_row_groups(
     text: str,
     id: str | None,
     hasher: Any,
+    max_bytes: int,
 ) -> Iterator[Batch]:
     """Batches of whole row groups; `hasher` is fed the text column."""
     row = sum(parquet.metadata.row_group(group).num_rows for group in range(groups.start))
@@ -103,7 +105,7 @@ def read_row_groups(
         try:
             for column, ids in read_row_group(parquet, group, text, id):
                 hash_text(hasher, column)
-                yield arrow_batch(file, column, ids, row)
+                yield arrow_batch(file, column, ids, row, max_bytes)
                 row += len(column)
         except (pa.ArrowException, OSError) as error:
             yield lost_rows(file, group, row, end, error)
@@ -117,16 +119,17 @@ def lost_rows(file: int, group: int, row: int, end: int, error: Exception) -> Ba
     return Batch(file, [], np.empty(0, np.int64), rejects=[reject])
 
 
-def arrow_batch(file: int, column: pa.Array, ids: pa.Array | None, row: int) -> Batch:
+def arrow_batch(file: int, column: pa.Array, ids: pa.Array | None, row: int, max_bytes: int) -> Batch:
     """One piece of a text column as documents."""
     consumed = text_bytes(column)
+    longest = (pc.max(pc.binary_length(column)).as_py() or 0) if consumed > max_bytes else 0
     names = None if ids is None else [None if one is None else str(one) for one in ids.to_pylist()]
     positions = np.arange(row, row + len(column), dtype=np.int64)
     try:
         texts = column.to_pylist()
     except UnicodeDecodeError:
         texts = None
-    if texts is not None and not column.null_count:
+    if texts is not None and not column.null_count and longest <= max_bytes:
         return Batch(file, texts, positions, names, consumed_bytes=consumed)
     kept, good, rejects = [], [], []
     for index, value in enumerate(column):
@@ -136,6 +139,9 @@ def arrow_batch(file: int, column: pa.Array, ids: pa.Array | None, row: int) -> 
             rejects.append(Reject(file, row + index, "not_a_string", detail, b"null"))
             continue
         data = raw.to_pybytes()
+        if len(data) > max_bytes:
+            rejects.append(Reject(file, row + index, "too_large", TOO_LARGE, data))
+            continue
         try:
             good.append(data.decode("utf-8"))
         except UnicodeDecodeError as error:

@@ -48,7 +48,9 @@ def read_span(
         with open_input(file.path) as raw:
             groups = range(span.start, span.stop)
             parquet = open_parquet(raw, file.path)
-            yield from read_row_groups(file.index, parquet, groups, file.text, file.id, hasher)
+            yield from read_row_groups(
+                file.index, parquet, groups, file.text, file.id, hasher, max_document_bytes
+            )
         return
     with open_input(file.path) as raw:
         if file.compression:
@@ -69,7 +71,7 @@ def read_span(
 def read_slice(file: InputFile, source: Source, piece: Slice, max_document_bytes: int) -> Iterator[Batch]:
     """The documents of a slice, in order."""
     if file.format == "parquet":
-        yield from _read_arrow_slice(file, piece)
+        yield from _read_arrow_slice(file, piece, max_document_bytes)
         return
     delimiter = delimiter_of(file, source)
     with open(piece.path, "rb", buffering=0) as raw:
@@ -140,7 +142,7 @@ def _decoder(text: str, id: str | None) -> JsonlDecoder:
     return JsonlDecoder(text, id)
 
 
-def _read_arrow_slice(file: InputFile, piece: Slice) -> Iterator[Batch]:
+def _read_arrow_slice(file: InputFile, piece: Slice, max_bytes: int) -> Iterator[Batch]:
     import os
 
     import pyarrow as pa
@@ -157,7 +159,7 @@ def _read_arrow_slice(file: InputFile, piece: Slice) -> Iterator[Batch]:
                     yield lost_rows(file.index, loss.group, loss.row, loss.end, OSError(loss.detail))
                     row = loss.end
                 ids = batch.column("id") if "id" in batch.schema.names else None
-                yield arrow_batch(file.index, batch.column("text"), ids, row)
+                yield arrow_batch(file.index, batch.column("text"), ids, row, max_bytes)
                 row += len(batch)
     for loss in losses:
         yield lost_rows(file.index, loss.group, loss.row, loss.end, OSError(loss.detail))

@@ -87,12 +87,23 @@ def total(ledgers: Iterable[Ledger]) -> Ledger:
 
 
 def source_names(recipe: Recipe) -> list[str]:
-    """What sources are called where the recipe does not say: `source`, or `source-0`, `source-1`, ...
+    """What sources are called: as the recipe says, or after the folder or file of their first input.
 
     >>> from packline.recipe import Source
-    >>> source_names(Recipe(sources=(Source(inputs=("a",)), Source(inputs=("b",), name="web")), tokenizer="t"))
-    ['source-0', 'web']
+    >>> sources = (Source(inputs=("web/*.jsonl",)), Source(inputs=("b",), name="web"))
+    >>> source_names(Recipe(sources=sources, tokenizer="t"))
+    ['web-0', 'web']
     """
-    if len(recipe.sources) == 1:
-        return [recipe.sources[0].name or "source"]
-    return [source.name or f"source-{number}" for number, source in enumerate(recipe.sources)]
+    names = [source.name or _name_of(source.inputs[0]) for source in recipe.sources]
+    return [
+        name if recipe.sources[number].name or names.count(name) == 1 else f"{name}-{number}"
+        for number, name in enumerate(names)
+    ]
+
+
+def _name_of(path: str) -> str:
+    """The last part of a path without a wildcard, and without endings."""
+    parts = [part for part in path.rstrip("/").split("/") if part not in ("", ".", "..")]
+    plain = [part for part in parts if not any(sign in part for sign in "*?[")]
+    name = plain[-1] if plain else "source"
+    return name.split(".")[0] or name

@@ -185,7 +185,7 @@ def read_manifest(folder: Path) -> Manifest:
     expected = _own_checksum(manifest)
     if manifest.checksum != expected or data != _format(manifest):
         raise CorruptStore(
-            f"{path} is damaged: expected the checksum {expected} of its content, found {manifest.checksum!r}",
+            f"{path} is damaged: expected the checksum {expected}, found {manifest.checksum!r}",
             hint=hint,
         )
     return manifest
@@ -199,4 +199,6 @@ def _not_found(folder: Path) -> StoreNotFound:
         )
     if not folder.exists():
         return StoreNotFound(f"{folder} does not exist", hint="packline build makes a store")
-    return StoreNotFound(f"{folder} is not a store: it has no {MANIFEST}", hint="packline build makes a store")
+    return StoreNotFound(
+        f"{folder} is not a store: it has no {MANIFEST}", hint="packline build makes a store"
+    )

@@ -3,7 +3,8 @@
     UNIT.jsonl   offset, bytes, reason, records of each bad record
     UNIT.raw     the records themselves, one after another: entry i ends where entry i + 1 begins
 
-Cost: one pass over the entries in blocks of 1 MiB, decoded in native code. It does not look into the raw bytes.
+Cost: one pass over the entries in blocks of 1 MiB, decoded in native code. It does not look into
+the raw bytes.
 """
 
 from __future__ import annotations

@@ -68,7 +68,9 @@ def reread(
     """
     parse = manifest.recipe.special_tokens == "parse"
     reference = Reference(tokenizer.json if parse else without_special_tokens(tokenizer))
-    findings.compare("tokenizer/tokenizer.json", "round trip", manifest.tokenizer.round_trip, reference.round_trip)
+    findings.compare(
+        "tokenizer/tokenizer.json", "round trip", manifest.tokenizer.round_trip, reference.round_trip
+    )
     reading = _Rereading(manifest, reference, findings)
     dtype = np.dtype(manifest.dtype).newbyteorder("<")
     shards = [entry for entry in manifest.shards if entry.name in readable]
@@ -98,7 +100,7 @@ class _Rereading:
         spread = np.linspace(0, len(shard) - 1, count).astype(np.int64)
         # The two ends first, then halfway between, and so on: however early the budget ends, it is a spread.
         taken = 0
-        for rank in _far_apart(count):
+        for rank in far_apart(count):
             if taken >= budget:
                 break
             index = int(spread[rank])
@@ -155,7 +157,8 @@ class _Rereading:
                 self.notes.append(f"input {entry.name} of source {key[0]} is gone: not compared")
             elif file.size != entry.bytes:
                 self.notes.append(
-                    f"input {file.path} has changed: expected {entry.bytes:,} bytes, found {file.size:,}: not compared"
+                    f"input {file.path} has changed: expected {entry.bytes:,} bytes, "
+                    f"found {file.size:,}: not compared"
                 )
             elif (file.format, file.compression, file.text) != (entry.format, entry.compression, entry.text):
                 self.notes.append(f"input {file.path} has changed its format or fields: not compared")
@@ -188,7 +191,7 @@ class _Rereading:
                 findings.add(f"{one.shard}.bin", f"{one.place} does not decode to its text", repr(text[:60]))
 
     def _compare_with_itself(self, one: _Picked) -> None:
-        """Without the text: ids that lose nothing decode to text of the right size that gives the same ids."""
+        """Without the text: ids that lose nothing decode to the right size, and to the same ids again."""
         if self._reference.round_trip != "exact" or one.provenance.text_bytes > LONGEST_TEXT:
             return
         text = self._reference.decode(one.ids.tolist())
@@ -214,10 +217,10 @@ class _Rereading:
         self.shards.add(one.shard)
 
 
-def _far_apart(count: int) -> list[int]:
+def far_apart(count: int) -> list[int]:
     """Places 0 to count - 1 so that each next one is far from those before it.
 
-    >>> _far_apart(9)
+    >>> far_apart(9)
     [0, 8, 4, 2, 6, 1, 3, 5, 7]
     """
     if count < 3:
@@ -226,7 +229,7 @@ def _far_apart(count: int) -> list[int]:
     step = count - 1
     while step > 1:
         step = (step + 1) // 2
-        places += [place for place in range(step, count - 1, step)]
+        places += range(step, count - 1, step)
     return list(dict.fromkeys([*places, *range(count)]))
 
 

@@ -182,7 +182,9 @@ class _Verification:
         for problem in manifest.ledger.imbalance():
             findings.add(MANIFEST, f"the ledger does not balance: {problem}")
         findings.compare(MANIFEST, "sources", self._names, list(manifest.sources))
-        _compare_ledgers(findings, MANIFEST, manifest.ledger, total(manifest.sources.values()), "of all sources")
+        _compare_ledgers(
+            findings, MANIFEST, manifest.ledger, total(manifest.sources.values()), "of all sources"
+        )
         if not self._all_receipts:
             return  # said already; the sums of the others would only repeat it
         receipts = self._receipts.values()
@@ -314,7 +316,9 @@ class _Verification:
             for path in sorted(folder.iterdir()) if folder.is_dir() else ():
                 name = f"{place}/{path.name}" if place else path.name
                 if name not in known and (place or SHARD_FILE.fullmatch(path.name)):
-                    self._findings.add(name, "a stray file", "nothing", "a file that the manifest does not name")
+                    self._findings.add(
+                        name, "a stray file", "nothing", "a file that the manifest does not name"
+                    )
 
 
 def _compare_counts(findings: Findings, name: str, ledger: Ledger, shards: list[ShardCounts]) -> None:

@@ -1,0 +1,104 @@
+"""`packline plan`: what a build would take, without building."""
+
+from __future__ import annotations
+
+import msgspec
+
+from packline.cli.arguments import Flags, Inputs, Settings, recipe_of
+from packline.cli.main import DONE
+from packline.cli.output import Line, output, table
+from packline.cli.text import duration, percent, plural, scaled, size
+from packline.runtime.estimate import Estimate
+
+_FLAGS, _SETTINGS = Flags(), Settings()
+
+
+def plan(*inputs: Inputs, settings: Settings = _SETTINGS, flags: Flags = _FLAGS) -> int:
+    """Predict what a build would take; see `pages`."""
+    from packline.runtime.estimate import estimate
+
+    recipe, options = recipe_of(inputs, settings)
+    found = estimate(recipe, options)
+    output.lines(estimate_lines(found))
+    output.result({"command": "plan", "exit_code": DONE, **msgspec.to_builtins(found)})
+    return DONE
+
+
+def estimate_lines(found: Estimate) -> list[Line]:
+    """An estimate as a page."""
+    rows: list[Line] = [
+        [("inputs", "quiet"), f"{plural(found.files, 'file')}, {size(found.input_bytes)}; {_fields(found)}"],
+        [("tokenizer", "quiet"), f"{found.tokenizer}, {found.vocab_size:,} tokens as {found.dtype}"],
+        ["", f"documents end with {found.eod} ({found.eod_id})"],
+        [("engines", "quiet"), f"{' and '.join(found.engines_used)}: {found.engines_reason}"],
+    ]
+    rows += [[("" if place else "rates a worker", "quiet"), rate] for place, rate in enumerate(_rates(found))]
+    lines = [*table(rows, "ll", width=output.wrap), [""], *_source_lines(found), [""]]
+    temporary = f" and {size(found.temporary_bytes)} while it runs" if found.temporary_bytes else ""
+    disk = f"{size(found.store_bytes)}{temporary}; {size(found.free_disk)} are free"
+    workers = (
+        plural(found.workers, "worker process", "worker processes")
+        if found.workers
+        else "no worker processes"
+    )
+    ends: list[Line] = [
+        [("time", "quiet"), f"{_time(found)} with {workers} of up to {size(found.memory_a_worker)} each"],
+        [("disk", "quiet"), (disk, "" if found.enough_disk else "error")],
+        [("units", "quiet"), f"about {found.units:,}"],
+    ]
+    ends += [[("warning", "warning"), warning] for warning in found.warnings]
+    return [*lines, *table(ends, "ll", width=output.wrap)]
+
+
+def _fields(found: Estimate) -> str:
+    kinds = []
+    for field in found.fields:
+        kind = " ".join(filter(None, [field.format, field.compression]))
+        kinds.append(f"{kind} (text: {field.text})" if field.text else kind)
+    return ", ".join(dict.fromkeys(kinds))
+
+
+def _rates(found: Estimate) -> list[str]:
+    names = {"ascii": "ASCII", "latin": "mostly ASCII", "wide": "other scripts"}
+    return [
+        f"{names.get(script, script)}: "
+        + ", ".join(
+            f"{engine} {rate:.0f} MB/s" for engine, rate in sorted(rates.items(), key=lambda one: -one[1])
+        )
+        for script, rates in found.rates.items()
+        if max(rates.values()) >= 5 or len(rates) == 1  # of a handful of documents a rate says nothing
+    ]
+
+
+def _time(found: Estimate) -> str:
+    warm, cold = duration(found.seconds), duration(found.seconds_cold)
+    return f"about {warm}" if warm == cold else f"{warm} to {cold}"
+
+
+def _source_lines(found: Estimate) -> list[Line]:
+    head = ("source", "files", "text", "documents", "tokens", "bytes a token", "bad")
+    rows: list[Line] = [[(word, "quiet") for word in head]]
+    for name, one in found.sources.items():
+        rate = f"{1 / one.tokens_per_byte:.2f}" if one.tokens_per_byte else "?"
+        rows.append(
+            [
+                name,
+                f"{one.files:,}",
+                size(one.text_bytes),
+                f"{one.documents:,}",
+                scaled(one.tokens),
+                rate,
+                percent(one.bad_fraction),
+            ]
+        )
+    if len(found.sources) > 1:
+        whole = (
+            "all",
+            f"{found.files:,}",
+            size(found.text_bytes),
+            f"{found.documents:,}",
+            scaled(found.tokens),
+        )
+        rate = f"{1 / found.tokens_per_byte:.2f}" if found.tokens_per_byte else "?"
+        rows.append([(cell, "title") for cell in (*whole, rate, "")])
+    return table(rows, "lrrrrrr")

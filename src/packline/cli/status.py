@@ -1,0 +1,65 @@
+"""`packline status`: how far a build is, from what it has committed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from cyclopts import Parameter
+
+from packline.cli.arguments import Flags
+from packline.cli.main import DONE
+from packline.cli.output import Line, Piece, output, table
+from packline.cli.text import bar, plural, size
+from packline.runtime.status import Status
+
+_FLAGS = Flags()
+STATES: dict[str, Piece] = {
+    "finished": ("finished", "good"),
+    "running": ("running", "number"),
+    "interrupted": ("interrupted: the command that began it goes on", "warning"),
+}
+
+
+def status(
+    store: Annotated[str, Parameter(help="Folder of a store or of a build.")], *, flags: Flags = _FLAGS
+) -> int:
+    """Say how far a build is; see `pages`."""
+    from packline.runtime.status import status as look
+
+    found = look(store)
+    output.lines(status_lines(found))
+    output.result({"command": "status", "store": store, "exit_code": DONE, **msgspec.to_builtins(found)})
+    return DONE
+
+
+def status_lines(found: Status) -> list[Line]:
+    """A status as a page."""
+    done, rest = bar(found.done_fraction or 0.0, 24)
+    ledger = found.ledger
+    lines = table([[("build", "quiet"), found.path], [("state", "quiet"), STATES[found.state]]], "ll", gap=7)
+    lines.append(["  ", ("committed   ", "quiet"), (done, "good"), (rest, "quiet"), f"  {_units(found)}"])
+    rows: list[Line] = [
+        [
+            ("documents", "quiet"),
+            f"{ledger.documents:,} of {plural(ledger.documents_in, 'record')}, {ledger.bad:,} bad",
+        ],
+        [("tokens", "quiet"), f"{ledger.tokens:,} of {size(ledger.text_bytes)} of text"],
+        [("on disk", "quiet"), size(found.bytes_on_disk)],
+    ]
+    lines += table(rows, "ll", gap=3)
+    if len(found.sources) > 1:
+        head: Line = [(word, "quiet") for word in ("source", "documents", "tokens", "text", "bad")]
+        sources: list[Line] = [
+            [name, f"{one.documents:,}", f"{one.tokens:,}", size(one.text_bytes), f"{one.bad:,}"]
+            for name, one in found.sources.items()
+        ]
+        lines += [[""], *table([head, *sources], "lrrrr")]
+    return lines
+
+
+def _units(found: Status) -> str:
+    if found.units_total is None:
+        return f"{plural(found.units_done, 'unit')}, of how many is not known"
+    about = "" if found.total_is_exact else "about "
+    return f"{found.units_done:,} of {about}{plural(found.units_total, 'unit')}"

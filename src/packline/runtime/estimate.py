@@ -1,0 +1,415 @@
+"""What a build would take, from a few MB of its inputs: documents, tokens, time, disk, memory.
+
+    prepare ──> sample ──> filter ──> encode twice with each engine ──> scale to the whole
+    files       texts      as built   tokens a byte; cold and warm rates
+
+Nothing is written. What would stop the build before its first document stops this too, with the same error.
+
+The time is a range, because engines remember words: `seconds` takes the rate of the second pass over the
+sample, which a long build of like text reaches; `seconds_cold` that of the first. A build is rarely faster
+than the one, or slower than the other on an idle machine. Cost: 1 to 5 s, most of it loading the
+tokenizer. What the sample does not hold it cannot know: a source whose files differ widely is estimated
+widely off.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from packline.encoders.choosing import SCRIPTS, script_of
+from packline.encoders.engine import Engine, TokenizersEngine
+from packline.encoders.parity import EngineReport, beginning_of, try_engines
+from packline.encoders.special import SpecialTokenCounter
+from packline.recipe import Recipe, RunOptions
+from packline.runtime.prepare import Engines, Work, choose_engines, count_workers, load_all, prepare
+from packline.runtime.resources import free_disk
+from packline.runtime.sampling import SourceSample, first_texts, sample_sources
+from packline.runtime.unit import KEEP, _judge
+from packline.runtime.units import Stream
+from packline.sources.batch import Batch
+from packline.store.index import index_size
+
+LONGEST_TEXT = 256 << 10
+TRIED_DOCUMENTS = 96
+REFERENCE_BYTES = 256 << 10
+"""The reference is about 100 times slower: where it is the engine, less is enough to time it."""
+PROVENANCE_BYTES = 10
+"""A document's place, lengths and file in a `.docs.parquet`, compressed; its own id comes to that."""
+SLICES_AHEAD = 2
+
+
+class SourceEstimate(msgspec.Struct, frozen=True, kw_only=True):
+    """What to expect of one source, after its filters and the recipe's limits."""
+
+    files: int
+    input_bytes: int
+    text_bytes: int
+    documents: int
+    tokens: int
+    """Boundary tokens included."""
+    tokens_per_byte: float
+    bad_fraction: float
+    """Bad records among those of the sample."""
+    sampled_bytes: int
+    """Of text."""
+    sampled_documents: int
+
+
+class FieldChoice(msgspec.Struct, frozen=True):
+    """Files of one kind, and where their text is taken from."""
+
+    source: str
+    format: str
+    compression: str
+    text: str
+    id: str | None
+    files: int
+
+
+class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+    """What a build would take. Sizes are in bytes, times in seconds."""
+
+    files: int
+    units: int
+    """A compressed or otherwise unsplittable file counts as the units that it is likely to make."""
+    input_bytes: int
+    sources: dict[str, SourceEstimate]
+    fields: list[FieldChoice]
+    text_bytes: int
+    documents: int
+    tokens: int
+    tokens_per_byte: float
+    store_bytes: int
+    temporary_bytes: int
+    """On top of the store while the build runs."""
+    free_disk: int
+    enough_disk: bool
+    workers: int
+    memory_a_worker: int
+    seconds: float
+    """At the engines' warm rate."""
+    seconds_cold: float
+    """At the rate of their first MB."""
+    tokenizer: str
+    vocab_size: int
+    eod: str
+    eod_id: int
+    bos: str | None
+    bos_id: int | None
+    dtype: str
+    round_trip: str
+    engines: list[EngineReport]
+    engines_used: list[str]
+    engines_reason: str
+    rates: dict[str, dict[str, float]]
+    """MB/s of one worker by script and engine, warm."""
+    warnings: list[str]
+
+
+def estimate(recipe: Recipe, options: RunOptions = RunOptions(), *, out: str | Path = ".") -> Estimate:  # noqa: B008
+    """Predict a build; write nothing.
+
+    Args:
+        recipe: what would be built.
+        options: how it would run.
+        out: where the store would go, for the free space there.
+
+    Raises:
+        RecipeError, InputError, TokenizerError: whatever would stop the build.
+
+    >>> import msgspec, pathlib, tempfile
+    >>> from packline.recipe import Source
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> _ = (folder / "words.txt").write_text("a b a")
+    >>> model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2}, "unk_token": "</s>"}
+    >>> text = msgspec.json.encode({"model": model, "pre_tokenizer": {"type": "Whitespace"}})
+    >>> _ = (folder / "tokenizer.json").write_bytes(text)
+    >>> sources = (Source(inputs=(str(folder / "words.txt"),)),)
+    >>> found = estimate(Recipe(sources=sources, tokenizer=str(folder / "tokenizer.json"), eod="</s>"))
+    >>> found.documents, found.tokens, found.text_bytes
+    (1, 4, 5)
+    """
+    started = time.perf_counter()
+    work = prepare(recipe, options)
+    engines = load_all(work)
+    loading = time.perf_counter() - started
+    samples = sample_sources(work)
+    kept = [_keep(work, number, sample) for number, sample in enumerate(samples)]
+    texts = [text for one in kept for text in one.texts]
+    reports, used, reason = _try(work, engines, texts)
+    timing = _Timing({name: _engine(engines, name) for name in used})
+    encoded = [timing.encode(one.texts) for one in kept]
+    timing.again()
+    sources = _limit(work, [_scale(work, one, size) for one, size in zip(kept, encoded, strict=True)])
+    text_bytes, tokens = sum(one.text_bytes for one in sources), sum(one.tokens for one in sources)
+    documents = sum(one.documents for one in sources)
+    workers, memory = count_workers(options)
+    units, temporary = _units(work, samples, max(workers, 1))
+    store_bytes = _store_bytes(work, documents, tokens, units)
+    free = free_disk(Path(out))
+    other = sum(one.seconds for one in samples) + sum(one.seconds for one in kept)
+    other_rate = other / max(sum(one.read_bytes for one in samples), 1)
+    at_once = max(min(workers, units), 1)
+    warm, cold = (
+        loading + text_bytes * (encode + other_rate) / at_once for encode in timing.seconds_a_byte()
+    )
+    result = Estimate(
+        files=len(work.files),
+        units=units,
+        input_bytes=sum(file.size for file in work.files),
+        sources=dict(zip(work.names, sources, strict=True)),
+        fields=_fields(work),
+        text_bytes=text_bytes,
+        documents=documents,
+        tokens=tokens,
+        tokens_per_byte=tokens / text_bytes if text_bytes else 0.0,
+        store_bytes=store_bytes,
+        temporary_bytes=temporary,
+        free_disk=free,
+        enough_disk=store_bytes + temporary <= free,
+        workers=workers,
+        memory_a_worker=memory,
+        seconds=round(warm, 1),
+        seconds_cold=round(cold, 1),
+        tokenizer=work.tokenizer.name,
+        vocab_size=work.tokenizer.vocab_size,
+        eod=work.boundary.eod,
+        eod_id=work.boundary.eod_id,
+        bos=work.boundary.bos,
+        bos_id=work.boundary.bos_id,
+        dtype=work.dtype,
+        round_trip=engines.reference.round_trip,
+        engines=reports,
+        engines_used=used,
+        engines_reason=reason,
+        rates=timing.rates(),
+        warnings=[],
+    )
+    return msgspec.structs.replace(result, warnings=_warnings(work, samples, kept, result))
+
+
+class _Kept(msgspec.Struct):
+    """What the filters leave of a source's sample."""
+
+    sample: Any
+    texts: list[str]
+    text_bytes: int
+    """Of these texts, whole."""
+    special: int
+    seconds: float
+
+
+def _keep(work: Work, number: int, sample: SourceSample) -> _Kept:
+    """Filter a sample as units do."""
+    started = time.perf_counter()
+    special = SpecialTokenCounter(work.tokenizer.special_tokens)
+    batch = Batch(0, sample.texts, np.arange(len(sample.texts), dtype=np.int64))
+    facts = _judge(batch, work.recipe.sources[number], work.recipe, special)
+    chosen = np.flatnonzero(facts.verdicts == KEEP)
+    texts = [sample.texts[index] for index in chosen]
+    size = int(facts.text_bytes[chosen].sum())
+    return _Kept(sample, texts, size, int(facts.specials.sum()), time.perf_counter() - started)
+
+
+def _try(work: Work, engines: Engines, texts: list[str]) -> tuple[list[EngineReport], list[Any], str]:
+    reports = try_engines(engines.loaded, engines.reference, first_texts(texts, TRIED_DOCUMENTS))
+    used, reason = choose_engines(reports, work.options.engine)
+    return [report for report in reports if report.note != "not asked for"], list(used), reason
+
+
+def _engine(engines: Engines, name: Any) -> Engine:
+    engine = engines.loaded.get(name)
+    return TokenizersEngine(engines.reference.json) if engine is None or isinstance(engine, str) else engine
+
+
+class _Timing:
+    """Encodes the sample with every engine, script by script, and keeps the times of both passes."""
+
+    def __init__(self, engines: dict[str, Engine]) -> None:
+        self._engines = engines
+        self._groups: dict[int, list[str]] = {}
+        self._bytes: Counter[int] = Counter()
+        self._cold: dict[tuple[int, str], list[float]] = {}
+        self._warm: dict[tuple[int, str], list[float]] = {}
+
+    def encode(self, texts: list[str]) -> tuple[int, int]:
+        """Bytes and tokens of these texts (of a long one, its beginning)."""
+        if list(self._engines) == ["tokenizers"]:
+            texts = _first_bytes(texts, REFERENCE_BYTES)
+        parts = [beginning_of(text, LONGEST_TEXT) for text in texts]
+        sizes = np.array([len(part.encode("utf-8")) for part in parts], np.int64)
+        scripts = script_of(parts, sizes) if parts else np.empty(0, np.int64)
+        tokens = count = 0
+        for script in np.unique(scripts).tolist():
+            places = np.flatnonzero(scripts == script)
+            group = [parts[place] for place in places]
+            size = int(sizes[places].sum())
+            for name, engine in self._engines.items():
+                seconds, count = _timed(engine, group)
+                _add(self._cold, (script, name), size, seconds)
+            tokens += count
+            self._groups.setdefault(script, []).extend(group)
+            self._bytes[script] += size
+        return int(sizes.sum()), tokens
+
+    def again(self) -> None:
+        """The second pass, over all that was encoded."""
+        for script, group in self._groups.items():
+            for name, engine in self._engines.items():
+                seconds, _ = _timed(engine, group)
+                _add(self._warm, (script, name), self._bytes[script], seconds)
+
+    def seconds_a_byte(self) -> tuple[float, float]:
+        """Warm and cold, by the best engine of each script."""
+        size = max(sum(self._bytes.values()), 1)
+        warm = cold = 0.0
+        for script, share in self._bytes.items():
+            warm += share * min(_each(self._warm, script))
+            cold += share * min(_each(self._cold, script))
+        return warm / size, cold / size
+
+    def rates(self) -> dict[str, dict[str, float]]:
+        """Warm MB/s by script and engine."""
+        return {
+            SCRIPTS[script]: {
+                name: round(1e-6 * self._warm[script, name][0] / max(self._warm[script, name][1], 1e-9), 1)
+                for name in self._engines
+            }
+            for script in sorted(self._bytes)
+        }
+
+
+def _timed(engine: Engine, texts: list[str]) -> tuple[float, int]:
+    started = time.perf_counter()
+    ragged = engine.encode(texts)
+    return time.perf_counter() - started, len(ragged.tokens)
+
+
+def _add(times: dict[tuple[int, str], list[float]], key: tuple[int, str], size: int, seconds: float) -> None:
+    known = times.setdefault(key, [0.0, 0.0])
+    known[0] += size
+    known[1] += seconds
+
+
+def _each(times: dict[tuple[int, str], list[float]], script: int) -> list[float]:
+    return [seconds / max(size, 1) for (one, _), (size, seconds) in times.items() if one == script]
+
+
+def _first_bytes(texts: list[str], size: int) -> list[str]:
+    step = max(-(-sum(map(len, texts)) // size), 1)
+    return texts[::step]
+
+
+def _scale(work: Work, kept: _Kept, encoded: tuple[int, int]) -> SourceEstimate:
+    """From what was kept and encoded of a sample to the whole source."""
+    sample: SourceSample = kept.sample
+    size, tokens = encoded
+    rate = tokens / size if size else 0.0
+    of_bytes = kept.text_bytes / sample.read_bytes if sample.read_bytes else 0.0
+    of_documents = len(kept.texts) / len(sample.texts) if sample.texts else 0.0
+    text_bytes, documents = sample.text_bytes * of_bytes, sample.documents * of_documents
+    edges = 1 if work.boundary.bos_id is None else 2
+    bad = sum(sample.reject_reasons.values())
+    return SourceEstimate(
+        files=sample.files,
+        input_bytes=sample.input_bytes,
+        text_bytes=round(text_bytes),
+        documents=round(documents),
+        tokens=round(text_bytes * rate + documents * edges),
+        tokens_per_byte=rate,
+        bad_fraction=bad / sample.records if sample.records else 0.0,
+        sampled_bytes=sample.read_bytes,
+        sampled_documents=len(sample.texts),
+    )
+
+
+def _limit(work: Work, sources: list[SourceEstimate]) -> list[SourceEstimate]:
+    """Limits cut in document order: what is left of them goes to each source in turn."""
+    documents, tokens = work.recipe.limit_documents, work.recipe.limit_tokens
+    limited = []
+    for one in sources:
+        shares = [1.0]
+        if documents is not None and one.documents:
+            shares.append(documents / one.documents)
+        if tokens is not None and one.tokens:
+            shares.append(tokens / one.tokens)
+        cut = {
+            field: round(getattr(one, field) * min(shares)) for field in ("text_bytes", "documents", "tokens")
+        }
+        limited.append(msgspec.structs.replace(one, **cut))
+        documents = None if documents is None else documents - cut["documents"]
+        tokens = None if tokens is None else tokens - cut["tokens"]
+    return limited
+
+
+def _units(work: Work, samples: list[SourceSample], workers: int) -> tuple[int, int]:
+    """How many units there will be, and bytes of slices that wait for their encoders."""
+    units, largest = 0, 0
+    for unit in work.units:
+        if isinstance(unit, Stream):
+            units += max(-(-unit.text_bytes // unit.slice_bytes), 1)
+            largest = max(largest, min(unit.slice_bytes, unit.text_bytes))
+        else:
+            units += 1
+    return units, largest * (workers + SLICES_AHEAD)
+
+
+def _store_bytes(work: Work, documents: int, tokens: int, units: int) -> int:
+    """Shards, provenance, tokenizer, receipts (and the same again in the manifest)."""
+    provenance = PROVENANCE_BYTES * documents + 2048 * units
+    receipts = 2 * 1024 * units + 256 * len(work.files)
+    itemsize = np.dtype(work.dtype).itemsize
+    return (
+        tokens * itemsize + index_size(documents) + provenance + receipts + len(work.tokenizer.json.encode())
+    )
+
+
+def _fields(work: Work) -> list[FieldChoice]:
+    kinds = Counter(
+        (work.names[file.source], file.format, file.compression, file.text, file.id) for file in work.files
+    )
+    return [FieldChoice(*kind, count) for kind, count in kinds.items()]
+
+
+def _warnings(work: Work, samples: list[SourceSample], kept: list[_Kept], found: Estimate) -> list[str]:
+    """What the user should know before starting."""
+    lines = []
+    if not found.enough_disk:
+        needed = found.store_bytes + found.temporary_bytes
+        lines.append(
+            f"the disk is too small: {needed / 1e9:.1f} GB needed, {found.free_disk / 1e9:.1f} GB free"
+        )
+    for name, sample, one in zip(work.names, samples, kept, strict=True):
+        lines += [f"source {name}: cannot sample {problem}" for problem in sample.problems[:3]]
+        if not sample.texts:
+            lines.append(f"source {name}: no documents in the sample")
+        elif not one.texts:
+            lines.append(
+                f"source {name}: the filters leave none of the {len(sample.texts)} documents of the sample"
+            )
+        if one.special:
+            what = {
+                "text": "they stay text",
+                "parse": "they become control tokens",
+                "reject": "their documents are rejected",
+            }[work.recipe.special_tokens]
+            lines.append(f"source {name}: {one.special} special-token strings in the sample; {what}")
+        if bad := sum(sample.reject_reasons.values()):
+            reasons = ", ".join(
+                f"{reason} {count}" for reason, count in sorted(sample.reject_reasons.items())
+            )
+            share = bad / sample.records
+            above = share > work.options.max_bad_fraction
+            more = f": more than the {work.options.max_bad_fraction:.1%} that are allowed" if above else ""
+            lines.append(f"source {name}: {share:.2%} bad records in the sample ({reasons}){more}")
+    if found.round_trip == "lossy":
+        lines.append("the tokenizer does not give the text back when its ids are decoded")
+    if found.engines_used == ["tokenizers"]:
+        lines.append(f"only the slow reference engine can be used: {found.engines_reason}")
+    return lines

@@ -1,0 +1,266 @@
+"""Every command from the outside: help, exit codes, what goes to which stream, JSON as the last line."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import packline
+from packline.cli.pages import PAGES
+from tests.cli.command import result, run
+
+TEXTS = ["one document", "another one, a little longer", "naïve 漢字 👍🏽", "it says <|endoftext|> inside"]
+WriteJsonl = Callable[..., Path]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, write_jsonl: WriteJsonl) -> Path:
+    return write_jsonl(
+        tmp_path / "corpus.jsonl", [{"text": text, "id": f"n{n}"} for n, text in enumerate(TEXTS)]
+    )
+
+
+@pytest.fixture
+def store(tmp_path: Path, corpus: Path, tokenizer_json: Path) -> Path:
+    packline.build(corpus, tokenizer_json, out=tmp_path / "store", workers=0)
+    return tmp_path / "store"
+
+
+@pytest.mark.parametrize("command", PAGES)
+def test_help_has_command_lines_that_are_true(command: str) -> None:
+    done = run(command, "--help")
+    assert done.returncode == 0, done.stderr
+    shown = done.stdout.partition("Examples:")[2].replace("\\\n", " ")
+    lines = re.findall(rf"^ +packline {command}\b(.*)$", shown, re.MULTILINE)
+    assert lines, done.stdout
+    known = set(re.findall(r"--[a-z][\w-]*", done.stdout.partition("Examples:")[0]))
+    assert {"--json", "--debug"} <= known
+    assert set(re.findall(r"--[a-z][\w-]*", " ".join(lines))) <= known
+    assert max(map(len, done.stdout.splitlines())) <= 100
+
+
+def test_the_list_of_commands_has_all_of_them_with_what_they_do() -> None:
+    done = run("--help")
+    listed = dict(re.findall(r"│ (\w+) +(\S.*?) +│", done.stdout))
+    assert {name: help.partition("\n")[0] for name, (help, _) in PAGES.items()} == {
+        name: listed.get(name) for name in PAGES
+    }
+
+
+def test_help_is_there_without_loading_what_builds() -> None:
+    done = run("build", "--help", PYTHONPROFILEIMPORTTIME="1")
+    assert re.search(r"\| +packline\.cli\.arguments\b", done.stderr)
+    assert not re.search(r"\| +(gigatoken|fastokens|tokenizers|awkward|pyarrow\.parquet)\b", done.stderr)
+
+
+def test_a_build_without_a_terminal_writes_plain_lines(
+    tmp_path: Path, corpus: Path, tokenizer_json: Path
+) -> None:
+    done = run("build", corpus, "--tokenizer", tokenizer_json, "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert "\x1b" not in done.stdout + done.stderr and "\r" not in done.stdout + done.stderr
+    assert re.search(r"records in +4 ", done.stdout)
+    assert re.search(r"documents +4 ", done.stdout)
+    assert "engines" in done.stderr and "4,096 tokens" in done.stderr
+    assert f"packline verify {tmp_path / 'out'}" in done.stdout
+
+
+def test_json_is_one_object_and_the_only_line(tmp_path: Path, corpus: Path, tokenizer_json: Path) -> None:
+    out = tmp_path / "out"
+    done = run("build", corpus, "--tokenizer", tokenizer_json, "--out", out, "--workers", "0", "--json")
+    facts = result(done)
+    assert (done.returncode, done.stderr, len(done.stdout.splitlines())) == (0, "", 1)
+    store = packline.open(out)
+    assert facts["documents"] == len(store.documents) == len(TEXTS)
+    assert facts["tokens"] == sum(len(tokens) for tokens in store.documents)
+    assert facts["text_bytes"] == facts["run_text_bytes"] == sum(len(text.encode()) for text in TEXTS)
+    assert sum(facts["engine_bytes"].values()) == facts["text_bytes"]
+    assert facts["ledger"]["special_token_strings"] == 1
+    assert list(facts["sources"].values()) == [facts["ledger"]]
+    assert 0 < facts["first_unit_seconds"] < facts["seconds"]
+    published = [path for path in out.rglob("*") if path.is_file() and path.name != "manifest.json"]
+    assert facts["store_bytes"] == sum(path.stat().st_size for path in published)
+    assert {"exit_code", "tokenizer_seconds", "peak_rss_bytes", "bad_fraction"} <= set(facts)
+
+
+def test_a_finished_build_has_nothing_to_do(corpus: Path, store: Path, tokenizer_json: Path) -> None:
+    done = run("build", corpus, "--tokenizer", tokenizer_json, "--out", store, "--json")
+    assert done.returncode == 0, done.stderr
+    facts = result(done)
+    assert (facts["nothing_to_do"], facts["run_text_bytes"], facts["documents"]) == (True, 0, len(TEXTS))
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "kind"),
+    [
+        (["build", "nowhere.jsonl", "--tokenizer", "t", "--out", "o"], 1, "InputError"),
+        (["build", "a.toml", "--out", "o"], 2, "RecipeError"),
+        (["build", "a.jsonl", "--out", "o"], 2, "RecipeError"),
+        (["build", "a.jsonl", "--out", "o", "--tokenizer", "t", "--val-fraction", "7"], 2, "RecipeError"),
+        (["build", "a.jsonl", "--tokenizer", "t"], 2, "UsageError"),
+        (["build", "a.jsonl", "--tokenizer", "t", "--out", "o", "--colour"], 2, "UsageError"),
+        (["plan", "a.jsonl", "--tokenizer", "t", "--engine", "warp"], 2, "UsageError"),
+        (["plan", "a.jsonl", "--tokenizer", "t", "--limit-documents", "many"], 2, "UsageError"),
+        (["polish"], 2, "UsageError"),
+        (["info", "nowhere"], 1, "StoreNotFound"),
+        (["status", "nowhere"], 1, "StoreNotFound"),
+        (["verify", "nowhere"], 1, "StoreNotFound"),
+    ],
+)
+def test_an_error_is_two_lines_an_exit_code_and_an_object(
+    tmp_path: Path, words: list[str], code: int, kind: str
+) -> None:
+    plain, machine = run(*words, cwd=tmp_path), run(*words, "--json", cwd=tmp_path)
+    assert (plain.returncode, machine.returncode) == (code, code)
+    assert plain.stdout == ""
+    first, *rest = plain.stderr.splitlines()
+    assert first.startswith("error: ") and [line[:6] for line in rest] in (["hint: "], [])
+    error = result(machine)["error"]
+    assert error["kind"] == kind
+    assert first == f"error: {error['message']}"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_debug_shows_where_an_error_came_from(tmp_path: Path) -> None:
+    done = run("info", tmp_path / "nowhere", "--debug")
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr and "StoreNotFound" in done.stderr
+
+
+def test_too_many_bad_records_end_with_3_and_a_complete_store(tmp_path: Path, tokenizer_json: Path) -> None:
+    (tmp_path / "bad.jsonl").write_text('{"text": "good"}\n{"text": 7}\n{"text"\n', "utf-8")
+    words = ["build", "bad.jsonl", "--tokenizer", str(tokenizer_json), "--out", "out"]
+    done = run(*words, cwd=tmp_path)
+    assert done.returncode == 3
+    warning = next(line for line in done.stderr.splitlines() if line.startswith("warning: "))
+    assert "2 of 3 records" in warning and "1 malformed_json" in warning and "1 not_a_string" in warning
+    assert "out/rejects/" in done.stderr
+    assert run("verify", "out", cwd=tmp_path).returncode == 0
+    allowed = run(*words[:-1], "again", "--max-bad-fraction", "0.7", "--json", cwd=tmp_path)
+    assert allowed.returncode == 0
+    assert result(allowed)["bad_fraction"] == pytest.approx(2 / 3)
+    strict = run(*words[:-1], "strict", "--strict", "--json", cwd=tmp_path)
+    assert (strict.returncode, result(strict)["error"]["kind"]) == (1, "BadRecord")
+
+
+def test_plan_says_what_build_does_and_writes_nothing(
+    tmp_path: Path, corpus: Path, tokenizer_json: Path
+) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    done = run("plan", corpus, "--tokenizer", tokenizer_json, "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert sorted(tmp_path.rglob("*")) == before
+    found = result(done)
+    built = run("build", corpus, "--tokenizer", tokenizer_json, "--out", tmp_path / "out", "--json")
+    assert found["tokens"] == result(built)["tokens"]  # the sample is all of it
+    assert found["documents"] == len(TEXTS)
+    page = run("plan", corpus, "--tokenizer", tokenizer_json)
+    assert page.returncode == 0 and "\x1b" not in page.stdout
+    assert re.search(r"^ +\S+ +1 +\d+ B +4 ", page.stdout, re.MULTILINE)
+
+
+def test_status_and_verify_of_a_finished_store(store: Path) -> None:
+    found = result(run("status", store, "--json"))
+    assert (found["state"], found["units_done"], found["documents"]) == ("finished", 1, len(TEXTS))
+    assert "finished" in run("status", store).stdout
+    report = result(run("verify", store, "--deep", "--json"))
+    assert report["ok"] and report["deep"]["documents"] == len(TEXTS)
+    assert "all is well" in run("verify", store).stdout
+
+
+def test_verify_ends_with_1_and_names_the_file_that_is_damaged(store: Path) -> None:
+    tokens = store / "train-000000.bin"
+    data = bytearray(tokens.read_bytes())
+    data[0] ^= 1
+    tokens.write_bytes(data)
+    done = run("verify", store)
+    assert done.returncode == 1
+    assert "problem: train-000000.bin" in done.stdout
+    assert result(run("verify", store, "--json"))["problems"][0]["file"] == "train-000000.bin"
+
+
+def test_info_counts_what_is_there(store: Path) -> None:
+    facts = result(run("info", store, "--json", "--documents", "2"))
+    opened = packline.open(store)
+    lengths = sorted(len(tokens) for tokens in opened.documents)
+    assert facts["lengths"]["shortest"] == lengths[0]
+    assert facts["lengths"]["longest"] == lengths[-1]
+    assert facts["lengths"]["mean"] == pytest.approx(sum(lengths) / len(lengths))
+    assert sum(facts["lengths"]["histogram"]) == len(TEXTS)
+    assert [group["documents"] for group in facts["groups"]] == [len(TEXTS)]
+    assert [document["text"] for document in facts["first_documents"]] == TEXTS[:2]
+    assert [document["id"] for document in facts["first_documents"]] == ["n0", "n1"]
+
+
+def test_json_is_plain_ascii(store: Path) -> None:
+    done = run("info", store, "--json")
+    assert done.stdout.isascii()
+    assert json.loads(done.stdout)["first_documents"][2]["text"] == TEXTS[2]
+
+
+def test_settings_reach_the_recipe(tmp_path: Path, tokenizer_json: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\n--\ntwo\n--\nthree", "utf-8")
+    words = ["build", "a.txt", "--tokenizer", str(tokenizer_json), "--out", "out", "--separator", r"\n--\n"]
+    words += [
+        "--eod",
+        "0",
+        "--bos",
+        "<|endoftext|>",
+        "--min-chars",
+        "4",
+        "--label",
+        "L",
+        "--max-document-size",
+        "1MiB",
+    ]
+    words += [
+        "--val-fraction",
+        "0.5",
+        "--seed",
+        "3",
+        "--special-tokens",
+        "reject",
+        "--workers",
+        "0",
+        "--json",
+    ]
+    done = run(*words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    recipe = packline.open(tmp_path / "out").manifest.recipe
+    source = recipe.sources[0]
+    assert (source.documents, source.separator, source.min_chars, source.label) == (
+        "separator",
+        "\n--\n",
+        4,
+        "L",
+    )
+    assert (recipe.eod, recipe.bos, recipe.max_document_bytes) == (0, "<|endoftext|>", 1 << 20)
+    assert (recipe.val_fraction, recipe.seed, recipe.special_tokens) == (0.5, 3, "reject")
+    assert result(done)["ledger"]["too_short"] == 2
+    assert result(done)["ledger"]["bos_tokens"] == 1
+
+
+def test_a_recipe_on_disk_is_an_input(tmp_path: Path, corpus: Path, tokenizer_json: Path) -> None:
+    recipe = f'tokenizer = "{tokenizer_json}"\n[[sources]]\nname = "web"\ninputs = ["{corpus.name}"]\n'
+    (tmp_path / "recipe.toml").write_text(recipe, "utf-8")
+    done = run("build", "recipe.toml", "--out", "out", "--limit-documents", "2", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (result(done)["documents"], list(result(done)["sources"])) == (2, ["web"])
+
+
+def test_an_unknown_tokenizer_names_what_would_do(tmp_path: Path, corpus: Path) -> None:
+    done = run(
+        "build",
+        corpus,
+        "--tokenizer",
+        tmp_path / "none" / "tokenizer.json",
+        "--out",
+        tmp_path / "out",
+        "--json",
+    )
+    assert (done.returncode, result(done)["error"]["kind"]) == (1, "TokenizerError")
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,207 @@
+"""Parquet: every kind of text column, ids, bad rows, damaged row groups, and slices equal to spans."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from packline.errors import InputError
+from packline.runtime.units import Stream, plan_units
+from packline.recipe import Recipe
+from tests.sources.reading import files_of, read_file, read_sliced, source_of
+
+TEXTS = ["plain", "", "naïve 漢字", "nul \x00 inside", "x" * 3000, "last"]
+
+
+def write(path: Path, columns: dict[str, Any], rows: int = 1 << 20, **options: Any) -> Path:
+    pq.write_table(pa.table(columns), path, row_group_size=rows, **options)
+    return path
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())],
+    ids=str,
+)
+def test_text_of_any_string_type(tmp_path: Path, kind: pa.DataType) -> None:
+    column = pa.array(TEXTS).dictionary_encode() if pa.types.is_dictionary(kind) else pa.array(TEXTS, kind)
+    path = write(tmp_path / "a.parquet", {"other": list(range(6)), "text": column}, rows=4)
+    source = source_of(path)
+    read = read_file(source)
+    assert read.texts == TEXTS and read.positions == list(range(6)) and not read.rejects
+    assert read_file(source, cuts=[1]) == read
+    assert read_sliced(source, tmp_path / "slices", 1)[0] == read
+
+
+def test_a_field_of_a_struct_is_a_column(tmp_path: Path) -> None:
+    structs = [{"body": text, "id": number} for number, text in enumerate(TEXTS)]
+    path = write(tmp_path / "a.parquet", {"data": structs}, rows=2)
+    read = read_file(source_of(path, text="data.body", id="data.id"))
+    assert read.texts == TEXTS and read.ids == [str(number) for number in range(6)]
+
+
+def test_a_null_struct_is_a_null_text(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", {"data": [{"body": "a"}, None, {"body": None}, {"body": "b"}]})
+    read = read_file(source_of(path, text="data.body"))
+    assert (read.texts, read.positions) == (["a", "b"], [0, 3])
+    assert [reject.position for reject in read.rejects] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        ([1, 2, None], ["1", "2", None]),
+        (["a", None, "b"], ["a", None, "b"]),
+        (pa.array(["a", "b", "a"]).dictionary_encode(), ["a", "b", "a"]),
+        ([1.5, None, 2.0], ["1.5", None, "2.0"]),
+    ],
+)
+def test_ids_of_any_type_stay_with_their_rows(tmp_path: Path, ids: Any, expected: list[str | None]) -> None:
+    path = write(tmp_path / "a.parquet", {"text": ["a", None, "c"], "id": ids})
+    source = source_of(path)
+    read = read_file(source)
+    assert read.texts == ["a", "c"] and read.ids == [expected[0], expected[2]]
+    assert read_sliced(source, tmp_path / "slices", 1)[0] == read
+
+
+def bytes_as_strings(values: list[bytes | None]) -> pa.Array:
+    """A string column whose bytes nobody checked, as many writers leave them."""
+    binary = pa.array(values, pa.binary())
+    return pa.Array.from_buffers(pa.string(), len(values), binary.buffers())
+
+
+def test_nulls_bad_utf8_and_texts_beyond_the_limit_cost_their_rows(tmp_path: Path) -> None:
+    values = [b"good", None, b"caf\xe9", b"y" * 99, b"", b"cut \xe2\x82", b"also good"]
+    path = write(tmp_path / "a.parquet", {"text": bytes_as_strings(values), "id": list("abcdefg")}, rows=5)
+    source = source_of(path)
+    read = read_file(source, most=50)
+    assert (read.texts, read.positions, read.ids) == (["good", "", "also good"], [0, 4, 6], ["a", "e", "g"])
+    found = [(reject.position, reject.reason, reject.raw) for reject in read.rejects]
+    assert found == [
+        (1, "not_a_string", b"null"),
+        (2, "invalid_utf8", b"caf\xe9"),
+        (3, "too_large", b"y" * 99),
+        (5, "invalid_utf8", b"cut \xe2\x82"),
+    ]
+    assert "0xe9" in read.rejects[1].detail
+    assert read_sliced(source, tmp_path / "slices", 1, most=50)[0] == read
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+@given(
+    counts=st.lists(st.integers(1, 60), min_size=1, max_size=6),
+    cuts=st.lists(st.integers(1, 5), max_size=3),
+    slice_bytes=st.integers(1, 6000),
+    batch_bytes=st.integers(100, 5000),
+)
+def test_spans_and_slices_of_any_size_give_the_same_documents(
+    tmp_path: Path, counts: list[int], cuts: list[int], slice_bytes: int, batch_bytes: int
+) -> None:
+    path = tmp_path / "a.parquet"
+    schema = pa.schema([("id", pa.int64()), ("text", pa.string())])
+    texts: list[str] = []
+    with pq.ParquetWriter(path, schema) as writer:
+        for count in counts:
+            fresh = [f"{len(texts) + number} " * (number % 9) for number in range(count)]
+            ids = list(range(len(texts), len(texts) + count))
+            writer.write_table(pa.table({"id": ids, "text": fresh}, schema=schema))
+            texts += fresh
+    source = source_of(path)
+    whole = read_file(source)
+    assert whole.texts == texts and whole.positions == list(range(len(texts)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("packline.sources.parquet.BATCH_BYTES", batch_bytes)
+        assert read_file(source, cuts) == whole
+        sliced, count = read_sliced(source, tmp_path / "slices", slice_bytes)
+    assert sliced == whole
+    assert count <= sum(map(len, texts)) // slice_bytes + 1
+
+
+def damaged(path: Path, group: int, column: str = "text") -> None:
+    """Write over the pages of one row group."""
+    facts = pq.ParquetFile(path).metadata.row_group(group)
+    (place,) = (n for n in range(facts.num_columns) if facts.column(n).path_in_schema == column)
+    start = facts.column(place).data_page_offset
+    size = facts.column(place).total_compressed_size
+    data = bytearray(path.read_bytes())
+    data[start + 30 : start + size] = b"\xa5" * (size - 30)
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("group", [0, 1, 2])
+def test_a_damaged_row_group_costs_its_rows_and_no_others(tmp_path: Path, group: int) -> None:
+    texts = [f"text {number} " * 20 for number in range(30)]
+    path = write(
+        tmp_path / "a.parquet", {"text": texts, "id": list(range(30))}, rows=10, compression="zstd", use_dictionary=False
+    )
+    damaged(path, group)
+    source = source_of(path)
+    read = read_file(source)
+    lost = range(group * 10, group * 10 + 10)
+    assert [number for number in range(30) if number not in lost] == [
+        number for number in read.positions if number not in lost
+    ]
+    assert all(texts[number] == text for number, text in zip(read.positions, read.texts, strict=True))
+    (reject,) = read.rejects
+    assert reject.reason == "corrupt_parquet" and reject.records + len(read.texts) == 30
+    assert f"row group {group}" in reject.detail
+    sliced, _ = read_sliced(source, tmp_path / "slices", 300)
+    assert sliced.texts == read.texts and sliced.positions == read.positions
+    assert [(one.position, one.records) for one in sliced.rejects] == [(reject.position, reject.records)]
+
+
+def test_rows_before_the_damage_within_a_group_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("packline.sources.parquet.BATCH_BYTES", 4096)
+    texts = [f"text {number} " * 20 for number in range(2000)]
+    path = write(
+        tmp_path / "a.parquet",
+        {"text": texts},
+        compression="none",
+        use_dictionary=False,
+        data_page_size=2048,
+        write_batch_size=16,
+    )
+    data = bytearray(path.read_bytes())
+    at = len(data) // 2
+    data[at : at + 3000] = b"\xff" * 3000
+    path.write_bytes(data)
+    source = source_of(path)
+    read = read_file(source)
+    lost = [reject for reject in read.rejects if reject.reason == "corrupt_parquet"]
+    assert len(read.texts) > 500
+    assert len(read.texts) + sum(reject.records for reject in read.rejects) == 2000
+    assert all(texts[number] == text for number, text in zip(read.positions[:500], read.texts[:500], strict=True))
+    assert read_sliced(source, tmp_path / "slices", 10_000)[0].texts == read.texts
+    assert lost or any(reject.reason == "invalid_utf8" for reject in read.rejects)
+
+
+def test_a_huge_row_group_is_cut_into_slices_and_small_ones_into_spans(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("packline.runtime.units.SMALLEST_UNIT", 10_000)
+    monkeypatch.setattr("packline.runtime.units.LARGEST_UNIT", 10_000)
+    texts = [f"{number:05d}" * 20 for number in range(1000)]
+    one = source_of(write(tmp_path / "one.parquet", {"text": texts}, use_dictionary=False))
+    many = source_of(write(tmp_path / "many.parquet", {"text": texts}, rows=50, use_dictionary=False))
+    (stream,) = plan_units(Recipe(sources=(one,), tokenizer="none"), files_of(one))
+    assert isinstance(stream, Stream)
+    units = plan_units(Recipe(sources=(many,), tokenizer="none"), files_of(many))
+    assert len(units) > 5 and not any(isinstance(unit, Stream) for unit in units)
+    monkeypatch.setattr("packline.sources.parquet.BATCH_BYTES", 2000)
+    read, slices = read_sliced(one, tmp_path / "slices", 10_000)
+    assert slices > 5
+    assert read.texts == texts == read_file(many, cuts=[3, 9]).texts
+
+
+def test_a_file_without_its_end_is_refused_before_any_work(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", {"text": TEXTS})
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(InputError, match=r"a\.parquet is not a readable Parquet file") as caught:
+        files_of(source_of(path))
+    assert "footer" in caught.value.hint

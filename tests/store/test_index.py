@@ -1,0 +1,105 @@
+"""The index: its bytes by hand, and that what is written is what is read."""
+
+from __future__ import annotations
+
+import struct
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packline.errors import CorruptStore
+from packline.store import index as index_module
+from packline.store.index import Index, dtype_for, index_size, write_index
+
+LENGTHS = st.lists(st.integers(1, 2**31 - 1), max_size=40)
+
+
+def write(path: Path, lengths: list[int], dtype: np.dtype) -> None:
+    with open(path, "wb") as file:
+        write_index(file, np.array(lengths, np.int32), dtype)
+
+
+def test_bytes_of_a_small_index(tmp_path: Path) -> None:
+    write(tmp_path / "a.idx", [3, 1, 2], dtype_for(100))
+    expected = bytes.fromhex(
+        "4d4d49444944580000"  # MMIDIDX, two zero bytes
+        "0100000000000000"  # version 1
+        "08"  # uint16
+        "0300000000000000"  # three sequences
+        "0400000000000000"  # four document indices
+        "030000000100000002000000"  # lengths
+        "000000000000000006000000000000000800000000000000"  # offsets in bytes: 0, 6, 8
+        "0000000000000000010000000000000002000000000000000300000000000000"  # 0, 1, 2, 3
+    )
+    assert (tmp_path / "a.idx").read_bytes() == expected
+
+
+def test_offsets_count_four_bytes_a_token_for_a_large_vocabulary(tmp_path: Path) -> None:
+    write(tmp_path / "a.idx", [3, 1, 2], dtype_for(151_670))
+    data = (tmp_path / "a.idx").read_bytes()
+    assert data[17] == 4
+    assert struct.unpack_from("<3q", data, 34 + 12) == (0, 12, 16)
+
+
+@given(LENGTHS, st.sampled_from([100, 151_670]), st.integers(1, 8))
+def test_what_is_written_is_what_is_read(lengths: list[int], vocab_size: int, block: int) -> None:
+    dtype = dtype_for(vocab_size)
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index_module, "BLOCK", block)
+        path = Path(folder) / "a.idx"
+        write(path, lengths, dtype)
+        assert path.stat().st_size == index_size(len(lengths))
+        index = Index(path)
+        assert len(index) == len(lengths)
+        assert index.dtype == dtype
+        assert index.lengths.tolist() == lengths
+        sums = [sum(lengths[:place]) * dtype.itemsize for place in range(len(lengths))]
+        assert index.offsets.tolist() == sums
+        assert index.document_indices.tolist() == list(range(len(lengths) + 1))
+
+
+@given(st.data())
+def test_a_cut_index_is_refused(data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.idx"
+        write(path, [3, 1, 2], dtype_for(100))
+        size = path.stat().st_size
+        path.write_bytes(path.read_bytes()[: data.draw(st.integers(0, size - 1))])
+        with pytest.raises(CorruptStore, match=r"a\.idx"):
+            Index(path)
+
+
+@pytest.mark.parametrize(
+    ("offset", "byte", "said"),
+    [(0, 0, "not an index"), (9, 2, "version 2"), (17, 6, "code 6"), (26, 9, "9 document entries"), (18, 9, "")],
+)
+def test_another_header_is_refused(tmp_path: Path, offset: int, byte: int, said: str) -> None:
+    path = tmp_path / "a.idx"
+    write(path, [3, 1, 2], dtype_for(100))
+    data = bytearray(path.read_bytes())
+    data[offset] = byte
+    path.write_bytes(data)
+    with pytest.raises(CorruptStore, match=said):
+        Index(path)
+
+
+def test_a_missing_index_is_a_corrupt_store(tmp_path: Path) -> None:
+    with pytest.raises(CorruptStore, match="cannot read"):
+        Index(tmp_path / "none.idx")
+
+
+def test_the_arrays_cannot_be_written_to(tmp_path: Path) -> None:
+    write(tmp_path / "a.idx", [3, 1, 2], dtype_for(100))
+    index = Index(tmp_path / "a.idx")
+    for array in (index.lengths, index.offsets, index.document_indices):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 7
+
+
+@pytest.mark.parametrize(("vocab_size", "name"), [(1, "uint16"), (65_499, "uint16"), (65_500, "int32")])
+def test_dtype_of_a_vocabulary(vocab_size: int, name: str) -> None:
+    assert dtype_for(vocab_size).name == name

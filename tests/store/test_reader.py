@@ -1,0 +1,174 @@
+"""The reader: every way to ask for a document, from threads and from other processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import packline
+from packline.encoders.special import without_special_tokens
+from packline.encoders.tokenizer import load_tokenizer
+from packline.errors import CorruptStore, StoreNotFound
+from packline.fingerprint import Hasher
+from packline.store.reader import Store
+
+READS, WORKERS = 30_000, 3
+
+
+@pytest.fixture(scope="module")
+def right(built: Store) -> list[np.ndarray]:
+    """All documents, cut out of the files by hand."""
+    documents: list[np.ndarray] = []
+    for shard in built.manifest.shards:
+        tokens = np.fromfile(built.path / f"{shard.name}.bin", "<u2")
+        ends = np.flatnonzero(tokens == built.eod_id) + 1
+        documents += np.split(tokens, ends)[:-1]
+    return documents
+
+
+def test_documents_are_those_of_the_inputs(
+    built: Store, right: list[np.ndarray], documents: list[str], tokenizer_json: Path
+) -> None:
+    import tokenizers
+
+    reference = tokenizers.Tokenizer.from_str(without_special_tokens(load_tokenizer(str(tokenizer_json))))
+    assert len(built.documents) == len(right) == len(documents)
+    for index in range(len(right)):
+        place = built.provenance(index)
+        text = documents[int((place.id or "")[1:])]
+        expected = [*reference.encode(text, add_special_tokens=False).ids, built.eod_id]
+        assert built.documents[index].tolist() == expected == right[index].tolist()
+        assert place.text_bytes == len(text.encode("utf-8"))
+        assert place.tokens == len(expected)
+
+
+def test_provenance_leads_to_the_record(built: Store, documents: list[str]) -> None:
+    import json
+
+    folder = built.path.parent / "in"
+    for index in range(0, len(built.documents), 7):
+        place = built.provenance(index)
+        assert (place.source, place.label) == ("source", None)
+        with (folder / place.file).open("rb") as file:
+            file.seek(place.position)
+            record = json.loads(file.readline())
+        assert record["id"] == place.id
+        assert len(record["text"].encode("utf-8")) == place.text_bytes
+
+
+def test_any_integer_finds_its_document(built: Store, right: list[np.ndarray]) -> None:
+    count = len(right)
+    for index in (0, 1, count - 1, -1, -count, np.int64(3), np.uint8(4), np.int32(-2)):
+        assert np.array_equal(built.documents[index], right[index])
+        assert built.provenance(index).tokens == len(right[index])
+
+
+def test_slices(built: Store, right: list[np.ndarray]) -> None:
+    for cut in (slice(2, 9), slice(None), slice(-5, None), slice(9, 2, -3), slice(3, 3)):
+        found = built.documents[cut]
+        assert [one.tolist() for one in found] == [one.tolist() for one in right[cut]]
+        assert len(found) == len(right[cut])
+    assert np.array_equal(built.documents[5:][2:][-1], right[-1])
+
+
+@pytest.mark.parametrize("index", [10**6, -(10**6)])
+def test_out_of_range(built: Store, index: int) -> None:
+    with pytest.raises(IndexError):
+        built.documents[index]
+    with pytest.raises(IndexError):
+        built.provenance(index)
+    with pytest.raises(IndexError):
+        built.documents[2:5][3]
+
+
+def test_other_types_are_refused(built: Store) -> None:
+    for index in (1.0, "1", None):
+        with pytest.raises(TypeError):
+            built.documents[index]  # type: ignore[call-overload]
+
+
+def test_a_document_cannot_be_written_to(built: Store) -> None:
+    document = built.documents[0]
+    assert type(document) is np.ndarray
+    with pytest.raises(ValueError, match="read-only"):
+        document[0] = 1
+
+
+def test_text(built: Store, documents: list[str]) -> None:
+    for index in range(0, len(built.documents), 11):
+        assert built.text(index) == documents[int((built.provenance(index).id or "")[1:])]
+
+
+def read_digest(store: Store, seed: int, reads: int) -> str:
+    """The hash of documents at random places."""
+    hasher = Hasher()
+    for index in np.random.default_rng(seed).integers(0, len(store.documents), reads):
+        hasher.update(store.documents[index].tobytes())
+    return str(hasher.hexdigest())
+
+
+def right_digest(right: list[np.ndarray], seed: int, reads: int) -> str:
+    hasher = Hasher()
+    for index in np.random.default_rng(seed).integers(0, len(right), reads):
+        hasher.update(right[index].tobytes())
+    return str(hasher.hexdigest())
+
+
+def test_threads(built: Store, right: list[np.ndarray]) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        digests = list(threads.map(lambda seed: read_digest(built, seed, 2000), range(8)))
+    assert digests == [right_digest(right, seed, 2000) for seed in range(8)]
+
+
+def worker(store: Store, seed: int, pipe: Connection) -> None:
+    """Reads in a process of its own, with the store it was given."""
+    pipe.send_bytes(read_digest(store, seed, READS // WORKERS).encode())
+
+
+# A fork in a process that has threads is what a training script does, and only a warning to Python.
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_worker_processes(built: Store, right: list[np.ndarray], method: str) -> None:
+    built.provenance(0)  # what has been loaded must not disturb
+    context = multiprocessing.get_context(method)
+    waiting = []
+    for seed in range(WORKERS):
+        ours, theirs = context.Pipe()
+        process = context.Process(target=worker, args=(built, seed, theirs))
+        process.start()
+        theirs.close()
+        waiting.append((process, ours))
+    digests = []
+    for process, pipe in waiting:
+        digests.append(pipe.recv_bytes().decode())
+        process.join()
+        assert process.exitcode == 0
+    assert digests == [right_digest(right, seed, READS // WORKERS) for seed in range(WORKERS)]
+
+
+def test_opening_refuses_what_disagrees(damaged: Path) -> None:
+    shard = packline.open(damaged).manifest.shards[0].name
+    data = (damaged / f"{shard}.bin").read_bytes()
+    (damaged / f"{shard}.bin").write_bytes(data[:-2])
+    with pytest.raises(CorruptStore, match=rf"{shard}\.bin: expected .* found"):
+        packline.open(damaged)
+    (damaged / f"{shard}.bin").unlink()
+    with pytest.raises(CorruptStore, match="cannot read"):
+        packline.open(damaged)
+
+
+def test_opening_nothing(tmp_path: Path) -> None:
+    with pytest.raises(StoreNotFound, match="does not exist"):
+        packline.open(tmp_path / "none")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StoreNotFound, match="not a store"):
+        packline.open(tmp_path)
+    (tmp_path / ".packline").mkdir()
+    with pytest.raises(StoreNotFound, match="has not finished") as caught:
+        packline.open(tmp_path)
+    assert "packline status" in caught.value.hint

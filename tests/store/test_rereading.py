@@ -1,0 +1,200 @@
+"""`verify(deep=True)`: the store against its inputs and the reference tokenizer."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packline.store import rereading
+from packline.store.reader import Store
+from packline.store.rereading import far_apart
+from packline.store.verify import verify
+from tests.store.stores import build_store, edit_tokens, reseal
+
+
+def said(folder: Path) -> str:
+    return "\n".join(map(str, verify(folder, deep=True).problems))
+
+
+def test_a_clean_store(built: Store) -> None:
+    report = verify(built.path, deep=True)
+    assert report.problems == []
+    deep = report.deep
+    assert deep is not None
+    assert deep.notes == []
+    assert deep.shards == len(built.manifest.shards) == 2
+    assert deep.decoded == deep.documents >= 64
+    assert deep.text_bytes <= 2 * rereading.TEXT_BYTES
+    assert verify(built.path, deep=True) == report
+
+
+def test_a_wrong_id_is_found_with_its_place(damaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The last document is always looked at.
+    def change(tokens: np.ndarray) -> None:
+        tokens[-2] = tokens[-2] % 4000 + 1
+
+    edit_tokens(damaged, "train-000000", change)
+    reseal(damaged)
+    assert verify(damaged).ok  # every file holds together: only the text tells
+    report = verify(damaged, deep=True)
+    assert not report.ok
+    assert "differs from the reference tokenizer at its token" in str(report.problems[0])
+    assert "c.jsonl at " in str(report.problems[0])
+
+
+def test_without_inputs_ids_are_decoded_and_encoded(
+    tmp_path: Path, tokenizer_json: Path, documents: list[str], write_jsonl: Callable[..., Path]
+) -> None:
+    source = write_jsonl(tmp_path / "in/a.jsonl", documents[:50])
+    store = build_store(source, tokenizer_json, tmp_path / "store")
+    source.unlink()
+    report = verify(store.path, deep=True)
+    assert report.ok
+    assert report.deep is not None
+    assert "cannot find" in report.deep.notes[0]
+    assert report.deep.documents == 50
+    # A text's bytes are one token each: right text, wrong ids.
+    text = store.text(49)
+    bytes_as_ids = [store.tokenizer.token_to_id(one) for one in store.tokenizer.pre_tokenizer.pre_tokenize_str(text)[0][0]]
+
+    def change(tokens: np.ndarray) -> None:
+        tokens[-1 - len(bytes_as_ids[:1]) : -1] = bytes_as_ids[:1]
+
+    edit_tokens(store.path, "train-000000", change)
+    reseal(store.path)
+    assert "train-000000.bin: document 49" in said(store.path)
+
+
+def test_changed_inputs_are_noted(
+    tmp_path: Path, tokenizer_json: Path, documents: list[str], write_jsonl: Callable[..., Path]
+) -> None:
+    for name in "abc":
+        write_jsonl(tmp_path / f"in/{name}.jsonl", documents[:9])
+    store = build_store(tmp_path / "in", tokenizer_json, tmp_path / "store")
+    with (tmp_path / "in/a.jsonl").open("ab") as file:
+        file.write(b"{}\n")
+    (tmp_path / "in/b.jsonl").unlink()
+    write_jsonl(tmp_path / "in/d.jsonl", ["new"])
+    report = verify(store.path, deep=True)
+    assert report.ok
+    assert report.deep is not None
+    notes = "\n".join(report.deep.notes)
+    assert "a.jsonl has changed" in notes
+    assert "b.jsonl of source source is gone" in notes
+    assert "1 inputs are new" in notes
+
+
+def test_an_input_of_the_same_size_with_other_text(
+    tmp_path: Path, tokenizer_json: Path, write_jsonl: Callable[..., Path]
+) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl", ["some words", "more words"])
+    store = build_store(source, tokenizer_json, tmp_path / "store")
+    source.write_bytes(source.read_bytes().replace(b"some", b"sume"))
+    report = verify(store.path, deep=True)
+    assert len(report.problems) == 1
+    assert report.deep is not None
+    assert "its content may not be" in report.deep.notes[0]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "gzip", "parquet", "line", "separator", "file"])
+def test_every_kind_of_input_is_found_again(
+    tmp_path: Path, tokenizer_json: Path, documents: list[str], write_jsonl: Callable[..., Path], kind: str
+) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder = tmp_path / "in"
+    folder.mkdir()
+    texts = [text for text in documents if "\n" not in text and "\r" not in text and "|" not in text][:30]
+    settings: dict[str, Any] = {}
+    if kind == "jsonl":
+        path = write_jsonl(folder / "a.jsonl", [{"text": text, "id": n} for n, text in enumerate(texts)])
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    elif kind == "gzip":
+        path = write_jsonl(folder / "a.jsonl", texts)
+        (folder / "a.jsonl.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    elif kind == "parquet":
+        pq.write_table(pa.table({"text": texts}), folder / "a.parquet", row_group_size=7)
+    elif kind == "file":
+        for number, text in enumerate(texts):
+            (folder / f"{number}.txt").write_bytes(text.encode())
+    else:
+        between = "\n" if kind == "line" else "||"
+        (folder / "a.txt").write_bytes(b"\xef\xbb\xbf" + between.join(texts).encode())
+        settings = {"documents": kind} | ({} if kind == "line" else {"separator": "||"})
+    store = build_store(folder, tokenizer_json, tmp_path / "store", **settings)
+    assert len(store.documents) == len(texts)
+    report = verify(store.path, deep=True)
+    assert list(map(str, report.problems)) == []
+    assert report.deep is not None
+    assert (report.deep.documents, report.deep.notes) == (len(texts), [])
+
+
+def test_a_wrong_split_is_found(damaged: Path) -> None:
+    from tests.store.test_verify import swap_shards
+
+    swap_shards(damaged)
+    import msgspec
+
+    from packline.store.manifest import Receipt
+
+    def change(receipt: Receipt) -> Receipt:
+        one, other = receipt.shards
+        shards = (
+            msgspec.structs.replace(one, documents=other.documents, tokens=other.tokens),
+            msgspec.structs.replace(other, documents=one.documents, tokens=one.tokens),
+        )
+        return msgspec.structs.replace(receipt, shards=shards)
+
+    reseal(damaged, change)
+    assert verify(damaged).ok
+    assert "split of document" in said(damaged)
+
+
+def test_a_long_document_is_compared_by_its_beginning(
+    tmp_path: Path, tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rereading, "LONGEST_TEXT", 1000)
+    (tmp_path / "a.txt").write_text("some words and more of them " * 500)
+    store = build_store(tmp_path / "a.txt", tokenizer_json, tmp_path / "store")
+    report = verify(store.path, deep=True)
+    assert report.ok
+    assert report.deep is not None
+    assert report.deep.text_bytes <= 1000
+    assert report.deep.documents == 1
+
+    def change(tokens: np.ndarray) -> None:
+        tokens[20] += 1
+
+    edit_tokens(store.path, "train-000000", change)
+    reseal(store.path)
+    assert "at its token 20" in said(store.path)
+
+
+def test_a_moved_store_is_found_by_the_paths_of_its_inputs(built: Store, tmp_path: Path) -> None:
+    shutil.copytree(built.path, tmp_path / "elsewhere")
+    before = os.getcwd()
+    try:
+        os.chdir(tmp_path)
+        assert verify("elsewhere", deep=True) == verify(built.path, deep=True)
+    finally:
+        os.chdir(before)
+
+
+@given(st.integers(0, 300))
+def test_an_order_that_is_far_apart_has_every_place_once(count: int) -> None:
+    order = far_apart(count)
+    assert sorted(order) == list(range(count))
+    if count > 8:
+        assert set(order[:2]) == {0, count - 1}
+        assert min(abs(one - other) for one in order[:4] for other in order[:4] if one != other) >= count // 5

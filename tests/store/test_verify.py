@@ -1,0 +1,481 @@
+"""`verify`: nothing to say of a clean store, and every kind of damage is found.
+
+First damage that checksums show: a bit, a byte, a file. Then damage with receipts and manifest written
+anew around it, so that only what is said of the contents can show it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from packline.errors import StoreNotFound
+from packline.store import shard_check
+from packline.store.index import write_index
+from packline.store.manifest import Manifest, Receipt, read_manifest, to_json
+from packline.store.reader import Store
+from packline.store.report import MOST, Report
+from packline.store.verify import verify
+from tests.store.stores import EOD, build_store, edit_tokens, names, reseal
+
+FILES = (
+    "manifest.json",
+    "receipts/000000.json",
+    "rejects/000000.jsonl",
+    "rejects/000000.raw",
+    "tokenizer/tokenizer.json",
+    "train-000000.bin",
+    "train-000000.docs.parquet",
+    "train-000000.idx",
+    "val-000000.bin",
+    "val-000000.docs.parquet",
+    "val-000000.idx",
+)
+
+
+def said(report: Report) -> str:
+    return "\n".join(map(str, report.problems))
+
+
+def test_a_clean_store(built: Store, documents: list[str]) -> None:
+    steps: list[tuple[int, int]] = []
+    report = verify(built.path, on_progress=lambda done, whole: steps.append((done, whole)))
+    assert said(report) == ""
+    assert report.ok
+    assert report.documents == len(documents)
+    assert report.tokens == built.manifest.tokens == sum(len(one) for one in built.documents)
+    assert report.files == len(FILES) - 1
+    assert report.bytes == sum((built.path / name).stat().st_size for name in FILES[1:])
+    assert steps[-1] == (report.bytes, report.bytes)
+    again = built.verify()
+    assert again == report
+    assert again.seconds != report.seconds
+
+
+def test_the_list_of_files_is_complete(built: Store) -> None:
+    there = sorted(p.relative_to(built.path).as_posix() for p in built.path.rglob("*") if p.is_file())
+    assert there == sorted(FILES)
+    assert sorted([*names(built.manifest), "manifest.json"]) == there
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("where", [0.0, 0.37, 0.999])
+def test_a_flipped_bit_is_found(damaged: Path, name: str, where: float) -> None:
+    data = bytearray((damaged / name).read_bytes())
+    data[int(where * len(data))] ^= 4
+    (damaged / name).write_bytes(data)
+    report = verify(damaged)
+    assert not report.ok
+    assert name in {problem.file for problem in report.problems}
+
+
+@pytest.mark.parametrize("name", FILES[1:])
+def test_a_truncated_file_is_found(damaged: Path, name: str) -> None:
+    data = (damaged / name).read_bytes()
+    for size in (0, len(data) - 1):
+        (damaged / name).write_bytes(data[:size])
+        report = verify(damaged)
+        problems = [one for one in report.problems if one.file == name and one.what == "size in bytes"]
+        assert [(one.expected, one.found) for one in problems] == [(f"{len(data):,}", f"{size:,}")]
+
+
+@pytest.mark.parametrize("name", FILES[1:])
+def test_a_missing_file_is_found(damaged: Path, name: str) -> None:
+    (damaged / name).unlink()
+    report = verify(damaged)
+    assert f"{name}: the file is missing" in said(report)
+
+
+@pytest.mark.parametrize("name", FILES[1:])
+def test_an_unreadable_file_is_found(damaged: Path, name: str) -> None:
+    (damaged / name).unlink()
+    (damaged / name).mkdir()
+    report = verify(damaged)
+    assert name in {problem.file for problem in report.problems}
+
+
+def test_a_truncated_manifest_is_found(damaged: Path) -> None:
+    data = (damaged / "manifest.json").read_bytes()
+    (damaged / "manifest.json").write_bytes(data[:-5])
+    report = verify(damaged)
+    assert [problem.file for problem in report.problems] == ["manifest.json"]
+
+
+def test_a_missing_manifest_is_no_store(damaged: Path) -> None:
+    (damaged / "manifest.json").unlink()
+    with pytest.raises(StoreNotFound):
+        verify(damaged)
+
+
+def test_everything_missing_but_the_manifest(damaged: Path) -> None:
+    for name in FILES[1:]:
+        (damaged / name).unlink()
+    report = verify(damaged, deep=True)
+    missing = {problem.file for problem in report.problems if problem.what == "the file is missing"}
+    assert missing == set(FILES[1:])
+
+
+@pytest.mark.parametrize(
+    "name", ["train-000009.bin", "val-x.idx", "other.docs.parquet", "receipts/7.json", "rejects/7.raw"]
+)
+def test_a_stray_file_is_found(damaged: Path, name: str) -> None:
+    (damaged / name).write_bytes(b"x")
+    report = verify(damaged)
+    assert [(one.file, one.what) for one in report.problems] == [(name, "a stray file")]
+
+
+def test_a_note_beside_the_shards_is_nobodys_business(damaged: Path) -> None:
+    (damaged / "README.md").write_text("what this store is for")
+    assert verify(damaged).ok
+
+
+def test_problems_are_capped_and_counted(damaged: Path) -> None:
+    for number in range(MOST + 20):
+        (damaged / f"train-{number + 1:06d}.bin").write_bytes(b"")
+    report = verify(damaged)
+    assert (len(report.problems), report.problems_not_listed) == (MOST, 20)
+
+
+# --------------------------------------------------------- damage behind right checksums
+
+
+def swap_shards(folder: Path) -> None:
+    for ending in ("bin", "idx", "docs.parquet"):
+        one, other = folder / f"train-000000.{ending}", folder / f"val-000000.{ending}"
+        held = one.read_bytes()
+        one.write_bytes(other.read_bytes())
+        other.write_bytes(held)
+
+
+def test_swapped_shards_are_found(damaged: Path) -> None:
+    swap_shards(damaged)
+    assert {"train-000000.bin", "val-000000.idx"} <= {one.file for one in verify(damaged).problems}
+    reseal(damaged)
+    report = verify(damaged)
+    assert "train-000000.idx: documents: expected" in said(report)
+    assert "val-000000.docs.parquet: rows: expected" in said(report)
+
+
+def edge_removed(tokens: np.ndarray) -> None:
+    tokens[np.flatnonzero(tokens == 0)[2]] = 99
+
+
+def edge_inside(tokens: np.ndarray) -> None:
+    ends = np.flatnonzero(tokens == 0)
+    place = next(start + 1 for start, end in zip(ends, ends[1:], strict=False) if end - start > 3)
+    tokens[place] = 0
+
+
+def too_large_an_id(tokens: np.ndarray) -> None:
+    tokens[5] = 4096
+
+
+@pytest.mark.parametrize("block", [64, 1 << 20])
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (edge_removed, "1 documents without EOD at their end, the first at token"),
+        (edge_inside, "1 control tokens inside documents, the first at token"),
+        (too_large_an_id, "1 ids outside the vocabulary, the first at token 5 (document 0)"),
+    ],
+)
+def test_wrong_tokens_are_found(
+    damaged: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    block: int,
+    change: Callable[[np.ndarray], None],
+    problem: str,
+) -> None:
+    monkeypatch.setattr(shard_check, "BLOCK_BYTES", block)
+    assert verify(damaged).ok
+    edit_tokens(damaged, "train-000000", change)
+    reseal(damaged)
+    report = verify(damaged)
+    assert any(one.file == "train-000000.bin" and problem in one.what for one in report.problems), said(report)
+
+
+def change_lengths(folder: Path, change: Callable[[np.ndarray], None]) -> None:
+    path = folder / "train-000000.idx"
+    count = int.from_bytes(path.read_bytes()[18:26], "little")
+    lengths = np.frombuffer(path.read_bytes(), "<i4", count, 34).copy()
+    change(lengths)
+    with path.open("wb") as file:
+        write_index(file, lengths, np.dtype("uint16"))
+
+
+def move_an_edge(lengths: np.ndarray) -> None:
+    longest = int(lengths.argmax())
+    lengths[longest] -= 1
+    lengths[longest - 1] += 1
+
+
+def lengthen(lengths: np.ndarray) -> None:
+    lengths[3] += 1
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [(move_an_edge, "documents without EOD"), (lengthen, "train-000000.idx: tokens: expected")],
+)
+def test_a_wrong_index_is_found(
+    damaged: Path, change: Callable[[np.ndarray], None], problem: str
+) -> None:
+    change_lengths(damaged, change)
+    reseal(damaged)
+    assert problem in said(verify(damaged))
+
+
+@pytest.mark.parametrize(("place", "problem"), [(12, "offset of document 3"), (20, "document_indices[3]")])
+def test_wrong_offsets_are_found(damaged: Path, place: int, problem: str) -> None:
+    path = damaged / "train-000000.idx"
+    data = bytearray(path.read_bytes())
+    count = int.from_bytes(data[18:26], "little")
+    start = 34 + (4 if place == 12 else 12) * count
+    data[start + 3 * 8] ^= 2
+    path.write_bytes(data)
+    reseal(damaged)
+    assert f"train-000000.idx: {problem}" in said(verify(damaged))
+
+
+def edit_provenance(folder: Path, column: str, change: Callable[[list[Any]], list[Any]]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = folder / "train-000000.docs.parquet"
+    table = pq.read_table(path)
+    kind = table.schema.field(column).type
+    values = pa.array(change(table[column].to_pylist()))
+    values = values.dictionary_encode().cast(kind) if pa.types.is_dictionary(kind) else values.cast(kind)
+    place = table.schema.get_field_index(column)
+    pq.write_table(table.set_column(place, table.schema.field(column), values), path, store_schema=True)
+
+
+@pytest.mark.parametrize(
+    ("column", "change", "problem"),
+    [
+        ("tokens", lambda values: [values[0] + 1, *values[1:]], "tokens of document 0 (1 differ from the index)"),
+        ("text_bytes", lambda values: [values[0] + 1, *values[1:]], "text_bytes, as counted in its shards"),
+        ("position", lambda values: [-1, *values[1:]], "position in row group 0"),
+        ("source", lambda values: ["other"] * len(values), "source: expected"),
+        ("file", lambda values: ["z.jsonl", *values[1:]], "files: expected inputs of the source, found z.jsonl"),
+        ("label", lambda values: ["web"] * len(values), "label: expected"),
+    ],
+)
+def test_wrong_provenance_is_found(
+    damaged: Path, column: str, change: Callable[[list[Any]], list[Any]], problem: str
+) -> None:
+    edit_provenance(damaged, column, change)
+    reseal(damaged)
+    report = verify(damaged)
+    assert problem in said(report), said(report)
+
+
+def one_more(field: str) -> Callable[[Receipt], Receipt]:
+    """Lie about one count, keeping the ledger balanced where another count can hide it."""
+
+    def change(receipt: Receipt) -> Receipt:
+        ledger = receipt.ledger
+        counts = {field: getattr(ledger, field) + 1}
+        hiding = {
+            "documents": {"documents_in": 1, "eod_tokens": 1, "text_tokens": -1},
+            "tokens": {"text_tokens": 1},
+            "bos_tokens": {"text_tokens": -1},
+            "empty": {},
+        }.get(field, {})
+        counts |= {name: getattr(ledger, name) + by for name, by in hiding.items()}
+        return msgspec.structs.replace(receipt, ledger=msgspec.structs.replace(ledger, **counts))
+
+    return change
+
+
+@pytest.mark.parametrize("field", ["documents", "tokens", "text_bytes", "bos_tokens", "empty", "eod_tokens"])
+def test_an_edited_ledger_is_found(damaged: Path, field: str) -> None:
+    reseal(damaged, one_more(field))
+    report = verify(damaged)
+    assert "receipts/000000.json" in {one.file for one in report.problems}, said(report)
+
+
+def test_an_edited_count_of_rejects_is_found(damaged: Path) -> None:
+    def change(receipt: Receipt) -> Receipt:
+        ledger = receipt.ledger
+        rejected = {"malformed_json": 2, "missing_field": 1}
+        ledger = msgspec.structs.replace(ledger, rejected=rejected)
+        assert not ledger.imbalance()
+        return msgspec.structs.replace(receipt, ledger=ledger)
+
+    reseal(damaged, change)
+    assert "rejected, as counted in rejects/" in said(verify(damaged))
+
+
+def test_a_lost_reject_is_found(damaged: Path) -> None:
+    path = damaged / "rejects/000000.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([lines[0], *lines[2:]]))
+    reseal(damaged)
+    assert "rejects/000000.jsonl: offset of a.jsonl" in said(verify(damaged))
+    path.write_bytes(b"".join(lines[:-1]))
+    reseal(damaged)
+    assert "rejects/000000.jsonl: bytes of all records together" in said(verify(damaged))
+
+
+MANIFEST_LIES: dict[str, Callable[[Manifest], Manifest]] = {
+    "dtype: expected uint16": lambda old: msgspec.structs.replace(old, dtype="int32"),
+    "checksum of input a.jsonl": lambda old: msgspec.structs.replace(
+        old, inputs=(msgspec.structs.replace(old.inputs[0], checksum="0" * 32), *old.inputs[1:])
+    ),
+    "units of input b.jsonl: bytes": lambda old: msgspec.structs.replace(
+        old, inputs=(old.inputs[0], msgspec.structs.replace(old.inputs[1], bytes=1), old.inputs[2])
+    ),
+    "split of shard val-000000: expected train": lambda old: msgspec.structs.replace(
+        old, recipe=msgspec.structs.replace(old.recipe, val_fraction=0.0)
+    ),
+    "shards are not those of the receipts": lambda old: msgspec.structs.replace(old, shards=old.shards[:1]),
+    "rejects are those of the receipts": lambda old: msgspec.structs.replace(old, rejects=()),
+    "fingerprint: expected": lambda old: msgspec.structs.replace(
+        old, tokenizer=msgspec.structs.replace(old.tokenizer, fingerprint="0" * 32)
+    ),
+    "vocabulary: expected": lambda old: msgspec.structs.replace(
+        old, tokenizer=msgspec.structs.replace(old.tokenizer, vocab_size=5000)
+    ),
+    "id of EOD": lambda old: msgspec.structs.replace(
+        old, tokenizer=msgspec.structs.replace(old.tokenizer, eod_id=7)
+    ),
+    "eod of the recipe and of the tokenizer": lambda old: msgspec.structs.replace(
+        old, recipe=msgspec.structs.replace(old.recipe, eod=3)
+    ),
+    "the sum of source source in receipts/": lambda old: msgspec.structs.replace(
+        old, sources={"source": msgspec.structs.replace(old.ledger, special_token_strings=0)}
+    ),
+    "documents: the sum of all sources": lambda old: msgspec.structs.replace(
+        old, ledger=msgspec.structs.replace(old.ledger, documents=0)
+    ),
+    "sources: expected": lambda old: msgspec.structs.replace(old, sources={"web": old.ledger}),
+    "a stray file": lambda old: msgspec.structs.replace(old, receipts=()),
+}
+
+
+@pytest.mark.parametrize("problem", MANIFEST_LIES)
+def test_a_manifest_that_lies_is_found(damaged: Path, problem: str) -> None:
+    reseal(damaged, change_manifest=MANIFEST_LIES[problem])
+    report = verify(damaged)
+    assert problem in said(report), said(report)
+
+
+def test_another_tokenizer_is_found(damaged: Path) -> None:
+    path = damaged / "tokenizer/tokenizer.json"
+    whole = msgspec.json.decode(path.read_bytes())
+    whole["model"]["merges"] = whole["model"]["merges"][:-1]
+    path.write_bytes(msgspec.json.encode(whole))
+    reseal(damaged)
+    assert "tokenizer/tokenizer.json: fingerprint" in said(verify(damaged))
+
+
+# -------------------------------------------------------------------- other kinds of stores
+
+
+@pytest.fixture(scope="module")
+def streams(
+    tmp_path_factory: pytest.TempPathFactory, documents: list[str], tokenizer_json: Path, write_jsonl: Any
+) -> Path:
+    """Two compressed files that are cut into units, BOS, and a plain one."""
+    import gzip
+
+    import zstandard
+
+    folder = tmp_path_factory.mktemp("streams")
+    plain = write_jsonl(folder / "plain.jsonl", [text for _ in range(6) for text in documents])
+    data = plain.read_bytes()
+    (folder / "in").mkdir()
+    (folder / "in/a.jsonl.zst").write_bytes(zstandard.compress(data))
+    (folder / "in/b.jsonl.gz").write_bytes(gzip.compress(data[: len(data) // 9], mtime=0))
+    build_store(folder / "in", tokenizer_json, folder / "store", bos=EOD)
+    return folder / "store"
+
+
+def test_a_store_of_streams(streams: Path) -> None:
+    manifest = read_manifest(streams)
+    assert any("stream-" in entry.name for entry in manifest.receipts)
+    report = verify(streams, deep=True)
+    assert said(report) == ""
+    assert report.deep is not None
+    assert report.deep.notes == []
+    assert report.deep.shards == len(manifest.shards) > 2
+
+
+def test_a_lost_unit_of_a_stream_is_found(streams: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    shutil.copytree(streams, folder)
+    manifest = read_manifest(folder)
+    last = sorted(
+        entry.name for entry in manifest.receipts if not entry.name.startswith("receipts/stream-000000")
+    )[1]
+    unit = Path(last).stem
+    assert "-" in unit
+    for path in [*folder.glob(f"*{unit}.*"), folder / last]:
+        path.unlink()
+    manifest = msgspec.structs.replace(
+        manifest,
+        shards=tuple(shard for shard in manifest.shards if not shard.name.endswith(unit)),
+        receipts=tuple(entry for entry in manifest.receipts if entry.name != last),
+    )
+    (folder / "manifest.json").write_bytes(to_json(manifest))
+    reseal(folder)
+    report = verify(folder)
+    assert "units of stream 000000" in said(report), said(report)
+
+
+@pytest.mark.parametrize("policy", ["text", "parse", "reject"])
+def test_every_policy_of_special_tokens_verifies(
+    tmp_path: Path, tokenizer_json: Path, write_jsonl: Callable[..., Path], policy: str
+) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl", ["one", f"a {EOD} b", EOD, "two"])
+    store = build_store(source, tokenizer_json, tmp_path / "store", special_tokens=policy)
+    inside = [int(np.count_nonzero(one[:-1] == 0)) for one in store.documents]
+    assert inside == {"text": [0] * 4, "parse": [0, 1, 1, 0], "reject": [0, 0]}[policy]
+    report = verify(store.path, deep=True)
+    assert said(report) == ""
+    if policy == "parse":
+        # The same tokens under a recipe that promises plain text are a fault.
+        def change(old: Manifest) -> Manifest:
+            return msgspec.structs.replace(
+                old, recipe=msgspec.structs.replace(old.recipe, special_tokens="text")
+            )
+
+        reseal(store.path, change_manifest=change)
+        assert "2 control tokens inside documents" in said(verify(store.path))
+
+
+def test_an_ordinary_token_as_eod_may_stand_inside(
+    tmp_path: Path, tokenizer_json: Path, write_jsonl: Callable[..., Path]
+) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl", ["!one!", "!"])
+    store = build_store(source, tokenizer_json, tmp_path / "store", eod="!")
+    assert store.documents[1].tolist() == [store.eod_id] * 2
+    report = verify(store.path, deep=True)
+    assert said(report) == ""
+
+
+@pytest.mark.parametrize("limit", [{"limit_documents": 5}, {"limit_tokens": 100}])
+def test_a_limited_store(
+    tmp_path: Path, tokenizer_json: Path, documents: list[str], write_jsonl: Callable[..., Path], limit: Any
+) -> None:
+    write_jsonl(tmp_path / "in/a.jsonl", documents[:20])
+    write_jsonl(tmp_path / "in/b.jsonl", documents[20:40])
+    store = build_store(tmp_path / "in", tokenizer_json, tmp_path / "store", **limit)
+    assert 0 < len(store.documents) < 40
+    assert said(verify(store.path, deep=True)) == ""
+
+
+def test_a_store_of_nothing(tmp_path: Path, tokenizer_json: Path, write_jsonl: Callable[..., Path]) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl", ["", "x"])
+    store = build_store(source, tokenizer_json, tmp_path / "store", min_chars=5)
+    assert len(store.documents) == 0
+    report = verify(store.path, deep=True)
+    assert said(report) == ""
+    assert report.documents == 0

@@ -1,0 +1,93 @@
+"""The writer: how documents were batched must not show in any byte."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packline.ragged import Ragged, offsets_of
+from packline.sources.batch import Batch, Reject
+from packline.store import writer as writer_module
+from packline.store.index import dtype_for
+from packline.store.manifest import ShardEntry
+from packline.store.writer import RejectEntry, RejectsWriter, ShardWriter
+
+COUNT = 37
+LENGTHS = np.random.default_rng(5).integers(1, 20, COUNT)
+TOKENS = np.random.default_rng(6).integers(0, 60_000, int(LENGTHS.sum())).astype("<u2")
+WHOLE = Ragged(TOKENS, offsets_of(LENGTHS))
+TEXT_BYTES = LENGTHS * 3
+IDS = [None if place % 5 == 0 else f"id-{place}" for place in range(COUNT)]
+FILES = ["a.jsonl"] * 20 + ["b.jsonl"] * 17
+
+
+def write_shard(folder: Path, cuts: list[int]) -> ShardEntry:
+    """Write all documents, cut into batches at these places (a batch is of one file)."""
+    writer = ShardWriter(folder, "train-000000", "train", "books", "fiction", dtype_for(60_000))
+    edges = sorted({0, 20, COUNT, *cuts})
+    for start, stop in zip(edges, edges[1:], strict=False):
+        part = WHOLE.take(np.arange(start, stop))
+        texts = [""] * (stop - start)
+        batch = Batch(0, texts, np.arange(start, stop, dtype=np.int64) * 100, IDS[start:stop])
+        writer.write(part, batch, FILES[start], TEXT_BYTES[start:stop])
+    return writer.close()
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@given(st.lists(st.integers(1, COUNT - 1)), st.sampled_from([1, 7, 16, 1 << 16]))
+def test_any_batching_gives_the_same_bytes(cuts: list[int], row_group: int) -> None:
+    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(writer_module, "ROW_GROUP", row_group)
+            assert write_shard(Path(one), []) == write_shard(Path(other), cuts)
+        assert contents(Path(one)) == contents(Path(other))
+
+
+def test_what_a_shard_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_module, "ROW_GROUP", 16)
+    entry = write_shard(tmp_path, [3, 9])
+    assert (entry.documents, entry.tokens, entry.split) == (COUNT, len(TOKENS), "train")
+    assert (tmp_path / "train-000000.bin").read_bytes() == TOKENS.tobytes()
+    parquet = pq.ParquetFile(tmp_path / "train-000000.docs.parquet")
+    assert [parquet.metadata.row_group(group).num_rows for group in range(3)] == [16, 16, 5]
+    rows = parquet.read().to_pylist()
+    assert [row["file"] for row in rows] == FILES
+    assert [row["id"] for row in rows] == IDS
+    assert [row["tokens"] for row in rows] == LENGTHS.tolist()
+    assert [row["text_bytes"] for row in rows] == TEXT_BYTES.tolist()
+    assert [row["position"] for row in rows] == [place * 100 for place in range(COUNT)]
+    assert {(row["source"], row["label"]) for row in rows} == {("books", "fiction")}
+
+
+def test_rejects_are_kept_verbatim(tmp_path: Path) -> None:
+    writer = RejectsWriter(tmp_path, "000000")
+    writer.write(Reject(0, 10, "malformed_json", "bad", b"{\xff\n"), "a.jsonl")
+    writer.write(Reject(0, 20, "too_large", "long", b"12345"), "a.jsonl")
+    writer.write(Reject(0, 25, "too_large", "long", b"678", continued=True), "a.jsonl")
+    writer.write(Reject(0, 90, "corrupt_parquet", "lost", b"", records=7), "b.parquet")
+    entries = writer.close()
+    assert [entry.name for entry in entries] == ["rejects/000000.raw", "rejects/000000.jsonl"]
+    raw = (tmp_path / "000000.raw").read_bytes()
+    lines = msgspec.json.Decoder(RejectEntry).decode_lines((tmp_path / "000000.jsonl").read_bytes())
+    kept = [(line.position, line.reason, raw[line.offset : line.offset + line.bytes]) for line in lines]
+    assert kept == [
+        (10, "malformed_json", b"{\xff\n"),
+        (20, "too_large", b"12345678"),
+        (90, "corrupt_parquet", b""),
+    ]
+    assert [line.records for line in lines] == [1, 1, 7]
+
+
+def test_a_unit_without_rejects_writes_no_file(tmp_path: Path) -> None:
+    assert RejectsWriter(tmp_path, "000000").close() == ()
+    assert list(tmp_path.iterdir()) == []
