@@ -1,4 +1,4 @@
-"""Run `packline` as a user does: in a process of its own, with the text and the tokenizer that all tests share."""
+"""Run `packline` as a user does: in a process of its own, with its output in pipes."""
 
 from __future__ import annotations
 

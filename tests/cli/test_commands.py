@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.cli.command import result, run
 
 import packline
 from packline.cli.pages import PAGES
-from tests.cli.command import result, run
 
 TEXTS = ["one document", "another one, a little longer", "naïve 漢字 👍🏽", "it says <|endoftext|> inside"]
 WriteJsonl = Callable[..., Path]

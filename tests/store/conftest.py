@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.store.stores import build_store
 
 from packline.store.reader import Store
-from tests.store.stores import build_store
 
 
 @pytest.fixture(scope="session")

@@ -75,7 +75,13 @@ def test_a_cut_index_is_refused(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize(
     ("offset", "byte", "said"),
-    [(0, 0, "not an index"), (9, 2, "version 2"), (17, 6, "code 6"), (26, 9, "9 document entries"), (18, 9, "")],
+    [
+        (0, 0, "not an index"),
+        (9, 2, "version 2"),
+        (17, 6, "code 6"),
+        (26, 9, "9 document entries"),
+        (18, 9, "9 sequences"),
+    ],
 )
 def test_another_header_is_refused(tmp_path: Path, offset: int, byte: int, said: str) -> None:
     path = tmp_path / "a.idx"

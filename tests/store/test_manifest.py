@@ -78,9 +78,7 @@ def test_a_sum_of_ledgers_is_the_sum_of_every_count(ledgers: list[Ledger]) -> No
 
 @given(LEDGERS)
 def test_a_ledger_that_is_made_to_balance_balances(ledger: Ledger) -> None:
-    ledger.documents_in = (
-        ledger.documents + ledger.empty + ledger.too_short + ledger.too_long + ledger.bad
-    )
+    ledger.documents_in = ledger.documents + ledger.empty + ledger.too_short + ledger.too_long + ledger.bad
     ledger.eod_tokens = ledger.documents
     ledger.tokens = ledger.text_tokens + ledger.eod_tokens + ledger.bos_tokens
     assert ledger.imbalance() == []

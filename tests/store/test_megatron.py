@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.store.stores import build_store
 
 from packline.fingerprint import hash_bytes
-from tests.store.stores import build_store
 
 READ = """
 import json, sys, warnings

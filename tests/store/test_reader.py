@@ -6,6 +6,7 @@ import multiprocessing
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,7 +54,7 @@ def test_provenance_leads_to_the_record(built: Store, documents: list[str]) -> N
     folder = built.path.parent / "in"
     for index in range(0, len(built.documents), 7):
         place = built.provenance(index)
-        assert (place.source, place.label) == ("source", None)
+        assert ([place.source], place.label) == (list(built.manifest.sources), None)
         with (folder / place.file).open("rb") as file:
             file.seek(place.position)
             record = json.loads(file.readline())
@@ -135,7 +136,7 @@ def worker(store: Store, seed: int, pipe: Connection) -> None:
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_worker_processes(built: Store, right: list[np.ndarray], method: str) -> None:
     built.provenance(0)  # what has been loaded must not disturb
-    context = multiprocessing.get_context(method)
+    context: Any = multiprocessing.get_context(method)
     waiting = []
     for seed in range(WORKERS):
         ours, theirs = context.Pipe()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -32,7 +33,7 @@ def write_shard(folder: Path, cuts: list[int]) -> ShardEntry:
     """Write all documents, cut into batches at these places (a batch is of one file)."""
     writer = ShardWriter(folder, "train-000000", "train", "books", "fiction", dtype_for(60_000))
     edges = sorted({0, 20, COUNT, *cuts})
-    for start, stop in zip(edges, edges[1:], strict=False):
+    for start, stop in pairwise(edges):
         part = WHOLE.take(np.arange(start, stop))
         texts = [""] * (stop - start)
         batch = Batch(0, texts, np.arange(start, stop, dtype=np.int64) * 100, IDS[start:stop])

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from cyclopts import Parameter
 
-from packline.cli.arguments import MAIN, Flags, Inputs, Settings, recipe_of
+from packline.cli.arguments import Flags, Inputs, Settings, recipe_of
 from packline.cli.main import DONE, INTERRUPTED, TOO_MANY_BAD, command_line
 from packline.cli.output import output
 from packline.cli.progress import Tally, watch

@@ -26,6 +26,7 @@ WINDOW_SECONDS = 10.0
 PLAIN_EVERY_SECONDS = 5.0
 TELLING_SECONDS = 1.0
 MOST_BARS = 8
+NARROW = 76
 ALMOST = 0.98
 """A bar does not fill up before its source has been read to the end."""
 
@@ -245,12 +246,15 @@ def draw(tally: Tally, width: int) -> list[Line]:
     else:
         left_text = f"{duration(left)} left" if left is not None else "..."
     parts = [f"{size(rate)}/s", f"{scaled(tokens)} tokens/s", tally.units(), left_text]
-    lines.append([f"  {'':{name_width}}  " + "  ·  ".join(parts)])
+    wide = width >= NARROW
+    lines.append([cut((" " * (name_width + 4) if wide else "  ") + "  ·  ".join(parts), width)])
     return lines
 
 
 def _bar_line(name: str, name_width: int, source: SourceTally, width: int) -> Line:
-    counts = f"{source.documents:>12,} documents {scaled(source.tokens):>6} tokens"
+    counts = f"{source.documents:>12,} documents"
+    if width >= NARROW:
+        counts += f" {scaled(source.tokens):>6} tokens"
     done, rest = bar(source.fraction, max(min(width - name_width - 12 - len(counts), 40), 4))
     space = " " * (name_width - cells(name))
     return [f"  {name}{space}  ", (done, "good"), (rest, "quiet"), f" {source.fraction:4.0%} {counts}"]

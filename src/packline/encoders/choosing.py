@@ -3,18 +3,22 @@
 No engine is fastest everywhere: one with a cache of words wins on prose and code once it is warm,
 another on Chinese, Japanese and Korean, by factors. So each batch is sorted by script (how many bytes
 a character takes tells enough), each group goes to the engine that is fastest on its like, and the
-results are put back in order. Choosing cannot change a byte, so it may be revised at any time:
+results are put back in order:
 
-    seen of a script      0 MB                 8 MB                        64 MB         256 MB ...
-                          engines take turns   the faster one takes all    the other gets another try
+    batch      en zh en en zh          en en en ──> gigatoken ─┐
+               sorted by script        zh zh    ──> fastokens ─┴─> en zh en en zh
 
-A cache warms up, so the last rate counts, and a try is long enough to warm. Cost: two clock readings
-a group; a batch of mixed scripts is copied once more. It does not look at words.
+Choosing cannot change a byte, so it is revised all the time. A cache warms up, so the last rates count,
+and the engine that is behind gets another try whenever all its tries together have cost less than a
+twentieth of the time: what trying can cost is bounded, whatever the text.
+
+Cost: two clock readings a group; a batch of mixed scripts is copied once more. It does not look at words.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,58 +26,38 @@ import numpy as np
 from packline.encoders.engine import Engine, EngineName
 from packline.ragged import Ragged, concatenate
 
-TURNS_BYTES = 8 << 20
-"""Each engine sees about this much of a script before one is chosen."""
-FIRST_TRY_BYTES = 64 << 20
-TRY_AGAIN_FACTOR = 4
-TRY_BYTES = 8 << 20
-MEMORY = 0.7
-"""Weight of the past in a rate; the rest is the last batch."""
+TRYING = 0.05
+"""The share of the time that may be lost to engines that turn out slower."""
+MEMORY = 0.5
+"""Weight of the past in a rate; the rest is the last group."""
 
 SCRIPTS = ("ascii", "latin", "wide")
 """One byte a character; mostly so; two or three (Greek, Cyrillic, Arabic, Indic, East Asian)."""
 
 
 @dataclass
-class _Rate:
-    seen_bytes: int = 0
-    bytes_per_second: float = 0.0
-
-    def add(self, size: int, seconds: float) -> None:
-        rate = size / max(seconds, 1e-9)
-        if self.seen_bytes:
-            rate = MEMORY * self.bytes_per_second + (1 - MEMORY) * rate
-        self.bytes_per_second = rate
-        self.seen_bytes += size
-
-
-@dataclass
 class _Script:
     """What is known of the engines on one script."""
 
-    rates: dict[EngineName, _Rate]
-    seen_bytes: int = 0
-    next_try: int = FIRST_TRY_BYTES
-    trying: EngineName | None = None
-    try_ends: int = 0
+    rates: dict[EngineName, float] = field(default_factory=dict)
+    """Bytes a second, of late."""
+    seconds: float = 0.0
+    lost_seconds: float = 0.0
+    """What the groups that went to a slower engine would have saved with the fastest."""
 
-    def pick(self) -> EngineName:
-        if len(self.rates) == 1:
-            return next(iter(self.rates))
-        least = min(self.rates, key=lambda name: self.rates[name].seen_bytes)
-        if self.rates[least].seen_bytes < TURNS_BYTES:
-            return least
-        if self.trying and self.seen_bytes < self.try_ends:
-            return self.trying
-        best = max(self.rates, key=lambda name: self.rates[name].bytes_per_second)
-        self.trying = None
-        if self.seen_bytes >= self.next_try:
-            self.next_try *= TRY_AGAIN_FACTOR
-            others = {name: rate for name, rate in self.rates.items() if name != best}
-            self.trying = max(others, key=lambda name: others[name].bytes_per_second)
-            self.try_ends = self.seen_bytes + TRY_BYTES
-            return self.trying
-        return best
+    def pick(self, engines: Iterable[EngineName]) -> EngineName:
+        for name in engines:
+            if name not in self.rates:
+                return name
+        best, *others = sorted(self.rates, key=lambda name: -self.rates[name])
+        return others[0] if others and self.lost_seconds < TRYING * self.seconds else best
+
+    def add(self, name: EngineName, size: int, seconds: float) -> None:
+        rate = size / max(seconds, 1e-9)
+        others = [other for engine, other in self.rates.items() if engine != name]
+        self.seconds += seconds
+        self.lost_seconds += max(seconds - size / max(others), 0.0) if others else 0.0
+        self.rates[name] = MEMORY * self.rates[name] + (1 - MEMORY) * rate if name in self.rates else rate
 
 
 @dataclass
@@ -111,22 +95,17 @@ class Chooser:
         return concatenate(parts).take(back), names
 
     def _encode_group(self, script: str, texts: list[str], size: int) -> tuple[Ragged, EngineName]:
-        known = self._scripts.setdefault(script, _Script({name: _Rate() for name in self.engines}))
-        name = known.pick()
+        known = self._scripts.setdefault(script, _Script())
+        name = known.pick(self.engines)
         started = time.perf_counter()
         ragged = self.engines[name].encode(texts)
-        known.rates[name].add(size, time.perf_counter() - started)
-        known.seen_bytes += size
+        known.add(name, size, time.perf_counter() - started)
         return ragged, name
 
-    def shares(self) -> dict[str, dict[str, float]]:
-        """By script and engine: the share of bytes and the last rate in MB/s, for reports."""
+    def rates(self) -> dict[str, dict[str, float]]:
+        """By script and engine: the last rate in MB/s, for reports."""
         return {
-            script: {
-                name: round(rate.bytes_per_second / 1e6, 1)
-                for name, rate in known.rates.items()
-                if rate.seen_bytes
-            }
+            script: {name: round(rate / 1e6, 1) for name, rate in known.rates.items()}
             for script, known in self._scripts.items()
         }
 

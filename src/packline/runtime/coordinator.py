@@ -82,8 +82,8 @@ class Coordinator:
 
     def _run(self, build: Work, folder: BuildFolder) -> None:
         if (manifest := folder.finished()) is not None:
-            refuse_other_store(folder, manifest, build)
             folder.clean()
+            refuse_other_store(folder, manifest, build)
             self._finish(folder, manifest, len(manifest.receipts), 0.0, nothing_to_do=True)
             return
         earlier = folder.begin(identity_of(build), build.tokenizer.json)

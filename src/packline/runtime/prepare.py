@@ -29,6 +29,7 @@ from packline.runtime.unit import Job
 from packline.runtime.units import Stream, Unit, plan_units
 from packline.sources.files import InputFile, find_files
 from packline.sources.reader import Span, read_span
+from packline.sources.slices import StreamEnd, cut_slices
 from packline.store.index import dtype_for
 from packline.store.ledger import source_names
 from packline.store.manifest import Manifest, Receipt
@@ -143,14 +144,33 @@ def refuse_changed_inputs(
                     pass
                 if hasher.hexdigest() != piece.checksum:
                     changed.add(piece.file)
-    streamed = {stream.file for stream in work.units if isinstance(stream, Stream)}
-    changed |= suspects & streamed
+    for stream in work.units:
+        if isinstance(stream, Stream) and stream.file in suspects:
+            begun = any(name.startswith(f"{stream.name}-") for name in receipts)
+            whole = folder.streams().get(stream.name)
+            # Of a stream that was read in part there is no checksum to hold it against.
+            if begun and (whole is None or _stream_checksum(work, stream) != whole.checksum):
+                changed.add(stream.file)
     if changed:
         paths = ", ".join(work.files[file].path for file in sorted(changed)[:5])
         raise ResumeMismatch(
-            f"{folder.path} was begun with other content of {paths}",
+            f"{folder.path} was begun with another state of {paths}: expected the content that it has read, "
+            "found other content, or a compressed file that was modified",
             hint="put the earlier files back to go on, or choose another --out",
         )
+
+
+def _stream_checksum(work: Work, stream: Stream) -> str:
+    """Read a stream again to its end; no slice of it is laid aside."""
+    pieces = cut_slices(
+        work.files[stream.file],
+        work.recipe.sources[stream.source],
+        Path(),
+        slice_bytes=stream.slice_bytes,
+        max_document_bytes=work.recipe.max_document_bytes,
+        skip=range(2**62),
+    )
+    return next(piece.checksum for piece in pieces if isinstance(piece, StreamEnd))
 
 
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ from packline.filesystem import open_input
 from packline.fingerprint import Hasher
 from packline.recipe import Source
 from packline.runtime.prepare import Work
-from packline.sources.batch import Batch
+from packline.sources.batch import BATCH_BYTES, Batch
 from packline.sources.compression import DecompressedStream
 from packline.sources.files import InputFile
 from packline.sources.reader import Span, read_span
@@ -36,6 +36,7 @@ SAMPLE_BYTES = 4 << 20
 LEAST_FILES, MOST_FILES = 12, 24
 """Of one source: tiny files take longer to open than to read."""
 LEAST_A_PLACE = 64 << 10
+MOST_PLACES = 8
 STEP_BYTES = 32 << 10
 EXPANSION_BYTES = 4 << 20
 """Enough to make little of the block that a decompressor holds back."""
@@ -130,7 +131,8 @@ def _sample_file(file: InputFile, source: Source, max_document_bytes: int, budge
     if file.format == "text" and source.documents == "file":
         _sample_whole(file, budget, sample)
         return sample
-    for span in _places(file, source, budget):
+    places = list(_places(file, source, budget))
+    for span in places:
         taken = 0
         batches = read_span(file, source, span, max_document_bytes, Hasher())
         for batch in batches:
@@ -138,7 +140,7 @@ def _sample_file(file: InputFile, source: Source, max_document_bytes: int, budge
             taken += batch.consumed_bytes
             rows = len(batch) + sum(reject.records for reject in batch.rejects)
             sample.read += rows if file.format == "parquet" else batch.consumed_bytes
-            if taken >= budget // 2:
+            if taken >= budget // len(places):
                 break
         batches.close()  # type: ignore[attr-defined]  # a generator holds its file open
     if sample.read:
@@ -149,17 +151,21 @@ def _sample_file(file: InputFile, source: Source, max_document_bytes: int, budge
 
 
 def _places(file: InputFile, source: Source, budget: int) -> Iterator[Span]:
-    """The beginning and, where a reader can start there, the middle."""
+    """The beginning and, where a reader can start there, the middle, or more places of that kind."""
     if file.format == "parquet":
         groups = _row_groups(file)
+        if file.size <= budget:
+            yield Span(file.index, 0, groups)
+            return
         yield from (
             Span(file.index, group, group + 1) for group in sorted({0, groups // 2}) if group < groups
         )
     elif _only_from_start(file, source) or file.size <= budget:
         yield Span(file.index, 0, file.size)
     else:
-        yield Span(file.index, 0, budget // 2)
-        yield Span(file.index, file.size // 2, file.size // 2 + budget // 2)
+        count = min(max(budget // BATCH_BYTES, 2), MOST_PLACES)
+        for start in (file.size * place // count for place in range(count)):
+            yield Span(file.index, start, start + budget // count)
 
 
 def _only_from_start(file: InputFile, source: Source) -> bool:

@@ -134,6 +134,7 @@ class _UnitRun:
             try:
                 yield from read_span(file, self._source, span, limit, hasher)
             except PacklineError:
+                check_unchanged(file)  # whoever writes to a file while it is read may break it in any way
                 raise
             except (OSError, EOFError) as error:
                 check_unchanged(file)
@@ -277,11 +278,10 @@ def _judge(batch: Batch, source: Source, recipe: Recipe, special: SpecialTokenCo
     texts, count = batch.texts, len(batch.texts)
     characters = np.fromiter(map(len, texts), np.int64, count)
     text_bytes, specials = characters.copy(), np.zeros(count, np.int64)
-    # Plain ASCII goes in one piece; a single wide character would make all of a piece wide.
-    if special.count("\0".join(filter(str.isascii, texts)).encode("ascii")):
-        specials = np.fromiter((special.count(text.encode("utf-8")) for text in texts), np.int64, count)
+    # Plain ASCII in one piece: a single wide character would make all of a piece wide.
+    look = special.count("\0".join(filter(str.isascii, texts)).encode("ascii")) > 0
     for index, text in enumerate(texts):
-        if not text.isascii():
+        if look or not text.isascii():
             data = text.encode("utf-8")
             text_bytes[index] = len(data)
             specials[index] = special.count(data)

@@ -115,7 +115,7 @@ class UnitCommitter:
                 receipt.ledger.documents,
                 receipt.ledger.tokens,
                 receipt.ledger,
-                self._chooser.shares(),
+                self._chooser.rates(),
                 engine_bytes,
                 peak_memory(),
                 self._first_encode,

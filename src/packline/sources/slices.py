@@ -88,12 +88,15 @@ def cut_slices(
         )
         number = position = 0
         writer = _SliceFile(folder, file, number, skip)
-        for block in blocks:
-            if writer.size >= slice_bytes and not block.continued:
-                yield Slice(number, file.index, position, writer.size, writer.close())
-                position, number = block.position, number + 1
-                writer = _SliceFile(folder, file, number, skip)
-            writer.write(block)
+        try:
+            for block in blocks:
+                if writer.size >= slice_bytes and not block.continued:
+                    yield Slice(number, file.index, position, writer.size, writer.close())
+                    position, number = block.position, number + 1
+                    writer = _SliceFile(folder, file, number, skip)
+                writer.write(block)
+        finally:
+            writer.close()
         yield Slice(number, file.index, position, writer.size, writer.close(), stream.problem)
         yield StreamEnd(number + 1, stream.checksum())
 

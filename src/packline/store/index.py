@@ -55,15 +55,15 @@ def write_index(file: BinaryIO, lengths: np.ndarray, dtype: np.dtype) -> None:
     """Write the index of documents with these lengths, int32 `[D]`."""
     count = len(lengths)
     file.write(HEADER.pack(MAGIC, 1, CODES[dtype.name], count, count + 1))
-    file.write(np.ascontiguousarray(lengths, "<i4"))
+    file.write(np.ascontiguousarray(lengths, "<i4").data)
     offset = 0
     for start in range(0, count, BLOCK):
         block = lengths[start : start + BLOCK].astype("<i8") * dtype.itemsize
         ends = np.cumsum(block) + offset
-        file.write((ends - block).astype("<i8"))
+        file.write((ends - block).astype("<i8").data)
         offset = int(ends[-1])
     for start in range(0, count + 1, BLOCK):
-        file.write(np.arange(start, min(start + BLOCK, count + 1), dtype="<i8"))
+        file.write(np.arange(start, min(start + BLOCK, count + 1), dtype="<i8").data)
 
 
 class Index:

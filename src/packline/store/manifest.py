@@ -171,7 +171,8 @@ def read_manifest(folder: Path) -> Manifest:
         raise StoreNotFound(f"cannot read {path}: {error.strerror}") from error
     version: Any = None
     with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
-        version = msgspec.json.decode(data).get("format_version")
+        whole = msgspec.json.decode(data)
+        version = whole.get("format_version") if isinstance(whole, dict) else None
     if isinstance(version, int) and version > FORMAT_VERSION:
         raise CorruptStore(
             f"{folder} has format version {version}, newer than {FORMAT_VERSION}",

@@ -23,13 +23,13 @@ from packline.encoders.parity import UNSURE_TOKENS, Reference, beginning_of
 from packline.encoders.special import without_special_tokens
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import PacklineError
-from packline.filesystem import open_input
+from packline.filesystem import open_input, read_fully
 from packline.fingerprint import Hasher, split_of
 from packline.recipe import Source
 from packline.sources.files import InputFile, find_files
 from packline.sources.reader import Span, read_span
 from packline.sources.text import BOM
-from packline.store.manifest import Manifest
+from packline.store.manifest import InputPiece, Manifest
 from packline.store.reader import Provenance, Shard
 from packline.store.report import DeepReport, Findings
 
@@ -39,6 +39,8 @@ LEAST_A_SHARD = 4 << 10
 LONGEST_TEXT = 256 << 10
 """Of one document: a longer one is encoded up to here."""
 MOST_A_SHARD = 64
+WHOLE_STREAM = -1
+"""The `stop` of a piece that stands for a file that was read as a stream."""
 
 
 @dataclass(slots=True)
@@ -58,20 +60,26 @@ class _Picked:
 
 
 def reread(
-    folder: Path, manifest: Manifest, tokenizer: Tokenizer, readable: set[str], findings: Findings
+    folder: Path,
+    manifest: Manifest,
+    tokenizer: Tokenizer,
+    readable: set[str],
+    pieces: dict[int, list[InputPiece]],
+    findings: Findings,
 ) -> DeepReport:
     """Compare a sample of documents with the reference.
 
     Args:
         tokenizer: the one that is kept with the store.
         readable: names of the shards that are whole.
+        pieces: what units took of each input file, by its number; a stream as one up to `WHOLE_STREAM`.
     """
     parse = manifest.recipe.special_tokens == "parse"
     reference = Reference(tokenizer.json if parse else without_special_tokens(tokenizer))
     findings.compare(
         "tokenizer/tokenizer.json", "round trip", manifest.tokenizer.round_trip, reference.round_trip
     )
-    reading = _Rereading(manifest, reference, findings)
+    reading = _Rereading(manifest, reference, pieces, findings)
     dtype = np.dtype(manifest.dtype).newbyteorder("<")
     shards = [entry for entry in manifest.shards if entry.name in readable]
     budget = min(max(TEXT_BYTES // max(len(shards), 1), LEAST_A_SHARD), LONGEST_TEXT * 4)
@@ -87,11 +95,18 @@ def reread(
 class _Rereading:
     """The state of one deep verification."""
 
-    def __init__(self, manifest: Manifest, reference: Reference, findings: Findings) -> None:
+    def __init__(
+        self,
+        manifest: Manifest,
+        reference: Reference,
+        pieces: dict[int, list[InputPiece]],
+        findings: Findings,
+    ) -> None:
         self.documents = self.text_bytes = self.decoded = 0
         self.shards: set[str] = set()
         self.notes: list[str] = []
         self._manifest, self._reference, self._findings = manifest, reference, findings
+        self._pieces = pieces
         self._picked: dict[tuple[str, str], list[_Picked]] = {}
 
     def pick(self, shard: Shard, budget: int, bos: int) -> None:
@@ -119,22 +134,41 @@ class _Rereading:
                 for one in picked:
                     self._compare_with_itself(one)
                 continue
-            before = len(self._findings.problems) + self._findings.not_listed
+            findings, self._findings = self._findings, Findings()
             waiting = {one.provenance.position: one for one in picked}
             try:
                 for position, text, id in _read(file, self._manifest, sorted(waiting)):
                     one = waiting.pop(position)
                     self._compare_with_text(one, text, id, longest)
+                for one in waiting.values():
+                    self._findings.add(f"{one.shard}.docs.parquet", one.place, "a document there", "none")
             except (PacklineError, OSError, EOFError) as error:
                 self.notes.append(f"input {file.path} cannot be read again: {error}")
-                continue
-            for one in waiting.values():
-                self._findings.add(f"{one.shard}.docs.parquet", one.place, "a document there", "none")
-            if len(self._findings.problems) + self._findings.not_listed > before:
+            found, self._findings = self._findings, findings
+            if found.problems and not self._is_unchanged(file):
                 self.notes.append(
-                    f"{file.path} differs from the store in the above: its size is as it was, "
-                    "its content may not be"
+                    f"input {file.path} has changed: its bytes are others, its size is the same"
                 )
+                continue
+            for problem in found.problems:
+                findings.add(problem.file, problem.what, problem.expected, problem.found)
+
+    def _is_unchanged(self, file: InputFile) -> bool:
+        """Whether all that units took of a file still has its checksum. Read only where documents differ."""
+        source, limit = self._manifest.recipe.sources[file.source], self._manifest.recipe.max_document_bytes
+        for piece in self._pieces.get(file.index, []):
+            hasher = Hasher()
+            if piece.stop == WHOLE_STREAM and file.format != "parquet":
+                with open_input(file.path) as raw:
+                    while data := read_fully(raw, 1 << 20):
+                        hasher.update(data)
+            else:
+                stop = _row_groups(file) if piece.stop == WHOLE_STREAM else piece.stop
+                for _ in read_span(file, source, Span(file.index, piece.start, stop), limit, hasher):
+                    pass
+            if hasher.hexdigest() != piece.checksum:
+                return False
+        return True
 
     def _inputs(self) -> dict[tuple[str, str], InputFile]:
         """Inputs that are where they were, by source and name; notes on the others."""
@@ -245,6 +279,13 @@ def _read(file: InputFile, manifest: Manifest, positions: list[int]) -> Iterator
                 yield position, batch.texts[index], batch.ids[index] if batch.ids is not None else None
             if not missing:
                 break
+
+
+def _row_groups(file: InputFile) -> int:
+    from packline.sources.parquet import open_parquet
+
+    with open_input(file.path) as raw:
+        return int(open_parquet(raw, file.path).metadata.num_row_groups)
 
 
 def _spans(file: InputFile, source: Source, positions: list[int]) -> Iterator[tuple[Span, list[int]]]:

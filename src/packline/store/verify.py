@@ -34,6 +34,7 @@ from packline.store.manifest import (
     REJECTS,
     TOKENIZER,
     FileEntry,
+    InputPiece,
     Manifest,
     Receipt,
     StreamReceipt,
@@ -85,7 +86,14 @@ def verify(path: str | Path, *, deep: bool = False, on_progress: OnProgress | No
     if deep and verification.tokenizer is not None:
         from packline.store.rereading import reread
 
-        deep_report = reread(folder, manifest, verification.tokenizer, verification.readable, findings)
+        deep_report = reread(
+            folder,
+            manifest,
+            verification.tokenizer,
+            verification.readable,
+            verification.pieces(),
+            findings,
+        )
     return findings.report(deep_report, time.perf_counter() - started)
 
 
@@ -248,6 +256,19 @@ class _Verification:
                 end = stop
             if number in pieces and entry.format != "parquet":
                 findings.compare(RECEIPTS, f"units of input {entry.name}: bytes", entry.bytes, end)
+
+    def pieces(self) -> dict[int, list[InputPiece]]:
+        """What units took of each input file, by its number."""
+        from packline.store.rereading import WHOLE_STREAM
+
+        taken: dict[int, list[InputPiece]] = {}
+        for receipt in self._receipts.values():
+            for piece in receipt.inputs:
+                taken.setdefault(piece.file, []).append(piece)
+        for stream in self._streams.values():
+            whole = InputPiece(stream.file, 0, WHOLE_STREAM, stream.checksum)
+            taken.setdefault(stream.file, []).append(whole)
+        return taken
 
     def _check_units(self) -> None:
         """Every unit's shards and rejects, and the ledger of its receipt."""

@@ -82,7 +82,9 @@ class HashedFile:
 class ShardWriter:
     """One shard of one split."""
 
-    def __init__(self, folder: Path, name: str, split: str, source: str, label: str | None, dtype: np.dtype) -> None:
+    def __init__(
+        self, folder: Path, name: str, split: str, source: str, label: str | None, dtype: np.dtype
+    ) -> None:
         self.name = name
         self.documents = 0
         self.tokens = 0
@@ -234,5 +236,3 @@ class RejectsWriter:
             self._raw.entry(f"rejects/{self._unit}.raw"),
             self._entries.entry(f"rejects/{self._unit}.jsonl"),
         )
-
-

@@ -1,0 +1,53 @@
+"""The demo: a store of this Python's own library, verified, in a folder that nothing else is lost from."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from tests.cli.command import result, run
+
+import packline
+from packline.cli.corpus import MARK, gather, prepare_folder
+from packline.errors import StoreError
+
+
+def test_it_builds_verifies_and_shows_and_may_run_again(tmp_path: Path) -> None:
+    done = run("demo", "--out", "here", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "\x1b" not in done.stdout + done.stderr
+    assert "all is well" in done.stdout and "bisect.py" in done.stdout
+    store = packline.open(tmp_path / "here" / "store")
+    bisect = next(
+        number for number in range(len(store.documents)) if store.provenance(number).file == "bisect.py"
+    )
+    import bisect as module
+
+    assert store.text(bisect) == Path(str(module.__file__)).read_text("utf-8")
+    again = run("demo", "--out", "here", "--json", cwd=tmp_path)
+    facts = result(again)
+    assert (again.returncode, again.stderr, len(again.stdout.splitlines())) == (0, "", 1)
+    assert facts["verify"]["ok"] and facts["verify"]["deep"]["documents"] > 50
+    assert facts["documents"] == len(store.documents)
+    assert facts["seconds"] < 60
+
+
+def test_it_touches_no_folder_that_is_not_its_own(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "thesis.txt").write_text("ten years of work", "utf-8")
+    done = run("demo", "--out", tmp_path, "--json")
+    assert (done.returncode, result(done)["error"]["kind"]) == (1, "StoreError")
+    assert [path.name for path in tmp_path.rglob("*")] == ["store", "thesis.txt"]
+    with pytest.raises(StoreError, match="is a file"):
+        prepare_folder(tmp_path / "store" / "thesis.txt")
+
+
+def test_the_corpus_is_what_python_has(tmp_path: Path) -> None:
+    prepare_folder(tmp_path)
+    corpus = gather(tmp_path)
+    recipe = tomllib.loads(corpus.recipe.read_text("utf-8"))
+    assert [source["name"] for source in recipe["sources"]] == ["code", "docs"]
+    assert corpus.code_files > 400 and corpus.docs > 500
+    assert not any("site-packages" in pattern for pattern in corpus.code)
+    assert (tmp_path / MARK).exists()

@@ -1,0 +1,136 @@
+"""Ctrl-C: the build says how to go on, and the very line that it prints goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pty
+import re
+import select
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.cli.command import environment
+from tests.conftest import python_sources
+
+import packline
+
+UNITS = 12
+
+
+def published(store: Path) -> dict[str, str]:
+    """The checksum of every file of a store."""
+    files = [path for path in sorted(store.rglob("*")) if path.is_file()]
+    return {
+        path.relative_to(store).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files
+    }
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, write_jsonl: Callable[..., Path]) -> Path:
+    """About 4 MB a unit, so that a build has several and takes a moment."""
+    texts = [text for _, text in python_sources(1_500_000)]
+    path = write_jsonl(tmp_path / "corpus" / "a b.jsonl", texts)
+    data = path.read_bytes()
+    path.write_bytes(data * (UNITS * (4 << 20) // len(data)))
+    return path
+
+
+def wait_for(happened: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while not happened() and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_the_printed_command_goes_on_to_the_same_bytes(
+    tmp_path: Path, corpus: Path, tokenizer_json: Path, as_json: bool
+) -> None:
+    out = tmp_path / "an out"
+    words = [
+        "build",
+        str(corpus),
+        "--tokenizer",
+        str(tokenizer_json),
+        "--engine",
+        "tokenizers",
+        "--out",
+        str(out),
+    ]
+    command = [sys.executable, "-m", "packline", *words, "--workers", "1", *(["--json"] if as_json else [])]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), cwd=tmp_path
+    )
+    # The reference engine is slow: once a unit is committed there are seconds left of the others.
+    wait_for(lambda: any((out / "receipts").glob("*.json")), process)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert not (out / "manifest.json").exists()
+    assert "Traceback" not in stderr
+    line = re.search(r"^hint: go on with: (.*)$", stderr, re.MULTILINE)
+    assert line is not None
+    assert shlex.split(line[1]) == command
+    if as_json:
+        assert json.loads(stdout)["error"]["command"] == line[1]
+    # A person may choose a faster engine when going on; no byte depends on it.
+    go_on = line[1].replace("--engine tokenizers", "--engine auto")
+    done = subprocess.run(go_on, shell=True, capture_output=True, text=True, env=environment(), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    if as_json:
+        assert json.loads(done.stdout)["units_done_before"] >= 1
+    else:
+        assert "done by an earlier run" in done.stderr
+    packline.build(corpus, tokenizer_json, out=tmp_path / "straight", workers=0)
+    assert published(out) == published(tmp_path / "straight")
+
+
+def on_a_terminal(command: list[str], cwd: Path, interrupt: bool) -> tuple[str, int]:
+    """Run a command on a terminal of its own; type Ctrl-C when bars appear."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(cwd)
+        os.execve(command[0], command, environment())
+    shown, typed = b"", False
+    while select.select([terminal], [], [], 120)[0]:
+        try:
+            data = os.read(terminal, 65536)
+        except OSError:
+            break
+        if not data:
+            break
+        shown += data
+        if interrupt and not typed and "━".encode() in shown:
+            os.write(terminal, b"\x03")
+            typed = True
+    os.close(terminal)
+    return shown.decode("utf-8"), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_ctrl_c_on_a_terminal_is_as_quiet(tmp_path: Path, corpus: Path, tokenizer_json: Path) -> None:
+    words = [
+        "build",
+        str(corpus),
+        "--tokenizer",
+        str(tokenizer_json),
+        "--engine",
+        "tokenizers",
+        "--out",
+        "out",
+    ]
+    command = [sys.executable, "-m", "packline", *words]
+    shown, code = on_a_terminal(command, tmp_path, interrupt=True)
+    assert code == 130, shown
+    assert "Traceback" not in shown
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\r", "", shown)
+    assert "go on with:" in text
+    assert "packline build" in text.replace("-m packline", "packline")

@@ -1,0 +1,48 @@
+"""Processes of a build seen from outside: who belongs to it, who is whose child, who is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+
+def members(session: int) -> dict[int, int]:
+    """Living processes of a session that are not zombies, and the parent of each."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent, _, its_session = path.read_text().rsplit(")", 1)[1].split()[:4]
+        except OSError:
+            continue
+        if int(its_session) == session and state not in "ZX":
+            found[int(path.parent.name)] = int(parent)
+    return found
+
+
+def coordinator_of(session: int) -> int | None:
+    """The one child of the process that asked for the build."""
+    return next((pid for pid, parent in members(session).items() if parent == session), None)
+
+
+def workers_of(session: int) -> list[int]:
+    """Children of the coordinator: workers, a spooler, whoever tries engines."""
+    coordinator = coordinator_of(session)
+    return [pid for pid, parent in members(session).items() if parent == coordinator and coordinator]
+
+
+def wait_until_gone(session: int, seconds: float) -> dict[int, int]:
+    """Who is left of a session after so long at the most."""
+    end = time.monotonic() + seconds
+    while (left := members(session)) and time.monotonic() < end:
+        time.sleep(0.02)
+    return left
+
+
+def kill_all(session: int) -> None:
+    """`kill -9` of a whole session at once."""
+    try:
+        os.killpg(session, signal.SIGKILL)
+    except ProcessLookupError:
+        pass

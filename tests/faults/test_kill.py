@@ -1,0 +1,184 @@
+"""`kill -9` of real processes: nothing is lost, nobody is left behind (promise 2)."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.faults.processes import coordinator_of, kill_all, members, wait_until_gone, workers_of
+from tests.laws.reference import write_corpus
+from tests.runtime.builds import build, digests, set_sizes_everywhere, start_build
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at processes through /proc")
+
+
+def text_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.read()
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, documents: list[str], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """About 12 MB: one plain file of ranges, one stream of slices, one columnar file."""
+    set_sizes_everywhere(monkeypatch, tmp_path / "site", 300_000)
+    many = [f"{number} {text}" for number in range(4) for text in documents]
+    third = len(many) // 3
+    write_corpus(
+        tmp_path / "in",
+        [("jsonl", many[:third], True), ("jsonl.zst", many[third : 2 * third], True), ("parquet", many[2 * third :], False)],
+    )
+    return tmp_path / "in"
+
+
+@pytest.fixture
+def whole(tmp_path: Path, corpus: Path, tokenizer_json: Path) -> dict[str, str]:
+    """Digests of the store as a build without any fault makes it."""
+    build(tmp_path / "whole", corpus, tokenizer_json, engine="gigatoken", val_fraction=0.1)
+    return digests(tmp_path / "whole")
+
+
+Start = Callable[[Path], "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(corpus: Path, tokenizer_json: Path) -> Start:
+    def run(out: Path) -> subprocess.Popen[str]:
+        return start_build(out, corpus, tokenizer_json, workers=2, engine="gigatoken", val_fraction=0.1)
+
+    return run
+
+
+def wait_for(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert process.poll() is None and time.monotonic() < end, "the build was over before its time"
+        time.sleep(0.002)
+
+
+def receipts(out: Path) -> int:
+    return len(list(out.glob("receipts/0*.json")))
+
+
+@pytest.mark.slow
+def test_killed_at_fifty_random_instants_a_build_comes_to_the_same_bytes(
+    tmp_path: Path, start: Start, whole: dict[str, str]
+) -> None:
+    chooser = random.Random(20)
+    began = time.monotonic()
+    assert start(tmp_path / "timed").wait() == 0
+    seconds = time.monotonic() - began
+    kills, builds, spooling, writing = 0, 0, 0, 0
+    out = tmp_path / "out"
+    while kills < 50:
+        process = start(out)
+        try:
+            code: int | None = process.wait(chooser.uniform(0.15, 1.0) * seconds)
+        except subprocess.TimeoutExpired:
+            code = None
+            kill_all(process.pid)
+            process.wait()
+            kills += 1
+            spooling += any((out / ".packline/spool").glob("*"))
+            writing += any((out / ".packline/tmp").glob("*"))
+        assert code in (None, 0), text_of(process)
+        assert not wait_until_gone(process.pid, 2)
+        if code == 0:
+            assert digests(out) == whole, f"after {kills} kills"
+            shutil.rmtree(out)
+            builds += 1
+    assert start(out).wait() == 0
+    assert digests(out) == whole
+    # Kills came while slices were laid aside and while units were written, not before or after it all.
+    assert spooling >= 5 and writing >= 10, (spooling, writing, builds)
+
+
+def test_killed_in_the_midst_of_a_stream_it_goes_on(tmp_path: Path, start: Start, whole: dict[str, str]) -> None:
+    out = tmp_path / "out"
+    for units in (1, 3):
+        process = start(out)
+        wait_for(lambda: receipts(out) > units and any((out / ".packline/spool").glob("*")), process)  # noqa: B023
+        kill_all(process.pid)
+        process.wait()
+        assert not (out / "manifest.json").exists()
+    process = start(out)
+    assert process.wait() == 0, text_of(process)
+    assert digests(out) == whole
+
+
+@pytest.mark.parametrize("who", ["asking", "coordinator"])
+def test_nobody_outlives_the_process_that_is_killed(
+    who: str, tmp_path: Path, start: Start, whole: dict[str, str]
+) -> None:
+    out = tmp_path / "out"
+    process = start(out)
+    wait_for(lambda: receipts(out) >= 1 and len(workers_of(process.pid)) >= 2, process)
+    coordinator = coordinator_of(process.pid)
+    assert coordinator is not None and len(members(process.pid)) >= 4
+    os.kill(process.pid if who == "asking" else coordinator, signal.SIGKILL)
+    left = wait_until_gone(process.pid, 2)
+    assert not left
+    process.wait()
+    if who == "coordinator":
+        assert process.returncode == 3
+        message = text_of(process)
+        assert "WorkerDied" in message and "exit code -9" in message and "run the same command again" in message
+    assert start(out).wait() == 0
+    assert digests(out) == whole
+
+
+def test_a_worker_that_is_killed_is_told_with_its_unit_and_costs_only_that(
+    tmp_path: Path, start: Start, whole: dict[str, str]
+) -> None:
+    out = tmp_path / "out"
+    process = start(out)
+    wait_for(lambda: receipts(out) >= 1 and len(workers_of(process.pid)) >= 2, process)
+    os.kill(workers_of(process.pid)[0], signal.SIGKILL)
+    assert process.wait(10) == 3
+    message = text_of(process)
+    assert re.search(r"WorkerDied \| a worker process ended by itself \(SIGKILL\) during ", message), message
+    assert "lower --workers" in message and "Traceback" not in message
+    assert not wait_until_gone(process.pid, 2)
+    done = receipts(out)
+    assert start(out).wait() == 0
+    assert digests(out) == whole and done >= 1
+
+
+def test_an_interruption_ends_all_and_the_build_goes_on_later(
+    tmp_path: Path, start: Start, whole: dict[str, str]
+) -> None:
+    out = tmp_path / "out"
+    process = start(out)
+    wait_for(lambda: receipts(out) >= 1, process)
+    os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C on a terminal does
+    assert process.wait(10) != 0
+    assert "KeyboardInterrupt" in text_of(process)
+    assert not wait_until_gone(process.pid, 2)
+    assert start(out).wait() == 0
+    assert digests(out) == whole
+
+
+def test_a_second_build_into_the_same_folder_is_refused_and_harms_nothing(
+    tmp_path: Path, start: Start, whole: dict[str, str]
+) -> None:
+    out = tmp_path / "out"
+    first = start(out)
+    wait_for(lambda: receipts(out) >= 1, first)
+    os.kill(first.pid, signal.SIGSTOP)
+    os.kill(coordinator_of(first.pid) or 0, signal.SIGSTOP)
+    second = start(out)
+    assert second.wait(30) == 3
+    message = text_of(second)
+    assert f"StoreBusy | another build is writing into {out}" in message and "wait for it to end" in message
+    os.killpg(first.pid, signal.SIGCONT)
+    assert first.wait(60) == 0
+    assert digests(out) == whole

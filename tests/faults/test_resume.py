@@ -1,0 +1,238 @@
+"""Going on with a build: only with the same recipe and inputs, else a refusal with the difference."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import packline
+from packline.errors import InputChanged, ResumeMismatch
+from packline.runtime.events import Planned, UnitDone
+from packline.runtime.folder import BuildFolder
+from tests.laws.reference import write_corpus
+from tests.runtime.builds import build, digests, set_sizes
+
+NUMBERS = [f"document {number} of many" for number in range(120)]
+
+
+@pytest.fixture(autouse=True)
+def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_sizes(monkeypatch, 1500, 300)
+
+
+class Stop(Exception):
+    """What a caller raises to break a build off."""
+
+
+def stop_after(units: int) -> Callable[[Any], None]:
+    seen = [0]
+
+    def hear(event: Any) -> None:
+        seen[0] += isinstance(event, UnitDone)
+        if seen[0] >= units:
+            raise Stop
+
+    return hear
+
+
+def interrupted(tmp_path: Path, tokenizer: Path, kind: str = "jsonl", units: int = 2, **settings: Any) -> Path:
+    """Inputs `in/0.KIND`, and in `out` a build of them that committed some of its units."""
+    write_corpus(tmp_path / "in", [(kind, NUMBERS, False), ("jsonl", NUMBERS[:50], False)])
+    with pytest.raises(Stop):
+        build(tmp_path / "out", tmp_path / "in", tokenizer, on_event=stop_after(units), **settings)
+    assert len(list((tmp_path / "out/receipts").glob("0*.json"))) >= units
+    assert not (tmp_path / "out/manifest.json").exists()
+    return tmp_path / "in" / f"0.{kind}"
+
+
+def refused(tmp_path: Path, tokenizer: Path, **settings: Any) -> str:
+    """The message of the refusal; asking again changes nothing."""
+    before = kept(tmp_path / "out")
+    messages = set()
+    for _ in range(2):
+        with pytest.raises(ResumeMismatch) as caught:
+            build(tmp_path / "out", tmp_path / "in", tokenizer, **settings)
+        messages.add(caught.value.message)
+        assert "--out" in caught.value.hint
+    assert len(messages) == 1
+    assert kept(tmp_path / "out") == before
+    return messages.pop()
+
+
+def kept(out: Path) -> dict[str, str]:
+    """All files but those of units that did not end."""
+    unfinished = (".packline/tmp/", ".packline/spool/")
+    return {name: digest for name, digest in digests(out).items() if not name.startswith(unfinished)}
+
+
+def test_an_interrupted_build_goes_on_to_the_same_bytes(tmp_path: Path, tokenizer_json: Path) -> None:
+    interrupted(tmp_path, tokenizer_json)
+    told: list[Any] = []
+    packline.build(
+        tmp_path / "in", tokenizer_json, out=tmp_path / "out", workers=0, engine="tokenizers", on_event=told.append
+    )
+    (planned,) = (event for event in told if isinstance(event, Planned))
+    assert planned.units_done == 2
+    build(tmp_path / "clean", tmp_path / "in", tokenizer_json)
+    assert digests(tmp_path / "out") == digests(tmp_path / "clean")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"val_fraction": 0.25}, "val_fraction: 0.0 -> 0.25"),
+        ({"special_tokens": "parse"}, "special_tokens: 'text' -> 'parse'"),
+        ({"bos": 0}, "bos: None -> 0"),
+        ({"text": "text"}, "sources[0].text: None -> 'text'"),
+        ({"limit_documents": 5}, "limit_documents: None -> 5"),
+    ],
+)
+def test_another_recipe_is_refused_with_the_difference(
+    change: dict[str, Any], told: str, tmp_path: Path, tokenizer_json: Path
+) -> None:
+    interrupted(tmp_path, tokenizer_json)
+    assert told in refused(tmp_path, tokenizer_json, **change)
+
+
+def test_run_options_may_change_between_runs(tmp_path: Path, tokenizer_json: Path) -> None:
+    interrupted(tmp_path, tokenizer_json, engine="gigatoken")
+    build(tmp_path / "out", tmp_path / "in", tokenizer_json, engine="fastokens", memory="2GiB", max_bad_fraction=0.5)
+    build(tmp_path / "clean", tmp_path / "in", tokenizer_json)
+    assert digests(tmp_path / "out") == digests(tmp_path / "clean")
+
+
+def test_another_tokenizer_at_the_same_path_is_refused(tmp_path: Path, tokenizer_json: Path) -> None:
+    copy = tmp_path / "tokenizer.json"
+    copy.write_text(tokenizer_json.read_text())
+    interrupted(tmp_path, copy)
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(copy))
+    tokenizer.add_tokens(["one more"])
+    tokenizer.save(str(copy))
+    assert "the tokenizer's content" in refused(tmp_path, copy)
+
+
+def test_inputs_of_other_sizes_new_ones_and_lost_ones_are_refused(tmp_path: Path, tokenizer_json: Path) -> None:
+    path = interrupted(tmp_path, tokenizer_json)
+    data = path.read_bytes()
+    path.write_bytes(data + b"\n")
+    message = refused(tmp_path, tokenizer_json)
+    assert f"input {path}: {len(data):,} bytes -> {len(data) + 1:,} bytes" in message
+    path.write_bytes(data)
+    (tmp_path / "in/new.jsonl").write_bytes(data)
+    assert f"input {tmp_path / 'in/new.jsonl'} is new" in refused(tmp_path, tokenizer_json)
+    (tmp_path / "in/new.jsonl").unlink()
+    (tmp_path / "in/1.jsonl").unlink()
+    assert f"input {tmp_path / 'in/1.jsonl'} is gone" in refused(tmp_path, tokenizer_json)
+
+
+def later(path: Path) -> None:
+    """Another modification time, whatever the file system's clock."""
+    facts = path.stat()
+    os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns + 1_000_000_000))
+
+
+def test_other_content_of_the_same_size_is_refused_again_and_again(tmp_path: Path, tokenizer_json: Path) -> None:
+    path = interrupted(tmp_path, tokenizer_json)
+    path.write_bytes(path.read_bytes().replace(b"document 1 ", b"DOCUMENT 1 "))
+    later(path)
+    assert str(path) in refused(tmp_path, tokenizer_json)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_a_file_that_was_only_touched_is_the_same_file(kind: str, tmp_path: Path, tokenizer_json: Path) -> None:
+    path = interrupted(tmp_path, tokenizer_json, kind, units=1)
+    later(path)
+    build(tmp_path / "out", tmp_path / "in", tokenizer_json)
+    build(tmp_path / "clean", tmp_path / "in", tokenizer_json)
+    assert digests(tmp_path / "out") == digests(tmp_path / "clean")
+
+
+def test_a_stream_that_was_read_whole_may_be_touched_but_not_changed(tmp_path: Path, tokenizer_json: Path) -> None:
+    write_corpus(tmp_path / "in", [("jsonl.gz", NUMBERS, False), ("jsonl", NUMBERS, False)])
+    path = tmp_path / "in/0.jsonl.gz"
+    done: list[str] = []
+
+    def hear(event: Any) -> None:
+        if isinstance(event, UnitDone):
+            done.append(event.unit)
+            if event.unit == "000001":
+                raise Stop
+
+    with pytest.raises(Stop):
+        build(tmp_path / "out", tmp_path / "in", tokenizer_json, on_event=hear)
+    assert done[0].startswith("000000-") and (tmp_path / "out/receipts/stream-000000.json").exists()
+    data = path.read_bytes()
+    path.write_bytes(data[:4] + b"\x01" + data[5:])  # the time in its header: the same documents, another file
+    later(path)
+    assert str(path) in refused(tmp_path, tokenizer_json)
+    path.write_bytes(data)
+    later(path)
+    build(tmp_path / "out", tmp_path / "in", tokenizer_json)
+    build(tmp_path / "clean", tmp_path / "in", tokenizer_json)
+    assert digests(tmp_path / "out") == digests(tmp_path / "clean")
+
+
+def test_a_stream_that_was_read_in_part_and_then_modified_is_refused(tmp_path: Path, tokenizer_json: Path) -> None:
+    path = interrupted(tmp_path, tokenizer_json, "jsonl.zst", units=1)
+    assert not (tmp_path / "out/receipts/stream-000000.json").exists()
+    later(path)
+    assert str(path) in refused(tmp_path, tokenizer_json)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "parquet"])
+@pytest.mark.parametrize("change", ["shrink", "grow", "rewrite"])
+def test_a_file_that_changes_while_it_is_read_stops_the_build(
+    kind: str, change: str, tmp_path: Path, tokenizer_json: Path
+) -> None:
+    write_corpus(tmp_path / "in", [("jsonl", NUMBERS, False), (kind, NUMBERS, False)])
+    path = tmp_path / f"in/1.{kind}"
+    data = path.read_bytes()
+
+    def hear(event: Any) -> None:
+        if isinstance(event, UnitDone) and event.unit == "000000":
+            shrunk, grown = data[: len(data) * 2 // 3], data + data[:99]
+            path.write_bytes({"shrink": shrunk, "grow": grown, "rewrite": data}[change])
+            later(path)
+
+    with pytest.raises(InputChanged, match="changed while it was read") as caught:
+        build(tmp_path / "out", tmp_path / "in", tokenizer_json, on_event=hear)
+    assert str(path) in caught.value.message and f"expected {len(data):,} bytes" in caught.value.message
+    assert "new folder" in caught.value.hint
+    assert not (tmp_path / "out/manifest.json").exists()
+
+
+def test_a_finished_store_is_not_built_over(tmp_path: Path, tokenizer_json: Path) -> None:
+    write_corpus(tmp_path / "in", [("jsonl", NUMBERS, False)])
+    build(tmp_path / "out", tmp_path / "in", tokenizer_json)
+    assert "seed: 0 -> 9" in refused(tmp_path, tokenizer_json, seed=9)
+    path = tmp_path / "in/0.jsonl"
+    data = path.read_bytes()
+    path.write_bytes(data + b'{"text": "one more"}\n')
+    assert f"{len(data):,} bytes -> " in refused(tmp_path, tokenizer_json)
+    path.write_bytes(data.replace(b"document 1 ", b"DOCUMENT 1 "))
+    later(path)
+    assert "was modified after the store was built" in refused(tmp_path, tokenizer_json)
+
+
+def test_a_leftover_of_nobody_is_deleted_and_never_published(tmp_path: Path, tokenizer_json: Path) -> None:
+    interrupted(tmp_path, tokenizer_json)
+    out = tmp_path / "out"
+    for stray in ("train-000077.bin", ".packline/tmp/train-000001.bin", ".packline/spool/000000-000000"):
+        (out / stray).parent.mkdir(exist_ok=True)
+        (out / stray).write_bytes(b"stray")
+    (out / "receipts/.000009.json.tmp").write_bytes(b"{")
+    build(out, tmp_path / "in", tokenizer_json)
+    build(tmp_path / "clean", tmp_path / "in", tokenizer_json)
+    assert digests(out) == digests(tmp_path / "clean")
+
+
+def test_the_lock_is_let_go_of_after_an_error(tmp_path: Path, tokenizer_json: Path) -> None:
+    interrupted(tmp_path, tokenizer_json)
+    folder = BuildFolder(tmp_path / "out")
+    folder.close()
