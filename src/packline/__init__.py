@@ -14,14 +14,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from packline.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from packline.api import build, open, plan
 
-__version__ = "0.1.0"
 __all__ = ["build", "open", "plan"]
-
-is_command = False
-"""Whether this process is the `packline` command: its times then count from the process's start."""
 
 
 def __getattr__(name: str) -> Any:

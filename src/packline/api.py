@@ -1,8 +1,8 @@
 """The functions of `packline`: what the command line does, for Python.
 
-    build   inputs and a tokenizer -> a store
-    plan    the same arguments -> what building would take
-    open    a store for reading
+build   inputs and a tokenizer -> a store
+plan    the same arguments -> what building would take
+open    a store for reading
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def build(
     >>> model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2}, "unk_token": "</s>"}
     >>> text = msgspec.json.encode({"model": model, "pre_tokenizer": {"type": "Whitespace"}})
     >>> _ = (folder / "tokenizer.json").write_bytes(text)
-    >>> store = build(folder / "words.txt", folder / "tokenizer.json", out=folder / "store", eod="</s>", workers=0)
+    >>> tokenizer = folder / "tokenizer.json"
+    >>> store = build(folder / "words.txt", tokenizer, out=folder / "store", eod="</s>", workers=0)
     >>> store.documents[0].tolist()
     [0, 1, 0, 2]
     """
@@ -67,16 +68,23 @@ def build(
 
 
 def plan(
-    inputs: str | Path | Sequence[str | Path], tokenizer: str | Path | None = None, **settings: Any
+    inputs: str | Path | Sequence[str | Path],
+    tokenizer: str | Path | None = None,
+    *,
+    out: str | Path = ".",
+    **settings: Any,
 ) -> Estimate:
     """Predict what `build` with the same arguments would take; write nothing.
+
+    Args:
+        out: where the store would be: whose disk to look at.
 
     Raises:
         PacklineError: whatever would stop the build before its first document.
     """
     from packline.runtime.estimate import estimate
 
-    return estimate(*make_recipe(inputs, tokenizer, settings))
+    return estimate(*make_recipe(inputs, tokenizer, settings), out=out)
 
 
 def open(path: str | Path) -> Store:
@@ -116,12 +124,15 @@ def make_recipe(
             of_recipe["tokenizer"] = str(tokenizer)
         if of_source:
             raise RecipeError(
-                f"{min(of_source)!r} belongs to a source: with a recipe file it is set there, under [[sources]]"
+                f"{min(of_source)!r} belongs to a source",
+                hint="in a recipe file it stands under [[sources]]",
             )
         recipe, options = _replace(recipe, of_recipe), _replace(options, of_options)
     else:
         if tokenizer is None:
-            raise RecipeError("no tokenizer", hint="name one with --tokenizer: a tokenizer.json, a hub id, ...")
+            raise RecipeError(
+                "no tokenizer", hint="name one with --tokenizer: a tokenizer.json, a hub id, ..."
+            )
         source = _convert({"inputs": paths, **of_source}, Source)
         recipe = _convert({"tokenizer": str(tokenizer), "sources": [source], **of_recipe}, Recipe)
         options = _convert(of_options, RunOptions)

@@ -70,7 +70,8 @@ class Ragged:
     def take(self, order: np.ndarray) -> Ragged:
         """The documents of `order [N]` (any integers), in that order.
 
-        >>> Ragged(np.array([7, 8, 9], np.int32), np.array([0, 2, 3], np.int64)).take(np.array([1, 0])).tokens.tolist()
+        >>> two = Ragged(np.array([7, 8, 9], np.int32), np.array([0, 2, 3], np.int64))
+        >>> two.take(np.array([1, 0])).tokens.tolist()
         [9, 7, 8]
         """
         return _from_binary(_as_binary(self).take(pa.array(order)), self.tokens.dtype)

@@ -129,8 +129,7 @@ def _relative_to(recipe: Recipe, folder: Path) -> Recipe:
         return path if "://" in path or Path(path).is_absolute() else str(folder / path)
 
     sources = tuple(
-        msgspec.structs.replace(source, inputs=tuple(map(place, source.inputs)))
-        for source in recipe.sources
+        msgspec.structs.replace(source, inputs=tuple(map(place, source.inputs))) for source in recipe.sources
     )
     tokenizer = place(recipe.tokenizer)
     if not Path(tokenizer).exists():

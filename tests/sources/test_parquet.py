@@ -123,7 +123,7 @@ def test_spans_and_slices_of_any_size_give_the_same_documents(
     assert count <= sum(map(len, texts)) // slice_bytes + 1
 
 
-def damaged(path: Path, group: int, column: str = "text") -> None:
+def damage(path: Path, group: int, column: str = "text") -> None:
     """Write over the pages of one row group."""
     facts = pq.ParquetFile(path).metadata.row_group(group)
     (place,) = (n for n in range(facts.num_columns) if facts.column(n).path_in_schema == column)
@@ -140,7 +140,7 @@ def test_a_damaged_row_group_costs_its_rows_and_no_others(tmp_path: Path, group:
     path = write(
         tmp_path / "a.parquet", {"text": texts, "id": list(range(30))}, rows=10, compression="zstd", use_dictionary=False
     )
-    damaged(path, group)
+    damage(path, group)
     source = source_of(path)
     read = read_file(source)
     lost = range(group * 10, group * 10 + 10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated, Any
 
 import msgspec
@@ -30,10 +31,11 @@ def build(
     recipe, options = recipe_of(inputs, settings)
     tally = Tally(out)
     from packline.runtime.build import run_build
+    from packline.runtime.resources import process_age
 
     try:
         with watch(tally) as hear:
-            finished = run_build(recipe, out, options, hear)
+            finished = run_build(recipe, out, options, hear, started=time.monotonic() - process_age())
     except KeyboardInterrupt:
         return interrupted(tally)
     limit = options.max_bad_fraction

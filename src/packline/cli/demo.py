@@ -14,7 +14,6 @@ from typing import Annotated, Any
 import msgspec
 from cyclopts import Parameter
 
-import packline
 from packline.cli.arguments import Flags
 from packline.cli.build import facts, interrupted
 from packline.cli.corpus import END, Corpus, gather, prepare_folder
@@ -124,7 +123,6 @@ def _build(corpus: Corpus, tally: Tally) -> Finished:
     from packline.runtime.build import run_build
 
     recipe, options = load_recipe(corpus.recipe)
-    packline.is_command = False  # its times are the build's, not those of what the demo did before
     with watch(tally) as hear:
         return run_build(recipe, corpus.store, options, hear)
 

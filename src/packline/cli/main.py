@@ -55,7 +55,6 @@ def main(arguments: list[str] | None = None) -> int:
     Args:
         arguments: the words after `packline`; default those of this process.
     """
-    packline.is_command = True
     arguments = sys.argv[1:] if arguments is None else arguments
     output.configure(as_json="--json" in arguments)
     if debug := "--debug" in arguments:

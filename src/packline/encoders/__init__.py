@@ -1,0 +1,1 @@
+"""Texts to ids: tokenizers, engines, and what holds them to the reference."""

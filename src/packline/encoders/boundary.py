@@ -162,12 +162,12 @@ def _choose(tokenizer: Tokenizer, tokens: dict[str, int]) -> str:
     else:
         reason = "none of its special tokens is known to end a text"
     candidates = texts | turns | ({eos: tokens[eos]} if eos in tokens else {})
-    example = min(texts or turns, key=tokens.__getitem__, default=None)
+    likely = min(texts or turns, key=tokens.__getitem__, default=None)
     raise TokenizerError(
         f"{tokenizer.name} leaves open what ends a document: {reason};"
         f" candidates are {_listed(candidates or tokenizer.special_tokens)}",
-        hint=f"say which, for example --eod '{example}'"
-        if example
+        hint=f"say which, for example --eod '{likely}'"
+        if likely
         else "say which with --eod, as a string or an id",
     )
 

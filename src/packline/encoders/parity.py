@@ -185,5 +185,3 @@ def _try_engine(engine: Engine, texts: list[str], expected: list[list[int]], siz
             return EngineReport(engine.name, False, 0.0, str(problem))
     note = f"equal to the reference on {len(texts)} documents"
     return EngineReport(engine.name, True, size / max(seconds, 1e-9) / 1e6, note)
-
-

@@ -1,0 +1,1 @@
+"""Plan units, run them, commit them, publish the store."""

@@ -17,11 +17,9 @@ from typing import IO, Any
 
 import msgspec
 
-import packline
 from packline.errors import WorkerDied
 from packline.recipe import Recipe, RunOptions
 from packline.runtime.events import EVENT_DECODER, Event, Failed, Finished
-from packline.runtime.resources import process_age
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -39,17 +37,18 @@ def run_build(
     out: str | Path,
     options: RunOptions = RunOptions(),  # noqa: B008  frozen
     on_event: Callable[[Event], None] | None = None,
+    started: float | None = None,
 ) -> Finished:
     """Build a store; return what came of it.
 
     Args:
         on_event: is called with every event, in this thread.
+        started: from when times count, on the monotonic clock; by default from now.
 
     Raises:
         PacklineError: what stopped it; running it again goes on from what was committed.
     """
-    started = time.monotonic() - min(process_age(), 60.0) if packline.is_command else time.monotonic()
-    request = Request(recipe, str(out), options, started)
+    request = Request(recipe, str(out), options, time.monotonic() if started is None else started)
     if options.workers == 0:
         return _run_here(request, on_event)
     return _run_in_coordinator(request, on_event)
@@ -124,7 +123,7 @@ def _listen(
 def _environment() -> dict[str, str]:
     """One thread for libraries that would start many, and this very packline."""
     environment: dict[str, Any] = dict(os.environ)
-    home = str(Path(packline.__file__).parent.parent)
+    home = str(Path(__file__).parents[2])
     paths = [home, *filter(None, [environment.get("PYTHONPATH")])]
     one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     return {

@@ -48,7 +48,7 @@ from packline.runtime.prepare import (
 from packline.runtime.publish import apply_limits, make_manifest, store_bytes
 from packline.runtime.resources import die_with_parent, free_disk, peak_memory
 from packline.runtime.worker import Committed, as_failed, done_event
-from packline.store.manifest import Manifest, Receipt
+from packline.store.manifest import Manifest
 
 BYTES_A_TOKEN = 3.5
 """A guess for the disk check, on the low side for English."""

@@ -30,7 +30,7 @@ from packline.recipe import Recipe, RunOptions
 from packline.runtime.prepare import Engines, Work, choose_engines, count_workers, load_all, prepare
 from packline.runtime.resources import free_disk
 from packline.runtime.sampling import SourceSample, first_texts, sample_sources
-from packline.runtime.unit import KEEP, _judge
+from packline.runtime.unit import KEEP, judge
 from packline.runtime.units import Stream
 from packline.sources.batch import Batch
 from packline.store.index import index_size
@@ -210,7 +210,7 @@ def _keep(work: Work, number: int, sample: SourceSample) -> _Kept:
     started = time.perf_counter()
     special = SpecialTokenCounter(work.tokenizer.special_tokens)
     batch = Batch(0, sample.texts, np.arange(len(sample.texts), dtype=np.int64))
-    facts = _judge(batch, work.recipe.sources[number], work.recipe, special)
+    facts = judge(batch, work.recipe.sources[number], work.recipe, special)
     chosen = np.flatnonzero(facts.verdicts == KEEP)
     texts = [sample.texts[index] for index in chosen]
     size = int(facts.text_bytes[chosen].sum())

@@ -73,8 +73,15 @@ class BuildFolder:
     def _prepare(self) -> None:
         path = self.path
         if path.exists() and not path.is_dir():
-            raise StoreError(f"{path} is a file: expected a folder to build into", hint="choose another --out")
-        if path.is_dir() and not self.work.exists() and not (path / MANIFEST).exists() and any(path.iterdir()):
+            raise StoreError(
+                f"{path} is a file: expected a folder to build into", hint="choose another --out"
+            )
+        if (
+            path.is_dir()
+            and not self.work.exists()
+            and not (path / MANIFEST).exists()
+            and any(path.iterdir())
+        ):
             raise StoreError(
                 f"{path} is not empty and holds no packline build: found {min(path.iterdir()).name}",
                 hint="choose a new or empty folder for --out",
@@ -88,7 +95,8 @@ class BuildFolder:
             if isinstance(error, PacklineError):
                 raise
             raise StoreError(
-                f"cannot write into {path}: {error.strerror}", hint="check its permissions, or choose another --out"
+                f"cannot write into {path}: {error.strerror}",
+                hint="check its permissions, or choose another --out",
             ) from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -104,7 +104,8 @@ class Pool:
                 if unit.name not in self._receipts:
                     todo.append(unit)
             elif unit.name not in self._streams or any(
-                unit.unit_name(number) not in self._receipts for number in range(self._streams[unit.name].units)
+                unit.unit_name(number) not in self._receipts
+                for number in range(self._streams[unit.name].units)
             ):
                 todo.append(unit)
         return todo
@@ -200,7 +201,7 @@ class Pool:
         self._spooler = (process, ours)
 
     def _hand_out(self) -> None:
-        """Give each worker a task; a second one only while there are plenty, so that none waits at the end."""
+        """Give each worker a task; a second one only while there are plenty, so none waits at the end."""
         for at_hand in range(AT_HAND):
             for worker in self._workers:
                 plenty = at_hand == 0 or len(self._ready) >= len(self._workers)

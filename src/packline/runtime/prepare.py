@@ -109,7 +109,8 @@ def refuse_other_store(folder: BuildFolder, manifest: Manifest, work: Work) -> N
     if manifest.tokenizer.fingerprint != work.tokenizer.fingerprint:
         differences.append("the tokenizer's content")
     differences += input_differences(
-        [(entry.name, entry.bytes) for entry in manifest.inputs], [(file.name, file.size) for file in work.files]
+        [(entry.name, entry.bytes) for entry in manifest.inputs],
+        [(file.name, file.size) for file in work.files],
     )
     built = (folder.path / MANIFEST).stat().st_mtime_ns
     differences += [

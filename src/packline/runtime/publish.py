@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import packline
 from packline.encoders.parity import RoundTrip
 from packline.fingerprint import hash_bytes
 from packline.runtime.folder import BuildFolder
@@ -27,6 +26,7 @@ from packline.store.manifest import (
     StreamReceipt,
     TokenizerEntry,
 )
+from packline.version import __version__
 
 
 def in_order(work: Work, receipts: dict[str, Receipt], streams: dict[str, StreamReceipt]) -> list[str]:
@@ -141,7 +141,7 @@ def make_manifest(
     names = sorted(path.name for path in folder.receipts.glob("*.json"))
     return Manifest(
         format_version=FORMAT_VERSION,
-        packline=packline.__version__,
+        packline=__version__,
         recipe=work.recipe,
         tokenizer=TokenizerEntry(
             name=tokenizer.name,
@@ -177,7 +177,13 @@ def _inputs(work: Work, receipts: list[Receipt], streams: dict[str, StreamReceip
             pieces[unit.file].append(streams[unit.name].checksum)
     return tuple(
         InputEntry(
-            file.name, file.source, file.size, file.format, file.compression, file.text, _joined(pieces[file.index])
+            file.name,
+            file.source,
+            file.size,
+            file.format,
+            file.compression,
+            file.text,
+            _joined(pieces[file.index]),
         )
         for file in work.files
     )

@@ -18,7 +18,6 @@ import numpy as np
 
 from packline.encoders.boundary import Boundary
 from packline.encoders.choosing import Chooser
-from packline.encoders.engine import EngineName
 from packline.encoders.parity import Reference, check_document, is_audited
 from packline.encoders.special import SpecialTokenCounter
 from packline.errors import BadRecord, EncoderMismatch, InputChanged, InputError, PacklineError
@@ -68,7 +67,7 @@ class UnitRunner:
     """Runs units, one after another, with the engines of one process."""
 
     def __init__(self, job: Job, chooser: Chooser, reference: Reference, folder: Path) -> None:
-        self.engine_bytes: dict[EngineName, int] = {}
+        self.engine_bytes: dict[str, int] = {}
         self._job = job
         self._chooser = chooser
         self._reference = reference
@@ -147,7 +146,7 @@ class _UnitRun:
 
     def _take(self, batch: Batch) -> None:
         """Encode, write and count one batch."""
-        facts = _judge(batch, self._source, self._recipe, self._runner._special)
+        facts = judge(batch, self._source, self._recipe, self._runner._special)
         wanted = np.flatnonzero(facts.verdicts == KEEP)
         room = self._task.max_documents
         chosen = wanted if room is None else wanted[: room - self._ledger.documents]
@@ -185,9 +184,9 @@ class _UnitRun:
                 place = self._place(file, batch, index)
                 check_document(engine, runner._reference, batch.texts[index], ragged[index], place)
                 self._audited += 1
-        for engine in set(engines):
-            size = int(text_bytes[[one == engine for one in engines]].sum())
-            runner.engine_bytes[engine] = runner.engine_bytes.get(engine, 0) + size
+        for name in set(engines):
+            size = int(text_bytes[[one == name for one in engines]].sum())
+            runner.engine_bytes[name] = runner.engine_bytes.get(name, 0) + size
         return ragged.astype(runner._dtype).surround(boundary.bos_id, boundary.eod_id)
 
     def _fitting(self, ragged: Ragged) -> int:
@@ -214,7 +213,9 @@ class _UnitRun:
                 self._writer("train").write(ragged, batch, name, text_bytes)
             return
         seed, share = self._recipe.seed, self._recipe.val_fraction
-        splits = np.array([split_of(text.encode("utf-8"), seed, share) == "val" for text in batch.texts], bool)
+        splits = np.array(
+            [split_of(text.encode("utf-8"), seed, share) == "val" for text in batch.texts], bool
+        )
         for split, members in (("train", np.flatnonzero(~splits)), ("val", np.flatnonzero(splits))):
             if len(members):
                 part = ragged if len(members) == count else ragged.take(members)
@@ -265,7 +266,7 @@ KEEP, EMPTY, TOO_SHORT, TOO_LONG, SPECIAL = range(5)
 
 
 @dataclass(slots=True)
-class _Facts:
+class Facts:
     """Of each document of a batch, int64 `[D]`."""
 
     verdicts: np.ndarray
@@ -273,7 +274,7 @@ class _Facts:
     specials: np.ndarray
 
 
-def _judge(batch: Batch, source: Source, recipe: Recipe, special: SpecialTokenCounter) -> _Facts:
+def judge(batch: Batch, source: Source, recipe: Recipe, special: SpecialTokenCounter) -> Facts:
     """Which documents to keep, and why not the others."""
     texts, count = batch.texts, len(batch.texts)
     characters = np.fromiter(map(len, texts), np.int64, count)
@@ -292,7 +293,7 @@ def _judge(batch: Batch, source: Source, recipe: Recipe, special: SpecialTokenCo
         verdicts[characters > source.max_chars] = TOO_LONG
     verdicts[characters < source.min_chars] = TOO_SHORT
     verdicts[characters == 0] = EMPTY
-    return _Facts(verdicts, text_bytes, specials)
+    return Facts(verdicts, text_bytes, specials)
 
 
 def check_unchanged(file: InputFile) -> None:

@@ -10,6 +10,7 @@ Neither the machine nor the number of workers has a say, because each unit becom
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import msgspec
@@ -114,7 +115,9 @@ def _row_groups(file: InputFile) -> list[int]:
             group = metadata.row_group(number)
             columns = [group.column(place) for place in range(group.num_columns)]
             sizes.append(
-                sum(column.total_uncompressed_size for column in columns if column.path_in_schema == file.text)
+                sum(
+                    column.total_uncompressed_size for column in columns if column.path_in_schema == file.text
+                )
             )
         return sizes
 
@@ -129,9 +132,7 @@ def _must_stream(file: InputFile, recipe: Recipe, size: _FileSize, unit_bytes: i
     return bool(file.compression) or (file.format == "text" and source.documents == "separator")
 
 
-def _split(
-    file: InputFile, recipe: Recipe, size: _FileSize, unit_bytes: int
-) -> Iterator[tuple[Span, int]]:
+def _split(file: InputFile, recipe: Recipe, size: _FileSize, unit_bytes: int) -> Iterator[tuple[Span, int]]:
     if file.format == "text" and recipe.sources[file.source].documents == "file":
         yield Span(file.index, 0, size.end), size.text
     elif file.format == "parquet":
@@ -145,5 +146,5 @@ def _split(
     else:
         pieces = -(-size.text // unit_bytes)
         cuts = [size.end * piece // pieces for piece in range(pieces + 1)]
-        for start, stop in zip(cuts, cuts[1:], strict=False):
+        for start, stop in itertools.pairwise(cuts):
             yield Span(file.index, start, stop), stop - start

@@ -108,7 +108,6 @@ class UnitCommitter:
 
     def _commit(self, receipt: Receipt) -> None:
         self._folder.commit(receipt)
-        engine_bytes: dict[str, int] = dict(self._runner.engine_bytes)
         self._send(
             Committed(
                 receipt.unit,
@@ -116,7 +115,7 @@ class UnitCommitter:
                 receipt.ledger.tokens,
                 receipt.ledger,
                 self._chooser.rates(),
-                engine_bytes,
+                dict(self._runner.engine_bytes),
                 peak_memory(),
                 self._first_encode,
             )

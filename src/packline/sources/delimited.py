@@ -52,7 +52,8 @@ def read_blocks(
         problem: asked at the end of the bytes: what broke them off, so that the last record is not whole.
 
     >>> import io
-    >>> [bytes(block.data) for block in read_blocks(io.BytesIO(b"a\\nb\\nc").readinto, 0, stop=3, max_bytes=9)]
+    >>> lines = io.BytesIO(b"a\\nb\\nc")
+    >>> [bytes(block.data) for block in read_blocks(lines.readinto, 0, stop=3, max_bytes=9)]
     [b'a\\nb\\n']
     """
     buffer, held, searched, position = bytearray(2 * block_bytes), 0, 0, start
@@ -152,7 +153,9 @@ def _skip_long(
     continued, keep = False, len(delimiter) - 1
 
     def piece(end: int) -> Block:
-        return Block(memoryview(bytes(data[:end])), np.zeros(1, np.int64), position, "too_large", TOO_LARGE, continued)
+        return Block(
+            memoryview(bytes(data[:end])), np.zeros(1, np.int64), position, "too_large", TOO_LARGE, continued
+        )
 
     while True:
         found = data.find(delimiter)

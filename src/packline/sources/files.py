@@ -85,8 +85,11 @@ def common_folder(paths: list[str]) -> str:
     >>> common_folder(["a/b/x.txt", "a/b/c/y.txt"]), common_folder(["x.txt"])
     ('a/b/', '')
     """
-    shared = os.path.commonprefix([path.rpartition("/")[0] + "/" if "/" in path else "" for path in paths])
-    return shared[: shared.rfind("/") + 1]
+    folders = [path.split("/")[:-1] for path in paths]
+    shared = 0
+    while all(len(parts) > shared and parts[shared] == folders[0][shared] for parts in folders):
+        shared += 1
+    return "".join(f"{part}/" for part in folders[0][:shared])
 
 
 def _expand(given: str) -> Iterator[str]:

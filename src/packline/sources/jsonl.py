@@ -49,7 +49,7 @@ class JsonlDecoder:
         if block.problem:
             return reject_block(file, block)
         data, starts = block.data, block.starts
-        if block.position == 0 and data[:3] == b"\xef\xbb\xbf":
+        if block.position == 0 and bytes(data[:3]) == b"\xef\xbb\xbf":
             data = memoryview(b"   " + bytes(data[3:]))  # a byte order mark; white space keeps the offsets
         try:
             records = self._decoder.decode_lines(data)
@@ -162,9 +162,14 @@ def _shared_type(text: str, id: str) -> tuple[Any, Getter, Getter]:
             rename["i"] = id_path[shared]
         inner = msgspec.defstruct("Inner", fields, rename=rename, gc=False)
     get_text = attrgetter(".".join(["t"] * len(text_path)))
-    get_parent = attrgetter(".".join(["t"] * shared)) if shared else lambda record: record
     below = _path_getter(id_path[shared + 1 :])
-    return inner, get_text, lambda record: below(get_parent(record))
+
+    def get_id(record: Any) -> Any:
+        for _ in range(shared):
+            record = record.t
+        return below(record)
+
+    return inner, get_text, get_id
 
 
 def _id_text(value: Any) -> str | None:

@@ -91,4 +91,6 @@ def _reject_pieces(file: int, data: bytes, read: Callable[[int], bytes], max_byt
 
 
 def _not_utf8(error: UnicodeDecodeError, base: int) -> str:
-    return f"byte 0x{error.object[error.start]:02x} at offset {base + error.start} is not UTF-8: {error.reason}"
+    return (
+        f"byte 0x{error.object[error.start]:02x} at offset {base + error.start} is not UTF-8: {error.reason}"
+    )
