@@ -9,13 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from packline.errors import OutOfSpace
 from tests.laws.reference import Contents, write_corpus
 from tests.runtime.builds import build, digests, set_sizes
 
+from packline.errors import OutOfSpace
+
 NUMBERS = [f"{number} " * (number % 11 + 1) for number in range(60)]
-CORPUS: Contents = [("jsonl", NUMBERS[:25], True), ("jsonl.zst", NUMBERS[20:], True), ("parquet", NUMBERS, False)]
+CORPUS: Contents = [
+    ("jsonl", NUMBERS[:25], True),
+    ("jsonl.zst", NUMBERS[20:], True),
+    ("parquet", NUMBERS, False),
+]
 
 
 class Crash(BaseException):
@@ -25,7 +29,9 @@ class Crash(BaseException):
 class Breaker:
     """Counts calls that change names on the disk, and breaks off at one of them."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, names: list[str], error: Callable[[], BaseException]) -> None:
+    def __init__(
+        self, patch: pytest.MonkeyPatch, names: list[str], error: Callable[[], BaseException]
+    ) -> None:
         self.calls = 0
         self.break_at = -1
         self.after = False

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.laws.reference import write_corpus
+from tests.runtime.builds import build, digests, set_sizes_everywhere, start_build
 
 from packline.errors import OutOfSpace, StoreBusy, StoreError
 from packline.runtime.folder import BuildFolder
-from tests.laws.reference import write_corpus
-from tests.runtime.builds import build, digests, set_sizes_everywhere, start_build
 
 
 @pytest.fixture
@@ -33,7 +33,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     mount = shutil.which("mount")
     if mount is None or os.geteuid():
         pytest.skip("only root may mount a small disk")
-    done = subprocess.run([mount, "-t", "tmpfs", "-o", "size=1m", "packline", str(folder)], capture_output=True)
+    done = subprocess.run(
+        [mount, "-t", "tmpfs", "-o", "size=1m", "packline", str(folder)], capture_output=True
+    )
     if done.returncode:
         pytest.skip("mounting is not allowed here")
     try:
@@ -110,7 +112,7 @@ def test_a_folder_that_cannot_be_written_is_told(corpus: Path, tmp_path: Path, t
 
 def test_a_read_only_disk_is_told(small_disk: Path, corpus: Path, tokenizer_json: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    with pytest.raises(StoreError, match="cannot write into .*: Read-only file system"):
+    with pytest.raises(StoreError, match=r"cannot write into .*: Read-only file system"):
         build(small_disk / "out", corpus, tokenizer_json)
 
 
@@ -118,7 +120,9 @@ def test_a_folder_of_something_else_is_left_alone(corpus: Path, tmp_path: Path, 
     out = tmp_path / "thesis"
     out.mkdir()
     (out / "chapter.tex").write_text("years of work")
-    with pytest.raises(StoreError, match=r"is not empty and holds no packline build: found chapter\.tex") as caught:
+    with pytest.raises(
+        StoreError, match=r"is not empty and holds no packline build: found chapter\.tex"
+    ) as caught:
         build(out, corpus, tokenizer_json)
     assert "new or empty folder" in caught.value.hint
     assert [path.name for path in out.iterdir()] == ["chapter.tex"]
@@ -133,13 +137,17 @@ def test_a_file_in_place_of_the_folder_is_told(corpus: Path, tmp_path: Path, tok
         build(tmp_path / "out/deeper", corpus, tokenizer_json)
 
 
-def test_an_empty_folder_and_one_that_is_not_there_will_do(corpus: Path, tmp_path: Path, tokenizer_json: Path) -> None:
+def test_an_empty_folder_and_one_that_is_not_there_will_do(
+    corpus: Path, tmp_path: Path, tokenizer_json: Path
+) -> None:
     (tmp_path / "empty").mkdir()
     for out in (tmp_path / "empty", tmp_path / "not/yet/there"):
         assert len(build(out, corpus, tokenizer_json).documents) > 0
 
 
-def test_the_folder_belongs_to_one_build_at_a_time(corpus: Path, tmp_path: Path, tokenizer_json: Path) -> None:
+def test_the_folder_belongs_to_one_build_at_a_time(
+    corpus: Path, tmp_path: Path, tokenizer_json: Path
+) -> None:
     held = BuildFolder(tmp_path / "out")
     try:
         with pytest.raises(StoreBusy, match="another build is writing into") as caught:

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
-
-from packline.errors import BadRecord, InputError, TokenizerError
-from packline.store.reader import Store
 from tests.runtime.builds import build, rejects, set_sizes, set_sizes_everywhere
 from tests.sources.test_jsonl import BAD_LINES
 from tests.sources.test_parquet import damage
+
+from packline.errors import BadRecord, InputError, TokenizerError
+from packline.store.reader import Store
 
 
 def texts_of(store: Store) -> list[str]:
@@ -56,14 +56,20 @@ def test_every_kind_of_bad_line_is_kept_and_all_that_is_good_is_in_the_store(
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_strict_stops_at_a_bad_record_with_its_place(workers: int, tmp_path: Path, tokenizer_json: Path) -> None:
+def test_strict_stops_at_a_bad_record_with_its_place(
+    workers: int, tmp_path: Path, tokenizer_json: Path
+) -> None:
     path = tmp_path / "in/a.jsonl"
     path.parent.mkdir()
     path.write_bytes(good(1) + b'\n{"text": 5}\nnonsense\n')
-    with pytest.raises(BadRecord, match=r"a\.jsonl at 19: not_a_string: field 'text': Expected `str`, got `int`") as caught:
+    with pytest.raises(
+        BadRecord, match=r"a\.jsonl at 19: not_a_string: field 'text': Expected `str`, got `int`"
+    ) as caught:
         build(tmp_path / "out", tmp_path / "in", tokenizer_json, strict=True, workers=workers)
     assert "rejects/" in caught.value.hint
-    build(tmp_path / "out", tmp_path / "in", tokenizer_json, workers=workers)  # strict is how to run, not what
+    build(
+        tmp_path / "out", tmp_path / "in", tokenizer_json, workers=workers
+    )  # strict is how to run, not what
 
 
 @pytest.mark.parametrize("kind", ["gz", "zst"])
@@ -73,7 +79,11 @@ def test_a_truncated_stream_gives_all_documents_before_its_end(
 ) -> None:
     set_sizes(monkeypatch, 3000 if streamed else 1 << 30, 1000)
     lines = b"".join(good(number) + b"\n" for number in range(3000))
-    packed = gzip.compress(lines) if kind == "gz" else zstandard.ZstdCompressor(write_checksum=True).compress(lines)
+    packed = (
+        gzip.compress(lines)
+        if kind == "gz"
+        else zstandard.ZstdCompressor(write_checksum=True).compress(lines)
+    )
     path = tmp_path / f"in/a.jsonl.{kind}"
     path.parent.mkdir()
     path.write_bytes(packed[: len(packed) // 2] if kind == "gz" else packed[:-2])
@@ -94,7 +104,9 @@ def test_a_corrupt_row_group_costs_its_own_rows(
     texts = [f"row {number} " * 9 for number in range(90)]
     path = tmp_path / "in/a.parquet"
     path.parent.mkdir()
-    pq.write_table(pa.table({"text": texts}), path, row_group_size=30, compression="zstd", use_dictionary=False)
+    pq.write_table(
+        pa.table({"text": texts}), path, row_group_size=30, compression="zstd", use_dictionary=False
+    )
     damage(path, 1)
     set_sizes(monkeypatch, 900 if huge else 1 << 30)
     store = build(tmp_path / "out", tmp_path / "in", tokenizer_json)

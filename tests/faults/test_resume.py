@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.laws.reference import write_corpus
+from tests.runtime.builds import build, digests, set_sizes
 
 import packline
 from packline.errors import InputChanged, ResumeMismatch
 from packline.runtime.events import Planned, UnitDone
 from packline.runtime.folder import BuildFolder
-from tests.laws.reference import write_corpus
-from tests.runtime.builds import build, digests, set_sizes
 
 NUMBERS = [f"document {number} of many" for number in range(120)]
 
@@ -39,7 +39,9 @@ def stop_after(units: int) -> Callable[[Any], None]:
     return hear
 
 
-def interrupted(tmp_path: Path, tokenizer: Path, kind: str = "jsonl", units: int = 2, **settings: Any) -> Path:
+def interrupted(
+    tmp_path: Path, tokenizer: Path, kind: str = "jsonl", units: int = 2, **settings: Any
+) -> Path:
     """Inputs `in/0.KIND`, and in `out` a build of them that committed some of its units."""
     write_corpus(tmp_path / "in", [(kind, NUMBERS, False), ("jsonl", NUMBERS[:50], False)])
     with pytest.raises(Stop):
@@ -73,7 +75,12 @@ def test_an_interrupted_build_goes_on_to_the_same_bytes(tmp_path: Path, tokenize
     interrupted(tmp_path, tokenizer_json)
     told: list[Any] = []
     packline.build(
-        tmp_path / "in", tokenizer_json, out=tmp_path / "out", workers=0, engine="tokenizers", on_event=told.append
+        tmp_path / "in",
+        tokenizer_json,
+        out=tmp_path / "out",
+        workers=0,
+        engine="tokenizers",
+        on_event=told.append,
     )
     (planned,) = (event for event in told if isinstance(event, Planned))
     assert planned.units_done == 2
@@ -100,7 +107,14 @@ def test_another_recipe_is_refused_with_the_difference(
 
 def test_run_options_may_change_between_runs(tmp_path: Path, tokenizer_json: Path) -> None:
     interrupted(tmp_path, tokenizer_json, engine="gigatoken")
-    build(tmp_path / "out", tmp_path / "in", tokenizer_json, engine="fastokens", memory="2GiB", max_bad_fraction=0.5)
+    build(
+        tmp_path / "out",
+        tmp_path / "in",
+        tokenizer_json,
+        engine="fastokens",
+        memory="2GiB",
+        max_bad_fraction=0.5,
+    )
     build(tmp_path / "clean", tmp_path / "in", tokenizer_json)
     assert digests(tmp_path / "out") == digests(tmp_path / "clean")
 
@@ -117,7 +131,9 @@ def test_another_tokenizer_at_the_same_path_is_refused(tmp_path: Path, tokenizer
     assert "the tokenizer's content" in refused(tmp_path, copy)
 
 
-def test_inputs_of_other_sizes_new_ones_and_lost_ones_are_refused(tmp_path: Path, tokenizer_json: Path) -> None:
+def test_inputs_of_other_sizes_new_ones_and_lost_ones_are_refused(
+    tmp_path: Path, tokenizer_json: Path
+) -> None:
     path = interrupted(tmp_path, tokenizer_json)
     data = path.read_bytes()
     path.write_bytes(data + b"\n")
@@ -137,7 +153,9 @@ def later(path: Path) -> None:
     os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns + 1_000_000_000))
 
 
-def test_other_content_of_the_same_size_is_refused_again_and_again(tmp_path: Path, tokenizer_json: Path) -> None:
+def test_other_content_of_the_same_size_is_refused_again_and_again(
+    tmp_path: Path, tokenizer_json: Path
+) -> None:
     path = interrupted(tmp_path, tokenizer_json)
     path.write_bytes(path.read_bytes().replace(b"document 1 ", b"DOCUMENT 1 "))
     later(path)
@@ -145,7 +163,9 @@ def test_other_content_of_the_same_size_is_refused_again_and_again(tmp_path: Pat
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_a_file_that_was_only_touched_is_the_same_file(kind: str, tmp_path: Path, tokenizer_json: Path) -> None:
+def test_a_file_that_was_only_touched_is_the_same_file(
+    kind: str, tmp_path: Path, tokenizer_json: Path
+) -> None:
     path = interrupted(tmp_path, tokenizer_json, kind, units=1)
     later(path)
     build(tmp_path / "out", tmp_path / "in", tokenizer_json)
@@ -153,7 +173,9 @@ def test_a_file_that_was_only_touched_is_the_same_file(kind: str, tmp_path: Path
     assert digests(tmp_path / "out") == digests(tmp_path / "clean")
 
 
-def test_a_stream_that_was_read_whole_may_be_touched_but_not_changed(tmp_path: Path, tokenizer_json: Path) -> None:
+def test_a_stream_that_was_read_whole_may_be_touched_but_not_changed(
+    tmp_path: Path, tokenizer_json: Path
+) -> None:
     write_corpus(tmp_path / "in", [("jsonl.gz", NUMBERS, False), ("jsonl", NUMBERS, False)])
     path = tmp_path / "in/0.jsonl.gz"
     done: list[str] = []
@@ -168,7 +190,9 @@ def test_a_stream_that_was_read_whole_may_be_touched_but_not_changed(tmp_path: P
         build(tmp_path / "out", tmp_path / "in", tokenizer_json, on_event=hear)
     assert done[0].startswith("000000-") and (tmp_path / "out/receipts/stream-000000.json").exists()
     data = path.read_bytes()
-    path.write_bytes(data[:4] + b"\x01" + data[5:])  # the time in its header: the same documents, another file
+    path.write_bytes(
+        data[:4] + b"\x01" + data[5:]
+    )  # the time in its header: the same documents, another file
     later(path)
     assert str(path) in refused(tmp_path, tokenizer_json)
     path.write_bytes(data)
@@ -178,7 +202,9 @@ def test_a_stream_that_was_read_whole_may_be_touched_but_not_changed(tmp_path: P
     assert digests(tmp_path / "out") == digests(tmp_path / "clean")
 
 
-def test_a_stream_that_was_read_in_part_and_then_modified_is_refused(tmp_path: Path, tokenizer_json: Path) -> None:
+def test_a_stream_that_was_read_in_part_and_then_modified_is_refused(
+    tmp_path: Path, tokenizer_json: Path
+) -> None:
     path = interrupted(tmp_path, tokenizer_json, "jsonl.zst", units=1)
     assert not (tmp_path / "out/receipts/stream-000000.json").exists()
     later(path)

@@ -45,7 +45,9 @@ class Corpus:
 # Empty texts are met and left out; names of control tokens stand in texts like anything else.
 texts = st.lists(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
-    | st.sampled_from(["", "<|endoftext|>", "a<|endoftext|>b", "  the quick brown fox\n", "def f(x):\n    return 1"])
+    | st.sampled_from(
+        ["", "<|endoftext|>", "a<|endoftext|>b", "  the quick brown fox\n", "def f(x):\n    return 1"]
+    )
     | st.integers(1, 40).map("word ".__mul__),
     max_size=12,
 )

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-
-import packline
 from tests.laws.reference import Contents, check_store, contents, reference_tokenizer, write_corpus
 from tests.runtime.builds import build, digests, set_sizes, set_sizes_everywhere
+
+import packline
 
 quick = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
 
@@ -32,7 +32,9 @@ def fresh() -> Iterator[Path]:
 
 
 @quick
-@given(contents=contents, unit_bytes=st.integers(50, 3000), block_bytes=st.integers(20, 600), bos=st.booleans())
+@given(
+    contents=contents, unit_bytes=st.integers(50, 3000), block_bytes=st.integers(20, 600), bos=st.booleans()
+)
 def test_a_store_is_what_one_loop_over_the_records_gives(
     fresh: Path, tokenizer_json: Path, contents: Contents, unit_bytes: int, block_bytes: int, bos: bool
 ) -> None:
@@ -48,23 +50,33 @@ def test_a_store_is_what_one_loop_over_the_records_gives(
     assert store.manifest.ledger.special_token_strings == seen
 
 
-@quick
-@given(contents=contents, block_bytes=st.integers(20, 600), other=st.integers(20, 600), data=st.data())
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        {"val_fraction": 0.3},
+        {"special_tokens": "reject"},
+        {"limit_documents": 3},
+        {"limit_tokens": 30, "min_chars": 2},
+    ],
+    ids=str,
+)
+@settings(quick, max_examples=8)
+@given(contents=contents, block_bytes=st.integers(20, 600), other=st.integers(20, 600))
+@example([], 30, 600)
+@example([("jsonl", ["00"] * 9, False)], 20, 40)
 def test_bytes_do_not_depend_on_how_documents_are_batched(
-    fresh: Path, tokenizer_json: Path, contents: Contents, block_bytes: int, other: int, data: st.DataObject
+    fresh: Path,
+    tokenizer_json: Path,
+    recipe: dict[str, Any],
+    contents: Contents,
+    block_bytes: int,
+    other: int,
 ) -> None:
     shutil.rmtree(fresh)
     contents = [(kind.removesuffix(".gz").removesuffix(".zst"), given, bad) for kind, given, bad in contents]
-    write_corpus(fresh / "in", [*contents, ("jsonl", ["not empty", "nor this"], True)])
-    recipe = data.draw(
-        st.sampled_from(
-            [
-                {"val_fraction": 0.3},
-                {"special_tokens": "reject"},
-                {"limit_documents": 3},
-                {"limit_tokens": 30, "min_chars": 2},
-            ]
-        )
+    # Rejects of two kinds among one another, and documents on both sides of the limits.
+    write_corpus(
+        fresh / "in", [*contents, ("jsonl", ["a <|endoftext|>", "bb", "<|endoftext|>", "c " * 40], True)]
     )
     found = []
     for size in (block_bytes, other):
@@ -170,7 +182,7 @@ def test_a_limit_gives_the_beginning_of_the_unlimited_store(
     shutil.rmtree(fresh)
     numbers = [f"{number} " * (number % 11 + 1) for number in range(30)]
     kinds = ["jsonl", "jsonl.zst", "parquet"]
-    files: Contents = [(kind, numbers[10 * n : 10 * n + 10] + [""], True) for n, kind in enumerate(kinds)]
+    files: Contents = [(kind, [*numbers[10 * n : 10 * n + 10], ""], True) for n, kind in enumerate(kinds)]
     write_corpus(fresh / "in", files)
     with pytest.MonkeyPatch.context() as patch:
         set_sizes(patch, unit_bytes, 50)
@@ -188,10 +200,14 @@ def test_a_limit_gives_the_beginning_of_the_unlimited_store(
         expected.append(document.tolist())
     assert [document.tolist() for document in store.documents] == expected
     assert store.manifest.ledger.imbalance() == []
-    assert [store.provenance(n) for n in range(len(expected))] == [whole.provenance(n) for n in range(len(expected))]
+    assert [store.provenance(n) for n in range(len(expected))] == [
+        whole.provenance(n) for n in range(len(expected))
+    ]
 
 
-@pytest.mark.parametrize("limit", [{"limit_documents": n} for n in (1, 299, 300, 301, 977)] + [{"limit_tokens": 5000}])
+@pytest.mark.parametrize(
+    "limit", [{"limit_documents": n} for n in (1, 299, 300, 301, 977)] + [{"limit_tokens": 5000}]
+)
 def test_a_limit_gives_the_same_files_for_any_number_of_workers(
     limit: dict[str, int], tmp_path: Path, tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,7 +222,9 @@ def test_a_limit_gives_the_same_files_for_any_number_of_workers(
         assert digests(out) == expected, workers
 
 
-def test_building_twice_does_nothing_and_changes_nothing(tmp_path: Path, tokenizer_json: Path, write_jsonl: Any) -> None:
+def test_building_twice_does_nothing_and_changes_nothing(
+    tmp_path: Path, tokenizer_json: Path, write_jsonl: Any
+) -> None:
     write_jsonl(tmp_path / "in/a.jsonl", ["one", "two"])
     build(tmp_path / "out", tmp_path / "in", tokenizer_json)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}

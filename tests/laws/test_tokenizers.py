@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.runtime.builds import build, rejects
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 import packline
 from packline.errors import TokenizerError
 from packline.runtime.events import EnginesTried
-from tests.runtime.builds import build, rejects
 
 SPECIAL = ["<unk>", "</s>", "<s>", "[CLS]"]
 
@@ -179,7 +179,9 @@ def test_documents_with_names_of_control_tokens_are_rejected_where_the_recipe_sa
     assert ledger.rejected == {"special_token": 3} and ledger.imbalance() == []
 
 
-def test_an_added_token_that_is_not_special_is_text_of_its_own(tmp_path: Path, write_jsonl: Any, tokenizer_json: Path) -> None:
+def test_an_added_token_that_is_not_special_is_text_of_its_own(
+    tmp_path: Path, write_jsonl: Any, tokenizer_json: Path
+) -> None:
     tokenizer = Tokenizer.from_file(str(tokenizer_json))
     tokenizer.add_tokens([AddedToken("    ", normalized=False), AddedToken("<tool>", normalized=False)])
     path = tmp_path / "tokenizer.json"

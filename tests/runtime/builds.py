@@ -32,8 +32,8 @@ if "packline.runtime.coordinator" in sys.orig_argv:
 
 def build(out: Path, inputs: Any, tokenizer: Path, **settings: Any) -> Store:
     """A build in this process unless it says otherwise; the plainest engine loads fastest."""
-    settings = {"workers": 0, "engine": "tokenizers"} | settings
-    return packline.build(inputs, tokenizer, out=out, **settings)
+    plain: dict[str, Any] = {"workers": 0, "engine": "tokenizers"}
+    return packline.build(inputs, tokenizer, out=out, **(plain | settings))
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -62,7 +62,9 @@ def set_sizes(patch: pytest.MonkeyPatch, unit_bytes: int, block_bytes: int | Non
     if block_bytes is not None:
         from packline.sources import delimited
 
-        patch.setitem(delimited.read_blocks.__kwdefaults__, "block_bytes", block_bytes)
+        defaults = delimited.read_blocks.__kwdefaults__
+        assert defaults is not None and "block_bytes" in defaults
+        patch.setitem(defaults, "block_bytes", block_bytes)
 
 
 def set_sizes_everywhere(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def read_file(source: Source, cuts: Iterable[int] = (), most: int = MOST) -> Rea
     else:
         end = file.size
     bounds = [0, *sorted(cut for cut in cuts if 0 < cut < end), end]
-    spans = [Span(0, start, stop) for start, stop in zip(bounds, bounds[1:], strict=False)]
+    spans = [Span(0, start, stop) for start, stop in pairwise(bounds)]
     return collect(batch for span in spans for batch in read_span(file, source, span, most, Hasher()))
 
 
@@ -94,4 +95,6 @@ def set_block_bytes(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Read in blocks of this size, so that a small file has many."""
     from packline.sources import delimited
 
-    monkeypatch.setitem(delimited.read_blocks.__kwdefaults__, "block_bytes", size)
+    defaults = delimited.read_blocks.__kwdefaults__
+    assert defaults is not None and "block_bytes" in defaults
+    monkeypatch.setitem(defaults, "block_bytes", size)

@@ -80,7 +80,12 @@ def test_zeros_between_gzip_members_are_padding(gap: int) -> None:
 
 
 def test_skippable_frames_are_skipped_and_recognised_at_the_start() -> None:
-    raw = skippable(b"note") + compress("zstd", b"one") + skippable(b"x" * 20_000, 15) + compress("zstd", b"two")
+    raw = (
+        skippable(b"note")
+        + compress("zstd", b"one")
+        + skippable(b"x" * 20_000, 15)
+        + compress("zstd", b"two")
+    )
     assert detect_compression(raw[:4]) == "zstd"
     data, stream = read_all(raw, "zstd")
     assert (data, stream.problem) == (b"onetwo", None)
@@ -102,7 +107,9 @@ def test_a_stream_cut_at_any_byte_says_so_unless_a_member_ends_there(kind: Compr
             assert (data, stream.problem) == (plain[cut], None)
         else:
             assert stream.problem is not None
-            assert stream.problem[0] == "truncated_stream" and f"after {cut:,} compressed" in stream.problem[1]
+            assert (
+                stream.problem[0] == "truncated_stream" and f"after {cut:,} compressed" in stream.problem[1]
+            )
             assert data.startswith(plain[max(end for end in ends if end <= cut)])
 
 
@@ -155,7 +162,9 @@ def zeros_behind_noise(kind: Compression, size: int) -> bytes:
     return raw + finish()
 
 
-@pytest.mark.parametrize(("kind", "size", "most"), [("gzip", 100 << 20, 30 << 20), ("zstd", 600 << 20, 400 << 20)])
+@pytest.mark.parametrize(
+    ("kind", "size", "most"), [("gzip", 100 << 20, 30 << 20), ("zstd", 600 << 20, 400 << 20)]
+)
 def test_a_thousandfold_expansion_takes_bounded_memory(kind: Compression, size: int, most: int) -> None:
     # The worst step of 8 KiB gives 8 MiB from gzip and 256 MiB from zstd (twice that while it is joined).
     stream = DecompressedStream(io.BytesIO(zeros_behind_noise(kind, size)), kind)

@@ -16,9 +16,9 @@ Record = tuple[int, bytes, bool]
 """Position, bytes with the delimiter, whether it was too large."""
 
 # Few letters and many newlines, so that every kind of cut falls everywhere.
-lines = st.lists(st.sampled_from([b"", b"a", b"bb", b"\r", b"c" * 9, b"\xff\x00", b"d" * 40]), max_size=12).flatmap(
-    lambda parts: st.sampled_from([b"\n".join(parts), b"\n".join([*parts, b""])])
-)
+lines = st.lists(
+    st.sampled_from([b"", b"a", b"bb", b"\r", b"c" * 9, b"\xff\x00", b"d" * 40]), max_size=12
+).flatmap(lambda parts: st.sampled_from([b"\n".join(parts), b"\n".join([*parts, b""])]))
 sizes = st.integers(1, 64)
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.sources.reading import files_of, read_file, source_of
 
 from packline.errors import InputError, RecipeError
 from packline.recipe import Recipe, Source
 from packline.sources.files import HEAD_BYTES, find_files
-from tests.sources.reading import files_of, read_file, source_of
 
 LINE = b'{"text": "hey"}\n'
 
@@ -30,7 +30,12 @@ def names(*given: Path | str) -> list[str]:
 
 
 def test_folders_are_walked_in_order_of_path_without_hidden_things(tmp_path: Path) -> None:
-    touch(*(tmp_path / name for name in ("b.jsonl", "a/z.jsonl", "a.jsonl", ".hidden.jsonl", ".git/x.jsonl", "a/.x")))
+    touch(
+        *(
+            tmp_path / name
+            for name in ("b.jsonl", "a/z.jsonl", "a.jsonl", ".hidden.jsonl", ".git/x.jsonl", "a/.x")
+        )
+    )
     assert names(tmp_path) == ["a.jsonl", "a/z.jsonl", "b.jsonl"]
 
 
@@ -176,7 +181,9 @@ def test_the_text_field_of_a_very_long_first_record_is_found(tmp_path: Path) -> 
 def test_no_text_field_names_what_there_is(tmp_path: Path) -> None:
     touch(tmp_path / "a.jsonl", data=b'{"body": "x", "n": 1}\n')
     pq.write_table(pa.table({"body": ["x"], "text": [1]}), tmp_path / "b.parquet")
-    with pytest.raises(InputError, match="has no text field: expected text, content, article, document, found body, n"):
+    with pytest.raises(
+        InputError, match="has no text field: expected text, content, article, document, found body, n"
+    ):
         names(tmp_path / "a.jsonl")
     with pytest.raises(InputError, match=r"no text column.*found body \(string\), text \(int64\)") as caught:
         names(tmp_path / "b.parquet")

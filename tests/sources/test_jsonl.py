@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from tests.sources.reading import Read, collect, read_file, read_sliced, set_block_bytes, source_of
 
 from packline.errors import RecipeError
 from packline.sources.batch import Batch, Block
 from packline.sources.delimited import read_blocks
 from packline.sources.jsonl import JsonlDecoder
-from tests.sources.reading import Read, collect, read_file, read_sliced, set_block_bytes, source_of
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 value: st.SearchStrategy[Any] = st.recursive(
@@ -122,7 +122,9 @@ def test_an_escaped_nul_is_text_and_an_empty_text_a_document() -> None:
     assert read.texts == ["a\x00b", ""] and not read.rejects
 
 
-@given(st.lists(st.one_of(record.map(lambda one: json.dumps(one).encode()), st.binary(max_size=20)), max_size=9))
+@given(
+    st.lists(st.one_of(record.map(lambda one: json.dumps(one).encode()), st.binary(max_size=20)), max_size=9)
+)
 def test_any_lines_at_all_are_documents_or_rejects_at_their_places(lines: list[bytes]) -> None:
     lines = [line.replace(b"\n", b"") for line in lines]
     data = b"\n".join(lines)
@@ -138,7 +140,14 @@ def test_any_lines_at_all_are_documents_or_rejects_at_their_places(lines: list[b
 
 @pytest.mark.parametrize(
     ("text", "id"),
-    [("a.b", "id"), ("a.b", "a.id"), ("a.b.c", "a.b.id"), ("a.b.c", "a.x.y"), ("text", "m.id"), ("a.b", "a.b")],
+    [
+        ("a.b", "id"),
+        ("a.b", "a.id"),
+        ("a.b.c", "a.b.id"),
+        ("a.b.c", "a.x.y"),
+        ("text", "m.id"),
+        ("a.b", "a.b"),
+    ],
 )
 def test_dotted_fields_reach_into_objects(text: str, id: str) -> None:
     def nest(path: str, value: Any, into: dict[str, Any]) -> None:
@@ -173,7 +182,11 @@ def test_an_id_inside_the_text_is_refused() -> None:
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
-@given(cuts=st.lists(st.integers(1, 2500), max_size=4), slice_bytes=st.integers(1, 900), block=st.integers(20, 300))
+@given(
+    cuts=st.lists(st.integers(1, 2500), max_size=4),
+    slice_bytes=st.integers(1, 900),
+    block=st.integers(20, 300),
+)
 def test_ranges_and_slices_of_a_file_give_the_same_documents(
     tmp_path: Path, cuts: list[int], slice_bytes: int, block: int
 ) -> None:

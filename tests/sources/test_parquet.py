@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.sources.reading import files_of, read_file, read_sliced, source_of
 
 from packline.errors import InputError
-from packline.runtime.units import Stream, plan_units
 from packline.recipe import Recipe
-from tests.sources.reading import files_of, read_file, read_sliced, source_of
+from packline.runtime.units import Stream, plan_units
 
 TEXTS = ["plain", "", "naïve 漢字", "nul \x00 inside", "x" * 3000, "last"]
 
@@ -138,7 +138,11 @@ def damage(path: Path, group: int, column: str = "text") -> None:
 def test_a_damaged_row_group_costs_its_rows_and_no_others(tmp_path: Path, group: int) -> None:
     texts = [f"text {number} " * 20 for number in range(30)]
     path = write(
-        tmp_path / "a.parquet", {"text": texts, "id": list(range(30))}, rows=10, compression="zstd", use_dictionary=False
+        tmp_path / "a.parquet",
+        {"text": texts, "id": list(range(30))},
+        rows=10,
+        compression="zstd",
+        use_dictionary=False,
     )
     damage(path, group)
     source = source_of(path)
@@ -156,7 +160,9 @@ def test_a_damaged_row_group_costs_its_rows_and_no_others(tmp_path: Path, group:
     assert [(one.position, one.records) for one in sliced.rejects] == [(reject.position, reject.records)]
 
 
-def test_rows_before_the_damage_within_a_group_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_before_the_damage_within_a_group_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("packline.sources.parquet.BATCH_BYTES", 4096)
     texts = [f"text {number} " * 20 for number in range(2000)]
     path = write(
@@ -176,7 +182,9 @@ def test_rows_before_the_damage_within_a_group_are_kept(tmp_path: Path, monkeypa
     lost = [reject for reject in read.rejects if reject.reason == "corrupt_parquet"]
     assert len(read.texts) > 500
     assert len(read.texts) + sum(reject.records for reject in read.rejects) == 2000
-    assert all(texts[number] == text for number, text in zip(read.positions[:500], read.texts[:500], strict=True))
+    assert all(
+        texts[number] == text for number, text in zip(read.positions[:500], read.texts[:500], strict=True)
+    )
     assert read_sliced(source, tmp_path / "slices", 10_000)[0].texts == read.texts
     assert lost or any(reject.reason == "invalid_utf8" for reject in read.rejects)
 

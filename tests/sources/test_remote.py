@@ -15,9 +15,9 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.sources.reading import files_of, read_file, read_sliced, source_of
 
 from packline.errors import InputError
-from tests.sources.reading import files_of, read_file, read_sliced, source_of
 
 TEXTS = [f"document {number} with é" for number in range(300)]
 
@@ -94,7 +94,11 @@ def test_file_uris(corpus: Path, tmp_path: Path) -> None:
 
 def test_memory_uris(in_memory: str, tmp_path: Path) -> None:
     check_each(in_memory, tmp_path)
-    assert [file.name for file in files_of(source_of(in_memory))] == ["a.jsonl", "c.parquet", "deep/b.jsonl.gz"]
+    assert [file.name for file in files_of(source_of(in_memory))] == [
+        "a.jsonl",
+        "c.parquet",
+        "deep/b.jsonl.gz",
+    ]
     assert [file.name for file in files_of(source_of(f"{in_memory}/**/*.gz"))] == ["b.jsonl.gz"]
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-
 from tests.sources.reading import read_file, read_sliced, set_block_bytes, source_of
 
 any_text = st.text(st.sampled_from("ab\r\n\t \x00é漢\u2028\x85\ufeff"), max_size=80)
@@ -71,7 +70,7 @@ def test_documents_stand_between_separators(
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
-def test_a_file_is_a_document_as_it_stands(tmp_path: Path, pack) -> None:  # noqa: ANN001
+def test_a_file_is_a_document_as_it_stands(tmp_path: Path, pack) -> None:
     text = "one\r\ntwo\n\n\x00 é\ufeff"
     path = tmp_path / "a"
     path.write_bytes(pack(b"\xef\xbb\xbf" + text.encode()))
@@ -107,7 +106,7 @@ def test_a_mark_alone_is_an_empty_document_and_an_empty_file_too(tmp_path: Path)
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
-def test_a_file_beyond_the_limit_is_one_reject_whole_and_verbatim(tmp_path: Path, pack) -> None:  # noqa: ANN001
+def test_a_file_beyond_the_limit_is_one_reject_whole_and_verbatim(tmp_path: Path, pack) -> None:
     data = bytes(range(1, 128)) * 30_000
     path = tmp_path / "a.txt"
     path.write_bytes(pack(data))
@@ -122,7 +121,11 @@ def test_a_broken_compressed_file_is_one_reject_with_what_could_be_read(tmp_path
     path.write_bytes(gzip.compress(text.encode())[:-1000])
     read = read_file(source_of(path))
     (reject,) = read.rejects
-    assert reject.reason == "truncated_stream" and text.encode().startswith(reject.raw) and len(reject.raw) > 1000
+    assert (
+        reject.reason == "truncated_stream"
+        and text.encode().startswith(reject.raw)
+        and len(reject.raw) > 1000
+    )
     lines = read_file(source_of(path, documents="line"))
     (reject,) = lines.rejects
     assert text.startswith("\n".join(lines.texts) + "\n" + reject.raw.decode())

@@ -99,7 +99,7 @@ class _UnitRun:
         self._ledger = Ledger()
         self._writers: dict[str, ShardWriter] = {}
         self._rejects = RejectsWriter(runner._folder, task.unit)
-        self._audited = 0
+        self._audited: list[int] = []
         self._full = False
 
     def run(self) -> Receipt:
@@ -118,7 +118,7 @@ class _UnitRun:
             tuple(writer.close() for writer in writers),
             self._rejects.close(),
             ledger,
-            self._audited,
+            sum(ordinal < ledger.documents for ordinal in self._audited),  # not those behind a limit
             not self._full,
         )
 
@@ -183,7 +183,7 @@ class _UnitRun:
                 engine = runner._chooser.engines[engines[index]]
                 place = self._place(file, batch, index)
                 check_document(engine, runner._reference, batch.texts[index], ragged[index], place)
-                self._audited += 1
+                self._audited.append(self._ledger.documents + index)
         for name in set(engines):
             size = int(text_bytes[[one == name for one in engines]].sum())
             runner.engine_bytes[name] = runner.engine_bytes.get(name, 0) + size
