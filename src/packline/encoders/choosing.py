@@ -8,17 +8,16 @@ results are put back in order:
     batch      en zh en en zh          en en en ──> gigatoken ─┐
                sorted by script        zh zh    ──> fastokens ─┴─> en zh en en zh
 
-Choosing cannot change a byte, so it is revised all the time. A cache warms up, so the last rates count,
-and the engine that is behind gets another try whenever all its tries together have cost less than a
-twentieth of the time: what trying can cost is bounded, whatever the text.
+Choosing cannot change a byte, so it is revised all the time: a small, bounded share of the text goes to
+the engine that is not chosen, and when that turns out clearly faster, the choice changes. Clearly, since
+an engine that sees half of the text is only half as warm: with two that are about equal, staying wins.
 
-Cost: two clock readings a group; a batch of mixed scripts is copied once more. It does not look at words.
+Cost: two clock readings a call; a batch that goes to several engines is copied once more. It does not look at words.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,38 +25,61 @@ import numpy as np
 from packline.encoders.engine import Engine, EngineName
 from packline.ragged import Ragged, concatenate
 
-TRYING = 0.05
-"""The share of the time that may be lost to engines that turn out slower."""
+TURNS = 2
+"""Groups that each engine gets before one is chosen: the first pays for what is only done once."""
+TRYING = 0.03
+"""The share of the time that goes to trying engines that are not chosen."""
+CLEARLY = 1.2
+"""How many times faster another engine must be for the choice to change."""
 MEMORY = 0.5
 """Weight of the past in a rate; the rest is the last group."""
+
+TOO_LITTLE = 32 << 10
+"""Bytes below which a group tells nothing of an engine."""
+NEARLY_ALL = 0.9
 
 SCRIPTS = ("ascii", "latin", "wide")
 """One byte a character; mostly so; two or three (Greek, Cyrillic, Arabic, Indic, East Asian)."""
 
 
 @dataclass
-class _Script:
-    """What is known of the engines on one script."""
+class _Engine:
+    """What is known of one engine on one script."""
 
-    rates: dict[EngineName, float] = field(default_factory=dict)
-    """Bytes a second, of late."""
+    groups: int = 0
     seconds: float = 0.0
-    lost_seconds: float = 0.0
-    """What the groups that went to a slower engine would have saved with the fastest."""
+    bytes_per_second: float = 0.0
+    """Of late."""
 
-    def pick(self, engines: Iterable[EngineName]) -> EngineName:
-        for name in engines:
-            if name not in self.rates:
-                return name
-        best, *others = sorted(self.rates, key=lambda name: -self.rates[name])
-        return others[0] if others and self.lost_seconds < TRYING * self.seconds else best
-
-    def add(self, name: EngineName, size: int, seconds: float) -> None:
+    def add(self, size: int, seconds: float) -> None:
         rate = size / max(seconds, 1e-9)
-        others = [other for engine, other in self.rates.items() if engine != name]
+        # The first group pays for loading what is loaded at first use, so it says little.
+        memory = MEMORY if self.groups > 1 else 0.0
+        self.bytes_per_second = memory * self.bytes_per_second + (1 - memory) * rate
         self.seconds += seconds
-        self.lost_seconds += max(seconds - size / max(others), 0.0) if others else 0.0
-        self.rates[name] = MEMORY * self.rates[name] + (1 - MEMORY) * rate if name in self.rates else rate
+        self.groups += 1
+
+
+@dataclass
+class _Script:
+    """Which engine is chosen for one script."""
+
+    engines: dict[EngineName, _Engine]
+    chosen: EngineName | None = None
+
+    def pick(self) -> EngineName:
+        least = min(self.engines, key=lambda name: self.engines[name].groups)
+        if self.engines[least].groups < TURNS:
+            return least
+        best = max(self.engines, key=lambda name: self.engines[name].bytes_per_second)
+        chosen = self.chosen or best
+        if self.engines[best].bytes_per_second > CLEARLY * self.engines[chosen].bytes_per_second:
+            chosen = best
+        self.chosen = chosen
+        others = {name: engine.seconds for name, engine in self.engines.items() if name != chosen}
+        if others and sum(others.values()) < TRYING * self.engines[chosen].seconds:
+            return min(others, key=lambda name: others[name])
+        return chosen
 
 
 @dataclass
@@ -65,10 +87,10 @@ class Chooser:
     """Several engines that look like one."""
 
     engines: dict[EngineName, Engine]
-    _scripts: dict[str, _Script] = field(default_factory=dict)
+    _scripts: dict[int, _Script] = field(default_factory=dict)
 
     def encode(self, texts: list[str], text_bytes: np.ndarray) -> tuple[Ragged, list[EngineName]]:
-        """Ids of each text, and which engine each script of the batch went to.
+        """Ids of each text, and which engine encoded it.
 
         Args:
             text_bytes: int64 `[D]`, UTF-8 bytes of each text.
@@ -77,35 +99,57 @@ class Chooser:
             name, engine = next(iter(self.engines.items()))
             return engine.encode(texts), [name] * len(texts)
         scripts = script_of(texts, text_bytes)
-        present = np.unique(scripts)
-        if len(present) == 1:
-            ragged, name = self._encode_group(SCRIPTS[present[0]], texts, int(text_bytes.sum()))
-            return ragged, [name] * len(texts)
-        parts, places, names = [], [], [next(iter(self.engines))] * len(texts)
-        for script in present:
-            place = np.flatnonzero(scripts == script)
-            group = [texts[index] for index in place]
-            ragged, name = self._encode_group(SCRIPTS[script], group, int(text_bytes[place].sum()))
-            parts.append(ragged)
+        sizes = np.bincount(scripts, weights=text_bytes, minlength=len(SCRIPTS)).astype(np.int64)
+        calls = self._plan_calls(sizes)
+        if len(calls) == 1:
+            name, members = calls[0]
+            return self._encode(name, members, texts, sizes), [name] * len(texts)
+        parts, places, encoded_by = [], [], [calls[0][0]] * len(texts)
+        for name, members in calls:
+            place = np.flatnonzero(np.isin(scripts, members))
+            parts.append(self._encode(name, members, [texts[index] for index in place], sizes))
             places.append(place)
             for index in place:
-                names[index] = name
+                encoded_by[index] = name
         back = np.empty(len(texts), np.int64)
         back[np.concatenate(places)] = np.arange(len(texts))
-        return concatenate(parts).take(back), names
+        return concatenate(parts).take(back), encoded_by
 
-    def _encode_group(self, script: str, texts: list[str], size: int) -> tuple[Ragged, EngineName]:
-        known = self._scripts.setdefault(script, _Script())
-        name = known.pick(self.engines)
+    def _plan_calls(self, sizes: np.ndarray) -> list[tuple[EngineName, list[int]]]:
+        """Which scripts go to which engine: together where the choice is settled, alone to be measured."""
+        settled: dict[EngineName, list[int]] = {}
+        calls: list[tuple[EngineName, list[int]]] = []
+        for script in np.flatnonzero(sizes).tolist():
+            known = self._scripts.setdefault(script, _Script({name: _Engine() for name in self.engines}))
+            if sizes[script] < TOO_LITTLE:
+                settled.setdefault(known.chosen or self._default(), []).append(script)
+                continue
+            name = known.pick()
+            if name == known.chosen:
+                settled.setdefault(name, []).append(script)
+            else:
+                calls.append((name, [script]))
+        return calls + list(settled.items())
+
+    def _default(self) -> EngineName:
+        """For the first few small texts of a script: the engine that needs no warming."""
+        return "fastokens" if "fastokens" in self.engines else next(iter(self.engines))
+
+    def _encode(self, name: EngineName, members: list[int], texts: list[str], sizes: np.ndarray) -> Ragged:
+        """One call of an engine; it counts as a measurement where nearly all of the text is of one script."""
         started = time.perf_counter()
         ragged = self.engines[name].encode(texts)
-        known.add(name, size, time.perf_counter() - started)
-        return ragged, name
+        seconds = time.perf_counter() - started
+        main = max(members, key=sizes.__getitem__)
+        total = int(sizes[members].sum())
+        if total >= TOO_LITTLE and sizes[main] > NEARLY_ALL * total:
+            self._scripts[main].engines[name].add(total, seconds)
+        return ragged
 
     def rates(self) -> dict[str, dict[str, float]]:
         """By script and engine: the last rate in MB/s, for reports."""
         return {
-            script: {name: round(rate / 1e6, 1) for name, rate in known.rates.items()}
+            SCRIPTS[script]: {name: round(one.bytes_per_second / 1e6, 1) for name, one in known.engines.items()}
             for script, known in self._scripts.items()
         }
 

@@ -169,7 +169,7 @@ def work(
                 send(Retired())
                 return
         units.wait()
-    except ConnectionError:
+    except (ConnectionError, KeyboardInterrupt):
         return  # nobody waits for this unit any more: a limit has been reached
     except BaseException as error:  # whatever it is, the coordinator has to hear of it
         send(as_failed(error))
