@@ -27,7 +27,7 @@ from packline.ragged import Ragged, concatenate
 
 TURNS = 2
 """Groups that each engine gets before one is chosen: the first pays for what is only done once."""
-TRYING = 0.03
+TRYING = 0.01
 """The share of the time that goes to trying engines that are not chosen."""
 CLEARLY = 1.2
 """How many times faster another engine must be for the choice to change."""
