@@ -12,7 +12,8 @@ Choosing cannot change a byte, so it is revised all the time: a small, bounded s
 the engine that is not chosen, and when that turns out clearly faster, the choice changes. Clearly, since
 an engine that sees half of the text is only half as warm: with two that are about equal, staying wins.
 
-Cost: two clock readings a call; a batch that goes to several engines is copied once more. It does not look at words.
+Cost: two clock readings a call; a batch that goes to several engines is copied once more. It does not
+look at words.
 """
 
 from __future__ import annotations
@@ -149,7 +150,9 @@ class Chooser:
     def rates(self) -> dict[str, dict[str, float]]:
         """By script and engine: the last rate in MB/s, for reports."""
         return {
-            SCRIPTS[script]: {name: round(one.bytes_per_second / 1e6, 1) for name, one in known.engines.items()}
+            SCRIPTS[script]: {
+                name: round(one.bytes_per_second / 1e6, 1) for name, one in known.engines.items()
+            }
             for script, known in self._scripts.items()
         }
 

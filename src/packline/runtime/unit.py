@@ -9,7 +9,8 @@ on nothing but the unit's bytes and the recipe. Publishing it is the caller's (`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import contextlib
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,11 +104,21 @@ class _UnitRun:
         self._full = False
 
     def run(self) -> Receipt:
+        try:
+            return self._run()
+        except BaseException:
+            for writer in self._writers.values():
+                writer.abandon()
+            self._rejects.abandon()
+            raise
+
+    def _run(self) -> Receipt:
         pieces: list[InputPiece] = []
-        for batch in self._read(pieces):
-            self._take(batch)
-            if self._full:
-                break
+        with contextlib.closing(self._read(pieces)) as batches:
+            for batch in batches:
+                self._take(batch)
+                if self._full:
+                    break
         writers = [self._writers[split] for split in sorted(self._writers)]
         ledger = self._ledger
         ledger.rejected = dict(sorted(ledger.rejected.items()))
@@ -122,7 +133,7 @@ class _UnitRun:
             not self._full,
         )
 
-    def _read(self, pieces: list[InputPiece]) -> Iterator[Batch]:
+    def _read(self, pieces: list[InputPiece]) -> Generator[Batch, None, None]:
         files, limit = self._runner._job.files, self._recipe.max_document_bytes
         if self._task.piece is not None:
             piece = self._task.piece

@@ -8,6 +8,7 @@ no byte depends on how the documents were batched.
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,10 @@ class HashedFile:
         """Close the file and say what it is."""
         self._file.close()
         return FileEntry(name, self.size, str(self._hasher.hexdigest()))
+
+    def abandon(self) -> None:
+        """Close the file without caring what is in it."""
+        self._file.close()
 
     def flush(self) -> None:
         """Nothing to do; Arrow asks for it."""
@@ -126,6 +131,14 @@ class ShardWriter:
             _repeated(self._label, rows),
         ]
         self._parquet.write_table(pa.Table.from_arrays(columns, schema=DOCUMENTS_SCHEMA), row_group_size=rows)
+
+    def abandon(self) -> None:
+        """Close what is open, of a unit that failed."""
+        self._bin.abandon()
+        with contextlib.suppress(Exception):  # Parquet's footer has nowhere to go on a full disk
+            self._parquet.close()
+        self._docs_sink.close()
+        self._docs.abandon()
 
     def close(self) -> ShardEntry:
         """Write what is left and say what the shard is."""
@@ -226,6 +239,12 @@ class RejectsWriter:
         if self._held is not None and self._entries is not None:
             self._entries.write(msgspec.json.encode(self._held) + b"\n")
             self._held = None
+
+    def abandon(self) -> None:
+        """Close what is open, of a unit that failed."""
+        for file in (self._raw, self._entries):
+            if file is not None:
+                file.abandon()
 
     def close(self) -> tuple[FileEntry, ...]:
         """What there is of rejects; nothing for a unit without."""
