@@ -74,7 +74,7 @@ def test_filters_limits_and_bad_records(
 ) -> None:
     records: list[Any] = ["a long enough text", "short", {"text": 1}, f"a control token {EOD} inside"] * 25
     source = write_jsonl(tmp_path / "a.jsonl", records)
-    arguments = {"eod": EOD, "workers": 0, "min_chars": 10}
+    arguments: dict[str, Any] = {"eod": EOD, "workers": 0, "min_chars": 10}
     found = packline.plan(source, tokenizer_json, **arguments)
     assert found.documents == 50
     assert found.sources["a"].bad_fraction == 0.25
