@@ -81,6 +81,15 @@ def plan(
 
     Raises:
         PacklineError: whatever would stop the build before its first document.
+
+    >>> import tempfile, pathlib
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> _ = (folder / "words.txt").write_text("a b a")
+    >>> model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2}, "unk_token": "</s>"}
+    >>> text = msgspec.json.encode({"model": model, "pre_tokenizer": {"type": "Whitespace"}})
+    >>> _ = (folder / "tokenizer.json").write_bytes(text)
+    >>> plan(folder / "words.txt", folder / "tokenizer.json", eod="</s>").documents
+    1
     """
     from packline.runtime.estimate import estimate
 
@@ -93,6 +102,10 @@ def open(path: str | Path) -> Store:
     Raises:
         StoreNotFound: there is none, or its build has not finished.
         CorruptStore: its files disagree.
+
+    >>> open("missing")
+    Traceback (most recent call last):
+    packline.errors.StoreNotFound: missing does not exist
     """
     from packline.store.reader import Store
 
