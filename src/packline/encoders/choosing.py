@@ -30,7 +30,7 @@ TURNS = 2
 """Groups that each engine gets before one is chosen: the first pays for what is only done once."""
 TRYING = 0.01
 """The share of the time that goes to trying engines that are not chosen."""
-CLEARLY = 1.2
+CLEARLY = 1.4
 """How many times faster another engine must be for the choice to change."""
 MEMORY = 0.5
 """Weight of the past in a rate; the rest is the last group."""
@@ -68,12 +68,13 @@ class _Script:
     engines: dict[EngineName, _Engine]
     chosen: EngineName | None = None
 
-    def pick(self) -> EngineName:
+    def pick(self, usual: EngineName | None) -> EngineName:
+        """The engine for the next group; `usual` is the one that most of the text goes to."""
         least = min(self.engines, key=lambda name: self.engines[name].groups)
         if self.engines[least].groups < TURNS:
             return least
         best = max(self.engines, key=lambda name: self.engines[name].bytes_per_second)
-        chosen = self.chosen or best
+        chosen = self.chosen or usual or best
         if self.engines[best].bytes_per_second > CLEARLY * self.engines[chosen].bytes_per_second:
             chosen = best
         self.chosen = chosen
@@ -120,12 +121,14 @@ class Chooser:
         """Which scripts go to which engine: together where the choice is settled, alone to be measured."""
         settled: dict[EngineName, list[int]] = {}
         calls: list[tuple[EngineName, list[int]]] = []
+        main = self._scripts.get(int(sizes.argmax()))
+        usual = main.chosen if main else None
         for script in np.flatnonzero(sizes).tolist():
             known = self._scripts.setdefault(script, _Script({name: _Engine() for name in self.engines}))
             if sizes[script] < TOO_LITTLE:
-                settled.setdefault(known.chosen or self._default(), []).append(script)
+                settled.setdefault(known.chosen or usual or self._default(), []).append(script)
                 continue
-            name = known.pick()
+            name = known.pick(usual)
             if name == known.chosen:
                 settled.setdefault(name, []).append(script)
             else:
