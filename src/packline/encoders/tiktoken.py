@@ -189,18 +189,7 @@ def tokenizer_of_ranks(ranks: dict[bytes, int], encoding: Encoding) -> dict[str,
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [
-            {
-                "id": number,
-                "content": token,
-                "single_word": False,
-                "lstrip": False,
-                "rstrip": False,
-                "normalized": False,
-                "special": True,
-            }
-            for token, number in encoding.special_tokens.items()
-        ],
+        "added_tokens": special_entries(encoding.special_tokens),
         "normalizer": None,
         "pre_tokenizer": _pre_tokenizer(encoding.split),
         "post_processor": None,
@@ -270,3 +259,13 @@ def _alphabet() -> dict[int, int]:
 
 
 ALPHABET = _alphabet()
+
+
+def special_entries(special_tokens: dict[str, int]) -> list[dict[str, Any]]:
+    """The `added_tokens` of a tokenizer.json for these special tokens.
+
+    >>> [(entry["content"], entry["id"], entry["special"]) for entry in special_entries({"<s>": 1})]
+    [('<s>', 1, True)]
+    """
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    return [{"id": number, "content": token, **flags} for token, number in special_tokens.items()]

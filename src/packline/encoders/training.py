@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from packline.encoders.tiktoken import ALPHABET
+from packline.encoders.tiktoken import ALPHABET, special_entries
 from packline.errors import TokenizerError
 
 SEPARATOR = b"\xff\xfe\xff"
@@ -67,18 +67,7 @@ def _tokenizer_json(merges: list[tuple[bytes, bytes]], special_tokens: Sequence[
     pairs = [(_written(left), _written(right)) for left, right in merges]
     names += [left + right for left, right in pairs]
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    added = [
-        {
-            "id": number,
-            "content": token,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-            "special": True,
-        }
-        for number, token in enumerate(special_tokens)
-    ]
+    added = special_entries({token: number for number, token in enumerate(special_tokens)})
     model: dict[str, Any] = {
         "type": "BPE",
         "dropout": None,

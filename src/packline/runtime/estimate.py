@@ -22,23 +22,20 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from packline.encoders.choosing import SCRIPTS, script_of
 from packline.encoders.engine import Engine, TokenizersEngine
-from packline.encoders.parity import EngineReport, beginning_of, try_engines
+from packline.encoders.parity import EngineReport, try_engines
 from packline.encoders.special import SpecialTokenCounter
 from packline.recipe import Recipe, RunOptions
 from packline.runtime.prepare import Engines, Work, choose_engines, count_workers, load_all, prepare
 from packline.runtime.resources import free_disk
 from packline.runtime.sampling import SourceSample, first_texts, sample_sources
+from packline.runtime.timing import Timing
 from packline.runtime.unit import KEEP, judge
 from packline.runtime.units import Stream
 from packline.sources.batch import Batch
 from packline.store.index import index_size
 
-LONGEST_TEXT = 256 << 10
 TRIED_DOCUMENTS = 96
-REFERENCE_BYTES = 256 << 10
-"""The reference is about 100 times slower: where it is the engine, less is enough to time it."""
 PROVENANCE_BYTES = 10
 """A document's place, lengths and file in a `.docs.parquet`, compressed; its own id comes to that."""
 SLICES_AHEAD = 2
@@ -143,7 +140,7 @@ def estimate(recipe: Recipe, options: RunOptions = RunOptions(), *, out: str | P
     kept = [_keep(work, number, sample) for number, sample in enumerate(samples)]
     texts = [text for one in kept for text in one.texts]
     reports, used, reason = _try(work, engines, texts)
-    timing = _Timing({name: _engine(engines, name) for name in used})
+    timing = Timing({name: _engine(engines, name) for name in used})
     encoded = [timing.encode(one.texts) for one in kept]
     timing.again()
     sources = _limit(work, [_scale(work, one, size) for one, size in zip(kept, encoded, strict=True)])
@@ -226,84 +223,6 @@ def _try(work: Work, engines: Engines, texts: list[str]) -> tuple[list[EngineRep
 def _engine(engines: Engines, name: Any) -> Engine:
     engine = engines.loaded.get(name)
     return TokenizersEngine(engines.reference.json) if engine is None or isinstance(engine, str) else engine
-
-
-class _Timing:
-    """Encodes the sample with every engine, script by script, and keeps the times of both passes."""
-
-    def __init__(self, engines: dict[str, Engine]) -> None:
-        self._engines = engines
-        self._groups: dict[int, list[str]] = {}
-        self._bytes: Counter[int] = Counter()
-        self._cold: dict[tuple[int, str], list[float]] = {}
-        self._warm: dict[tuple[int, str], list[float]] = {}
-
-    def encode(self, texts: list[str]) -> tuple[int, int]:
-        """Bytes and tokens of these texts (of a long one, its beginning)."""
-        if list(self._engines) == ["tokenizers"]:
-            texts = _first_bytes(texts, REFERENCE_BYTES)
-        parts = [beginning_of(text, LONGEST_TEXT) for text in texts]
-        sizes = np.array([len(part.encode("utf-8")) for part in parts], np.int64)
-        scripts = script_of(parts, sizes) if parts else np.empty(0, np.int64)
-        tokens = count = 0
-        for script in np.unique(scripts).tolist():
-            places = np.flatnonzero(scripts == script)
-            group = [parts[place] for place in places]
-            size = int(sizes[places].sum())
-            for name, engine in self._engines.items():
-                seconds, count = _timed(engine, group)
-                _add(self._cold, (script, name), size, seconds)
-            tokens += count
-            self._groups.setdefault(script, []).extend(group)
-            self._bytes[script] += size
-        return int(sizes.sum()), tokens
-
-    def again(self) -> None:
-        """The second pass, over all that was encoded."""
-        for script, group in self._groups.items():
-            for name, engine in self._engines.items():
-                seconds, _ = _timed(engine, group)
-                _add(self._warm, (script, name), self._bytes[script], seconds)
-
-    def seconds_a_byte(self) -> tuple[float, float]:
-        """Warm and cold, by the best engine of each script."""
-        size = max(sum(self._bytes.values()), 1)
-        warm = cold = 0.0
-        for script, share in self._bytes.items():
-            warm += share * min(_each(self._warm, script))
-            cold += share * min(_each(self._cold, script))
-        return warm / size, cold / size
-
-    def rates(self) -> dict[str, dict[str, float]]:
-        """Warm MB/s by script and engine."""
-        return {
-            SCRIPTS[script]: {
-                name: round(1e-6 * self._warm[script, name][0] / max(self._warm[script, name][1], 1e-9), 1)
-                for name in self._engines
-            }
-            for script in sorted(self._bytes)
-        }
-
-
-def _timed(engine: Engine, texts: list[str]) -> tuple[float, int]:
-    started = time.perf_counter()
-    ragged = engine.encode(texts)
-    return time.perf_counter() - started, len(ragged.tokens)
-
-
-def _add(times: dict[tuple[int, str], list[float]], key: tuple[int, str], size: int, seconds: float) -> None:
-    known = times.setdefault(key, [0.0, 0.0])
-    known[0] += size
-    known[1] += seconds
-
-
-def _each(times: dict[tuple[int, str], list[float]], script: int) -> list[float]:
-    return [seconds / max(size, 1) for (one, _), (size, seconds) in times.items() if one == script]
-
-
-def _first_bytes(texts: list[str], size: int) -> list[str]:
-    step = max(-(-sum(map(len, texts)) // size), 1)
-    return texts[::step]
 
 
 def _scale(work: Work, kept: _Kept, encoded: tuple[int, int]) -> SourceEstimate:

@@ -1,0 +1,98 @@
+"""How fast engines are on a sample: each script of it, with each engine, twice.
+
+Engines remember words, so the first pass tells how a build begins and the second what a long build of
+like text comes to. Of a long text its beginning is taken. Cost: two encodings of the sample an engine.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+import numpy as np
+
+from packline.encoders.choosing import SCRIPTS, script_of
+from packline.encoders.engine import Engine
+from packline.encoders.parity import beginning_of
+
+LONGEST_TEXT = 256 << 10
+REFERENCE_BYTES = 256 << 10
+"""The reference is about 100 times slower: where it is the engine, less is enough to time it."""
+
+
+class Timing:
+    """Encodes the sample with every engine, script by script, and keeps the times of both passes."""
+
+    def __init__(self, engines: dict[str, Engine]) -> None:
+        self._engines = engines
+        self._groups: dict[int, list[str]] = {}
+        self._bytes: Counter[int] = Counter()
+        self._cold: dict[tuple[int, str], list[float]] = {}
+        self._warm: dict[tuple[int, str], list[float]] = {}
+
+    def encode(self, texts: list[str]) -> tuple[int, int]:
+        """Bytes and tokens of these texts (of a long one, its beginning)."""
+        if list(self._engines) == ["tokenizers"]:
+            texts = _first_bytes(texts, REFERENCE_BYTES)
+        parts = [beginning_of(text, LONGEST_TEXT) for text in texts]
+        sizes = np.array([len(part.encode("utf-8")) for part in parts], np.int64)
+        scripts = script_of(parts, sizes) if parts else np.empty(0, np.int64)
+        tokens = count = 0
+        for script in np.unique(scripts).tolist():
+            places = np.flatnonzero(scripts == script)
+            group = [parts[place] for place in places]
+            size = int(sizes[places].sum())
+            for name, engine in self._engines.items():
+                seconds, count = _timed(engine, group)
+                _add(self._cold, (script, name), size, seconds)
+            tokens += count
+            self._groups.setdefault(script, []).extend(group)
+            self._bytes[script] += size
+        return int(sizes.sum()), tokens
+
+    def again(self) -> None:
+        """The second pass, over all that was encoded."""
+        for script, group in self._groups.items():
+            for name, engine in self._engines.items():
+                seconds, _ = _timed(engine, group)
+                _add(self._warm, (script, name), self._bytes[script], seconds)
+
+    def seconds_a_byte(self) -> tuple[float, float]:
+        """Warm and cold, by the best engine of each script."""
+        size = max(sum(self._bytes.values()), 1)
+        warm = cold = 0.0
+        for script, share in self._bytes.items():
+            warm += share * min(_each(self._warm, script))
+            cold += share * min(_each(self._cold, script))
+        return warm / size, cold / size
+
+    def rates(self) -> dict[str, dict[str, float]]:
+        """Warm MB/s by script and engine."""
+        return {
+            SCRIPTS[script]: {
+                name: round(1e-6 * self._warm[script, name][0] / max(self._warm[script, name][1], 1e-9), 1)
+                for name in self._engines
+            }
+            for script in sorted(self._bytes)
+        }
+
+
+def _timed(engine: Engine, texts: list[str]) -> tuple[float, int]:
+    started = time.perf_counter()
+    ragged = engine.encode(texts)
+    return time.perf_counter() - started, len(ragged.tokens)
+
+
+def _add(times: dict[tuple[int, str], list[float]], key: tuple[int, str], size: int, seconds: float) -> None:
+    known = times.setdefault(key, [0.0, 0.0])
+    known[0] += size
+    known[1] += seconds
+
+
+def _each(times: dict[tuple[int, str], list[float]], script: int) -> list[float]:
+    return [seconds / max(size, 1) for (one, _), (size, seconds) in times.items() if one == script]
+
+
+def _first_bytes(texts: list[str], size: int) -> list[str]:
+    step = max(-(-sum(map(len, texts)) // size), 1)
+    return texts[::step]
