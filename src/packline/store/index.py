@@ -92,7 +92,7 @@ class Index:
         if size != index_size(count):
             raise CorruptStore(f"{path}: expected {index_size(count):,} bytes, found {size:,}")
         self.dtype = DTYPES[code]
-        whole = np.memmap(path, np.uint8, "r") if count else np.zeros(HEADER.size, np.uint8)
+        whole = np.asarray(np.memmap(path, np.uint8, "r")) if count else np.zeros(HEADER.size, np.uint8)
         ends = [HEADER.size, HEADER.size + 4 * count, HEADER.size + 12 * count]
         self.lengths: np.ndarray = whole[ends[0] : ends[1]].view("<i4")
         self.offsets: np.ndarray = whole[ends[1] : ends[2]].view("<i8")

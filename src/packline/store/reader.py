@@ -25,6 +25,7 @@ from packline.store.manifest import Manifest, ShardEntry, read_manifest
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from packline.packing.rows import Rows
     from packline.store.verify import Report
 
 
@@ -62,6 +63,8 @@ class Shard:
                 hint="packline verify shows what else differs",
             )
         self.lengths, self._offsets = index.lengths, index.offsets
+        # Of one document, as ints, in 60 nanoseconds: for the few of a batch in each of many shards.
+        self.length_of, self.offset_of = index.lengths.item, index.offsets.item
         path = folder / f"{entry.name}.bin"
         expected = entry.tokens * dtype.itemsize
         try:
@@ -73,7 +76,8 @@ class Shard:
                 f"{path}: expected {expected:,} bytes ({entry.tokens:,} tokens), found {found:,}",
                 hint="the file was cut off or belongs to another store",
             )
-        self.tokens: np.ndarray = np.memmap(path, dtype, "r") if found else np.empty(0, dtype)
+        # Plain arrays that hold the map: slicing `np.memmap` itself costs five times as much.
+        self.tokens: np.ndarray = np.asarray(np.memmap(path, dtype, "r")) if found else np.empty(0, dtype)
         self._itemsize = dtype.itemsize
 
     def __len__(self) -> int:
@@ -82,7 +86,32 @@ class Shard:
     def document(self, index: int) -> np.ndarray:
         """Tokens of a document, a read-only view."""
         start = int(self._offsets[index]) // self._itemsize
-        return self.tokens[start : start + int(self.lengths[index])].view(np.ndarray)
+        return self.tokens[start : start + int(self.lengths[index])]
+
+    def places(self, documents: np.ndarray | slice) -> np.ndarray:
+        """Place in `tokens` of the first token of these documents, int64 of their shape."""
+        return self._offsets[documents] // self._itemsize
+
+    @cached_property
+    def loss(self) -> np.ndarray | None:
+        """uint8 `[T]`, 1 where a token is trained on; None where the shard has no `NAME.loss`.
+
+        Raises:
+            CorruptStore: it has not one byte a token.
+        """
+        path = self._folder / f"{self.entry.name}.loss"
+        try:
+            found = path.stat().st_size
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise CorruptStore(f"cannot read {path}: {error.strerror}") from error
+        if found != self.entry.tokens:
+            raise CorruptStore(
+                f"{path}: expected {self.entry.tokens:,} bytes, one a token, found {found:,}",
+                hint="the file was cut off or belongs to another store",
+            )
+        return np.asarray(np.memmap(path, np.uint8, "r")) if found else np.empty(0, np.uint8)
 
     @cached_property
     def table(self) -> pa.Table:
@@ -152,6 +181,16 @@ class Store:
         """The token at the end of every document."""
         return self.manifest.tokenizer.eod_id
 
+    @cached_property
+    def firsts(self) -> np.ndarray:
+        """int64 `[P+1]`: the number of each shard's first document, then how many there are."""
+        return np.array(self._starts, np.int64)
+
+    @cached_property
+    def has_loss(self) -> bool:
+        """Whether any shard has a `NAME.loss`."""
+        return any(shard.loss is not None for shard in self.shards)
+
     def locate(self, index: int) -> tuple[Shard, int]:
         """The shard of a document and its place there."""
         number = bisect.bisect_right(self._starts, index) - 1
@@ -179,6 +218,19 @@ class Store:
         ids = self.documents[index].tolist()
         start = 0 if self.manifest.tokenizer.bos_id is None else 1
         return str(self.tokenizer.decode(ids[start:-1], skip_special_tokens=False))
+
+    def rows(self, seq_len: int, **settings: Any) -> Rows:
+        """Training sequences of `seq_len` tokens over these documents.
+
+        `packing="concat" | "best_fit" | "pad"`, filters and the rest: see `packline.packing.rows.Rows`.
+
+        Raises:
+            RecipeError: a setting that makes no sense.
+            StoreError: no document is left, or no row.
+        """
+        from packline.packing.rows import Rows
+
+        return Rows(self, seq_len, **settings)
 
     def verify(self, *, deep: bool = False) -> Report:
         """Check the store from its files alone; `deep` encodes a sample of documents again.

@@ -1,0 +1,104 @@
+"""pad: a document a row, the rest of the row padding. What is too long for one row is cut or left out.
+
+    seq_len 4      truncate       split          drop
+    0 0 0          0 0 0 -        0 0 0 -        0 0 0 -
+    1 1 1 1 1 1    1 1 1 1        1 1 1 1        2 - - -
+    2              2 - - -        1 1 - -
+                                  2 - - -
+
+For models that must not see two documents in one row, and for evaluation. On ordinary text most of every
+row is padding; `packline pack` shows how much on the store at hand.
+
+Cost: `truncate` is closed form. `split` and `drop` have to know how many rows come before a document: sums
+over every 16th one, made in one pass over the lengths (`cumulative`).
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+
+from packline.errors import RecipeError
+from packline.packing.cumulative import Cumulative
+from packline.packing.packer import OVERFLOWS, Counts
+from packline.packing.selection import Selection
+from packline.packing.spans import Spans
+
+
+class Pad:
+    """Rows of a document each.
+
+    Args:
+        selection: the documents and their order.
+        seq_len: tokens of a row, L.
+        overflow: what becomes of a document longer than L: `truncate` keeps its first L tokens, `split`
+            gives it as many rows as it needs, `drop` leaves it out.
+
+    Raises:
+        RecipeError: another overflow.
+    """
+
+    name: ClassVar[str] = "pad"
+
+    def __init__(self, selection: Selection, seq_len: int, *, overflow: str = "truncate") -> None:
+        if overflow not in OVERFLOWS:
+            raise RecipeError(f"overflow is {overflow!r}: expected one of {', '.join(OVERFLOWS)}")
+        self.selection, self.seq_len, self.overflow = selection, seq_len, overflow
+        self._sums: Cumulative | None = None
+        """Of rows; None: a row a document."""
+        if overflow != "truncate":
+            self._sums = Cumulative(selection, self._rows_each, f"rows, {overflow} at {seq_len}")
+
+    def _rows_each(self, lengths: np.ndarray) -> np.ndarray:
+        """How many rows documents of these lengths have."""
+        if self.overflow == "split":
+            return -(-lengths // self.seq_len)
+        return (
+            (lengths <= self.seq_len).astype(np.int64) if self.overflow == "drop" else np.ones_like(lengths)
+        )
+
+    def __len__(self) -> int:
+        return len(self.selection) if self._sums is None else self._sums.total
+
+    def spans(self, rows: np.ndarray) -> Spans:
+        """What rows hold: one span each.
+
+        Args:
+            rows: int64 `[B]`, each from 0 to R - 1.
+        """
+        places, before = (rows, rows) if self._sums is None else self._sums.find(rows)
+        documents, lengths = self.selection.at(places)
+        starts = (rows - before) * self.seq_len
+        lengths = np.minimum(lengths - starts, self.seq_len)
+        return Spans(np.arange(len(rows) + 1), documents, starts, lengths)
+
+    def rows_of(self, document: int) -> np.ndarray:
+        """Every row with tokens of this document, sorted int64; empty where it has none."""
+        place = self.selection.places(np.array([document], np.int64))
+        if place[0] < 0:
+            return np.empty(0, np.int64)
+        first = int((place if self._sums is None else self._sums.before(place))[0])
+        return first + np.arange(int(self._rows_each(self.selection.lengths_at(place))[0]))
+
+    @cached_property
+    def counts(self) -> Counts:
+        """The price; a pass over the lengths, the first time."""
+        held = over = split = 0
+        for _, lengths in self.selection.blocks():
+            long = lengths > self.seq_len
+            held += int(lengths[~long].sum())
+            over += int(lengths[long].sum())
+            split += int(np.count_nonzero(long))
+        dropped = over if self.overflow == "drop" else 0
+        truncated = over - split * self.seq_len if self.overflow == "truncate" else 0
+        return Counts(
+            rows=len(self),
+            documents=len(self.selection),
+            tokens=held + over,
+            padding_tokens=len(self) * self.seq_len - (held + over - dropped - truncated),
+            dropped_tokens=dropped,
+            truncated_tokens=truncated,
+            split_documents=split if self.overflow == "split" else 0,
+        )

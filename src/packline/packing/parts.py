@@ -1,0 +1,62 @@
+"""The chosen shards of a store as one run of documents.
+
+    shard      train-0 (7 documents)    train-2 (4 documents)
+    document   0 1 2 3 4 5 6            12 13 14 15               number in `store.documents`
+    place      0 1 2 3 4 5 6             7  8  9 10               number in this run
+
+Cost: arithmetic on a few numbers a shard. Nothing is read before a length is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from packline.packing.bounds import Bounds, bounds_of, sums
+from packline.store.reader import Store
+
+
+class Parts:
+    """Some shards of a store, in their order."""
+
+    def __init__(self, store: Store, numbers: Sequence[int]) -> None:
+        counts = np.array([len(shard) for shard in store.shards], np.int64)
+        chosen = np.array(numbers, np.int64)
+        self.shards = [store.shards[number] for number in numbers]
+        self.tokens = sum(shard.entry.tokens for shard in self.shards)
+        self.bounds: Bounds = bounds_of(self.shards)
+        self._firsts = (np.cumsum(counts) - counts)[chosen]
+        """int64 `[P]`: number of the first document of each."""
+        self._lasts = self._firsts + counts[chosen]
+        self._places = sums(counts[chosen])
+        """int64 `[P+1]`: place of the first document of each."""
+        self._shifts = self._firsts - self._places[:-1]
+        # Where no shard is left out in between, numbers and places differ by a constant.
+        unbroken = len(self.shards) > 0 and bool((self._shifts == self._shifts[0]).all())
+        self._shift = int(self._shifts[0]) if unbroken else None
+
+    def __len__(self) -> int:
+        return int(self._places[-1])
+
+    def documents(self, places: np.ndarray) -> np.ndarray:
+        """Numbers in the store of the documents at these places, int64 `[N]`."""
+        if self._shift is not None:
+            return places + self._shift
+        return places + self._shifts[self._places.searchsorted(places, "right") - 1]
+
+    def places(self, documents: np.ndarray) -> np.ndarray:
+        """Places of these documents, int64 `[N]`; -1 for one of another shard."""
+        part = np.maximum(self._firsts.searchsorted(documents, "right") - 1, 0)
+        inside = (documents >= self._firsts[part]) & (documents < self._lasts[part])
+        return np.where(inside, documents - self._shifts[part], -1)
+
+    def lengths(self, start: int, stop: int) -> np.ndarray:
+        """Tokens of the documents at the places from start to stop, int64: a stretch of the index, copied."""
+        firsts = self._places.tolist()
+        blocks = [
+            shard.lengths[max(start - first, 0) : stop - first]
+            for shard, first, last in zip(self.shards, firsts, firsts[1:], strict=False)
+            if start < last and stop > first
+        ]
+        return np.concatenate([*blocks, np.empty(0, np.int64)]).astype(np.int64)

@@ -1,0 +1,244 @@
+"""A pack plan on disk: arrays that took a pass over all lengths, kept so that no process makes them again.
+
+    <store>/plans/3f9c21d07a54be18/        named by the fingerprint of store, selection and settings
+        plan.json                          fingerprint, facts, and each array's dtype, size and checksum
+        order.u4  long_rows.i8  ...        little-endian, no header, mapped when read
+
+A plan belongs to one store and one set of settings. It is looked for under its fingerprint, says in
+`plan.json` whose it is, and is refused where that is another one. It appears whole or not at all: it is
+written under another name and renamed. Processes that make the same plan at once do the work twice and
+both go on with the one that was there first. What is left of one that was killed begins with a dot and
+is in nobody's way.
+
+Checksums are compared when a plan is loaded, as long as it has no more than 1 GB (a tenth of a second);
+of a larger one only sizes are, unless `check=True` (`packline pack --write` does that).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from packline.errors import CorruptStore, StoreError
+from packline.filesystem import disk_errors, sync_file, sync_folder
+from packline.fingerprint import Hasher, hash_value
+from packline.store.reader import Store
+
+FORMAT_VERSION = 1
+PLAN, PLANS = "plan.json", "plans"
+CHECKED_BYTES = 10**9
+"""Of all arrays together: up to here checksums are compared on every load."""
+BLOCK_BYTES = 16 << 20
+NAME = re.compile(r"[a-z][a-z_]*")
+DTYPES = ("<u2", "<u4", "<i4", "<i8")
+
+
+class ArrayEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An array of a plan."""
+
+    dtype: str
+    size: int
+    checksum: str
+
+
+class PlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`plan.json`."""
+
+    format_version: int
+    fingerprint: str
+    arrays: dict[str, ArrayEntry]
+    facts: dict[str, Any]
+    checksum: str = ""
+    """Of all other fields."""
+
+    def sealed(self) -> PlanFile:
+        """With the checksum that belongs to the other fields."""
+        empty = msgspec.structs.replace(self, checksum="")
+        return msgspec.structs.replace(self, checksum=hash_value(empty))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Arrays by name, and the facts that were kept with them."""
+
+    arrays: dict[str, np.ndarray]
+    facts: dict[str, Any]
+    folder: Path | None = None
+    """Where it is mapped from; None: in memory only."""
+
+
+def plan_folder(store: Store, fingerprint: str, plans: str | Path | None = None) -> Path:
+    """Where a plan is, or would be written.
+
+    Args:
+        store: the store that it is a plan of.
+        fingerprint: of the plan.
+        plans: the folder of plans; default `plans` in the store, or packline's folder below
+            `$XDG_CACHE_HOME` where the store cannot be written to.
+    """
+    name = fingerprint[:16]
+    if plans is not None:
+        return Path(plans) / name
+    beside = store.path / PLANS
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "packline" / PLANS
+    for folder in (beside, cache):
+        if (folder / name).exists():
+            return folder / name
+    writable = os.access(beside if beside.exists() else store.path, os.W_OK | os.X_OK)
+    return (beside if writable else cache) / name
+
+
+def save_plan(
+    folder: Path, fingerprint: str, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]
+) -> Plan:
+    """Write a plan and map it. Where another process was faster, that one's plan is mapped.
+
+    Args:
+        folder: of this plan; its parents are made.
+        fingerprint: of everything that the plan depends on.
+        arrays: by name (small letters and underscores), of uint16, uint32, int32 or int64.
+        facts: what JSON can hold.
+
+    Raises:
+        StoreError: the folder cannot be written to.
+        OutOfSpace: the disk is full.
+        CorruptStore: something that is not this plan stands there.
+    """
+    waiting = folder.with_name(f".{folder.name}.{secrets.token_hex(6)}.tmp")
+    try:
+        with disk_errors(folder.parent):
+            waiting.mkdir(parents=True)
+            entries = {name: _write_array(waiting, name, array) for name, array in arrays.items()}
+            contents = PlanFile(
+                format_version=FORMAT_VERSION, fingerprint=fingerprint, arrays=entries, facts=dict(facts)
+            )
+            (waiting / PLAN).write_bytes(msgspec.json.format(msgspec.json.encode(contents.sealed())))
+            sync_file(waiting / PLAN)
+            sync_folder(waiting)
+            try:
+                os.rename(waiting, folder)
+            except OSError:
+                if not (folder / PLAN).exists():
+                    raise
+            sync_folder(folder.parent)
+    except OSError as error:
+        if isinstance(error, StoreError) or error.strerror is None:
+            raise
+        raise StoreError(
+            f"cannot write the plan {folder}: {error.strerror}", hint="plans= names another folder for plans"
+        ) from error
+    finally:
+        shutil.rmtree(waiting, ignore_errors=True)
+    plan = load_plan(folder, fingerprint)
+    if plan is None:
+        raise CorruptStore(f"the plan {folder} was removed while it was written", hint="run it again")
+    return plan
+
+
+def load_plan(folder: Path, fingerprint: str, *, check: bool | None = None) -> Plan | None:
+    """Map a plan.
+
+    Args:
+        folder: of this plan.
+        fingerprint: which plan is expected.
+        check: compare checksums; default where all arrays have at most 1 GB.
+
+    Returns:
+        None where there is no such folder.
+
+    Raises:
+        CorruptStore: it is a plan of another store or of other settings, of a newer version, or damaged.
+
+    >>> load_plan(Path("nowhere"), "3f9c21d07a54be18") is None
+    True
+    """
+    if not folder.exists():
+        return None
+    contents = _read_contents(folder)
+    if contents.fingerprint != fingerprint:
+        raise _refused(
+            folder,
+            "is a plan of another store or of other settings: "
+            f"expected fingerprint {fingerprint}, found {contents.fingerprint}",
+        )
+    total = sum(np.dtype(entry.dtype).itemsize * entry.size for entry in contents.arrays.values())
+    check = total <= CHECKED_BYTES if check is None else check
+    arrays = {name: _map_array(folder, name, entry, check) for name, entry in contents.arrays.items()}
+    return Plan(arrays, contents.facts, folder)
+
+
+def _read_contents(folder: Path) -> PlanFile:
+    try:
+        data = (folder / PLAN).read_bytes()
+    except OSError as error:
+        raise _refused(folder, f"has no {PLAN} that can be read: {error.strerror}") from error
+    try:
+        version = msgspec.json.decode(data, type=dict[str, Any]).get("format_version")
+        if version != FORMAT_VERSION:
+            raise _refused(folder, f"has format version {version!r}: expected {FORMAT_VERSION}")
+        contents = msgspec.json.decode(data, type=PlanFile)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _refused(folder, f"has a damaged {PLAN}: {error}") from error
+    if contents.sealed().checksum != contents.checksum:
+        raise _refused(folder, f"has a damaged {PLAN}: its checksum does not belong to what it says")
+    for name, entry in contents.arrays.items():
+        if not NAME.fullmatch(name) or entry.dtype not in DTYPES or entry.size < 0:
+            raise _refused(folder, f"has a {PLAN} that names an array {name!r} of {entry.dtype!r}")
+    return contents
+
+
+def _array_path(folder: Path, name: str, dtype: str) -> Path:
+    return folder / f"{name}.{dtype[1:]}"
+
+
+def _write_array(folder: Path, name: str, array: np.ndarray) -> ArrayEntry:
+    dtype = array.dtype.newbyteorder("<").str
+    if not NAME.fullmatch(name) or dtype not in DTYPES or array.ndim != 1:
+        raise ValueError(f"{name}: a plan holds no array of {array.dtype} and {array.ndim} dimensions")
+    hasher = Hasher()
+    path = _array_path(folder, name, dtype)
+    step = BLOCK_BYTES // array.dtype.itemsize
+    with path.open("wb") as file:
+        for start in range(0, len(array), step):
+            block = np.ascontiguousarray(array[start : start + step], dtype).data
+            hasher.update(block)
+            file.write(block)
+        file.flush()
+        os.fsync(file.fileno())
+    return ArrayEntry(dtype, len(array), hasher.hexdigest())
+
+
+def _map_array(folder: Path, name: str, entry: ArrayEntry, check: bool) -> np.ndarray:
+    path, dtype = _array_path(folder, name, entry.dtype), np.dtype(entry.dtype)
+    expected = dtype.itemsize * entry.size
+    try:
+        found = path.stat().st_size
+        array = np.memmap(path, dtype, "r").view(np.ndarray) if found == expected > 0 else np.empty(0, dtype)
+    except OSError as error:
+        raise _refused(folder, f"has no {path.name} that can be read: {error.strerror}") from error
+    if found != expected:
+        raise _refused(folder, f"has a {path.name} of {found:,} bytes: expected {expected:,}")
+    if check:
+        hasher = Hasher()
+        step = BLOCK_BYTES // dtype.itemsize
+        for start in range(0, len(array), step):
+            hasher.update(array[start : start + step].data)
+        if hasher.hexdigest() != entry.checksum:
+            raise _refused(
+                folder,
+                f"has a damaged {path.name}: expected checksum {entry.checksum}, found {hasher.hexdigest()}",
+            )
+    return array
+
+
+def _refused(folder: Path, what: str) -> CorruptStore:
+    return CorruptStore(f"the plan {folder} {what}", hint="delete that folder: the plan is made again")

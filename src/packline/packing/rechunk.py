@@ -1,0 +1,129 @@
+"""Rechunk: long rows cut into short ones, for the stages of a curriculum that differ in length alone.
+
+    rows of 8                    0 0 0 1 1 1 1 2
+    rechunked to 4      0 0 0 1 | 1 1 1 2            row j is columns (j % k) * l of row j // k; k = L / l
+
+The same documents in the same order, so a stage of 4,096 tokens and one of 32,768 pass over equal data. What
+a short row is, is decided by its own spans: positions begin anew at the cut, and segments count from 0. The
+last token before a cut still has its target, the next token, where its document goes on.
+
+Cost: the spans of the long row, cut. Only tokens of the short row are read. Where a long row pads, there
+may be short rows of padding alone: they are kept, for a row is found by arithmetic, and a mean over the
+batch's tokens is not moved by them, as they have no targets. A target across a boundary (`boundary_loss`)
+that falls on a cut is kept where the next span is the beginning of its document.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from packline.errors import RecipeError
+from packline.fingerprint import hash_value
+from packline.packing.packer import Counts
+from packline.packing.row_reader import RowReader
+from packline.packing.rows import Rows
+from packline.packing.spans import Spans
+
+BLOCK = 4096
+"""Rows a step of a pass."""
+
+
+class Rechunked(RowReader):
+    """Rows of `seq_len` tokens, k of them from each row of the parent.
+
+    Args:
+        parent: rows of k times as many tokens.
+        seq_len: tokens of a row, l.
+
+    Raises:
+        RecipeError: the parent's length is no multiple of it, or it is below 2.
+    """
+
+    def __init__(self, parent: Rows, seq_len: int) -> None:
+        _check_divides(parent.seq_len, seq_len)
+        self.parent, self.seq_len = parent, int(seq_len)
+        self.store, self.packing, self.selection = parent.store, parent.packing, parent.selection
+        self.pad_id, self.boundary_loss = parent.pad_id, parent.boundary_loss
+        self._each = parent.seq_len // self.seq_len
+        self.fingerprint: str = hash_value({"parent": parent.fingerprint, "seq_len": self.seq_len})
+
+    def __len__(self) -> int:
+        return len(self.parent) * self._each
+
+    def rechunk(self, seq_len: int) -> Rechunked:
+        """These rows cut into shorter ones; see `Rows.rechunk`."""
+        _check_divides(self.seq_len, seq_len)
+        return Rechunked(self.parent, seq_len)
+
+    def _spans(self, indices: np.ndarray) -> Spans:
+        whole = self.parent.spans(indices // self._each)
+        cut = indices % self._each * self.seq_len  # the column at which each row begins
+        counts = np.diff(whole.offsets)
+        sums = np.concatenate([[0], np.cumsum(whole.lengths)])
+        begins = sums[:-1] - np.repeat(sums[whole.offsets[:-1]] + cut, counts)  # seen from the cut
+        ends = begins + whole.lengths
+        kept = (ends > 0) & (begins < self.seq_len)
+        held = np.concatenate([[0], np.cumsum(kept)])
+        skipped = np.maximum(-begins, 0)[kept]
+        return Spans(
+            held[whole.offsets],
+            whole.documents[kept],
+            whole.starts[kept] + skipped,
+            np.minimum(ends[kept], self.seq_len) - np.maximum(begins[kept], 0),
+            self._following(whole, cut, begins),
+        )
+
+    def _following(self, whole: Spans, cut: np.ndarray, begins: np.ndarray) -> np.ndarray:
+        """The document that begins right behind a row: within the parent's row, or behind that."""
+        following = np.full(len(cut), -1, np.int64)
+        behind = np.flatnonzero((begins == self.seq_len) & (whole.starts == 0))
+        following[whole.offsets.searchsorted(behind, "right") - 1] = whole.documents[behind]
+        if whole.following is not None:
+            last = cut == self.parent.seq_len - self.seq_len
+            following[last] = whole.following[last]
+        return following
+
+    def _rows_of(self, document: int) -> np.ndarray:
+        rows = self.parent.rows_of(document)
+        candidates = (rows[:, None] * self._each + np.arange(self._each)).reshape(-1)
+        spans = self._spans(candidates)
+        held = np.repeat(np.arange(len(candidates)), np.diff(spans.offsets))
+        return candidates[np.unique(held[spans.documents == document])]
+
+    @cached_property
+    def counts(self) -> Counts:
+        """What the packing costs; takes a pass over all spans, with a byte a document."""
+        before = self.parent.counts
+        times = np.zeros(len(self.selection), np.uint8)  # rows that hold a document: 0, 1, or 2 for more
+        shared = 0
+        for start in range(0, len(self), BLOCK):
+            spans = self._spans(np.arange(start, min(start + BLOCK, len(self))))
+            shared += int(np.count_nonzero(np.diff(spans.offsets) > 1))
+            places, found = np.unique(self.selection.places(spans.documents), return_counts=True)
+            times[places] = np.minimum(times[places] + found, 2)
+        return Counts(
+            rows=len(self),
+            documents=before.documents,
+            tokens=before.tokens,
+            padding_tokens=before.padding_tokens,
+            dropped_tokens=before.dropped_tokens,
+            truncated_tokens=before.truncated_tokens,
+            split_documents=int(np.count_nonzero(times > 1)),
+            rows_with_several_documents=shared,
+        )
+
+    def __reduce__(self) -> tuple[Any, tuple[Rows, int]]:
+        return Rechunked, (self.parent, self.seq_len)
+
+    def __repr__(self) -> str:
+        return f"<{len(self):,} rows of {self.seq_len:,} tokens, cut from {self.parent!r}>"
+
+
+def _check_divides(whole: int, seq_len: int) -> None:
+    if seq_len < 2 or whole % seq_len:
+        raise RecipeError(
+            f"cannot cut rows of {whole:,} tokens into rows of {seq_len:,}: expected a divisor, at least 2"
+        )

@@ -1,0 +1,279 @@
+"""Arrays of a batch against a reference on plain lists, token by token, and damage that must be refused."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.packing.stores import make_store
+
+import packline
+from packline.errors import CorruptStore, RecipeError
+from packline.packing.arrays import ALL_FIELDS, FIELDS, fill
+from packline.packing.spans import Spans
+from packline.store.reader import Store
+
+PAD = 777
+LENGTHS = [[5, 1, 9, 30, 2], [1], [7, 7, 1, 1, 64, 3], [12, 40]]
+ALL_LENGTHS = [length for shard in LENGTHS for length in shard]
+DOCUMENTS = len(ALL_LENGTHS)
+KINDS = ["uint16", "int32", "one shard", "loss"]
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Store]:
+    """Stores of equal documents: several shards of either type, one shard, some shards with a loss mask."""
+    folder = tmp_path_factory.mktemp("stores")
+    made = {
+        "uint16": make_store(folder / "uint16", LENGTHS),
+        "int32": make_store(folder / "int32", LENGTHS, dtype="int32"),
+        "one shard": make_store(folder / "one", [ALL_LENGTHS]),
+        "loss": make_store(folder / "loss", LENGTHS),
+    }
+    random = np.random.default_rng(3)
+    for shard in (made["loss"].shards[0], made["loss"].shards[2]):
+        trained = random.integers(0, 2, shard.entry.tokens, np.uint8)
+        trained.tofile(folder / "loss" / f"{shard.entry.name}.loss")
+    # Opened anew, since a store looks for masks once.
+    return made | {"loss": packline.open(folder / "loss")}
+
+
+def loss_of(store: Store, document: int) -> list[int]:
+    """A document's bytes of the loss mask, found without the code under test."""
+    shard, inner = store.locate(document)
+    begin = sum(int(length) for length in shard.lengths[:inner])
+    path = store.path / f"{shard.entry.name}.loss"
+    count = int(shard.lengths[inner])
+    return list(path.read_bytes()[begin : begin + count]) if path.exists() else [1] * count
+
+
+Piece = tuple[int, int, int]
+"""Document, start, length."""
+Batch = tuple[int, list[list[Piece]], list[int] | None]
+"""Row length, rows, what follows each."""
+
+
+def reference_row(
+    store: Store, pieces: Sequence[Piece], following: int, seq_len: int, boundary_loss: bool
+) -> dict[str, list[int]]:
+    """One row, token by token."""
+    row: dict[str, list[int]] = {field: [] for field in ALL_FIELDS}
+    for number, (document, start, length) in enumerate(pieces):
+        tokens, trained = store.documents[document].tolist(), loss_of(store, document)
+        behind, skipped = pieces[number + 1][:2] if number + 1 < len(pieces) else (following, 0)
+        for place in range(start, start + length):
+            target, counts = -100, 0
+            if place + 1 < len(tokens):
+                if place + 1 < start + length or number + 1 == len(pieces):
+                    target, counts = tokens[place + 1], trained[place + 1]
+            elif boundary_loss and behind >= 0:
+                target, counts = int(store.documents[behind][skipped]), loss_of(store, behind)[skipped]
+            row["tokens"].append(tokens[place])
+            row["targets"].append(target if counts else -100)
+            row["position_ids"].append(place - start)
+            row["segment_ids"].append(number)
+            row["loss_mask"].append(int(row["targets"][-1] != -100))
+    for place in range(seq_len - len(row["tokens"])):
+        for field, value in zip(ALL_FIELDS, (PAD, -100, place, -1, 0), strict=True):
+            row[field].append(value)
+    return row
+
+
+def spans_of(rows: Sequence[Sequence[Piece]], following: Sequence[int] | None) -> Spans:
+    flat = np.array([piece for row in rows for piece in row], np.int64).reshape(-1, 3)
+    offsets = np.cumsum([0, *map(len, rows)]).astype(np.int64)
+    behind = None if following is None else np.array(following, np.int64)
+    return Spans(offsets, flat[:, 0].copy(), flat[:, 1].copy(), flat[:, 2].copy(), behind)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> Batch:
+    """A row length, rows of it, and what follows them: neighbours, jumps, cut documents, padding."""
+    seq_len = draw(st.integers(2, 40))
+    lengths = ALL_LENGTHS
+    anywhere = st.integers(0, DOCUMENTS - 1)
+    rows: list[list[Piece]] = []
+    for _ in range(draw(st.integers(0, 4))):
+        row: list[Piece] = []
+        left = seq_len
+        document = draw(anywhere)
+        while left and draw(st.integers(0, 9)):
+            start = draw(st.sampled_from([0, 0, lengths[document] // 2, lengths[document] - 1]))
+            length = min(left, lengths[document] - start)
+            left -= length
+            row.append((document, start, length))
+            if start + length < lengths[document]:
+                break
+            document = draw(st.sampled_from([(document + 1) % DOCUMENTS, draw(anywhere)]))
+        if draw(st.booleans()) and row:
+            # Cut short, as `pad` may cut: only the last span of a row can be.
+            document, start, length = row[-1]
+            row[-1] = (document, start, draw(st.integers(1, length)))
+        rows.append(row)
+    following = draw(st.none() | st.lists(st.integers(-1, DOCUMENTS - 1), min_size=4, max_size=4))
+    return seq_len, rows, None if following is None else following[: len(rows)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(batch=batches(), boundary_loss=st.booleans(), dtype=st.sampled_from([np.int32, np.int64]))
+def test_arrays_are_those_of_the_reference(
+    stores: dict[str, Store],
+    kind: str,
+    batch: Batch,
+    boundary_loss: bool,
+    dtype: type[np.integer],
+) -> None:
+    seq_len, rows, following = batch
+    store = stores[kind]
+    found = fill(
+        store,
+        spans_of(rows, following),
+        seq_len,
+        fields=ALL_FIELDS,
+        pad_id=PAD,
+        boundary_loss=boundary_loss,
+        dtype=dtype,
+    )
+    behind = following or [-1] * len(rows)
+    expected = [
+        reference_row(store, row, after, seq_len, boundary_loss)
+        for row, after in zip(rows, behind, strict=True)
+    ]
+    assert list(found) == list(ALL_FIELDS)
+    for field, array in found.items():
+        assert array.shape == (len(rows), seq_len)
+        assert array.tolist() == [row[field] for row in expected], field
+    types = {field: array.dtype for field, array in found.items()}
+    assert types == dict(zip(ALL_FIELDS, (dtype, dtype, np.int32, np.int32, np.uint8), strict=True))
+
+
+@given(
+    batch=batches(), fields=st.lists(st.sampled_from(ALL_FIELDS), unique=True), boundary_loss=st.booleans()
+)
+def test_a_field_is_the_same_whatever_else_is_asked_for(
+    stores: dict[str, Store],
+    batch: Batch,
+    fields: list[str],
+    boundary_loss: bool,
+) -> None:
+    seq_len, rows, following = batch
+    spans, store = spans_of(rows, following), stores["loss"]
+    whole = fill(store, spans, seq_len, fields=ALL_FIELDS, pad_id=PAD, boundary_loss=boundary_loss)
+    found = fill(store, spans, seq_len, fields=fields, pad_id=PAD, boundary_loss=boundary_loss)
+    assert list(found) == fields
+    for field in fields:
+        np.testing.assert_array_equal(found[field], whole[field])
+
+
+def test_rows_longer_than_an_int16_count_right(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "s", [[40_000, 50_000]])
+    spans = spans_of([[(0, 0, 40_000), (1, 0, 30_000)]], None)
+    found = fill(store, spans, 70_000, pad_id=0)
+    expected = [*range(40_000), *range(30_000)]
+    assert found["position_ids"][0].tolist() == expected
+    assert int(found["targets"][0, -1]) == int(store.documents[1][30_000])
+    assert np.bincount(found["segment_ids"][0]).tolist() == [40_000, 30_000]
+
+
+def test_arrays_are_new_at_every_call(stores: dict[str, Store]) -> None:
+    spans = spans_of([[(0, 0, 5), (1, 0, 1)]], None)
+    first = fill(stores["uint16"], spans, 6, pad_id=0)
+    kept = {field: array.copy() for field, array in first.items()}
+    second = fill(stores["uint16"], spans_of([[(3, 4, 6)]], None), 6, pad_id=0)
+    for field in FIELDS:
+        assert not np.shares_memory(first[field], second[field])
+        np.testing.assert_array_equal(first[field], kept[field])
+        assert first[field].flags.c_contiguous and first[field].flags.writeable
+        first[field].fill(-7)
+    assert (second["tokens"] != -7).all(), "arrays of a batch are not of one another"
+
+
+def test_padding_may_be_an_id_outside_of_the_vocabulary(stores: dict[str, Store]) -> None:
+    found = fill(stores["uint16"], spans_of([[(0, 0, 5)]], None), 8, pad_id=1_000_000)
+    assert found["tokens"][0, 5:].tolist() == [1_000_000] * 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"fields": ("tokens", "labels")}, "no field labels: expected some of tokens, targets"),
+        ({"dtype": np.uint16}, "tokens cannot be uint16: expected int32 or int64"),
+        ({"dtype": np.float32}, "tokens cannot be float32"),
+    ],
+)
+def test_unknown_settings_are_refused(
+    stores: dict[str, Store], settings: dict[str, object], complaint: str
+) -> None:
+    with pytest.raises(RecipeError, match=complaint):
+        fill(stores["uint16"], spans_of([[(0, 0, 5)]], None), 8, pad_id=0, **settings)  # type: ignore[arg-type]
+
+
+def test_a_row_that_is_too_full_is_refused(stores: dict[str, Store]) -> None:
+    spans = spans_of([[(0, 0, 5)], [(2, 0, 9)]], None)
+    with pytest.raises(RecipeError, match="row 1 of the batch has 9 tokens: expected at most seq_len=8"):
+        fill(stores["uint16"], spans, 8, pad_id=0)
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Iterator[Path]:
+    """A folder with a store that a test may damage."""
+    yield make_store(tmp_path / "s", LENGTHS, dtype="int32").path
+    shutil.rmtree(tmp_path / "s")
+
+
+@pytest.mark.parametrize(("place", "wrong"), [(7, 70_000), (7, -1), (7, -(2**31)), (7, 2**31 - 1)])
+def test_an_id_outside_of_the_vocabulary_is_refused_with_its_place(
+    damaged: Path, place: int, wrong: int
+) -> None:
+    name = packline.open(damaged).shards[2].entry.name
+    path = damaged / f"{name}.bin"
+    tokens = np.fromfile(path, "<i4")
+    tokens[place] = wrong
+    tokens.tofile(path)
+    spans = spans_of([[(0, 0, 5), (6, 0, 7), (7, 0, 4)]], None)
+    with pytest.raises(CorruptStore, match=rf"token 7 of {name}\.bin is {wrong:,}: expected an id from 0"):
+        fill(packline.open(damaged), spans, 20, pad_id=10**6, fields=("tokens",))
+
+
+def test_an_id_behind_the_end_of_a_row_is_checked_too(damaged: Path) -> None:
+    shard = packline.open(damaged).shards[2]
+    path = damaged / f"{shard.entry.name}.bin"
+    tokens = np.fromfile(path, "<i4")
+    tokens[4] = 70_000
+    tokens.tofile(path)
+    spans = spans_of([[(6, 0, 4)]], None)
+    assert fill(packline.open(damaged), spans, 4, pad_id=0, fields=("tokens",))["tokens"].shape == (1, 4)
+    with pytest.raises(CorruptStore, match=rf"token 4 of {shard.entry.name}\.bin is 70,000"):
+        fill(packline.open(damaged), spans, 4, pad_id=0)
+
+
+@pytest.mark.parametrize("offset", [-4, 4 * 83, 2**40])
+def test_an_index_that_points_outside_of_its_shard_is_refused(damaged: Path, offset: int) -> None:
+    shard = packline.open(damaged).shards[2]
+    path = damaged / f"{shard.entry.name}.idx"
+    data = bytearray(path.read_bytes())
+    at = 34 + 4 * len(shard) + 8 * 1  # the offset of the shard's second document
+    data[at : at + 8] = offset.to_bytes(8, "little", signed=True)
+    path.write_bytes(data)
+    store = packline.open(damaged)
+    with pytest.raises(CorruptStore, match=rf"{shard.entry.name}\.idx points to tokens"):
+        fill(store, spans_of([[(7, 0, 7)]], None), 8, pad_id=0)
+    # As what follows another row, too: token 83 is the first that the shard does not have.
+    follows = spans_of([[(0, 0, 5)]], [7])
+    if offset != 4 * 83:
+        with pytest.raises(CorruptStore, match=rf"{shard.entry.name}\.idx points to tokens"):
+            fill(store, follows, 5, pad_id=0, boundary_loss=True)
+    assert fill(store, follows, 5, pad_id=0)["targets"][0, -1] == -100
+
+
+def test_a_loss_mask_of_another_size_is_refused(damaged: Path) -> None:
+    shard = packline.open(damaged).shards[2]
+    (damaged / f"{shard.entry.name}.loss").write_bytes(b"\1" * (shard.entry.tokens - 1))
+    spans = spans_of([[(0, 0, 5)]], None)
+    with pytest.raises(CorruptStore, match=r"\.loss: expected 83 bytes, one a token, found 82"):
+        fill(packline.open(damaged), spans, 8, pad_id=0)

@@ -1,0 +1,313 @@
+"""best_fit: as many rows as plain best fit decreasing, every token once, plans that fit their store."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tests.packing.stores import make_store
+
+from packline.errors import CorruptStore
+from packline.packing import best_fit
+from packline.packing.best_fit import BestFit, best_fit_counts, make_plan
+from packline.packing.fitting import Fit, fit
+from packline.packing.plan import PLAN, PlanFile, save_plan
+from packline.packing.selection import Selection
+from packline.packing.spans import Spans
+
+
+def naive_room(pieces: list[int], seq_len: int) -> list[int]:
+    """The room that is left in each row by best fit decreasing, a piece at a time; sorted."""
+    rooms: list[int] = []
+    for piece in sorted(pieces, reverse=True):
+        place = bisect.bisect_left(rooms, piece)
+        room = rooms.pop(place) if place < len(rooms) else seq_len
+        bisect.insort(rooms, room - piece)
+    return rooms
+
+
+def rows_of_fit(fitted: Fit) -> list[list[tuple[int, int]]]:
+    """The rows of a fit as lists of (rank, length), in plain Python."""
+    rows: list[list[tuple[int, int]]] = []
+    firsts, runs, bases, each, lengths = (column.tolist() for column in fitted)
+    for group in range(len(runs) - 1):
+        for row in range(firsts[group], firsts[group + 1]):
+            rows.append([])
+            for run in range(runs[group], runs[group + 1]):
+                first = bases[run] + row * each[run]
+                rows[-1] += [(rank, lengths[run]) for rank in range(first, first + each[run])]
+    return rows
+
+
+class Documents:
+    """Lengths without a store, handed out in blocks of some size."""
+
+    def __init__(self, lengths: list[int] | np.ndarray, block: int = 1 << 20) -> None:
+        self._lengths, self._block = np.asarray(lengths, np.int64), block
+
+    def __len__(self) -> int:
+        return len(self._lengths)
+
+    def blocks(self) -> Iterator[tuple[int, np.ndarray]]:
+        for start in range(0, len(self), self._block):
+            yield start, self._lengths[start : start + self._block]
+
+
+@st.composite
+def packings(draw: st.DrawFn, most: int = 60) -> tuple[list[int], int]:
+    """Lengths of documents and a row length: mixed, all equal, few kinds, longer than rows."""
+    seq_len = draw(st.integers(2, 40))
+    one = st.one_of(
+        st.integers(1, 3 * seq_len),
+        st.integers(1, max(1, seq_len // 3)),
+        st.sampled_from([1, seq_len - 1, seq_len, seq_len + 1, 2 * seq_len, (seq_len + 1) // 2]),
+    )
+    one = draw(st.sampled_from([one, one, st.just(draw(one)), st.sampled_from([draw(one), draw(one)])]))
+    return draw(st.lists(one, min_size=1, max_size=most)), seq_len
+
+
+@given(packings(most=300))
+@example(([10] * 50, 10))
+@example(([1] * 1000, 7))
+@example(([6, 6, 6, 2, 2, 2, 2, 2], 10))
+def test_a_fit_leaves_the_room_that_best_fit_decreasing_leaves(case: tuple[list[int], int]) -> None:
+    lengths, seq_len = case
+    pieces = [1 + (length - 1) % seq_len for length in lengths]
+    rows = rows_of_fit(fit(np.bincount(pieces), seq_len))
+    assert sorted(seq_len - sum(length for _, length in row) for row in rows) == naive_room(pieces, seq_len)
+    # Every piece once: ranks count pieces from the longest on.
+    held = dict(piece for row in rows for piece in row)
+    assert [held[rank] for rank in range(len(pieces))] == sorted(pieces, reverse=True)
+    assert sum(map(len, rows)) == len(pieces)
+    assert all(row == sorted(row) for row in rows)
+
+
+@pytest.mark.parametrize("seq_len", [1000, 1024, 2500])
+def test_many_pieces_fit_as_tightly_as_one_by_one(seq_len: int) -> None:
+    generator = np.random.default_rng(seq_len)
+    pieces = np.clip(generator.lognormal(4.5, 1.2, 20_000), 1, seq_len).astype(int)
+    fitted = fit(np.bincount(pieces), seq_len)
+    assert int(fitted.firsts[-1]) == len(naive_room(pieces.tolist(), seq_len))
+    assert len(fitted.each) < len(pieces) / 2
+
+
+@given(packings(), st.integers(1, 9), st.integers(1, 9))
+def test_the_order_is_all_pieces_longest_first_whatever_the_blocks(
+    case: tuple[list[int], int], read: int, sort: int
+) -> None:
+    lengths, seq_len = case
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(best_fit, "BLOCK", sort)
+        plan = make_plan(Documents(lengths, read), seq_len)
+    rests = [length % seq_len for length in lengths]
+    expected = sorted((place for place, rest in enumerate(rests) if rest), key=lambda place: -rests[place])
+    assert plan.arrays["order"].tolist() == expected
+    longs = [place for place, length in enumerate(lengths) if length >= seq_len]
+    assert plan.arrays["long_places"].tolist() == longs
+    assert np.diff(plan.arrays["long_rows"]).tolist() == [lengths[place] // seq_len for place in longs]
+
+
+def test_rows_of_more_than_65536_tokens_are_sorted_as_well() -> None:
+    seq_len = 70_000
+    lengths = np.random.default_rng(1).integers(1, 3 * seq_len, 5_000)
+    lengths[:200] = [65_535, 65_536, 65_537, 1] * 50
+    plan = make_plan(Documents(lengths), seq_len)
+    rests = lengths % seq_len
+    expected = np.lexsort((np.arange(len(rests)), -rests))
+    assert plan.arrays["order"].tolist() == expected[rests[expected] > 0].tolist()
+
+
+@pytest.mark.parametrize("count", [2**32 - 1, 2**32])
+def test_places_have_room_for_every_document(count: int) -> None:
+    assert best_fit._place_type(count) == (np.uint32 if count < 2**32 else np.int64)
+
+
+def rows_by_hand(spans: Spans) -> list[list[tuple[int, int, int]]]:
+    columns = zip(spans.documents.tolist(), spans.starts.tolist(), spans.lengths.tolist(), strict=True)
+    flat, offsets = list(columns), spans.offsets.tolist()
+    return [flat[start:stop] for start, stop in itertools.pairwise(offsets)]
+
+
+def check_packing(packer: BestFit, lengths: dict[int, int]) -> None:
+    """Every law of a packing of these documents (number to length), from its spans alone."""
+    seq_len = packer.seq_len
+    rows = rows_by_hand(packer.spans(np.arange(len(packer))))
+    held: Counter[tuple[int, int]] = Counter()
+    for row in rows:
+        assert len(row) >= 1 and sum(length for _, _, length in row) <= seq_len
+        for document, start, length in row:
+            assert length >= 1 and start % seq_len == 0
+            held.update((document, start + place) for place in range(length))
+    # Every token of every document exactly once.
+    expected = {(document, place) for document, length in lengths.items() for place in range(length)}
+    assert set(held) == expected and set(held.values()) <= {1}
+    pieces = [length % seq_len for length in lengths.values() if length % seq_len]
+    assert (
+        len(rows)
+        == len(packer)
+        == sum(n // seq_len for n in lengths.values()) + len(naive_room(pieces, seq_len))
+    )
+    where: dict[int, list[int]] = {document: [] for document in lengths}
+    for number, row in enumerate(rows):
+        for document, _, _ in row:
+            where[document].append(number)
+    for document, numbers in where.items():
+        assert packer.rows_of(document).tolist() == numbers
+    counts = packer.counts
+    assert counts.imbalance(seq_len) == 0
+    assert counts == best_fit_counts(packer.selection, seq_len)
+    assert (counts.rows, counts.documents, counts.tokens) == (len(rows), len(lengths), sum(lengths.values()))
+    assert counts.padding_tokens == sum(seq_len - sum(span[2] for span in row) for row in rows)
+    assert counts.split_documents == sum(len(set(numbers)) > 1 for numbers in where.values())
+    assert counts.rows_with_several_documents == sum(len({span[0] for span in row}) > 1 for row in rows)
+    assert counts.dropped_tokens == counts.truncated_tokens == 0
+
+
+@settings(max_examples=40)
+@given(packings(), st.data())
+@example(([7] * 20, 7), None)
+@example(([1] * 50, 7), None)
+@example(([29, 7, 14, 1], 7), None)
+def test_every_token_is_in_one_row_and_every_row_is_found(case: tuple[list[int], int], data: Any) -> None:
+    lengths, seq_len = case
+    cuts, chosen = 0, {}
+    if data is not None:
+        cuts = data.draw(st.integers(0, len(lengths) - 1))
+        chosen = data.draw(
+            st.fixed_dictionaries(
+                {}, optional={"shuffle_documents": st.integers(0, 9), "min_tokens": st.just(3)}
+            )
+        )
+    kept = {n: length for n, length in enumerate(lengths) if length >= chosen.get("min_tokens", 0)}
+    if not kept:
+        return
+    with TemporaryDirectory() as folder:
+        shards = [shard for shard in (lengths[:cuts], lengths[cuts:]) if shard]
+        store = make_store(Path(folder) / "store", shards)
+        packer = BestFit(Selection(store, **chosen), seq_len)
+        check_packing(packer, kept)
+        for document in set(range(len(lengths))) - set(kept):
+            assert not len(packer.rows_of(document))
+        rows = np.random.default_rng(0).integers(0, len(packer), 30)
+        assert rows_by_hand(packer.spans(rows)) == [
+            rows_by_hand(packer.spans(np.array([row])))[0] for row in rows
+        ]
+        assert len(packer.spans(np.empty(0, np.int64))) == 0
+
+
+def test_in_a_row_the_longest_piece_comes_first_and_equal_ones_by_place(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "store", [[2, 6, 2, 6, 2, 13, 6, 2, 2, 10]])
+    packer = BestFit(Selection(store), 10)
+    rows = rows_by_hand(packer.spans(np.arange(len(packer))))
+    assert rows[:2] == [[(5, 0, 10)], [(9, 0, 10)]]
+    assert sorted(rows[2:]) == [
+        [(1, 0, 6), (5, 10, 3)],
+        [(3, 0, 6), (0, 0, 2), (2, 0, 2)],
+        [(6, 0, 6), (4, 0, 2), (7, 0, 2)],
+        [(8, 0, 2)],
+    ]
+
+
+LENGTHS = [[5, 9, 3, 3, 8, 30, 1], [4, 4, 4, 2]]
+
+
+def test_a_small_selection_writes_nothing(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "store", LENGTHS)
+    before = sorted(store.path.iterdir())
+    packer = BestFit(Selection(store), 10)
+    assert packer.plan.folder is None and sorted(store.path.iterdir()) == before
+
+
+@pytest.fixture
+def never_made(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """After it is called, making a plan is an error."""
+
+    def forbid() -> None:
+        def refuse(*_: Any) -> None:
+            raise AssertionError("the plan was made again")
+
+        monkeypatch.setattr(best_fit, "make_plan", refuse)
+
+    return forbid
+
+
+def test_a_large_selection_writes_its_plan_and_uses_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, never_made: Any
+) -> None:
+    store = make_store(tmp_path / "store", LENGTHS)
+    monkeypatch.setattr(best_fit, "SMALL", 5)
+    first = BestFit(Selection(store), 10)
+    assert first.plan.folder is not None and first.plan.folder.parent == store.path / "plans"
+    assert store.verify().ok
+    never_made()
+    again = BestFit(Selection(store), 10)
+    check_packing(again, dict(enumerate(LENGTHS[0] + LENGTHS[1])))
+    with pytest.raises(AssertionError, match="made again"):
+        BestFit(Selection(store), 9)
+    with pytest.raises(AssertionError, match="made again"):
+        BestFit(Selection(store, shuffle_documents=1), 10)
+
+
+def test_a_store_that_was_built_anew_gets_a_plan_of_its_own(tmp_path: Path) -> None:
+    plans = tmp_path / "plans"
+    old = BestFit(Selection(make_store(tmp_path / "store", LENGTHS)), 10, plans=plans)
+    shutil.rmtree(tmp_path / "store")
+    store = make_store(tmp_path / "store", [[8, 8, 2]])
+    new = BestFit(Selection(store), 10, plans=plans)
+    check_packing(new, {0: 8, 1: 8, 2: 2})
+    assert old.plan.folder != new.plan.folder and len(list(plans.iterdir())) == 2
+
+
+def test_a_plan_of_another_store_is_refused(tmp_path: Path) -> None:
+    plans = tmp_path / "plans"
+    other = BestFit(Selection(make_store(tmp_path / "other", [[8, 8, 2]])), 10, plans=plans)
+    store = make_store(tmp_path / "store", LENGTHS)
+    assert other.plan.folder is not None
+    shutil.copytree(other.plan.folder, plans / best_fit.plan_fingerprint(Selection(store), 10)[:16])
+    with pytest.raises(CorruptStore, match="a plan of another store") as caught:
+        BestFit(Selection(store), 10, plans=plans)
+    assert "delete" in caught.value.hint
+
+
+@pytest.mark.parametrize("place", [10_000, "swapped"])
+def test_a_plan_that_lies_with_matching_checksums_is_caught_when_a_row_is_read(
+    tmp_path: Path, place: int | str
+) -> None:
+    store, plans = make_store(tmp_path / "store", LENGTHS), tmp_path / "plans"
+    packer = BestFit(Selection(store), 10, plans=plans)
+    order = packer.plan.arrays["order"].copy()
+    if place == "swapped":
+        order[0], order[-1] = order[-1], order[0]
+    else:
+        order[0] = place
+    assert packer.plan.folder is not None
+    shutil.rmtree(packer.plan.folder)
+    save_plan(
+        packer.plan.folder, packer.fingerprint, {**packer.plan.arrays, "order": order}, packer.plan.facts
+    )
+    wrong = BestFit(Selection(store), 10, plans=plans)
+    with pytest.raises(CorruptStore, match="does not fit the lengths"):
+        wrong.spans(np.arange(len(wrong)))
+    with pytest.raises(CorruptStore, match="does not fit the lengths"):
+        for document in range(11):
+            wrong.rows_of(document)
+
+
+def test_what_a_plan_says_is_what_was_counted(tmp_path: Path) -> None:
+    store, plans = make_store(tmp_path / "store", LENGTHS), tmp_path / "plans"
+    packer = BestFit(Selection(store), 10, plans=plans)
+    assert packer.plan.folder is not None
+    contents = msgspec.json.decode((packer.plan.folder / PLAN).read_bytes(), type=PlanFile)
+    assert contents.facts["seq_len"] == 10 and contents.facts["counts"]["documents"] == 11
+    assert contents.fingerprint == packer.fingerprint

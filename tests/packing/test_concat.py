@@ -1,0 +1,165 @@
+"""concat: equal to cutting one long list of tokens, whatever the shards, the filters and the order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from tests.packing.counting import (
+    SEQ_LENS,
+    SHARDS,
+    Place,
+    all_tokens,
+    check_conservation,
+    check_rows_of,
+    counted,
+    made,
+    tokens_of,
+)
+from tests.packing.stores import make_store
+
+from packline.errors import CorruptStore, RecipeError
+from packline.packing import bounds, cumulative
+from packline.packing.concat import Concat
+from packline.packing.selection import Selection
+from packline.store.reader import Store
+
+SETTINGS = st.fixed_dictionaries(
+    {},
+    optional={
+        "min_tokens": st.integers(0, 4),
+        "max_tokens": st.integers(8, 30),
+        "shuffle_documents": st.integers(0, 2**63 - 1),
+    },
+)
+
+
+def reference(run: list[Place], seq_len: int, min_tail_fraction: float) -> list[list[Place]]:
+    """Cut a list."""
+    rows = [run[start : start + seq_len] for start in range(0, len(run), seq_len)]
+    if rows and len(rows[-1]) < seq_len and len(rows[-1]) < min_tail_fraction * seq_len:
+        rows.pop()
+    return rows
+
+
+@given(SHARDS, SEQ_LENS, SETTINGS, st.sampled_from([0, 0.25, 0.5, 1]), st.booleans())
+@example([[16] * 16, [16] * 17], 4, {"shuffle_documents": 1}, 0.5, False)  # ends of steps, of rows
+@example([[1], [1], [1], [1]], 2, {}, 0.5, True)
+def test_rows_are_those_of_one_long_list(
+    shards: list[list[int]], seq_len: int, settings: dict[str, int], min_tail: float, mapped: bool
+) -> None:
+    flat = [length for shard in shards for length in shard]
+    least, most = settings.get("min_tokens", 0), settings.get("max_tokens", 10**9)
+    if not any(least <= length <= most for length in flat):
+        return
+    with made(shards, mapped=mapped) as store:
+        selection = Selection(store, **settings)  # type: ignore[arg-type]
+        order = selection.documents(np.arange(len(selection))).tolist()
+        expected_order = [number for number, length in enumerate(flat) if least <= length <= most]
+        if "shuffle_documents" not in settings:
+            assert order == expected_order
+        assert sorted(order) == expected_order
+        run = [(document, place) for document in order for place in range(flat[document])]
+        packer = Concat(selection, seq_len, min_tail_fraction=min_tail)
+        expected = reference(run, seq_len, min_tail)
+        assert len(packer) == len(expected)
+        assert all_tokens(packer) == expected
+        lengths = {document: flat[document] for document in order}
+        assert packer.counts == counted(packer, seq_len, lengths)
+        assert packer.counts.imbalance(seq_len) == 0
+        check_conservation(packer, lengths)
+        check_rows_of(packer, len(flat))
+        check_following(packer, run, flat)
+
+
+def check_following(packer: Concat, run: list[Place], flat: list[int]) -> None:
+    """The document that begins right behind a row, or -1."""
+    following = packer.spans(np.arange(len(packer))).following
+    assert following is not None
+    for row, found in enumerate(following.tolist()):
+        behind = run[(row + 1) * packer.seq_len :][:1]
+        assert found == (behind[0][0] if behind and behind[0][1] == 0 else -1)
+
+
+@given(SHARDS, SEQ_LENS, st.data())
+def test_rows_are_the_same_in_any_order_and_number(
+    shards: list[list[int]], seq_len: int, data: st.DataObject
+) -> None:
+    with made(shards, mapped=data.draw(st.booleans())) as store:
+        packer = Concat(Selection(store), seq_len, min_tail_fraction=0)
+        rows = data.draw(st.lists(st.integers(0, len(packer) - 1), max_size=9))
+        whole = all_tokens(packer)
+        spans = packer.spans(np.array(rows, np.int64))
+        assert tokens_of(spans) == [whole[row] for row in rows]
+        assert len(spans) == len(rows)
+        assert {spans.offsets.dtype, spans.documents.dtype, spans.starts.dtype, spans.lengths.dtype} == {
+            np.dtype(np.int64)
+        }
+
+
+@pytest.mark.parametrize("settings", [{}, {"shuffle_documents": 7}, {"min_tokens": 50}])
+def test_counts_over_several_blocks_and_both_ways_to_find(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, int]
+) -> None:
+    rng = np.random.default_rng(5)
+    shards = [rng.integers(1, 400, size).tolist() for size in (700, 1, 333)]
+    store = make_store(tmp_path / "store", shards)
+    held = Concat(Selection(store, **settings), 64)  # type: ignore[arg-type]
+    expected = all_tokens(held)
+    flat = [length for shard in shards for length in shard]
+    lengths = {number: n for number, n in enumerate(flat) if n >= settings.get("min_tokens", 0)}
+    monkeypatch.setattr(bounds, "HELD", 0)
+    monkeypatch.setattr("packline.packing.selection.BLOCK", 48)
+    monkeypatch.setattr(Selection.blocks, "__defaults__", (48,))
+    mapped = Concat(Selection(Store(store.path), **settings), 64)  # type: ignore[arg-type]
+    assert all_tokens(mapped) == expected
+    assert mapped.counts == held.counts == counted(held, 64, lengths)
+
+
+def test_steps_are_whole_in_every_block() -> None:
+    # The pass of `Cumulative` adds up steps within a block: a step across two blocks would be two steps.
+    assert Selection.blocks.__defaults__ is not None
+    assert Selection.blocks.__defaults__[0] % cumulative.STEP == 0
+
+
+@pytest.mark.parametrize("fraction", [-0.1, 1.1, float("nan")])
+def test_a_tail_fraction_outside_0_to_1_is_refused(tmp_path: Path, fraction: float) -> None:
+    selection = Selection(make_store(tmp_path / "store", [[5]]))
+    with pytest.raises(RecipeError, match=r"min_tail_fraction is .*: expected 0 to 1"):
+        Concat(selection, 4, min_tail_fraction=fraction)
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.parametrize("what", ["lengths", "offsets"])
+def test_an_index_that_contradicts_itself_is_refused(tmp_path: Path, mapped: bool, what: str) -> None:
+    store = make_store(tmp_path / "store", [[30, 20, 25]])
+    path = store.path / "train-000000.idx"
+    data = bytearray(path.read_bytes())
+    at = 34 + 4 if what == "lengths" else 34 + 3 * 4 + 8
+    data[at] ^= 16
+    path.write_bytes(data)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bounds, "HELD", 0 if mapped else bounds.HELD)
+        packer = Concat(Selection(Store(store.path)), 30)
+        with pytest.raises(CorruptStore, match=r"expected an index whose lengths agree .*, found") as caught:
+            packer.spans(np.array([0, 1, 2]))
+    assert "packline verify" in caught.value.hint
+
+
+def test_lengths_that_do_not_sum_up_to_the_manifest_are_refused(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "store", [[30, 20, 25]])
+    path = store.path / "train-000000.idx"
+    data = bytearray(path.read_bytes())
+    data[34] += 1
+    path.write_bytes(data)
+    store = Store(store.path)
+    with pytest.raises(CorruptStore, match="expected documents of 75 tokens, found 76"):
+        Concat(Selection(store), 5).counts.imbalance(5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bounds, "HELD", 0)
+        packer = Concat(Selection(Store(store.path), shuffle_documents=1), 5)
+        with pytest.raises(CorruptStore, match="expected documents of 75 tokens, found 76"):
+            packer.spans(np.array([0]))

@@ -1,0 +1,133 @@
+"""Masks against their definition, written with loops: who sees whom, and where segments begin."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packline.errors import RecipeError
+from packline.packing.masks import attention_mask, cu_seqlens, cu_seqlens_of_spans, max_seqlen
+from packline.packing.spans import Spans
+
+# Lengths of the segments of each row; what they leave of the row is padding.
+batches = st.integers(1, 24).flatmap(
+    lambda length: st.tuples(
+        st.just(length),
+        st.lists(
+            st.lists(st.integers(1, length), max_size=length).map(lambda found: fitting(found, length)),
+            min_size=1,
+            max_size=5,
+        ),
+    )
+)
+
+
+def fitting(lengths: list[int], most: int) -> list[int]:
+    """As many of the first lengths as go into a row."""
+    while sum(lengths) > most:
+        lengths = lengths[:-1]
+    return lengths
+
+
+def segment_ids(length: int, rows: list[list[int]]) -> np.ndarray:
+    ids = np.full((len(rows), length), -1, np.int32)
+    for row, lengths in enumerate(rows):
+        place = 0
+        for number, count in enumerate(lengths):
+            ids[row, place : place + count] = number
+            place += count
+    return ids
+
+
+def spans_of(rows: list[list[int]]) -> Spans:
+    lengths = [length for row in rows for length in row]
+    offsets = np.cumsum([0, *map(len, rows)])
+    return Spans(
+        offsets, np.arange(len(lengths)), np.zeros(len(lengths), np.int64), np.array(lengths, np.int64)
+    )
+
+
+@given(batches)
+def test_boundaries_are_those_of_segments_and_padding(batch: tuple[int, list[list[int]]]) -> None:
+    length, rows = batch
+    expected = [0]
+    for lengths in rows:
+        padding = length - sum(lengths)
+        for count in [*lengths, padding] if padding else lengths:
+            expected.append(expected[-1] + count)
+    found = cu_seqlens(segment_ids(length, rows))
+    assert found.dtype == np.int32
+    assert found.tolist() == expected
+    assert found[-1] == length * len(rows)
+    from_spans = cu_seqlens_of_spans(spans_of(rows), length)
+    assert from_spans.dtype == np.int32
+    assert from_spans.tolist() == expected
+    assert max_seqlen(found) == max(b - a for a, b in pairwise(expected))
+
+
+@given(batches)
+def test_a_place_sees_its_own_segment_up_to_itself(batch: tuple[int, list[list[int]]]) -> None:
+    length, rows = batch
+    ids = segment_ids(length, rows)
+    mask = attention_mask(ids)
+    assert mask.shape == (len(rows), 1, length, length)
+    assert mask.dtype == np.bool_
+    for row in range(len(rows)):
+        for query in range(length):
+            seen = [key for key in range(length) if key <= query and ids[row, key] == ids[row, query]]
+            assert np.flatnonzero(mask[row, 0, query]).tolist() == seen
+            assert query in seen
+
+
+@given(batches)
+def test_boundaries_and_mask_say_the_same(batch: tuple[int, list[list[int]]]) -> None:
+    length, rows = batch
+    ids = segment_ids(length, rows)
+    boundaries = cu_seqlens(ids)
+    flat = np.zeros((ids.size, ids.size), np.bool_)
+    for start, stop in pairwise(boundaries.tolist()):
+        flat[start:stop, start:stop] = np.tri(stop - start, dtype=np.bool_)
+    mask = attention_mask(ids)
+    for row in range(len(rows)):
+        cut = slice(row * length, (row + 1) * length)
+        assert np.array_equal(mask[row, 0], flat[cut, cut])
+        assert flat[cut].sum() == flat[cut, cut].sum()  # nobody sees another row
+
+
+def test_a_single_row_is_a_batch_of_one() -> None:
+    ids = np.array([0, 0, 1, -1], np.int32)
+    assert cu_seqlens(ids).tolist() == cu_seqlens(ids[None]).tolist() == [0, 2, 3, 4]
+    assert np.array_equal(attention_mask(ids), attention_mask(ids[None]))
+
+
+def test_the_end_of_a_row_ends_a_segment_even_where_ids_are_equal() -> None:
+    assert cu_seqlens(np.zeros((3, 2), np.int32)).tolist() == [0, 2, 4, 6]
+
+
+def test_nothing() -> None:
+    assert cu_seqlens(np.zeros((0, 8), np.int32)).tolist() == [0]
+    assert cu_seqlens_of_spans(spans_of([]), 8).tolist() == [0]
+    assert max_seqlen(np.zeros(1, np.int32)) == 0
+
+
+def test_too_many_tokens_for_an_int32_are_refused() -> None:
+    rows = np.broadcast_to(np.int32(0), (2**20, 2**11))  # 2**31 ids in four bytes of memory
+    with pytest.raises(RecipeError, match=r"2,147,483,648 tokens: cu_seqlens counts at most 2,147,483,647"):
+        cu_seqlens(rows)
+    with pytest.raises(RecipeError, match="at most 2,147,483,647"):
+        cu_seqlens_of_spans(spans_of([[1], [1]]), 2**30)
+
+
+def test_other_shapes_are_refused() -> None:
+    for make in (cu_seqlens, attention_mask):
+        with pytest.raises(RecipeError, match=r"shape \[1, 2, 3\]: expected \[L\] or \[B, L\]"):
+            make(np.zeros((1, 2, 3), np.int32))
+
+
+def test_spans_of_longer_rows_are_refused() -> None:
+    with pytest.raises(RecipeError, match="row 1 holds 9 tokens: expected at most seq_len=8"):
+        cu_seqlens_of_spans(spans_of([[3, 5], [4, 5]]), 8)

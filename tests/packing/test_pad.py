@@ -1,0 +1,103 @@
+"""pad: a document a row, in three manners."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.packing.counting import (
+    SEQ_LENS,
+    SHARDS,
+    Place,
+    all_tokens,
+    check_conservation,
+    check_rows_of,
+    counted,
+    made,
+    tokens_of,
+)
+from tests.packing.stores import make_store
+
+from packline.errors import RecipeError
+from packline.packing.packer import OVERFLOWS
+from packline.packing.pad import Pad
+from packline.packing.selection import Selection
+
+
+def reference(order: list[int], flat: list[int], seq_len: int, overflow: str) -> list[list[Place]]:
+    """A document a row, token by token."""
+    rows = []
+    for document in order:
+        tokens = [(document, place) for place in range(flat[document])]
+        pieces = [tokens[start : start + seq_len] for start in range(0, len(tokens), seq_len)]
+        if overflow == "truncate":
+            pieces = pieces[:1]
+        elif overflow == "drop" and len(pieces) > 1:
+            pieces = []
+        rows += pieces
+    return rows
+
+
+@given(
+    SHARDS,
+    SEQ_LENS,
+    st.sampled_from(OVERFLOWS),
+    st.none() | st.integers(0, 99),
+    st.integers(0, 3),
+    st.booleans(),
+    st.randoms(use_true_random=False),
+)
+def test_rows_are_those_of_documents_cut_one_by_one(
+    shards: list[list[int]],
+    seq_len: int,
+    overflow: str,
+    seed: int | None,
+    least: int,
+    mapped: bool,
+    random: Random,
+) -> None:
+    flat = [length for shard in shards for length in shard]
+    if max(flat) < least:
+        return
+    with made(shards, mapped=mapped) as store:
+        selection = Selection(store, shuffle_documents=seed, min_tokens=least)
+        order = selection.documents(np.arange(len(selection))).tolist()
+        packer = Pad(selection, seq_len, overflow=overflow)
+        expected = reference(order, flat, seq_len, overflow)
+        assert len(packer) == len(expected)
+        assert all_tokens(packer) == expected
+        lengths = {document: flat[document] for document in order}
+        assert packer.counts == counted(packer, seq_len, lengths, overflow)
+        assert packer.counts.imbalance(seq_len) == 0
+        assert packer.spans(np.arange(len(packer))).following is None
+        check_conservation(packer, lengths)
+        check_rows_of(packer, len(flat))
+        rows = [*range(len(packer))] * 2
+        random.shuffle(rows)
+        assert tokens_of(packer.spans(np.array(rows, np.int64))) == [expected[row] for row in rows]
+
+
+def test_the_three_overflows_by_hand(tmp_path: Path) -> None:
+    selection = Selection(make_store(tmp_path / "store", [[3, 9], [4, 5]]))
+
+    def spans(overflow: str) -> list[tuple[int, int, int]]:
+        packer = Pad(selection, 4, overflow=overflow)
+        found = packer.spans(np.arange(len(packer)))
+        return list(zip(found.documents.tolist(), found.starts.tolist(), found.lengths.tolist(), strict=True))
+
+    assert spans("truncate") == [(0, 0, 3), (1, 0, 4), (2, 0, 4), (3, 0, 4)]
+    assert spans("split") == [(0, 0, 3), (1, 0, 4), (1, 4, 4), (1, 8, 1), (2, 0, 4), (3, 0, 4), (3, 4, 1)]
+    assert spans("drop") == [(0, 0, 3), (2, 0, 4)]
+    assert Pad(selection, 4).counts.truncated_tokens == 6
+    assert Pad(selection, 4, overflow="drop").counts.dropped_tokens == 14
+    assert Pad(selection, 4, overflow="split").counts.split_documents == 2
+
+
+def test_another_overflow_is_refused(tmp_path: Path) -> None:
+    selection = Selection(make_store(tmp_path / "store", [[3]]))
+    with pytest.raises(RecipeError, match="overflow is 'wrap': expected one of truncate, split, drop"):
+        Pad(selection, 4, overflow="wrap")

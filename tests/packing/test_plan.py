@@ -1,0 +1,268 @@
+"""Plans on disk: whole or not there, refused when anything is wrong, and safe with several writers."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.packing.stores import make_store
+
+from packline.errors import CorruptStore, OutOfSpace, StoreError
+from packline.packing import plan as plans
+from packline.packing.plan import PLAN, PlanFile, load_plan, plan_folder, save_plan
+from packline.store.reader import Store
+
+ARRAYS = {"order": np.array([3, 1, 2], "<u4"), "long_rows": np.array([0, 2**40], "<i8")}
+FACTS = {"rows": 7, "name": "é", "deep": {"a": [1, 2.5, None]}}
+FINGERPRINT = "0123456789abcdef0123456789abcdef"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A plan that was saved."""
+    save_plan(tmp_path / "plans" / "p", FINGERPRINT, ARRAYS, FACTS)
+    return tmp_path / "plans" / "p"
+
+
+@settings(max_examples=30)
+@given(
+    st.dictionaries(
+        st.from_regex(r"[a-z][a-z_]{0,5}", fullmatch=True),
+        st.tuples(st.sampled_from(["<u2", "<u4", "<i4", "<i8", ">i8", ">u2"]), st.integers(0, 50)),
+        max_size=4,
+    ),
+    st.integers(1, 64),
+)
+def test_what_is_saved_is_loaded(kinds: dict[str, tuple[str, int]], block: int) -> None:
+    generator = np.random.default_rng(0)
+    arrays = {name: generator.integers(0, 2**15, size).astype(dtype) for name, (dtype, size) in kinds.items()}
+    with TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plans, "BLOCK_BYTES", 8 * block)
+        saved = save_plan(Path(place) / "a" / "p", FINGERPRINT, arrays, FACTS)
+        loaded = load_plan(Path(place) / "a" / "p", FINGERPRINT)
+        assert loaded is not None and loaded.facts == saved.facts == FACTS
+        assert loaded.folder == Path(place) / "a" / "p"
+        for plan in (saved, loaded):
+            assert plan.arrays.keys() == arrays.keys()
+            for name, array in arrays.items():
+                assert np.array_equal(plan.arrays[name], array)
+                assert plan.arrays[name].dtype == array.dtype.newbyteorder("<")
+        assert [path.name for path in (Path(place) / "a").iterdir()] == ["p"]
+
+
+def test_files_are_little_endian_and_have_no_header(folder: Path) -> None:
+    assert (folder / "order.u4").read_bytes() == bytes([3, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0])
+
+
+def test_a_mapped_array_cannot_be_written_to(folder: Path) -> None:
+    plan = load_plan(folder, FINGERPRINT)
+    assert plan is not None
+    with pytest.raises(ValueError, match="read-only"):
+        plan.arrays["order"][0] = 1
+
+
+def test_no_plan_is_none(tmp_path: Path) -> None:
+    assert load_plan(tmp_path / "none", FINGERPRINT) is None
+
+
+def test_another_fingerprint_is_refused(folder: Path) -> None:
+    with pytest.raises(CorruptStore, match=f"expected fingerprint ffff, found {FINGERPRINT}") as caught:
+        load_plan(folder, "ffff")
+    assert "delete" in caught.value.hint
+
+
+def test_every_flipped_byte_of_every_file_is_noticed(folder: Path) -> None:
+    flipped = 0
+    for path in sorted(folder.iterdir()):
+        data = path.read_bytes()
+        for place in range(len(data)):
+            changed = bytearray(data)
+            changed[place] ^= 1 << (place % 8)
+            path.write_bytes(changed)
+            try:
+                loaded = load_plan(folder, FINGERPRINT)
+            except CorruptStore:
+                flipped += 1
+                continue
+            # White space in plan.json may become other white space; nothing that is read may change.
+            assert path.name == PLAN and loaded is not None and loaded.facts == FACTS
+        path.write_bytes(data)
+    assert flipped > 300
+    assert load_plan(folder, FINGERPRINT) is not None
+
+
+@pytest.mark.parametrize("name", ["order.u4", "long_rows.i8", PLAN])
+@pytest.mark.parametrize("change", ["shorter", "longer", "empty", "gone"])
+def test_files_of_the_wrong_size_are_refused_even_without_checksums(
+    folder: Path, name: str, change: str
+) -> None:
+    data = (folder / name).read_bytes()
+    if change == "gone":
+        (folder / name).unlink()
+    else:
+        contents = {"shorter": data[:-1], "longer": data + b"\1", "empty": b""}[change]
+        (folder / name).write_bytes(contents)
+    with pytest.raises(CorruptStore, match=str(folder)):
+        load_plan(folder, FINGERPRINT, check=False)
+
+
+def test_a_very_large_plan_is_checked_on_request(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans, "CHECKED_BYTES", 10)
+    (folder / "order.u4").write_bytes(b"\0" * 12)
+    loaded = load_plan(folder, FINGERPRINT)
+    assert loaded is not None and loaded.arrays["order"].tolist() == [0, 0, 0]
+    with pytest.raises(CorruptStore, match=r"damaged order\.u4"):
+        load_plan(folder, FINGERPRINT, check=True)
+
+
+def resealed(folder: Path, **changes: Any) -> None:
+    """Change plan.json, and give it a checksum that is right."""
+    contents = msgspec.json.decode((folder / PLAN).read_bytes(), type=PlanFile)
+    contents = msgspec.structs.replace(contents, **changes).sealed()
+    (folder / PLAN).write_bytes(msgspec.json.encode(contents))
+
+
+def test_a_newer_version_is_refused(folder: Path) -> None:
+    resealed(folder, format_version=2)
+    with pytest.raises(CorruptStore, match="format version 2: expected 1"):
+        load_plan(folder, FINGERPRINT)
+
+
+@pytest.mark.parametrize(
+    "name, dtype", [("../../order", "<u4"), ("order", "|O"), ("order", "<f8"), ("", "<u4")]
+)
+def test_names_and_types_that_no_plan_has_are_refused(folder: Path, name: str, dtype: str) -> None:
+    resealed(folder, arrays={name: plans.ArrayEntry(dtype, 3, "0")})
+    with pytest.raises(CorruptStore, match="names an array"):
+        load_plan(folder, FINGERPRINT)
+
+
+def test_what_is_no_integer_is_not_saved(tmp_path: Path) -> None:
+    for array in (np.array([1.5]), np.array([None]), np.zeros((2, 2), np.int64)):
+        with pytest.raises(ValueError, match="holds no array"):
+            save_plan(tmp_path / "p", FINGERPRINT, {"order": array}, {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OutOfSpace):
+        save_plan(tmp_path / "p", FINGERPRINT, ARRAYS, FACTS)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_that_names_the_way_out(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StoreError, match="cannot write the plan") as caught:
+        save_plan(tmp_path / "file" / "p", FINGERPRINT, ARRAYS, FACTS)
+    assert "plans=" in caught.value.hint
+
+
+def test_what_a_killed_writer_left_disturbs_nobody(folder: Path) -> None:
+    (folder.parent / ".p.0badcafe.tmp").mkdir()
+    (folder.parent / ".p.0badcafe.tmp" / "order.u4").write_bytes(b"half")
+    plan = save_plan(folder, FINGERPRINT, ARRAYS, FACTS)
+    assert plan.arrays["order"].tolist() == [3, 1, 2]
+
+
+def test_the_plan_that_was_there_first_stays(folder: Path) -> None:
+    inode = (folder / PLAN).stat().st_ino
+    plan = save_plan(folder, FINGERPRINT, ARRAYS, FACTS)
+    assert (folder / PLAN).stat().st_ino == inode and plan.facts == FACTS
+    assert [path.name for path in folder.parent.iterdir()] == ["p"]
+    with pytest.raises(CorruptStore, match="another store"):
+        save_plan(folder, "f" * 32, ARRAYS, FACTS)
+    assert [path.name for path in folder.parent.iterdir()] == ["p"]
+
+
+WRITER = """
+import sys, time
+from pathlib import Path
+import numpy as np
+from packline.packing.plan import load_plan, save_plan
+place, fingerprint = Path(sys.argv[1]), sys.argv[2]
+arrays = {"order": np.arange(200_000, dtype=np.uint32)}
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(8):
+    folder = place / str(number)
+    plan = load_plan(folder, fingerprint) or save_plan(folder, fingerprint, arrays, {})
+    assert np.array_equal(plan.arrays["order"], arrays["order"])
+print("done")
+"""
+
+
+def test_processes_that_make_the_same_plans_at_once_all_get_them(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WRITER, str(tmp_path / "plans"), FINGERPRINT]
+    writers = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(3)
+    ]
+    for writer in writers:
+        assert writer.stdout is not None and writer.stdout.readline() == "ready\n"
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.write("go\n")
+        writer.stdin.flush()
+    for writer in writers:
+        out, _ = writer.communicate(timeout=60)
+        assert (out, writer.returncode) == ("done\n", 0)
+    assert sorted(path.name for path in (tmp_path / "plans").iterdir()) == [str(n) for n in range(8)]
+
+
+def test_threads_likewise(tmp_path: Path) -> None:
+    barrier = threading.Barrier(4)
+    found: list[list[int]] = []
+
+    def write() -> None:
+        barrier.wait()
+        found.append(save_plan(tmp_path / "p", FINGERPRINT, ARRAYS, FACTS).arrays["order"].tolist())
+
+    threads = [threading.Thread(target=write) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [[3, 1, 2]] * 4
+    assert [path.name for path in tmp_path.iterdir()] == ["p"]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return make_store(tmp_path / "store", [[3, 4]])
+
+
+def test_plans_live_in_the_store_or_where_one_says(store: Store, tmp_path: Path) -> None:
+    assert plan_folder(store, FINGERPRINT) == store.path / "plans" / FINGERPRINT[:16]
+    assert plan_folder(store, FINGERPRINT, tmp_path / "here") == tmp_path / "here" / FINGERPRINT[:16]
+
+
+def test_plans_of_a_store_that_cannot_be_written_to_live_in_the_cache(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    cached = tmp_path / "cache" / "packline" / "plans" / FINGERPRINT[:16]
+    assert plan_folder(store, FINGERPRINT) == store.path / "plans" / FINGERPRINT[:16]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda path, mode: False)
+        assert plan_folder(store, FINGERPRINT) == cached
+    # A plan that is somewhere is found there, whoever may write where by now.
+    save_plan(cached, FINGERPRINT, ARRAYS, FACTS)
+    assert plan_folder(store, FINGERPRINT) == cached
+    save_plan(store.path / "plans" / FINGERPRINT[:16], FINGERPRINT, ARRAYS, FACTS)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "access", lambda path, mode: False)
+        assert plan_folder(store, FINGERPRINT) == store.path / "plans" / FINGERPRINT[:16]

@@ -1,0 +1,286 @@
+"""Rows: what a trainer asks for, from every packing, in this process and in others."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.packing.counting import SHARDS, all_tokens, check_conservation, check_rows_of, made
+from tests.packing.stores import EOD_ID, document_tokens, make_store
+
+from packline.errors import RecipeError, StoreError
+from packline.packing import bounds, tables
+from packline.packing.cumulative import Cumulative
+from packline.packing.packer import PACKINGS
+from packline.packing.rows import Rows, RowSource, Span
+from packline.packing.selection import Selection
+from packline.store.reader import Store
+
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"shuffle_documents": 3, "boundary_loss": True},
+    {"min_tokens": 4},
+    {"packing": "best_fit"},
+    {"packing": "pad"},
+    {"packing": "pad", "overflow": "split", "pad_id": 7},
+    {"packing": "pad", "overflow": "drop"},
+]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    rng = np.random.default_rng(11)
+    shards = [rng.integers(1, 60, size).tolist() for size in (50, 3, 120)]
+    return make_store(tmp_path_factory.mktemp("rows") / "store", shards)
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_a_row_is_what_its_spans_say(store: Store, settings: dict[str, Any]) -> None:
+    rows: RowSource = store.rows(16, **settings)
+    pad_id = settings.get("pad_id", EOD_ID)
+    assert isinstance(rows, Rows)
+    for row in rows:
+        held: list[int] = []
+        segments: list[int] = []
+        positions: list[int] = []
+        for number, span in enumerate(row.spans):
+            document = document_tokens(span.document, len(store.documents[span.document]))
+            held += document[span.start : span.start + span.length]
+            segments += [number] * span.length
+            positions += range(span.length)
+        padding = 16 - len(held)
+        assert row.tokens.tolist() == held + [pad_id] * padding
+        assert row.segment_ids.tolist() == segments + [-1] * padding
+        assert row.position_ids.tolist() == positions + list(range(padding))
+        assert row.loss_mask.tolist() == [int(target != -100) for target in row.targets.tolist()]
+        check_targets(store, row.targets.tolist(), row.spans, settings.get("boundary_loss", False))
+        assert len(row) == 16
+        edges = np.cumsum([0, *(span.length for span in row.spans), *([padding] if padding else [])])
+        assert row.cu_seqlens().tolist() == edges.tolist()
+        assert row.max_seqlen == np.diff(edges).max()
+
+
+def check_targets(store: Store, targets: list[int], spans: tuple[Span, ...], boundary: bool) -> None:
+    """The token that comes next in the document; nothing behind its end, unless boundaries count."""
+    at = 0
+    for number, span in enumerate(spans):
+        tokens = store.documents[span.document].tolist()
+        for step in range(span.length):
+            place = span.start + step + 1
+            if place < len(tokens):
+                assert targets[at] == tokens[place]
+            elif not boundary:
+                assert targets[at] == -100
+            elif number + 1 < len(spans):
+                behind = spans[number + 1]
+                assert targets[at] == store.documents[behind.document][behind.start]
+            at += 1
+    assert set(targets[at:]) <= {-100}
+
+
+def test_with_boundary_loss_nothing_but_the_very_end_is_without_a_target(store: Store) -> None:
+    rows = store.rows(16, boundary_loss=True, min_tail_fraction=0)
+    targets = rows.read(np.arange(len(rows)))["targets"].reshape(-1)[: rows.selection.tokens]
+    tokens = rows.read(np.arange(len(rows)))["tokens"].reshape(-1)[: rows.selection.tokens]
+    assert targets[:-1].tolist() == tokens[1:].tolist()
+    assert targets[-1] == -100
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_any_integer_finds_its_row(store: Store, settings: dict[str, Any]) -> None:
+    rows = store.rows(16, **settings)
+    count = len(rows)
+    batch = rows.read(np.arange(count))
+    for index in (0, -1, -count, count - 1, np.int64(2), np.uint8(1), np.int32(-2)):
+        row = rows[index]
+        assert row.index == range(count)[int(index)]
+        assert np.array_equal(row.tokens, batch["tokens"][row.index])
+        assert np.array_equal(row.targets, batch["targets"][row.index])
+    for index in (count, -count - 1, np.int64(10**12)):
+        with pytest.raises(IndexError, match=rf"row {int(index):,} of {count}"):
+            rows[index]
+
+
+def test_a_batch_names_rows_as_it_likes(store: Store) -> None:
+    rows = store.rows(16)
+    whole = rows.read(np.arange(len(rows)), ["tokens"])["tokens"]
+    for chosen in ([3, 3, 0, 7], [], [len(rows) - 1]):
+        for dtype in (np.int64, np.int32, np.uint16):
+            batch = rows.read(np.array(chosen, dtype), ("tokens", "loss_mask"))
+            assert list(batch) == ["tokens", "loss_mask"]
+            assert batch["tokens"].shape == (len(chosen), 16)
+            assert np.array_equal(batch["tokens"], whole[chosen])
+    with pytest.raises(IndexError, match="row -1 of"):
+        rows.read(np.array([0, -1]))
+    with pytest.raises(IndexError, match=f"row {len(rows)} of {len(rows)}"):
+        rows.spans(np.array([0, len(rows)]))
+    with pytest.raises(IndexError, match="rows of dtype float64: expected integers"):
+        rows.read(np.array([1.0]))
+
+
+@given(SHARDS, st.sampled_from(PACKINGS), st.booleans())
+def test_laws_of_every_packing(shards: list[list[int]], packing: str, mapped: bool) -> None:
+    flat = [length for shard in shards for length in shard]
+    if sum(flat) < 5:
+        return
+    with made(shards, mapped=mapped) as store:
+        rows = store.rows(5, packing=packing)
+        check_conservation(rows, dict(enumerate(flat)))
+        check_rows_of(rows, len(flat))
+        counts = rows.counts
+        assert counts.imbalance(5) == 0
+        assert (counts.rows, counts.documents, counts.tokens) == (len(rows), len(flat), sum(flat))
+
+
+def test_documents_outside_the_store(store: Store) -> None:
+    rows = store.rows(16)
+    count = len(store.documents)
+    for document in (-1, count):
+        with pytest.raises(IndexError, match=f"document {document} of {count}"):
+            rows.rows_of(document)
+    assert rows.rows_of(np.int64(0)).tolist() == rows.rows_of(0).tolist()  # type: ignore[arg-type]
+
+
+def test_a_fingerprint_says_what_is_in_the_rows(store: Store, tmp_path: Path) -> None:
+    import shutil
+
+    copy = shutil.copytree(store.path, tmp_path / "elsewhere")
+    assert Store(copy).rows(16).fingerprint == store.rows(16).fingerprint
+    assert store.rows(16, pad_id=EOD_ID, min_tokens=0).fingerprint == store.rows(16).fingerprint
+    others = [store.rows(length) for length in (16, 17)]
+    others += [store.rows(16, **settings) for settings in SETTINGS[1:]]
+    others += [store.rows(16, min_tail_fraction=0), store.rows(16, boundary_loss=True)]
+    others += [store.rows(16, pad_id=1)]
+    assert len({rows.fingerprint for rows in others}) == len(others)
+
+
+def test_opening_in_stored_order_reads_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Store(store.path)
+    for shard in opened.shards:
+        monkeypatch.setattr(shard, "lengths", None)
+        monkeypatch.setattr(shard, "_offsets", None)
+        monkeypatch.setattr(shard, "tokens", None)
+    for packing in ("concat", "pad"):
+        rows = opened.rows(16, packing=packing)
+        assert len(rows) == len(store.rows(16, packing=packing))
+        assert len(rows.fingerprint) == 32
+        assert f"rows of 16 tokens, {packing}: 173 documents" in repr(rows)
+
+
+def test_large_sums_are_a_plan_that_is_made_once(store: Store, tmp_path: Path) -> None:
+    expected = all_tokens(store.rows(16, shuffle_documents=1))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "LARGE", 0)
+        rows = store.rows(16, shuffle_documents=1, plans=tmp_path)
+        assert all_tokens(rows) == expected
+        patch.setattr(Cumulative, "_pass", None)
+        again = Store(store.path).rows(16, shuffle_documents=1, plans=tmp_path)
+        assert all_tokens(again) == expected
+        assert all_tokens(pickle.loads(pickle.dumps(again))) == expected
+
+
+@pytest.mark.parametrize(
+    ("seq_len", "settings", "message"),
+    [
+        (1, {}, "seq_len is 1: expected 2 to"),
+        (0, {}, "seq_len is 0: expected 2 to"),
+        (2.5, {}, "seq_len is 2.5: expected a whole number"),
+        (10**6, {}, "seq_len is 1,000,000: expected 2 to [0-9,]+, all tokens of the store"),
+        (16, {"packing": "sorted"}, "packing is 'sorted': expected one of concat, best_fit, pad"),
+        (16, {"packing": "pad", "overflow": "wrap"}, "overflow is 'wrap': expected one of truncate, split"),
+        (16, {"overflow": "drop"}, "overflow is 'drop', and packing is concat: pad has it"),
+        (16, {"packing": "best_fit", "overflow": "split"}, "overflow is 'split', and packing is best_fit"),
+        (
+            16,
+            {"packing": "pad", "min_tail_fraction": 1},
+            "min_tail_fraction is 1, and packing is pad: concat",
+        ),
+        (16, {"min_tail_fraction": 2}, "min_tail_fraction is 2: expected 0 to 1"),
+        (16, {"split": "test"}, "split is 'test': expected one of train, all"),
+        (16, {"pad_id": 1000}, "pad_id is 1000: expected an id of the vocabulary, 0 to 999"),
+        (16, {"pad_id": -1}, "pad_id is -1: expected an id of the vocabulary"),
+    ],
+)
+def test_settings_that_make_no_sense(
+    store: Store, seq_len: int, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(RecipeError, match=message):
+        store.rows(seq_len, **settings)
+
+
+def test_an_unknown_setting_is_an_error(store: Store) -> None:
+    with pytest.raises(TypeError, match="window"):
+        store.rows(16, window=3)
+
+
+def test_no_document_or_no_row(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="is empty: expected at least one document"):
+        make_store(tmp_path / "empty", []).rows(16)
+    store = make_store(tmp_path / "store", [[5, 6], [9]], splits=["train", "val"])
+    with pytest.raises(StoreError, match="no document is left of 3: 1 not of split train, 2 shorter than"):
+        store.rows(4, min_tokens=8)
+    with pytest.raises(StoreError, match=r"no row of 20 tokens: .* gives none with concat") as caught:
+        store.rows(20, min_tail_fraction=1)
+    assert "smaller seq_len" in caught.value.hint
+    with pytest.raises(StoreError, match=r"no row of 4 tokens: .* gives none with pad"):
+        store.rows(4, packing="pad", overflow="drop")
+
+
+# ------------------------------------------------------------------------------- other processes
+
+
+def _read(rows: Any, seed: int, answer: Connection) -> None:
+    """Read many rows at random and send back one number for each."""
+    chosen = np.random.default_rng(seed).integers(0, len(rows), 2000)
+    batches = [rows.read(chosen[start : start + 50]) for start in range(0, len(chosen), 50)]
+    answer.send([int(row.sum()) for batch in batches for row in batch["tokens"] + batch["targets"]])
+    answer.close()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("mapped", [False, True])
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
+def test_processes_read_the_same_rows(
+    store: Store, method: str, mapped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounds, "HELD", 0 if mapped else bounds.HELD)
+    rows = store.rows(16, shuffle_documents=5, min_tokens=3)
+    whole = rows.read(np.arange(len(rows)))  # also: maps are open before a fork
+    sums = (whole["tokens"] + whole["targets"]).sum(axis=1)
+    context: Any = multiprocessing.get_context(method)
+    workers = []
+    for seed in range(2):
+        receive, send = context.Pipe(duplex=False)
+        worker = context.Process(target=_read, args=(rows, seed, send))
+        worker.start()
+        send.close()
+        workers.append((worker, receive))
+    for seed, (worker, receive) in enumerate(workers):
+        chosen = np.random.default_rng(seed).integers(0, len(rows), 2000)
+        assert receive.recv() == sums[chosen].tolist()
+        worker.join(30)
+        assert worker.exitcode == 0
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_rows_travel_as_path_and_settings(store: Store, settings: dict[str, Any]) -> None:
+    rows = store.rows(16, **settings)
+    rows.read(np.arange(3))
+    data = pickle.dumps(rows)
+    assert len(data) < 1000
+    other = pickle.loads(data)
+    assert other.fingerprint == rows.fingerprint
+    assert np.array_equal(other.read(np.arange(5))["tokens"], rows.read(np.arange(5))["tokens"])
+
+
+def test_a_selection_is_reached_from_rows(store: Store) -> None:
+    rows = store.rows(16, min_tokens=10)
+    assert isinstance(rows.selection, Selection)
+    assert len(rows.selection) == rows.counts.documents

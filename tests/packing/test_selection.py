@@ -1,0 +1,234 @@
+"""Selection: equal to filtering a list, and nothing read where nothing has to be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.packing.counting import SHARDS, made
+from tests.packing.stores import make_store
+
+from packline.errors import CorruptStore, RecipeError, StoreError
+from packline.packing import bounds, tables
+from packline.packing.parts import Parts
+from packline.packing.selection import Selection
+from packline.store.reader import Store
+
+LABELS = [None, "web", "code"]
+
+
+@given(SHARDS, st.booleans(), st.data())
+def test_it_is_a_filtered_list_in_the_order_asked_for(
+    shards: list[list[int]], mapped: bool, data: st.DataObject
+) -> None:
+    count = len(shards)
+    splits = data.draw(st.lists(st.sampled_from(["train", "val"]), min_size=count, max_size=count))
+    labels = data.draw(st.lists(st.sampled_from(LABELS), min_size=count, max_size=count))
+    split = data.draw(st.sampled_from(["all", *splits]))
+    known = [label for label in labels if label]
+    wanted = data.draw(st.none() | st.lists(st.sampled_from(known), min_size=1)) if known else None
+    least, most = data.draw(st.integers(0, 5)), data.draw(st.none() | st.integers(5, 40))
+    seed = data.draw(st.none() | st.integers(0, 2**63 - 1))
+    whence = [number for number, shard in enumerate(shards) for _ in shard]
+    flat = [length for shard in shards for length in shard]
+    expected = [
+        number
+        for number, (shard, length) in enumerate(zip(whence, flat, strict=True))
+        if split in ("all", splits[shard])
+        and (wanted is None or labels[shard] in wanted)
+        and least <= length <= (most or 99)
+    ]
+    with made(shards, mapped=mapped, splits=splits, labels=labels) as store:
+        settings = {"split": split, "labels": wanted, "min_tokens": least, "max_tokens": most}
+        if not expected:
+            with pytest.raises(StoreError, match=f"no document is left of {len(flat)}: "):
+                Selection(store, **settings, shuffle_documents=seed)  # type: ignore[arg-type]
+            return
+        selection = Selection(store, **settings, shuffle_documents=seed)  # type: ignore[arg-type]
+        assert len(selection) == len(expected)
+        assert selection.tokens == sum(flat[number] for number in expected)
+        places = np.arange(len(expected))
+        order = selection.documents(places)
+        assert sorted(order.tolist()) == expected
+        if seed is None:
+            assert order.tolist() == expected
+        check_lengths(selection, order.tolist(), flat)
+        back = selection.places(np.arange(len(flat)))
+        assert [document for document in range(len(flat)) if back[document] >= 0] == expected
+        assert np.array_equal(selection.places(order), places)
+
+
+def check_lengths(selection: Selection, order: list[int], flat: list[int]) -> None:
+    """Every way to ask for lengths."""
+    expected = [flat[document] for document in order]
+    count = len(order)
+    assert selection.lengths_at(np.arange(count)).tolist() == expected
+    assert selection.at(np.arange(count)[::-1])[1].tolist() == expected[::-1]
+    assert selection.lengths(0, count + 5).tolist() == expected
+    assert selection.lengths(count // 3, count // 2).tolist() == expected[count // 3 : count // 2]
+    assert [length for _, block in selection.blocks(7) for length in block.tolist()] == expected
+    assert [start for start, _ in selection.blocks(7)] == list(range(0, count, 7))
+
+
+def test_a_shuffle_depends_on_its_seed_alone(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "store", [list(range(1, 200)), list(range(1, 100))])
+    places = np.arange(298)
+    one, again, other = (
+        Selection(store, shuffle_documents=seed).documents(places).tolist() for seed in (4, 4, 5)
+    )
+    assert one == again != other
+    assert one != sorted(one)
+    moved = np.abs(np.array(one) - places)
+    assert moved.mean() > 298 / 6  # a third for a shuffle, hardly anything for a disturbance
+
+
+def test_sources_choose_documents(tmp_path: Path) -> None:
+    store = make_store(
+        tmp_path / "store",
+        [[1, 2], [3], [4, 5], [6]],
+        sources=["novels", "law", "films", "novels"],
+        labels=["a", "a", "b", "a"],
+    )
+    assert store.verify().ok
+    chosen = Selection(store, sources="novels", labels="a")
+    assert chosen.documents(np.arange(len(chosen))).tolist() == [0, 1, 5]
+    assert len(Selection(store, sources=["law"])) == 1
+    assert len(Selection(store, labels=["b", "a"])) == 6
+    with pytest.raises(
+        StoreError, match="no document is left of 6: 4 without the label b, 2 not of source law"
+    ):
+        Selection(store, sources="law", labels="b")
+
+
+def test_equal_choices_have_equal_fingerprints_and_others_do_not(tmp_path: Path) -> None:
+    shards, labels = [[5, 6], [7, 2]], ["a", "b"]
+    store = make_store(tmp_path / "one", shards, labels=labels)
+    same = make_store(tmp_path / "two", shards, labels=labels)
+    other = make_store(tmp_path / "three", [[5, 6], [7, 3]], labels=labels)
+    first = Selection(store, labels=["b", "a"], min_tokens=1).fingerprint
+    assert first == Selection(same, labels=("a", "b")).fingerprint
+    assert Selection(store, labels="a").fingerprint == Selection(store, labels=["a"]).fingerprint
+    different = [
+        Selection(other, labels=["a", "b"]),
+        Selection(store),
+        Selection(store, labels=["a"]),
+        Selection(store, labels=["a", "b"], min_tokens=3),
+        Selection(store, labels=["a", "b"], max_tokens=6),
+        Selection(store, labels=["a", "b"], shuffle_documents=0),
+        Selection(store, labels=["a", "b"], shuffle_documents=1),
+    ]
+    assert len({first, *(selection.fingerprint for selection in different)}) == 1 + len(different)
+
+
+def test_whole_shards_in_stored_order_read_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = make_store(
+        tmp_path / "store", [[5, 6], [7, 2], [9]], splits=["train", "val", "train"], labels=["a", "b", "a"]
+    )
+
+    def read(*_: object) -> None:
+        raise AssertionError("lengths were read")
+
+    for shard in store.shards:
+        monkeypatch.setattr(shard, "lengths", None)
+        monkeypatch.setattr(shard, "_offsets", None)
+    monkeypatch.setattr(Parts, "lengths", read)
+    monkeypatch.setattr(bounds.HeldBounds, "_begins", property(read))
+    selection = Selection(store, split="train", labels="a", shuffle_documents=3)
+    assert (len(selection), selection.tokens) == (3, 20)
+    assert sorted(selection.documents(np.arange(3)).tolist()) == [0, 1, 4]
+    assert "3 documents, 20 tokens" in repr(selection)
+
+
+def test_a_large_filter_is_a_plan_that_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shards = [list(range(1, 60)), list(range(5, 40))]
+    store = make_store(tmp_path / "store", shards)
+    small = Selection(store, min_tokens=20, max_tokens=50)
+    monkeypatch.setattr(tables, "LARGE", 0)
+    plans = tmp_path / "plans"
+
+    def documents(store: Store) -> list[int]:
+        selection = Selection(store, min_tokens=20, max_tokens=50, plans=plans)
+        assert (len(selection), selection.tokens) == (len(small), small.tokens)
+        return selection.documents(np.arange(len(selection))).tolist()
+
+    expected = small.documents(np.arange(len(small))).tolist()
+    assert documents(store) == expected
+    assert len(list(plans.iterdir())) == 1
+    monkeypatch.setattr(Parts, "lengths", None)  # a second pass would fail
+    assert documents(Store(store.path)) == expected
+    monkeypatch.undo()
+    monkeypatch.setattr(tables, "LARGE", 0)
+    with pytest.raises(StoreError, match="no document is left of 94: 94 shorter than min_tokens 1,000"):
+        Selection(store, min_tokens=1000, plans=plans)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"split": "test"}, "split is 'test': expected one of train, all in .*"),
+        ({"split": "val"}, "split is 'val': expected one of train, all in .*"),
+        ({"labels": ["web"]}, "no document of .* has the label 'web': expected 'code'"),
+        ({"sources": "web"}, "no document of .* has the source 'web': expected 'made' or 'made-code'"),
+        ({"min_tokens": -1}, "min_tokens is -1: expected 0 or more"),
+        ({"max_tokens": 0}, "max_tokens is 0: expected at least 1"),
+        ({"min_tokens": 9, "max_tokens": 8}, "max_tokens is 8: expected at least min_tokens, 9"),
+        ({"shuffle_documents": -1}, "shuffle_documents is -1: expected a seed"),
+        ({"shuffle_documents": True}, "shuffle_documents is True: expected a seed"),
+    ],
+)
+def test_settings_that_make_no_sense(tmp_path: Path, settings: dict[str, object], message: str) -> None:
+    store = make_store(tmp_path / "store", [[5], [6]], labels=[None, "code"])
+    with pytest.raises(RecipeError, match=message):
+        Selection(store, **settings)  # type: ignore[arg-type]
+
+
+def test_no_label_at_all(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="has the label 'web': expected none, for no label was given"):
+        Selection(make_store(tmp_path / "store", [[5]]), labels="web")
+
+
+def test_an_empty_store(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="store is empty: expected at least one document, found none"):
+        Selection(make_store(tmp_path / "store", []))
+
+
+def test_every_filter_says_how_many_it_took(tmp_path: Path) -> None:
+    store = make_store(
+        tmp_path / "store",
+        [[5], [6, 7], [1, 2, 30]],
+        splits=["val", "train", "train"],
+        labels=["a", "b", "a"],
+    )
+    expected = (
+        "no document is left of 6: 1 not of split train, 2 without the label a, "
+        "2 shorter than min_tokens 3, 1 longer than max_tokens 20"
+    )
+    with pytest.raises(StoreError, match=expected) as caught:
+        Selection(store, labels="a", min_tokens=3, max_tokens=20)
+    assert "loosen a filter" in caught.value.hint
+
+
+def test_a_document_without_tokens_is_damage(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "store", [[5, 6]])
+    path = store.path / "train-000000.idx"
+    data = bytearray(path.read_bytes())
+    data[34:38] = bytes(4)
+    path.write_bytes(data)
+    with pytest.raises(CorruptStore, match="expected documents of at least 1 token, found one of 0"):
+        Selection(Store(store.path), min_tokens=2)
+
+
+@pytest.mark.parametrize("damage", [b"{}", None])
+def test_a_damaged_receipt(tmp_path: Path, damage: bytes | None) -> None:
+    store = make_store(tmp_path / "store", [[5], [6]], labels=["a", "b"])
+    path = store.path / "receipts" / "000001.json"
+    if damage is None:
+        path.unlink()
+    else:
+        path.write_bytes(damage)
+    assert len(Selection(store)) == 2  # nobody asked for it
+    with pytest.raises(CorruptStore, match=r"cannot read .*000001.json: "):
+        Selection(store, labels="a")
