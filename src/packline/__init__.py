@@ -7,6 +7,10 @@
     store.provenance(0)       # where it came from
     store.verify()            # checksums, indexes, ledger
 
+    rows = store.rows(seq_len=4096, packing="best_fit")
+    for batch in packline.Loader(rows, batch_size=32, seed=1):
+        ...                   # tokens, targets, position_ids, segment_ids: arrays [32, 4096]
+
 Importing this loads nothing heavy; each function loads what it needs.
 """
 
@@ -18,15 +22,30 @@ from packline.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from packline.api import build, open, plan
+    from packline.loading.loader import Loader
+    from packline.loading.mixture import Mixture
+    from packline.loading.run_file import load
+    from packline.loading.stages import Stage
 
-__all__ = ["build", "open", "plan"]
+__all__ = ["Loader", "Mixture", "Stage", "build", "load", "open", "plan"]
+
+_HOMES = {
+    "build": "packline.api",
+    "open": "packline.api",
+    "plan": "packline.api",
+    "Loader": "packline.loading.loader",
+    "Mixture": "packline.loading.mixture",
+    "Stage": "packline.loading.stages",
+    "load": "packline.loading.run_file",
+}
+"""Where each export is defined: loaded when it is first asked for."""
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
-        from packline import api
+    if name in _HOMES:
+        import importlib
 
-        return getattr(api, name)
+        return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'packline' has no attribute {name!r}")
 
 

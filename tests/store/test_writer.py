@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from packline.ragged import Ragged, offsets_of
 from packline.sources.batch import Batch, Reject
+from packline.sources.texts import Texts
 from packline.store import writer as writer_module
 from packline.store.index import dtype_for
 from packline.store.manifest import ShardEntry
@@ -35,9 +36,9 @@ def write_shard(folder: Path, cuts: list[int]) -> ShardEntry:
     edges = sorted({0, 20, COUNT, *cuts})
     for start, stop in pairwise(edges):
         part = WHOLE.take(np.arange(start, stop))
-        texts = [""] * (stop - start)
+        texts = Texts.of(["x" * size for size in TEXT_BYTES[start:stop]])
         batch = Batch(0, texts, np.arange(start, stop, dtype=np.int64) * 100, IDS[start:stop])
-        writer.write(part, batch, FILES[start], TEXT_BYTES[start:stop])
+        writer.write(part, batch, FILES[start])
     return writer.close()
 
 

@@ -1,0 +1,299 @@
+"""The loader: batches of a run, for one rank, from any step on.
+
+    loader = Loader(rows, batch_size=32, seed=1)
+    for batch in loader:                       # dict of arrays [B, L]
+        train(batch["tokens"], batch["targets"])
+        checkpoint["loader"] = loader.state_dict()
+
+A batch is a function of its step, so its state is the step; a fingerprint keeps it from being used with
+other data. World size, rank, prefetch and fields are not in the state: a run resumed with any of them
+changed sees the same global batches. Rank r of W gets rows r*b to (r+1)*b of each, b = B / W.
+
+What it costs: a batch of one source is one call of `rows.read`; of several, one call each and a copy that
+puts rows in their places. What it does not do: tensors and worker processes (`packline.torch`).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+
+from packline.errors import RecipeError
+from packline.loading.mixture import Mixture
+from packline.loading.prefetch import make_ahead
+from packline.loading.schedule import Drawn, Schedule, Stretch, Uses
+from packline.loading.stages import Stage
+from packline.packing.arrays import ALL_FIELDS, FIELDS
+from packline.packing.targets import IGNORED
+
+if TYPE_CHECKING:
+    from packline.packing.rows import RowSource
+
+STATE_VERSION = 1
+Batch = dict[str, np.ndarray]
+Keys = Literal["packline", "huggingface"]
+
+OWN_NAMES = {"tokens": "input_ids", "targets": "labels"}
+"""What Hugging Face models call our fields."""
+
+
+class Loader:
+    """Batches in order, for one rank of a run.
+
+    Args:
+        rows: rows, a mixture, a stage, or stages in sequence.
+        batch_size: rows of the global batch, over all ranks. Stages may have their own.
+        seed: of the order; other seeds, other orders.
+        rank: which of the ranks this is, from 0.
+        world_size: how many ranks share each global batch.
+        shuffle: False gives rows as they are numbered.
+        epochs: how often plain rows are gone through. Mixtures and stages say `max_epochs` a source.
+        fields: which arrays, of tokens, targets, position_ids, segment_ids and loss_mask. None: the first
+            four, or with keys of Hugging Face the first three.
+        keys: "huggingface" names tokens `input_ids`, and instead of targets gives `labels` that are not
+            shifted, because such models shift by themselves. Their last target of a row is lost by that.
+        prefetch: how many batches a thread makes ahead; 0 for no thread.
+
+    Raises:
+        RecipeError: settings that contradict each other, or a source that does not last. See `Schedule`.
+
+    >>> import packline, pathlib, tempfile
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> _ = (folder / "words.txt").write_text("a b a " * 8)
+    >>> model = '{"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2}, "unk_token": "</s>"}'
+    >>> split = '{"type": "Whitespace"}'
+    >>> _ = (folder / "tok.json").write_text(f'{{"model": {model}, "pre_tokenizer": {split}}}')
+    >>> store = packline.build(
+    ...     folder / "words.txt", folder / "tok.json", out=folder / "store", eod="</s>", workers=0
+    ... )
+    >>> loader = packline.Loader(store.rows(seq_len=5), batch_size=2, shuffle=False)
+    >>> next(iter(loader))["targets"].tolist()
+    [[1, 0, 0, 1, 0], [0, 1, 0, 0, 1]]
+    >>> loader.state_dict()["step"]
+    1
+    """
+
+    def __init__(
+        self,
+        rows: RowSource | Mixture | Stage | Sequence[Stage],
+        *,
+        batch_size: int | None = None,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        shuffle: bool = True,
+        epochs: int | None = 1,
+        fields: Sequence[str] | None = None,
+        keys: Keys = "packline",
+        prefetch: int = 2,
+    ) -> None:
+        seed, rank, world_size = map(operator.index, (seed, rank, world_size))  # NumPy's integers too
+        if world_size < 1 or not 0 <= rank < world_size:
+            raise RecipeError(f"expected a rank from 0 to world_size - 1 = {world_size - 1}, found {rank}")
+        if prefetch < 0:
+            raise RecipeError(f"expected prefetch of 0 or more batches, found {prefetch}")
+        if keys not in get_args(Keys):
+            raise RecipeError(f"expected keys of {' or '.join(get_args(Keys))}, found {keys!r}")
+        self.schedule = Schedule(_stages(rows, epochs), batch_size=batch_size, seed=seed, shuffle=shuffle)
+        for stretch in self.schedule.stretches:
+            if stretch.batch_size % world_size:
+                raise RecipeError(
+                    f"stage {stretch.number}: expected a batch_size that {world_size} ranks can share, "
+                    f"found {stretch.batch_size:,}",
+                    hint="batch_size counts the rows of the global batch; choose a multiple of world_size",
+                )
+        self.seed, self.rank, self.world_size = seed, rank, world_size
+        self.keys, self.prefetch = keys, prefetch
+        self.fields = chosen_fields(fields, keys)
+        self._step = self._resume = 0
+        self._pass = 0
+
+    def __len__(self) -> int:
+        """Steps in all: batches from the very first to the last, wherever the loader stands."""
+        return len(self.schedule)
+
+    @property
+    def left_over_rows(self) -> int:
+        """Rows that do not fill a last batch, of stages that go on until a source is used up."""
+        return sum(stretch.left_over for stretch in self.schedule.stretches)
+
+    @property
+    def step(self) -> int:
+        """Batches handed out before the next one; those made ahead do not count."""
+        return self._step
+
+    @property
+    def fingerprint(self) -> str:
+        """Of everything that decides what is in the global batches."""
+        return "-".join(self.schedule.fingerprints().values())
+
+    def batch(self, step: int) -> Batch:
+        """This rank's part of any batch, without moving on.
+
+        Returns:
+            Arrays `[B / world_size, L]` by name, new ones at every call.
+
+        Raises:
+            IndexError: no such step.
+            CorruptStore: a store is damaged there.
+        """
+        step = operator.index(step)
+        stretch = self.schedule.stretch_of(step)
+        size = stretch.batch_size // self.world_size
+        start = (step - stretch.first_step) * stretch.batch_size + self.rank * size
+        batch = _read(stretch, start, start + size, self.fields)
+        return batch if self.keys == "packline" else for_hugging_face(batch)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """From the beginning, or once from where a loaded state stands, to the end of the run."""
+        first, self._resume = self._resume, 0
+        self._step = first
+        self._pass += 1
+        return self._iterate(first, self._pass)
+
+    def _iterate(self, first: int, number: int) -> Iterator[Batch]:
+        batches = make_ahead(self.batch, first, len(self), ahead=self.prefetch)
+        for step, batch in enumerate(batches, first):
+            if number == self._pass:  # the state follows the newest iterator
+                self._step = step + 1
+            yield batch
+
+    def rows_of_step(self, step: int) -> Drawn:
+        """Which rows make the global batch of a step, over all ranks."""
+        return self.schedule.rows_of_step(operator.index(step))
+
+    def uses_of(self, stage: int, source: int, rows: np.ndarray) -> Uses:
+        """At which steps and places in the global batch rows of a source come in a stage."""
+        return self.schedule.uses_of(stage, source, rows)
+
+    def rank_of(self, stage: int, places: np.ndarray) -> np.ndarray:
+        """Which ranks get these places of a stage's global batch."""
+        return np.asarray(places) // (self.schedule.stretches[stage].batch_size // self.world_size)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader stands, as JSON's types: the step, and what tells that it is the same run."""
+        return {
+            "version": STATE_VERSION,
+            "step": self._step,
+            "seed": self.seed,
+            "fingerprint": self.fingerprint,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state` stands: the next `iter(loader)` begins there.
+
+        Raises:
+            RecipeError: not a state, one of a newer version, of other data or settings (which, is said),
+                or beyond the end of this run.
+        """
+        missing = [name for name in ("version", "step", "seed", "fingerprint") if name not in state]
+        if missing:
+            raise RecipeError(f"not a loader's state: {', '.join(missing)} missing")
+        if state["version"] != STATE_VERSION:
+            raise RecipeError(
+                f"a loader's state of version {state['version']!r}: expected version {STATE_VERSION}",
+                hint="a newer packline wrote it; resume with that one",
+            )
+        _check_same_run(self.schedule.fingerprints(), state["fingerprint"], self.seed, state["seed"])
+        step = state["step"]
+        if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step <= len(self):
+            raise RecipeError(
+                f"a loader's state at step {step!r}: expected 0 to {len(self):,}, the steps of this run",
+                hint="the run was made shorter; give it at least the tokens or epochs that it had",
+            )
+        self._resume = self._step = step
+        self._pass += 1
+
+    def __repr__(self) -> str:
+        left = f", {self.left_over_rows:,} rows left over" if self.left_over_rows else ""
+        stages = "" if len(self.schedule.stretches) == 1 else f" in {len(self.schedule.stretches)} stages"
+        sizes = " and ".join(f"{size:,}" for size in dict.fromkeys(map(_batch_size, self.schedule.stretches)))
+        return (
+            f"<Loader: step {self.step:,} of {len(self):,}{stages}, batches of {sizes} rows{left}, "
+            f"rank {self.rank} of {self.world_size}, seed {self.seed}>"
+        )
+
+
+def _batch_size(stretch: Stretch) -> int:
+    return stretch.batch_size
+
+
+def _stages(rows: RowSource | Mixture | Stage | Sequence[Stage], epochs: int | None) -> list[Stage]:
+    """What was given as stages in sequence."""
+    if isinstance(rows, list | tuple) and all(isinstance(stage, Stage) for stage in rows):
+        stages = list(rows)
+    elif isinstance(rows, Stage):
+        stages = [rows]
+    elif isinstance(rows, Mixture):
+        stages = [Stage(rows)]
+    elif hasattr(rows, "read") and hasattr(rows, "seq_len"):
+        return [Stage(Mixture([(rows, 1, epochs)]))]
+    else:
+        raise RecipeError(
+            f"expected rows, a Mixture, a Stage or a list of stages, found {type(rows).__name__}",
+            hint="rows of a store: packline.open(DIR).rows(seq_len=...)",
+        )
+    if epochs != 1:
+        raise RecipeError(
+            f"epochs={epochs!r} is for plain rows", hint="Mixture([(rows, weight, max_epochs), ...])"
+        )
+    return stages
+
+
+def chosen_fields(fields: Sequence[str] | None, keys: Keys) -> tuple[str, ...]:
+    """Names of fields, checked."""
+    if fields is None:
+        return ("tokens", "targets", "position_ids") if keys == "huggingface" else FIELDS
+    if isinstance(fields, str) or not fields or not set(fields) <= set(ALL_FIELDS):
+        raise RecipeError(f"expected fields of {', '.join(ALL_FIELDS)}, found {fields!r}")
+    return tuple(fields)
+
+
+def _read(stretch: Stretch, start: int, stop: int, fields: tuple[str, ...]) -> Batch:
+    """The stage's rows `start` to `stop`: one read a source, then every row in its place."""
+    parts = [
+        (source, stretch.mixture.rows[source].read(rows, fields))
+        for source, rows in stretch.parts(start, stop)
+    ]
+    if len(parts) == 1:
+        return parts[0][1]
+    sources = stretch.mixture.schedule.sources(start, stop)
+    places = [np.flatnonzero(sources == source) for source, _ in parts]
+    batch: Batch = {}
+    for name, one in parts[0][1].items():
+        batch[name] = np.empty((stop - start, *one.shape[1:]), one.dtype)
+        for where, (_, part) in zip(places, parts, strict=True):
+            batch[name][where] = part[name]
+    return batch
+
+
+def for_hugging_face(batch: Batch) -> Batch:
+    """Names and labels as such models want them: `labels[t]` is the token at t, which they shift."""
+    renamed = {OWN_NAMES.get(name, name): values for name, values in batch.items()}
+    if "targets" in batch:
+        labels = np.empty_like(batch["targets"])
+        labels[:, 0], labels[:, 1:] = IGNORED, batch["targets"][:, :-1]
+        renamed["labels"] = labels
+    return renamed
+
+
+def _check_same_run(own: dict[str, str], fingerprint: object, seed: int, other_seed: object) -> None:
+    """Refuse a state of another run, and say what differs as closely as fingerprints tell."""
+    found = str(fingerprint).split("-")
+    if len(found) != len(own):
+        raise RecipeError(f"not a loader's fingerprint: {fingerprint!r}")
+    differing = [name for (name, value), other in zip(own.items(), found, strict=True) if value != other]
+    if seed != other_seed:
+        # The seed is in the fingerprint of the shuffle, and other stores are other rows: name the cause.
+        differing = [name for name in differing if name != "shuffle"]
+        differing.append(f"seed (expected {seed}, found {other_seed})")
+    if "stores" in differing:
+        differing = [name for name in differing if not name.startswith("rows")]
+    if differing:
+        raise RecipeError(
+            f"a loader's state of another run, which differs in {', '.join(differing)}",
+            hint="resume with the stores and settings that the run began with; only ranks may change",
+        )

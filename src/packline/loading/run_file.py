@@ -1,0 +1,297 @@
+"""A training plan as a file: stages, their sources and how they are handed out, in TOML.
+
+    [loader]
+    batch_size = 32                 # rows of the global batch
+    seed = 1
+
+    [[stages]]
+    tokens = 4_000_000_000
+    seq_len = 4096
+    packing = "best_fit"
+
+    [[stages.sources]]
+    store = "web"                   # relative to this file
+    weight = 0.8
+
+    [[stages.sources]]
+    store = "code"
+    weight = 0.2
+    max_epochs = 2
+
+What a batch holds depends on nothing but this file and its stores. Which rank of how many reads it does not
+belong here: it is an argument of `load`. Reading the file costs nothing; opening its stores maps them, and a
+best-fit packing that was not planned before is planned now.
+
+It is data: nothing in it runs, no environment variable is read, and a word that it does not know is an error.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from packline.errors import PacklineError, RecipeError
+
+if TYPE_CHECKING:
+    from packline.loading.loader import Loader
+    from packline.loading.stages import Stage
+    from packline.packing.rows import RowSource
+    from packline.store.reader import Store
+
+
+class LoaderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How batches are handed out: the table `[loader]`."""
+
+    batch_size: int
+    """Rows of the global batch, of all ranks together."""
+    seed: int = 0
+    """Of the order of rows."""
+    shuffle: bool = True
+    """False: rows come in the order of their documents."""
+    fields: tuple[str, ...] | None = None
+    """Which arrays a batch has; by default tokens, targets, position_ids and segment_ids."""
+    keys: str = "packline"
+    """`packline`, or `huggingface` for models that shift the labels themselves."""
+    prefetch: int = 2
+    """Batches that a thread prepares ahead; 0: none. No batch depends on it."""
+    plans: str | None = None
+    """Folder of pack plans; by default that of the store, or the user's cache."""
+
+
+class Cutting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How documents become rows: in a stage for all of its sources, or in a source, where it wins.
+
+    A source with a packing of its own takes nothing of the stage that belongs to the stage's packing alone.
+    """
+
+    packing: str | None = None
+    """`concat`, `best_fit` or `pad`."""
+    boundary_loss: bool | None = None
+    """Whether the end of a document predicts the beginning of the next."""
+    min_tail_fraction: float | None = None
+    """concat: the last row is kept where it is at least so full."""
+    overflow: str | None = None
+    """pad: `truncate`, `split` or `drop` what is longer than a row."""
+    pad_id: int | None = None
+    """The token that padding is filled with."""
+
+
+class SourceSettings(Cutting, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Rows of one store in a stage: a table `[[stages.sources]]`."""
+
+    store: str
+    """Folder of the store, relative to the file."""
+    weight: int | float | str | None = None
+    """Its share of the stage's rows, `0.7` or `"1/3"`; a must where there are other sources."""
+    max_epochs: int | Literal["unlimited"] = 1
+    """How often its rows may be used at most; more is an error before the first batch."""
+    split: str | None = None
+    """`train` by default."""
+    labels: str | tuple[str, ...] | None = None
+    """Only documents with this label, or with one of these."""
+    sources: str | tuple[str, ...] | None = None
+    """Only documents of this source of the store, or of these."""
+    min_tokens: int | None = None
+    """Only documents with at least so many tokens."""
+    max_tokens: int | None = None
+    """Only documents with at most so many tokens."""
+    shuffle_documents: int | None = None
+    """Seed of a shuffle of documents before they are packed; by default they stand as stored."""
+
+
+class StageSettings(Cutting, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A stretch of training: a table `[[stages]]`."""
+
+    seq_len: int
+    """Tokens of a row, as packed."""
+    tokens: int | None = None
+    """How many tokens it lasts, rounded down to whole batches; by default until a source is used up."""
+    sources: tuple[SourceSettings, ...]
+    rechunk: int | None = None
+    """Cut the packed rows into rows of so many tokens, which divides `seq_len`."""
+    batch_size: int | None = None
+    """Rows of the global batch in this stage; by default that of `[loader]`."""
+
+
+class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A whole plan, as it stands in the file."""
+
+    loader: LoaderSettings
+    stages: tuple[StageSettings, ...]
+
+
+SELECTION = ("split", "labels", "sources", "min_tokens", "max_tokens", "shuffle_documents")
+"""Fields of a source that choose documents; `store.rows` takes them by the same names."""
+
+
+def read_run(path: str | Path) -> RunFile:
+    """Read a plan without opening any store. Folders are absolute or relative to the working directory.
+
+    Raises:
+        RecipeError: not TOML, an unknown or missing setting, a wrong type; with the place.
+    """
+    path = Path(path)
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RecipeError(f"cannot read the plan {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{path} is not TOML: {error}") from error
+    return _placed(parse_run(table, str(path)), path.parent)
+
+
+def parse_run(table: dict[str, Any], name: str = "the plan") -> RunFile:
+    """A plan from the tables that TOML gives.
+
+    Raises:
+        RecipeError: an unknown or missing setting, a wrong type; with the place.
+
+    >>> source = {"store": "s"}
+    >>> parse_run({"loader": {"batch_size": 8}, "stages": [{"tokens": 1, "seqlen": 9, "sources": [source]}]})
+    Traceback (most recent call last):
+    packline.errors.RecipeError: the plan: stages[0] has no setting 'seqlen'
+    """
+    _refuse_unknown(table, RunFile, name, "")
+    _refuse_unknown(table.get("loader"), LoaderSettings, name, "loader")
+    for number, stage in enumerate(_tables(table.get("stages"))):
+        _refuse_unknown(stage, StageSettings, name, f"stages[{number}]")
+        for place, source in enumerate(_tables(stage.get("sources"))):
+            _refuse_unknown(source, SourceSettings, name, f"stages[{number}].sources[{place}]")
+    try:
+        run = msgspec.convert(table, RunFile)
+    except msgspec.ValidationError as error:
+        hint = "a plan has [loader] with batch_size, and [[stages]] with seq_len and [[stages.sources]]"
+        raise RecipeError(f"{name}: {str(error).replace('$.', '')}", hint=hint) from error
+    return _check(run, name)
+
+
+def load_run(path: str | Path) -> tuple[list[Stage], dict[str, Any]]:
+    """The stages of a plan with their stores opened, and the loader's other arguments.
+
+    Each store is opened once, however many stages read it.
+
+    Raises:
+        RecipeError: a plan that makes no sense.
+        StoreError: a store that is not there, is damaged or has nothing to give.
+    """
+    from packline.loading.mixture import Mixture
+    from packline.loading.stages import Stage
+    from packline.store.reader import Store
+
+    run = read_run(path)
+    stores: dict[str, Store] = {}
+    stages: list[Stage] = []
+    for number, stage in enumerate(run.stages):
+        entries = []
+        for place, source in enumerate(stage.sources):
+            if source.store not in stores:
+                stores[source.store] = Store(source.store)
+            try:
+                rows = _rows(stores[source.store], source, stage, run.loader.plans)
+            except PacklineError as error:
+                where = f"{path}: stages[{number}].sources[{place}]"
+                raise type(error)(f"{where}: {error.message}", hint=error.hint) from error
+            weight = 1 if source.weight is None else source.weight
+            limit = None if source.max_epochs == "unlimited" else source.max_epochs
+            entries.append((rows, weight, limit))
+        stages.append(Stage(Mixture(entries), tokens=stage.tokens, batch_size=stage.batch_size))
+    return stages, _loader_arguments(run.loader)
+
+
+def load(path: str | Path, *, rank: int = 0, world_size: int = 1, **changes: Any) -> Loader:
+    """The loader of a plan.
+
+    Args:
+        path: a TOML file; docs/reading.md lists what it may hold.
+        rank: which of the processes that train this one is, from 0.
+        world_size: how many there are.
+        changes: other arguments of `Loader`, which win over the file: `prefetch=0`, `keys="huggingface"`.
+
+    Raises:
+        RecipeError: a plan that makes no sense, a rank outside the world.
+        StoreError: a store that is not there, is damaged or has nothing to give.
+
+    >>> load("missing.toml")
+    Traceback (most recent call last):
+    packline.errors.RecipeError: cannot read the plan missing.toml: No such file or directory
+    """
+    from packline.loading.loader import Loader
+
+    stages, settings = load_run(path)
+    return Loader(stages, rank=rank, world_size=world_size, **{**settings, **changes})
+
+
+def _rows(store: Store, source: SourceSettings, stage: StageSettings, plans: str | None) -> RowSource:
+    """Rows as a stage wants them of one store."""
+    ours = set() if source.packing is None else {"min_tail_fraction", "overflow"}
+    cutting = {name: getattr(stage, name) for name in Cutting.__struct_fields__ if name not in ours}
+    cutting |= {
+        name: getattr(source, name) for name in Cutting.__struct_fields__ if getattr(source, name) is not None
+    }
+    cutting = {name: value for name, value in cutting.items() if value is not None}
+    chosen = {name: getattr(source, name) for name in SELECTION if getattr(source, name) is not None}
+    if plans is not None:
+        chosen["plans"] = plans
+    rows = store.rows(seq_len=stage.seq_len, **cutting, **chosen)
+    return rows if stage.rechunk is None else rows.rechunk(stage.rechunk)
+
+
+def _loader_arguments(settings: LoaderSettings) -> dict[str, Any]:
+    given = msgspec.structs.asdict(settings)
+    del given["plans"]
+    if given["fields"] is None:
+        del given["fields"]
+    return given
+
+
+def _placed(run: RunFile, folder: Path) -> RunFile:
+    """The same with folders that are right from the working directory."""
+
+    def placed(source: SourceSettings) -> SourceSettings:
+        return msgspec.structs.replace(source, store=str(folder / source.store))
+
+    stages = tuple(
+        msgspec.structs.replace(stage, sources=tuple(map(placed, stage.sources))) for stage in run.stages
+    )
+    plans = None if run.loader.plans is None else str(folder / run.loader.plans)
+    return RunFile(loader=msgspec.structs.replace(run.loader, plans=plans), stages=stages)
+
+
+def _check(run: RunFile, name: str) -> RunFile:
+    """What is wrong with a plan before any store is looked at."""
+    if not run.stages:
+        raise RecipeError(f"{name} has no stages", hint="a plan has at least one [[stages]]")
+    for number, stage in enumerate(run.stages):
+        where = f"{name}: stages[{number}]"
+        if not stage.sources:
+            raise RecipeError(f"{where} has no sources", hint="name a store under [[stages.sources]]")
+        for place, source in enumerate(stage.sources):
+            if source.weight is None and len(stage.sources) > 1:
+                raise RecipeError(
+                    f"{where}.sources[{place}] has no weight, beside {len(stage.sources) - 1} other sources",
+                    hint="give each its share: weight = 0.5",
+                )
+    return run
+
+
+def _refuse_unknown(table: Any, kind: type[msgspec.Struct], name: str, where: str) -> None:
+    """An unknown word is a slip of the pen, and so is better named with what was meant."""
+    if not isinstance(table, dict):
+        return
+    known = kind.__struct_fields__
+    for word in table:
+        if word in known:
+            continue
+        near = difflib.get_close_matches(word, known, 1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        what = f"{name}: {where} has" if where else f"{name} has"
+        raise RecipeError(f"{what} no setting {word!r}", hint=f"{hint}there are: {', '.join(sorted(known))}")
+
+
+def _tables(value: Any) -> list[dict[str, Any]]:
+    """Those of an array that are tables; what else is there, the conversion refuses."""
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []

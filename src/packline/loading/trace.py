@@ -1,0 +1,283 @@
+"""From a batch to its documents, and from a document to its batches.
+
+    trace_step(loader, 1200)          step -> rows -> spans -> documents -> source, file, position, id
+    trace_document(loader, 77)        document -> rows -> draws -> steps, ranks, places
+
+Both are closed forms of what the loader hands out: no batch is made, no log is needed, and a run of weeks
+is asked as quickly as a short one. Steps are counted from 0: step n is the batch that follows after n
+batches, the one that a loader whose state says `"step": n` hands out next. Ranks, stages, sources, epochs
+and rows are counted from 0 too.
+
+Cost: a step reads the provenance of its documents, so the `docs.parquet` of the shards they are in. A
+document costs microseconds for each row that holds it, in each stage and epoch.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+import numpy as np
+
+from packline.errors import RecipeError
+from packline.loading.loader import Loader
+from packline.packing.rows import RowSource
+from packline.store.finding import check_document, provenance_of
+from packline.store.reader import Provenance, Store
+
+
+class SpanTrace(msgspec.Struct, frozen=True):
+    """A stretch of a document in a row."""
+
+    column: int
+    """Place of its first token in the row."""
+    tokens: int
+    document: int
+    """Number in `store.documents`."""
+    start: int
+    """Its first token, counted within the document."""
+    provenance: Provenance
+    """Where the document came from."""
+
+
+class RowTrace(msgspec.Struct, frozen=True):
+    """A row of a batch."""
+
+    index: int
+    """Place in the global batch."""
+    rank: int
+    place: int
+    """Place in this rank's part of the batch."""
+    source: int
+    """Number of the source within the stage's mixture."""
+    store: str
+    row: int
+    """Number within the source's rows."""
+    epoch: int
+    """How often the source was drawn from end to end before."""
+    padding: int
+    """Tokens at the end of the row that are padding."""
+    spans: tuple[SpanTrace, ...]
+
+
+class StepTrace(msgspec.Struct, frozen=True):
+    """A global batch, or some of its rows."""
+
+    step: int
+    steps: int
+    """Of the whole run."""
+    stage: int
+    stages: int
+    batch_size: int
+    """Rows of the global batch."""
+    seq_len: int
+    world_size: int
+    fingerprint: str
+    """The loader's, as it stands in a saved state: equal fingerprints, equal batches."""
+    rows: tuple[RowTrace, ...]
+
+
+class Use(msgspec.Struct, frozen=True, order=True):
+    """A stretch of a document in a batch."""
+
+    step: int
+    index: int
+    """Place of the row in the global batch."""
+    column: int
+    """Place of its first token in the row."""
+    tokens: int
+    start: int
+    """Its first token, counted within the document."""
+    stage: int
+    source: int
+    """Number of the source within the stage's mixture."""
+    epoch: int
+    rank: int
+    place: int
+    """Place of the row in this rank's part of the batch."""
+    row: int
+    """Number within the source's rows."""
+
+
+def trace_step(loader: Loader, step: int, *, rank: int | None = None, row: int | None = None) -> StepTrace:
+    """What is in the global batch of a step.
+
+    Args:
+        loader: of any rank; only its world size matters here.
+        step: from 0 to `len(loader) - 1`.
+        rank: only the rows of this rank.
+        row: only this row of the global batch.
+
+    Raises:
+        RecipeError: no such step, rank or row.
+        CorruptStore: a store is damaged there.
+    """
+    _check_within("step", step, len(loader), "of this run")
+    if rank is not None:
+        _check_within("rank", rank, loader.world_size, "of this world")
+    drawn = loader.rows_of_step(step)
+    stretch = loader.schedule.stretches[drawn.stage]
+    if row is not None:
+        _check_within("row", row, stretch.batch_size, "of the global batch")
+    share = stretch.batch_size // loader.world_size
+    rows: list[RowTrace] = []
+    for source, source_rows in enumerate(stretch.mixture.rows):
+        wanted = drawn.sources == source
+        if rank is not None:
+            wanted &= np.arange(len(wanted)) // share == rank
+        if row is not None:
+            wanted &= np.arange(len(wanted)) == row
+        indices = np.flatnonzero(wanted)
+        if not len(indices):
+            continue
+        numbers, epochs = drawn.rows[indices].tolist(), drawn.epochs[indices].tolist()
+        contents = _contents(source_rows, drawn.rows[indices])
+        for index, number, epoch, spans in zip(indices.tolist(), numbers, epochs, contents, strict=True):
+            rows.append(
+                RowTrace(
+                    index=index,
+                    rank=index // share,
+                    place=index % share,
+                    source=source,
+                    store=str(source_rows.store.path),
+                    row=number,
+                    epoch=epoch,
+                    padding=source_rows.seq_len - sum(span.tokens for span in spans),
+                    spans=spans,
+                )
+            )
+    return StepTrace(
+        step=step,
+        steps=len(loader),
+        stage=drawn.stage,
+        stages=len(loader.schedule.stretches),
+        batch_size=stretch.batch_size,
+        seq_len=stretch.mixture.seq_len,
+        world_size=loader.world_size,
+        fingerprint=loader.fingerprint,
+        rows=tuple(sorted(rows, key=lambda found: found.index)),
+    )
+
+
+def trace_document(loader: Loader, document: int, *, store: Store | None = None) -> list[Use]:
+    """Where a document is used in the whole run, in order of step.
+
+    Args:
+        loader: of any rank; only its world size matters here.
+        document: its number in `store.documents`.
+        store: the store that it is a document of; may be left out where the run reads just one.
+
+    Returns:
+        One entry for each time that a stretch of it is in a batch; none if the selection left it out, its
+        packing dropped it, or the run ends before its rows are drawn.
+
+    Raises:
+        RecipeError: a store that the run does not read, or none named where it reads several.
+        StoreError: no such document.
+    """
+    store = _store_of_document(loader, store)
+    document = check_document(store, document)
+    uses: list[Use] = []
+    for stretch in loader.schedule.stretches:
+        share = stretch.batch_size // loader.world_size
+        for source, rows in enumerate(stretch.mixture.rows):
+            if not _same(rows.store, store):
+                continue
+            numbers = rows.rows_of(document)
+            found = loader.uses_of(stretch.number, source, numbers)
+            held = dict(zip(numbers.tolist(), _stretches(rows, numbers, document), strict=True))
+            for row, epoch, step, index in zip(
+                found.rows.tolist(),
+                found.epochs.tolist(),
+                found.steps.tolist(),
+                found.places.tolist(),
+                strict=True,
+            ):
+                uses += [
+                    Use(
+                        step=step,
+                        index=index,
+                        column=column,
+                        tokens=tokens,
+                        start=start,
+                        stage=stretch.number,
+                        source=source,
+                        epoch=epoch,
+                        rank=index // share,
+                        place=index % share,
+                        row=row,
+                    )
+                    for column, tokens, start in held[row]
+                ]
+    return sorted(uses)
+
+
+def stores_of(loader: Loader) -> list[Store]:
+    """The stores that a run reads, each once, in the order in which it meets them."""
+    stores: dict[str, Store] = {}
+    for stretch in loader.schedule.stretches:
+        for rows in stretch.mixture.rows:
+            stores.setdefault(rows.store.manifest.checksum, rows.store)
+    return list(stores.values())
+
+
+def store_of(loader: Loader, stage: int, source: int) -> Store:
+    """The store behind a source of a stage."""
+    return loader.schedule.stretches[stage].mixture.rows[source].store
+
+
+def _contents(rows: RowSource, numbers: np.ndarray) -> list[tuple[SpanTrace, ...]]:
+    """The spans of some rows, with where their documents came from."""
+    spans = rows.spans(numbers)
+    documents, starts, lengths = spans.documents.tolist(), spans.starts.tolist(), spans.lengths.tolist()
+    columns, offsets = _columns(spans.offsets, spans.lengths), spans.offsets.tolist()
+    origins = provenance_of(rows.store, spans.documents)
+    return [
+        tuple(
+            SpanTrace(columns[n], lengths[n], documents[n], starts[n], origins[n]) for n in range(first, last)
+        )
+        for first, last in itertools.pairwise(offsets)
+    ]
+
+
+def _stretches(rows: RowSource, numbers: np.ndarray, document: int) -> list[list[tuple[int, int, int]]]:
+    """(column, tokens, start) of a document in each of some rows."""
+    spans = rows.spans(numbers)
+    own = spans.documents == document
+    row_of = np.repeat(np.arange(len(spans)), np.diff(spans.offsets))[own].tolist()
+    columns = np.array(_columns(spans.offsets, spans.lengths), np.int64)[own].tolist()
+    found: list[list[tuple[int, int, int]]] = [[] for _ in range(len(spans))]
+    for row, *where in zip(
+        row_of, columns, spans.lengths[own].tolist(), spans.starts[own].tolist(), strict=True
+    ):
+        column, tokens, start = where
+        found[row].append((column, tokens, start))
+    return found
+
+
+def _columns(offsets: np.ndarray, lengths: np.ndarray) -> list[int]:
+    """Where each span begins in its row."""
+    before = np.concatenate([[0], np.cumsum(lengths)])
+    return (before[:-1] - np.repeat(before[offsets[:-1]], np.diff(offsets))).tolist()
+
+
+def _store_of_document(loader: Loader, store: Store | None) -> Store:
+    stores = stores_of(loader)
+    if store is None and len(stores) == 1:
+        return stores[0]
+    known = ", ".join(str(one.path) for one in stores)
+    if store is None:
+        raise RecipeError(f"a document of which store? This run reads {known}", hint="say store=...")
+    if not any(_same(one, store) for one in stores):
+        raise RecipeError(f"this run does not read {store.path}: it reads {known}")
+    return store
+
+
+def _same(one: Store, other: Store) -> bool:
+    """By content: a store that was moved or copied is the same."""
+    return one.manifest.checksum == other.manifest.checksum
+
+
+def _check_within(name: str, value: int, count: int, what: str) -> None:
+    if not 0 <= value < count:
+        raise RecipeError(f"{name} {value:,}: expected 0 to {count - 1:,}, the {name}s {what}")

@@ -1,0 +1,207 @@
+"""Find documents by what their source calls them: an id, or a file and a position in it.
+
+    find_by_id(store, "a1b2")                  every document with this id
+    find_by_place(store, "web/a.jsonl", 1234)  the document that begins there
+
+Provenance has no index: it would be as large as what it points into, for a question that is asked now
+and then. So this reads one or two columns of every shard's `docs.parquet`, a row group at a time, about 0.1
+microseconds a document, and memory does not grow with the store. A search that fails reads
+them once more, to say what comes close.
+
+It does not search texts.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from packline.errors import CorruptStore, StoreError
+from packline.store.reader import Provenance, Shard, Store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NEAR = 3
+"""How many near matches an error names."""
+
+
+def find_by_id(store: Store, id: str) -> list[int]:
+    """Numbers of all documents with an id; ids are the data's own and need not be unique.
+
+    Raises:
+        StoreError: none has it; with ids that resemble it.
+    """
+    import pyarrow.compute as pc
+
+    found: list[int] = []
+    for first, table in _row_groups(store, ["id"]):
+        found += (first + np.flatnonzero(pc.fill_null(pc.equal(table["id"], id), False).to_numpy())).tolist()
+    if not found:
+        raise StoreError(f"{store.path}: no document has the id {id!r}", hint=_near_ids(store, id))
+    return found
+
+
+def find_by_place(store: Store, file: str, position: int, *, source: str | None = None) -> list[int]:
+    """Numbers of the documents that begin at a position of a file.
+
+    Args:
+        file: as provenance names it: the path below the source's common folder.
+        position: the byte offset in the decompressed file, or the row number in a Parquet file.
+        source: only of this source, where several have a file of this name.
+
+    Returns:
+        One number for each source that has such a document: one, unless names of files repeat.
+
+    Raises:
+        StoreError: no such file, or no document begins there; with what comes close.
+    """
+    found: list[int] = []
+    below: tuple[int, int] | None = None
+    above: tuple[int, int] | None = None
+    for first, table in _row_groups(store, ["source", "file", "position"]):
+        chosen = _chosen(table, file, source)
+        if not len(chosen):
+            continue
+        positions = table["position"].to_numpy()[chosen]
+        found += (first + chosen[positions == position]).tolist()
+        # A nearer one on either side, as (position, document).
+        if len(lower := np.flatnonzero(positions < position)):
+            place = lower[np.argmax(positions[lower])]
+            below = max(below or (-1, -1), (int(positions[place]), first + int(chosen[place])))
+        if len(upper := np.flatnonzero(positions > position)):
+            place = upper[np.argmin(positions[upper])]
+            candidate = (int(positions[place]), first + int(chosen[place]))
+            above = candidate if above is None else min(above, candidate)
+    if found:
+        return found
+    where = f"{source}/{file}" if source is not None else file
+    if below is None and above is None:
+        raise StoreError(f"{store.path} has no document of a file {where!r}", hint=_near_files(store, file))
+    near = " and ".join(
+        f"{place:,} (document {document:,})" for place, document in filter(None, (below, above))
+    )
+    raise StoreError(
+        f"{store.path}: no document of {where} begins at {position:,}",
+        hint=f"the nearest begin at {near}; a position is a byte offset, or a row number in a Parquet file",
+    )
+
+
+def provenance_of(store: Store, documents: np.ndarray) -> list[Provenance]:
+    """Where several documents came from, in their order.
+
+    `store.provenance` keeps the tables that it has read, which is right for looking around; this keeps none,
+    so it may be asked about documents of a thousand shards.
+
+    Args:
+        documents: integers `[N]`, each a number in `store.documents`.
+    """
+    numbers = np.asarray(documents, np.int64)
+    found: dict[int, Provenance] = {}
+    shards: dict[int, list[int]] = {}
+    starts = np.cumsum([0, *(len(shard) for shard in store.shards)])
+    unique = np.unique(numbers)
+    for shard, number in zip(
+        (starts.searchsorted(unique, "right") - 1).tolist(), unique.tolist(), strict=True
+    ):
+        shards.setdefault(shard, []).append(number)
+    for place, wanted in shards.items():
+        shard = store.shards[place]
+        for first, table in _row_groups_of(store, shard, int(starts[place]), None):
+            here = [number for number in wanted if first <= number < first + table.num_rows]
+            rows = table.take([number - first for number in here]).to_pylist()
+            for number, row in zip(here, rows, strict=True):
+                found[number] = Provenance(split=shard.entry.split, **row)
+    return [found[number] for number in numbers.tolist()]
+
+
+def check_document(store: Store, document: int) -> int:
+    """A document's number, if there is such a document; negative ones count from the end.
+
+    Raises:
+        StoreError: there is not.
+    """
+    count = len(store.documents)
+    if not -count <= document < count:
+        raise StoreError(f"{store.path} has no document {document:,}: expected 0 to {count - 1:,}")
+    return document % count
+
+
+def _row_groups(store: Store, columns: list[str]) -> Iterator[tuple[int, pa.Table]]:
+    """Columns of provenance in pieces, each with the number of its first document."""
+    first = 0
+    for shard in store.shards:
+        yield from _row_groups_of(store, shard, first, columns)
+        first += len(shard)
+
+
+def _row_groups_of(
+    store: Store, shard: Shard, first: int, columns: list[str] | None
+) -> Iterator[tuple[int, pa.Table]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = store.path / f"{shard.entry.name}.docs.parquet"
+    expected = first + len(shard)
+    try:
+        with pq.ParquetFile(path) as parquet:
+            for group in range(parquet.metadata.num_row_groups):
+                table = parquet.read_row_group(group, columns=columns, use_threads=False)
+                yield first, table
+                first += table.num_rows
+    except (OSError, pa.ArrowException) as error:
+        raise CorruptStore(
+            f"cannot read {path}: {error}", hint="packline verify shows what is damaged"
+        ) from error
+    if first != expected:
+        raise CorruptStore(
+            f"{path}: expected {len(shard):,} documents, found {first - expected + len(shard):,}"
+        )
+
+
+def _chosen(table: pa.Table, file: str, source: str | None) -> np.ndarray:
+    """Rows of a file, by the few values of the dictionaries and not by a string a row."""
+    mask = _equal(table["file"], file)
+    return np.flatnonzero(mask if source is None else mask & _equal(table["source"], source))
+
+
+def _equal(column: pa.ChunkedArray, value: str) -> np.ndarray:
+    import pyarrow.compute as pc
+
+    return np.concatenate(
+        [
+            pc.equal(piece.dictionary, value).to_numpy(zero_copy_only=False)[piece.indices.to_numpy()]
+            for piece in column.chunks
+        ]
+        or [np.empty(0, bool)]
+    )
+
+
+def _near_ids(store: Store, id: str) -> str:
+    import pyarrow.compute as pc
+
+    alike: list[str] = []
+    some: list[str] = []
+    for _, table in _row_groups(store, ["id"]):
+        ids = pc.drop_null(table["id"])
+        some += ids.slice(0, NEAR - len(some)).to_pylist()
+        if id:
+            mask = pc.match_substring(ids, id, ignore_case=True)
+            alike += ids.filter(mask).slice(0, NEAR - len(alike)).to_pylist()
+        if len(alike) == NEAR:
+            break
+    if alike:
+        return f"ids that contain it: {', '.join(map(repr, alike))}"
+    if some:
+        return f"ids of this store look like {', '.join(map(repr, some))}"
+    return "the documents of this store have no ids; name a file and a position"
+
+
+def _near_files(store: Store, file: str) -> str:
+    names: list[Any] = sorted({entry.name for entry in store.manifest.inputs})
+    ends = [name for name in names if name.rpartition("/")[2] == file.rpartition("/")[2]]
+    near = ends[:NEAR] or difflib.get_close_matches(file, names[: 1 << 14], NEAR) or names[:NEAR]
+    return f"files of this store: {', '.join(map(repr, near))}" + (", ..." if len(names) > len(near) else "")

@@ -1,0 +1,113 @@
+"""The thread ahead: order, errors in their place, no thread left behind, forks that do not hang."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packline.loading.prefetch import make_ahead
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "packline-prefetch"]
+
+
+@pytest.fixture(autouse=True)
+def no_thread_stays() -> Iterator[None]:
+    assert threads() == []
+    yield
+    gc.collect()
+    assert threads() == []
+
+
+@given(st.integers(0, 5), st.integers(0, 20), st.integers(0, 6))
+def test_results_come_in_order(start: int, count: int, ahead: int) -> None:
+    made = make_ahead(lambda number: number * 3, start, start + count, ahead=ahead)
+    assert list(made) == [number * 3 for number in range(start, start + count)]
+    assert threads() == []
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 5])
+def test_no_more_is_made_ahead_than_was_asked_for(ahead: int) -> None:
+    made: list[int] = []
+
+    def make(number: int) -> int:
+        made.append(number)
+        return number
+
+    taken = make_ahead(make, 0, 100, ahead=ahead)
+    for number in range(5):
+        assert next(taken) == number
+        deadline = time.monotonic() + 5
+        while len(made) < number + 1 + ahead and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(0.01)
+        assert made == list(range(number + 1 + ahead))
+    taken.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3, 50])
+@pytest.mark.parametrize("error", [ValueError("damaged"), KeyboardInterrupt(), SystemExit(3)])
+def test_an_error_comes_out_in_the_place_of_its_result(ahead: int, error: BaseException) -> None:
+    def make(number: int) -> int:
+        if number == 7:
+            raise error
+        return number
+
+    made = make_ahead(make, 0, 20, ahead=ahead)
+    assert [next(made) for _ in range(7)] == list(range(7))
+    with pytest.raises(type(error)) as caught:
+        next(made)
+    assert caught.value is error
+    with pytest.raises(StopIteration):
+        next(made)
+
+
+def test_the_thread_ends_with_the_iterator() -> None:
+    made = make_ahead(lambda number: number, 0, 1000, ahead=2)
+    assert threads() == []  # none before the first result is wanted
+    assert next(made) == 0
+    assert len(threads()) == 1
+    made.close()  # type: ignore[attr-defined]
+    assert threads() == []
+    for number in make_ahead(lambda number: number, 0, 1000, ahead=2):
+        if number == 3:
+            break
+    del number
+    gc.collect()
+    assert threads() == []
+
+
+@pytest.mark.parametrize("taken", [1, 3, 20])
+def test_a_forked_child_makes_the_rest_itself(taken: int) -> None:
+    made = make_ahead(lambda number: number * number, 0, 20, ahead=4)
+    before = [next(made) for _ in range(taken)]
+    with warnings.catch_warnings():
+        # Newer Pythons warn of forks beside threads: the case that is tested here.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        wrong = 1
+        try:
+            rest = list(made)
+            wrong = int(before + rest != [number * number for number in range(20)])
+        finally:
+            os._exit(wrong)
+    deadline = time.monotonic() + 20
+    while (done := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if done == (0, 0):
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        pytest.fail("the forked child hangs")
+    assert os.waitstatus_to_exitcode(done[1]) == 0
+    assert before + list(made) == [number * number for number in range(20)]  # and the parent goes on

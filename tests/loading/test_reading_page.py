@@ -1,0 +1,91 @@
+"""docs/reading.md against the code: its program runs, its drawn rows are right, no setting is missing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.packing.stores import make_store
+
+import packline
+from packline.loading.run_file import LoaderSettings, SourceSettings, StageSettings
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reading.md").read_text("utf-8")
+FIELDS = ("tokens", "targets", "position_ids", "segment_ids", "loss_mask")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def test_the_program_of_the_page_runs(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tokenizer_json: Path,
+    documents: list[str],
+    write_jsonl: Callable[..., Path],
+) -> None:
+    for number, label in enumerate(("web", "code")):
+        write_jsonl(tmp_path / f"{label}.jsonl", documents[number::2])
+    sources = "".join(
+        f'[[sources]]\nname = "{label}"\ninputs = ["{label}.jsonl"]\nlabel = "{label}"\n'
+        for label in ("web", "code")
+    )
+    (tmp_path / "recipe.toml").write_text(f'tokenizer = "{tokenizer_json}"\n{sources}', "utf-8")
+    packline.build(tmp_path / "recipe.toml", out=tmp_path / "store", workers=0)
+    (plan,) = blocks("toml")
+    (tmp_path / "run.toml").write_text(plan, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    code = blocks("python")
+    assert len(code) > 10
+    for block in code:
+        if block.startswith("# needs torch"):
+            try:
+                import torch  # noqa: F401
+            except ImportError:
+                continue
+        exec(compile(block, "reading.md", "exec"), names)
+    assert sorted(names["batch"]) == ["input_ids", "labels", "position_ids"]
+    assert names["state"]["step"] == 6
+
+
+def drawn() -> list[dict[str, list[str]]]:
+    """The rows that the page draws, a field a list."""
+    found = []
+    for number in range(2):
+        table = PAGE.partition(f"| row {number} |")[2].partition("\n\n")[0]
+        cells = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+        found.append({name: values for name, *values in cells})
+    return found
+
+
+def test_the_rows_that_the_page_draws_are_those_of_the_code(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "store", [[4, 2, 6]])
+    letters = dict(
+        zip("abcdefghi", (t for tokens in store.documents for t in tokens[:-1].tolist()), strict=True)
+    )
+    letters["."] = store.eod_id
+    rows = store.rows(8)
+    assert len(rows) == 2
+    for row, right in zip(rows, drawn(), strict=True):
+        assert set(right) == set(FIELDS)
+        for name in FIELDS:
+            values = [letters[text] if text in letters else int(text) for text in right[name]]
+            assert np.array_equal(getattr(row, name), values), (name, row.index)
+
+
+@pytest.mark.parametrize("kind", [LoaderSettings, StageSettings, SourceSettings])
+def test_every_setting_of_a_plan_is_in_the_page(kind: Any) -> None:
+    tables = [line for line in PAGE.splitlines() if line.startswith("| `")]
+    listed = {name for line in tables for name in re.findall(r"`(\w+)`", line.split("|")[1])}
+    assert set(kind.__struct_fields__) <= listed
+    known = {
+        name for one in (LoaderSettings, StageSettings, SourceSettings) for name in one.__struct_fields__
+    }
+    packings = {"concat", "best_fit", "pad"}
+    assert listed - known - packings - set(FIELDS) == set()

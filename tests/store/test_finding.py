@@ -1,0 +1,108 @@
+"""Finding documents by id or place: always the ones that provenance names, or an error with what is near."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.store.stores import build_store
+
+from packline.errors import CorruptStore, StoreError
+from packline.store.finding import check_document, find_by_id, find_by_place, provenance_of
+from packline.store.reader import Store
+
+
+def test_every_document_is_found_by_its_id_and_by_its_place(built: Store) -> None:
+    for document in range(0, len(built.documents), 11):
+        where = built.provenance(document)
+        assert where.id is not None
+        assert find_by_id(built, where.id) == [document]
+        assert find_by_place(built, where.file, where.position) == [document]
+        assert find_by_place(built, where.file, where.position, source=where.source) == [document]
+
+
+def test_provenance_of_many_is_that_of_each(built: Store) -> None:
+    count = len(built.documents)
+    wanted = np.random.default_rng(3).integers(0, count, 200)
+    assert provenance_of(built, wanted) == [built.provenance(number) for number in wanted]
+    fresh = Store(built.path)
+    assert provenance_of(fresh, np.arange(count)) == [built.provenance(number) for number in range(count)]
+    assert not any("table" in vars(shard) for shard in fresh.shards)  # nothing is kept
+    assert provenance_of(built, np.empty(0, np.int64)) == []
+
+
+def test_an_id_that_repeats_names_all_its_documents(
+    tmp_path: Path, tokenizer_json: Path, write_jsonl: Callable[..., Path]
+) -> None:
+    records = [{"text": f"text {n}", "id": f"i{n % 3}"} for n in range(9)] + [{"text": "no id"}]
+    path = write_jsonl(tmp_path / "in.jsonl", records)
+    store = build_store(path, tokenizer_json, tmp_path / "store", val_fraction=0.4)
+    expected = [n for n in range(len(store.documents)) if store.provenance(n).id == "i1"]
+    assert find_by_id(store, "i1") == expected
+    assert len(expected) == 3
+
+
+def test_the_same_name_in_two_sources_gives_both_and_a_source_chooses(
+    tmp_path: Path, tokenizer_json: Path, write_jsonl: Callable[..., Path]
+) -> None:
+    for name in ("one", "two"):
+        write_jsonl(tmp_path / name / "a.jsonl", [f"{name} {n}" for n in range(3)])
+    (tmp_path / "recipe.toml").write_text(
+        f'tokenizer = "{tokenizer_json}"\n'
+        + "".join(f'[[sources]]\nname = "{name}"\ninputs = ["{name}"]\n' for name in ("one", "two")),
+        "utf-8",
+    )
+    import packline
+
+    store = packline.build(tmp_path / "recipe.toml", out=tmp_path / "store", workers=0)
+    both = find_by_place(store, "a.jsonl", 0)
+    assert sorted(store.provenance(number).source for number in both) == ["one", "two"]
+    assert [store.text(number) for number in find_by_place(store, "a.jsonl", 0, source="two")] == ["two 0"]
+    with pytest.raises(StoreError, match=r"file 'three/a\.jsonl'"):
+        find_by_place(store, "a.jsonl", 0, source="three")
+
+
+def test_a_place_between_documents_names_its_neighbours(built: Store) -> None:
+    places = sorted(
+        (where.position, number)
+        for number in range(len(built.documents))
+        if (where := built.provenance(number)).file == "b.jsonl"
+    )
+    (before, first), (after, second) = places[4], places[5]
+    with pytest.raises(StoreError, match=f"begins at {before + 1:,}") as caught:
+        find_by_place(built, "b.jsonl", before + 1)
+    assert f"{before:,} (document {first:,}) and {after:,} (document {second:,})" in caught.value.hint
+    (last, number) = places[-1]
+    with pytest.raises(StoreError) as caught:
+        find_by_place(built, "b.jsonl", last + 10**9)
+    assert f"begin at {last:,} (document {number:,});" in caught.value.hint
+
+
+def test_what_is_not_there_is_named_with_what_is(built: Store) -> None:
+    with pytest.raises(StoreError, match=r"no document of a file 'd\.jsonl'") as caught:
+        find_by_place(built, "d.jsonl", 0)
+    assert "'a.jsonl'" in caught.value.hint
+    with pytest.raises(StoreError, match="no document has the id 'D1'") as caught:
+        find_by_id(built, "D1")
+    assert "'d1" in caught.value.hint
+    with pytest.raises(StoreError, match="no document has the id 'zzz'") as caught:
+        find_by_id(built, "zzz")
+    assert "look like 'd" in caught.value.hint
+
+
+def test_a_number_outside_the_store_is_an_error(built: Store) -> None:
+    count = len(built.documents)
+    assert (check_document(built, 0), check_document(built, -1)) == (0, count - 1)
+    for number in (count, -count - 1):
+        with pytest.raises(StoreError, match=f"expected 0 to {count - 1:,}"):
+            check_document(built, number)
+
+
+def test_damaged_provenance_is_reported_with_its_file(damaged: Path) -> None:
+    store = Store(damaged)
+    path = damaged / f"{store.shards[0].entry.name}.docs.parquet"
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(CorruptStore, match=r"docs\.parquet"):
+        find_by_id(store, "d1")
