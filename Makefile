@@ -83,6 +83,7 @@ $(VENV)/.dev: $(VENV)/.base
 $(VENV)/.peers: $(VENV)/.dev
 	@echo "packline: installing the peers of the tests (torch is large)"
 	@$(INSTALL) torch
+	@$(INSTALL) torchdata
 	@$(INSTALL) --no-deps $(MEGATRON)
 	@touch $@
 

@@ -29,8 +29,8 @@ HEADER = """\
 # Python {python}. For pip's -c: a pin says which version, not that the package is installed.
 """
 
-# The release that the peers were compared with; `make lock` does not move it.
-HELD = ["torch==2.13.0"]
+# The releases that the peers were compared with; `make lock` does not move them.
+HELD = ["torch==2.13.0", "torchdata==0.11.0"]
 
 
 def requirements() -> list[str]:
