@@ -80,6 +80,34 @@ the beginnings of the first documents, token by token.""",
   packline info store --documents 10
   packline info store --json""",
     ),
+    "pack": (
+        """Show what every packing costs on the documents of a store.
+
+For rows of --seq-len tokens: how many rows, how much of them is padding, which
+tokens are lost, how many documents are split over rows, how many rows hold
+several documents. Counted from lengths alone; nothing is written unless --write
+is given.""",
+        """Examples:
+
+  packline pack store --seq-len 4096
+  packline pack store --seq-len 4096 --seq-len 32768 --min-tokens 512
+  packline pack store --seq-len 4096 --packing best_fit --write""",
+    ),
+    "trace": (
+        """Show what is in a batch, and in which batches a document is.
+
+TARGET is a training plan (run.toml) or a store; for a store, give the settings
+that the training run had. Steps are counted from 0: step N is the batch that
+follows after N batches, and the one that a loader whose state says "step": N
+hands out next.""",
+        """Examples:
+
+  packline trace run.toml --step 1200
+  packline trace run.toml --step 1200 --world-size 8 --rank 3
+  packline trace store --seq-len 4096 --batch-size 32 --seed 1 --step 0 --row 5
+  packline trace run.toml --id a1b2
+  packline trace run.toml --file web/a.jsonl --position 12345 --store web""",
+    ),
     "demo": (
         """Build, verify and show a store of Python's own library. No network.
 

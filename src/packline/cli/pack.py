@@ -1,0 +1,194 @@
+"""`packline pack`: what every packing costs on the documents of a store; writes a plan when told to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from cyclopts import Group, Parameter
+
+from packline.cli.arguments import Flags, option
+from packline.cli.main import DONE
+from packline.cli.output import Line, output, table
+from packline.cli.text import percent, plural, size
+from packline.errors import RecipeError
+from packline.packing.packer import PACKINGS
+from packline.packing.plan import Plan
+from packline.packing.prices import Price, price_list
+from packline.packing.selection import Selection
+from packline.store.reader import Store
+
+ROWS = Group("Rows", sort_key=5)
+CHOICE = Group("Choice of documents", sort_key=10)
+_FLAGS = Flags()
+HEAD = ("packing", "rows", "padding", "tokens lost", "documents split", "rows shared")
+
+
+def pack(
+    store: Annotated[str, Parameter(help="Folder of a finished store.")],
+    *,
+    seq_len: Annotated[list[int], option("Tokens of a row. May be given several times.", ROWS)],
+    packing: Annotated[
+        Literal["concat", "best_fit", "pad"] | None, option("Price this one only. Default: all.", ROWS)
+    ] = None,
+    write: Annotated[
+        bool, option("With --packing best_fit: write the plan, or check the one that is there.", ROWS)
+    ] = False,
+    plans: Annotated[str | None, option("Folder of plans. Default: in the store.", ROWS)] = None,
+    split: Annotated[str, option("train (default), val or all.", CHOICE)] = "train",
+    label: Annotated[list[str] | None, option("Only with this label. May be repeated.", CHOICE)] = None,
+    source: Annotated[list[str] | None, option("Only of this source. May be repeated.", CHOICE)] = None,
+    min_tokens: Annotated[int | None, option("Only documents with so many tokens or more.", CHOICE)] = None,
+    max_tokens: Annotated[int | None, option("Only documents with so many or fewer.", CHOICE)] = None,
+    shuffle_documents: Annotated[
+        int | None, option("Seed of a shuffle before packing. Default: as stored.", CHOICE)
+    ] = None,
+    flags: Flags = _FLAGS,
+) -> int:
+    """Show what every packing costs; see `pages`."""
+    if write and packing != "best_fit":
+        raise RecipeError(
+            "--write goes with --packing best_fit: other packings are computed when rows are opened",
+            hint="packline pack STORE --seq-len N --packing best_fit --write",
+        )
+    selection = Selection(
+        Store(store),
+        split=split,
+        labels=label,
+        sources=source,
+        min_tokens=min_tokens,
+        max_tokens=max_tokens,
+        shuffle_documents=shuffle_documents,
+        plans=plans,
+    )
+    lengths = list(dict.fromkeys(seq_len))
+    prices = {length: price_list(selection, length, [packing] if packing else PACKINGS) for length in lengths}
+    output.lines(choice_lines(selection))
+    for length, priced in prices.items():
+        output.line()
+        output.lines(price_lines(length, priced))
+        if packing is None:
+            output.lines(verdict_lines(priced))
+    written = [write_plan(selection, length, plans) for length in lengths] if write else []
+    if written:
+        output.line()
+        output.lines(plan_lines(written))
+    output.result(
+        {
+            "command": "pack",
+            "store": store,
+            "exit_code": DONE,
+            "documents": len(selection),
+            "tokens": selection.tokens,
+            "selection": selection.settings,
+            "prices": [facts(price) for priced in prices.values() for price in priced],
+            "plans": written,
+        }
+    )
+    return DONE
+
+
+def facts(price: Price) -> dict[str, Any]:
+    """A price for a program: counts, and the shares that the table shows."""
+    return {
+        "seq_len": price.seq_len,
+        "packing": price.packing,
+        "overflow": price.overflow,
+        **msgspec.to_builtins(price.counts),
+        "padding_share": price.padding,
+        "lost_share": price.lost,
+        "split_share": price.split,
+        "shared_share": price.shared,
+    }
+
+
+def choice_lines(selection: Selection) -> list[Line]:
+    """Which documents are packed."""
+    given = {name: value for name, value in selection.settings.items() if value is not None}
+    chosen = ", ".join(f"{name} {_said(value)}" for name, value in given.items())
+    rows: list[Line] = [
+        [("store", "quiet"), (str(selection.store.path), "title")],
+        [("packs", "quiet"), f"{plural(len(selection), 'document')}, {plural(selection.tokens, 'token')}"],
+        [("chosen", "quiet"), chosen],
+    ]
+    return table(rows, "ll", width=output.wrap)
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, tuple):
+        return " or ".join(value)
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def price_lines(seq_len: int, prices: list[Price]) -> list[Line]:
+    """The prices of one length as a table."""
+    rows: list[Line] = [[(word, "quiet") for word in HEAD]]
+    for price in prices:
+        rows.append(
+            [
+                price.name,
+                f"{price.counts.rows:,}",
+                percent(price.padding),
+                percent(price.lost),
+                percent(price.split),
+                percent(price.shared),
+            ]
+        )
+    return [["  ", (f"rows of {seq_len:,} tokens", "title")], *table(rows, "lrrrrr")]
+
+
+def verdict_lines(prices: list[Price]) -> list[Line]:
+    """Which packings are cheapest, by each of the three prices that one can pay."""
+    lost = {price.name: price.lost for price in prices}
+    whole = [price for price in prices if price.lost == min(lost.values())]
+    rows: list[Line] = [
+        [("loses fewest tokens", "quiet"), _cheapest(lost)],
+        [
+            ("of these, splits fewest documents", "quiet"),
+            _cheapest({price.name: price.split for price in whole}),
+        ],
+        [("pads least", "quiet"), _cheapest({price.name: price.padding for price in prices})],
+    ]
+    return table(rows, "ll", width=output.wrap)
+
+
+def _cheapest(shares: dict[str, float]) -> str:
+    """All that have the least share, by name, and the share."""
+    least = min(shares.values())
+    names = [name.replace(",", "") for name, share in shares.items() if share == least]
+    several = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
+    return f"{several}: {percent(least) if least else 'none'}"
+
+
+def write_plan(selection: Selection, seq_len: int, plans: str | None) -> dict[str, Any]:
+    """Write the plan of best_fit, or check every byte of the one that is there.
+
+    Raises:
+        CorruptStore: the plan that is there is damaged.
+        StoreError: no plan can be written there.
+    """
+    from packline.packing.best_fit import make_plan, plan_fingerprint
+    from packline.packing.plan import load_plan, plan_folder, save_plan
+
+    fingerprint = plan_fingerprint(selection, seq_len)
+    folder = plan_folder(selection.store, fingerprint, plans)
+    plan: Plan | None = load_plan(folder, fingerprint, check=True)
+    made = plan is None
+    if plan is None:
+        plan = make_plan(selection, seq_len)
+        save_plan(folder, fingerprint, plan.arrays, plan.facts)
+    return {
+        "seq_len": seq_len,
+        "folder": str(folder),
+        "bytes": sum(path.stat().st_size for path in Path(folder).iterdir()),
+        "state": "written" if made else "was there, and is whole",
+    }
+
+
+def plan_lines(written: list[dict[str, Any]]) -> list[Line]:
+    """Where plans are."""
+    rows: list[Line] = [
+        [("plan", "quiet"), f"{one['folder']}: {size(one['bytes'])}, {one['state']}"] for one in written
+    ]
+    return table(rows, "ll", width=output.wrap)

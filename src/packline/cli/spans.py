@@ -1,0 +1,106 @@
+"""Rows of a batch for the eye: a block a row, and for each span where it is from and how it begins.
+
+    row 3  rank 0, place 3: row 12,038 of store, epoch 0; 1,024 tokens in 2 spans, 100 of padding
+         0  866 tokens: document 14,895 from 115 of 981
+            web/a.jsonl at 7,749,032, id a1b2
+            the│ begin│ning│ of│ its│ text│↵│ …
+
+Text and names are shown, never obeyed: all of them go through `output`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from packline.cli.output import Line, Piece, output, table
+from packline.cli.text import cells, plural, visible
+from packline.cli.tokens import COLORS, split_text
+from packline.store.reader import Provenance, Store
+
+if TYPE_CHECKING:
+    from packline.loading.trace import RowTrace, SpanTrace, StepTrace
+
+TEXT_TOKENS = 64
+"""Tokens of a span that are decoded; more than a line holds."""
+INDENT = 12
+
+
+def step_lines(found: StepTrace, target: str) -> list[Line]:
+    """Which batch it is."""
+    step = f"{found.step:,} of {found.steps:,}, counted from 0; stage {found.stage} of {found.stages:,}"
+    batch = f"{plural(found.batch_size, 'row')} of {found.seq_len:,} tokens, shared by "
+    rows: list[Line] = [
+        [("run", "quiet"), (target, "title")],
+        [("step", "quiet"), step],
+        [("batch", "quiet"), batch + plural(found.world_size, "rank")],
+        [("fingerprint", "quiet"), found.fingerprint],
+    ]
+    return table(rows, "ll", width=output.wrap)
+
+
+def show_row(store: Store, row: RowTrace, most: int | None) -> None:
+    """One row, with `most` of its spans; None for all."""
+    if output.mode == "json":
+        return
+    filled = sum(span.tokens for span in row.spans)
+    padding = f", {row.padding:,} of padding" if row.padding else ""
+    output.line(
+        "  ",
+        (f"row {row.index}", "title"),
+        f"  rank {row.rank}, place {row.place}: row {row.row:,} of {store.path}, epoch {row.epoch}; ",
+        (f"{plural(filled, 'token')} in {plural(len(row.spans), 'span')}{padding}", "quiet"),
+    )
+    shown = row.spans if most is None else row.spans[:most]
+    for span in shown:
+        _show_span(store, span)
+    if rest := len(row.spans) - len(shown):
+        output.line(" " * INDENT, (f"and {plural(rest, 'more span')}: --row {row.index} shows all", "quiet"))
+
+
+def origin(provenance: Provenance) -> str:
+    """Where a document came from, in one line."""
+    named = f", id {provenance.id}" if provenance.id is not None else ""
+    return f"{provenance.source}/{provenance.file} at {provenance.position:,}{named}"
+
+
+def text_of(store: Store, span: SpanTrace) -> str:
+    """How a span begins, as text."""
+    return str(store.tokenizer.decode(_first_tokens(store, span), skip_special_tokens=False))
+
+
+def _show_span(store: Store, span: SpanTrace) -> None:
+    whole = span.tokens == span.provenance.tokens
+    part = "whole" if whole else f"from {span.start:,} of {span.provenance.tokens:,}"
+    output.line(
+        "    ",
+        (f"{span.column:>6,}", "number"),
+        f"  {plural(span.tokens, 'token')}: ",
+        (f"document {span.document:,}", "title"),
+        f" {part}",
+    )
+    output.line(" " * INDENT, (origin(span.provenance), "quiet"))
+    output.line(" " * INDENT, *_token_line(store, span, output.width - INDENT, output.color))
+
+
+def _first_tokens(store: Store, span: SpanTrace) -> list[int]:
+    stop = span.start + min(span.tokens, TEXT_TOKENS)
+    return store.documents[span.document][span.start : stop].tolist()
+
+
+def _token_line(store: Store, span: SpanTrace, width: int, color: bool) -> list[Piece]:
+    """The first tokens in one line of at most `width` columns, line ends and all."""
+    entry = store.manifest.tokenizer
+    line: list[Piece] = []
+    used, ids = 0, _first_tokens(store, span)
+    shown = 0
+    for number, (text, held) in enumerate(split_text(store.tokenizer, ids)):
+        bar = "" if color or not used else "│"
+        room = cells(visible(bar + text))
+        if used + room > width - 2:
+            break
+        control = entry.eod_id in held or (entry.bos_id is not None and entry.bos_id in held)
+        line += [(bar, "quiet"), (text, "control" if control else f"token-{number % COLORS}")]
+        used, shown = used + room, shown + len(held)
+    if shown < span.tokens:
+        line.append((" …", "quiet"))
+    return line

@@ -1,0 +1,273 @@
+"""`packline trace`: what is in a batch, and in which batches a document is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from cyclopts import Group, Parameter
+
+from packline.cli.arguments import Flags, option
+from packline.cli.main import DONE
+from packline.cli.output import Line, output, table
+from packline.cli.spans import origin, show_row, step_lines, text_of
+from packline.cli.text import plural
+from packline.errors import CorruptStore, RecipeError, StoreError
+from packline.store.reader import Store
+
+if TYPE_CHECKING:
+    from packline.loading.loader import Loader
+    from packline.loading.trace import Use
+
+STEP = Group("From a step to documents", sort_key=10)
+DOCUMENT = Group("From a document to steps", sort_key=20)
+STORE = Group("Training on one store (a plan says all of this itself)", sort_key=30)
+
+_FLAGS = Flags()
+SPANS_A_ROW = 5
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class StoreSettings:
+    """How a store without a plan was trained on; None for what was not given."""
+
+    seq_len: Annotated[int | None, option("Tokens of a row. A must.", STORE)] = None
+    batch_size: Annotated[int | None, option("Rows of the global batch. A must.", STORE)] = None
+    packing: Annotated[str | None, option("concat (default), best_fit or pad.", STORE)] = None
+    min_tail_fraction: Annotated[
+        float | None, option("Of concat: how full the last row must be. Default: 0.5.", STORE)
+    ] = None
+    boundary_loss: Annotated[bool | None, option("Rows had loss across boundaries.", STORE)] = None
+    overflow: Annotated[str | None, option("Of pad: truncate (default), split or drop.", STORE)] = None
+    split: Annotated[str | None, option("Default: train.", STORE)] = None
+    sources: Annotated[tuple[str, ...] | None, option("Only documents of this source.", STORE)] = None
+    labels: Annotated[tuple[str, ...] | None, option("Only documents with this label.", STORE)] = None
+    min_tokens: Annotated[int | None, option("Only documents with at least so many tokens.", STORE)] = None
+    max_tokens: Annotated[int | None, option("Only documents with at most so many.", STORE)] = None
+    shuffle_documents: Annotated[int | None, option("Seed of the shuffle of documents.", STORE)] = None
+    seed: Annotated[int | None, option("Seed of the loader. Default: 0.", STORE)] = None
+    epochs: Annotated[int | None, option("Default: 1.", STORE)] = None
+    in_order: Annotated[bool | None, option("Rows were not shuffled.", STORE)] = None
+
+    def given(self) -> dict[str, Any]:
+        """What was given, by name."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What to trace."""
+
+    step: Annotated[
+        int | None,
+        option("Step, counted from 0: the batch that follows after so many batches.", STEP),
+    ] = None
+    rank: Annotated[int | None, option("Only the rows of this rank. Default: all.", STEP)] = None
+    world_size: Annotated[int, option("Ranks that share a batch. Default: 1.", STEP)] = 1
+    row: Annotated[int | None, option("Only this row of the global batch, with all of its spans.", STEP)] = (
+        None
+    )
+    document: Annotated[int | None, option("A document by its number in the store.", DOCUMENT)] = None
+    id: Annotated[str | None, option("Documents by their id.", DOCUMENT)] = None
+    file: Annotated[str | None, option("A document by its file; with --position.", DOCUMENT)] = None
+    position: Annotated[
+        int | None, option("Where it begins there: byte offset, or row of a Parquet file.", DOCUMENT)
+    ] = None
+    store: Annotated[
+        str | None, option("Folder of the document's store, where a plan has several.", DOCUMENT)
+    ] = None
+
+
+def trace(
+    target: Annotated[str, Parameter(help="A plan (run.toml), or the folder of a store.")],
+    *,
+    wanted: Annotated[Wanted | None, Parameter(name="*")] = None,
+    settings: Annotated[StoreSettings | None, Parameter(name="*")] = None,
+    flags: Flags = _FLAGS,
+) -> int:
+    """Trace a batch to its documents, or a document to its batches; see `pages`."""
+    wanted = wanted or Wanted()
+    _check(wanted)
+    loader = open_loader(target, wanted.world_size, settings or StoreSettings())
+    if wanted.step is not None:
+        show_step(loader, target, wanted)
+    else:
+        show_documents(loader, target, wanted)
+    return DONE
+
+
+def open_loader(target: str, world_size: int, settings: StoreSettings) -> Loader:
+    """The loader that a training run had.
+
+    Raises:
+        RecipeError: settings that are missing, or that a plan already makes.
+    """
+    given = settings.given()
+    if target.endswith(".toml"):
+        from packline.loading.run_file import load
+
+        if given:
+            name = min(given).replace("_", "-")
+            raise RecipeError(f"--{name} is for a store: {target} says itself how its stores are read")
+        return load(target, world_size=world_size, prefetch=0)
+    from packline.loading.loader import Loader
+
+    for name in ("seq_len", "batch_size"):
+        if name not in given:
+            raise RecipeError(
+                f"--{name.replace('_', '-')} is missing: a store can be read in any way",
+                hint="give the settings of the training run, or its plan (run.toml)",
+            )
+    of_loader = {name: given.pop(name) for name in ("batch_size", "seed", "epochs") if name in given}
+    shuffle = not given.pop("in_order", False)
+    rows = Store(target).rows(**given)
+    return Loader(rows, world_size=world_size, shuffle=shuffle, prefetch=0, **{"seed": 0, **of_loader})
+
+
+def _check(wanted: Wanted) -> None:
+    ways = [
+        name
+        for name, value in (
+            ("--step", wanted.step),
+            ("--document", wanted.document),
+            ("--id", wanted.id),
+            ("--file", wanted.file),
+        )
+        if value is not None
+    ]
+    if len(ways) != 1:
+        found = " and ".join(ways) or "none of them"
+        raise RecipeError(
+            f"expected one of --step, --document, --id or --file, found {found}",
+            hint="--step 1200 shows a batch; --id a1b2 shows where a document is used",
+        )
+    if (wanted.file is None) != (wanted.position is None):
+        raise RecipeError("--file and --position go together: the place where the document begins")
+    if wanted.step is None and (wanted.row is not None or wanted.rank is not None):
+        raise RecipeError("--row and --rank belong to --step")
+
+
+def show_step(loader: Loader, target: str, wanted: Wanted) -> None:
+    """The rows of a batch, a block each."""
+    from packline.loading.trace import store_of, trace_step
+
+    assert wanted.step is not None
+    found = trace_step(loader, wanted.step, rank=wanted.rank, row=wanted.row)
+    output.lines(step_lines(found, target))
+    most = SPANS_A_ROW if wanted.row is None else None
+    for row in found.rows:
+        output.line()
+        show_row(store_of(loader, found.stage, row.source), row, most)
+    if output.mode == "json":
+        facts = msgspec.to_builtins(found)
+        for row, values in zip(found.rows, facts["rows"], strict=True):
+            store = store_of(loader, found.stage, row.source)
+            for span, one in zip(row.spans, values["spans"], strict=True):
+                one["text"] = text_of(store, span)
+        output.result({"command": "trace", "target": target, "exit_code": DONE, **facts})
+
+
+def show_documents(loader: Loader, target: str, wanted: Wanted) -> None:
+    """Where documents are used, a table each."""
+    from packline.loading.trace import trace_document
+
+    results = []
+    for place, (store, document) in enumerate(find_documents(loader, wanted)):
+        uses = trace_document(loader, document, store=store)
+        if place:
+            output.line()
+        show_uses(store, document, uses, len(loader))
+        results.append(
+            {
+                "store": str(store.path),
+                "document": document,
+                "provenance": msgspec.to_builtins(store.provenance(document)),
+                "uses": msgspec.to_builtins(uses),
+            }
+        )
+    output.result({"command": "trace", "target": target, "exit_code": DONE, "documents": results})
+
+
+def find_documents(loader: Loader, wanted: Wanted) -> list[tuple[Store, int]]:
+    """The documents that the command line names, each with its store.
+
+    Raises:
+        StoreError: there is none, with what comes close.
+        RecipeError: a number alone, where there are several stores.
+    """
+    from packline.loading.trace import stores_of
+    from packline.store.finding import check_document, find_by_id, find_by_place
+
+    stores = stores_of(loader)
+    if wanted.store is not None:
+        folder = Path(wanted.store).resolve()
+        stores = [store for store in stores if store.path.resolve() == folder]
+        if not stores:
+            known = ", ".join(str(store.path) for store in stores_of(loader))
+            raise RecipeError(f"the run does not read {wanted.store}", hint=f"it reads {known}")
+    if wanted.document is not None:
+        if len(stores) > 1:
+            known = ", ".join(str(store.path) for store in stores)
+            raise RecipeError(
+                f"document {wanted.document} of which store? The run reads {known}",
+                hint="name it with --store",
+            )
+        return [(stores[0], check_document(stores[0], wanted.document))]
+    if wanted.file is not None:
+        named = [store for store in stores if wanted.file in (entry.name for entry in store.manifest.inputs)]
+        stores = named or stores  # the error of a store that has the file says more
+    found: list[tuple[Store, int]] = []
+    failed: list[StoreError] = []
+    for store in stores:
+        try:
+            if wanted.id is not None:
+                numbers = find_by_id(store, wanted.id)
+            else:
+                assert wanted.file is not None and wanted.position is not None
+                numbers = find_by_place(store, wanted.file, wanted.position)
+            found += [(store, number) for number in numbers]
+        except CorruptStore:
+            raise
+        except StoreError as error:
+            failed.append(error)
+    if not found:
+        raise failed[0]
+    return found
+
+
+def show_uses(store: Store, document: int, uses: list[Use], steps: int) -> None:
+    """A document and the table of its uses."""
+    provenance = store.provenance(document)
+    output.line(
+        "  ",
+        (f"document {document:,}", "title"),
+        f" of {store.path}: ",
+        (f"{origin(provenance)}; {plural(provenance.tokens, 'token')}, split {provenance.split}", "quiet"),
+    )
+    if not uses:
+        output.line("    ", (f"not used in the {plural(steps, 'step')} of this run", "warning"))
+        return
+    head: Line = [
+        (word, "quiet")
+        for word in ("stage", "epoch", "step", "rank", "row", "column", "tokens", "of the document")
+    ]
+    rows: list[Line] = [
+        [
+            f"{use.stage}",
+            f"{use.epoch}",
+            f"{use.step:,}",
+            f"{use.rank}",
+            f"{use.index}",
+            f"{use.column:,}",
+            f"{use.tokens:,}",
+            f"{use.start:,} to {use.start + use.tokens:,}",
+        ]
+        for use in uses
+    ]
+    output.lines(table([head, *rows], "rrrrrrrl", indent=4))
+    output.line("    ", ("stages, epochs, steps, ranks and rows are counted from 0", "quiet"))

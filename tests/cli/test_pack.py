@@ -1,0 +1,142 @@
+"""`packline pack`: its numbers are right, its table is readable, and plans are written when asked for."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.cli.command import result, run
+from tests.packing import by_hand
+from tests.packing.stores import make_store
+
+from packline.packing import best_fit
+from packline.packing.packer import Counts
+from packline.packing.selection import Selection
+from packline.store.reader import Store
+
+WEB, BOOKS, VAL = [5, 9, 3, 3, 8, 30, 1] * 4, [41, 17, 2], [6, 6]
+NAMES = ["concat", "best_fit", "pad, truncate", "pad, split", "pad, drop"]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two labels, two splits."""
+    folder = tmp_path_factory.mktemp("pack") / "store"
+    splits, labels = ["train", "train", "val"], ["web", "books", "web"]
+    return make_store(folder, [WEB, BOOKS, VAL], splits=splits, labels=labels).path
+
+
+@pytest.mark.parametrize(
+    "words, lengths",
+    [
+        ([], WEB + BOOKS),
+        (["--split", "val"], VAL),
+        (["--split", "all"], WEB + BOOKS + VAL),
+        (["--label", "books"], BOOKS),
+        (["--label", "books", "--label", "web", "--split", "val"], VAL),
+        (["--source", "made-web", "--min-tokens", "3", "--max-tokens", "9"], [5, 9, 3, 3, 8] * 4),
+    ],
+)
+def test_the_numbers_are_those_of_packing_by_hand(store: Path, words: list[str], lengths: list[int]) -> None:
+    done = run("pack", store, "--seq-len", "10", "--seq-len", "4", *words, "--json")
+    assert done.returncode == 0, done.stderr
+    values = result(done)
+    assert (values["documents"], values["tokens"]) == (len(lengths), sum(lengths))
+    assert values["plans"] == [] and len(values["prices"]) == 10
+    for found in values["prices"]:
+        name = found["packing"] if found["overflow"] is None else f"{found['packing']}, {found['overflow']}"
+        counts = by_hand.prices(lengths, found["seq_len"])[name]
+        assert by_hand.same(msgspec.convert(found, Counts), counts, name)
+        places = counts.rows * found["seq_len"]
+        assert found["padding_share"] == (counts.padding_tokens / places if places else 0)
+        assert found["lost_share"] == (counts.dropped_tokens + counts.truncated_tokens) / counts.tokens
+        assert found["split_share"] == counts.split_documents / counts.documents
+    assert not (store / "plans").exists()
+
+
+def test_the_table_says_the_same_within_80_columns(store: Path) -> None:
+    done = run("pack", store.name, "--seq-len", "10", cwd=store.parent, COLUMNS="80")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    head = next(place for place, line in enumerate(lines) if line.startswith("  packing"))
+    expected = by_hand.prices(WEB + BOOKS, 10)
+    for line, name in zip(lines[head + 1 :], NAMES, strict=False):
+        counts = expected[name]
+        found = re.fullmatch(r"  (\w+(?:, \w+)?) +([\d,]+) +([\d.]+)% +([\d.]+)% +([\d.]+)% +([\d.]+)%", line)
+        assert found is not None, line
+        lost = (counts.dropped_tokens + counts.truncated_tokens) / counts.tokens
+        shares = [counts.padding_tokens / (counts.rows * 10), lost]
+        shares.append(counts.split_documents / counts.documents)
+        shared = counts.rows_with_several_documents / counts.rows
+        shares.append(float(found[6]) / 100 if name == "best_fit" else shared)
+        assert found[1] == name and int(found[2].replace(",", "")) == counts.rows
+        assert [float(found[place]) for place in (3, 4, 5, 6)] == pytest.approx(
+            [100 * share for share in shares], abs=0.051
+        )
+    ends = {line.rindex("%") for line in lines[head + 1 : head + 6]}
+    assert len(ends) == 1
+
+
+def test_the_last_lines_name_the_cheapest(store: Path) -> None:
+    lines = run("pack", store, "--seq-len", "10").stdout.splitlines()[-3:]
+    assert lines[0].split("  ")[1] == "loses fewest tokens"
+    expected = by_hand.prices(WEB + BOOKS, 10)
+    lossless = {name for name, one in expected.items() if not one.dropped_tokens + one.truncated_tokens}
+    assert lossless == {"concat", "best_fit", "pad, split"}
+    assert lines[0].endswith("concat, best_fit and pad split: none")
+    padding = {name: one.padding_tokens / (10 * one.rows) for name, one in expected.items()}
+    names = " and ".join(name for name in expected if padding[name] == min(padding.values()))
+    assert f"  {names}: " in lines[2]
+    assert "of these, splits fewest documents  best_fit and pad split: " in lines[1]
+
+
+def test_a_plan_is_written_when_asked_for_and_checked_the_next_time(store: Path, tmp_path: Path) -> None:
+    words = ["pack", str(store), "--seq-len", "10", "--packing", "best_fit", "--write"]
+    words += ["--plans", str(tmp_path / "plans"), "--shuffle-documents", "3"]
+    first = run(*words)
+    assert first.returncode == 0, first.stderr
+    (folder,) = (tmp_path / "plans").iterdir()
+    assert f"{folder}: " in first.stdout and "written" in first.stdout
+    assert "whole" in run(*words).stdout
+    values = result(run(*words, "--json"))
+    assert [price["packing"] for price in values["prices"]] == ["best_fit"]
+    assert values["plans"][0]["folder"] == str(folder)
+    assert values["plans"][0]["bytes"] == sum(path.stat().st_size for path in folder.iterdir())
+    # It is the plan that rows of these settings use.
+    selection = Selection(Store(store), shuffle_documents=3)
+    packer = best_fit.BestFit(selection, 10, plans=tmp_path / "plans")
+    assert packer.plan.folder == folder
+    data = bytearray((folder / "order.u4").read_bytes())
+    data[5] ^= 1
+    (folder / "order.u4").write_bytes(data)
+    damaged = run(*words)
+    assert damaged.returncode == 1
+    assert "damaged order.u4" in damaged.stderr and "hint: delete that folder" in damaged.stderr
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--seq-len", "1"], "seq_len is 1: expected 2 to"),
+        (["--seq-len", "999999"], "seq_len is 999,999: expected 2 to"),
+        (["--seq-len", "8", "--write"], "--write goes with --packing best_fit"),
+        (["--seq-len", "8", "--write", "--packing", "pad"], "--write goes with --packing best_fit"),
+        (["--seq-len", "8", "--label", "nope"], "the label 'nope'"),
+        (["--seq-len", "8", "--packing", "nope"], "--packing"),
+        ([], "--seq-len"),
+    ],
+)
+def test_settings_that_make_no_sense_are_wrong_usage(store: Path, words: list[str], message: str) -> None:
+    done = run("pack", store, *words)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ") and message in done.stderr
+    assert done.stdout == ""
+
+
+def test_no_document_left_is_an_error(store: Path) -> None:
+    done = run("pack", store, "--seq-len", "8", "--min-tokens", "1000")
+    assert done.returncode == 1
+    assert "no document is left" in done.stderr
