@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from packline.errors import RecipeError
+from packline.errors import CorruptStore, RecipeError
 from packline.recipe import Recipe, RunOptions, Source, check_options, check_recipe, load_recipe, parse_bytes
 
 if TYPE_CHECKING:
@@ -96,12 +96,17 @@ def plan(
     return estimate(*make_recipe(inputs, tokenizer, settings), out=out)
 
 
-def open(path: str | Path) -> Store:
+def open(path: str | Path, *, verify: bool = False) -> Store:
     """Open a finished store for reading.
+
+    Args:
+        path: the folder of the store.
+        verify: compare every checksum first, which reads the whole store. Otherwise sizes, indexes and
+            formats are looked at, which takes a moment whatever the size.
 
     Raises:
         StoreNotFound: there is none, or its build has not finished.
-        CorruptStore: its files disagree.
+        CorruptStore: its files disagree; with `verify`, also a single flipped bit.
 
     >>> open("missing")
     Traceback (most recent call last):
@@ -109,7 +114,12 @@ def open(path: str | Path) -> Store:
     """
     from packline.store.reader import Store
 
-    return Store(path)
+    store = Store(path)
+    if verify and not (report := store.verify()).ok:
+        raise CorruptStore(
+            f"{path} is damaged: {report.problems[0]}", hint="packline verify shows all that differs"
+        )
+    return store
 
 
 def make_recipe(

@@ -43,7 +43,7 @@ def folder(
     documents: list[str],
     write_jsonl: Callable[..., Path],
 ) -> Path:
-    """Two stores and a plan; texts that would repaint a terminal among them."""
+    """Two stores and a run file; texts that would repaint a terminal among them."""
     folder = tmp_path_factory.mktemp("trace")
     texts = [text[:300] for text in documents]
     for name, part in (("one", texts[:60]), ("two", texts[60:90])):
@@ -152,7 +152,7 @@ def test_a_store_is_traced_with_the_settings_of_its_run(folder: Path) -> None:
         (["one", "--step", "1"], 2, "--seq-len is missing"),
         (["one", "--seq-len", "8", "--step", "1"], 2, "--batch-size is missing"),
         (["none", "--seq-len", "8", "--batch-size", "2", "--step", "1"], 1, "none does not exist"),
-        (["none.toml", "--step", "1"], 2, "cannot read the plan none.toml"),
+        (["none.toml", "--step", "1"], 2, "cannot read the run file none.toml"),
     ],
 )
 def test_a_wrong_question_says_what_is_wrong(

@@ -37,8 +37,8 @@ def test_the_program_of_the_page_runs(
     )
     (tmp_path / "recipe.toml").write_text(f'tokenizer = "{tokenizer_json}"\n{sources}', "utf-8")
     packline.build(tmp_path / "recipe.toml", out=tmp_path / "store", workers=0)
-    (plan,) = blocks("toml")
-    (tmp_path / "run.toml").write_text(plan, "utf-8")
+    (run,) = blocks("toml")
+    (tmp_path / "run.toml").write_text(run, "utf-8")
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     code = blocks("python")
@@ -80,7 +80,7 @@ def test_the_rows_that_the_page_draws_are_those_of_the_code(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("kind", [LoaderSettings, StageSettings, SourceSettings])
-def test_every_setting_of_a_plan_is_in_the_page(kind: Any) -> None:
+def test_every_setting_of_a_run_file_is_in_the_page(kind: Any) -> None:
     tables = [line for line in PAGE.splitlines() if line.startswith("| `")]
     listed = {name for line in tables for name in re.findall(r"`(\w+)`", line.split("|")[1])}
     assert set(kind.__struct_fields__) <= listed

@@ -1,4 +1,4 @@
-"""A plan in TOML: what it says is what the loader does, and what it cannot mean is refused with its place."""
+"""A run file in TOML: what it says is what the loader does, and what it cannot mean is refused with its place."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ max_epochs = 9
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two stores and a plan beside their folder."""
+    """Two stores and a run file beside their folder."""
     rng = np.random.default_rng(5)
     (tmp_path / "stores").mkdir()
     lengths = [rng.integers(1, 40, 30).tolist() for _ in range(3)]
@@ -82,7 +82,7 @@ def same_batches(one: Loader, other: Loader) -> bool:
     )
 
 
-def test_a_plan_is_the_loader_that_one_would_write_by_hand(folder: Path) -> None:
+def test_a_run_file_is_the_loader_that_one_would_write_by_hand(folder: Path) -> None:
     web, code = Store(folder / "stores/web"), Store(folder / "stores/code")
     first = Mixture(
         [
@@ -136,18 +136,18 @@ def test_plans_lie_where_the_file_says(folder: Path) -> None:
 
 
 def table(**changes: Any) -> dict[str, Any]:
-    """A plan as tables, with changes by place: `stages_0_tokens`."""
-    plan: dict[str, Any] = {
+    """A run file as tables, with changes by place: `stages_0_tokens`."""
+    run: dict[str, Any] = {
         "loader": {"batch_size": 4},
         "stages": [{"tokens": 64, "seq_len": 16, "sources": [{"store": "s"}]}],
     }
     for place, value in changes.items():
-        inner: Any = plan
+        inner: Any = run
         *way, last = (int(word) if word.isdigit() else word for word in place.split("__"))
         for word in way:
             inner = inner[word]
         inner[last] = value
-    return plan
+    return run
 
 
 @pytest.mark.parametrize(
@@ -186,12 +186,12 @@ def test_an_unknown_setting_is_named_with_its_place_and_with_what_there_is(place
         ({"stages__0__sources__0__max_epochs": "forever"}, "forever"),
     ],
 )
-def test_a_plan_that_makes_no_sense_is_refused_with_its_place(changes: dict[str, Any], message: str) -> None:
+def test_a_run_file_that_makes_no_sense_is_refused_with_its_place(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         parse_run(table(**changes))
 
 
-def test_what_rows_and_loader_refuse_is_refused_when_the_plan_is_loaded(folder: Path) -> None:
+def test_what_rows_and_loader_refuse_is_refused_when_the_run_file_is_loaded(folder: Path) -> None:
     path = folder / "run.toml"
     for old, new, message in (
         ('"best_fit"', '"worst_fit"', "worst_fit"),
@@ -207,8 +207,8 @@ def test_what_rows_and_loader_refuse_is_refused_when_the_plan_is_loaded(folder: 
             load(path)
 
 
-def test_a_file_that_is_no_plan(tmp_path: Path, folder: Path) -> None:
-    with pytest.raises(RecipeError, match="cannot read the plan"):
+def test_a_file_that_is_no_run_file(tmp_path: Path, folder: Path) -> None:
+    with pytest.raises(RecipeError, match="cannot read the run file"):
         read_run(tmp_path / "none.toml")
     (tmp_path / "bad.toml").write_bytes(b"tokens = ")
     with pytest.raises(RecipeError, match=r"bad.toml is not TOML"):

@@ -96,7 +96,7 @@ is given.""",
     "trace": (
         """Show what is in a batch, and in which batches a document is.
 
-TARGET is a training plan (run.toml) or a store; for a store, give the settings
+TARGET is a run file (run.toml) or a store; for a store, give the settings
 that the training run had. Steps are counted from 0: step N is the batch that
 follows after N batches, and the one that a loader whose state says "step": N
 hands out next.""",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 STEP = Group("From a step to documents", sort_key=10)
 DOCUMENT = Group("From a document to steps", sort_key=20)
-STORE = Group("Training on one store (a plan says all of this itself)", sort_key=30)
+STORE = Group("Training on one store (a run file says all of this itself)", sort_key=30)
 
 _FLAGS = Flags()
 SPANS_A_ROW = 5
@@ -32,7 +32,7 @@ SPANS_A_ROW = 5
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class StoreSettings:
-    """How a store without a plan was trained on; None for what was not given."""
+    """How a store without a run file was trained on; None for what was not given."""
 
     seq_len: Annotated[int | None, option("Tokens of a row. A must.", STORE)] = None
     batch_size: Annotated[int | None, option("Rows of the global batch. A must.", STORE)] = None
@@ -79,12 +79,12 @@ class Wanted:
         int | None, option("Where it begins there: byte offset, or row of a Parquet file.", DOCUMENT)
     ] = None
     store: Annotated[
-        str | None, option("Folder of the document's store, where a plan has several.", DOCUMENT)
+        str | None, option("Folder of the document's store, where a run file has several.", DOCUMENT)
     ] = None
 
 
 def trace(
-    target: Annotated[str, Parameter(help="A plan (run.toml), or the folder of a store.")],
+    target: Annotated[str, Parameter(help="A run file (run.toml), or the folder of a store.")],
     *,
     wanted: Annotated[Wanted | None, Parameter(name="*")] = None,
     settings: Annotated[StoreSettings | None, Parameter(name="*")] = None,
@@ -105,7 +105,7 @@ def open_loader(target: str, world_size: int, settings: StoreSettings) -> Loader
     """The loader that a training run had.
 
     Raises:
-        RecipeError: settings that are missing, or that a plan already makes.
+        RecipeError: settings that are missing, or that a run file already makes.
     """
     given = settings.given()
     if target.endswith(".toml"):
@@ -121,7 +121,7 @@ def open_loader(target: str, world_size: int, settings: StoreSettings) -> Loader
         if name not in given:
             raise RecipeError(
                 f"--{name.replace('_', '-')} is missing: a store can be read in any way",
-                hint="give the settings of the training run, or its plan (run.toml)",
+                hint="give the settings of the training run, or its run file (run.toml)",
             )
     of_loader = {name: given.pop(name) for name in ("batch_size", "seed", "epochs") if name in given}
     shuffle = not given.pop("in_order", False)

@@ -1,4 +1,4 @@
-"""A training plan as a file: stages, their sources and how they are handed out, in TOML.
+"""A run as a file: stages, their sources and how they are handed out, in TOML.
 
     [loader]
     batch_size = 32                 # rows of the global batch
@@ -118,7 +118,7 @@ class StageSettings(Cutting, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A whole plan, as it stands in the file."""
+    """A whole run, as it stands in the file."""
 
     loader: LoaderSettings
     stages: tuple[StageSettings, ...]
@@ -129,7 +129,7 @@ SELECTION = ("split", "labels", "sources", "min_tokens", "max_tokens", "shuffle_
 
 
 def read_run(path: str | Path) -> RunFile:
-    """Read a plan without opening any store. Folders are absolute or relative to the working directory.
+    """Read a run file without opening any store. Folders are absolute or relative to the working directory.
 
     Raises:
         RecipeError: not TOML, an unknown or missing setting, a wrong type; with the place.
@@ -138,14 +138,14 @@ def read_run(path: str | Path) -> RunFile:
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise RecipeError(f"cannot read the plan {path}: {error.strerror}") from error
+        raise RecipeError(f"cannot read the run file {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path} is not TOML: {error}") from error
     return _placed(parse_run(table, str(path)), path.parent)
 
 
-def parse_run(table: dict[str, Any], name: str = "the plan") -> RunFile:
-    """A plan from the tables that TOML gives.
+def parse_run(table: dict[str, Any], name: str = "the run file") -> RunFile:
+    """A run file from the tables that TOML gives.
 
     Raises:
         RecipeError: an unknown or missing setting, a wrong type; with the place.
@@ -153,7 +153,7 @@ def parse_run(table: dict[str, Any], name: str = "the plan") -> RunFile:
     >>> source = {"store": "s"}
     >>> parse_run({"loader": {"batch_size": 8}, "stages": [{"tokens": 1, "seqlen": 9, "sources": [source]}]})
     Traceback (most recent call last):
-    packline.errors.RecipeError: the plan: stages[0] has no setting 'seqlen'
+    packline.errors.RecipeError: the run file: stages[0] has no setting 'seqlen'
     """
     _refuse_unknown(table, RunFile, name, "")
     _refuse_unknown(table.get("loader"), LoaderSettings, name, "loader")
@@ -164,18 +164,18 @@ def parse_run(table: dict[str, Any], name: str = "the plan") -> RunFile:
     try:
         run = msgspec.convert(table, RunFile)
     except msgspec.ValidationError as error:
-        hint = "a plan has [loader] with batch_size, and [[stages]] with seq_len and [[stages.sources]]"
+        hint = "a run file has [loader] with batch_size, and [[stages]] with seq_len and [[stages.sources]]"
         raise RecipeError(f"{name}: {str(error).replace('$.', '')}", hint=hint) from error
     return _check(run, name)
 
 
 def load_run(path: str | Path) -> tuple[list[Stage], dict[str, Any]]:
-    """The stages of a plan with their stores opened, and the loader's other arguments.
+    """The stages of a run file with their stores opened, and the loader's other arguments.
 
     Each store is opened once, however many stages read it.
 
     Raises:
-        RecipeError: a plan that makes no sense.
+        RecipeError: a run file that makes no sense.
         StoreError: a store that is not there, is damaged or has nothing to give.
     """
     from packline.loading.mixture import Mixture
@@ -203,7 +203,7 @@ def load_run(path: str | Path) -> tuple[list[Stage], dict[str, Any]]:
 
 
 def load(path: str | Path, *, rank: int = 0, world_size: int = 1, **changes: Any) -> Loader:
-    """The loader of a plan.
+    """The loader of a run file.
 
     Args:
         path: a TOML file; docs/reading.md lists what it may hold.
@@ -212,12 +212,12 @@ def load(path: str | Path, *, rank: int = 0, world_size: int = 1, **changes: Any
         changes: other arguments of `Loader`, which win over the file: `prefetch=0`, `keys="huggingface"`.
 
     Raises:
-        RecipeError: a plan that makes no sense, a rank outside the world.
+        RecipeError: a run file that makes no sense, a rank outside the world.
         StoreError: a store that is not there, is damaged or has nothing to give.
 
     >>> load("missing.toml")
     Traceback (most recent call last):
-    packline.errors.RecipeError: cannot read the plan missing.toml: No such file or directory
+    packline.errors.RecipeError: cannot read the run file missing.toml: No such file or directory
     """
     from packline.loading.loader import Loader
 
@@ -262,9 +262,9 @@ def _placed(run: RunFile, folder: Path) -> RunFile:
 
 
 def _check(run: RunFile, name: str) -> RunFile:
-    """What is wrong with a plan before any store is looked at."""
+    """What is wrong with a run file before any store is looked at."""
     if not run.stages:
-        raise RecipeError(f"{name} has no stages", hint="a plan has at least one [[stages]]")
+        raise RecipeError(f"{name} has no stages", hint="a run file has at least one [[stages]]")
     for number, stage in enumerate(run.stages):
         where = f"{name}: stages[{number}]"
         if not stage.sources:
