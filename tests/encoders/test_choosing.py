@@ -11,6 +11,7 @@ import pytest
 from packline.encoders.choosing import TRYING, Chooser, script_of
 from packline.encoders.engine import EngineName
 from packline.ragged import Ragged, offsets_of
+from packline.sources.texts import Texts
 
 LATIN, WIDE = "plain words " * 4000, "漢字とかな" * 4000
 
@@ -25,7 +26,7 @@ class Clocked:
     wide_rate: float
     seen: dict[str, int] = field(default_factory=dict)
 
-    def encode(self, texts: list[str]) -> Ragged:
+    def encode(self, texts: Texts) -> Ragged:
         for text in texts:
             script = "ascii" if text.isascii() else "wide"
             size = len(text.encode())
@@ -46,8 +47,7 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> dict[EngineName, Clocked]:
 
 
 def encode(chooser: Chooser, texts: list[str]) -> Ragged:
-    sizes = np.array([len(text.encode()) for text in texts], np.int64)
-    ragged, names = chooser.encode(texts, sizes)
+    ragged, names = chooser.encode(Texts.of(texts))
     assert len(names) == len(ragged) == len(texts)
     for index, text in enumerate(texts):
         assert bytes(ragged[index].astype("<u4")).decode("utf-32-le") == text
@@ -87,5 +87,4 @@ def test_the_choice_follows_a_change_of_speed(engines: dict[EngineName, Clocked]
 
 def test_scripts_are_told_by_bytes_a_character() -> None:
     texts = ["plain", "naïve words", "Ελληνικά", "漢字", ""]
-    sizes = np.array([len(text.encode()) for text in texts], np.int64)
-    assert script_of(texts, sizes).tolist() == [0, 1, 2, 2, 0]
+    assert script_of(Texts.of(texts)).tolist() == [0, 1, 2, 2, 0]

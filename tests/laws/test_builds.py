@@ -73,7 +73,6 @@ def test_bytes_do_not_depend_on_how_documents_are_batched(
     other: int,
 ) -> None:
     shutil.rmtree(fresh)
-    contents = [(kind.removesuffix(".gz").removesuffix(".zst"), given, bad) for kind, given, bad in contents]
     # Rejects of two kinds among one another, and documents on both sides of the limits.
     write_corpus(
         fresh / "in", [*contents, ("jsonl", ["a <|endoftext|>", "bb", "<|endoftext|>", "c " * 40], True)]
@@ -82,7 +81,8 @@ def test_bytes_do_not_depend_on_how_documents_are_batched(
     for size in (block_bytes, other):
         with pytest.MonkeyPatch.context() as patch:
             set_sizes(patch, 1000, size)
-            patch.setattr("packline.sources.parquet.BATCH_BYTES", size)
+            patch.setattr("packline.sources.slices.CUT_BYTES", 100)
+            patch.setattr("packline.sources.parquet.CUT_BYTES", size)
             build(fresh / "out", fresh / "in", tokenizer_json, **recipe)
         found.append(digests(fresh / "out"))
         shutil.rmtree(fresh / "out")
@@ -186,7 +186,7 @@ def test_a_limit_gives_the_beginning_of_the_unlimited_store(
     write_corpus(fresh / "in", files)
     with pytest.MonkeyPatch.context() as patch:
         set_sizes(patch, unit_bytes, 50)
-        patch.setattr("packline.sources.parquet.BATCH_BYTES", 60)
+        patch.setattr("packline.sources.parquet.CUT_BYTES", 60)
         whole = build(fresh / "whole", fresh / "in", tokenizer_json)
         store = build(
             fresh / "out", fresh / "in", tokenizer_json, limit_documents=documents, limit_tokens=tokens

@@ -24,8 +24,8 @@ if "packline.runtime.coordinator" in sys.orig_argv:
     from packline.runtime import units
     units.SMALLEST_UNIT = units.LARGEST_UNIT = units.LARGEST_SLICE = {unit_bytes}
     units.COMPRESSION_GUESS = 99
-    from packline.sources import delimited
-    delimited.read_blocks.__kwdefaults__["block_bytes"] = {block_bytes}
+    from packline.sources import delimited, slices
+    delimited.read_blocks.__kwdefaults__["block_bytes"] = slices.CUT_BYTES = {block_bytes}
 """
 """A build's own processes are started fresh, so they are told by a file that Python reads at its start."""
 
@@ -65,6 +65,7 @@ def set_sizes(patch: pytest.MonkeyPatch, unit_bytes: int, block_bytes: int | Non
         defaults = delimited.read_blocks.__kwdefaults__
         assert defaults is not None and "block_bytes" in defaults
         patch.setitem(defaults, "block_bytes", block_bytes)
+        patch.setattr("packline.sources.slices.CUT_BYTES", block_bytes)
 
 
 def set_sizes_everywhere(

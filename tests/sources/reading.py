@@ -98,3 +98,4 @@ def set_block_bytes(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     defaults = delimited.read_blocks.__kwdefaults__
     assert defaults is not None and "block_bytes" in defaults
     monkeypatch.setitem(defaults, "block_bytes", size)
+    monkeypatch.setattr("packline.sources.slices.CUT_BYTES", size)

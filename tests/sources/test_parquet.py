@@ -116,7 +116,7 @@ def test_spans_and_slices_of_any_size_give_the_same_documents(
     whole = read_file(source)
     assert whole.texts == texts and whole.positions == list(range(len(texts)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("packline.sources.parquet.BATCH_BYTES", batch_bytes)
+        patch.setattr("packline.sources.parquet.CUT_BYTES", batch_bytes)
         assert read_file(source, cuts) == whole
         sliced, count = read_sliced(source, tmp_path / "slices", slice_bytes)
     assert sliced == whole
@@ -163,7 +163,7 @@ def test_a_damaged_row_group_costs_its_rows_and_no_others(tmp_path: Path, group:
 def test_rows_before_the_damage_within_a_group_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("packline.sources.parquet.BATCH_BYTES", 4096)
+    monkeypatch.setattr("packline.sources.parquet.CUT_BYTES", 4096)
     texts = [f"text {number} " * 20 for number in range(2000)]
     path = write(
         tmp_path / "a.parquet",
@@ -201,7 +201,7 @@ def test_a_huge_row_group_is_cut_into_slices_and_small_ones_into_spans(
     assert isinstance(stream, Stream)
     units = plan_units(Recipe(sources=(many,), tokenizer="none"), files_of(many))
     assert len(units) > 5 and not any(isinstance(unit, Stream) for unit in units)
-    monkeypatch.setattr("packline.sources.parquet.BATCH_BYTES", 2000)
+    monkeypatch.setattr("packline.sources.parquet.CUT_BYTES", 2000)
     read, slices = read_sliced(one, tmp_path / "slices", 10_000)
     assert slices > 5
     assert read.texts == texts == read_file(many, cuts=[3, 9]).texts

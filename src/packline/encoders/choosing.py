@@ -25,6 +25,7 @@ import numpy as np
 
 from packline.encoders.engine import Engine, EngineName
 from packline.ragged import Ragged, concatenate
+from packline.sources.texts import Texts
 
 TURNS = 2
 """Groups that each engine gets before one is chosen: the first pays for what is only done once."""
@@ -89,19 +90,18 @@ class Chooser:
     """Several engines that look like one."""
 
     engines: dict[EngineName, Engine]
+    encoded_bytes: dict[str, int] = field(default_factory=dict)
+    """Text that each engine has encoded."""
     _scripts: dict[int, _Script] = field(default_factory=dict)
 
-    def encode(self, texts: list[str], text_bytes: np.ndarray) -> tuple[Ragged, list[EngineName]]:
-        """Ids of each text, and which engine encoded it.
-
-        Args:
-            text_bytes: int64 `[D]`, UTF-8 bytes of each text.
-        """
+    def encode(self, texts: Texts) -> tuple[Ragged, list[EngineName]]:
+        """Ids of each text, and which engine encoded it."""
         if len(self.engines) == 1:
             name, engine = next(iter(self.engines.items()))
+            self._count(name, len(texts.data))
             return engine.encode(texts), [name] * len(texts)
-        scripts = script_of(texts, text_bytes)
-        sizes = np.bincount(scripts, weights=text_bytes, minlength=len(SCRIPTS)).astype(np.int64)
+        scripts = script_of(texts)
+        sizes = np.bincount(scripts, weights=texts.sizes, minlength=len(SCRIPTS)).astype(np.int64)
         calls = self._plan_calls(sizes)
         if len(calls) == 1:
             name, members = calls[0]
@@ -109,7 +109,7 @@ class Chooser:
         parts, places, encoded_by = [], [], [calls[0][0]] * len(texts)
         for name, members in calls:
             place = np.flatnonzero(np.isin(scripts, members))
-            parts.append(self._encode(name, members, [texts[index] for index in place], sizes))
+            parts.append(self._encode(name, members, texts.take(place), sizes))
             places.append(place)
             for index in place:
                 encoded_by[index] = name
@@ -139,7 +139,7 @@ class Chooser:
         """For the first few small texts of a script: the engine that needs no warming."""
         return "fastokens" if "fastokens" in self.engines else next(iter(self.engines))
 
-    def _encode(self, name: EngineName, members: list[int], texts: list[str], sizes: np.ndarray) -> Ragged:
+    def _encode(self, name: EngineName, members: list[int], texts: Texts, sizes: np.ndarray) -> Ragged:
         """One call of an engine; it counts as a measurement where nearly all of the text is of one script."""
         started = time.perf_counter()
         ragged = self.engines[name].encode(texts)
@@ -148,7 +148,11 @@ class Chooser:
         total = int(sizes[members].sum())
         if total >= TOO_LITTLE and sizes[main] > NEARLY_ALL * total:
             self._scripts[main].engines[name].add(total, seconds)
+        self._count(name, total)
         return ragged
+
+    def _count(self, name: EngineName, size: int) -> None:
+        self.encoded_bytes[name] = self.encoded_bytes.get(name, 0) + size
 
     def rates(self) -> dict[str, dict[str, float]]:
         """By script and engine: the last rate in MB/s, for reports."""
@@ -160,12 +164,12 @@ class Chooser:
         }
 
 
-def script_of(texts: list[str], text_bytes: np.ndarray) -> np.ndarray:
+def script_of(texts: Texts) -> np.ndarray:
     """Places in `SCRIPTS`, int64 `[D]`, by bytes a character.
 
-    >>> script_of(["plain", "naïve", "漢字"], np.array([5, 6, 6])).tolist()
+    >>> script_of(Texts.of(["plain", "naïve", "漢字"])).tolist()
     [0, 1, 2]
     """
-    characters = np.fromiter(map(len, texts), np.int64, len(texts))
-    extra = text_bytes - characters
+    characters = texts.characters()
+    extra = texts.sizes - characters
     return (extra > 0).astype(np.int64) + (extra > characters // 3)

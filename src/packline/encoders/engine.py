@@ -1,6 +1,6 @@
 """Engines: three libraries, one protocol, one result.
 
-An engine takes a list of texts and gives their ids as one `Ragged` of uint32, without boundary tokens.
+An engine takes texts and gives their ids as one `Ragged` of uint32, without boundary tokens.
 All engines are built from the same tokenizer.json, so which of them runs may change how long a build
 takes but never a byte of it; `parity` holds them to that.
 
@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
 from packline.errors import TokenizerError
 from packline.ragged import Ragged, offsets_of
+from packline.sources.texts import Texts
 
 if TYPE_CHECKING:
     import tokenizers
@@ -28,13 +29,16 @@ if TYPE_CHECKING:
 EngineName = Literal["gigatoken", "fastokens", "tokenizers"]
 ENGINE_NAMES: tuple[EngineName, ...] = ("gigatoken", "fastokens", "tokenizers")
 
+FEW = 512
+"""A call of gigatoken with a batch costs as much as this many with one text, before anything is encoded."""
+
 
 class Engine(Protocol):
     """What encodes."""
 
     name: EngineName
 
-    def encode(self, texts: list[str]) -> Ragged:
+    def encode(self, texts: Texts) -> Ragged:
         """Ids of each text: `tokens` uint32 `[T]`, `offsets` int64 `[D+1]`."""
 
 
@@ -49,8 +53,10 @@ class GigatokenEngine:
 
         self._tokenizer = gigatoken.Tokenizer.from_json(json)
 
-    def encode(self, texts: list[str]) -> Ragged:
-        layout = self._tokenizer.encode_batch(texts, parallel=False).layout
+    def encode(self, texts: Texts) -> Ragged:
+        if len(texts) <= FEW:
+            return of_documents([self._tokenizer.encode(text) for text in texts.strings or texts.raw()])
+        layout = self._tokenizer.encode_batch(_as_awkward(texts), parallel=False).layout
         offsets = np.asarray(layout.offsets.data, np.int64)
         tokens = np.asarray(layout.content.data)
         return Ragged(tokens[offsets[0] : offsets[-1]], offsets - offsets[0])
@@ -67,12 +73,12 @@ class FastokensEngine:
         self._tokenizer = Tokenizer.from_json_str(json)
         self._single_threaded = False
 
-    def encode(self, texts: list[str]) -> Ragged:
+    def encode(self, texts: Texts) -> Ragged:
         if not self._single_threaded:
             # Not before the first use: a pool of threads does not survive the fork of its process.
             _with_one_thread(lambda: self._tokenizer.encode_batch_flat(["a", "b"]))
             self._single_threaded = True
-        tokens, offsets = self._tokenizer.encode_batch_flat(texts)
+        tokens, offsets = self._tokenizer.encode_batch_flat(texts.to_list())
         return Ragged(np.frombuffer(tokens, np.uint32), np.frombuffer(offsets, np.int64))
 
 
@@ -87,13 +93,10 @@ class TokenizersEngine:
 
         self._tokenizer: tokenizers.Tokenizer = tokenizers.Tokenizer.from_str(json)
 
-    def encode(self, texts: list[str]) -> Ragged:
+    def encode(self, texts: Texts) -> Ragged:
         # Its only way out is a list of Python ints: the one engine that makes an object a token.
-        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        ids = [np.array(encoding.ids, np.uint32) for encoding in encodings]
-        lengths = np.array([len(one) for one in ids], np.int64)
-        tokens = np.concatenate(ids) if ids else np.empty(0, np.uint32)
-        return Ragged(tokens, offsets_of(lengths))
+        encodings = self._tokenizer.encode_batch_fast(texts.to_list(), add_special_tokens=False)
+        return of_documents([np.array(encoding.ids, np.uint32) for encoding in encodings])
 
 
 ENGINES: dict[EngineName, Callable[[str], Engine]] = {
@@ -131,6 +134,23 @@ def load_engines(names: tuple[EngineName, ...], json: str) -> dict[EngineName, E
 
     with ThreadPoolExecutor(len(names)) as pool:
         return dict(zip(names, pool.map(load, names), strict=True))
+
+
+def of_documents(ids: list[np.ndarray]) -> Ragged:
+    """Ids that came document by document."""
+    lengths = np.array([len(one) for one in ids], np.int64)
+    return Ragged(np.concatenate(ids) if ids else np.empty(0, np.uint32), offsets_of(lengths))
+
+
+def _as_awkward(texts: Texts) -> Any:
+    """The texts as gigatoken takes them, without a copy."""
+    import awkward
+    from awkward.contents import ListOffsetArray, NumpyArray
+    from awkward.index import Index64
+
+    characters = NumpyArray(np.frombuffer(texts.data, np.uint8), parameters={"__array__": "char"})
+    strings = ListOffsetArray(Index64(texts.offsets), characters, parameters={"__array__": "string"})
+    return awkward.Array(strings)
 
 
 def _with_one_thread(first_use: Callable[[], object]) -> None:

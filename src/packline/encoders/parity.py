@@ -12,6 +12,7 @@ again. It is a sample, not a proof: `packline verify --deep` looks at more.
 from __future__ import annotations
 
 import time
+from itertools import count, takewhile
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -19,6 +20,7 @@ import numpy as np
 
 from packline.encoders.engine import ENGINE_NAMES, Engine, EngineName
 from packline.errors import EncoderMismatch, PacklineError
+from packline.sources.texts import Texts
 
 if TYPE_CHECKING:
     import tokenizers
@@ -81,19 +83,14 @@ class Reference:
         return "normalized" if decoded == [self._normalize(text) for text in PROBES] else "lossy"
 
 
-def is_audited(ordinal: int) -> bool:
-    """Whether the document with this number in its unit is one to look at.
+def audited(start: int, stop: int) -> list[int]:
+    """Which of the documents with these numbers in their unit to look at.
 
-    >>> [number for number in range(600) if is_audited(number)]
-    [0, 8, 64, 512]
+    >>> audited(0, 600), audited(9, 64)
+    ([0, 8, 64, 512], [])
     """
-    if ordinal == 0:
-        return True
-    while ordinal % AUDIT_EVERY == 0:
-        ordinal //= AUDIT_EVERY
-        if ordinal == 1:
-            return True
-    return False
+    powers = takewhile(lambda number: number < stop, (AUDIT_EVERY**power for power in count(1)))
+    return [number for number in (0, *powers) if start <= number < stop]
 
 
 def beginning_of(text: str, size: int = AUDIT_CHARS) -> str:
@@ -119,7 +116,7 @@ def check_document(engine: Engine, reference: Reference, text: str, ids: np.ndar
         elif len(text) <= WHOLE_CHARS:  # the cut may have changed more than its neighbourhood
             expected = reference.encode(text)
         else:
-            text, found = part, engine.encode([part])[0].tolist()
+            text, found = part, engine.encode(Texts.of([part]))[0].tolist()
     if found != expected:
         raise mismatch(engine.name, where, text, found, expected)
     if len(text) <= DECODE_CHARS and not reference.gives_back(text, found):
@@ -175,7 +172,7 @@ def try_engines(
 def _try_engine(engine: Engine, texts: list[str], expected: list[list[int]], size: int) -> EngineReport:
     started = time.perf_counter()
     try:
-        found = engine.encode(texts)
+        found = engine.encode(Texts.of(texts))
     except Exception as error:  # whatever a library raises, it is then no engine for this text
         return EngineReport(engine.name, False, 0.0, f"failed on a sample: {error}")
     seconds = time.perf_counter() - started

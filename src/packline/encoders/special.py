@@ -13,18 +13,20 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from packline.encoders.tokenizer import Tokenizer
+from packline.sources.texts import Texts
 
 MARK = "\uffff"
 """A noncharacter: Unicode keeps it out of text for good."""
 
 
 class SpecialTokenCounter:
-    """Find special-token strings in UTF-8 text.
+    """Find special-token strings in texts.
 
-    >>> SpecialTokenCounter({"<s>": 1, "</s>": 2}).count(b"a <s> b </s><s>")
-    3
+    >>> SpecialTokenCounter({"<s>": 1, "</s>": 2}).count(Texts.of(["a <s> b </s><s>", "<", "s>"])).tolist()
+    [3, 0, 0]
     """
 
     def __init__(self, special_tokens: dict[str, int]) -> None:
@@ -36,9 +38,23 @@ class SpecialTokenCounter:
             kind = ahocorasick_rs.MatchKind.LeftmostLongest
             self._search = ahocorasick_rs.BytesAhoCorasick(patterns, matchkind=kind)
 
-    def count(self, text: bytes) -> int:
-        """How many there are in a text."""
-        return len(self._search.find_matches_as_indexes(text)) if self._search else 0
+    def count(self, texts: Texts) -> np.ndarray:
+        """How many there are in each text, int64 `[D]`."""
+        counts = np.zeros(len(texts), np.int64)
+        if self._search is None:
+            return counts
+        hits = np.array(self._search.find_matches_as_indexes(texts.data), np.int64).reshape(-1, 3)
+        if len(hits):
+            # A hit that runs over into the next text is none, and may hide one. So the texts that hits touch
+            # are looked at once more, each alone.
+            first, last = np.searchsorted(texts.offsets, [hits[:, 1], hits[:, 2] - 1], side="right") - 1
+            edges = np.zeros(len(texts) + 1, np.int64)
+            np.add.at(edges, first, 1)
+            np.add.at(edges, last + 1, -1)
+            places = np.flatnonzero(np.cumsum(edges[:-1]))
+            for place, text in zip(places, texts.take(places).raw(), strict=True):
+                counts[place] = len(self._search.find_matches_as_indexes(text))
+        return counts
 
 
 def without_special_tokens(tokenizer: Tokenizer) -> str:

@@ -135,5 +135,7 @@ def _environment() -> dict[str, str]:
         **one_thread,
         "PYTHONPATH": os.pathsep.join(paths),
         "TOKENIZERS_PARALLELISM": "false",
-        "GLIBC_TUNABLES": ":".join(filter(None, [environment.get("GLIBC_TUNABLES"), "glibc.malloc.hugetlb=1"])),
+        "GLIBC_TUNABLES": ":".join(
+            filter(None, [environment.get("GLIBC_TUNABLES"), "glibc.malloc.hugetlb=1"])
+        ),
     }

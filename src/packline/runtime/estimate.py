@@ -32,7 +32,7 @@ from packline.runtime.sampling import SourceSample, first_texts, sample_sources
 from packline.runtime.timing import Timing
 from packline.runtime.unit import KEEP, judge
 from packline.runtime.units import Stream
-from packline.sources.batch import Batch
+from packline.sources.texts import Texts
 from packline.store.index import index_size
 
 TRIED_DOCUMENTS = 96
@@ -172,8 +172,8 @@ def estimate(recipe: Recipe, options: RunOptions = RunOptions(), *, out: str | P
         enough_disk=store_bytes + temporary <= free,
         workers=workers,
         memory_a_worker=memory,
-        seconds=round(warm, 1),
-        seconds_cold=round(cold, 1),
+        seconds=round(warm, 2),
+        seconds_cold=round(cold, 2),
         tokenizer=work.tokenizer.name,
         vocab_size=work.tokenizer.vocab_size,
         eod=work.boundary.eod,
@@ -206,12 +206,11 @@ def _keep(work: Work, number: int, sample: SourceSample) -> _Kept:
     """Filter a sample as units do."""
     started = time.perf_counter()
     special = SpecialTokenCounter(work.tokenizer.special_tokens)
-    batch = Batch(0, sample.texts, np.arange(len(sample.texts), dtype=np.int64))
-    facts = judge(batch, work.recipe.sources[number], work.recipe, special)
-    chosen = np.flatnonzero(facts.verdicts == KEEP)
-    texts = [sample.texts[index] for index in chosen]
-    size = int(facts.text_bytes[chosen].sum())
-    return _Kept(sample, texts, size, int(facts.specials.sum()), time.perf_counter() - started)
+    texts = Texts.of(sample.texts)
+    facts = judge(texts, work.recipe.sources[number], work.recipe, special)
+    kept = texts.take(np.flatnonzero(facts.verdicts == KEEP))
+    seconds = time.perf_counter() - started
+    return _Kept(sample, kept.to_list(), len(kept.data), int(facts.specials.sum()), seconds)
 
 
 def _try(work: Work, engines: Engines, texts: list[str]) -> tuple[list[EngineReport], list[Any], str]:

@@ -260,7 +260,7 @@ def _first_texts(file: InputFile, work: Work) -> Iterator[str]:
         return
     if batch is not None:
         step = max(len(batch) // SAMPLE_DOCUMENTS, 1)
-        yield from [text for text in batch.texts[::step] if text][:SAMPLE_DOCUMENTS]
+        yield from [text for text in batch.texts.to_list()[::step] if text][:SAMPLE_DOCUMENTS]
 
 
 def count_workers(options: RunOptions) -> tuple[int, int]:

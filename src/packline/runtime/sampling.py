@@ -25,7 +25,7 @@ from packline.filesystem import open_input
 from packline.fingerprint import Hasher
 from packline.recipe import Source
 from packline.runtime.prepare import Work
-from packline.sources.batch import BATCH_BYTES, Batch
+from packline.sources.batch import Batch
 from packline.sources.compression import DecompressedStream
 from packline.sources.files import InputFile
 from packline.sources.reader import Span, read_span
@@ -35,7 +35,7 @@ SAMPLE_BYTES = 4 << 20
 """Of input (decompressed), of all files together."""
 LEAST_FILES, MOST_FILES = 12, 24
 """Of one source: tiny files take longer to open than to read."""
-LEAST_A_PLACE = 64 << 10
+LEAST_A_PLACE, ENOUGH_A_PLACE = 64 << 10, 1 << 20
 MOST_PLACES = 8
 STEP_BYTES = 32 << 10
 EXPANSION_BYTES = 4 << 20
@@ -118,7 +118,7 @@ class _FileSample:
 
     def take(self, batch: Batch) -> None:
         self.texts += batch.texts
-        self.text_bytes += sum(len(text.encode("utf-8", "surrogatepass")) for text in batch.texts)
+        self.text_bytes += len(batch.texts.data)
         for reject in batch.rejects:
             if not reject.continued:
                 self.rejects[reject.reason] = self.rejects.get(reject.reason, 0) + reject.records
@@ -163,7 +163,7 @@ def _places(file: InputFile, source: Source, budget: int) -> Iterator[Span]:
     elif _only_from_start(file, source) or file.size <= budget:
         yield Span(file.index, 0, file.size)
     else:
-        count = min(max(budget // BATCH_BYTES, 2), MOST_PLACES)
+        count = min(max(budget // ENOUGH_A_PLACE, 2), MOST_PLACES)
         for start in (file.size * place // count for place in range(count)):
             yield Span(file.index, start, start + budget // count)
 

@@ -14,6 +14,7 @@ import numpy as np
 from packline.encoders.choosing import SCRIPTS, script_of
 from packline.encoders.engine import Engine
 from packline.encoders.parity import beginning_of
+from packline.sources.texts import Texts
 
 LONGEST_TEXT = 256 << 10
 REFERENCE_BYTES = 256 << 10
@@ -25,7 +26,7 @@ class Timing:
 
     def __init__(self, engines: dict[str, Engine]) -> None:
         self._engines = engines
-        self._groups: dict[int, list[str]] = {}
+        self._groups: dict[int, list[Texts]] = {}
         self._bytes: Counter[int] = Counter()
         self._cold: dict[tuple[int, str], list[float]] = {}
         self._warm: dict[tuple[int, str], list[float]] = {}
@@ -34,27 +35,25 @@ class Timing:
         """Bytes and tokens of these texts (of a long one, its beginning)."""
         if list(self._engines) == ["tokenizers"]:
             texts = _first_bytes(texts, REFERENCE_BYTES)
-        parts = [beginning_of(text, LONGEST_TEXT) for text in texts]
-        sizes = np.array([len(part.encode("utf-8")) for part in parts], np.int64)
-        scripts = script_of(parts, sizes) if parts else np.empty(0, np.int64)
+        parts = Texts.of([beginning_of(text, LONGEST_TEXT) for text in texts])
+        scripts = script_of(parts)
         tokens = count = 0
         for script in np.unique(scripts).tolist():
-            places = np.flatnonzero(scripts == script)
-            group = [parts[place] for place in places]
-            size = int(sizes[places].sum())
+            group = parts.take(np.flatnonzero(scripts == script))
+            size = len(group.data)
             for name, engine in self._engines.items():
                 seconds, count = _timed(engine, group)
                 _add(self._cold, (script, name), size, seconds)
             tokens += count
-            self._groups.setdefault(script, []).extend(group)
+            self._groups.setdefault(script, []).append(group)
             self._bytes[script] += size
-        return int(sizes.sum()), tokens
+        return len(parts.data), tokens
 
     def again(self) -> None:
         """The second pass, over all that was encoded."""
-        for script, group in self._groups.items():
+        for script, groups in self._groups.items():
             for name, engine in self._engines.items():
-                seconds, _ = _timed(engine, group)
+                seconds = sum(_timed(engine, group)[0] for group in groups)
                 _add(self._warm, (script, name), self._bytes[script], seconds)
 
     def seconds_a_byte(self) -> tuple[float, float]:
@@ -77,7 +76,7 @@ class Timing:
         }
 
 
-def _timed(engine: Engine, texts: list[str]) -> tuple[float, int]:
+def _timed(engine: Engine, texts: Texts) -> tuple[float, int]:
     started = time.perf_counter()
     ragged = engine.encode(texts)
     return time.perf_counter() - started, len(ragged.tokens)

@@ -19,7 +19,7 @@ import numpy as np
 
 from packline.encoders.boundary import Boundary
 from packline.encoders.choosing import Chooser
-from packline.encoders.parity import Reference, check_document, is_audited
+from packline.encoders.parity import Reference, audited, check_document
 from packline.encoders.special import SpecialTokenCounter
 from packline.errors import BadRecord, EncoderMismatch, InputChanged, InputError, PacklineError
 from packline.filesystem import disk_errors, file_facts
@@ -30,6 +30,7 @@ from packline.sources.batch import Batch, Reject
 from packline.sources.files import InputFile
 from packline.sources.reader import Span, read_slice, read_span
 from packline.sources.slices import Slice
+from packline.sources.texts import Texts
 from packline.store.ledger import Ledger, source_names
 from packline.store.manifest import InputPiece, Receipt
 from packline.store.writer import RejectsWriter, ShardWriter
@@ -68,7 +69,6 @@ class UnitRunner:
     """Runs units, one after another, with the engines of one process."""
 
     def __init__(self, job: Job, chooser: Chooser, reference: Reference, folder: Path) -> None:
-        self.engine_bytes: dict[str, int] = {}
         self._job = job
         self._chooser = chooser
         self._reference = reference
@@ -76,6 +76,11 @@ class UnitRunner:
         self._dtype = np.dtype(job.dtype)
         self._names = source_names(job.recipe)
         self._special = SpecialTokenCounter(job.special_tokens)
+
+    @property
+    def engine_bytes(self) -> dict[str, int]:
+        """Text that each engine has encoded so far."""
+        return self._chooser.encoded_bytes
 
     def run(self, task: Task, report: ReportProgress) -> Receipt:
         """Write a unit's files into the work folder.
@@ -157,19 +162,19 @@ class _UnitRun:
 
     def _take(self, batch: Batch) -> None:
         """Encode, write and count one batch."""
-        facts = judge(batch, self._source, self._recipe, self._runner._special)
+        facts = judge(batch.texts, self._source, self._recipe, self._runner._special)
         wanted = np.flatnonzero(facts.verdicts == KEEP)
         room = self._task.max_documents
         chosen = wanted if room is None else wanted[: room - self._ledger.documents]
         if len(chosen):
-            kept = batch if len(chosen) == len(batch) else batch.keep(chosen.tolist())
-            ragged = self._encode(batch.file, kept, facts.text_bytes[chosen])
+            kept = batch if len(chosen) == len(batch) else batch.keep(chosen)
+            ragged = self._encode(kept)
             fitting = self._fitting(ragged)
             if fitting < len(kept):
                 chosen = chosen[:fitting]
-                kept = kept.keep(list(range(fitting)))
+                kept = kept.keep(np.arange(fitting))
                 ragged = Ragged(ragged.tokens[: ragged.offsets[fitting]], ragged.offsets[: fitting + 1])
-            self._write(kept, ragged, facts.text_bytes[chosen])
+            self._write(kept, ragged)
             self._ledger.special_token_strings += int(facts.specials[chosen].sum())
         end = len(batch)
         if len(chosen) < len(wanted):
@@ -180,24 +185,21 @@ class _UnitRun:
             batch.rejects = [reject for reject in batch.rejects if reject.position < first]
         self._count(batch, facts.verdicts[:end])
 
-    def _encode(self, file: int, batch: Batch, text_bytes: np.ndarray) -> Ragged:
+    def _encode(self, batch: Batch) -> Ragged:
         runner, boundary = self._runner, self._runner._job.boundary
-        ragged, engines = runner._chooser.encode(batch.texts, text_bytes)
+        ragged, engines = runner._chooser.encode(batch.texts)
         if len(ragged.tokens) and int(ragged.tokens.max()) >= runner._job.vocab_size:
             raise EncoderMismatch(
-                f"{self._place(file, batch, 0)}: {engines[0]} gave id {int(ragged.tokens.max())}, "
+                f"{self._place(batch, 0)}: {engines[0]} gave id {int(ragged.tokens.max())}, "
                 f"outside the vocabulary of {runner._job.vocab_size}",
                 hint="run it with --engine tokenizers, and report the tokenizer",
             )
-        for index in range(len(batch)):
-            if is_audited(self._ledger.documents + index):
-                engine = runner._chooser.engines[engines[index]]
-                place = self._place(file, batch, index)
-                check_document(engine, runner._reference, batch.texts[index], ragged[index], place)
-                self._audited.append(self._ledger.documents + index)
-        for name in set(engines):
-            size = int(text_bytes[[one == name for one in engines]].sum())
-            runner.engine_bytes[name] = runner.engine_bytes.get(name, 0) + size
+        first = self._ledger.documents
+        for ordinal in audited(first, first + len(batch)):
+            index = ordinal - first
+            engine, place = runner._chooser.engines[engines[index]], self._place(batch, index)
+            check_document(engine, runner._reference, batch.texts[index], ragged[index], place)
+            self._audited.append(ordinal)
         return ragged.astype(runner._dtype).surround(boundary.bos_id, boundary.eod_id)
 
     def _fitting(self, ragged: Ragged) -> int:
@@ -207,30 +209,28 @@ class _UnitRun:
             return len(ragged)
         return int(np.searchsorted(ragged.offsets[1:], limit - self._ledger.tokens, side="right"))
 
-    def _write(self, batch: Batch, ragged: Ragged, text_bytes: np.ndarray) -> None:
+    def _write(self, batch: Batch, ragged: Ragged) -> None:
         name = self._runner._job.files[batch.file].name
-        count = len(batch)
+        count, text_bytes = len(batch), len(batch.texts.data)
         with_bos = self._runner._job.boundary.bos_id is not None
         ledger = self._ledger
         ledger.documents += count
-        ledger.text_bytes += int(text_bytes.sum())
+        ledger.text_bytes += text_bytes
         ledger.tokens += len(ragged.tokens)
         ledger.eod_tokens += count
         ledger.bos_tokens += count if with_bos else 0
         ledger.text_tokens += len(ragged.tokens) - count * (2 if with_bos else 1)
-        self._report(count, int(text_bytes.sum()), len(ragged.tokens))
+        self._report(count, text_bytes, len(ragged.tokens))
         if not self._recipe.val_fraction:
             if count:
-                self._writer("train").write(ragged, batch, name, text_bytes)
+                self._writer("train").write(ragged, batch, name)
             return
         seed, share = self._recipe.seed, self._recipe.val_fraction
-        splits = np.array(
-            [split_of(text.encode("utf-8"), seed, share) == "val" for text in batch.texts], bool
-        )
+        splits = np.array([split_of(text, seed, share) == "val" for text in batch.texts.raw()], bool)
         for split, members in (("train", np.flatnonzero(~splits)), ("val", np.flatnonzero(splits))):
             if len(members):
                 part = ragged if len(members) == count else ragged.take(members)
-                self._writer(split).write(part, batch.keep(members.tolist()), name, text_bytes[members])
+                self._writer(split).write(part, batch.keep(members), name)
 
     def _writer(self, split: str) -> ShardWriter:
         if split not in self._writers:
@@ -269,8 +269,8 @@ class _UnitRun:
                 ledger.documents_in += reject.records
                 ledger.rejected[reject.reason] = ledger.rejected.get(reject.reason, 0) + reject.records
 
-    def _place(self, file: int, batch: Batch, index: int) -> str:
-        return f"{self._runner._job.files[file].path} at {int(batch.positions[index])}"
+    def _place(self, batch: Batch, index: int) -> str:
+        return f"{self._runner._job.files[batch.file].path} at {int(batch.positions[index])}"
 
 
 KEEP, EMPTY, TOO_SHORT, TOO_LONG, SPECIAL = range(5)
@@ -281,30 +281,21 @@ class Facts:
     """Of each document of a batch, int64 `[D]`."""
 
     verdicts: np.ndarray
-    text_bytes: np.ndarray
     specials: np.ndarray
 
 
-def judge(batch: Batch, source: Source, recipe: Recipe, special: SpecialTokenCounter) -> Facts:
+def judge(texts: Texts, source: Source, recipe: Recipe, special: SpecialTokenCounter) -> Facts:
     """Which documents to keep, and why not the others."""
-    texts, count = batch.texts, len(batch.texts)
-    characters = np.fromiter(map(len, texts), np.int64, count)
-    text_bytes, specials = characters.copy(), np.zeros(count, np.int64)
-    # Plain ASCII in one piece: a single wide character would make all of a piece wide.
-    look = special.count("\0".join(filter(str.isascii, texts)).encode("ascii")) > 0
-    for index, text in enumerate(texts):
-        if look or not text.isascii():
-            data = text.encode("utf-8")
-            text_bytes[index] = len(data)
-            specials[index] = special.count(data)
-    verdicts = np.full(count, KEEP, np.int64)
+    verdicts, specials = np.full(len(texts), KEEP, np.int64), special.count(texts)
     if recipe.special_tokens == "reject":
         verdicts[specials > 0] = SPECIAL
-    if source.max_chars is not None:
-        verdicts[characters > source.max_chars] = TOO_LONG
-    verdicts[characters < source.min_chars] = TOO_SHORT
-    verdicts[characters == 0] = EMPTY
-    return Facts(verdicts, text_bytes, specials)
+    if source.min_chars or source.max_chars is not None:
+        characters = texts.characters()
+        if source.max_chars is not None:
+            verdicts[characters > source.max_chars] = TOO_LONG
+        verdicts[characters < source.min_chars] = TOO_SHORT
+    verdicts[texts.sizes == 0] = EMPTY
+    return Facts(verdicts, specials)
 
 
 def check_unchanged(file: InputFile) -> None:

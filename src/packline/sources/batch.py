@@ -1,8 +1,8 @@
 """The batch: what a source gives and an encoder takes.
 
-A batch is a few MB of documents of one file, in their order, with where each came from, and beside
-them the records of that stretch that could not be read. It is the only place where a document is a
-Python object; its tokens never are.
+A batch is about a MB of documents of one file, in their order, with where each came from, and beside
+them the records of that stretch that could not be read. Its texts are one buffer, so that a document costs
+no Python object.
 """
 
 from __future__ import annotations
@@ -12,8 +12,14 @@ from typing import Literal
 
 import numpy as np
 
+from packline.sources.texts import Texts
+
 BATCH_BYTES = 1 << 20
-"""Input bytes a batch: enough to make the cost of a call small, little enough to stay in the cache."""
+"""Input bytes a batch: half or twice as much takes 4% longer, for its calls or for what falls out of the
+cache. No byte of a store depends on it."""
+CUT_BYTES = 1 << 20
+"""Steps in which a stream is cut into slices, and a batch of Parquet. What a store holds depends on it: where
+units end, and how many rows are lost with a damaged page."""
 
 Reason = Literal[
     "malformed_json",
@@ -66,7 +72,7 @@ class Batch:
     """Documents of one file, in order."""
 
     file: int
-    texts: list[str]
+    texts: Texts
     positions: np.ndarray
     """int64 `[D]`: byte offset in the (decompressed) file, or row number in a Parquet file."""
     ids: list[str | None] | None = None
@@ -78,15 +84,20 @@ class Batch:
     def __len__(self) -> int:
         return len(self.texts)
 
-    def keep(self, kept: list[int]) -> Batch:
-        """The documents at these indices, without the rejects."""
+    def keep(self, kept: np.ndarray) -> Batch:
+        """The documents at these indices, int64 `[N]`, without the rejects."""
         ids = self.ids
         return Batch(
             self.file,
-            [self.texts[index] for index in kept],
+            self.texts.take(kept),
             self.positions[kept],
             None if ids is None else [ids[index] for index in kept],
         )
+
+
+def without_documents(file: int, reject: Reject, consumed_bytes: int = 0) -> Batch:
+    """A batch that only says what could not be read."""
+    return Batch(file, Texts.of([]), np.empty(0, np.int64), rejects=[reject], consumed_bytes=consumed_bytes)
 
 
 def reject_block(file: int, block: Block) -> Batch:
@@ -94,4 +105,4 @@ def reject_block(file: int, block: Block) -> Batch:
     assert block.problem is not None
     raw = bytes(block.data).removesuffix(b"\n")
     reject = Reject(file, block.position, block.problem, block.detail, raw, continued=block.continued)
-    return Batch(file, [], np.empty(0, np.int64), rejects=[reject], consumed_bytes=len(block.data))
+    return without_documents(file, reject, len(block.data))

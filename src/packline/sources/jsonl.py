@@ -20,6 +20,7 @@ import numpy as np
 
 from packline.errors import RecipeError
 from packline.sources.batch import Batch, Block, Reason, Reject, reject_block
+from packline.sources.texts import Texts
 
 Getter = Callable[[Any], Any]
 
@@ -34,7 +35,7 @@ class JsonlDecoder:
     >>> decoder = JsonlDecoder("text", "id")
     >>> lines = memoryview(b'{"id": 7, "text": "hey"}\\nnonsense\\n')
     >>> batch = decoder.decode(0, Block(lines, np.array([0, 25]), 0))
-    >>> batch.texts, batch.ids, batch.rejects[0].reason, batch.rejects[0].position
+    >>> list(batch.texts), batch.ids, batch.rejects[0].reason, batch.rejects[0].position
     (['hey'], ['7'], 'malformed_json', 25)
     """
 
@@ -60,7 +61,7 @@ class JsonlDecoder:
         get_text = self._get_text
         texts = [record.t for record in records] if get_text is None else list(map(get_text, records))
         ids = [_id_text(self._get_id(record)) for record in records] if self._has_id else None
-        return Batch(file, texts, starts + block.position, ids, consumed_bytes=len(data))
+        return Batch(file, Texts.of(texts), starts + block.position, ids, consumed_bytes=len(data))
 
     def _decode_one_by_one(self, file: int, data: memoryview, block: Block, starts: np.ndarray) -> Batch:
         texts: list[str] = []
@@ -84,7 +85,7 @@ class JsonlDecoder:
             ids.append(_id_text(self._get_id(record)) if self._has_id else None)
             positions.append(position)
         where = np.array(positions, np.int64)
-        return Batch(file, texts, where, ids if self._has_id else None, rejects, len(data))
+        return Batch(file, Texts.of(texts), where, ids if self._has_id else None, rejects, len(data))
 
     def _diagnose(self, line: bytes, error: Exception) -> tuple[Reason, str]:
         if isinstance(error, UnicodeDecodeError):

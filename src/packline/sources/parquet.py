@@ -20,8 +20,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from packline.errors import InputError
-from packline.sources.batch import BATCH_BYTES, Batch, Reject
+from packline.sources.batch import CUT_BYTES, Batch, Reject, without_documents
 from packline.sources.delimited import TOO_LARGE
+from packline.sources.texts import Texts
 
 MAX_ROWS = 16_384
 """Rows a batch at the most, for columns of very short strings."""
@@ -70,7 +71,7 @@ def is_text(kind: pa.DataType | None) -> bool:
 def rows_a_batch(metadata: pq.FileMetaData, group: int) -> int:
     """How many rows of a row group make about one batch: a function of the file alone."""
     facts = metadata.row_group(group)
-    return int(np.clip(facts.num_rows * BATCH_BYTES // max(facts.total_byte_size, 1), 1, MAX_ROWS))
+    return int(np.clip(facts.num_rows * CUT_BYTES // max(facts.total_byte_size, 1), 1, MAX_ROWS))
 
 
 def read_row_group(
@@ -116,22 +117,19 @@ def lost_rows(file: int, group: int, row: int, end: int, error: Exception) -> Ba
     """A batch without documents, for the rows of a damaged row group."""
     detail = f"row group {group}, rows {row:,} to {end - 1:,}: {str(error).splitlines()[0]}"
     reject = Reject(file, row, "corrupt_parquet", detail, b"", records=end - row)
-    return Batch(file, [], np.empty(0, np.int64), rejects=[reject])
+    return without_documents(file, reject)
 
 
 def arrow_batch(file: int, column: pa.Array, ids: pa.Array | None, row: int, max_bytes: int) -> Batch:
     """One piece of a text column as documents."""
-    consumed = text_bytes(column)
-    longest = (pc.max(pc.binary_length(column)).as_py() or 0) if consumed > max_bytes else 0
+    texts, consumed = Texts(column), text_bytes(column)
     names = None if ids is None else [None if one is None else str(one) for one in ids.to_pylist()]
     positions = np.arange(row, row + len(column), dtype=np.int64)
-    try:
-        texts = column.to_pylist()
-    except UnicodeDecodeError:
-        texts = None
-    if texts is not None and not column.null_count and longest <= max_bytes:
-        return Batch(file, texts, positions, names, consumed_bytes=consumed)
-    kept, good, rejects = [], [], []
+    whole = Batch(file, texts, positions, names, consumed_bytes=consumed)
+    too_large = consumed > max_bytes and int(texts.sizes.max()) > max_bytes
+    if not column.null_count and not too_large and _is_utf8(column):
+        return whole
+    kept, rejects = [], []
     for index, value in enumerate(column):
         raw = value.as_buffer()
         if raw is None:
@@ -143,30 +141,33 @@ def arrow_batch(file: int, column: pa.Array, ids: pa.Array | None, row: int, max
             rejects.append(Reject(file, row + index, "too_large", TOO_LARGE, data))
             continue
         try:
-            good.append(data.decode("utf-8"))
+            data.decode("utf-8")
         except UnicodeDecodeError as error:
             detail = f"byte 0x{data[error.start]:02x} is not UTF-8: {error.reason}"
             rejects.append(Reject(file, row + index, "invalid_utf8", detail, data))
             continue
         kept.append(index)
-    named = None if names is None else [names[index] for index in kept]
-    return Batch(file, good, positions[kept], named, rejects, consumed)
+    good = whole.keep(np.array(kept, np.int64))
+    good.rejects, good.consumed_bytes = rejects, consumed
+    return good
 
 
 def hash_text(hasher: Any, column: pa.Array) -> None:
     """Feed a `large_string` array's bytes to a hasher: a checksum that costs no second read."""
-    size = text_bytes(column)
-    if size:
-        start = int(np.frombuffer(column.buffers()[1], np.int64, 1, column.offset * 8)[0])
-        hasher.update(memoryview(column.buffers()[2])[start : start + size])
+    hasher.update(Texts(column).data)
 
 
 def text_bytes(column: pa.Array) -> int:
     """Bytes of all strings of a `large_string` array."""
-    if not len(column):
-        return 0
-    offsets = np.frombuffer(column.buffers()[1], np.int64, len(column) + 1, column.offset * 8)
-    return int(offsets[-1] - offsets[0])
+    return len(Texts(column).data)
+
+
+def _is_utf8(column: pa.Array) -> bool:
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _column(batch: pa.RecordBatch, path: str) -> pa.Array:

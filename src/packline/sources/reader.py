@@ -110,7 +110,7 @@ def _read_stream(
     if file.format == "text" and source.documents == "file":
         batches = list(read_whole_file(file.index, stream.read, max_document_bytes))
         if stream.problem:
-            raw = b"".join(text.encode() for batch in batches for text in batch.texts)
+            raw = b"".join(batch.texts.data.tobytes() for batch in batches)
             raw += b"".join(reject.raw for batch in batches for reject in batch.rejects)
             reason, detail = stream.problem
             block = Block(memoryview(raw), np.zeros(1, np.int64), 0, reason, detail)

@@ -20,7 +20,7 @@ import msgspec
 
 from packline.filesystem import disk_errors, open_input, read_fully
 from packline.recipe import Source
-from packline.sources.batch import Block, Reason
+from packline.sources.batch import CUT_BYTES, Block, Reason
 from packline.sources.compression import DecompressedStream
 from packline.sources.delimited import NEWLINE, read_blocks
 from packline.sources.files import InputFile
@@ -83,8 +83,9 @@ def cut_slices(
         return
     with open_input(file.path) as raw:
         stream = _Stream(raw, file)
+        delimiter = delimiter_of(file, source)
         blocks = read_blocks(
-            stream.fill, 0, delimiter=delimiter_of(file, source), max_bytes=max_document_bytes
+            stream.fill, 0, delimiter=delimiter, max_bytes=max_document_bytes, block_bytes=CUT_BYTES
         )
         number = position = 0
         writer = _SliceFile(folder, file, number, skip)

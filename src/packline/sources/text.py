@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from packline.sources.batch import BATCH_BYTES, Batch, Block, Reject, reject_block
+from packline.sources.batch import BATCH_BYTES, Batch, Block, Reject, reject_block, without_documents
 from packline.sources.delimited import NEWLINE
+from packline.sources.texts import Texts
 
 BOM = b"\xef\xbb\xbf"
 
@@ -20,7 +21,7 @@ BOM = b"\xef\xbb\xbf"
 def decode_records(file: int, block: Block, delimiter: bytes) -> Batch:
     """Documents of a block of lines, or of records that end with a separator.
 
-    >>> decode_records(0, Block(memoryview(b"one\\r\\ntwo\\n"), np.array([0, 5]), 0), b"\\n").texts
+    >>> list(decode_records(0, Block(memoryview(b"one\\r\\ntwo\\n"), np.array([0, 5]), 0), b"\\n").texts)
     ['one', 'two']
     """
     if block.problem:
@@ -35,7 +36,7 @@ def decode_records(file: int, block: Block, delimiter: bytes) -> Batch:
         texts.pop()  # nothing stands behind the last delimiter
     if delimiter == NEWLINE and b"\r" in data:
         texts = [text.removesuffix("\r") for text in texts]
-    return Batch(file, texts, block.starts + block.position, consumed_bytes=len(data))
+    return Batch(file, Texts.of(texts), block.starts + block.position, consumed_bytes=len(data))
 
 
 def _decode_one_by_one(file: int, data: bytes, block: Block, delimiter: bytes) -> Batch:
@@ -53,7 +54,7 @@ def _decode_one_by_one(file: int, data: bytes, block: Block, delimiter: bytes) -
             continue
         texts.append(text.removesuffix("\r") if delimiter == NEWLINE else text)
         positions.append(position)
-    return Batch(file, texts, np.array(positions, np.int64), None, rejects, len(data))
+    return Batch(file, Texts.of(texts), np.array(positions, np.int64), None, rejects, len(data))
 
 
 def read_whole_file(file: int, read: Callable[[int], bytes], max_bytes: int) -> Iterator[Batch]:
@@ -67,14 +68,14 @@ def read_whole_file(file: int, read: Callable[[int], bytes], max_bytes: int) -> 
             yield from _reject_pieces(file, b"".join(parts), read, max_bytes)
             return
     data = b"".join(parts)
-    start = len(BOM) if data.startswith(BOM) else 0
+    text = data.removeprefix(BOM)
     try:
-        text = (data[start:] if start else data).decode("utf-8")
+        text.decode("utf-8")
     except UnicodeDecodeError as error:
-        reject = Reject(file, 0, "invalid_utf8", _not_utf8(error, start), data)
-        yield Batch(file, [], np.empty(0, np.int64), rejects=[reject], consumed_bytes=size)
+        detail = _not_utf8(error, len(data) - len(text))
+        yield without_documents(file, Reject(file, 0, "invalid_utf8", detail, data), size)
         return
-    yield Batch(file, [text], np.array([0], np.int64), consumed_bytes=size)
+    yield Batch(file, Texts.one(text), np.array([0], np.int64), consumed_bytes=size)
 
 
 def _reject_pieces(file: int, data: bytes, read: Callable[[int], bytes], max_bytes: int) -> Iterator[Batch]:
@@ -85,7 +86,7 @@ def _reject_pieces(file: int, data: bytes, read: Callable[[int], bytes], max_byt
     position = 0
     while data:
         reject = Reject(file, position, "too_large", detail, data, continued=position > 0)
-        yield Batch(file, [], np.empty(0, np.int64), rejects=[reject], consumed_bytes=len(data))
+        yield without_documents(file, reject, len(data))
         position += len(data)
         data = read(BATCH_BYTES)
 

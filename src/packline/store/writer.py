@@ -104,7 +104,7 @@ class ShardWriter:
         )
         self._waiting = _Columns()
 
-    def write(self, ragged: Ragged, batch: Batch, file: str, text_bytes: np.ndarray) -> None:
+    def write(self, ragged: Ragged, batch: Batch, file: str) -> None:
         """Append documents: their tokens (boundary tokens included) and where they came from."""
         lengths = ragged.lengths
         if len(lengths) and int(lengths.max()) > LONGEST:
@@ -114,7 +114,7 @@ class ShardWriter:
         self._lengths.append(lengths.astype(np.int32))
         self.documents += len(ragged)
         self.tokens += len(ragged.tokens)
-        self._waiting.add(file, batch.positions, batch.ids, text_bytes, lengths)
+        self._waiting.add(file, batch.positions, batch.ids, batch.texts.sizes, lengths)
         while self._waiting.rows >= ROW_GROUP:
             self._write_row_group(ROW_GROUP)
 
