@@ -3,6 +3,8 @@
 python -m benchmarks corpus              gather real text and write the files (once)
 python -m benchmarks run                 measure rates into benchmarks/results.json
 python -m benchmarks memory              add the measurement of memory to it
+python -m benchmarks packing             add the measurement of best_fit to it
+python -m benchmarks loading             add the rates of batches to it
 python -m benchmarks render              rewrite the tables of README.md
 """
 
@@ -29,7 +31,15 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a command; 0, or 1 after an error that is told in one or two lines."""
     options = _parser().parse_args(arguments)
     try:
-        {"corpus": corpus, "run": run, "memory": memory, "render": render}[options.command](options)
+        commands = {
+            "corpus": corpus,
+            "run": run,
+            "memory": memory,
+            "packing": packing,
+            "loading": loading,
+            "render": render,
+        }
+        commands[options.command](options)
     except PacklineError as error:
         print(f"error: {error}", file=sys.stderr)
         if error.hint:
@@ -64,6 +74,19 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--sizes", default="600MB,1.2GB,2.4GB,5GB")
     _add_tokenizer(command)
 
+    command = commands.add_parser("packing", parents=[common], help="measure best_fit on made-up lengths")
+    command.add_argument("--rounds", type=int, default=5)
+    command.add_argument("--documents", type=int, default=100_000_000)
+    command.add_argument("--compared", type=int, default=1_000_000, help="documents packed a piece at a time")
+    command.add_argument("--seq-len", type=int, default=4096)
+
+    command = commands.add_parser("loading", parents=[common], help="measure batches, opening, permuting")
+    command.add_argument("--rounds", type=int, default=5)
+    command.add_argument("--seconds", type=float, default=3.0, help="that each contender is timed")
+    command.add_argument("--documents", type=int, default=100_000_000, help="of the store that is opened")
+    _add_tokenizer(command)
+    command.add_argument("--peers-python", help="interpreter with the peers of loading")
+
     command = commands.add_parser("render", parents=[common], help="rewrite the tables")
     command.add_argument("--readme", type=Path, default=ROOT / "README.md")
     return parser
@@ -97,14 +120,17 @@ def corpus(options: argparse.Namespace) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Measure rates; keeps the memory that was measured before."""
+    """Measure rates; keeps what the other commands measured before."""
     from benchmarks.results import load_results
     from benchmarks.suite import measure
 
-    memory_runs = load_results(options.results).memory if options.results.exists() else []
+    kept = load_results(options.results) if options.results.exists() else None
 
     def save(results: Results) -> None:
-        results.memory = memory_runs
+        if kept is not None:
+            results.memory, results.packing = kept.memory, kept.packing
+            results.loading, results.opening = kept.loading, kept.opening
+            results.permutation = kept.permutation
         _save(options.results, results)
 
     measure(
@@ -130,6 +156,44 @@ def memory(options: argparse.Namespace) -> None:
     old = options.results.exists()
     results = load_results(options.results) if old else new_results(load_facts(options.folder))
     results.memory = runs
+    _save(options.results, results)
+
+
+def packing(options: argparse.Namespace) -> None:
+    """Measure best_fit and add it to the results."""
+    from benchmarks.packing import measure_packing
+    from benchmarks.results import load_results, new_results
+
+    runs = measure_packing(
+        options.folder,
+        documents=options.documents,
+        compared=options.compared,
+        seq_len=options.seq_len,
+        rounds=options.rounds,
+        say=_say,
+    )
+    results = load_results(options.results) if options.results.exists() else new_results({})
+    results.packing = runs
+    _save(options.results, results)
+
+
+def loading(options: argparse.Namespace) -> None:
+    """Measure batches, opening and permuting, and add them to the results."""
+    from benchmarks.loading import measure_loading
+    from benchmarks.results import load_results, new_results
+
+    results = load_results(options.results) if options.results.exists() else new_results({})
+    measure_loading(
+        options.folder,
+        results,
+        # A vocabulary that fits uint16, which is what the peers' own examples read.
+        tokenizer=_tokenizers(options)[-1],
+        documents=options.documents,
+        rounds=options.rounds,
+        seconds=options.seconds,
+        peers_python=_peers_python(options.peers_python),
+        say=_say,
+    )
     _save(options.results, results)
 
 

@@ -36,6 +36,9 @@ def all_figures(results: Results) -> list[Figure]:
         *(ratio for name in _tokenizers(results) for ratio in mixed_ratios(results, name)),
         *fixed_costs(results),
         *memory_figures(results),
+        *packing_figures(results),
+        *loading_figures(results),
+        *opening_figures(results),
     ]
 
 
@@ -119,6 +122,69 @@ def memory_figures(results: Results) -> list[Figure]:
         growth = spread_of([largest / runs[0].worker_resident_bytes])
         name = f"the same / on {runs[0].input_bytes / 1e9:.1f} GB"
         figures.append(Figure(name, "memory", tokenizer, growth, 1.2, at_most=True))
+    return figures
+
+
+def packing_figures(results: Results) -> list[Figure]:
+    """best_fit on the most documents, and its padding beside best fit decreasing a piece at a time."""
+    runs = [run for run in results.packing if run.contender == "packline"]
+    if not runs:
+        return []
+    most = max(run.documents for run in runs)
+    largest = [run for run in runs if run.documents == most]
+    name = f"best_fit, {most / 1e6:g} million documents"
+    seconds = spread_of(run.wall_seconds for run in largest)
+    memory = spread_of(run.resident_bytes / 1e9 for run in largest)
+    figures = [
+        Figure(f"{name}, seconds on one core", "packing", "", seconds, 60.0, at_most=True),
+        Figure(f"{name}, GB", "packing", "", memory, 3.0, at_most=True),
+    ]
+    pairs = [
+        (run.padding_share / other.padding_share if other.padding_share else float(run.rows == other.rows))
+        for other in results.packing
+        for run in runs
+        if other.contender == "naive" and (run.documents, run.round) == (other.documents, other.round)
+    ]
+    if pairs:
+        compared = next(run.documents for run in results.packing if run.contender == "naive")
+        name = f"padding / best fit decreasing a piece at a time, {compared / 1e6:g} million documents"
+        figures.append(Figure(name, "packing", "", spread_of(pairs), 1.0, at_most=True))
+    return figures
+
+
+ROWS_READ = "packline, Rows.read"
+
+
+def loading_figures(results: Results) -> list[Figure]:
+    """packline's rows with all four arrays, to bare NumPy and to each peer that ran."""
+    own = {run.round: run.rate for run in results.loading if run.contender == ROWS_READ}
+    goals = {"bare NumPy slices": 0.5, "nanoGPT": 2.0, "litdata": 2.0, "mosaicml-streaming": 20.0}
+    figures = []
+    for name in dict.fromkeys(run.contender for run in results.loading if run.kind != "packline"):
+        others = [run for run in results.loading if run.contender == name and run.round in own]
+        goal = next((goal for start, goal in goals.items() if name.startswith(start)), None)
+        if others:
+            spread = spread_of(own[run.round] / run.rate for run in others)
+            figures.append(Figure(f"{ROWS_READ} / {name}", "loading", "", spread, goal))
+    return figures
+
+
+def opening_figures(results: Results) -> list[Figure]:
+    """Opening the store of the most documents, and the rate of the permutation."""
+    figures = []
+    if results.opening:
+        most = max(run.documents for run in results.opening)
+        runs = [run for run in results.opening if run.documents == most]
+        seconds = spread_of(run.open_seconds + run.rows_seconds for run in runs)
+        name = f"opening a store of {most / 1e6:g} million documents, seconds to its rows"
+        figures.append(Figure(name, "loading", "", seconds, 0.1, at_most=True))
+        grown = spread_of(run.resident_bytes / 2**20 for run in runs)
+        figures.append(Figure("the same, MiB that the process grew", "loading", "", grown))
+    if results.permutation:
+        rate = spread_of(run.indices / run.seconds / 1e6 for run in results.permutation)
+        size = max(run.size for run in results.permutation)
+        name = f"permutation of {size / 1e6:g} million, million indices a second on one core"
+        figures.append(Figure(name, "loading", "", rate, 20.0))
     return figures
 
 

@@ -58,6 +58,10 @@ def render(results: Results) -> str:
             parts.append(table(title, "of the ceiling", rows))
     if results.memory:
         parts.append(memory_table(results))
+    if results.packing:
+        parts.append(packing_table(results))
+    if results.loading:
+        parts.append(loading_table(results))
     if results.figures:
         parts.append(figure_table(results.figures))
     if results.left_out:
@@ -151,6 +155,40 @@ def memory_table(results: Results) -> str:
     return "\n".join(lines)
 
 
+def packing_table(results: Results) -> str:
+    """best_fit and packing a piece at a time, each by the number of documents."""
+    lines = [
+        "| laying out documents in rows, one core | documents | rows of | seconds | memory | padding |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    names = {"packline": "**packline, best_fit**", "naive": "best fit decreasing a piece at a time"}
+    for kind in dict.fromkeys((run.contender, run.documents, run.seq_len) for run in results.packing):
+        runs = [run for run in results.packing if (run.contender, run.documents, run.seq_len) == kind]
+        cells = [
+            names[kind[0]],
+            f"{kind[1]:,}",
+            f"{kind[2]:,}",
+            show_rate(spread_of(run.wall_seconds for run in runs)),
+            f"{max(run.resident_bytes for run in runs) / 1e9:.2f} GB",
+            f"{100 * runs[0].padding_share:.4f}%",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def loading_table(results: Results) -> str:
+    """Rates of batches: bare NumPy, packline, peers, with what each of them gives."""
+    lines = [
+        "| batches of 32 x 4,096 tokens from the page cache, one process | gives | million tokens/s |",
+        "|---|---|---:|",
+    ]
+    for name in dict.fromkeys(run.contender for run in results.loading):
+        runs = [run for run in results.loading if run.contender == name]
+        shown = f"**{name}**" if runs[0].kind == "packline" else name
+        lines.append(f"| {shown} | {runs[0].gives} | {show_rate(spread_of(run.rate for run in runs))} |")
+    return "\n".join(lines)
+
+
 def show_size(size: int) -> str:
     """Bytes in GB, or in MB below one.
 
@@ -173,6 +211,7 @@ def figure_table(figures: list[Figure]) -> str:
         )
         bound = "at most" if figure.at_most else "at least"
         goal = f"{bound} {figure.goal:g}: {'reached' if figure.reached else 'not reached'}"
-        name = f"{figure.corpus}, `{figure.tokenizer}`: {figure.name}"
+        about = f"{figure.corpus}, `{figure.tokenizer}`" if figure.tokenizer else figure.corpus
+        name = f"{about}: {figure.name}"
         lines.append(f"| {name} | {median} | {least} to {greatest} | {goal} |")
     return "\n".join(lines)

@@ -99,6 +99,71 @@ class MemoryRun(msgspec.Struct, frozen=True):
     """What packline says of itself."""
 
 
+class PackingRun(msgspec.Struct, frozen=True, kw_only=True):
+    """Documents of made-up lengths laid out in rows by one fresh process on one core."""
+
+    contender: str
+    """`packline`, or `naive`: best fit decreasing a piece at a time."""
+    documents: int
+    seq_len: int
+    round: int
+    tokens: int
+    rows: int
+    wall_seconds: float
+    """Of the process, from start to end, imports included."""
+    seconds: float
+    """From the first length read to the plan on disk."""
+    resident_bytes: int
+
+    @property
+    def padding_share(self) -> float:
+        """Share of the rows' places that hold nothing."""
+        return 1 - self.tokens / (self.rows * self.seq_len)
+
+
+class LoadingRun(msgspec.Struct, frozen=True, kw_only=True):
+    """Batches of 32 rows of 4,096 tokens, made by one fresh process for some seconds."""
+
+    contender: str
+    kind: Kind
+    """`ceiling` is bare NumPy."""
+    gives: str
+    """Which arrays, in words."""
+    round: int
+    tokens: int
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Million tokens a second."""
+        return self.tokens / self.seconds / 1e6
+
+
+class OpeningRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A store of many documents with a made-up index, opened by a fresh process."""
+
+    documents: int
+    rows: int
+    round: int
+    open_seconds: float
+    """From the path to the store."""
+    rows_seconds: float
+    """From the store to its rows."""
+    batch_seconds: float
+    """The first batch, its pages not mapped yet."""
+    resident_bytes: int
+    """By how much the process had grown when it had its rows."""
+
+
+class PermutationRun(msgspec.Struct, frozen=True, kw_only=True):
+    """Indices permuted by one fresh process on one core."""
+
+    size: int
+    round: int
+    indices: int
+    seconds: float
+
+
 class Spread(msgspec.Struct, frozen=True):
     """Median, least and greatest of the rounds."""
 
@@ -136,6 +201,10 @@ class Results(msgspec.Struct, kw_only=True):
     parity: list[Parity] = []
     runs: list[Run] = []
     memory: list[MemoryRun] = []
+    packing: list[PackingRun] = []
+    loading: list[LoadingRun] = []
+    opening: list[OpeningRun] = []
+    permutation: list[PermutationRun] = []
     left_out: list[str] = []
     """What was not measured, and why."""
     figures: list[Figure] = []

@@ -186,7 +186,9 @@ def test_an_unknown_setting_is_named_with_its_place_and_with_what_there_is(place
         ({"stages__0__sources__0__max_epochs": "forever"}, "forever"),
     ],
 )
-def test_a_run_file_that_makes_no_sense_is_refused_with_its_place(changes: dict[str, Any], message: str) -> None:
+def test_a_run_file_that_makes_no_sense_is_refused_with_its_place(
+    changes: dict[str, Any], message: str
+) -> None:
     with pytest.raises(RecipeError, match=message):
         parse_run(table(**changes))
 

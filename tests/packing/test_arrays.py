@@ -252,7 +252,7 @@ def test_an_id_behind_the_end_of_a_row_is_checked_too(damaged: Path) -> None:
         fill(packline.open(damaged), spans, 4, pad_id=0)
 
 
-@pytest.mark.parametrize("offset", [-4, 4 * 83, 2**40])
+@pytest.mark.parametrize("offset", [-4, -80, 4 * 83, 2**40])
 def test_an_index_that_points_outside_of_its_shard_is_refused(damaged: Path, offset: int) -> None:
     shard = packline.open(damaged).shards[2]
     path = damaged / f"{shard.entry.name}.idx"

@@ -9,12 +9,12 @@
 Tokens are copied in stretches as long as the files allow (`copies`), targets are the tokens moved by one
 place and mended where spans end (`targets`), positions and segments are spread from a value a span.
 
-Cost: 32 rows of 4,096 in stored order, the four arrays of `FIELDS`, 75 spans from 25 shards: 180 microseconds
-on one core with everything in its caches (tokens 70, targets 40, positions 30, segments 20, layout 10), where
+Cost: 32 rows of 4,096 in stored order, the four arrays of `FIELDS`, 75 spans from 25 shards: 170 microseconds
+on one core with everything in its caches (tokens 60, targets 40, positions 30, segments 20, layout 7), where
 four plain copies take 90. A copy more for every span that does not follow on the one before it: 274 spans of
-single documents take 420. Measured against it and slower: slices of a template or `concatenate` of them for
+single documents take 390. Measured against it and slower: slices of a template or `concatenate` of them for
 positions and segments (beyond a hundred spans), sums over ones, int32 all the way. The check of ids against
-the vocabulary is 6 of the 70. Memory: the arrays, and half of one on the way.
+the vocabulary is 6 of the 60. Memory: the arrays, and half of one on the way.
 """
 
 from __future__ import annotations

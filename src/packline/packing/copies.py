@@ -45,13 +45,12 @@ class Copies:
         documents, lengths, rows = layout.spans.documents, layout.spans.lengths, layout.rows
         numbers = store.firsts.searchsorted(documents, "right") - 1
         # Within a row a document that is followed by another is at its end: see `fill`.
-        apart = (
-            (documents[1:] - documents[:-1] != 1)
-            | (layout.spans.starts[1:] != 0)
-            | (rows[1:] != rows[:-1])
-            | (numbers[1:] != numbers[:-1])
-        )
-        first = np.concatenate(([0], np.flatnonzero(apart) + 1)) if len(documents) else documents
+        apart = np.ones(len(documents), np.bool_)
+        np.not_equal(documents[1:] - documents[:-1], 1, out=apart[1:])
+        apart[1:] |= layout.spans.starts[1:] != 0
+        apart[1:] |= rows[1:] != rows[:-1]
+        apart[1:] |= numbers[1:] != numbers[:-1]
+        first = apart.nonzero()[0]
         numbers = numbers[first]
         shards = [store.shards[number] for number in numbers.tolist()]
         firsts = store.firsts[numbers]

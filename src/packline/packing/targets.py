@@ -76,7 +76,7 @@ class RowEnds:
     def of(cls, layout: Layout, copies: Copies, boundary_loss: bool) -> RowEnds:
         """Look up whether documents go on, and where others begin."""
         spans, store = layout.spans, copies.store
-        rows = np.flatnonzero(spans.offsets[1:] > spans.offsets[:-1])
+        rows = (spans.offsets[1:] > spans.offsets[:-1]).nonzero()[0]
         final = spans.offsets[1:][rows] - 1
         documents = spans.documents[final].tolist()
         stops = (spans.starts[final] + spans.lengths[final]).tolist()
