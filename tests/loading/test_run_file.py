@@ -1,4 +1,4 @@
-"""A run file in TOML: what it says is what the loader does, and what it cannot mean is refused with its place."""
+"""A run file: the loader that one would write by hand, or an error that names the place."""
 
 from __future__ import annotations
 
