@@ -112,12 +112,12 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
     [
         ("a.jsonl", LINE, "jsonl", ""),
         ("a.JSONL", LINE, "jsonl", ""),
-        ("a.ndjson.gz", gzip.compress(LINE), "jsonl", "gzip"),
-        ("a.jsonl.zst", gzip.compress(LINE), "jsonl", "gzip"),
+        ("a.ndjson.gz", gzip.compress(LINE, mtime=0), "jsonl", "gzip"),
+        ("a.jsonl.zst", gzip.compress(LINE, mtime=0), "jsonl", "gzip"),
         ("a.jsonl.gz", LINE, "jsonl", ""),
         ("a.json", LINE, "jsonl", ""),
         ("a.txt", LINE, "text", ""),
-        ("a", gzip.compress(b"plain"), "text", "gzip"),
+        ("a", gzip.compress(b"plain", mtime=0), "text", "gzip"),
         ("a.jsonl", b"", "jsonl", ""),
     ],
 )
@@ -172,7 +172,7 @@ def test_the_text_field_is_the_first_that_holds_text(
 def test_the_text_field_of_a_very_long_first_record_is_found(tmp_path: Path) -> None:
     book = {"content": "word " * HEAD_BYTES, "id": 7}
     data = json.dumps(book).encode() + b"\n" + json.dumps({"content": "short", "id": 8}).encode()
-    for name, packed in (("a.jsonl", data), ("a.jsonl.gz", gzip.compress(data, 1))):
+    for name, packed in (("a.jsonl", data), ("a.jsonl.gz", gzip.compress(data, 1, mtime=0))):
         touch(tmp_path / name, data=packed)
         read = read_file(source_of(tmp_path / name))
         assert [len(text) for text in read.texts] == [5 * HEAD_BYTES, 5] and read.ids == ["7", "8"]
