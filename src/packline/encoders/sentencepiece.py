@@ -116,7 +116,8 @@ def read_model(data: bytes, where: str) -> Model:
                 _read_trainer(model, value)
             elif number == 3:
                 _read_normalizer(model, value)
-    except (ValueError, TypeError, IndexError, struct.error) as error:
+    except (ValueError, TypeError, AttributeError, IndexError, struct.error) as error:
+        # AttributeError: a field holds a number where text belongs.
         found = f"{data[:16]!r}, {len(data)} bytes"
         raise TokenizerError(
             f"{where} is no tokenizer: expected a SentencePiece model, found {found}"
