@@ -40,7 +40,7 @@ class FileEntry(msgspec.Struct, frozen=True):
 
 
 class ShardEntry(msgspec.Struct, frozen=True):
-    """One shard: `NAME.bin`, `NAME.idx`, `NAME.docs.parquet`."""
+    """One shard: `NAME.bin`, `NAME.idx`, `NAME.docs.parquet`, and `NAME.loss` where it has a loss mask."""
 
     name: str
     split: str
@@ -93,6 +93,15 @@ class InputEntry(msgspec.Struct, frozen=True):
     checksum: str
 
 
+class ImportEntry(msgspec.Struct, frozen=True):
+    """What a store was imported from, where its tokens were not encoded here."""
+
+    format: str
+    """A format of `packline.formats`."""
+    options: dict[str, Any]
+    """How it was read: everything but the inputs and the tokenizer."""
+
+
 class TokenizerEntry(msgspec.Struct, frozen=True):
     """Which tokenizer made the ids, and which of its tokens stand between documents."""
 
@@ -125,6 +134,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Of all sources together."""
     sources: dict[str, Ledger]
     """By source."""
+    imported: ImportEntry | msgspec.UnsetType = msgspec.UNSET
+    """Where its tokens come from, if not from text; absent otherwise."""
     checksum: str = ""
     """Of this manifest's JSON form with this field empty: xxh3-128, 32 hexadecimal digits."""
 

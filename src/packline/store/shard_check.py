@@ -1,9 +1,10 @@
-"""Check one shard from its three files: that they are whole, agree with each other, and hold valid documents.
+"""Check one shard from its files: that they are whole, agree with each other, and hold valid documents.
 
     .idx           lengths -> cumulative offsets -> documents          each document's place in the .bin
     .bin           block by block: checksum, ids below the vocabulary, EOD (and BOS) at every document's
                    edge and, where special tokens are text, no control token anywhere else
     .docs.parquet  tokens == lengths of the .idx, source, label, files, sum of the text's bytes
+    .loss          where there is one: a byte a token, 0 or 1
 
 Cost: one pass over the tokens in blocks of 1 MiB, hashed and checked while they are in the cache, about
 1 GB/s; provenance a row group at a time. Memory is a few blocks, whatever the size of the shard. There
@@ -116,11 +117,12 @@ def check_shard(
         origin: what its provenance has to say; None where that is not known.
     """
     counts = ShardCounts()
-    names = [f"{entry.name}.{ending}" for ending in ("bin", "idx", "docs.parquet")]
+    endings = ("bin", "idx", "docs.parquet", "loss")[: 4 if len(entry.files) > 3 else 3]
+    names = [f"{entry.name}.{ending}" for ending in endings]
     if not findings.compare(entry.name, "files of the shard", names, [file.name for file in entry.files]):
         counts.complete = False
         return counts
-    tokens_file, index_file, documents_file = entry.files
+    tokens_file, index_file, documents_file, *loss_file = entry.files
     whole = check_file(folder, index_file, findings)
     index = _open_index(folder, entry, rules, findings)
     scan = _TokenScan(tokens_file.name, index, rules, findings, counts)
@@ -131,6 +133,9 @@ def check_shard(
         _check_documents(folder, entry, documents_file.name, index, origin, findings, counts)
     else:
         whole = False
+    for file in loss_file:
+        findings.compare(file.name, "bytes, one a token", entry.tokens, file.bytes)
+        whole &= check_file(folder, file, findings, _LossScan(file.name, findings).take)
     counts.complete = whole and index is not None
     findings.documents += counts.documents
     findings.tokens += counts.tokens
@@ -177,6 +182,22 @@ def _open_index(folder: Path, entry: ShardEntry, rules: TokenRules, findings: Fi
     if not findings.compare(name, "tokens", entry.tokens, position // rules.dtype.itemsize):
         return None
     return index
+
+
+@dataclass(slots=True)
+class _LossScan:
+    """Takes the blocks of a `.loss` in order: every byte is 0 or 1."""
+
+    name: str
+    findings: Findings
+    _start: int = 0
+
+    def take(self, block: memoryview) -> None:
+        values = np.frombuffer(block, np.uint8)
+        if int(values.max(initial=0)) > 1:
+            at = int(np.argmax(values > 1))
+            self.findings.add(self.name, f"byte {self._start + at}", "0 or 1", int(values[at]))
+        self._start += len(values)
 
 
 @dataclass(slots=True)

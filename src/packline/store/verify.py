@@ -295,7 +295,8 @@ class _Verification:
         for shard in manifest.shards:
             split, _, unit = shard.name.partition("-")
             findings.compare(MANIFEST, f"split of shard {shard.name}", split, shard.split)
-            splits = ("train", "val") if manifest.recipe.val_fraction else ("train",)
+            both = manifest.recipe.val_fraction or manifest.imported
+            splits = ("train", "val") if both else ("train",)
             if split not in splits:
                 findings.add(MANIFEST, f"split of shard {shard.name}", " or ".join(splits), split)
             receipt, origin = self._receipts.get(unit), None

@@ -88,7 +88,15 @@ class ShardWriter:
     """One shard of one split."""
 
     def __init__(
-        self, folder: Path, name: str, split: str, source: str, label: str | None, dtype: np.dtype
+        self,
+        folder: Path,
+        name: str,
+        split: str,
+        source: str,
+        label: str | None,
+        dtype: np.dtype,
+        *,
+        with_loss: bool = False,
     ) -> None:
         self.name = name
         self.documents = 0
@@ -96,6 +104,7 @@ class ShardWriter:
         self._folder, self._split, self._dtype = folder, split, dtype
         self._source, self._label = source, label
         self._bin = HashedFile(folder / f"{name}.bin")
+        self._loss = HashedFile(folder / f"{name}.loss") if with_loss else None
         self._lengths: list[np.ndarray] = []
         self._docs = HashedFile(folder / f"{name}.docs.parquet")
         self._docs_sink = pa.PythonFile(self._docs, "w")
@@ -105,16 +114,42 @@ class ShardWriter:
         self._waiting = _Columns()
 
     def write(self, ragged: Ragged, batch: Batch, file: str) -> None:
-        """Append documents: their tokens (boundary tokens included) and where they came from."""
+        """Append the documents of a batch: their tokens, boundary tokens included, and where they came from."""
+        self.append(ragged, file, batch.positions, batch.ids, batch.texts.sizes)
+
+    def append(
+        self,
+        ragged: Ragged,
+        file: str,
+        positions: np.ndarray,
+        ids: list[str | None] | None,
+        text_bytes: np.ndarray,
+        loss: np.ndarray | None = None,
+    ) -> None:
+        """Append documents.
+
+        Args:
+            ragged: tokens of the shard's dtype, boundary tokens included.
+            positions: int64 `[D]`, where in `file` each document stands.
+            ids: the documents' own ids, where they have any.
+            text_bytes: int64 `[D]`, UTF-8 bytes of each text.
+            loss: uint8 `[T]`, 1 = trained on; a must for a shard with a loss mask, and only there.
+
+        Raises:
+            PacklineError: a document that is too long for the index.
+        """
         lengths = ragged.lengths
         if len(lengths) and int(lengths.max()) > LONGEST:
-            at = int(batch.positions[int(lengths.argmax())])
+            at = int(positions[int(lengths.argmax())])
             raise PacklineError(f"{file} at {at}: a document of more than 2**31 tokens", hint="cut it")
         self._bin.write(ragged.tokens)
+        if self._loss is not None:
+            assert loss is not None and len(loss) == len(ragged.tokens)
+            self._loss.write(loss)
         self._lengths.append(lengths.astype(np.int32))
         self.documents += len(ragged)
         self.tokens += len(ragged.tokens)
-        self._waiting.add(file, batch.positions, batch.ids, batch.texts.sizes, lengths)
+        self._waiting.add(file, positions, ids, text_bytes, lengths)
         while self._waiting.rows >= ROW_GROUP:
             self._write_row_group(ROW_GROUP)
 
@@ -135,6 +170,8 @@ class ShardWriter:
     def abandon(self) -> None:
         """Close what is open, of a unit that failed."""
         self._bin.abandon()
+        if self._loss is not None:
+            self._loss.abandon()
         with contextlib.suppress(Exception):  # Parquet's footer has nowhere to go on a full disk
             self._parquet.close()
         self._docs_sink.close()
@@ -147,12 +184,13 @@ class ShardWriter:
         self._parquet.close()
         self._docs_sink.close()
         index = HashedFile(self._folder / f"{self.name}.idx")
-        lengths = np.concatenate(self._lengths)
+        lengths = np.concatenate([np.empty(0, np.int32), *self._lengths])
         write_index(index, lengths, self._dtype)  # type: ignore[arg-type]
         files = (
             self._bin.entry(f"{self.name}.bin"),
             index.entry(f"{self.name}.idx"),
             self._docs.entry(f"{self.name}.docs.parquet"),
+            *(() if self._loss is None else (self._loss.entry(f"{self.name}.loss"),)),
         )
         return ShardEntry(self.name, self._split, self.documents, self.tokens, files)
 

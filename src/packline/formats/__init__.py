@@ -1,0 +1,1 @@
+"""Other people's layouts of tokens, read and written: one file a format."""
