@@ -39,7 +39,7 @@ Edges = Literal["eod", "bos", "both", "none"]
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What may be chosen about a format; each has its own, and their defaults are what its project expects."""
+    """What may be chosen about a format: each has its own, with defaults that its project expects."""
 
 
 class Lost(msgspec.Struct, frozen=True):
@@ -232,7 +232,7 @@ def fitting_dtype(format: str, vocab_size: int, limits: dict[str, int], choice: 
     'uint16'
     >>> fitting_dtype("npy", 151669, {"uint16": 65536}).name
     Traceback (most recent call last):
-    packline.errors.RecipeError: npy: ids of a vocabulary of 151,669 do not fit into uint16: expected at most 65,536
+    packline.errors.RecipeError: npy: ids of a vocabulary of 151,669 do not fit into uint16: ...
     """
     if choice != "auto" and choice not in limits:
         raise RecipeError(f"{format}: expected a dtype of auto, {', '.join(limits)}, found {choice!r}")

@@ -114,7 +114,7 @@ class ShardWriter:
         self._waiting = _Columns()
 
     def write(self, ragged: Ragged, batch: Batch, file: str) -> None:
-        """Append the documents of a batch: their tokens, boundary tokens included, and where they came from."""
+        """Append the documents of a batch: their tokens, ends included, and where they came from."""
         self.append(ragged, file, batch.positions, batch.ids, batch.texts.sizes)
 
     def append(
