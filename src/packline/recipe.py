@@ -106,12 +106,7 @@ def load_recipe(path: str | Path) -> tuple[Recipe, RunOptions]:
         RecipeError: not TOML, an unknown or missing field, a wrong type; with the place.
     """
     path = Path(path)
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RecipeError(f"cannot read the recipe {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{path} is not TOML: {error}") from error
+    table = read_toml(path, "recipe")
     run = table.pop("run", {})
     if isinstance(run, dict) and isinstance(run.get("memory"), str):
         run["memory_bytes"] = parse_bytes(run.pop("memory"))
@@ -122,6 +117,28 @@ def load_recipe(path: str | Path) -> tuple[Recipe, RunOptions]:
         hint = "the fields of a recipe are listed in docs/recipe.md"
         raise RecipeError(f"{path}: {error}", hint=hint) from error
     return check_recipe(_relative_to(recipe, path.parent)), check_options(options)
+
+
+def read_toml(path: Path, what: str) -> dict[str, Any]:
+    """The tables of a TOML file.
+
+    Args:
+        path: of the file.
+        what: it is, for the message of an error.
+
+    Raises:
+        RecipeError: it cannot be read, or is not TOML; with the line.
+
+    >>> read_toml(Path("missing.toml"), "recipe")
+    Traceback (most recent call last):
+    packline.errors.RecipeError: cannot read the recipe missing.toml: No such file or directory
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RecipeError(f"cannot read the {what} {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{path} is not TOML: {error}") from error
 
 
 def _relative_to(recipe: Recipe, folder: Path) -> Recipe:

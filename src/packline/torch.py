@@ -24,12 +24,12 @@ from __future__ import annotations
 import copy
 import operator
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
 from packline.errors import RecipeError
-from packline.loading.loader import Keys, Loader, chosen_fields, for_hugging_face
+from packline.loading.loader import Keys, Loader, chosen_fields, named
 from packline.packing.rows import RowSource
 
 try:
@@ -108,8 +108,6 @@ class RowsDataset(Dataset):  # type: ignore[misc]
     def __init__(
         self, rows: RowSource, *, fields: Sequence[str] | None = None, keys: Keys = "packline"
     ) -> None:
-        if keys not in get_args(Keys):
-            raise RecipeError(f"expected keys of {' or '.join(get_args(Keys))}, found {keys!r}")
         self.rows, self.fields, self.keys = rows, chosen_fields(fields, keys), keys
 
     def __len__(self) -> int:
@@ -130,8 +128,7 @@ class RowsDataset(Dataset):  # type: ignore[misc]
             places = np.array([everything[index] for index in indices], np.int64)
         except IndexError:
             raise IndexError(f"rows {list(indices)} of {len(self):,}") from None
-        arrays = self.rows.read(places, self.fields)
-        batch = to_tensors(arrays if self.keys == "packline" else for_hugging_face(arrays))
+        batch = to_tensors(named(self.rows.read(places, self.fields), self.keys))
         return [{name: values[place] for name, values in batch.items()} for place in range(len(places))]
 
     def __repr__(self) -> str:
@@ -162,11 +159,11 @@ class LoaderDataset(IterableDataset):  # type: ignore[misc]
     def __iter__(self) -> Steps:
         worker = get_worker_info()
         first, stride = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        return Steps(self.loader, self._standing + first, stride)
+        return Steps(self.loader, self.loader.step + first, stride)
 
     def __len__(self) -> int:
         """Batches that are left."""
-        return len(self.loader) - self._standing
+        return len(self.loader) - self.loader.step
 
     def state_after(self, taken: int) -> dict[str, Any]:
         """The loader's state once a trainer has taken this many batches from an iteration that began now.
@@ -178,11 +175,7 @@ class LoaderDataset(IterableDataset):  # type: ignore[misc]
         """
         if not 0 <= taken <= len(self):
             raise RecipeError(f"taken={taken}: expected 0 to {len(self):,}, the batches that are left")
-        return {**self.loader.state_dict(), "step": self._standing + taken}
-
-    @property
-    def _standing(self) -> int:
-        return int(self.loader.state_dict()["step"])
+        return {**self.loader.state_dict(), "step": self.loader.step + taken}
 
     def __repr__(self) -> str:
         return f"<LoaderDataset of {self.loader!r}>"
@@ -216,7 +209,7 @@ class Steps(Iterator[dict[str, torch.Tensor]]):
         """
         judge = copy.copy(self._loader)
         judge.load_state_dict(dict(state))
-        self._step = int(judge.state_dict()["step"])
+        self._step = judge.step
 
 
 def sdpa_mask(segment_ids: torch.Tensor) -> torch.Tensor:

@@ -138,6 +138,15 @@ def test_the_state_counts_batches_handed_out_not_those_made_ahead() -> None:
     assert made.state_dict()["step"] == 10
 
 
+def test_a_state_costs_no_hashing_after_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = loader("stages")
+    first = made.state_dict()
+    monkeypatch.setattr(made.schedule, "fingerprints", None)
+    next(iter(made))
+    assert made.state_dict() == {**first, "step": 1}
+    assert first["fingerprint"] == loader("stages").fingerprint != loader("mixture").fingerprint
+
+
 def test_a_pass_after_the_resumed_one_begins_at_the_beginning() -> None:
     made = loader()
     first = [rows_in(batch) for batch in made]

@@ -20,7 +20,7 @@ from tests.packing.stores import make_store
 
 from packline.errors import CorruptStore, OutOfSpace, StoreError
 from packline.packing import plan as plans
-from packline.packing.plan import PLAN, PlanFile, load_plan, plan_folder, save_plan
+from packline.packing.plan import PLAN, Plan, PlanFile, keep_plan, load_plan, plan_folder, save_plan
 from packline.store.reader import Store
 
 ARRAYS = {"order": np.array([3, 1, 2], "<u4"), "long_rows": np.array([0, 2**40], "<i8")}
@@ -146,6 +146,36 @@ def test_names_and_types_that_no_plan_has_are_refused(folder: Path, name: str, d
     resealed(folder, arrays={name: plans.ArrayEntry(dtype, 3, "0")})
     with pytest.raises(CorruptStore, match="names an array"):
         load_plan(folder, FINGERPRINT)
+
+
+def test_a_plan_is_made_once_and_kept(tmp_path: Path) -> None:
+    made: list[Plan] = []
+
+    def make() -> Plan:
+        made.append(Plan(ARRAYS, FACTS))
+        return made[-1]
+
+    path = tmp_path / "plans" / "p"
+    assert keep_plan(path, FINGERPRINT, make, save=False) is made[0]
+    assert not path.parent.exists()
+    kept = [keep_plan(path, FINGERPRINT, make, save=save) for save in (True, True, False)]
+    assert len(made) == 2
+    for plan in kept:
+        assert plan.folder == path and plan.facts == FACTS
+        assert {name: array.tolist() for name, array in plan.arrays.items()} == {
+            name: array.tolist() for name, array in ARRAYS.items()
+        }
+
+
+def test_a_damaged_plan_is_refused_and_not_made_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def make() -> Plan:
+        raise AssertionError("made again")
+
+    monkeypatch.setattr(plans, "CHECKED_BYTES", 0)  # as if it were large
+    (folder / "order.u4").write_bytes(bytes(12))
+    assert keep_plan(folder, FINGERPRINT, make).arrays["order"].tolist() == [0, 0, 0]
+    with pytest.raises(CorruptStore, match=r"damaged order\.u4"):
+        keep_plan(folder, FINGERPRINT, make, check=True)
 
 
 def test_what_is_no_integer_is_not_saved(tmp_path: Path) -> None:

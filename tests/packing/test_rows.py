@@ -19,6 +19,7 @@ from packline.errors import RecipeError, StoreError
 from packline.packing import bounds, tables
 from packline.packing.cumulative import Cumulative
 from packline.packing.packer import PACKINGS
+from packline.packing.row_reader import RowReader
 from packline.packing.rows import Rows, RowSource, Span
 from packline.packing.selection import Selection
 from packline.store.reader import Store
@@ -108,6 +109,30 @@ def test_any_integer_finds_its_row(store: Store, settings: dict[str, Any]) -> No
             rows[index]
 
 
+def test_a_row_asks_its_packing_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for rows in (store.rows(16), store.rows(16).rechunk(8)):
+        asked: list[list[int]] = []
+        spans = type(rows)._spans
+
+        def counted(self: Any, indices: np.ndarray, spans: Any = spans, asked: Any = asked) -> Any:
+            asked.append(indices.tolist())
+            return spans(self, indices)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(rows), "_spans", counted)
+            assert rows[-1].index == len(rows) - 1
+        assert asked == [[len(rows) - 1]]
+
+
+def test_rows_that_cannot_say_what_they_hold_are_not_made() -> None:
+    class Unfinished(RowReader):
+        def __len__(self) -> int:
+            return 1
+
+    with pytest.raises(TypeError, match="_rows_of"):
+        Unfinished()  # type: ignore[abstract]
+
+
 def test_a_batch_names_rows_as_it_likes(store: Store) -> None:
     rows = store.rows(16)
     whole = rows.read(np.arange(len(rows)), ["tokens"])["tokens"]
@@ -165,7 +190,7 @@ def test_opening_in_stored_order_reads_nothing(store: Store, monkeypatch: pytest
     opened = Store(store.path)
     for shard in opened.shards:
         monkeypatch.setattr(shard, "lengths", None)
-        monkeypatch.setattr(shard, "_offsets", None)
+        monkeypatch.setattr(shard, "offsets", None)
         monkeypatch.setattr(shard, "tokens", None)
     for packing in ("concat", "pad"):
         rows = opened.rows(16, packing=packing)

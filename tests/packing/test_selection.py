@@ -133,7 +133,7 @@ def test_whole_shards_in_stored_order_read_nothing(tmp_path: Path, monkeypatch: 
 
     for shard in store.shards:
         monkeypatch.setattr(shard, "lengths", None)
-        monkeypatch.setattr(shard, "_offsets", None)
+        monkeypatch.setattr(shard, "offsets", None)
     monkeypatch.setattr(Parts, "lengths", read)
     monkeypatch.setattr(bounds.HeldBounds, "_begins", property(read))
     selection = Selection(store, split="train", labels="a", shuffle_documents=3)

@@ -20,7 +20,7 @@ from packline.cli.corpus import END, Corpus, gather, prepare_folder
 from packline.cli.info import group_lines, group_shards, length_lines, show_document
 from packline.cli.lengths import measure_lengths
 from packline.cli.main import DONE, FAILED
-from packline.cli.output import output, table
+from packline.cli.output import Line, output, table
 from packline.cli.plan import estimate_lines
 from packline.cli.progress import Tally, watch
 from packline.cli.summary import finished_lines, ledger_lines
@@ -146,7 +146,11 @@ def _show(corpus: Corpus) -> None:
             output.line()
             show_document(store, number, 8)
     output.line()
-    output.line("  in Python  ", (f"packline.open({str(corpus.store)!r}).documents[0]", "title"))
+    rows: list[Line] = [
+        [("in Python", "quiet"), f"packline.open({str(corpus.store)!r}).documents[0]"],
+        [("as rows", "quiet"), f"packline pack {_quoted(corpus.store)} --seq-len 2048"],
+    ]
+    output.lines(table(rows, "ll"))
 
 
 def find_document(store: Store, source: str, file: str, id: str | None) -> int | None:

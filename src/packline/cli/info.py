@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -16,7 +15,8 @@ from packline.cli.summary import ledger_lines
 from packline.cli.text import columns, cut, plural, size
 from packline.cli.tokens import document_lines
 from packline.runtime.publish import store_bytes
-from packline.store.manifest import Manifest, Receipt
+from packline.store.manifest import Manifest
+from packline.store.origins import Origin, origins
 from packline.store.reader import Store
 
 _FLAGS = Flags()
@@ -115,29 +115,22 @@ def _disk_facts(store: Store) -> str:
 
 
 def group_shards(store: Store) -> list[dict[str, Any]]:
-    """Documents and tokens by split, source and label."""
-    manifest = store.manifest
-    names = list(manifest.sources)
-    source_of: dict[str, int] = {}
-    for entry in manifest.receipts:
-        if not Path(entry.name).name.startswith("stream-"):
-            receipt = msgspec.json.decode((store.path / entry.name).read_bytes(), type=Receipt)
-            source_of |= {shard.name: receipt.source for shard in receipt.shards}
-    groups: dict[tuple[str, int], list[int]] = {}
-    for shard in manifest.shards:
-        counts = groups.setdefault((shard.split, source_of[shard.name]), [0, 0, 0])
+    """Documents and tokens by split, source and label, sources in the order of the recipe."""
+    groups: dict[tuple[str, Origin], list[int]] = {}
+    for shard, origin in zip(store.manifest.shards, origins(store), strict=True):
+        counts = groups.setdefault((shard.split, origin), [0, 0, 0])
         for place, count in enumerate((shard.documents, shard.tokens, 1)):
             counts[place] += count
     return [
         {
             "split": split,
-            "source": names[source],
-            "label": manifest.recipe.sources[source].label,
+            "source": origin.source,
+            "label": origin.label,
             "documents": documents,
             "tokens": tokens,
             "shards": shards,
         }
-        for (split, source), (documents, tokens, shards) in sorted(groups.items())
+        for (split, origin), (documents, tokens, shards) in sorted(groups.items())
     ]
 
 

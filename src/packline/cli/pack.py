@@ -14,7 +14,6 @@ from packline.cli.output import Line, output, table
 from packline.cli.text import percent, plural, size
 from packline.errors import RecipeError
 from packline.packing.packer import PACKINGS
-from packline.packing.plan import Plan
 from packline.packing.prices import Price, price_list
 from packline.packing.selection import Selection
 from packline.store.reader import Store
@@ -169,20 +168,17 @@ def write_plan(selection: Selection, seq_len: int, plans: str | None) -> dict[st
         StoreError: no plan can be written there.
     """
     from packline.packing.best_fit import make_plan, plan_fingerprint
-    from packline.packing.plan import load_plan, plan_folder, save_plan
+    from packline.packing.plan import keep_plan, plan_folder
 
     fingerprint = plan_fingerprint(selection, seq_len)
     folder = plan_folder(selection.store, fingerprint, plans)
-    plan: Plan | None = load_plan(folder, fingerprint, check=True)
-    made = plan is None
-    if plan is None:
-        plan = make_plan(selection, seq_len)
-        save_plan(folder, fingerprint, plan.arrays, plan.facts)
+    there = folder.exists()
+    keep_plan(folder, fingerprint, lambda: make_plan(selection, seq_len), check=True)
     return {
         "seq_len": seq_len,
         "folder": str(folder),
         "bytes": sum(path.stat().st_size for path in Path(folder).iterdir()),
-        "state": "written" if made else "was there, and is whole",
+        "state": "was there, and is whole" if there else "written",
     }
 
 

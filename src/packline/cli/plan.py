@@ -54,7 +54,7 @@ def _fields(found: Estimate) -> str:
     kinds = []
     for field in found.fields:
         kind = " ".join(filter(None, [field.format, field.compression]))
-        kinds.append(f"{kind} (text: {field.text})" if field.text else kind)
+        kinds.append(f"{kind} (text in field {field.text!r})" if field.text else kind)
     return ", ".join(dict.fromkeys(kinds))
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -60,15 +61,9 @@ class Loader:
     Raises:
         RecipeError: settings that contradict each other, or a source that does not last. See `Schedule`.
 
-    >>> import packline, pathlib, tempfile
-    >>> folder = pathlib.Path(tempfile.mkdtemp())
-    >>> _ = (folder / "words.txt").write_text("a b a " * 8)
-    >>> model = '{"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2}, "unk_token": "</s>"}'
-    >>> split = '{"type": "Whitespace"}'
-    >>> _ = (folder / "tok.json").write_text(f'{{"model": {model}, "pre_tokenizer": {split}}}')
-    >>> store = packline.build(
-    ...     folder / "words.txt", folder / "tok.json", out=folder / "store", eod="</s>", workers=0
-    ... )
+    With a store of one document, `a b a a b a ...`, where a is token 0 and b is 1:
+
+    >>> import packline
     >>> loader = packline.Loader(store.rows(seq_len=5), batch_size=2, shuffle=False)
     >>> next(iter(loader))["targets"].tolist()
     [[1, 0, 0, 1, 0], [0, 1, 0, 0, 1]]
@@ -95,8 +90,7 @@ class Loader:
             raise RecipeError(f"expected a rank from 0 to world_size - 1 = {world_size - 1}, found {rank}")
         if prefetch < 0:
             raise RecipeError(f"expected prefetch of 0 or more batches, found {prefetch}")
-        if keys not in get_args(Keys):
-            raise RecipeError(f"expected keys of {' or '.join(get_args(Keys))}, found {keys!r}")
+        self.fields = chosen_fields(fields, keys)
         self.schedule = Schedule(_stages(rows, epochs), batch_size=batch_size, seed=seed, shuffle=shuffle)
         for stretch in self.schedule.stretches:
             if stretch.batch_size % world_size:
@@ -107,7 +101,6 @@ class Loader:
                 )
         self.seed, self.rank, self.world_size = seed, rank, world_size
         self.keys, self.prefetch = keys, prefetch
-        self.fields = chosen_fields(fields, keys)
         self._step = self._resume = 0
         self._pass = 0
 
@@ -125,7 +118,7 @@ class Loader:
         """Batches handed out before the next one; those made ahead do not count."""
         return self._step
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Of everything that decides what is in the global batches."""
         return "-".join(self.schedule.fingerprints().values())
@@ -144,8 +137,7 @@ class Loader:
         stretch = self.schedule.stretch_of(step)
         size = stretch.batch_size // self.world_size
         start = (step - stretch.first_step) * stretch.batch_size + self.rank * size
-        batch = _read(stretch, start, start + size, self.fields)
-        return batch if self.keys == "packline" else for_hugging_face(batch)
+        return named(_read(stretch, start, start + size, self.fields), self.keys)
 
     def __iter__(self) -> Iterator[Batch]:
         """From the beginning, or once from where a loaded state stands, to the end of the run."""
@@ -244,7 +236,16 @@ def _stages(rows: RowSource | Mixture | Stage | Sequence[Stage], epochs: int | N
 
 
 def chosen_fields(fields: Sequence[str] | None, keys: Keys) -> tuple[str, ...]:
-    """Names of fields, checked."""
+    """Which arrays to read, as the arguments of `Loader` say it.
+
+    Raises:
+        RecipeError: other `keys`, or other `fields`.
+
+    >>> chosen_fields(None, "huggingface")
+    ('tokens', 'targets', 'position_ids')
+    """
+    if keys not in get_args(Keys):
+        raise RecipeError(f"expected keys of {' or '.join(get_args(Keys))}, found {keys!r}")
     if fields is None:
         return ("tokens", "targets", "position_ids") if keys == "huggingface" else FIELDS
     if isinstance(fields, str) or not fields or not set(fields) <= set(ALL_FIELDS):
@@ -270,8 +271,17 @@ def _read(stretch: Stretch, start: int, stop: int, fields: tuple[str, ...]) -> B
     return batch
 
 
-def for_hugging_face(batch: Batch) -> Batch:
-    """Names and labels as such models want them: `labels[t]` is the token at t, which they shift."""
+def named(batch: Batch, keys: Keys) -> Batch:
+    """A batch by the names that `keys` chooses.
+
+    For Hugging Face, `labels[t]` is the token at t itself, since such models shift.
+
+    >>> batch = {"tokens": np.array([[5, 6, 7]]), "targets": np.array([[6, 7, 8]])}
+    >>> {name: values.tolist() for name, values in named(batch, "huggingface").items()}
+    {'input_ids': [[5, 6, 7]], 'labels': [[-100, 6, 7]]}
+    """
+    if keys == "packline":
+        return batch
     renamed = {OWN_NAMES.get(name, name): values for name, values in batch.items()}
     if "targets" in batch:
         labels = np.empty_like(batch["targets"])

@@ -32,15 +32,9 @@ class Mixture:
     A stage whose tokens need more of a source than its `max_epochs` allow is refused before the first
     batch.
 
-    >>> import packline, pathlib, tempfile
-    >>> folder = pathlib.Path(tempfile.mkdtemp())
-    >>> _ = (folder / "words.txt").write_text("a b a " * 8)
-    >>> model = '{"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2}, "unk_token": "</s>"}'
-    >>> split = '{"type": "Whitespace"}'
-    >>> _ = (folder / "tok.json").write_text(f'{{"model": {model}, "pre_tokenizer": {split}}}')
-    >>> store = packline.build(
-    ...     folder / "words.txt", folder / "tok.json", out=folder / "store", eod="</s>", workers=0
-    ... )
+    With a store that is open:
+
+    >>> import packline
     >>> short, long = store.rows(seq_len=5), store.rows(seq_len=10).rechunk(5)
     >>> mixture = packline.Mixture([(short, 0.7), (long, 0.3, 4)])  # long ones up to four times
     >>> [str(share) for share in mixture.shares]

@@ -28,13 +28,13 @@ It is data: nothing in it runs, no environment variable is read, and a word that
 from __future__ import annotations
 
 import difflib
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from packline.errors import PacklineError, RecipeError
+from packline.recipe import read_toml
 
 if TYPE_CHECKING:
     from packline.loading.loader import Loader
@@ -135,13 +135,7 @@ def read_run(path: str | Path) -> RunFile:
         RecipeError: not TOML, an unknown or missing setting, a wrong type; with the place.
     """
     path = Path(path)
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RecipeError(f"cannot read the run file {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{path} is not TOML: {error}") from error
-    return _placed(parse_run(table, str(path)), path.parent)
+    return _placed(parse_run(read_toml(path, "run file"), str(path)), path.parent)
 
 
 def parse_run(table: dict[str, Any], name: str = "the run file") -> RunFile:

@@ -25,6 +25,7 @@ from fractions import Fraction
 import numpy as np
 
 from packline.errors import RecipeError
+from packline.ragged import offsets_of
 
 LONGEST_PERIOD = 1 << 18
 
@@ -54,7 +55,7 @@ class Shares:
         self._schedule = _schedule(self.parts, self.period)
         # Places of each source in a period, ascending: source s has places[bounds[s]:bounds[s+1]].
         self._places = np.argsort(self._schedule, kind="stable").astype(np.int32)
-        self._bounds = np.concatenate([[0], np.cumsum(self.parts)]).tolist()
+        self._bounds = offsets_of(self.parts).tolist()
 
     def __len__(self) -> int:
         return len(self.parts)

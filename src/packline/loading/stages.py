@@ -32,15 +32,9 @@ class Stage:
     Raises:
         RecipeError: a setting out of bounds, or rows that cannot be cut to `seq_len`.
 
-    >>> import packline, pathlib, tempfile
-    >>> folder = pathlib.Path(tempfile.mkdtemp())
-    >>> _ = (folder / "words.txt").write_text("a b a " * 8)
-    >>> model = '{"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2}, "unk_token": "</s>"}'
-    >>> split = '{"type": "Whitespace"}'
-    >>> _ = (folder / "tok.json").write_text(f'{{"model": {model}, "pre_tokenizer": {split}}}')
-    >>> store = packline.build(
-    ...     folder / "words.txt", folder / "tok.json", out=folder / "store", eod="</s>", workers=0
-    ... )
+    With a store of one document, of 25 tokens:
+
+    >>> import packline
     >>> stages = [packline.Stage(store.rows(seq_len=5), tokens=10), packline.Stage(store.rows(seq_len=10))]
     >>> [batch["tokens"].shape for batch in packline.Loader(stages, batch_size=1)]
     [(1, 5), (1, 5), (1, 10), (1, 10), (1, 10)]

@@ -22,6 +22,7 @@ import numpy as np
 from packline.errors import RecipeError
 from packline.loading.loader import Loader
 from packline.packing.rows import RowSource
+from packline.ragged import offsets_of
 from packline.store.finding import check_document, provenance_of
 from packline.store.reader import Provenance, Store
 
@@ -257,7 +258,7 @@ def _stretches(rows: RowSource, numbers: np.ndarray, document: int) -> list[list
 
 def _columns(offsets: np.ndarray, lengths: np.ndarray) -> list[int]:
     """Where each span begins in its row."""
-    before = np.concatenate([[0], np.cumsum(lengths)])
+    before = offsets_of(lengths)
     return (before[:-1] - np.repeat(before[offsets[:-1]], np.diff(offsets))).tolist()
 
 

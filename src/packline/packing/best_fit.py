@@ -28,17 +28,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
+import msgspec
 import numpy as np
 
 from packline.errors import CorruptStore
 from packline.fingerprint import hash_value
 from packline.packing.fitting import Fit, fit
 from packline.packing.packer import Counts
-from packline.packing.plan import Plan, load_plan, plan_folder, save_plan
+from packline.packing.plan import Plan, keep_plan, plan_folder
 from packline.packing.selection import Selection
 from packline.packing.spans import Spans
+from packline.ragged import offsets_of
 
 VERSION = 1
 """Of what is in a plan: another one makes plans anew."""
@@ -94,13 +96,13 @@ class BestFit:
         self.selection, self.seq_len = selection, seq_len
         self.fingerprint = plan_fingerprint(selection, seq_len)
         folder = plan_folder(selection.store, self.fingerprint, plans)
-        plan = load_plan(folder, self.fingerprint)
-        if plan is None:
-            plan = make_plan(selection, seq_len)
-            if plans is not None or len(selection) >= SMALL:
-                plan = save_plan(folder, self.fingerprint, plan.arrays, plan.facts)
-        self.plan: Plan = plan
-        arrays = plan.arrays
+        self.plan: Plan = keep_plan(
+            folder,
+            self.fingerprint,
+            lambda: make_plan(selection, seq_len),
+            save=plans is not None or len(selection) >= SMALL,
+        )
+        arrays = self.plan.arrays
         self._fit = Fit(*(np.asarray(arrays[name], np.int64) for name in Fit._fields))
         self._order = arrays["order"]
         self._long_places, self._long_rows = arrays["long_places"], arrays["long_rows"]
@@ -128,8 +130,7 @@ class BestFit:
         ranks, lengths, pieces = self._pieces(rows[~full] - self._full)
         each = np.ones(len(rows), np.int64)
         each[~full] = pieces
-        offsets = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum(each, out=offsets[1:])
+        offsets = offsets_of(each)
         whole = np.repeat(full, each)
         numbers = self._long_rows.searchsorted(rows[full], "right") - 1
         places = np.empty(len(whole), np.int64)
@@ -223,8 +224,7 @@ def make_plan(selection: Lengths, seq_len: int) -> Plan:
         "long_rows": pieces.long_rows,
         **fitted._asdict(),
     }
-    facts: dict[str, Any] = {"packing": "best_fit", "seq_len": seq_len}
-    facts["counts"] = {field: getattr(counts, field) for field in counts.__struct_fields__}
+    facts = {"packing": "best_fit", "seq_len": seq_len, "counts": msgspec.to_builtins(counts)}
     return Plan(arrays, facts)
 
 
@@ -261,9 +261,7 @@ def _survey(selection: Lengths, seq_len: int, *, keep: bool) -> Pieces:
     if remainders is None:
         return Pieces(counts, None, long_places[0], np.array([full_rows], np.int64), tokens, split)
     places, full = np.concatenate(long_places), np.concatenate(long_full)
-    long_rows = np.zeros(len(full) + 1, np.int64)
-    np.cumsum(full, out=long_rows[1:])
-    return Pieces(counts, remainders, places, long_rows, tokens, split)
+    return Pieces(counts, remainders, places, offsets_of(full), tokens, split)
 
 
 def _sort(pieces: Pieces, seq_len: int) -> np.ndarray:

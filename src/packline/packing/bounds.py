@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from packline.errors import CorruptStore
+from packline.ragged import offsets_of
 from packline.store.reader import Shard
 
 HELD = 32 << 20
@@ -54,15 +55,6 @@ def bounds_of(shards: Sequence[Shard]) -> Bounds:
     return HeldBounds(shards) if size <= HELD else MappedBounds(shards)
 
 
-def sums(counts: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Sums before each and the sum of all, int64 `[N+1]`.
-
-    >>> sums([3, 1]).tolist()
-    [0, 3, 4]
-    """
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-
-
 class HeldBounds:
     """All beginnings in one array.
 
@@ -88,7 +80,7 @@ class HeldBounds:
                 ):
                     raise _contradiction(shard)
                 lengths.append(found)
-            self._array = sums(np.concatenate(lengths))
+            self._array = offsets_of(np.concatenate(lengths))
         return self._array
 
     def find(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -112,9 +104,9 @@ class MappedBounds:
 
     def __init__(self, shards: Sequence[Shard]) -> None:
         self._shards = shards
-        self._places = sums([len(shard) for shard in shards])
+        self._places = offsets_of([len(shard) for shard in shards])
         """int64 `[P+1]`: place of the first document of each shard."""
-        self._tokens = sums([shard.entry.tokens for shard in shards])
+        self._tokens = offsets_of([shard.entry.tokens for shard in shards])
         """int64 `[P+1]`: tokens before each shard."""
         self._searchable: dict[int, pa.Array] = {}
 
@@ -151,7 +143,7 @@ class MappedBounds:
         shard = self._shards[part]
         offsets = self._searchable.get(part)
         if offsets is None:
-            data = pa.py_buffer(shard._offsets)
+            data = pa.py_buffer(shard.offsets)
             offsets = pa.Array.from_buffers(pa.int64(), len(shard), [None, data], null_count=0)
             self._searchable[part] = offsets
         behind = _SEARCH.call([offsets, pa.array(tokens * shard.tokens.itemsize)], _RIGHT)

@@ -27,6 +27,7 @@ from packline.packing.cumulative import Cumulative
 from packline.packing.packer import Counts
 from packline.packing.selection import Selection
 from packline.packing.spans import Spans
+from packline.ragged import offsets_of
 
 
 class Concat:
@@ -86,8 +87,7 @@ class Concat:
         skipped = bounds[:count] - before[:count]  # of the first document, in earlier rows
         at_edge = before[count:] == bounds[count:]  # the last document ends with its row
         pieces = after - first + ~at_edge
-        offsets = np.zeros(count + 1, np.int64)
-        np.cumsum(pieces, out=offsets[1:])
+        offsets = offsets_of(pieces)
         begins, ends = offsets[:-1], offsets[1:]
         if int(pieces.min(initial=1)) < 1:
             raise self._damaged("an index whose offsets grow", "one in which they do not")

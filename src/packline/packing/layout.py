@@ -16,6 +16,7 @@ import numpy as np
 
 from packline.errors import RecipeError
 from packline.packing.spans import Spans
+from packline.ragged import offsets_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,7 @@ class Layout:
         counts = spans.offsets[1:] - spans.offsets[:-1]
         # Methods, not functions, of NumPy here and in what follows: half the cost for arrays this small.
         rows = np.arange(len(counts)).repeat(counts)
-        ends = np.zeros(len(rows) + 1, np.int64)
-        spans.lengths.cumsum(out=ends[1:])
+        ends = offsets_of(spans.lengths)
         padding = seq_len - (ends[spans.offsets[1:]] - ends[spans.offsets[:-1]])
         sizes = padding.tolist()
         if min(sizes, default=0) < 0:

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from packline.packing.bounds import Bounds, bounds_of, sums
+from packline.packing.bounds import Bounds, bounds_of
+from packline.ragged import offsets_of
 from packline.store.reader import Store
 
 
@@ -21,15 +22,14 @@ class Parts:
     """Some shards of a store, in their order."""
 
     def __init__(self, store: Store, numbers: Sequence[int]) -> None:
-        counts = np.array([len(shard) for shard in store.shards], np.int64)
         chosen = np.array(numbers, np.int64)
         self.shards = [store.shards[number] for number in numbers]
         self.tokens = sum(shard.entry.tokens for shard in self.shards)
         self.bounds: Bounds = bounds_of(self.shards)
-        self._firsts = (np.cumsum(counts) - counts)[chosen]
+        self._firsts = store.firsts[chosen]
         """int64 `[P]`: number of the first document of each."""
-        self._lasts = self._firsts + counts[chosen]
-        self._places = sums(counts[chosen])
+        self._lasts = store.firsts[chosen + 1]
+        self._places = offsets_of(self._lasts - self._firsts)
         """int64 `[P+1]`: place of the first document of each."""
         self._shifts = self._firsts - self._places[:-1]
         # Where no shard is left out in between, numbers and places differ by a constant.

@@ -20,7 +20,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,6 +95,40 @@ def plan_folder(store: Store, fingerprint: str, plans: str | Path | None = None)
             return folder / name
     writable = os.access(beside if beside.exists() else store.path, os.W_OK | os.X_OK)
     return (beside if writable else cache) / name
+
+
+def keep_plan(
+    folder: Path,
+    fingerprint: str,
+    make: Callable[[], Plan],
+    *,
+    save: bool = True,
+    check: bool | None = None,
+) -> Plan:
+    """Map the plan that was made before, or make it, and keep it for the next time.
+
+    Args:
+        folder: of this plan.
+        fingerprint: of everything that the plan depends on.
+        make: makes the plan in memory; asked only where there is none.
+        save: write what was made; False where making it anew is cheaper than a file.
+        check: of a plan that is there, as for `load_plan`.
+
+    Raises:
+        CorruptStore: what is there is not this plan, or is damaged.
+        StoreError: the plan is to be written and cannot be.
+        OutOfSpace: the disk is full.
+
+    >>> made = Plan({"order": np.array([1, 0], np.uint32)}, {"rows": 2})
+    >>> keep_plan(Path("nowhere"), "3f9c21d07a54be18", lambda: made, save=False) is made
+    True
+    """
+    plan = load_plan(folder, fingerprint, check=check)
+    if plan is None:
+        plan = make()
+        if save:
+            plan = save_plan(folder, fingerprint, plan.arrays, plan.facts)
+    return plan
 
 
 def save_plan(

@@ -26,6 +26,7 @@ from packline.packing.packer import Counts
 from packline.packing.row_reader import RowReader
 from packline.packing.rows import Rows
 from packline.packing.spans import Spans
+from packline.ragged import offsets_of
 
 BLOCK = 4096
 """Rows a step of a pass."""
@@ -62,11 +63,11 @@ class Rechunked(RowReader):
         whole = self.parent.spans(indices // self._each)
         cut = indices % self._each * self.seq_len  # the column at which each row begins
         counts = np.diff(whole.offsets)
-        sums = np.concatenate([[0], np.cumsum(whole.lengths)])
+        sums = offsets_of(whole.lengths)
         begins = sums[:-1] - np.repeat(sums[whole.offsets[:-1]] + cut, counts)  # seen from the cut
         ends = begins + whole.lengths
         kept = (ends > 0) & (begins < self.seq_len)
-        held = np.concatenate([[0], np.cumsum(kept)])
+        held = offsets_of(kept)
         skipped = np.maximum(-begins, 0)[kept]
         return Spans(
             held[whole.offsets],

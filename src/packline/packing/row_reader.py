@@ -11,13 +11,14 @@
 from __future__ import annotations
 
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from packline.packing.arrays import FIELDS, fill
+from packline.packing.arrays import ALL_FIELDS, FIELDS, fill
 from packline.packing.spans import Spans
 from packline.store.reader import Store
 
@@ -95,24 +96,25 @@ class Row:
         return len(self.tokens)
 
 
-class RowReader:
-    """What all rows can do, given what they hold: `spans`, `rows_of` and a length of their own."""
+class RowReader(ABC):
+    """What all rows can do, given what they hold: `_spans`, `_rows_of` and a length of their own."""
 
     store: Store
     seq_len: int
     pad_id: int
     boundary_loss: bool
 
+    @abstractmethod
     def __len__(self) -> int:
-        raise NotImplementedError
+        """Rows, R."""
 
+    @abstractmethod
     def _spans(self, indices: np.ndarray) -> Spans:
         """Spans of rows that exist."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _rows_of(self, document: int) -> np.ndarray:
         """Rows of a document that exists."""
-        raise NotImplementedError
 
     def spans(self, indices: np.ndarray) -> Spans:
         """Which documents these rows hold, in the order of `indices`, int64 `[B]`.
@@ -144,14 +146,7 @@ class RowReader:
             IndexError: no such row.
             CorruptStore: the tokens are no tokens of this store's vocabulary.
         """
-        return fill(
-            self.store,
-            self.spans(indices),
-            self.seq_len,
-            fields=fields,
-            pad_id=self.pad_id,
-            boundary_loss=self.boundary_loss,
-        )
+        return self._fill(self.spans(indices), fields)
 
     def rows_of(self, document: int) -> np.ndarray:
         """Every row with tokens of this document, sorted int64; empty where it is in none.
@@ -174,12 +169,21 @@ class RowReader:
             number = range(len(self))[operator.index(index)]
         except IndexError:
             raise IndexError(f"row {index:,} of {len(self):,}") from None
-        indices = np.array([number])
-        batch = self.read(indices, (*FIELDS, "loss_mask"))
-        spans = self.spans(indices)
+        spans = self._spans(np.array([number]))
         columns = (spans.documents.tolist(), spans.starts.tolist(), spans.lengths.tolist())
-        arrays = {field: array[0] for field, array in batch.items()}
+        arrays = {field: array[0] for field, array in self._fill(spans, ALL_FIELDS).items()}
         return Row(index=number, spans=tuple(map(Span, *columns)), **arrays)
 
     def __iter__(self) -> Iterator[Row]:
         return (self[index] for index in range(len(self)))
+
+    def _fill(self, spans: Spans, fields: Sequence[str]) -> dict[str, np.ndarray]:
+        """Arrays of rows with these spans."""
+        return fill(
+            self.store,
+            spans,
+            self.seq_len,
+            fields=fields,
+            pad_id=self.pad_id,
+            boundary_loss=self.boundary_loss,
+        )

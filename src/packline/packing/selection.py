@@ -23,10 +23,10 @@ import numpy as np
 
 from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.fingerprint import hash_value
-from packline.packing.origins import origins
 from packline.packing.parts import Parts
 from packline.packing.tables import keep_table
 from packline.permutation import Permutation
+from packline.store.origins import origins
 from packline.store.reader import Store
 
 SHUFFLE_KEY = 1

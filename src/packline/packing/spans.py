@@ -17,6 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from packline.ragged import offsets_of
+
 
 @dataclass(frozen=True, slots=True)
 class Spans:
@@ -45,7 +47,7 @@ class Spans:
     @property
     def filled(self) -> np.ndarray:
         """Tokens of each row that are not padding, int64 `[B]`."""
-        ends = np.concatenate([[0], np.cumsum(self.lengths)])
+        ends = offsets_of(self.lengths)
         return ends[self.offsets[1:]] - ends[self.offsets[:-1]]
 
     def row(self, index: int) -> Spans:

@@ -41,12 +41,12 @@ def keep_table(
     """
     if large <= LARGE:
         return make()
-    from packline.packing.plan import load_plan, plan_folder, save_plan
+    from packline.packing.plan import Plan, keep_plan, plan_folder
+
+    def make_plan() -> Plan:
+        table, facts = make()
+        return Plan({"table": table}, facts)
 
     fingerprint = hash_value({"store": store.manifest.checksum, "table": settings})
-    folder = plan_folder(store, fingerprint, plans)
-    plan = load_plan(folder, fingerprint)
-    if plan is None:
-        table, facts = make()
-        plan = save_plan(folder, fingerprint, {"table": table}, facts)
+    plan = keep_plan(plan_folder(store, fingerprint, plans), fingerprint, make_plan)
     return plan.arrays["table"], plan.facts

@@ -102,15 +102,14 @@ def provenance_of(store: Store, documents: np.ndarray) -> list[Provenance]:
     numbers = np.asarray(documents, np.int64)
     found: dict[int, Provenance] = {}
     shards: dict[int, list[int]] = {}
-    starts = np.cumsum([0, *(len(shard) for shard in store.shards)])
     unique = np.unique(numbers)
     for shard, number in zip(
-        (starts.searchsorted(unique, "right") - 1).tolist(), unique.tolist(), strict=True
+        (store.firsts.searchsorted(unique, "right") - 1).tolist(), unique.tolist(), strict=True
     ):
         shards.setdefault(shard, []).append(number)
     for place, wanted in shards.items():
         shard = store.shards[place]
-        for first, table in _row_groups_of(store, shard, int(starts[place]), None):
+        for first, table in _row_groups_of(store, shard, int(store.firsts[place]), None):
             here = [number for number in wanted if first <= number < first + table.num_rows]
             rows = table.take([number - first for number in here]).to_pylist()
             for number, row in zip(here, rows, strict=True):

@@ -62,7 +62,8 @@ class Shard:
                 f"found {len(index):,} of {index.dtype.name}",
                 hint="packline verify shows what else differs",
             )
-        self.lengths, self._offsets = index.lengths, index.offsets
+        self.lengths = index.lengths  # int32 `[D]`, tokens
+        self.offsets = index.offsets  # int64 `[D]`, bytes: where each document's first token is in the `.bin`
         # Of one document, as ints, in 60 nanoseconds: for the few of a batch in each of many shards.
         self.length_of, self.offset_of = index.lengths.item, index.offsets.item
         path = folder / f"{entry.name}.bin"
@@ -85,12 +86,12 @@ class Shard:
 
     def document(self, index: int) -> np.ndarray:
         """Tokens of a document, a read-only view."""
-        start = int(self._offsets[index]) // self._itemsize
+        start = int(self.offsets[index]) // self._itemsize
         return self.tokens[start : start + int(self.lengths[index])]
 
     def places(self, documents: np.ndarray | slice) -> np.ndarray:
         """Place in `tokens` of the first token of these documents, int64 of their shape."""
-        return self._offsets[documents] // self._itemsize
+        return self.offsets[documents] // self._itemsize
 
     @cached_property
     def loss(self) -> np.ndarray | None:

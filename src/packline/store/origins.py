@@ -1,4 +1,4 @@
-"""Of which source and with which label the documents of each shard are.
+"""Origins: of which source and with which label the documents of each shard are.
 
 A shard is of one unit and a unit of one source, so this is told once a shard and not once a document. The
 receipt of the unit says it; where the store has one source only, not even that is read.
@@ -21,7 +21,10 @@ from packline.store.reader import Store
 class Origin(NamedTuple):
     """Of a shard's documents."""
 
+    number: int
+    """Of the source, in the recipe."""
     source: str
+    """Its name."""
     label: str | None
 
 
@@ -33,16 +36,13 @@ def origins(store: Store) -> list[Origin]:
     """
     recipe = store.manifest.recipe
     known = [
-        Origin(name, source.label) for name, source in zip(source_names(recipe), recipe.sources, strict=True)
+        Origin(number, name, recipe.sources[number].label) for number, name in enumerate(source_names(recipe))
     ]
     if len(known) == 1:
         return known * len(store.shards)
-    by_unit: dict[str, Origin] = {}
-    for shard in store.shards:
-        unit = shard.entry.name.partition("-")[2]
-        if unit not in by_unit:
-            by_unit[unit] = known[_source_of(store, unit, len(known))]
-    return [by_unit[shard.entry.name.partition("-")[2]] for shard in store.shards]
+    units = [shard.entry.name.partition("-")[2] for shard in store.shards]
+    by_unit = {unit: known[_source_of(store, unit, len(known))] for unit in dict.fromkeys(units)}
+    return [by_unit[unit] for unit in units]
 
 
 def _source_of(store: Store, unit: str, sources: int) -> int:

@@ -1,0 +1,68 @@
+"""Which source and label each shard is of: told by receipts as provenance tells it, or refused."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from tests.packing.stores import make_store
+
+from packline.cli.info import group_shards
+from packline.errors import CorruptStore
+from packline.store.origins import origins
+from packline.store.reader import Store
+
+LABELS = ["b", None, "a", "b", None]
+SPLITS = ["train", "val", "train", "train", "train"]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """Sources made-b, made and made-a, in this order, with shards of both splits."""
+    return make_store(tmp_path / "store", [[3, 4], [5], [6, 2, 9], [7], [8, 1]], labels=LABELS, splits=SPLITS)
+
+
+def test_they_are_what_provenance_says(store: Store) -> None:
+    found = origins(store)
+    told = [shard.provenance(0) for shard in store.shards]
+    assert [(one.source, one.label) for one in found] == [(one.source, one.label) for one in told]
+    names = [source.name for source in store.manifest.recipe.sources]
+    assert names == ["made-b", "made", "made-a"]
+    assert [names[one.number] for one in found] == [one.source for one in found]
+
+
+def test_the_groups_of_info_are_sums_of_provenance(store: Store) -> None:
+    told = [store.provenance(number) for number in range(len(store.documents))]
+    documents = Counter((one.split, one.source, one.label) for one in told)
+    groups = group_shards(store)
+    keys = [(group["split"], group["source"], group["label"]) for group in groups]
+    assert keys == [  # sources in the order of the recipe
+        ("train", "made-b", "b"),
+        ("train", "made", None),
+        ("train", "made-a", "a"),
+        ("val", "made", None),
+    ]
+    assert {key: group["documents"] for key, group in zip(keys, groups, strict=True)} == documents
+    assert [group["tokens"] for group in groups] == [14, 9, 17, 5]
+    assert [group["shards"] for group in groups] == [2, 1, 1, 1]
+
+
+def test_of_one_source_no_receipt_is_read(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "store", [[3], [4]], labels=["a", "a"])
+    for path in (store.path / "receipts").iterdir():
+        path.unlink()
+    assert [(one.number, one.source, one.label) for one in origins(store)] == [(0, "made-a", "a")] * 2
+
+
+@pytest.mark.parametrize("number", [-1, 3])
+def test_a_source_that_the_recipe_has_not(store: Store, number: int) -> None:
+    path = store.path / "receipts" / "000002.json"
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | {"source": number}), "utf-8")
+    with pytest.raises(
+        CorruptStore, match=f"000002.json: expected the number of one of 3 sources, found {number}"
+    ):
+        origins(store)
+    with pytest.raises(CorruptStore, match=r"000002.json"):
+        group_shards(store)
