@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from packline.encoders.choosing import TRYING, Chooser, script_of
-from packline.encoders.engine import EngineName
+from packline.encoders.report import EngineName
 from packline.ragged import Ragged, offsets_of
 from packline.sources.texts import Texts
 

@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from packline.encoders.engine import ENGINE_NAMES, FEW, Engine, EngineName, load_engine
+from packline.encoders.engine import FEW, Engine, load_engine
+from packline.encoders.report import ENGINE_NAMES, EngineName
 from packline.sources.texts import Texts
 
 TEXTS = ["plain words", "", "naïve – “quotes”", "漢字とかな", " ", "a\x00b", "\n\nx\ty", "🧑‍🚀"]

@@ -23,7 +23,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from packline.encoders.engine import Engine, EngineName
+from packline.encoders.engine import Engine
+from packline.encoders.report import EngineName
 from packline.ragged import Ragged, concatenate
 from packline.sources.texts import Texts
 

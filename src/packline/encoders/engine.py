@@ -15,19 +15,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from packline.encoders.report import EngineName
 from packline.errors import TokenizerError
 from packline.ragged import Ragged, offsets_of
 from packline.sources.texts import Texts
 
 if TYPE_CHECKING:
     import tokenizers
-
-EngineName = Literal["gigatoken", "fastokens", "tokenizers"]
-ENGINE_NAMES: tuple[EngineName, ...] = ("gigatoken", "fastokens", "tokenizers")
 
 FEW = 512
 """A call of gigatoken with a batch costs as much as this many with one text, before anything is encoded."""

@@ -15,10 +15,10 @@ import time
 from itertools import count, takewhile
 from typing import TYPE_CHECKING, Literal
 
-import msgspec
 import numpy as np
 
-from packline.encoders.engine import ENGINE_NAMES, Engine, EngineName
+from packline.encoders.engine import Engine
+from packline.encoders.report import ENGINE_NAMES, EngineName, EngineReport
 from packline.errors import EncoderMismatch, PacklineError
 from packline.sources.texts import Texts
 
@@ -135,16 +135,6 @@ def mismatch(name: str, where: str, text: str, found: list[int], expected: list[
         f"expected {expected[at : at + 5]}, found {found[at : at + 5]} ({text[:60]!r}...)",
         hint="run it with --engine tokenizers, and report the tokenizer and this document",
     )
-
-
-class EngineReport(msgspec.Struct, frozen=True):
-    """How an engine did on the user's own text, before the build."""
-
-    name: EngineName
-    exact: bool
-    megabytes_per_second: float
-    """On a small sample and cold; while running, rates are measured anew."""
-    note: str
 
 
 def try_engines(

@@ -18,8 +18,9 @@ from pathlib import Path
 
 import msgspec
 
-from packline.encoders.engine import Engine, EngineName, TokenizersEngine
-from packline.encoders.parity import EngineReport, Reference, try_engines
+from packline.encoders.engine import Engine, TokenizersEngine
+from packline.encoders.parity import Reference, try_engines
+from packline.encoders.report import EngineName, EngineReport
 from packline.runtime.build import Request
 from packline.runtime.events import (
     EVENT_ENCODER,
@@ -160,6 +161,7 @@ class Coordinator:
         if workers:
             gc.collect()
             gc.freeze()  # or each worker's collector would copy the pages it shares, to look at them
+            gc.enable()
             # A unit may add to an engine's cache before anyone looks again: leave room for that.
             limit = max(memory * 3 // 4, peak_memory() + (128 << 20))
             pool = Pool(
@@ -231,6 +233,7 @@ def _in_a_child(compute: Callable[[], list[EngineReport]]) -> list[EngineReport]
 def main() -> int:
     """Run the request on standard input."""
     die_with_parent()
+    gc.disable()  # it would look through the tokenizer's 300,000 strings again and again, and find nothing
     # Events go to what was standard output; anything else that prints goes to standard error.
     events = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)

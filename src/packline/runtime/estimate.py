@@ -23,7 +23,8 @@ import msgspec
 import numpy as np
 
 from packline.encoders.engine import Engine, TokenizersEngine
-from packline.encoders.parity import EngineReport, try_engines
+from packline.encoders.parity import try_engines
+from packline.encoders.report import EngineReport
 from packline.encoders.special import SpecialTokenCounter
 from packline.recipe import Recipe, RunOptions
 from packline.runtime.prepare import Engines, Work, choose_engines, count_workers, load_all, prepare

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from packline.encoders.parity import EngineReport
+from packline.encoders.report import EngineReport
 from packline.store.ledger import Ledger
 
 

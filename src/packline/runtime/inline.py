@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 
-from packline.encoders.engine import Engine, EngineName
+from packline.encoders.engine import Engine
 from packline.encoders.parity import Reference
+from packline.encoders.report import EngineName
 from packline.errors import PacklineError
 from packline.runtime.folder import BuildFolder
 from packline.runtime.prepare import Work

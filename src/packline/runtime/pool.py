@@ -25,8 +25,9 @@ from typing import Any
 
 import msgspec
 
-from packline.encoders.engine import Engine, EngineName
+from packline.encoders.engine import Engine
 from packline.encoders.parity import Reference
+from packline.encoders.report import EngineName
 from packline.errors import ERRORS, PacklineError, WorkerDied
 from packline.runtime.events import Failed, Progress
 from packline.runtime.folder import BuildFolder

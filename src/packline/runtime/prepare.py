@@ -15,8 +15,9 @@ from typing import Any
 import msgspec
 
 from packline.encoders.boundary import Boundary, resolve_boundary
-from packline.encoders.engine import Engine, EngineName, TokenizersEngine, load_engines
-from packline.encoders.parity import EngineReport, Reference
+from packline.encoders.engine import Engine, TokenizersEngine, load_engines
+from packline.encoders.parity import Reference
+from packline.encoders.report import EngineName, EngineReport
 from packline.encoders.special import without_special_tokens
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import PacklineError, ResumeMismatch, TokenizerError

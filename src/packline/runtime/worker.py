@@ -21,8 +21,9 @@ from typing import Any
 import msgspec
 
 from packline.encoders.choosing import Chooser
-from packline.encoders.engine import Engine, EngineName
+from packline.encoders.engine import Engine
 from packline.encoders.parity import Reference
+from packline.encoders.report import EngineName
 from packline.errors import PacklineError, WorkerDied
 from packline.runtime.events import Failed, Progress, UnitDone
 from packline.runtime.folder import BuildFolder

@@ -11,10 +11,12 @@ says what was wrong. gzip may be followed by zero bytes, as `tar` and tapes leav
 from __future__ import annotations
 
 import zlib
-from typing import Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from packline.fingerprint import Hasher
-from packline.sources.batch import Reason
+
+if TYPE_CHECKING:
+    from packline.sources.batch import Reason  # it comes with NumPy and Arrow, which manifests can do without
 
 Compression = Literal["", "gzip", "zstd"]
 
