@@ -3,7 +3,8 @@
 #   make demo     environment, install, and the whole pipeline on real text
 #   make test     environment, install, all tests
 #
-# Everything lives in .venv. Each step leaves a stamp, so the second time costs nothing.
+# Everything lives in .venv, but for other projects, which have .venv-peers: their pins are not ours. Each
+# step leaves a stamp, so the second time costs nothing.
 
 PYTHON ?= python3
 VENV   := .venv
@@ -12,7 +13,6 @@ PIP    := -m pip --disable-pip-version-check --no-input -qq install
 INSTALL := $(BIN)/python $(PIP) -c constraints.txt
 PEERS  := $(VENV)-peers/bin/python $(PIP)
 PYTEST := $(BIN)/python -m pytest -n auto
-MEGATRON := megatron-core==0.16.1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-fast check format bench peers lock clean
@@ -43,12 +43,12 @@ format: $(VENV)/.dev ## rewrite the files the way `make check` wants them
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
-bench: $(VENV)-peers/.installed ## measure packline beside other tools and write the tables (40 minutes)
+bench: $(VENV)/.dev $(VENV)-peers/.done ## measure packline beside other tools and write the tables (40 minutes)
 	@$(BIN)/python -m benchmarks corpus
 	@$(BIN)/python -m benchmarks run
 	@$(BIN)/python -m benchmarks render
 
-peers: $(VENV)/.peers ## add to .venv the other projects that tests compare with
+peers: $(VENV)/.torch $(VENV)-peers/.done ## install torch, and .venv-peers with the projects that tests compare with
 
 lock: ## resolve the newest versions into constraints.txt
 	@$(PYTHON) tools/lock.py
@@ -58,15 +58,19 @@ clean: ## remove the environments and all caches
 
 # ------------------------------------------------------------------------------------ environment
 
+# Some distributions ship venv without ensurepip; the system's own pip then fills the gap.
+define make-environment
+	@$(PYTHON) -m venv --clear $(1) >/dev/null 2>&1 || { \
+	  $(PYTHON) -m venv --clear --without-pip $(1) && \
+	  $(PYTHON) -m pip --python $(1)/bin/python --disable-pip-version-check -qq install pip; }
+endef
+
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "packline needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1)." >&2; \
 	  echo "Name another: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
 	@echo "packline: making $(VENV) with $$($(PYTHON) --version)"
-	@# Some distributions ship venv without ensurepip; the system's own pip then fills the gap.
-	@$(PYTHON) -m venv --clear $(VENV) >/dev/null 2>&1 || { \
-	  $(PYTHON) -m venv --clear --without-pip $(VENV) && \
-	  $(PYTHON) -m pip --python $(BIN)/python --disable-pip-version-check -qq install pip; }
+	$(call make-environment,$(VENV))
 	@touch $@
 
 $(VENV)/.base: $(VENV)/.made pyproject.toml constraints.txt
@@ -79,19 +83,18 @@ $(VENV)/.dev: $(VENV)/.base
 	@$(INSTALL) -e '.[dev]'
 	@touch $@
 
-# Megatron without its requirements, which are far larger than the one module that is compared with.
-$(VENV)/.peers: $(VENV)/.dev
-	@echo "packline: installing the peers of the tests (torch is large)"
+# What packline.torch is tested with. It loads in the tests' own process, so it is here and not with the peers.
+$(VENV)/.torch: $(VENV)/.dev
+	@echo "packline: installing torch (large)"
 	@$(INSTALL) torch
 	@$(INSTALL) torchdata
-	@$(INSTALL) --no-deps $(MEGATRON)
 	@touch $@
 
-# What is only measured lives apart: its pins are not ours. Torch first, at the version that is named.
-$(VENV)-peers/.installed: $(VENV)/.dev benchmarks/peers.txt
-	@echo "packline: making $(VENV)-peers with the tools that packline is measured beside"
-	@$(BIN)/python -m venv --clear $(VENV)-peers
-	@$(PEERS) $$(grep '^torch==' benchmarks/peers.txt)
-	@$(PEERS) -r benchmarks/peers.txt
-	@$(PEERS) --no-deps $(MEGATRON)
+# Torch first; last, and without their requirements, the lines that are marked so (peers.txt says why).
+$(VENV)-peers/.done: peers.txt | $(VENV)/.made
+	@echo "packline: making $(VENV)-peers with the projects that packline is compared with"
+	$(call make-environment,$(VENV)-peers)
+	@$(PEERS) $$(grep '^torch==' peers.txt)
+	@$(PEERS) $$(sed '/# alone/d; s/#.*//' peers.txt)
+	@$(PEERS) --no-deps $$(sed -n 's/ *# alone$$//p' peers.txt)
 	@touch $@

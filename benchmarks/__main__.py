@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--rounds", type=int, default=5)
     command.add_argument("--corpora", default="english,slice,mixed")
     _add_tokenizer(command)
-    command.add_argument("--peers-python", help="interpreter with benchmarks/peers.txt installed")
+    command.add_argument("--peers-python", help="interpreter with peers.txt installed")
 
     command = commands.add_parser("memory", parents=[common], help="measure memory on growing inputs")
     command.add_argument("--sizes", default="600MB,1.2GB,2.4GB,5GB")

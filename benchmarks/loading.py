@@ -147,7 +147,7 @@ def _versions(python: str) -> dict[str, str]:
             [python, "-c", code.replace("NAMES", repr(PEERS))], cwd=ROOT, env=environment()
         ).report
     except (BenchmarkError, OSError) as error:
-        hint = "the head of benchmarks/peers.txt says how to install them"
+        hint = "make peers installs them (peers.txt)"
         raise BenchmarkError(f"{python} lacks a peer of loading: {error}", hint=hint) from error
 
 

@@ -113,7 +113,7 @@ def peer_versions(python: str) -> dict[str, str]:
         command = [python, "-c", code.replace("PEERS", repr(PEERS))]
         return run_fresh(command, cwd=ROOT, env=environment()).report
     except (BenchmarkError, OSError) as error:
-        hint = "the head of benchmarks/peers.txt says how to install them"
+        hint = "make peers installs them (peers.txt)"
         raise BenchmarkError(f"{python} lacks a peer: {error}", hint=hint) from error
 
 

@@ -1,49 +1,35 @@
 """The `.bin`/`.idx` pair in megatron-core's own reader, for both dtypes.
 
-Megatron is large and loads torch, so it reads in a process of its own and prints hashes.
+Megatron reads in its own environment and gives back hashes.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.formats.peers import run_peer
 from tests.store.stores import build_store
 
 from packline.fingerprint import hash_bytes
 
 READ = """
-import json, sys, warnings
-warnings.simplefilter("ignore")
 import numpy as np
 import xxhash
 from megatron.core.datasets.indexed_dataset import IndexedDataset
 
-found = {}
-for prefix in sys.argv[1:]:
+answer = {}
+for prefix in arguments:
     data = IndexedDataset(prefix, mmap=True)
     documents = [np.asarray(data[place]) for place in range(len(data))]
-    found[prefix] = {
+    answer[prefix] = {
         "dtype": data.index.dtype.__name__,
         "document_indices": data.document_indices.tolist(),
         "hashes": [xxhash.xxh3_128_hexdigest(one.tobytes()) for one in documents],
     }
-print(json.dumps(found))
 """
-
-
-def require_megatron() -> None:
-    try:
-        there = importlib.util.find_spec("megatron.core") and importlib.util.find_spec("torch")
-    except ModuleNotFoundError:
-        there = None
-    if not there:
-        pytest.skip("megatron-core and torch are not installed (make peers)")
 
 
 def large_tokenizer(small: Path, folder: Path) -> Path:
@@ -62,7 +48,6 @@ def large_tokenizer(small: Path, folder: Path) -> Path:
 def test_megatron_reads_the_same_documents(
     tmp_path: Path, tokenizer_json: Path, documents: list[str], write_jsonl: Callable[..., Path], dtype: str
 ) -> None:
-    require_megatron()
     source = write_jsonl(tmp_path / "a.jsonl", documents)
     large = dtype == "int32"
     tokenizer = large_tokenizer(tokenizer_json, tmp_path) if large else tokenizer_json
@@ -71,11 +56,7 @@ def test_megatron_reads_the_same_documents(
     assert store.manifest.dtype == dtype
     assert len(store.shards) == 2
     prefixes = [str(store.path / shard.name) for shard in store.manifest.shards]
-    done = subprocess.run(
-        [sys.executable, "-c", READ, *prefixes], capture_output=True, text=True, check=False, timeout=200
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = run_peer(READ, *prefixes, modules=("megatron", "torch", "xxhash"))
     first = 0
     for prefix, shard in zip(prefixes, store.shards, strict=True):
         own = store.documents[first : first + len(shard)]

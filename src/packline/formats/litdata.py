@@ -1,0 +1,320 @@
+"""litdata's token files for `TokensLoader`: rows of L + 1 tokens, several thousand to a file.
+
+    chunk-0-0.bin     uint32    N                   items in this file
+                      uint32    offsets[N+1]        bytes from the file's start; offsets[0] = 4 + 4 (N + 1)
+                      tokens    of all items, back to back, without a header
+    index.json        {"chunks": [{"chunk_bytes", "chunk_size", "dim", "filename"}, ...],
+                       "config": {..., "data_format": ["no_header_tensor:16"], "item_loader": "TokensLoader"},
+                       "updated_at": "..."}
+
+`chunk_size` counts items and `dim` tokens. The reader maps a file behind its offsets and cuts it into blocks:
+`StreamingDataset(OUT, item_loader=TokensLoader(block_size=L + 1))` gives row n as item n. Rows carry the
+token that follows them because the reader's user takes inputs and targets from one block, moved by one.
+
+Types are written as a number in torch's list of types (int32 16, int64 18, uint16 20) or, for files made of
+NumPy arrays, in a list of NumPy's (`no_header_numpy`). Offsets are uint32, so a file is below 4 GiB. A file
+may be compressed as a whole (`chunk-0-0.zstd.bin`), in which case `chunk_bytes` is its size without.
+
+`updated_at` is the time in files that litdata wrote and a hash of the files here: its readers use it as the
+name of a cache, and equal stores are to give equal bytes.
+
+Written are rows. Read is what `optimize(..., item_loader=TokensLoader())` made, which usually has a document
+an item, and rows (`rows=joined`; `overlap=1` where they carry the token that follows). Not read: encrypted
+files and those of other loaders. Known from the source code of litdata 0.2.76 and tried against it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from packline.errors import InputError, RecipeError
+from packline.fingerprint import hash_value
+from packline.formats.format import Foreign, ForeignFile, Part, Plan, RowFormat, Written, fitting_dtype
+from packline.formats.mapped import IndexedForeign, ScannedForeign
+from packline.formats.record_options import RecordOptions, Settled, settle
+from packline.formats.records import (
+    BLOCK_TOKENS,
+    INDEX,
+    RecordFile,
+    foreign_file,
+    lost_of,
+    read_bytes,
+    read_index,
+    row_tokens,
+    split_folders,
+)
+from packline.formats.row_files import folder_of
+from packline.formats.separate_rows import SeparateRows
+from packline.store.report import Findings
+
+if TYPE_CHECKING:
+    from packline.formats.rows import RowView
+    from packline.formats.target import Target
+
+LOADER = "TokensLoader"
+TENSOR_CODES = {"int32": 16, "int64": 18, "uint16": 20}
+TENSOR_TYPES = {
+    11: "u1",
+    12: "i1",
+    13: "<i2",
+    14: "<i2",
+    15: "<i4",
+    16: "<i4",
+    17: "<i8",
+    18: "<i8",
+    20: "<u2",
+}
+NUMPY_TYPES = {0: "i1", 1: "<i2", 2: "<i4", 3: "<i8", 4: "u1", 5: "<u2", 6: "<u4", 7: "<u8"}
+LIMITS = {"int32": 2**31, "int64": 2**63, "uint16": 2**16}
+MOST_BYTES = 2**32 - 1
+ONE_LEAF = '[1, {"type": null, "context": null, "children_spec": []}]'
+"""How litdata says that an item is one tensor and no tree of them."""
+
+
+class LitdataOptions(RecordOptions, frozen=True):
+    """What may be chosen about litdata's files."""
+
+    dtype: Literal["int32", "int64", "uint16"] = "int32"
+    """Of the tokens."""
+    shard_bytes: int = 1 << 26
+    """Tokens of a file, in bytes, at most; what litdata calls `chunk_bytes`."""
+
+
+class Litdata(RowFormat):
+    """litdata's files for TokensLoader."""
+
+    name = "litdata"
+    title = "litdata for TokensLoader: chunk-0-N.bin and index.json, rows of seq_len + 1 tokens"
+    options = LitdataOptions
+
+    def plan(self, view: RowView, options: LitdataOptions) -> Plan:
+        dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
+        row_bytes = (view.seq_len + 1) * dtype.itemsize
+        if not 1 <= options.shard_bytes <= MOST_BYTES // 2:
+            raise RecipeError(
+                f"litdata: shard_bytes is {options.shard_bytes:,}: expected 1 to {MOST_BYTES // 2:,}"
+            )
+        if row_bytes > MOST_BYTES // 2:
+            raise RecipeError(f"litdata: a row of {row_bytes:,} bytes: its offsets hold less than 2**32")
+        rows = max(options.shard_bytes // row_bytes, 1)
+        starts = range(0, view.rows, rows)
+        parts = tuple(
+            Part(f"chunk-0-{number}.bin", number=number, start=start, stop=min(start + rows, view.rows))
+            for number, start in enumerate(starts)
+        )
+        size = view.rows * (row_bytes + 4) + 8 * len(parts)
+        return Plan(parts, size, lost=lost_of(view, masks=False, boundaries=False))
+
+    def write(self, view: RowView, part: Part, target: Target, options: LitdataOptions) -> dict[str, Any]:
+        dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
+        count, width = part.stop - part.start, view.seq_len + 1
+        offsets = 4 + 4 * (count + 1) + np.arange(count + 1, dtype=np.int64) * width * dtype.itemsize
+        block = max(BLOCK_TOKENS // width, 1)
+        with target.create(part.name) as file:
+            file.write(np.uint32(count).tobytes() + offsets.astype("<u4").tobytes())
+            for start in range(part.start, part.stop, block):
+                stop = min(start + block, part.stop)
+                file.write(np.ascontiguousarray(row_tokens(view, start, stop), dtype).reshape(-1))
+                target.progress((stop - start) * view.seq_len)
+        return {"rows": count, "bytes": int(offsets[-1]), "checksum": target.files[-1].checksum}
+
+    def finish(self, view: RowView, written: list[Written], target: Target, options: LitdataOptions) -> None:
+        entries = [
+            {
+                "chunk_bytes": one.facts["bytes"],
+                "chunk_size": one.facts["rows"],
+                "dim": one.facts["rows"] * (view.seq_len + 1),
+                "filename": one.part.name,
+            }
+            for one in written
+        ]
+        config = {
+            "chunk_bytes": options.shard_bytes,
+            "chunk_size": None,
+            "compression": None,
+            "compression_batch_size": None,
+            "compression_level": None,
+            "data_format": [f"no_header_tensor:{TENSOR_CODES[options.dtype]}"],
+            "data_spec": ONE_LEAF,
+            "encryption": None,
+            "ipc_compression": None,
+            "item_loader": LOADER,
+            "types": "tensor",
+        }
+        state = hash_value([one.facts["checksum"] for one in written])
+        index = {"chunks": entries, "config": config, "updated_at": state}
+        with target.create(INDEX) as file:
+            file.write(json.dumps(index, sort_keys=True).encode())
+
+    def recognises(self, path: Path) -> bool:
+        try:
+            _, folder = split_folders(path)[0]
+            index = read_index(folder)
+        except InputError:
+            return False
+        return isinstance(index.get("chunks"), list) and isinstance(index.get("config"), dict)
+
+    def open(self, path: Path, options: LitdataOptions, findings: Findings) -> Foreign:
+        settled = settle(self.name, path, options, own_overlap=1)
+        reading = _Reading(folder_of(path), settled, options.marker, findings)
+        for split, folder in split_folders(path):
+            reading.add(split, folder)
+        return reading.foreign()
+
+
+class _Items:
+    """Where the items of a file end, in tokens: read from its offsets when they are asked for."""
+
+    def __init__(self, file: ForeignFile, count: int, itemsize: int, unpacked_bytes: int | None) -> None:
+        self._file, self._count, self._itemsize = file, count, itemsize
+        self._unpacked_bytes = unpacked_bytes
+        self.header = 4 + 4 * (count + 1)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, key: Any) -> Any:
+        if not isinstance(key, slice):
+            return int(self[key : key + 1][0])
+        start, stop, _ = key.indices(self._count)
+        offsets = self.offsets(start + 1, stop + 1)
+        return (offsets - self.header) // self._itemsize
+
+    def offsets(self, start: int, stop: int) -> np.ndarray:
+        """Of items, int64."""
+        data = read_bytes(self._file, 4 + 4 * start, 4 + 4 * max(start, stop), self._unpacked_bytes)
+        return data.view("<u4").astype(np.int64)
+
+    def equal(self) -> int | None:
+        """Tokens of every item, where all have the same number."""
+        offsets = self.offsets(0, self._count + 1)
+        sizes = np.unique(np.diff(offsets))
+        return int(sizes[0]) // self._itemsize if len(sizes) == 1 else None
+
+
+class _Reading:
+    """Opening the folders of a data set."""
+
+    def __init__(self, root: Path, settled: Settled, marker: int | None, findings: Findings) -> None:
+        self._root, self._settled, self._marker, self._findings = root, settled, marker, findings
+        self._files: list[ForeignFile] = []
+        self._sources: list[tuple[RecordFile, _Items]] = []
+
+    def add(self, split: str, folder: Path) -> None:
+        index = read_index(folder)
+        name = (folder / INDEX).relative_to(self._root).as_posix()
+        self._files.append(foreign_file(self._root, folder / INDEX))
+        entries, config = index.get("chunks"), index.get("config")
+        if not isinstance(entries, list) or not isinstance(config, dict):
+            raise InputError(
+                f"{folder / INDEX}: expected chunks and config of litdata, found {list(index)[:6]}"
+            )
+        dtype = _dtype_of(folder / INDEX, config)
+        compression = config.get("compression")
+        if config.get("encryption") is not None or str(compression or "zstd").partition(":")[0] != "zstd":
+            raise InputError(f"{folder / INDEX}: files that are encrypted, or compressed by {compression!r}")
+        before, index_file = len(self._sources), len(self._files) - 1
+        for number, entry in enumerate(entries):
+            entry = entry if isinstance(entry, dict) else {"entry": entry}
+            numbers = {field: entry.get(field) for field in ("chunk_bytes", "chunk_size", "dim")}
+            filename = entry.get("filename")
+            if any(type(value) is not int or value < 0 for value in numbers.values()) or not (
+                isinstance(filename, str) and filename == Path(filename).name
+            ):
+                self._findings.add(name, f"entry {number} of chunks", "a file name, sizes and counts", entry)
+                continue
+            self._add_file(split, folder / filename, numbers, dtype, bool(compression))
+        if len(self._sources) == before:
+            return
+        self._sources[before][0].beside = (index_file,)
+        if self._settled.way == "joined":
+            last = self._sources[-1][0]
+            if self._findings.compare(
+                last.name, "room for the padding", True, last.tokens >= self._settled.padding
+            ):
+                last.tokens -= self._settled.padding
+
+    def _add_file(
+        self, split: str, path: Path, entry: dict[str, Any], dtype: np.dtype, compressed: bool
+    ) -> None:
+        file, findings, number = foreign_file(self._root, path), self._findings, len(self._files)
+        if not path.is_file():
+            findings.add(file.name, "a file that index.json names", "there", "missing")
+            return
+        self._files.append(file)
+        size, count, tokens = entry["chunk_bytes"], entry["chunk_size"], entry["dim"]
+        if not compressed and not findings.compare(file.name, "size in bytes", size, file.bytes):
+            return
+        items = _Items(file, count, dtype.itemsize, size if compressed else None)
+        expected = items.header + tokens * dtype.itemsize
+        if not findings.compare(file.name, "bytes, by its items and tokens", expected, size):
+            return
+        if not compressed:  # else they are looked at when it is unpacked
+            said = int(read_bytes(file, 0, 4).view("<u4")[0])
+            edges = [int(items.offsets(0, 1)[0]), int(items.offsets(count, count + 1)[0])]
+            if not findings.compare(file.name, "items", count, said):
+                return
+            if not findings.compare(file.name, "first and last offset", [items.header, size], edges):
+                return
+        width = 1
+        stride = dtype.itemsize
+        if self._settled.way == "separate" or self._settled.overlap:
+            length = items.equal()
+            if length is None or length <= self._settled.overlap:
+                what = f"items of one length, more than overlap {self._settled.overlap}"
+                findings.add(file.name, "items", what, "other lengths" if length is None else length)
+                return
+            width, stride = length - self._settled.overlap, length * dtype.itemsize
+            tokens = width * count
+        source = RecordFile(
+            self._files,
+            number,
+            dtype,
+            split=split,
+            first=items.header,
+            stride=stride,
+            width=width,
+            tokens=tokens,
+            unpacked_bytes=size if compressed else None,
+        )
+        self._sources.append((source, items))
+
+    def foreign(self) -> Foreign:
+        edges = self._settled.edges
+        if self._settled.way == "items":
+            return IndexedForeign(self._files, self._sources, edges=edges, findings=self._findings)
+        sources = [source for source, _ in self._sources]
+        whole: dict[str, Any] = {"marker": self._marker, "edges": edges, "findings": self._findings}
+        if self._settled.way == "joined":
+            return ScannedForeign(self._files, sources, **whole)
+        width = sources[0].width if sources else 1
+        for source in sources[1:]:
+            self._findings.compare(source.name, "tokens of a row, as of the first file", width, source.width)
+        return SeparateRows(self._files, sources, width, **whole)
+
+
+def _dtype_of(path: Path, config: dict[str, Any]) -> np.dtype:
+    """The type of the tokens, by the format that `index.json` names.
+
+    Raises:
+        InputError: these are no tokens.
+    """
+    formats = config.get("data_format")
+    kind, _, code = str(formats[0]).partition(":") if isinstance(formats, list) and formats else ("", "", "")
+    types = {"no_header_tensor": TENSOR_TYPES, "no_header_numpy": NUMPY_TYPES}.get(kind, {})
+    loader = config.get("item_loader", LOADER)
+    if loader != LOADER or not isinstance(formats, list) or len(formats) != 1 or not code.isdecimal():
+        raise InputError(
+            f"{path}: expected items of one tensor for {LOADER}, found {formats} for {loader}",
+            hint="optimize(..., item_loader=TokensLoader()) writes such files",
+        )
+    if int(code) not in types:
+        raise InputError(f"{path}: expected integers, found the type {formats[0]!r}")
+    return np.dtype(types[int(code)])
+
+
+FORMAT = Litdata()

@@ -1,0 +1,212 @@
+"""MosaicML's data shards (MDS, version 2): rows as records of named columns, for `StreamingDataset`.
+
+    shard.00000.mds   uint32    n                   records in this file
+                      uint32    offsets[n+1]        bytes from the file's start
+                      JSON      the shard's settings, keys sorted, as in index.json
+                      records   a uint32 size for each column of varying size, then all columns' bytes
+    index.json        {"shards": [{settings..., "raw_data": {"basename", "bytes", "hashes"},
+                                   "samples": n, "zip_data": null}, ...], "version": 2}
+
+Columns stand in the order of their names. Written are columns of fixed size, `ndarray:int32:L`, so that a
+record is nothing but its values: `tokens` and `targets` (-100 where nothing is to be predicted), and by the
+option `fields` also `position_ids`, `segment_ids` (int32) and `loss_mask` (uint8). A shard takes as many rows
+as keep it within `size_limit`, counted in the way of MDSWriter, so its files are the same byte for byte. With
+`compression` a shard is packed as a whole into `shard.00000.mds.zstd`, and `zip_data` names that file.
+Offsets are uint32, so a shard is below 4 GiB.
+
+Read is one column of tokens: `ndarray` of integers with its type, its shape, both or neither in the encoding,
+or `bytes`. An array that says its own type begins with a byte for it (8 uint8, 9 int8, 16 uint16, 17 int16,
+32 uint32, 33 int32, 64 uint64, 65 int64), one that says its own shape with a byte `axes << 2 | k` and the
+shape in unsigned integers of `2**k` bytes. Columns of pickled objects are never looked into.
+
+Cost of reading: a Python slice a record; a pass over records on opening where joined ones vary in size.
+Not read: other compressions than zstd, JSON and CSV shards. Known from the source code of mosaicml-streaming
+0.13.0 and tried against it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from packline.errors import InputError, RecipeError
+from packline.formats.format import Foreign, Part, Plan, RowFormat, Written
+from packline.formats.mds_reader import open_mds
+from packline.formats.record_options import RecordOptions
+from packline.formats.records import (
+    BLOCK_TOKENS,
+    INDEX,
+    lost_of,
+    read_index,
+    split_folders,
+)
+from packline.packing.arrays import ALL_FIELDS
+from packline.store.report import Findings
+
+if TYPE_CHECKING:
+    from packline.formats.rows import RowView
+    from packline.formats.target import Target
+
+VERSION = 2
+MOST_BYTES = 2**32 - 1
+
+
+class MdsOptions(RecordOptions, frozen=True):
+    """What may be chosen about MDS shards."""
+
+    fields: tuple[str, ...] = ("tokens", "targets")
+    """Columns to write: tokens, and any of targets, position_ids, segment_ids, loss_mask."""
+    size_limit: int = 1 << 26
+    """Bytes of a shard, at most."""
+    compression: str = ""
+    """`zstd`, or `zstd:7` with a level; nothing for none."""
+    column: str = "tokens"
+    """Reading: the column of tokens."""
+    bytes_dtype: Literal["uint16", "uint32", "int32", "int64"] = "int64"
+    """Reading: what the numbers are in a column of mere bytes."""
+
+
+class Mds(RowFormat):
+    """MosaicML's data shards."""
+
+    name = "mds"
+    title = "MosaicML streaming (MDS): shard.NNNNN.mds and index.json, a record a row"
+    options = MdsOptions
+
+    def plan(self, view: RowView, options: MdsOptions) -> Plan:
+        _check(options)
+        record, settings = _record_dtype(view, options), _settings(view, options)
+        base = 8 + len(_json(settings))
+        rows = max((options.size_limit - base) // (record.itemsize + 4), 1)
+        if base + rows * (record.itemsize + 4) > MOST_BYTES:
+            raise RecipeError(f"mds: a row of {record.itemsize:,} bytes: its offsets hold less than 2**32")
+        starts = range(0, view.rows, rows)
+        parts = tuple(
+            Part(f"shard.{number:05}.mds", number=number, start=start, stop=min(start + rows, view.rows))
+            for number, start in enumerate(starts)
+        )
+        size = len(parts) * base + view.rows * (record.itemsize + 4)
+        fields = set(options.fields)
+        masks = bool(fields & {"targets", "loss_mask"})
+        boundaries = bool(fields & {"position_ids", "segment_ids"})
+        return Plan(parts, size, lost=lost_of(view, masks=masks, boundaries=boundaries))
+
+    def write(self, view: RowView, part: Part, target: Target, options: MdsOptions) -> dict[str, Any]:
+        record, settings = _record_dtype(view, options), _json(_settings(view, options))
+        count = part.stop - part.start
+        first = 4 + 4 * (count + 1) + len(settings)
+        offsets = first + np.arange(count + 1, dtype=np.int64) * record.itemsize
+        head = np.uint32(count).tobytes() + offsets.astype("<u4").tobytes() + settings
+        size = int(offsets[-1])
+        name = part.name if not options.compression else f"{part.name}.zstd"
+        with target.create(name) as file:
+            if not options.compression:
+                file.write(head)
+                for records in _records(view, part, record, target):
+                    file.write(records)
+            else:
+                import zstandard
+
+                level = int(options.compression.partition(":")[2] or 3)
+                packer = zstandard.ZstdCompressor(level=level).compressobj(size=size)
+                file.write(packer.compress(head))
+                for records in _records(view, part, record, target):
+                    file.write(packer.compress(records.data))
+                file.write(packer.flush())
+        return {"rows": count, "bytes": size, "packed_bytes": target.files[-1].bytes}
+
+    def finish(self, view: RowView, written: list[Written], target: Target, options: MdsOptions) -> None:
+        shards = []
+        for one in written:
+            raw = {"basename": one.part.name, "bytes": one.facts["bytes"], "hashes": {}}
+            packed = None
+            if options.compression:
+                packed = {
+                    "basename": f"{one.part.name}.zstd",
+                    "bytes": one.facts["packed_bytes"],
+                    "hashes": {},
+                }
+            settings = _settings(view, options)
+            shards.append({**settings, "raw_data": raw, "samples": one.facts["rows"], "zip_data": packed})
+        with target.create(INDEX) as file:
+            file.write(_json({"shards": shards, "version": VERSION}))
+
+    def recognises(self, path: Path) -> bool:
+        try:
+            _, folder = split_folders(path)[0]
+            shards = read_index(folder).get("shards")
+        except InputError:
+            return False
+        return isinstance(shards, list) and all(
+            isinstance(shard, dict) and shard.get("format") == "mds" for shard in shards
+        )
+
+    def open(self, path: Path, options: MdsOptions, findings: Findings) -> Foreign:
+        return open_mds(path, options, findings)
+
+
+def _check(options: MdsOptions) -> None:
+    fields = options.fields
+    if "tokens" not in fields or len(set(fields)) < len(fields) or not set(fields) <= set(ALL_FIELDS):
+        raise RecipeError(
+            f"mds: fields are {', '.join(fields) or 'none'}: "
+            f"expected tokens and any of {', '.join(ALL_FIELDS[1:])}, each once"
+        )
+    if not 1 <= options.size_limit <= MOST_BYTES:
+        raise RecipeError(f"mds: size_limit is {options.size_limit:,}: expected 1 to {MOST_BYTES:,}")
+    name, colon, level = options.compression.partition(":")
+    if options.compression and (
+        name != "zstd" or (colon and not (level.isdecimal() and 1 <= int(level) <= 22))
+    ):
+        raise RecipeError(
+            f"mds: compression is {options.compression!r}: expected zstd, or zstd:1 to zstd:22, or nothing"
+        )
+
+
+def _columns(options: MdsOptions) -> list[tuple[str, str]]:
+    """Names and types of the columns, in their order."""
+    return [(name, "uint8" if name == "loss_mask" else "int32") for name in sorted(options.fields)]
+
+
+def _record_dtype(view: RowView, options: MdsOptions) -> np.dtype:
+    columns = [(name, np.dtype(kind).newbyteorder("<"), (view.seq_len,)) for name, kind in _columns(options)]
+    return np.dtype(columns)
+
+
+def _settings(view: RowView, options: MdsOptions) -> dict[str, Any]:
+    columns = _columns(options)
+    return {
+        "column_encodings": [f"ndarray:{kind}:{view.seq_len}" for _, kind in columns],
+        "column_names": [name for name, _ in columns],
+        "column_sizes": [np.dtype(kind).itemsize * view.seq_len for _, kind in columns],
+        "compression": options.compression or None,
+        "format": "mds",
+        "hashes": [],
+        "size_limit": options.size_limit,
+        "version": VERSION,
+    }
+
+
+def _records(view: RowView, part: Part, record: np.dtype, target: Target) -> Iterator[np.ndarray]:
+    """The rows of a part as records, uint8, about a million tokens at a time."""
+    fields = record.names or ()
+    block = max(BLOCK_TOKENS // view.seq_len, 1)
+    for start in range(part.start, part.stop, block):
+        stop = min(start + block, part.stop)
+        arrays = view.read(start, stop, fields)
+        records = np.empty(stop - start, record)
+        for name in fields:
+            records[name] = arrays[name]
+        yield records.view(np.uint8)
+        target.progress((stop - start) * view.seq_len)
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True).encode()
+
+
+FORMAT = Mds()

@@ -1,0 +1,89 @@
+"""How records of tokens are read: as documents, as one stream, or row by row; and what decides it.
+
+    records             a b c END | d e f g | h END . .
+    rows = "items"      each record is a document
+    rows = "joined"     one stream, cut where a marker says: a b c END, d e f g h END
+    rows = "separate"   each is cut by itself: a b c END, d e f g, h END
+
+Other projects keep documents in records, one each, or rows of one length which they cut from a stream; only
+who wrote them knows which, so it is an option. Beside an export of packline its `packline.json` says it. Rows
+that were packed in another way than by cutting a stream, or drawn in another order, were not neighbours:
+a document that went on in another row has become two (`separate_rows`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from packline.errors import RecipeError
+from packline.formats.export_record import read_record
+from packline.formats.format import Edges, Options
+from packline.formats.row_files import RowFileOptions, are_separate, folder_of
+
+Way = Literal["items", "joined", "separate"]
+
+
+class RecordOptions(Options, frozen=True):
+    """How records are read; of no effect where they are written."""
+
+    rows: Literal["auto", "items", "joined", "separate"] = "auto"
+    """Reading: each record is a document, or all are one stream that a marker cuts into documents, or each
+    is cut by itself; auto: as packline.json says, else items."""
+    edges: Literal["auto", "eod", "bos", "both", "none"] = "auto"
+    """Reading: which boundary tokens documents have; auto: as packline.json says, else eod."""
+    marker: int | None = None
+    """Reading rows: the token between documents; default that of the tokenizer."""
+    overlap: int | None = None
+    """Reading rows: tokens at the end of each that the next begins with, or that are not of it; default as
+    packline.json says, else 0."""
+    padding: int | None = None
+    """Reading joined rows: padding at the end of the last, in tokens; default as packline.json says, or 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """How records are read, with nothing left open."""
+
+    way: Way
+    edges: Edges
+    overlap: int = 0
+    padding: int = 0
+
+
+def settle(format: str, path: Path, options: RecordOptions, *, own_overlap: int) -> Settled:
+    """Work out how a data set is read.
+
+    Args:
+        own_overlap: of rows that packline wrote in this format.
+
+    Raises:
+        RecipeError: options that contradict each other.
+        CorruptStore: packline.json is damaged.
+
+    >>> settle("mds", Path("nowhere"), RecordOptions(rows="joined", overlap=1), own_overlap=0)
+    Settled(way='joined', edges='eod', overlap=1, padding=0)
+    >>> settle("mds", Path("nowhere"), RecordOptions(rows="items", overlap=1), own_overlap=0)
+    Traceback (most recent call last):
+    packline.errors.RecipeError: mds: overlap 1, padding 0: expected 0 where rows are items
+    """
+    record = read_record(folder_of(path))
+    edges: Edges = "both" if record is not None and record.tokenizer.bos_id is not None else "eod"
+    if options.edges != "auto":
+        edges = options.edges
+    way: Way = "items"
+    overlap = padding = 0
+    if record is not None and record.seq_len is not None and record.rows is not None:
+        way = "separate" if are_separate(path, RowFileOptions()) else "joined"
+        overlap, padding = own_overlap, record.rows * record.seq_len - record.tokens
+    if options.rows != "auto":
+        way = options.rows
+    overlap = 0 if way == "items" else overlap
+    padding = padding if way == "joined" else 0
+    overlap = overlap if options.overlap is None else options.overlap
+    padding = padding if options.padding is None else options.padding
+    if min(overlap, padding) < 0 or (way == "items" and overlap) or (way != "joined" and padding):
+        wanted = {"joined": "0 or more", "separate": "no padding", "items": "0 where rows are items"}[way]
+        raise RecipeError(f"{format}: overlap {overlap}, padding {padding}: expected {wanted}")
+    return Settled(way, edges, overlap, padding)

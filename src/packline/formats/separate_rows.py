@@ -1,0 +1,75 @@
+"""Rows that were not neighbours, read one by one: each is cut at the markers in it, and ends with the row.
+
+    a b END c | d e f g | h END END END       rows of L tokens
+    a b END, c, d e f g, h END                documents; c and d e f g have no end (`unfinished`)
+
+Rows of records say nothing of their padding. Where it is the end-of-document token, as it is unless another
+was asked for, all but the first of those at the end of a row are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from packline.formats.format import Block, Edges, ForeignFile, ForeignUnit
+from packline.formats.mapped import BLOCK_TOKENS, UNIT_TOKENS, ScannedForeign, TokenSource
+from packline.store.report import Findings
+
+
+class SeparateRows(ScannedForeign):
+    """Rows of equal length. A unit's `start` and `stop` are tokens of its file, at ends of rows.
+
+    Args:
+        width: tokens of a row; what else is as for `ScannedForeign`.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[ForeignFile],
+        sources: Sequence[TokenSource],
+        width: int,
+        *,
+        marker: int | None,
+        edges: Edges,
+        findings: Findings,
+    ) -> None:
+        self._width = width
+        whole: dict[str, Any] = {"marker": marker, "edges": edges, "findings": findings}
+        super().__init__(files, sources, unit_tokens=max(UNIT_TOKENS // width, 1) * width, **whole)
+
+    def blocks(self, unit: ForeignUnit) -> Iterator[Block]:
+        source, step = self._sources[unit.file], max(BLOCK_TOKENS // self._width, 1) * self._width
+        for start in range(unit.start, unit.stop, step):
+            tokens, _ = source.read(start, min(start + step, unit.stop))
+            yield self._block(source, start, tokens.reshape(-1, self._width))
+
+    def _block(self, source: TokenSource, start: int, rows: np.ndarray) -> Block:
+        lengths = self._lengths(rows)
+        places = np.flatnonzero(np.arange(self._width) < lengths[:, None])
+        tokens = rows.reshape(-1)[places]
+        row_ends = np.cumsum(lengths)
+        cuts = [np.zeros(1, np.int64), row_ends]
+        marked = np.zeros(len(tokens), bool)
+        if self.marker is not None and self.edges != "none":
+            marked = tokens == self.marker
+            cuts.append(np.flatnonzero(marked) + (0 if self.edges == "bos" else 1))
+        offsets = np.unique(np.concatenate(cuts)).astype(np.int64)
+        unfinished = None
+        if self.edges != "none":
+            unfinished = ~marked[offsets[:-1] if self.edges == "bos" else offsets[1:] - 1]
+            if self.edges == "both":  # the first document of a row may have begun in another
+                unfinished |= np.isin(offsets[:-1], [0, *row_ends.tolist()])
+        positions = source.positions(start + places[offsets[:-1]])
+        return Block(tokens, offsets, positions=positions, unfinished=unfinished)
+
+    def _lengths(self, rows: np.ndarray) -> np.ndarray:
+        """Tokens of each row up to the first of the markers at its end, int64 `[n]`."""
+        width = self._width
+        if self.marker is None or self.edges not in ("eod", "both"):
+            return np.full(len(rows), width, np.int64)
+        other = rows[:, ::-1] != self.marker
+        run = np.where(other.any(axis=1), other.argmax(axis=1), width)
+        return width - np.maximum(run - 1, 0)

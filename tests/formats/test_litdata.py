@@ -1,0 +1,301 @@
+"""litdata's files: its TokensLoader reads ours, and what its writer wrote is read here, byte for byte."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.formats.peers import run_peer
+from tests.formats.row_steps import contents, write_rows
+from tests.formats.steps import flat, read_all
+from tests.formats.stores import CASES, Case, make_store, random_documents
+
+from packline.errors import CorruptStore, InputError, RecipeError
+from packline.formats.records import row_tokens
+from packline.formats.registry import get_format
+from packline.formats.rows import RowView
+from packline.store.report import Findings
+
+LITDATA = ("litdata", "torch")
+
+READ = """
+from litdata import StreamingDataset, TokensLoader
+answer = {}
+for name, block in json.loads(arguments[0]).items():
+    data = StreamingDataset(name, item_loader=TokensLoader(block_size=block))
+    rows = [data[place] for place in range(len(data))]
+    answer[name] = {"dtype": str(rows[0].dtype), "rows": [row.tolist() for row in rows]}
+"""
+
+# What `optimize` has each of its workers do.
+WRITE = """
+import numpy as np, torch
+from litdata import TokensLoader
+from litdata.streaming.writer import BinaryWriter
+for path, kind, dtype, items, settings in json.loads(open(arguments[0]).read()):
+    writer = BinaryWriter(path, item_loader=TokensLoader(), **settings)
+    for number, item in enumerate(items):
+        array = np.array(item, dtype)
+        writer[number] = torch.from_numpy(array) if kind == "tensor" else array
+    writer.done()
+    writer.merge()
+answer = True
+"""
+
+
+def litdata_writes(folder: Path, sets: list[tuple[str, str, str, list[list[int]], dict[str, Any]]]) -> None:
+    job = folder / "job.json"
+    job.write_text(json.dumps([[str(folder / name), *rest] for name, *rest in sets]))
+    run_peer(WRITE, job, modules=LITDATA)
+
+
+def view_of(case: Case, folder: Path, *, seq_len: int, **settings: Any) -> RowView:
+    store = case.make(folder)
+    return RowView.of_store(store, seq_len=min(seq_len, store.manifest.tokens), **settings)
+
+
+def test_litdata_reads_the_same_rows(tmp_path: Path) -> None:
+    wanted: dict[str, tuple[list[list[int]], str, int]] = {}
+    ways = [(name, "int32", 16) for name in CASES] + [("plain", "uint16", 7), ("shards", "int64", 33)]
+    for name, dtype, length in ways:
+        folder = tmp_path / f"{name}-{dtype}"
+        view = view_of(CASES[name], folder / "store", seq_len=length, packing="best_fit")
+        length = view.seq_len
+        options = {"dtype": dtype, "shard_bytes": 5 * (length + 1) * np.dtype(dtype).itemsize}
+        plan = write_rows(view, "litdata", folder / "out", options)
+        assert len(plan.parts) == -(-view.rows // 5)
+        wanted[str(folder / "out")] = (row_tokens(view, 0, view.rows).tolist(), dtype, length + 1)
+    blocks = {path: block for path, (_, _, block) in wanted.items()}
+    found = run_peer(READ, json.dumps(blocks), modules=LITDATA)
+    for path, (rows, dtype, _) in wanted.items():
+        assert found[path] == {"dtype": f"torch.{dtype}", "rows": rows}, path
+
+
+def test_rows_end_with_the_token_that_follows(tmp_path: Path) -> None:
+    view = view_of(CASES["plain"], tmp_path, seq_len=16)
+    stream = flat(CASES["plain"].stored)
+    rows = row_tokens(view, 0, view.rows)
+    assert rows.shape == (view.rows, 17) and rows.dtype == np.int32
+    for number, row in enumerate(rows.tolist()):
+        following = stream[number * 16 : number * 16 + 17]
+        # Where a document ends with a row, nothing is to be foretold: padding, which is the end of document.
+        ended = len(following) == 17 and following[15] == 0
+        assert row[:16] == following[:16] + [0] * (16 - len(following[:16]))
+        assert row[16] == (0 if ended or len(following) < 17 else following[16])
+
+
+def test_files_are_those_that_litdata_writes(tmp_path: Path) -> None:
+    sets = []
+    for name, dtype in (("plain", "int32"), ("wide", "int64")):
+        folder = tmp_path / name
+        view = view_of(CASES[name], folder / "store", seq_len=10)
+        for size in (1, 500, 1 << 26):
+            write_rows(view, "litdata", folder / f"own-{size}", {"shard_bytes": size, "dtype": dtype})
+            rows = row_tokens(view, 0, view.rows).tolist()
+            sets.append((f"{name}/theirs-{size}", "tensor", dtype, rows, {"chunk_bytes": size}))
+    litdata_writes(tmp_path, sets)
+    for theirs, *_ in sets:
+        one = contents(tmp_path / theirs.replace("theirs", "own"))
+        other = contents(tmp_path / theirs)
+        mine, index = json.loads(one.pop("index.json")), json.loads(other.pop("index.json"))
+        assert one == other
+        assert float(index.pop("updated_at")) and len(mine.pop("updated_at")) == 32
+        assert mine == index
+
+
+def test_documents_that_litdata_wrote_are_read(tmp_path: Path) -> None:
+    documents = CASES["long"].stored
+    wide = CASES["wide"].stored
+    sets: list[tuple[str, str, str, list[list[int]], dict[str, Any]]] = [
+        ("int32", "tensor", "int32", documents, {"chunk_bytes": 300}),
+        ("int64", "tensor", "int64", wide, {"chunk_bytes": 1000}),
+        ("numpy", "numpy", "uint16", documents, {"chunk_size": 400}),
+        ("wide", "numpy", "uint32", wide, {"chunk_bytes": 1 << 20}),
+        ("packed", "tensor", "int32", documents,
+         {"chunk_bytes": 800, "compression": "zstd", "compression_level": "chunk"}),
+    ]  # fmt: skip
+    litdata_writes(tmp_path, sets)
+    assert sorted((tmp_path / "packed").glob("*.zstd.bin"))
+    for name, _, dtype, items, _ in sets:
+        found = read_all("litdata", tmp_path / name)
+        assert found.problems == []
+        assert found.documents == {"train": items}
+        assert found.foreign.documents == len(items) and found.foreign.dtype == np.dtype(dtype)
+        assert found.foreign.edges == "eod"
+        joined = read_all("litdata", tmp_path / name, {"rows": "joined", "marker": items[0][-1]})
+        assert joined.documents == {"train": items} and joined.unfinished == 0
+
+
+def test_folders_of_splits_are_one_data_set(tmp_path: Path) -> None:
+    case = CASES["splits"]
+    store = case.make(tmp_path / "store")
+    for split in ("train", "val"):
+        write_rows(
+            RowView.of_store(store, seq_len=8, packing="pad", split=split),
+            "litdata",
+            tmp_path / "out" / split,
+        )
+    found = read_all("litdata", tmp_path / "out", {"rows": "joined", "overlap": 1, "marker": case.eod_id})
+    assert list(found.documents) == ["train", "val"]
+    assert get_format("litdata").recognises(tmp_path / "out")
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_joined_rows_are_the_documents_again(data: st.DataObject) -> None:
+    bodies = data.draw(st.lists(st.lists(st.integers(2, 299), max_size=30), min_size=1, max_size=20))
+    bodies[0] += [7, 8]
+    length = data.draw(st.integers(2, min(40, len(flat(bodies)) + len(bodies))))
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        store = make_store(folder / "store", bodies, vocab_size=300, eod_id=0, shards=2)
+        view = RowView.of_store(store, seq_len=length, min_tail_fraction=0.0)
+        size = data.draw(st.sampled_from([1, 400, 1 << 20]))
+        write_rows(view, "litdata", folder / "out", {"shard_bytes": size})
+        options = {"rows": "joined", "overlap": 1, "padding": view.padding_tokens, "marker": 0}
+        found = read_all("litdata", folder / "out", options)
+        assert found.documents == {"train": [[*body, 0] for body in bodies]}
+        assert found.unfinished == 0
+
+
+def test_equal_stores_give_equal_bytes_and_others_another_state(tmp_path: Path) -> None:
+    states = []
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        store = make_store(tmp_path / name, random_documents(20, 300, seed=seed), vocab_size=300, eod_id=0)
+        write_rows(RowView.of_store(store, seq_len=8), "litdata", tmp_path / f"{name}-out")
+        states.append(contents(tmp_path / f"{name}-out"))
+    assert states[0] == states[1]
+    updated = [json.loads(one["index.json"])["updated_at"] for one in states]
+    assert updated[0] != updated[2]
+
+
+def test_what_is_lost_is_said(tmp_path: Path) -> None:
+    view = view_of(CASES["loss"], tmp_path / "loss", seq_len=16, packing="best_fit")
+    plan = write_rows(view, "litdata", tmp_path / "out")
+    assert {lost.what: lost.count for lost in plan.lost} == {
+        "loss mask": view.tokens,
+        "padding mask": view.padding_tokens,
+        "document boundaries": 40,
+        "provenance": 40,
+    }
+
+
+def test_ids_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    view = view_of(CASES["wide"], tmp_path, seq_len=16)
+    with pytest.raises(RecipeError, match="70,000 do not fit into uint16"):
+        write_rows(view, "litdata", tmp_path / "out", {"dtype": "uint16"})
+    with pytest.raises(RecipeError, match="shard_bytes is 0"):
+        write_rows(view, "litdata", tmp_path / "out", {"shard_bytes": 0})
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    """Three files of four rows of nine tokens, without a peer."""
+    documents = random_documents(12, 300, longest=7, seed=4)
+    store = make_store(tmp_path / "more", documents, vocab_size=300, eod_id=0)
+    view = RowView.of_store(store, seq_len=8, packing="pad")
+    write_rows(view, "litdata", tmp_path / "out", {"shard_bytes": 4 * 36})
+    return tmp_path / "out"
+
+
+def edit(path: Path, at: int, number: int) -> None:
+    data = bytearray(path.read_bytes())
+    struct.pack_into("<I", data, at, number)
+    path.write_bytes(data)
+
+
+def edit_index(folder: Path, change: Any) -> None:
+    index = json.loads((folder / "index.json").read_text())
+    change(index)
+    (folder / "index.json").write_text(json.dumps(index))
+
+
+def problems(folder: Path, **options: Any) -> str:
+    return "\n".join(read_all("litdata", folder, options).problems)
+
+
+def test_damage_is_found_with_its_place(written: Path) -> None:
+    second = written / "chunk-0-1.bin"
+    whole = second.read_bytes()
+    assert problems(written) == ""
+    second.write_bytes(whole[:-3])
+    assert "chunk-0-1.bin: size in bytes: expected 168, found 165" in problems(written)
+    second.write_bytes(whole)
+    edit(second, 0, 5)
+    assert "chunk-0-1.bin: items: expected 4, found 5" in problems(written)
+    second.write_bytes(whole)
+    edit(second, 12, 10_000)
+    assert "chunk-0-1.bin: end of document 2" in problems(written)
+    second.write_bytes(whole)
+    edit(second, 4, 20)
+    assert "chunk-0-1.bin: first and last offset: expected [24, 168], found [20, 168]" in problems(written)
+    second.unlink()
+    assert "chunk-0-1.bin: a file that index.json names: expected there, found missing" in problems(written)
+
+
+def test_an_index_that_makes_no_sense_is_refused(written: Path) -> None:
+    edit_index(written, lambda index: index["chunks"][2].update(dim=35))
+    assert "chunk-0-2.bin: bytes, by its items and tokens" in problems(written)
+    edit_index(written, lambda index: index["chunks"][2].update(filename="../chunk-0-0.bin"))
+    assert "index.json: entry 2 of chunks" in problems(written)
+    edit_index(written, lambda index: index["chunks"].append(7))
+    assert "index.json: entry 3 of chunks" in problems(written)
+    for format in (["no_header_tensor:1"], ["int"], ["no_header_tensor:16", "int"], None):
+        edit_index(written, lambda index, format=format: index["config"].update(data_format=format))
+        with pytest.raises(InputError, match="expected"):
+            read_all("litdata", written)
+    edit_index(written, lambda index: index["config"].update(item_loader="PyTreeLoader"))
+    with pytest.raises(InputError, match="PyTreeLoader"):
+        read_all("litdata", written)
+    (written / "index.json").write_text("{")
+    with pytest.raises(InputError, match="is not JSON"):
+        read_all("litdata", written)
+    (written / "index.json").unlink()
+    with pytest.raises(InputError, match=r"expected index\.json"):
+        read_all("litdata", written)
+    assert not get_format("litdata").recognises(written)
+
+
+def test_damage_while_reading_is_an_error(written: Path) -> None:
+    format = get_format("litdata")
+    foreign = format.open(written, format.options(), Findings())
+    last = written / "chunk-0-2.bin"
+    last.write_bytes(last.read_bytes()[:100])
+    with pytest.raises(CorruptStore, match=r"chunk-0-2\.bin"):
+        for unit in foreign.units:
+            list(foreign.blocks(unit))
+
+
+def test_a_damaged_compressed_file_is_an_error(tmp_path: Path) -> None:
+    import zstandard
+
+    raw = struct.pack("<IIIiii", 1, 12, 24, 5, 6, 0)
+    (tmp_path / "chunk-0-0.zstd.bin").write_bytes(zstandard.compress(raw))
+    entry = {"chunk_bytes": 24, "chunk_size": 1, "dim": 3, "filename": "chunk-0-0.zstd.bin"}
+    config = {"compression": "zstd", "data_format": ["no_header_tensor:16"], "item_loader": "TokensLoader"}
+    (tmp_path / "index.json").write_text(json.dumps({"chunks": [entry], "config": config}))
+    assert read_all("litdata", tmp_path).documents == {"train": [[5, 6, 0]]}
+    other = struct.pack("<IIIiii", 1, 12, 24, 5, 6, 0) + b"more"
+    (tmp_path / "chunk-0-0.zstd.bin").write_bytes(zstandard.compress(other))
+    with pytest.raises(CorruptStore, match="expected 24 bytes when unpacked, found more than 24"):
+        read_all("litdata", tmp_path)
+
+
+def test_rows_of_uneven_length_have_no_overlap(tmp_path: Path) -> None:
+    raw = struct.pack("<IIIIiii", 2, 16, 20, 28, 0, 6, 0)
+    (tmp_path / "chunk-0-0.bin").write_bytes(raw)
+    entry = {"chunk_bytes": 28, "chunk_size": 2, "dim": 3, "filename": "chunk-0-0.bin"}
+    config = {"compression": None, "data_format": ["no_header_tensor:16"]}
+    (tmp_path / "index.json").write_text(json.dumps({"chunks": [entry], "config": config}))
+    assert read_all("litdata", tmp_path).documents == {"train": [[0], [6, 0]]}
+    assert "items of one length" in problems(tmp_path, rows="joined", overlap=1)
+    assert "room for the padding" in problems(tmp_path, rows="joined", padding=4)
+    with pytest.raises(RecipeError, match="expected 0 where rows are items"):
+        problems(tmp_path, overlap=1)

@@ -1,0 +1,440 @@
+"""MDS shards: streaming reads ours, and what MDSWriter wrote is read here, byte for byte."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.formats.peers import run_peer
+from tests.formats.row_steps import contents, write_rows
+from tests.formats.steps import flat, read_all
+from tests.formats.stores import CASES, Case, make_store, random_documents
+
+from packline.errors import CorruptStore, InputError, RecipeError
+from packline.formats.registry import get_format
+from packline.formats.rows import RowView
+from packline.packing.arrays import ALL_FIELDS
+
+STREAMING = ("streaming", "torch")
+
+READ = """
+import random, time
+from streaming import StreamingDataset
+
+def opened(name):
+    # Names in shared memory are the machine's, and two processes that begin together may choose the same one.
+    for attempt in range(10):
+        try:
+            return StreamingDataset(local=name, batch_size=1, shuffle=False)
+        except (OSError, ValueError):
+            if attempt == 9:
+                raise
+            time.sleep(random.random())
+
+answer = {}
+for name in arguments:
+    data = opened(name)
+    rows = [data[place] for place in range(len(data))]
+    answer[name] = {key: [row[key].tolist() for row in rows] for key in rows[0]}
+    answer[name]["dtypes"] = {key: str(value.dtype) for key, value in rows[0].items()}
+    # In the order in which a trainer meets them.
+    answer[name]["met"] = [row["tokens"].tolist() for row in data]
+"""
+
+# A row is a list of values a column: lists of numbers become arrays of the given type, or their bytes.
+WRITE = """
+import numpy as np
+from streaming import MDSWriter
+for path, columns, types, rows, settings in json.loads(open(arguments[0]).read()):
+    with MDSWriter(out=path, columns=columns, **settings) as writer:
+        for row in rows:
+            values = {}
+            for name, value in row.items():
+                if name in types:
+                    value = np.array(value, types[name])
+                    if columns[name] == "bytes":
+                        value = value.tobytes()
+                values[name] = value
+            writer.write(values)
+answer = True
+"""
+
+
+def streaming_writes(folder: Path, sets: list[tuple[str, dict[str, str], dict[str, str], Any, Any]]) -> None:
+    job = folder / "job.json"
+    job.write_text(json.dumps([[str(folder / name), *rest] for name, *rest in sets]))
+    run_peer(WRITE, job, modules=STREAMING)
+
+
+def view_of(case: Case, folder: Path, *, seq_len: int, **settings: Any) -> RowView:
+    store = case.make(folder)
+    return RowView.of_store(store, seq_len=min(seq_len, store.manifest.tokens), **settings)
+
+
+def test_streaming_reads_the_same_rows(tmp_path: Path) -> None:
+    wanted = {}
+    ways: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in CASES]
+    ways += [
+        ("loss", {"fields": list(ALL_FIELDS)}),
+        ("plain", {"fields": ["segment_ids", "tokens"]}),
+        ("bos_loss", {"compression": "zstd"}),
+        ("shards", {"compression": "zstd:9", "fields": ["tokens", "loss_mask"]}),
+    ]
+    for number, (name, options) in enumerate(ways):
+        folder = tmp_path / f"{number}"
+        view = view_of(CASES[name], folder / "store", seq_len=16, packing="best_fit")
+        plan = write_rows(view, "mds", folder / "out", {"size_limit": 1500, **options})
+        assert len(plan.parts) > 1 or view.rows < 10
+        if "compression" in options:
+            assert sorted(path.suffix for path in (folder / "out").glob("shard*")) == [".zstd"] * len(
+                plan.parts
+            )
+        fields = options.get("fields", ["tokens", "targets"])
+        wanted[str(folder / "out")] = view.read(0, view.rows, fields)
+    found = run_peer(READ, *wanted, modules=STREAMING)
+    for path, arrays in wanted.items():
+        for name, values in arrays.items():
+            assert found[path].pop(name) == values.tolist(), (path, name)
+        assert found[path].pop("met") == arrays["tokens"].tolist()
+        assert found[path] == {"dtypes": {name: values.dtype.name for name, values in arrays.items()}}
+
+
+def test_files_are_those_that_streaming_writes(tmp_path: Path) -> None:
+    sets: list[tuple[str, dict[str, str], dict[str, str], Any, Any]] = []
+    for name, fields in (("plain", ["tokens", "targets"]), ("wide", list(ALL_FIELDS))):
+        folder = tmp_path / name
+        view = view_of(CASES[name], folder / "store", seq_len=10, packing="best_fit")
+        arrays = view.read(0, view.rows, fields)
+        types = {field: values.dtype.name for field, values in arrays.items()}
+        rows = [{field: arrays[field][row].tolist() for field in fields} for row in range(view.rows)]
+        columns = {field: f"ndarray:{types[field]}:10" for field in fields}
+        for size in (800, 1 << 26):
+            write_rows(view, "mds", folder / f"own-{size}", {"size_limit": size, "fields": fields})
+            sets.append((f"{name}/theirs-{size}", columns, types, rows, {"size_limit": size}))
+    streaming_writes(tmp_path, sets)
+    for theirs, *_ in sets:
+        one = contents(tmp_path / theirs.replace("theirs", "own"))
+        assert one == contents(tmp_path / theirs)
+        assert len(one) > (2 if theirs.endswith("800") else 1)
+
+
+def test_documents_that_streaming_wrote_are_read(tmp_path: Path) -> None:
+    long, wide = CASES["long"].stored, CASES["wide"].stored
+    square = [item[:5] for item in long if len(item) >= 5]
+    same = [[*item[:4], 0] for item in square]
+    plain = [{"tokens": item} for item in long]
+    mixed = [{"a": "x" * (n % 3), "tokens": item, "id": n, "z": "y" * n} for n, item in enumerate(long)]
+    whole = {"a": "str", "id": "int", "tokens": "ndarray:int32", "z": "str"}
+    int32, size = {"tokens": "int32"}, {"size_limit": 1000}
+    sets: list[tuple[str, dict[str, str], dict[str, str], Any, Any]] = [
+        ("typed", {"tokens": "ndarray:int32"}, int32, plain, size),
+        ("free", {"tokens": "ndarray"}, {"tokens": "uint16"}, plain, size),
+        ("mixed", whole, int32, mixed, size),
+        ("wide", {"tokens": "ndarray:uint32"}, {"tokens": "uint32"}, [{"tokens": i} for i in wide], size),
+        ("bytes", {"tokens": "bytes"}, {"tokens": "int64"}, plain, size),
+        ("fixed", {"tokens": "ndarray:uint16:5", "t": "str"}, {"tokens": "uint16"},
+         [{"tokens": item, "t": "é" * n} for n, item in enumerate(same)], {"size_limit": 400}),
+        ("packed", whole, int32, mixed, {"size_limit": 1000, "compression": "zstd:7"}),
+        ("hashed", {"tokens": "ndarray:int32"}, int32, plain, {"size_limit": None, "hashes": ["sha1"]}),
+    ]  # fmt: skip
+    streaming_writes(tmp_path, sets)
+    for name, *_ in sets:
+        items = {"wide": wide, "fixed": same}.get(name, long)
+        found = read_all("mds", tmp_path / name)
+        assert found.problems == []
+        assert found.documents == {"train": items}, name
+        assert found.foreign.documents == len(items)
+        joined = read_all("mds", tmp_path / name, {"rows": "joined", "marker": items[0][-1]})
+        assert joined.documents == {"train": items}, name
+        assert get_format("mds").recognises(tmp_path / name)
+    assert len(read_all("mds", tmp_path / "typed").foreign.files) > 3
+    cut = read_all("mds", tmp_path / "typed", {"rows": "joined", "marker": 0, "overlap": 1})
+    assert flat(cut.documents["train"]) == [token for item in long for token in item[:-1]]
+
+
+def test_another_column_or_type_is_read_where_it_is_named(tmp_path: Path) -> None:
+    rows = [{"input": [1, 2, 0], "other": [7, 0]}, {"input": [5, 0], "other": [0]}]
+    columns = {"input": "bytes", "other": "ndarray:int64"}
+    streaming_writes(tmp_path, [("set", columns, {"input": "uint16", "other": "int64"}, rows, {})])
+    found = read_all("mds", tmp_path / "set", {"column": "input", "bytes_dtype": "uint16"})
+    assert found.documents == {"train": [[1, 2, 0], [5, 0]]}
+    assert read_all("mds", tmp_path / "set", {"column": "other"}).documents == {"train": [[7, 0], [0]]}
+    with pytest.raises(InputError, match="no column 'tokens' among input, other"):
+        read_all("mds", tmp_path / "set")
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_joined_rows_are_the_documents_again(data: st.DataObject) -> None:
+    bodies = data.draw(st.lists(st.lists(st.integers(2, 299), max_size=30), min_size=1, max_size=20))
+    bodies[0] += [7, 8]
+    length = data.draw(st.integers(2, min(40, len(flat(bodies)) + len(bodies))))
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        store = make_store(folder / "store", bodies, vocab_size=300, eod_id=0, shards=2)
+        view = RowView.of_store(store, seq_len=length, min_tail_fraction=0.0)
+        fields = data.draw(st.sets(st.sampled_from(ALL_FIELDS[1:])).map(sorted))
+        size = data.draw(st.sampled_from([1, 1000, 1 << 20]))
+        compression = data.draw(st.sampled_from(["", "zstd"]))
+        options = {"fields": ["tokens", *fields], "size_limit": size, "compression": compression}
+        write_rows(view, "mds", folder / "out", options)
+        found = read_all(
+            "mds", folder / "out", {"rows": "joined", "padding": view.padding_tokens, "marker": 0}
+        )
+        assert found.documents == {"train": [[*body, 0] for body in bodies]}
+        assert found.unfinished == 0
+
+
+def test_folders_of_splits_are_one_data_set(tmp_path: Path) -> None:
+    store = CASES["splits"].make(tmp_path / "store")
+    (tmp_path / "out").mkdir()
+    for split in ("train", "val"):
+        view = RowView.of_store(store, seq_len=8, packing="pad", split=split)
+        write_rows(view, "mds", tmp_path / "out" / split)
+    found = read_all("mds", tmp_path / "out", {"rows": "joined", "marker": 0})
+    assert list(found.documents) == ["train", "val"]
+    (tmp_path / "out/val").rename(tmp_path / "out/valid")
+    assert list(read_all("mds", tmp_path / "out").documents) == ["train", "val"]
+    (tmp_path / "out/validation").mkdir()
+    (tmp_path / "out/validation/index.json").write_text("{}")
+    with pytest.raises(InputError, match="one folder a split, found train, valid, validation"):
+        read_all("mds", tmp_path / "out")
+
+
+def test_equal_stores_give_equal_bytes(tmp_path: Path) -> None:
+    states = []
+    for name in ("a", "b"):
+        store = make_store(tmp_path / name, random_documents(20, 300), vocab_size=300, eod_id=0)
+        write_rows(
+            RowView.of_store(store, seq_len=8), "mds", tmp_path / f"{name}-out", {"compression": "zstd"}
+        )
+        states.append(contents(tmp_path / f"{name}-out"))
+    assert states[0] == states[1]
+
+
+def test_what_is_lost_is_said(tmp_path: Path) -> None:
+    view = view_of(CASES["loss"], tmp_path / "loss", seq_len=16, packing="best_fit")
+    mds = get_format("mds")
+
+    def lost(*fields: str) -> set[str]:
+        plan = mds.plan(view, mds.options(fields=("tokens", *fields)))  # type: ignore[attr-defined]
+        return {one.what for one in plan.lost}
+
+    assert lost() == {"loss mask", "padding mask", "document boundaries", "provenance"}
+    assert lost("targets") == {"document boundaries", "provenance"}
+    assert lost("position_ids") == {"loss mask", "padding mask", "provenance"}
+    assert lost("loss_mask", "segment_ids") == {"provenance"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"fields": ["targets"]}, "expected tokens and any of"),
+        ({"fields": ["tokens", "tokens"]}, "each once"),
+        ({"fields": ["tokens", "mask"]}, "fields are tokens, mask"),
+        ({"size_limit": 0}, "size_limit is 0: expected 1 to"),
+        ({"size_limit": 2**32}, "size_limit is 4,294,967,296"),
+        ({"compression": "br"}, "compression is 'br'"),
+        ({"compression": "zstd:23"}, "compression is 'zstd:23'"),
+        ({"compression": "zstd:"}, "compression is 'zstd:'"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    view = view_of(CASES["one"], tmp_path / "store", seq_len=4)
+    with pytest.raises(RecipeError, match=message):
+        write_rows(view, "mds", tmp_path / "out", options)
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    """Three shards of four rows of eight tokens."""
+    documents = random_documents(12, 300, longest=7, seed=4)
+    store = make_store(tmp_path / "store", documents, vocab_size=300, eod_id=0)
+    view = RowView.of_store(store, seq_len=8, packing="pad")
+    plan = write_rows(view, "mds", tmp_path / "out", {"fields": ["tokens"], "size_limit": 350})
+    assert [part.stop - part.start for part in plan.parts] == [4, 4, 4]
+    return tmp_path / "out"
+
+
+def problems(folder: Path, **options: Any) -> str:
+    return "\n".join(read_all("mds", folder, options).problems)
+
+
+def edit(path: Path, at: int, number: int) -> None:
+    data = bytearray(path.read_bytes())
+    struct.pack_into("<I", data, at, number)
+    path.write_bytes(data)
+
+
+def test_damage_is_found_with_its_place(written: Path) -> None:
+    second = written / "shard.00001.mds"
+    whole = second.read_bytes()
+    assert problems(written) == ""
+    second.write_bytes(whole[:-3])
+    assert f"shard.00001.mds: size in bytes: expected {len(whole)}, found {len(whole) - 3}" in problems(
+        written
+    )
+    second.write_bytes(whole)
+    edit(second, 0, 5)
+    assert "shard.00001.mds: records: expected 4, found 5" in problems(written)
+    second.write_bytes(whole)
+    edit(second, 4, 20)
+    assert "shard.00001.mds: first record behind the offsets" in problems(written)
+    second.write_bytes(whole)
+    edit(second, 20, 20)
+    assert "shard.00001.mds: end of the last record" in problems(written)
+    second.write_bytes(whole.replace(b'"tokens"', b'"tokans"'))
+    assert "shard.00001.mds: columns" in problems(written)
+    second.write_bytes(whole.replace(b'{"column', b'x"column'))
+    assert "shard.00001.mds: settings before the first record" in problems(written)
+    second.write_bytes(whole)
+    for at in (8, 12, 16):  # offsets within are looked at when records are read
+        edit(second, at, 10)
+        with pytest.raises(CorruptStore, match=r"shard\.00001\.mds: record \d"):
+            read_all("mds", written)
+        second.write_bytes(whole)
+    second.unlink()
+    assert "shard.00001.mds: a file that index.json names: expected there" in problems(written)
+
+
+def edit_index(folder: Path, **change: Any) -> None:
+    index = json.loads((folder / "index.json").read_text())
+    index["shards"][1].update(change)
+    (folder / "index.json").write_text(json.dumps(index))
+
+
+def test_an_index_that_makes_no_sense_is_refused(written: Path) -> None:
+    edit_index(written, samples=5)
+    assert "shard.00001.mds: records: expected 5, found 4" in problems(written)
+    edit_index(written, samples="4")
+    assert "index.json: samples of shard.00001.mds: expected a count, found 4" in problems(written)
+    edit_index(written, samples=4, column_sizes=["32"])
+    with pytest.raises(InputError, match="expected sizes of columns"):
+        read_all("mds", written)
+    edit_index(written, column_sizes=[32])
+    assert problems(written) == ""
+    edit_index(written, raw_data={"basename": "../a.mds", "bytes": 3})
+    assert "index.json: a shard: expected raw_data and zip_data" in problems(written)
+    edit_index(written, raw_data={"basename": "shard.00001.mds", "bytes": 3}, column_sizes=[])
+    with pytest.raises(InputError, match="expected names, encodings and sizes of its columns"):
+        read_all("mds", written)
+    for encoding in ("pkl", "str", "ndarray:float32", "json"):
+        edit_index(written, column_sizes=[None], column_encodings=[encoding])
+        with pytest.raises(InputError, match=f"column tokens: expected integers, found '{encoding}'"):
+            read_all("mds", written)
+    edit_index(written, version=1)
+    with pytest.raises(InputError, match="expected shards 'mds' of version 2"):
+        read_all("mds", written)
+    (written / "index.json").write_text('{"shards": 3}')
+    with pytest.raises(InputError, match="expected shards, found none"):
+        read_all("mds", written)
+
+
+def make_shard(folder: Path, encoding: str, records: list[bytes], *, packed: bool = False) -> Path:
+    """A shard of one column, by the rules, of any bytes."""
+    settings = {
+        "column_encodings": [encoding],
+        "column_names": ["tokens"],
+        "column_sizes": [None],
+        "compression": "zstd" if packed else None,
+        "format": "mds",
+        "hashes": [],
+        "size_limit": None,
+        "version": 2,
+    }
+    config = json.dumps(settings, sort_keys=True).encode()
+    bodies = [struct.pack("<I", len(record)) + record for record in records]
+    offsets = np.cumsum([8 + 4 * len(bodies) + len(config), *map(len, bodies)]).astype("<u4")
+    raw = struct.pack("<I", len(bodies)) + offsets.tobytes() + config + b"".join(bodies)
+    entry: dict[str, Any] = {"raw_data": {"basename": "shard.00000.mds", "bytes": len(raw), "hashes": {}}}
+    path = folder / "shard.00000.mds"
+    folder.mkdir(parents=True, exist_ok=True)
+    if packed:
+        import zstandard
+
+        path, raw = folder / "shard.00000.mds.zstd", zstandard.compress(raw)
+        entry["zip_data"] = {"basename": path.name, "bytes": len(raw), "hashes": {}}
+    path.write_bytes(raw)
+    shard = {**settings, "zip_data": None, **entry, "samples": len(bodies)}
+    (folder / "index.json").write_text(json.dumps({"shards": [shard], "version": 2}))
+    return path
+
+
+WHOLE = b"\x21\x04\x02" + struct.pack("<ii", 5, 0)
+
+
+def test_a_shard_made_by_the_rules_is_read(tmp_path: Path) -> None:
+    wider = b"\x21\x06" + struct.pack("<Iii", 2, 6, 0)  # its shape in four bytes
+    make_shard(tmp_path, "ndarray", [WHOLE, wider])
+    assert read_all("mds", tmp_path).documents == {"train": [[5, 0], [6, 0]]}
+
+
+@pytest.mark.parametrize(
+    ("encoding", "record", "message"),
+    [
+        ("ndarray", b"\x20\x04\x02" + bytes(8), "another type than int32"),
+        ("ndarray", b"", "no type before its tokens"),
+        ("ndarray", b"\x21", "no shape before its tokens"),
+        ("ndarray", b"\x21\x07\x02", "no shape before its tokens"),
+        ("ndarray", b"\x21\x08\x01\x02" + bytes(8), "more than one axis"),
+        ("ndarray", b"\x21\x04\x03" + bytes(8), "a shape other than its size"),
+        ("ndarray", b"\x21\x04\x02" + bytes(7), "a size that is no multiple of 4"),
+        ("bytes", bytes(15), "a size that is no multiple of 8"),
+    ],
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_damaged_record_is_an_error_with_its_place(
+    tmp_path: Path, encoding: str, record: bytes, message: str, packed: bool
+) -> None:
+    good = WHOLE if encoding == "ndarray" else struct.pack("<qq", 5, 0)
+    path = make_shard(tmp_path, encoding, [good, good, record], packed=packed)
+    with pytest.raises(CorruptStore, match=f"{path.name}: record 2: {message}"):
+        read_all("mds", tmp_path)
+
+
+def test_a_size_that_does_not_add_up_is_an_error(tmp_path: Path) -> None:
+    path = make_shard(tmp_path, "ndarray:int32", [WHOLE[1:], WHOLE[1:]])
+    edit(path, len(path.read_bytes()) - 14, 9)
+    with pytest.raises(CorruptStore, match="record 1: a size other than that of its columns"):
+        read_all("mds", tmp_path)
+
+
+def test_a_damaged_compressed_shard_is_an_error(tmp_path: Path) -> None:
+    path = make_shard(tmp_path, "ndarray", [WHOLE] * 50, packed=True)
+    whole = path.read_bytes()
+    assert read_all("mds", tmp_path).documents == {"train": [[5, 0]] * 50}
+    path.write_bytes(whole[:-9] + bytes(9))
+    with pytest.raises(CorruptStore, match=r"cannot read|when unpacked"):
+        read_all("mds", tmp_path)
+    path.write_bytes(whole[:-5])
+    assert "size in bytes" in problems(tmp_path)
+    path.write_bytes(whole)
+    index = json.loads((tmp_path / "index.json").read_text())
+    for samples in (49, 51, 10_000):
+        index["shards"][0]["samples"] = samples
+        (tmp_path / "index.json").write_text(json.dumps(index))
+        for rows in ("items", "joined"):
+            with pytest.raises(CorruptStore, match=f"expected {samples:,} records, found 50"):
+                read_all("mds", tmp_path, {"rows": rows, "marker": 0})
+
+
+def test_shards_of_several_types_are_a_finding(written: Path, tmp_path: Path) -> None:
+    make_shard(tmp_path / "other", "ndarray:uint16", [b"\x04\x02" + struct.pack("<HH", 5, 0)])
+    (tmp_path / "other/shard.00000.mds").rename(written / "shard.00003.mds")
+    index = json.loads((written / "index.json").read_text())
+    more = json.loads((tmp_path / "other/index.json").read_text())["shards"][0]
+    more["raw_data"]["basename"] = "shard.00003.mds"
+    index["shards"].append(more)
+    (written / "index.json").write_text(json.dumps(index))
+    expected = "shard.00003.mds: dtype, as of the first file: expected int32, found uint16"
+    assert expected in problems(written)
+    assert expected in problems(written, rows="joined")
