@@ -1,0 +1,263 @@
+"""Files of whole documents: one a stored shard, else one every so many tokens.
+
+    a split that is a run of stored shards, in a dtype whose bytes are theirs
+        train-000000.bin  train-000001.bin       shared: linked, or copied where that cannot be
+    any other: filtered, shuffled, with other edges, or of another width
+        documents      | a a a | b b b b b | c c | d ...
+        files          [ a a a   b b b b b ][ c c   d ...          cut before the document with token n * size
+
+What datatrove, OLMo and Forager have in common, to write and to read. A file with a bare name is one of the
+train split where there is no other; else every split is a folder. It knows nothing of indexes: each format
+has its own.
+
+Cost: sharing costs no reading and no writing; else a copy at the speed of the disk. Where documents end
+comes from the store's index, 4 bytes a document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from packline.errors import InputError, RecipeError
+from packline.formats.export_record import read_record
+from packline.formats.format import ForeignFile, Part, fitting_dtype
+from packline.formats.mapped import LossFile, TokenFile
+from packline.formats.token_shards import HELD_OUT
+
+if TYPE_CHECKING:
+    from packline.formats.documents import DocumentStream, DocumentView, SharedShard
+    from packline.formats.target import Target
+    from packline.store.report import Findings
+
+BLOCK_DOCUMENTS = 1 << 17
+SHARD_TOKENS = 1 << 28
+"""Of a file that is not one of the store's: 512 MB or 1 GB."""
+
+
+def plan_files(view: DocumentView, format: str, dtype: np.dtype, shard_tokens: int) -> list[Part]:
+    """One part a file; `start` and `stop` are documents of its split, `number` counts from 0 in each.
+
+    Args:
+        dtype: of the files; the store's bytes are shared where it is as wide.
+        shard_tokens: of a file that is not a stored shard, up to the document that goes beyond.
+
+    Raises:
+        RecipeError: a size of files that cannot be.
+    """
+    if shard_tokens < 1:
+        raise RecipeError(f"{format}: expected shard_tokens of at least 1, found {shard_tokens:,}")
+    parts: list[Part] = []
+    for split in view.splits:
+        stream = view.stream(split)
+        names: list[str] = []
+        if stream.shards is not None and view.store.dtype.itemsize == dtype.itemsize:
+            shards = [shard for shard in stream.shards if shard.documents]
+            cuts = [*(shard.first_document for shard in shards), stream.documents]
+            names = [shard.name for shard in shards]
+        else:
+            inner = {stream.document_at(token) for token in range(shard_tokens, stream.tokens, shard_tokens)}
+            cuts = sorted({0, stream.documents} | inner)
+        for number, (start, stop) in enumerate(pairwise(cuts)):
+            shard = names[number] if names else ""
+            parts.append(Part(f"{split}-{number:06d}", split, number, start, stop, shard))
+    return parts
+
+
+def shared_bytes(view: DocumentView, parts: list[Part], *, with_loss: bool) -> int:
+    """How many bytes of these parts are the store's own."""
+    endings = (".bin", ".loss") if with_loss else (".bin",)
+    total = 0
+    for part in parts:
+        if shard := shard_of(view.stream(part.split), part):
+            files = [shard.file(ending) for ending in endings]
+            total += sum(found[1].bytes for found in files if found)
+    return total
+
+
+def shard_of(stream: DocumentStream, part: Part) -> SharedShard | None:
+    """The stored shard that a part is."""
+    if not part.shard or stream.shards is None:
+        return None
+    return next(shard for shard in stream.shards if shard.name == part.shard)
+
+
+def folder_of(view: DocumentView, split: str) -> str:
+    """What names of a split's files begin with: nothing where there is only train, else `train/`, `val/`."""
+    return "" if view.splits == ["train"] else f"{split}/"
+
+
+def span_of(stream: DocumentStream, part: Part) -> tuple[int, int]:
+    """The first token of a part's documents, and one behind their last."""
+    begin = int(stream.ends(part.start - 1, part.start)[0]) if part.start else 0
+    return begin, int(stream.ends(part.stop - 1, part.stop)[0]) if part.stop > part.start else begin
+
+
+def ends_of(stream: DocumentStream, start: int, stop: int) -> Iterator[np.ndarray]:
+    """Where documents `start` to `stop` end, in tokens from the first of them: int64, some at a time."""
+    last = 0
+    for first in range(start, stop, BLOCK_DOCUMENTS):
+        ends = last + np.cumsum(stream.lengths(first, min(first + BLOCK_DOCUMENTS, stop)))
+        yield ends
+        last = int(ends[-1])
+
+
+def write_files(
+    stream: DocumentStream, part: Part, dtype: np.dtype, target: Target, name: str, loss_name: str = ""
+) -> int:
+    """Write or share a part's tokens, and its loss mask as a byte a token.
+
+    Args:
+        loss_name: of the mask's file; empty: none is written.
+
+    Returns:
+        How many tokens the file has.
+    """
+    begin, end = span_of(stream, part)
+    if shard := shard_of(stream, part):
+        _share(shard, target, name, ".bin")
+        if loss_name and not _share(shard, target, loss_name, ".loss"):
+            with target.create(loss_name) as mask:  # of a shard without one: all is trained on
+                for start in range(0, shard.tokens, 1 << 20):
+                    mask.write(np.ones(min(1 << 20, shard.tokens - start), np.uint8))
+        target.progress(shard.tokens)
+        return shard.tokens
+    with ExitStack() as stack:
+        file = stack.enter_context(target.create(name))
+        masked = stack.enter_context(target.create(loss_name)) if loss_name else None
+        for tokens, loss in stream.tokens_between(begin, end, dtype):
+            file.write(tokens)
+            if masked is not None and loss is not None:
+                masked.write(loss)
+            target.progress(len(tokens))
+    return end - begin
+
+
+def _share(shard: SharedShard, target: Target, name: str, ending: str) -> bool:
+    """Share a file of the shard, if it has it."""
+    if (found := shard.file(ending)) is None:
+        return False
+    path, entry = found
+    target.share(path, name, entry)
+    return True
+
+
+def find_below(path: Path, ending: str, what: str) -> tuple[Path, list[Path]]:
+    """A file, or all below a folder with this ending, in the order of their paths; and their folder.
+
+    Args:
+        what: is looked for, for the error.
+
+    Raises:
+        InputError: there is none.
+    """
+    found = [path] if path.is_file() else sorted(one for one in path.rglob(f"*{ending}") if one.is_file())
+    if not found:
+        raise InputError(
+            f"{path}: expected {what}, found {'none' if path.is_dir() else 'nothing'}",
+            hint="name the folder that has the files below it, or one file",
+        )
+    return (path if path.is_dir() else path.parent), found
+
+
+class FileList:
+    """Files of a foreign data set, numbered as they are entered.
+
+    Args:
+        folder: that their names are below.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.files: list[ForeignFile] = []
+
+    def add(self, path: Path) -> int:
+        """Enter a file and return its number.
+
+        Raises:
+            InputError: it cannot be looked at.
+        """
+        inside = path.is_relative_to(self.folder)
+        name = path.relative_to(self.folder).as_posix() if inside else path.as_posix()
+        try:
+            size = path.stat().st_size
+        except OSError as error:
+            raise InputError(f"cannot read {path}: {error.strerror}") from error
+        self.files.append(ForeignFile(name, str(path), size))
+        return len(self.files) - 1
+
+    def add_if_there(self, path: Path) -> int | None:
+        """The same for a file that may be missing."""
+        return self.add(path) if path.is_file() else None
+
+
+def open_source(
+    listed: FileList,
+    number: int,
+    dtype: np.dtype | None,
+    findings: Findings,
+    *,
+    split: str,
+    told: dict[str, int | None],
+    mask: int | None = None,
+    beside: tuple[int, ...] = (),
+) -> TokenFile | None:
+    """The tokens of a file, if its size and its mask's make sense; else they are found.
+
+    Args:
+        number: of the file; `mask` and `beside` likewise.
+        dtype: None where nothing tells: then the size is wrong, or the file is empty.
+        told: by who says it, how many tokens there are.
+    """
+    file = listed.files[number]
+    if dtype is None:
+        if file.bytes:
+            tokens = next((count for count in told.values() if count is not None), 0)
+            findings.add(file.name, "size in bytes", f"2 or 4 for each of {tokens:,} tokens", file.bytes)
+            return None
+        dtype = np.dtype("<u2")
+    size = dtype.itemsize
+    tokens, rest = divmod(file.bytes, size)
+    right = findings.compare(file.name, f"size in bytes, a multiple of {size}", file.bytes - rest, file.bytes)
+    for who, count in told.items():
+        if right and count is not None:
+            right = findings.compare(file.name, f"tokens, by {who}", count, tokens)
+    loss = None
+    if mask is not None:
+        values = listed.files[mask]
+        loss = LossFile(mask, values.path, np.dtype(np.uint8))
+        right = right and findings.compare(values.name, "bytes, one a token", tokens, values.bytes)
+    return TokenFile(listed.files, number, dtype, split=split, loss=loss, beside=beside) if right else None
+
+
+def told_dtype(path: Path, format: str, limits: dict[str, int], choice: str) -> np.dtype | None:
+    """The dtype that all files of a data set must have: as chosen, or as it was exported.
+
+    Returns:
+        None where nothing tells.
+
+    Raises:
+        CorruptStore: a record that is damaged.
+    """
+    if choice != "auto":
+        return np.dtype(choice).newbyteorder("<")
+    record = read_record(path if path.is_dir() else path.parent)
+    if record is None or record.format != format:
+        return None
+    asked = str(record.options.get("dtype", "auto"))
+    return fitting_dtype(format, record.tokenizer.vocab_size, limits, asked)
+
+
+def split_of_folder(name: str) -> str:
+    """The split that the folders on the way to a file tell: `val` if one is called so, else `train`.
+
+    >>> split_of_folder("val/00000_unshuffled.ds"), split_of_folder("validation-set/part-0-00000.npy")
+    ('val', 'train')
+    """
+    folders = {part.lower() for part in PurePosixPath(name).parts[:-1]}
+    return "train" if HELD_OUT.isdisjoint(folders) else "val"

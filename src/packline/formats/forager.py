@@ -1,0 +1,341 @@
+"""Forager (data-forager): token files, and an index of where each sample lies in which of them.
+
+    tokenized-samples/STEM-tokenized-samples.bin    tokens back to back, no header: uint16, or uint32 for a
+                                                    vocabulary of more than 65,535
+    index/file_location.txt                         a path a line, below the data set's folder
+    index/sample_locations.bin                      uint64 [N, 3]: line of the file, byte of it, bytes
+
+All little-endian, 24 bytes a sample. STEM is `train-000000` and so on. Without a validation split this is
+the data set's folder, else `train/` and `val/` are one each.
+
+With `sample_size` unset a sample is a document, with its end behind it, and a file is a shard of the store
+where the tokens' bytes are the same, and then shares them. With `sample_size=N` samples are windows of N
+tokens over all documents of a split, one behind another; what is left over at the very end is dropped, as
+Forager does, and stands in the ledger. No window goes on in another file, so files are cut between windows
+and nothing is shared.
+
+Read: files must hold their samples one behind another, as Forager writes them; paths may be absolute, as
+older versions wrote them, also of a data set that was moved. Windows are read with `sample_size` set, and
+documents are found by their ends; the last may have none. No dtype is written anywhere: it is that of the
+vocabulary. There is no loss mask and no place for provenance. Known from `index_stores/fs_based.py` and
+`datasets/tokens.py` of data-forager; a reader that was written from these rules is the judge in the tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from packline.errors import CorruptStore, InputError, RecipeError
+from packline.formats.document_files import (
+    BLOCK_DOCUMENTS,
+    SHARD_TOKENS,
+    FileList,
+    folder_of,
+    open_source,
+    plan_files,
+    shared_bytes,
+    split_of_folder,
+    told_dtype,
+    write_files,
+)
+from packline.formats.format import (
+    DocumentFormat,
+    Edges,
+    Foreign,
+    Lost,
+    Options,
+    Part,
+    Plan,
+    Written,
+    fitting_dtype,
+)
+from packline.formats.lost import lost_of
+from packline.formats.mapped import IndexedForeign, ScannedForeign, TokenFile
+from packline.formats.token_shards import write_tokens
+
+if TYPE_CHECKING:
+    from packline.formats.documents import DocumentView
+    from packline.formats.target import Target
+    from packline.store.report import Findings
+
+LIMITS = {"uint16": 65_535, "uint32": 2**32}
+SAMPLES = "tokenized-samples"
+LOCATIONS = "index/sample_locations.bin"
+FILES = "index/file_location.txt"
+
+
+class ForagerOptions(Options, frozen=True):
+    """What may be chosen about Forager's files."""
+
+    dtype: Literal["auto", "uint16", "uint32"] = "auto"
+    """Of tokens."""
+    edges: Edges = "eod"
+    """Which boundary tokens documents have."""
+    sample_size: int | None = None
+    """Tokens of each sample, whatever documents it cuts; None: a sample is a document."""
+    shard_tokens: int = SHARD_TOKENS
+    """Tokens of a file, about, where it is not a shard of the store."""
+    vocab_size: int | None = None
+    """Decides the dtype when reading: 65,536 and more are uint32."""
+    marker: int | None = None
+    """The id behind documents when windows are read; comes from the tokenizer unless given."""
+
+
+class Forager(DocumentFormat):
+    """Forager's tokenized samples."""
+
+    name = "forager"
+    title = "Forager: tokenized-samples/*.bin with index/sample_locations.bin"
+    options = ForagerOptions
+
+    def recognises(self, path: Path) -> bool:
+        return path.is_dir() and bool(_bases(path))
+
+    def edges_of(self, options: ForagerOptions) -> Edges:
+        return options.edges
+
+    def plan(self, view: DocumentView, options: ForagerOptions) -> Plan:
+        dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
+        lost = lost_of(view, self.name)
+        if options.sample_size is None:
+            parts = plan_files(view, self.name, dtype, options.shard_tokens)
+            shared = shared_bytes(view, parts, with_loss=False)
+            size = view.tokens * dtype.itemsize + 24 * view.documents
+            return Plan(tuple(parts), size - shared, shared, lost)
+        windows, tail = _plan_windows(view, options)
+        tokens = view.tokens - sum(one.count for one in tail)
+        if options.edges == "none":
+            why = "windows go over them, and no token stands there"
+            tail = (*tail, Lost("document boundaries", view.documents, "documents", why))
+        size = tokens * dtype.itemsize + 24 * (tokens // options.sample_size)
+        return Plan(windows, size, lost=(*lost, *tail))
+
+    def write(
+        self, view: DocumentView, part: Part, target: Target, options: ForagerOptions
+    ) -> dict[str, Any]:
+        dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
+        stream = view.stream(part.split)
+        name = f"{folder_of(view, part.split)}{_name(part)}"
+        if options.sample_size is None:
+            tokens = write_files(stream, part, dtype, target, name)
+        else:
+            tokens = part.stop - part.start
+            with target.create(name) as file:
+                write_tokens(file, stream, part.start, part.stop, dtype, target)
+        return {"tokens": tokens}
+
+    def finish(
+        self, view: DocumentView, written: list[Written], target: Target, options: ForagerOptions
+    ) -> None:
+        size = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype).itemsize
+        for split in view.splits:
+            parts = sorted((one.part for one in written if one.part.split == split), key=lambda p: p.number)
+            folder = folder_of(view, split)
+            with target.create(f"{folder}{FILES}") as names:
+                names.write("".join(f"{_name(part)}\n" for part in parts).encode())
+            with target.create(f"{folder}{LOCATIONS}") as locations:
+                for number, part in enumerate(parts):
+                    for lengths in _lengths(view, part, options):
+                        locations.write(self._triples(number, lengths, size))
+
+    def _triples(self, number: int, lengths: tuple[int, np.ndarray], size: int) -> np.ndarray:
+        """Where samples of these lengths lie that begin at a token of a file."""
+        begin, tokens = lengths
+        triples = np.empty((len(tokens), 3), "<u8")
+        ends = begin + np.cumsum(tokens)
+        triples[:, 0] = number
+        triples[:, 1] = (ends - tokens) * size
+        triples[:, 2] = tokens * size
+        return triples
+
+    def open(self, path: Path, options: ForagerOptions, findings: Findings) -> Foreign:
+        bases = _bases(path)
+        if not bases:
+            raise InputError(
+                f"{path}: expected Forager's {LOCATIONS} and {FILES}, found none",
+                hint="name the folder that has the folder index in it",
+            )
+        listed = FileList(path)
+        dtype = told_dtype(path, self.name, LIMITS, options.dtype)
+        if dtype is None and options.vocab_size is not None:
+            dtype = fitting_dtype(self.name, options.vocab_size, LIMITS)
+        if dtype is None:
+            raise InputError(
+                f"{path}: expected to be told how wide tokens are, which Forager does not write down",
+                hint="--set dtype=uint16 or dtype=uint32",
+            )
+        opened = [one for base in bases for one in _open_base(path, base, dtype, listed, findings)]
+        if options.sample_size is not None:
+            return ScannedForeign(
+                listed.files,
+                [source for source, _ in opened],
+                marker=options.marker,
+                edges=options.edges,
+                findings=findings,
+            )
+        return IndexedForeign(listed.files, opened, edges=options.edges, findings=findings)
+
+
+class _SampleEnds:
+    """Where the samples of a file end, in tokens: a stretch of the mapped index."""
+
+    def __init__(self, triples: np.ndarray, size: int) -> None:
+        self._triples, self._size = triples, size
+
+    def __len__(self) -> int:
+        return len(self._triples)
+
+    def __getitem__(self, key: Any, /) -> Any:
+        triples = self._triples[key].astype(np.int64)
+        return (triples[..., 1] + triples[..., 2]) // self._size
+
+    @property
+    def last(self) -> int:
+        """Tokens of all samples."""
+        return int(self[len(self) - 1]) if len(self) else 0
+
+
+def _plan_windows(view: DocumentView, options: ForagerOptions) -> tuple[tuple[Part, ...], tuple[Lost, ...]]:
+    """One part a file, `start` and `stop` in tokens; and what is left over of each split."""
+    size = options.sample_size or 0
+    if size < 1 or options.shard_tokens < 1:
+        raise RecipeError(
+            f"forager: expected sample_size and shard_tokens of at least 1, found {size:,} and "
+            f"{options.shard_tokens:,}"
+        )
+    parts, lost = [], []
+    for split in view.splits:
+        tokens = view.stream(split).tokens
+        if tail := tokens % size:
+            lost.append(Lost("tail", tail, "tokens", f"less than a sample of {size:,} at the end of {split}"))
+        step = max(options.shard_tokens // size, 1) * size
+        for number, start in enumerate(range(0, tokens - tail, step)):
+            stop = min(start + step, tokens - tail)
+            parts.append(Part(f"{split}-{number:06d}", split, number, start, stop))
+    if not parts:
+        raise RecipeError(
+            f"forager: expected at least sample_size tokens, {size:,}, found {view.tokens:,}",
+            hint="set sample_size smaller",
+        )
+    return tuple(parts), tuple(lost)
+
+
+def _lengths(view: DocumentView, part: Part, options: ForagerOptions) -> Iterator[tuple[int, np.ndarray]]:
+    """Tokens of a file's samples, some at a time, and the token of the file that the first begins at."""
+    stream, begin = view.stream(part.split), 0
+    if options.sample_size is not None:
+        count = (part.stop - part.start) // options.sample_size
+        for first in range(0, count, BLOCK_DOCUMENTS):
+            some = min(BLOCK_DOCUMENTS, count - first)
+            yield first * options.sample_size, np.full(some, options.sample_size, np.int64)
+        return
+    for first in range(part.start, part.stop, BLOCK_DOCUMENTS):
+        lengths = stream.lengths(first, min(first + BLOCK_DOCUMENTS, part.stop))
+        yield begin, lengths
+        begin += int(lengths.sum())
+
+
+def _name(part: Part) -> str:
+    return f"{SAMPLES}/{part.split}-{part.number:06d}-{SAMPLES}.bin"
+
+
+def _bases(path: Path) -> list[Path]:
+    """The folder, or those in it, that are a data set of Forager's."""
+    inner = sorted(one for one in path.iterdir() if one.is_dir()) if path.is_dir() else []
+    return [one for one in (path, *inner) if (one / LOCATIONS).is_file() and (one / FILES).is_file()]
+
+
+def _open_base(
+    path: Path, base: Path, dtype: np.dtype, listed: FileList, findings: Findings
+) -> list[tuple[TokenFile, _SampleEnds]]:
+    """The files of one data set that make sense, in the order of its index."""
+    beside = [listed.add(base / LOCATIONS), listed.add(base / FILES)]
+    name, size = listed.files[beside[0]].name, listed.files[beside[0]].bytes
+    if not findings.compare(name, "size in bytes, a multiple of 24", size - size % 24, size):
+        return []
+    whole = np.asarray(np.memmap(base / LOCATIONS, "<u8", "r")) if size else np.empty(0, "<u8")
+    triples = whole.reshape(-1, 3)
+    try:
+        lines = (base / FILES).read_text("utf-8").removesuffix("\n").split("\n") if size else []
+    except (OSError, UnicodeDecodeError) as error:
+        raise CorruptStore(f"cannot read {base / FILES}: {error}") from error
+    cuts = _file_cuts(name, triples, len(lines), findings)
+    if cuts is None:
+        return []
+    opened: list[tuple[TokenFile, _SampleEnds]] = []
+    for number, line in enumerate(lines):
+        mine = triples[cuts[number] : cuts[number + 1]]
+        if (place := _place_of(base, line)) is None:
+            findings.add(listed.files[beside[1]].name, f"file of line {number + 1}", "a file", line)
+            continue
+        file = listed.add(place)
+        if not _back_to_back(name, int(cuts[number]), mine, dtype.itemsize, findings):
+            continue
+        source = open_source(
+            listed,
+            file,
+            dtype,
+            findings,
+            split=split_of_folder(f"{base.relative_to(path).as_posix()}/x"),
+            told={"the last of its samples": (ends := _SampleEnds(mine, dtype.itemsize)).last},
+            beside=() if opened else tuple(beside),
+        )
+        if source is None:
+            continue
+        opened.append((source, ends))
+    return opened
+
+
+def _file_cuts(name: str, triples: np.ndarray, files: int, findings: Findings) -> np.ndarray | None:
+    """Where the samples of each file begin in the index, int64 `[files + 1]`; None if they are mixed."""
+    numbers = triples[:, 0]
+    for start in range(0, len(triples), BLOCK_DOCUMENTS):
+        block = numbers[max(start - 1, 0) : start + BLOCK_DOCUMENTS].astype(np.int64)
+        if len(wrong := np.flatnonzero(block[1:] < block[:-1])):
+            at = int(wrong[0]) + 1
+            findings.add(
+                name,
+                f"file of sample {max(start - 1, 0) + at}",
+                f"at least {block[at - 1]}, since samples are in the order of files",
+                int(block[at]),
+            )
+            return None
+    if len(triples) and int(numbers[-1]) >= files:
+        findings.add(name, f"file of sample {len(triples) - 1}", f"below {files}", int(numbers[-1]))
+        return None
+    return np.searchsorted(numbers, np.arange(files + 1))
+
+
+def _back_to_back(name: str, first: int, triples: np.ndarray, size: int, findings: Findings) -> bool:
+    """Note where a file's samples are not one behind another; return whether they are."""
+    last = 0
+    for start in range(0, len(triples), BLOCK_DOCUMENTS):
+        block = triples[start : start + BLOCK_DOCUMENTS, 1:].astype(np.int64)
+        ends = block[:, 0] + block[:, 1]
+        before = np.concatenate([[last], ends[:-1]])
+        if len(wrong := np.flatnonzero((block[:, 0] != before) | (block[:, 1] % size != 0))):
+            at = int(wrong[0])
+            behind, odd = int(before[at]), bool(block[at, 1] % size)
+            what = f"sample {first + start + at}"
+            expected = f"a multiple of {size} bytes" if odd else f"byte {behind:,}, behind the last"
+            found = f"{block[at, 1]:,} bytes" if odd else f"byte {block[at, 0]:,}"
+            findings.add(name, what, expected, found)
+            return False
+        last = int(ends[-1])
+    return True
+
+
+def _place_of(base: Path, line: str) -> Path | None:
+    """The file of a line of `file_location.txt`; absolute ones may have been moved with their data set."""
+    here = Path(line)
+    if not here.is_absolute():
+        return place if (place := base / here).is_file() else None
+    moved = base / SAMPLES / here.name
+    return next((one for one in (moved, here) if one.is_file()), None)
+
+
+FORMAT = Forager()

@@ -1,0 +1,300 @@
+"""Forager's files: a reader that was written from its rules is the judge.
+
+The index is read whole; sample `i` is `num_bytes` bytes from `byte_offset` on of the file that line
+`file_index` names, as tokens of a dtype that the user has to know.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.formats.engines import bring_back, damage, documents_of, files_of, refuse, write
+from tests.formats.steps import expected, flat, read_all
+from tests.formats.stores import CASES, Case, make_store
+
+from packline.errors import InputError, RecipeError
+from packline.formats.forager import FORMAT
+
+
+class TokensDataset:
+    """What a trainer has of Forager: `data[i]`, tokens of sample i."""
+
+    def __init__(self, base: Path, dtype: str) -> None:
+        lines = (base / "index/file_location.txt").read_text().splitlines()
+        self._files = [base / line for line in lines]
+        self._places = np.fromfile(base / "index/sample_locations.bin", "<u8").reshape(-1, 3)
+        self._dtype = np.dtype(dtype)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        number, offset, size = self._places[index].tolist()
+        with self._files[number].open("rb") as file:
+            file.seek(offset)
+            data = file.read(size)
+        assert len(data) == size
+        return np.frombuffer(data, self._dtype)
+
+    def all(self) -> list[list[int]]:
+        return [self[number].tolist() for number in range(len(self))]
+
+
+def dtype_of(case: Case) -> str:
+    return "<u2" if case.vocab_size <= 65_535 else "<u4"
+
+
+def bases(out: Path, case: Case) -> dict[str, Path]:
+    """The data set of each split."""
+    return {"train": out / "train", "val": out / "val"} if case.val else {"train": out}
+
+
+@pytest.mark.parametrize("edges", ["eod", "bos", "none"])
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_the_reader_sees_the_documents(tmp_path: Path, case: Case, edges: str) -> None:
+    done = write(case.make(tmp_path / "store"), "forager", tmp_path / "out", {"edges": edges})
+    for split, documents in expected(case, edges).items():  # type: ignore[arg-type]
+        assert TokensDataset(bases(tmp_path / "out", case)[split], dtype_of(case)).all() == documents
+    assert {"provenance"} <= {lost.what for lost in done.lost}
+    assert ("loss mask" in {lost.what for lost in done.lost}) == (case.loss is not None)
+
+
+@pytest.mark.parametrize("size", [1, 16])
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_windows_go_over_all_documents_and_the_rest_is_said_to_be_lost(
+    tmp_path: Path, case: Case, size: int
+) -> None:
+    options = {"sample_size": size, "shard_tokens": 400}
+    store = case.make(tmp_path / "store")
+    streams = {split: flat(documents) for split, documents in expected(case, "eod").items()}
+    if sum(len(stream) // size for stream in streams.values()) == 0:
+        with pytest.raises(RecipeError, match=f"expected at least sample_size tokens, {size}, found"):
+            write(store, "forager", tmp_path / "out", options)
+        return
+    done = write(store, "forager", tmp_path / "out", options)
+    for split, stream in streams.items():
+        data = TokensDataset(bases(tmp_path / "out", case)[split], dtype_of(case))
+        whole = [stream[start : start + size] for start in range(0, len(stream) - size + 1, size)]
+        assert data.all() == whole
+    tails = {split: len(stream) % size for split, stream in streams.items() if len(stream) % size}
+    found = {lost.why.rpartition(" ")[2]: lost.count for lost in done.lost if lost.what == "tail"}
+    assert found == tails
+    back = bring_back(tmp_path / "out", "forager", store, tmp_path / "back")
+    for split, stream in streams.items():
+        kept = stream[: len(stream) - len(stream) % size]
+        if kept:
+            before = [] if case.bos_id is None else [case.bos_id]
+            documents = documents_of(back)[split]
+            original = expected(case, "both" if before else "eod")[split]
+            # All whole documents as they were; the one that the end of the data cuts is given an end.
+            assert documents[:-1] == original[: len(documents) - 1]
+            assert flat([one[len(before) :] for one in documents])[: len(kept)] == kept
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_import_gives_back_the_documents_and_its_export_the_bytes(tmp_path: Path, case: Case) -> None:
+    store = case.make(tmp_path / "store")
+    edges = "eod" if case.bos_id is None else "both"
+    done = write(store, "forager", tmp_path / "out", {"edges": edges})
+    assert sum(done.shared.values()) == store.manifest.tokens * store.dtype.itemsize
+    back = bring_back(tmp_path / "out", "forager", store, tmp_path / "back")
+    assert documents_of(back) == documents_of(store)
+    write(back, "forager", tmp_path / "again", {"edges": edges})
+    assert files_of(tmp_path / "again") == files_of(tmp_path / "out")
+
+
+def test_tokens_are_the_stores_own_files(tmp_path: Path) -> None:
+    store = CASES["shards"].make(tmp_path / "store")
+    write(store, "forager", tmp_path / "out")
+    for number in range(4):
+        name = f"train-{number:06d}"
+        mine = tmp_path / f"out/tokenized-samples/{name}-tokenized-samples.bin"
+        assert mine.samefile(store.path / f"{name}.bin")
+    assert (tmp_path / "out/index/file_location.txt").read_text().splitlines() == [
+        f"tokenized-samples/train-{number:06d}-tokenized-samples.bin" for number in range(4)
+    ]
+
+
+@pytest.mark.parametrize(("vocab_size", "itemsize"), [(65_499, 2), (65_535, 2), (65_536, 4)])
+def test_the_limit_of_uint16_is_65535(tmp_path: Path, vocab_size: int, itemsize: int) -> None:
+    documents = [[vocab_size - 1, 5], [], [6, vocab_size - 1]]
+    store = make_store(tmp_path / "store", documents, vocab_size=vocab_size, eod_id=0)
+    write(store, "forager", tmp_path / "out")
+    stored = [[*document, 0] for document in documents]
+    assert TokensDataset(tmp_path / "out", f"<u{itemsize}").all() == stored
+    assert documents_of(bring_back(tmp_path / "out", "forager", store, tmp_path / "back")) == {
+        "train": stored
+    }
+
+
+def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
+    store = CASES["wide"].make(tmp_path / "store")
+    for options, words in (
+        ({"dtype": "uint16"}, "do not fit into uint16: expected at most 65,535"),
+        ({"sample_size": 0}, "expected sample_size and shard_tokens of at least 1"),
+        ({"shard_tokens": 0, "edges": "none"}, "shard_tokens of at least 1"),
+        ({"sample_size": 10**6}, "at least sample_size tokens, 1,000,000, found"),
+    ):
+        with pytest.raises(RecipeError, match=words):
+            write(store, "forager", tmp_path / "out", options)
+        assert not (tmp_path / "out").exists()
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(2, 299), max_size=12), min_size=1, max_size=12),
+    st.sampled_from(["eod", "bos", "both", "none"]),
+    st.booleans(),
+    st.integers(1, 30),
+    st.none() | st.integers(1, 9),
+    st.none() | st.integers(0, 5),
+)
+def test_any_documents_come_back(
+    tmp_path_factory: pytest.TempPathFactory,
+    bodies: list[list[int]],
+    edges: str,
+    with_bos: bool,
+    shard_tokens: int,
+    size: int | None,
+    shuffle: int | None,
+) -> None:
+    if edges == "both" and not with_bos:
+        edges = "eod"
+    folder = tmp_path_factory.mktemp("law")
+    case = Case("law", tuple(map(tuple, bodies)), 300, 0, 1 if with_bos else None)
+    options: dict[str, Any] = {"edges": edges, "shard_tokens": shard_tokens, "sample_size": size}
+    store = case.make(folder / "store")
+    wanted = expected(case, edges)["train"]  # type: ignore[arg-type]
+    total = len(flat(wanted))
+    if size is not None and total < size:
+        return
+    write(store, "forager", folder / "out", options, shuffle_documents=shuffle)
+    found = TokensDataset(folder / "out", "<u2").all()
+    if size is None:
+        assert sorted(found) == sorted(wanted)
+        read = read_all("forager", folder / "out", options | {"vocab_size": 300})
+        assert read.problems == [] and read.documents["train"] == found
+    else:
+        assert all(len(one) == size for one in found) and len(found) == total // size
+    if shuffle is None:
+        assert flat(found) == flat(wanted)[: len(flat(found))]
+
+
+# ------------------------------------------------------------------------------- as Forager writes them
+
+
+def write_forager(
+    base: Path, files: dict[str, list[list[int]]], dtype: str, *, absolute: bool = False
+) -> None:
+    """Files as Forager's indexer leaves them: one for each input, samples in its order."""
+    (base / "tokenized-samples").mkdir(parents=True)
+    (base / "index").mkdir()
+    places: list[tuple[int, int, int]] = []
+    with (base / "index/file_location.txt").open("a") as lines:
+        for number, (stem, samples) in enumerate(files.items()):
+            path = base / "tokenized-samples" / f"{stem}-tokenized-samples.bin"
+            lines.write(f"{path if absolute else path.relative_to(base)}\n")
+            with path.open("wb") as file:
+                for sample in samples:
+                    data = np.array(sample, dtype).tobytes()
+                    places.append((number, file.tell(), len(data)))
+                    file.write(data)
+    np.array(places, "<u8").tofile(base / "index/sample_locations.bin")
+
+
+FILES = {"web": [[5, 6], [7], [8, 9, 10]], "books": [[11, 12]], "code": [[13], [14, 15]]}
+
+
+@pytest.mark.parametrize("absolute", [False, True])
+@pytest.mark.parametrize("dtype", ["uint16", "uint32"])
+def test_what_forager_wrote_is_imported(tmp_path: Path, dtype: str, absolute: bool) -> None:
+    """Documents, which Forager leaves without an end where samples are of their own length."""
+    store = make_store(tmp_path / "store", [[5]], vocab_size=300, eod_id=0)
+    write_forager(tmp_path / "made", FILES, dtype, absolute=absolute)
+    if absolute:  # it may have been moved since
+        (tmp_path / "made").rename(tmp_path / "moved")
+    path = tmp_path / ("moved" if absolute else "made")
+    assert FORMAT.recognises(path)
+    back = bring_back(path, "forager", store, tmp_path / "back", {"dtype": dtype, "edges": "none"})
+    assert documents_of(back) == {"train": [[*one, 0] for samples in FILES.values() for one in samples]}
+    assert back.provenance(1).file == "tokenized-samples/web-tokenized-samples.bin"
+
+
+def test_windows_that_forager_wrote_are_imported(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "store", [[5]], vocab_size=300, eod_id=0)
+    stream = [5, 6, 0, 7, 0, 0, 8, 9, 10, 11, 0, 12]
+    whole = [stream[start : start + 3] for start in range(0, 12, 3)]
+    write_forager(tmp_path / "made", {"a": whole[:1], "b": whole[1:]}, "<u2")
+    options = {"dtype": "uint16", "sample_size": 3}
+    back = bring_back(tmp_path / "made", "forager", store, tmp_path / "back", options)
+    assert documents_of(back) == {"train": [[5, 6, 0], [7, 0], [0], [8, 9, 10, 11, 0], [12, 0]]}
+
+
+def test_splits_are_data_sets_of_their_own(tmp_path: Path) -> None:
+    for split in ("train", "val", "test"):
+        write_forager(tmp_path / "made" / split, FILES, "<u2")
+    found = read_all("forager", tmp_path / "made", {"dtype": "uint16"})
+    samples = [one for samples in FILES.values() for one in samples]
+    assert found.problems == [] and found.documents == {"train": samples, "val": samples * 2}
+
+
+def test_nothing_says_how_wide_tokens_are_but_the_vocabulary(tmp_path: Path) -> None:
+    write_forager(tmp_path / "made", FILES, "<u4")
+    with pytest.raises(InputError, match="expected to be told how wide tokens are"):
+        read_all("forager", tmp_path / "made")
+    found = read_all("forager", tmp_path / "made", {"vocab_size": 70_000})
+    assert found.documents["train"][0] == [5, 6] and found.foreign.dtype == np.dtype("<u4")
+    with pytest.raises(InputError, match=r"expected Forager's index/sample_locations\.bin"):
+        read_all("forager", tmp_path / "made/index")
+
+
+# ---------------------------------------------------------------------------------------------- damage
+
+INDEX = "index/sample_locations.bin"
+WEB = "tokenized-samples/web-tokenized-samples.bin"
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "words"),
+    [
+        (WEB, "cut", f"{WEB}: size in bytes, a multiple of 2"),
+        (WEB, "half", f"{WEB}: tokens, by the last of its samples"),
+        (INDEX, "cut", f"{INDEX}: size in bytes, a multiple of 24"),
+        (INDEX, "short", "tokens, by the last of its samples"),
+        (INDEX, (1, 1, 6), f"{INDEX}: sample 1: expected byte 4, behind the last, found byte 6"),
+        (INDEX, (2, 2, 5), f"{INDEX}: sample 2: expected a multiple of 2 bytes, found 5 bytes"),
+        (INDEX, (4, 0, 0), f"{INDEX}: file of sample 4: expected at least 1"),
+        (INDEX, (5, 0, 9), f"{INDEX}: file of sample 5: expected below 3, found 9"),
+        ("index/file_location.txt", "flip", "index/file_location.txt: file of line 1: expected a file"),
+    ],
+)
+def test_damage_is_refused_with_its_place(
+    tmp_path: Path, name: str, how: str | tuple[int, int, int], words: str
+) -> None:
+    store = make_store(tmp_path / "store", [[5]], vocab_size=300, eod_id=0)
+    write_forager(tmp_path / "made", FILES, "<u2")
+    path = tmp_path / "made" / name
+    if isinstance(how, tuple):
+        places = np.fromfile(path, "<u8").reshape(-1, 3)
+        places[how[0], how[1]] = how[2]
+        places.tofile(path)
+    elif how in ("half", "short"):
+        path.write_bytes(path.read_bytes()[: 4 if how == "half" else -24])
+    else:
+        damage(path, how)
+    options = {"dtype": "uint16", "edges": "none"}
+    refuse(tmp_path / "made", "forager", store, tmp_path / "back", words, options)
+
+
+def test_an_id_outside_the_vocabulary_and_a_missing_end_are_refused(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "store", [[5]], vocab_size=300, eod_id=0)
+    for number, samples in enumerate(([[5, 0], [300, 0]], [[5, 0], [7, 8]])):
+        write_forager(tmp_path / f"made{number}", {"web": samples}, "<u2")
+        refuse(
+            tmp_path / f"made{number}", "forager", store, tmp_path / f"back{number}", WEB, {"dtype": "uint16"}
+        )
