@@ -1,0 +1,154 @@
+"""llm.c, modded-nanogpt: shards of tokens behind a header of 1,024 bytes.
+
+    0     int32   magic
+    4     int32   version
+    8     int32   n, tokens in this file
+    12            zeros
+    1024  [n]     tokens
+
+    magic 20240520, version 1   uint16   (GPT-2's vocabulary)
+    magic 20240801, version 7   uint32   (Llama 3's)
+    magic 20240522, version 1   questions with choices, for HellaSwag; no documents
+
+All little-endian. A file has exactly 1024 + n * itemsize bytes, or llm.c stops; n < 2**31. Names are
+`PREFIX_val_000000.bin`, `PREFIX_train_000001.bin`: a trainer takes what a pattern with `train` in it
+finds, in the order of names. One token stands before each document: the begin of document, or the end of
+document, moved to the front (GPT-2's 50256), which modded-nanogpt looks for. A document goes on in the next
+file. A shard has to have more tokens than a batch, which a short last one may not.
+
+There is no loss mask and no index: documents are what is between markers. It reads no evaluation sets.
+Known from the readers in llm.c's `dataloader.h` and modded-nanogpt's `train_gpt.py`; neither is on the
+package index, so a reader that was written from these rules is the judge.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from packline.errors import InputError
+from packline.formats.format import DocumentFormat, Edges, Foreign, ForeignFile, Part, Plan, fitting_dtype
+from packline.formats.mapped import ScannedForeign, TokenFile
+from packline.formats.token_shards import (
+    ShardOptions,
+    find_files,
+    first_bytes,
+    plan_shards,
+    split_of,
+    write_tokens,
+)
+from packline.store.report import Findings
+
+if TYPE_CHECKING:
+    from packline.formats.documents import DocumentView
+    from packline.formats.target import Target
+
+HEADER_BYTES = 1024
+HEAD = struct.Struct("<3i")
+MAGICS: dict[int, tuple[int, np.dtype]] = {
+    20240520: (1, np.dtype("<u2")),
+    20240801: (7, np.dtype("<u4")),
+}
+"""Version and dtype that belong to each."""
+EVALUATION = 20240522
+LIMITS = {"uint16": 65_536, "uint32": 2**31}
+"""The largest vocabulary of each dtype; a store's ids are int32."""
+
+
+class LlmcOptions(ShardOptions, frozen=True):
+    """What may be chosen about llm.c's shards."""
+
+    prefix: str = "fineweb"
+    """What names of files begin with, before `_train_000001`; may be empty."""
+    version: Literal["auto", 1, 7] = "auto"
+    """1: uint16; 7: uint32; auto: the first that the vocabulary fits into."""
+
+
+class Llmc(DocumentFormat):
+    """llm.c's shards."""
+
+    name = "llmc"
+    title = "llm.c, modded-nanogpt: PREFIX_train_000001.bin, header of 1,024 bytes"
+    options = LlmcOptions
+
+    def recognises(self, path: Path) -> bool:
+        heads = first_bytes(path, (".bin",), 4)
+        known = any(len(head) == 4 and int.from_bytes(head, "little") in MAGICS for _, head in heads)
+        return known and not any(one.name.endswith("_mask.bin") for one, _ in heads)
+
+    def edges_of(self, options: LlmcOptions) -> Edges:
+        return options.edges
+
+    def plan(self, view: DocumentView, options: LlmcOptions) -> Plan:
+        itemsize = _layout(view, options)[2].itemsize
+        return plan_shards(view, options, self.name, lambda tokens: HEADER_BYTES + tokens * itemsize)
+
+    def write(self, view: DocumentView, part: Part, target: Target, options: LlmcOptions) -> dict[str, Any]:
+        magic, version, dtype = _layout(view, options)
+        with target.create(f"{part.name}.bin") as file:
+            file.write(header(magic, version, part.stop - part.start))
+            write_tokens(file, view.stream(part.split), part.start, part.stop, dtype, target)
+        return {}
+
+    def open(self, path: Path, options: LlmcOptions, findings: Findings) -> Foreign:
+        files = find_files(path, (".bin",), "llm.c's shards, *.bin")
+        sources = [
+            source
+            for number in range(len(files))
+            if (source := _open_file(files, number, findings)) is not None
+        ]
+        return ScannedForeign(files, sources, marker=options.marker, edges=options.edges, findings=findings)
+
+
+def header(magic: int, version: int, tokens: int) -> bytes:
+    """The first 1,024 bytes of a file.
+
+    >>> header(20240520, 1, 5)[:12].hex(" ", 4), len(header(20240520, 1, 5))
+    ('88d83401 01000000 05000000', 1024)
+    """
+    return HEAD.pack(magic, version, tokens).ljust(HEADER_BYTES, b"\0")
+
+
+def _layout(view: DocumentView, options: LlmcOptions) -> tuple[int, int, np.dtype]:
+    """Magic, version and dtype of an output."""
+    by_version = {version: dtype.name for version, dtype in MAGICS.values()}
+    choice = "auto" if options.version == "auto" else by_version[options.version]
+    dtype = fitting_dtype("llmc", view.vocab_size, LIMITS, choice)
+    magic = next(magic for magic, (_, its) in MAGICS.items() if its == dtype)
+    return magic, MAGICS[magic][0], dtype
+
+
+def _open_file(files: list[ForeignFile], number: int, findings: Findings) -> TokenFile | None:
+    file = files[number]
+    with open(file.path, "rb") as opened:
+        head = opened.read(HEADER_BYTES)
+    if len(head) < HEADER_BYTES:
+        findings.add(file.name, "bytes of the header", HEADER_BYTES, len(head))
+        return None
+    magic, version, count = HEAD.unpack_from(head)
+    if magic == EVALUATION:
+        raise InputError(
+            f"{file.path}: expected tokens of documents, "
+            f"found an evaluation set of llm.c (magic {EVALUATION})",
+            hint="it holds questions with choices; leave it out of the folder",
+        )
+    if magic not in MAGICS:
+        findings.add(file.name, "magic number", " or ".join(map(str, MAGICS)), str(magic))
+        return None
+    expected, dtype = MAGICS[magic]
+    if not findings.compare(file.name, f"version, of magic {magic}", expected, version):
+        return None
+    if count < 0:
+        findings.add(file.name, "tokens, by its header", "none or more", count)
+        return None
+    findings.compare(file.name, "size in bytes", HEADER_BYTES + count * dtype.itemsize, file.bytes)
+    room = (file.bytes - HEADER_BYTES) // dtype.itemsize
+    return TokenFile(
+        files, number, dtype, split=split_of(file.name), header=HEADER_BYTES, tokens=min(count, room)
+    )
+
+
+FORMAT = Llmc()

@@ -1,0 +1,38 @@
+"""What a layout of tokens alone leaves behind: the entries of the ledger that formats have in common.
+
+A format that keeps one of these says so; whatever else it loses, such as a tail, it adds itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from packline.formats.format import Lost
+
+if TYPE_CHECKING:
+    from packline.formats.documents import DocumentView
+
+
+def lost_of(
+    view: DocumentView, format: str, *, keeps_loss: bool = False, keeps_provenance: bool = False
+) -> tuple[Lost, ...]:
+    """Boundary tokens that the view's edges leave out, and the loss mask and provenance unless kept.
+
+    Args:
+        format: its name, for the reasons.
+
+    >>> from packline.formats.documents import DocumentView
+    >>> [str(one).partition(":")[0] for one in lost_of(DocumentView(store, edges="none"), "some format")]
+    ['end-of-document tokens', 'provenance']
+    """
+    lost = []
+    why = f"documents have the edges {view.edges!r} in the output"
+    if view.rule.drop_first:
+        lost.append(Lost("begin-of-document tokens", view.documents, "tokens", why))
+    if view.rule.drop_last:
+        lost.append(Lost("end-of-document tokens", view.documents, "tokens", why))
+    if view.has_loss and not keeps_loss:
+        lost.append(Lost("loss mask", view.tokens, "tokens", f"{format} has no place for one"))
+    if not keeps_provenance:
+        lost.append(Lost("provenance", view.documents, "documents", f"{format} has no place for it"))
+    return tuple(lost)

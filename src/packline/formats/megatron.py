@@ -1,0 +1,215 @@
+"""Megatron-LM: pairs of tokens and an index, `PREFIX.bin` and `PREFIX.idx` (MMIDIDX, version 1).
+
+    .bin  tokens of all sequences, back to back, no header
+
+    .idx  0        9 bytes  MMIDIDX\\0\\0
+          9        uint64   version, 1
+          17       uint8    dtype: 1 uint8, 2 int8, 3 int16, 4 int32, 5 int64, 8 uint16 (6, 7 are floats)
+          18       uint64   S, sequences
+          26       uint64   N, entries of document_indices, one more than there are documents
+          34       int32    [S] tokens of each sequence
+          34+4S    int64    [S] byte of the .bin where each begins
+          34+12S   int64    [N] first sequence of each document, then S
+          34+12S+8N int8    [S] kinds of input, in multimodal data only
+
+All little-endian. In text a sequence is a document, which has fewer than 2**31 tokens; then the index has
+42 + 20 D bytes. uint16 where the vocabulary is below 65,500, else int32, as its preprocessing decides. The
+end of document stands behind each, as with its `--append-eod`. Its trainer is given paths without the ending.
+
+This is the layout of the store's own shards. So `files = "many"` gives a pair a shard, `train-000000.bin`
+and so on, by sharing both files: constant time. `files = "single"` gives the one pair a split that Megatron's
+preprocessing makes, `PREFIXtrain_text_document.bin` and `.idx`; its index is written a block at a time.
+
+Reading takes documents of several sequences, and any integer dtype (`megatron_index`). There is no loss
+mask. It does not write or read multimodal data. Source: `indexed_dataset.py` of megatron-core, which is
+the judge in the tests.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from packline.errors import PacklineError, RecipeError
+from packline.formats.format import (
+    DocumentFormat,
+    Edges,
+    Foreign,
+    ForeignFile,
+    Options,
+    Part,
+    Plan,
+    fitting_dtype,
+)
+from packline.formats.lost import lost_of
+from packline.formats.mapped import IndexedForeign, TokenFile
+from packline.formats.megatron_index import DocumentEnds, open_index
+from packline.formats.token_shards import find_files, first_bytes, split_of, write_tokens
+from packline.store.index import CODES, HEADER, MAGIC, UINT16_BELOW, index_size
+
+if TYPE_CHECKING:
+    from packline.formats.documents import DocumentStream, DocumentView
+    from packline.formats.target import Target
+    from packline.store.report import Findings
+    from packline.store.writer import HashedFile
+
+LIMITS = {"uint16": UINT16_BELOW - 1, "int32": 2**31}
+"""The largest vocabulary of each dtype, by Megatron's rule."""
+LONGEST = 2**31 - 1
+"""Tokens of a document, by the index's int32."""
+BLOCK = 1 << 18
+"""Documents of which the index is written or checked at a time."""
+
+
+class MegatronOptions(Options, frozen=True):
+    """What may be chosen about Megatron's pairs."""
+
+    files: Literal["many", "single"] = "many"
+    """many: a pair a shard of the store, whose files they share; single: one pair a split."""
+    prefix: str = ""
+    """What names begin with where files are single, before `train_text_document`."""
+    dtype: Literal["auto", "uint16", "int32"] = "auto"
+    """auto: uint16 for a vocabulary below 65,500."""
+    shard_tokens: int = 1 << 28
+    """Tokens of each of many pairs, about, where they are not the store's shards: documents stay whole."""
+    edges: Edges = "eod"
+    """Which boundary tokens documents have; for a store with beginnings, `both` shares its files."""
+
+
+class Megatron(DocumentFormat):
+    """Megatron's pairs."""
+
+    name = "megatron"
+    title = "Megatron-LM: pairs of .bin and .idx"
+    options = MegatronOptions
+
+    def recognises(self, path: Path) -> bool:
+        folder = path if path.is_dir() else path.parent
+        if (folder / "manifest.json").exists() or any(folder.glob("*.rows.parquet")):
+            return False  # a store, or baked rows: the same pairs, and more beside them
+        return any(
+            head == MAGIC and one.with_suffix(".bin").exists()
+            for one, head in first_bytes(_index_of(path), (".idx",), len(MAGIC))
+        )
+
+    def edges_of(self, options: MegatronOptions) -> Edges:
+        return options.edges
+
+    def plan(self, view: DocumentView, options: MegatronOptions) -> Plan:
+        dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
+        if options.shard_tokens < 1:
+            raise RecipeError(f"megatron: expected shard_tokens of 1 or more, found {options.shard_tokens:,}")
+        parts: list[Part] = []
+        shared = 0
+        for split in view.splits:
+            stream = view.stream(split)
+            stored = stream.shards if view.store.dtype == dtype else None
+            if stored is not None and (options.files == "many" or len(stored) == 1):
+                for number, shard in enumerate(stored):
+                    name = f"{split}-{number:06d}" if options.files == "many" else _single(options, split)
+                    begin, end = shard.first_document, shard.first_document + shard.documents
+                    parts.append(Part(name, split, number, begin, end, shard.name))
+                    shared += sum(entry.bytes for entry in shard.entry.files[:2])
+            elif options.files == "many":
+                parts += _cut(stream, split, options.shard_tokens)
+            else:
+                parts.append(Part(_single(options, split), split, 0, 0, stream.documents))
+        documents = sum(part.stop - part.start for part in parts)
+        whole = view.tokens * dtype.itemsize + 20 * documents + index_size(0) * len(parts)
+        return Plan(tuple(parts), whole - shared, shared, lost_of(view, self.name))
+
+    def write(
+        self, view: DocumentView, part: Part, target: Target, options: MegatronOptions
+    ) -> dict[str, Any]:
+        stream = view.stream(part.split)
+        begin, end = _tokens_of(stream, part.start, part.stop)
+        if part.shard and stream.shards is not None:
+            shard = next(shard for shard in stream.shards if shard.name == part.shard)
+            for ending in (".bin", ".idx"):
+                if (file := shard.file(ending)) is not None:
+                    target.share(file[0], f"{part.name}{ending}", file[1])
+            target.progress(end - begin)
+            return {}
+        dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
+        with target.create(f"{part.name}.bin") as tokens:
+            write_tokens(tokens, stream, begin, end, dtype, target)
+        with target.create(f"{part.name}.idx") as index:
+            _write_index(index, stream, part.start, part.stop, dtype)
+        return {}
+
+    def open(self, path: Path, options: MegatronOptions, findings: Findings) -> Foreign:
+        files: list[ForeignFile] = []
+        indexed: list[tuple[TokenFile, DocumentEnds]] = []
+        for index in find_files(_index_of(path), (".idx",), "Megatron's indexes, *.idx beside their *.bin"):
+            number = len(files)
+            tokens = Path(index.path).with_suffix(".bin")
+            if not tokens.is_file():
+                findings.add(index.name, "tokens beside the index", tokens.name, "no such file")
+                continue
+            name = str(Path(index.name).with_suffix(".bin"))
+            files += [ForeignFile(name, str(tokens), tokens.stat().st_size), index]
+            if (ends := open_index(index, files[number], findings)) is not None:
+                split = split_of(index.name)
+                source = TokenFile(files, number, ends.dtype, split=split, beside=(number + 1,))
+                indexed.append((source, ends))
+        return IndexedForeign(files, indexed, edges=options.edges, findings=findings)
+
+
+def _write_index(file: HashedFile, stream: DocumentStream, start: int, stop: int, dtype: np.dtype) -> None:
+    """Write the index of documents of a stream, in three passes over their lengths that keep none of them."""
+    count = stop - start
+    file.write(HEADER.pack(MAGIC, 1, CODES[dtype.name], count, count + 1))
+    blocks = [(first, min(first + BLOCK, stop)) for first in range(start, stop, BLOCK)]
+    for first, last in blocks:
+        lengths = stream.lengths(first, last)
+        if int(lengths.max()) > LONGEST:
+            at = first + int(lengths.argmax())
+            raise PacklineError(
+                f"megatron: document {at:,} of the stream has {lengths.max():,} tokens: "
+                f"expected at most {LONGEST:,}",
+                hint="leave it out with --max-tokens",
+            )
+        file.write(lengths.astype("<i4"))
+    begin = 0
+    for first, last in blocks:
+        ends = begin + np.cumsum(stream.lengths(first, last)) * dtype.itemsize
+        file.write(np.concatenate([[begin], ends[:-1]]).astype("<i8"))
+        begin = int(ends[-1])
+    for first in range(0, count + 1, BLOCK):
+        file.write(np.arange(first, min(first + BLOCK, count + 1), dtype="<i8"))
+
+
+def _cut(stream: DocumentStream, split: str, shard_tokens: int) -> list[Part]:
+    """Pairs of whole documents: one begins with the document that holds each multiple of `shard_tokens`."""
+    places = [stream.document_at(token) for token in range(0, max(stream.tokens, 1), shard_tokens)]
+    begins = sorted({0, *places} - {stream.documents})
+    ends = [*begins[1:], stream.documents]
+    return [
+        Part(f"{split}-{number:06d}", split, number, begin, end)
+        for number, (begin, end) in enumerate(zip(begins, ends, strict=True))
+    ]
+
+
+def _tokens_of(stream: DocumentStream, start: int, stop: int) -> tuple[int, int]:
+    """The tokens of a stream that documents `start` to `stop` are."""
+    begin, end = (int(stream.ends(place - 1, place)[0]) if place else 0 for place in (start, stop))
+    return begin, end
+
+
+def _single(options: MegatronOptions, split: str) -> str:
+    return f"{options.prefix}{split}_text_document"
+
+
+def _index_of(path: Path) -> Path:
+    """The index that a path means: the `.idx`, its `.bin`, or the prefix of both; else the path itself."""
+    if path.is_dir():
+        return path
+    beside = (
+        path.with_suffix(".idx") if path.suffix in (".bin", ".idx") else path.with_name(f"{path.name}.idx")
+    )
+    return beside if beside.is_file() else path
+
+
+FORMAT = Megatron()

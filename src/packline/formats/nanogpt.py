@@ -1,0 +1,172 @@
+"""nanoGPT: `train.bin` and `val.bin`, tokens without a header.
+
+    train.bin   uint16 [T], little-endian, documents back to back, their end-of-document token behind each
+    val.bin     the same
+    meta.pkl    only where it is asked for: {"vocab_size": n, "itos": {id: text}, "stoi": {text: id}}
+
+The trainer maps each file and takes windows at random places. uint16 is all it knows: a vocabulary of more
+than 65,536 is refused. A split that is one shard of the store is that very file, and shares its bytes.
+
+`meta.pkl` is a pickle, which nanoGPT needs for vocabularies of single characters: its trainer takes the
+vocabulary's size from it, and its sampler the letters. Wherever else it is better absent. It is written here
+opcode by opcode and never read. Where two ids have the same text, `stoi` names the smaller.
+
+There is no loss mask and no index: documents are what is between end-of-document tokens. Known from
+`train.py`, `sample.py` and the `prepare.py` files of nanoGPT, which is not on the package index: NumPy and a
+loader that was written from these rules are the judges.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from packline.formats.format import (
+    DocumentFormat,
+    Edges,
+    Foreign,
+    ForeignFile,
+    Options,
+    Part,
+    Plan,
+    Written,
+    fitting_dtype,
+)
+from packline.formats.llmc import EVALUATION, HEAD, MAGICS
+from packline.formats.lost import lost_of
+from packline.formats.mapped import ScannedForeign, TokenFile
+from packline.formats.token_shards import StreamEdges, find_files, first_bytes, split_of, write_tokens
+from packline.store.report import Findings
+
+if TYPE_CHECKING:
+    from packline.formats.documents import DocumentView
+    from packline.formats.target import Target
+
+DTYPE = np.dtype("<u2")
+LIMITS = {"uint16": 65_536}
+NAMES = ("train.bin", "val.bin")
+
+
+class NanogptOptions(Options, frozen=True):
+    """What may be chosen about nanoGPT's files."""
+
+    edges: StreamEdges = "eod"
+    """Which boundary tokens documents have."""
+    meta_pkl: bool = False
+    """Also write `meta.pkl`: the vocabulary's size and texts, as nanoGPT wants it for characters."""
+    marker: int | None = None
+    """The id that tells documents apart when reading; comes from the tokenizer unless given."""
+
+
+class Nanogpt(DocumentFormat):
+    """nanoGPT's two files."""
+
+    name = "nanogpt"
+    title = "nanoGPT: train.bin and val.bin, uint16 without a header"
+    options = NanogptOptions
+
+    def recognises(self, path: Path) -> bool:
+        if path.is_file():
+            return path.name in NAMES and not path.with_suffix(".idx").exists()
+        heads = {one.name: head for one, head in first_bytes(path, (".bin",), 4)}
+        magics = {magic.to_bytes(4, "little") for magic in (*MAGICS, EVALUATION)}
+        return bool(heads) and all(
+            name in NAMES and head not in magics and not (path / name).with_suffix(".idx").exists()
+            for name, head in heads.items()
+        )
+
+    def edges_of(self, options: NanogptOptions) -> Edges:
+        return options.edges
+
+    def plan(self, view: DocumentView, options: NanogptOptions) -> Plan:
+        fitting_dtype(self.name, view.vocab_size, LIMITS)
+        parts = tuple(
+            Part(split, split, 0, 0, view.stream(split).tokens, shard=_shard(view, split))
+            for split in view.splits
+        )
+        shared = sum(part.stop * DTYPE.itemsize for part in parts if part.shard)
+        return Plan(parts, view.tokens * DTYPE.itemsize - shared, shared, lost_of(view, self.name))
+
+    def write(
+        self, view: DocumentView, part: Part, target: Target, options: NanogptOptions
+    ) -> dict[str, Any]:
+        stream, name = view.stream(part.split), f"{part.split}.bin"
+        if part.shard and stream.shards is not None:
+            (shard,) = stream.shards
+            target.share(shard.path, name, shard.entry.files[0])
+            target.progress(shard.tokens)
+        else:
+            with target.create(name) as file:
+                write_tokens(file, stream, part.start, part.stop, DTYPE, target)
+        return {}
+
+    def finish(
+        self, view: DocumentView, written: list[Written], target: Target, options: NanogptOptions
+    ) -> None:
+        if options.meta_pkl:
+            decode = view.store.tokenizer.decode
+            texts = [decode([number], skip_special_tokens=False) for number in range(view.vocab_size)]
+            with target.create("meta.pkl") as file:
+                file.write(meta_pickle(texts))
+
+    def open(self, path: Path, options: NanogptOptions, findings: Findings) -> Foreign:
+        files = find_files(path, NAMES, "nanoGPT's train.bin, val.bin")
+        sources = []
+        for number, file in enumerate(files):
+            whole = file.bytes - file.bytes % DTYPE.itemsize
+            findings.compare(file.name, "size in bytes, a multiple of 2", whole, file.bytes)
+            _refuse_header(file, findings)
+            sources.append(TokenFile(files, number, DTYPE, split=split_of(file.name)))
+        return ScannedForeign(files, sources, marker=options.marker, edges=options.edges, findings=findings)
+
+
+def _refuse_header(file: ForeignFile, findings: Findings) -> None:
+    """Note a file of llm.c's: its header would be read as tokens."""
+    with open(file.path, "rb") as opened:
+        head = opened.read(HEAD.size)
+    if len(head) == HEAD.size and HEAD.unpack(head)[:2] in ((m, v) for m, (v, _) in MAGICS.items()):
+        findings.add(file.name, "header", "none", f"llm.c's, of version {HEAD.unpack(head)[1]} (--from llmc)")
+
+
+def meta_pickle(texts: list[str]) -> bytes:
+    """The pickle (protocol 2) of nanoGPT's `meta`, for the texts of all ids.
+
+    >>> meta_pickle(["a", "b"])[:16]
+    b'\\x80\\x02}(X\\n\\x00\\x00\\x00vocab_s'
+    """
+    stoi: dict[str, int] = {}
+    for number, text in enumerate(texts):
+        stoi.setdefault(text, number)
+    itos = _dict((_int(number), _text(text)) for number, text in enumerate(texts))
+    inverse = _dict((_text(text), _int(number)) for text, number in stoi.items())
+    pairs = (("vocab_size", _int(len(texts))), ("itos", itos), ("stoi", inverse))
+    return b"\x80\x02" + _dict((_text(name), value) for name, value in pairs) + b"."
+
+
+def _dict(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """EMPTY_DICT, MARK, keys and values, SETITEMS."""
+    return b"}(" + b"".join(key + value for key, value in pairs) + b"u"
+
+
+def _text(text: str) -> bytes:
+    data = text.encode("utf-8", "surrogatepass")
+    return b"X" + struct.pack("<I", len(data)) + data  # BINUNICODE
+
+
+def _int(number: int) -> bytes:
+    return b"J" + struct.pack("<i", number)  # BININT
+
+
+def _shard(view: DocumentView, split: str) -> str:
+    """The stored shard that a split is, bytes and all; empty where it is no such."""
+    shards = view.stream(split).shards
+    if shards is None or len(shards) != 1 or view.store.dtype != DTYPE:
+        return ""
+    return shards[0].name
+
+
+FORMAT = Nanogpt()

@@ -1,0 +1,136 @@
+"""build-nanogpt: shards of tokens as one-dimensional NumPy arrays.
+
+    edufineweb_val_000000.npy      \\x93NUMPY 1.0, {'descr': '<u2', 'fortran_order': False, 'shape': (n,)}
+    edufineweb_train_000001.npy    and then n tokens, from a multiple of 64 bytes on
+
+uint16 where the vocabulary fits (65,536), as its own data are; uint32 beyond, which its loader reads as well:
+it turns whatever it finds into int64. Names have `train` or `val` in them, which is how the loader finds a
+split; it takes the files in the order of names. The first shard is val, 100 million tokens each, one
+token before each document (the end of document, moved to the front, as GPT-2 has no other); a document goes
+on in the next file. A shard has to have more tokens than a batch, which a short last one may not.
+
+There is no loss mask and no index: documents are what is between markers. Not to be confused with the
+headerless `.npy` of OLMo (`olmo`). Read are NumPy's versions 1 and 2, little-endian integers; arrays of
+Python objects are refused. Known from `fineweb.py` and `train_gpt2.py` of build-nanogpt; NumPy is the judge.
+"""
+
+from __future__ import annotations
+
+import io
+import tokenize
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from packline.formats.format import DocumentFormat, Edges, Foreign, ForeignFile, Part, Plan, fitting_dtype
+from packline.formats.mapped import ScannedForeign, TokenFile
+from packline.formats.token_shards import (
+    ShardOptions,
+    find_files,
+    first_bytes,
+    plan_shards,
+    split_of,
+    write_tokens,
+)
+from packline.store.report import Findings
+
+if TYPE_CHECKING:
+    from packline.formats.documents import DocumentView
+    from packline.formats.target import Target
+
+MAGIC = b"\x93NUMPY"
+LIMITS = {"uint16": 65_536, "uint32": 2**31}
+"""The largest vocabulary of each dtype; a store's ids are int32."""
+
+
+class NpyOptions(ShardOptions, frozen=True):
+    """What may be chosen about build-nanogpt's shards."""
+
+    prefix: str = "edufineweb"
+    """What names of files begin with, before `_train_000001`; may be empty."""
+    dtype: Literal["auto", "uint16", "uint32"] = "auto"
+    """auto: the first that the vocabulary fits into."""
+
+
+class Npy(DocumentFormat):
+    """build-nanogpt's shards."""
+
+    name = "npy"
+    title = "build-nanogpt: edufineweb_train_000001.npy, NumPy arrays"
+    options = NpyOptions
+
+    def recognises(self, path: Path) -> bool:
+        return any(head == MAGIC for _, head in first_bytes(path, (".npy",), len(MAGIC)))
+
+    def edges_of(self, options: NpyOptions) -> Edges:
+        return options.edges
+
+    def plan(self, view: DocumentView, options: NpyOptions) -> Plan:
+        dtype = _dtype(view, options)
+        return plan_shards(
+            view, options, self.name, lambda tokens: len(header(tokens, dtype)) + tokens * dtype.itemsize
+        )
+
+    def write(self, view: DocumentView, part: Part, target: Target, options: NpyOptions) -> dict[str, Any]:
+        dtype = _dtype(view, options)
+        with target.create(f"{part.name}.npy") as file:
+            file.write(header(part.stop - part.start, dtype))
+            write_tokens(file, view.stream(part.split), part.start, part.stop, dtype, target)
+        return {}
+
+    def open(self, path: Path, options: NpyOptions, findings: Findings) -> Foreign:
+        files = find_files(path, (".npy",), "NumPy arrays of tokens, *.npy")
+        sources = [
+            source
+            for number in range(len(files))
+            if (source := _open_file(files, number, findings)) is not None
+        ]
+        return ScannedForeign(files, sources, marker=options.marker, edges=options.edges, findings=findings)
+
+
+def header(tokens: int, dtype: np.dtype) -> bytes:
+    """What stands before the tokens.
+
+    >>> header(5, np.dtype("<u2"))[10:60]
+    b"{'descr': '<u2', 'fortran_order': False, 'shape': "
+    """
+    head = io.BytesIO()
+    about = {"descr": dtype.str, "fortran_order": False, "shape": (tokens,)}
+    np.lib.format.write_array_header_1_0(head, about)
+    return head.getvalue()
+
+
+def _dtype(view: DocumentView, options: NpyOptions) -> np.dtype:
+    return fitting_dtype("npy", view.vocab_size, LIMITS, options.dtype)
+
+
+def _open_file(files: list[ForeignFile], number: int, findings: Findings) -> TokenFile | None:
+    file = files[number]
+    try:
+        # Of a damaged header, NumPy asks whether an old Python wrote it: it warns, and takes it to pieces.
+        with open(file.path, "rb") as opened, warnings.catch_warnings(action="ignore"):
+            version = np.lib.format.read_magic(opened)
+            if version not in ((1, 0), (2, 0)):
+                findings.add(
+                    file.name, "version of NumPy's format", "1.0 or 2.0", ".".join(map(str, version))
+                )
+                return None
+            reader = np.lib.format.read_array_header_1_0
+            shape, _, dtype = (reader if version == (1, 0) else np.lib.format.read_array_header_2_0)(opened)
+            begin = opened.tell()
+    except (ValueError, SyntaxError, tokenize.TokenError) as error:
+        findings.add(file.name, f"not a NumPy array: {error}")
+        return None
+    whole_numbers = dtype.kind in "iu" and dtype == dtype.newbyteorder("<")
+    if len(shape) != 1 or shape[0] < 0 or not whole_numbers:
+        findings.add(file.name, "array", "one dimension of little-endian integers", f"{shape} of {dtype.str}")
+        return None
+    count = shape[0]
+    findings.compare(file.name, "size in bytes", begin + count * dtype.itemsize, file.bytes)
+    room = max(file.bytes - begin, 0) // dtype.itemsize
+    return TokenFile(files, number, dtype, split=split_of(file.name), header=begin, tokens=min(count, room))
+
+
+FORMAT = Npy()

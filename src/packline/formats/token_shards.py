@@ -1,0 +1,146 @@
+"""Shards cut at a number of tokens, wherever documents end: what llm.c and build-nanogpt have in common.
+
+    documents of a split    | a a a | b b b b b | c c | d ...
+    shards of 4 tokens      [ a a a   b ][ b b b b ][ c c   d ...
+
+Also what layouts of bare token files share when they are read: which files there are, and the split that a
+file's name tells. A trainer takes the files of a split in the order of their names, so a document goes on in
+the next file. The last shard of a split is shorter, or is left out if it is asked for.
+
+It knows nothing of headers: each format adds its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from packline.errors import InputError, RecipeError
+from packline.formats.format import ForeignFile, Lost, Options, Part, Plan
+from packline.formats.lost import lost_of
+
+if TYPE_CHECKING:
+    from packline.formats.documents import DocumentStream, DocumentView
+    from packline.formats.target import Target
+    from packline.store.writer import HashedFile
+
+HELD_OUT = frozenset({"val", "valid", "validation", "test", "eval", "dev"})
+"""Words in the name of a file that is not for training."""
+MOST_TOKENS = 2**31 - 1
+"""Of a shard, as its header counts them in an int32."""
+
+StreamEdges = Literal["bos", "eod", "both"]
+"""Edges of documents that only a token tells apart."""
+
+
+class ShardOptions(Options, frozen=True):
+    """What may be chosen about shards of a number of tokens."""
+
+    prefix: str = ""
+    """What names of files begin with, before `_train_000001`."""
+    shard_tokens: int = 100_000_000
+    """Tokens of a shard."""
+    numbering: Literal["shared", "own"] = "shared"
+    """`shared`: val first, train goes on from there; `own`: each split from 0."""
+    last_shard: Literal["keep", "drop"] = "keep"
+    """The last shard of train where it is not full; what is dropped stands in the ledger."""
+    edges: StreamEdges = "bos"
+    """Which boundary tokens documents have."""
+    marker: int | None = None
+    """The id that tells documents apart when reading; comes from the tokenizer unless given."""
+
+
+def plan_shards(
+    view: DocumentView, options: ShardOptions, format: str, file_bytes: Callable[[int], int]
+) -> Plan:
+    """One part a shard; `start` and `stop` are tokens of its split's stream.
+
+    Args:
+        file_bytes: of a file with so many tokens.
+
+    Raises:
+        RecipeError: a size of shards that cannot be, or one of which train does not fill a single shard
+            though the last one is dropped.
+    """
+    size = options.shard_tokens
+    if not 1 <= size <= MOST_TOKENS:
+        raise RecipeError(f"{format}: expected shard_tokens from 1 to {MOST_TOKENS:,}, found {size:,}")
+    parts: list[Part] = []
+    lost = list(lost_of(view, format))
+    for split in sorted(view.splits, key=["val", "train"].index):
+        tokens = view.stream(split).tokens
+        if options.last_shard == "drop" and split == "train" and (tail := tokens % size):
+            if tokens < size:
+                raise RecipeError(
+                    f"{format}: train has {tokens:,} tokens: expected at least a shard of {size:,}, "
+                    "because the last one is dropped",
+                    hint="set last_shard=keep, or shard_tokens smaller",
+                )
+            lost.append(Lost("tail", tail, "tokens", "the last shard of train is not full"))
+            tokens -= tail
+        first = len(parts) if options.numbering == "shared" else 0
+        for number, start in enumerate(range(0, tokens, size), first):
+            name = f"{options.prefix}_{split}_{number:06d}" if options.prefix else f"{split}_{number:06d}"
+            parts.append(Part(name, split, number, start, min(start + size, tokens)))
+    return Plan(tuple(parts), sum(file_bytes(part.stop - part.start) for part in parts), lost=tuple(lost))
+
+
+def write_tokens(
+    file: HashedFile, stream: DocumentStream, start: int, stop: int, dtype: np.dtype, target: Target
+) -> None:
+    """Append tokens `start` to `stop` of a stream."""
+    for tokens, _ in stream.tokens_between(start, stop, dtype):
+        file.write(tokens)
+        target.progress(len(tokens))
+
+
+def find_files(path: Path, endings: tuple[str, ...], what: str) -> list[ForeignFile]:
+    """A file, or those of a folder with one of these endings, in the order of their names.
+
+    Args:
+        what: is looked for, for the error.
+
+    Raises:
+        InputError: there is none.
+    """
+    found = list(_paths(path, endings))
+    if not found:
+        raise InputError(
+            f"{path}: expected {what}, found {'none' if path.is_dir() else 'nothing'}",
+            hint="name the folder that has the files in it, or one file",
+        )
+    folder = path if path.is_dir() else path.parent
+    return [ForeignFile(str(one.relative_to(folder)), str(one), one.stat().st_size) for one in found]
+
+
+def _paths(path: Path, endings: tuple[str, ...]) -> Iterator[Path]:
+    if path.is_file():
+        yield path
+    elif path.is_dir():
+        yield from sorted(one for one in path.iterdir() if one.name.endswith(endings) and one.is_file())
+
+
+def first_bytes(path: Path, endings: tuple[str, ...], count: int) -> list[tuple[Path, bytes]]:
+    """The beginning of each file, as far as there is one: to recognise a format by."""
+    found = []
+    for one in _paths(path, endings):
+        try:
+            with one.open("rb") as file:
+                found.append((one, file.read(count)))
+        except OSError:
+            continue
+    return found
+
+
+def split_of(name: str) -> str:
+    """The split that a file's name tells: `val` if one of its words says so, else `train`.
+
+    >>> split_of("fineweb_val_000000.bin"), split_of("en-test.0.npy"), split_of("evaluators_000001.bin")
+    ('val', 'val', 'train')
+    """
+    words = re.split(r"[^a-z]+", Path(name).name.lower())
+    return "train" if HELD_OUT.isdisjoint(words) else "val"

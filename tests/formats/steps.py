@@ -1,0 +1,159 @@
+"""A format's own functions, one after another in this process: what the engines around it do, without them.
+
+plan = write_all(store, "llmc", folder, {"shard_tokens": 100})      plan, write every part, finish
+found = read_all("llmc", folder, {"marker": 0})                     open, read every unit
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.formats.stores import EOD, Case
+
+from packline.formats.documents import DocumentView
+from packline.formats.format import DocumentFormat, Edges, Foreign, Plan, Written
+from packline.formats.registry import get_format
+from packline.formats.target import Link, Target
+from packline.store.reader import Store
+from packline.store.report import Findings
+
+
+def write_all(
+    store: Store,
+    name: str,
+    folder: Path,
+    options: dict[str, Any] | None = None,
+    *,
+    link: Link = "auto",
+    **selection: Any,
+) -> Plan:
+    """Export the documents of a store; the plan has to have said how much is written."""
+    format = get_format(name)
+    assert isinstance(format, DocumentFormat) and format.name == name
+    chosen = msgspec.convert(options or {}, format.options)
+    view = DocumentView(store, edges=format.edges_of(chosen), **selection)
+    plan = format.plan(view, chosen)
+    assert len({part.name for part in plan.parts}) == len(plan.parts)
+    folder.mkdir(parents=True)
+    counted: list[int] = []
+    target = Target(folder, link=link, on_progress=counted.append)
+    written = [Written(part, format.write(view, part, target, chosen)) for part in plan.parts]
+    planned = sum(entry.bytes for entry in target.files)
+    assert planned == plan.bytes + plan.shared_bytes
+    assert plan.shared_bytes == target.shared.total()
+    tail = sum(lost.count for lost in plan.lost if lost.what == "tail")
+    assert sum(counted) == view.tokens - tail
+    format.finish(view, written, target, chosen)
+    on_disk = {str(path.relative_to(folder)): path.stat().st_size for path in folder.rglob("*.*")}
+    assert on_disk == {entry.name: entry.bytes for entry in target.files}
+    return plan
+
+
+@dataclass
+class Found:
+    """What reading a foreign data set gave."""
+
+    foreign: Foreign
+    problems: list[str]
+    documents: dict[str, list[list[int]]] = field(default_factory=dict)
+    """By split, in order."""
+    places: list[tuple[str, int]] = field(default_factory=list)
+    """File and position of each document, over all splits."""
+    unfinished: int = 0
+
+
+def read_all(name: str, path: Path, options: dict[str, Any] | None = None) -> Found:
+    """Open a data set and read it, unless something was wrong with it already."""
+    format = get_format(name)
+    findings = Findings()
+    foreign = format.open(path, msgspec.convert(options or {}, format.options), findings)
+    found = Found(foreign, [str(problem) for problem in findings.problems])
+    if found.problems:
+        return found
+    ends = [0] * len(foreign.files)
+    for unit in foreign.units:
+        for file, start, stop in unit.pieces:  # together, every byte of every file, once and in order
+            assert start == ends[file] <= stop
+            ends[file] = stop
+        documents = found.documents.setdefault(unit.split, [])
+        for block in foreign.blocks(unit):
+            assert block.positions is not None
+            for number in range(len(block)):
+                tokens = block.tokens[block.offsets[number] : block.offsets[number + 1]]
+                documents.append(tokens.tolist())
+                found.places.append((foreign.files[unit.file].name, int(block.positions[number])))
+            if block.unfinished is not None:
+                found.unfinished += int(block.unfinished.sum())
+    assert ends == [file.bytes for file in foreign.files]
+    return found
+
+
+def expected(case: Case, edges: Edges) -> dict[str, list[list[int]]]:
+    """The documents of a case by split, with boundary tokens put on by hand."""
+    marker = case.eod_id if case.bos_id is None else case.bos_id
+    before = [marker] if edges in ("bos", "both") else []
+    behind = [case.eod_id] if edges in ("eod", "both") else []
+    documents: dict[str, list[list[int]]] = {}
+    for number, body in enumerate(case.documents):
+        split = "val" if number in case.val else "train"
+        documents.setdefault(split, []).append([*before, *body, *behind])
+    return documents
+
+
+def flat(documents: Sequence[Sequence[int]]) -> list[int]:
+    """All tokens of documents, one after another."""
+    return [token for document in documents for token in document]
+
+
+def round_trip(case: Case, name: str, folder: Path, options: dict[str, Any] | None = None) -> Store:
+    """Export a store, import that, export it again: the same documents, the same bytes. The second store."""
+    from packline.formats.exporting import export
+    from packline.formats.importing import import_store
+
+    store = case.make(folder / "store")
+    there, back = folder / "there", folder / "back"
+    export(store.path, to=name, out=there, options=options, workers=0)
+    imported = import_store(
+        there, format=name, tokenizer=store.path / "tokenizer", out=folder / "imported", workers=0
+    )
+    report = imported.verify()
+    assert report.ok, report.problems
+    assert imported.manifest.tokenizer == msgspec.structs.replace(
+        store.manifest.tokenizer, name=imported.manifest.tokenizer.name
+    )
+    documents: dict[str, list[list[int]]] = {}
+    for shard in imported.shards:
+        found = [shard.document(number).tolist() for number in range(len(shard))]
+        documents.setdefault(shard.entry.split, []).extend(found)
+    assert documents == expected(case, "eod" if case.bos_id is None else "both")
+    export(imported.path, to=name, out=back, options=options, workers=0)
+    beside = {"packline.json", "tokenizer.json"}
+    first, second = ({path.name: path.read_bytes() for path in out.iterdir()} for out in (there, back))
+    assert first.keys() == second.keys() and beside <= first.keys()
+    for file in first.keys() - beside:
+        assert first[file] == second[file], file
+    return imported
+
+
+def refused(case: Case, name: str, folder: Path, damage: Any, error: type[Exception], match: str) -> None:
+    """Export a store and damage that: importing it raises this error and leaves no store."""
+    from packline.formats.importing import import_store
+
+    store = case.make(folder / "store")
+    write_all(store, name, folder / "out", link="copy")
+    damage(folder / "out")
+    with pytest.raises(error, match=match):
+        import_store(
+            folder / "out",
+            format=name,
+            tokenizer=store.path / "tokenizer",
+            out=folder / "no",
+            eod=EOD,
+            workers=0,
+        )
+    assert not (folder / "no" / "manifest.json").exists()

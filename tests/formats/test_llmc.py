@@ -1,0 +1,321 @@
+"""llm.c's shards: what its loaders demand, by readers that were written from the rules."""
+
+from __future__ import annotations
+
+import math
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.formats.steps import expected, flat, read_all, refused, round_trip, write_all
+from tests.formats.stores import CASES, Case, make_store
+
+from packline.errors import CorruptStore, InputError, RecipeError
+from packline.formats.mapped import BLOCK_TOKENS
+
+SIZES = {20240520: (1, "<u2"), 20240801: (7, "<u4")}
+
+
+def load_shard(path: Path) -> np.ndarray:
+    """A shard as llm.c's loader takes it: every field and the size of the file have to be right."""
+    data = path.read_bytes()
+    head = struct.unpack("<256i", data[:1024])
+    version, dtype = SIZES[head[0]]
+    assert head[1] == version and set(head[3:]) == {0}
+    assert len(data) == 1024 + head[2] * np.dtype(dtype).itemsize
+    return np.frombuffer(data, dtype, offset=1024)
+
+
+def load_split(folder: Path, pattern: str) -> list[int]:
+    """All tokens that a pattern finds, in the order of names."""
+    return [int(token) for path in sorted(folder.glob(pattern)) for token in load_shard(path)]
+
+
+def batches(folder: Path, pattern: str, size: int, length: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Inputs and targets: windows of size * length + 1 tokens that overlap by one, file by file."""
+    found = []
+    for path in sorted(folder.glob(pattern)):
+        tokens = load_shard(path)
+        step = size * length
+        for start in range(0, len(tokens) - step, step):
+            window = tokens[start : start + step + 1]
+            found.append((window[:-1].reshape(size, length), window[1:].reshape(size, length)))
+    return found
+
+
+@pytest.mark.parametrize("edges", ["bos", "eod"])
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_loader_gets_every_token_in_order(tmp_path: Path, case: Case, edges: Any) -> None:
+    size = 50
+    options = {"shard_tokens": size, "edges": edges}
+    write_all(case.make(tmp_path / "store"), "llmc", tmp_path / "out", options)
+    documents = expected(case, edges)
+    for split, wanted in documents.items():
+        assert load_split(tmp_path / "out", f"fineweb_{split}_*.bin") == flat(wanted)
+    shards = {split: math.ceil(len(flat(wanted)) / size) for split, wanted in documents.items()}
+    held_out = shards.get("val", 0)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        *(f"fineweb_train_{held_out + number:06d}.bin" for number in range(shards["train"])),
+        *(f"fineweb_val_{number:06d}.bin" for number in range(held_out)),
+    ]
+    sizes = [len(load_shard(path)) for path in sorted((tmp_path / "out").glob("*train*"))]
+    assert set(sizes[:-1]) <= {size} and 0 < sizes[-1] <= size
+
+
+def test_windows_of_batches(tmp_path: Path) -> None:
+    case = CASES["long"]
+    write_all(case.make(tmp_path / "store"), "llmc", tmp_path / "out", {"shard_tokens": 1000})
+    stream = np.array(flat(expected(case, "bos")["train"]))
+    found = batches(tmp_path / "out", "fineweb_train_*.bin", 3, 50)
+    assert len(found) == 6 * (len(stream) // 1000) + (len(stream) % 1000 - 1) // 150
+    for number, (inputs, targets) in enumerate(found):
+        shard, place = divmod(number, 6)
+        begin = shard * 1000 + place * 150
+        assert np.array_equal(inputs.ravel(), stream[begin : begin + 150])
+        assert np.array_equal(targets.ravel(), stream[begin + 1 : begin + 151])
+
+
+def test_documents_begin_with_one_marker_and_never_two(tmp_path: Path) -> None:
+    """modded-nanogpt aligns batches with documents by looking for the marker."""
+    case = CASES["plain"]
+    write_all(case.make(tmp_path / "store"), "llmc", tmp_path / "out")
+    tokens = load_shard(tmp_path / "out/fineweb_train_000000.bin")
+    begins = np.flatnonzero(tokens == case.eod_id)
+    lengths = np.diff([*begins, len(tokens)])
+    assert begins[0] == 0 and lengths.tolist() == [len(body) + 1 for body in case.documents]
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "options", "magic"),
+    [
+        (1000, {}, 20240520),
+        (1000, {"version": 7}, 20240801),
+        (65_536, {}, 20240520),
+        (65_537, {}, 20240801),
+        (70_000, {"version": 7}, 20240801),
+    ],
+)
+def test_the_version_goes_by_the_vocabulary(
+    tmp_path: Path, vocab_size: int, options: dict[str, Any], magic: int
+) -> None:
+    bodies = [[vocab_size - 1, 5], [6]]
+    store = make_store(tmp_path / "store", bodies, vocab_size=vocab_size, eod_id=0)
+    write_all(store, "llmc", tmp_path / "out", options)
+    (path,) = (tmp_path / "out").iterdir()
+    assert struct.unpack("<3i", path.read_bytes()[:12]) == (magic, SIZES[magic][0], 5)
+    assert load_shard(path).tolist() == [0, vocab_size - 1, 5, 0, 6]
+
+
+def test_a_vocabulary_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    store = CASES["wide"].make(tmp_path / "store")
+    with pytest.raises(RecipeError, match="llmc: ids of a vocabulary of 70,000 do not fit into uint16"):
+        write_all(store, "llmc", tmp_path / "out", {"version": 1})
+
+
+@pytest.mark.parametrize("size", [0, -1, 2**31])
+def test_a_shard_that_cannot_be_is_refused(tmp_path: Path, size: int) -> None:
+    store = CASES["one"].make(tmp_path / "store")
+    with pytest.raises(RecipeError, match="expected shard_tokens from 1 to 2,147,483,647"):
+        write_all(store, "llmc", tmp_path / "out", {"shard_tokens": size})
+
+
+def test_each_split_may_be_numbered_by_itself_and_the_prefix_be_empty(tmp_path: Path) -> None:
+    options = {"shard_tokens": 100, "numbering": "own", "prefix": ""}
+    write_all(CASES["splits"].make(tmp_path / "store"), "llmc", tmp_path / "out", options)
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"val_000000.bin", "train_000000.bin", "train_000001.bin"} <= names
+
+
+def test_a_short_last_shard_may_be_dropped_and_is_in_the_ledger(tmp_path: Path) -> None:
+    case = CASES["splits"]
+    store = case.make(tmp_path / "store")
+    options = {"shard_tokens": 100, "last_shard": "drop"}
+    plan = write_all(store, "llmc", tmp_path / "out", options)
+    documents = {split: flat(wanted) for split, wanted in expected(case, "bos").items()}
+    tail = len(documents["train"]) % 100
+    assert ("tail", tail, "tokens") in [(lost.what, lost.count, lost.unit) for lost in plan.lost]
+    assert load_split(tmp_path / "out", "*_train_*") == documents["train"][:-tail]
+    assert load_split(tmp_path / "out", "*_val_*") == documents["val"]
+    with pytest.raises(RecipeError, match=r"train has [\d,]+ tokens: expected at least a shard of 100,000"):
+        write_all(store, "llmc", tmp_path / "no", {"last_shard": "drop", "shard_tokens": 100_000})
+
+
+# --------------------------------------------------------------------------------------------- reading
+
+
+@pytest.mark.parametrize("edges", ["bos", "eod"])
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_reading_gives_back_the_documents(tmp_path: Path, case: Case, edges: Any) -> None:
+    options = {"shard_tokens": 37, "edges": edges}
+    write_all(case.make(tmp_path / "store"), "llmc", tmp_path / "out", options)
+    marker = case.eod_id if case.bos_id is None or edges == "eod" else case.bos_id
+    found = read_all("llmc", tmp_path / "out", {"edges": edges, "marker": marker})
+    assert found.problems == [] and found.unfinished == 0
+    assert found.documents == expected(case, edges)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(2, 299), max_size=12), min_size=1, max_size=12),
+    st.sampled_from(["bos", "eod", "both"]),
+    st.booleans(),
+    st.integers(1, 40),
+    st.integers(1, 3),
+)
+def test_any_documents_come_back(
+    tmp_path_factory: pytest.TempPathFactory,
+    bodies: list[list[int]],
+    edges: Any,
+    with_bos: bool,
+    size: int,
+    shards: int,
+) -> None:
+    if edges == "both" and not with_bos:
+        edges = "bos"
+    folder = tmp_path_factory.mktemp("law")
+    case = Case("law", tuple(map(tuple, bodies)), 300, 0, 1 if with_bos else None, shards=shards)
+    write_all(case.make(folder / "store"), "llmc", folder / "out", {"edges": edges, "shard_tokens": size})
+    stream = flat(expected(case, edges)["train"])
+    assert load_split(folder / "out", "*.bin") == stream
+    marker = 1 if with_bos and edges == "bos" else 0
+    found = read_all("llmc", folder / "out", {"edges": edges, "marker": marker})
+    assert found.problems == [] and found.documents == expected(case, edges)
+    for (name, position), document in zip(found.places, found.documents["train"], strict=True):
+        number = int(name.removesuffix(".bin").rpartition("_")[2])
+        begin = number * size + (position - 1024) // 2
+        assert stream[begin : begin + len(document)] == document
+
+
+def test_a_stream_that_does_not_begin_with_a_document(tmp_path: Path) -> None:
+    """As a shard in the middle of a data set is."""
+    tokens = np.array([7, 8, 0, 5, 6, 0, 9], "<u2")
+    path = tmp_path / "x_train_000003.bin"
+    path.write_bytes(struct.pack("<3i", 20240520, 1, 7).ljust(1024, b"\0") + tokens.tobytes())
+    found = read_all("llmc", path, {"marker": 0})
+    assert found.documents == {"train": [[7, 8], [0, 5, 6], [0, 9]]} and found.unfinished == 1
+    assert found.places == [(path.name, 1024), (path.name, 1028), (path.name, 1034)]
+
+
+@pytest.mark.parametrize("edges", ["bos", "eod"])
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_there_and_back(tmp_path: Path, case: Case, edges: str) -> None:
+    round_trip(case, "llmc", tmp_path, {"shard_tokens": 45, "edges": edges})
+
+
+# ---------------------------------------------------------------------------------------------- damage
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    store = make_store(tmp_path / "store", [[5, 6, 7], [8], [9, 10]], vocab_size=300, eod_id=0)
+    write_all(store, "llmc", tmp_path / "out", {"shard_tokens": 5})
+    return tmp_path / "out"
+
+
+FIRST = "fineweb_train_000000.bin"
+HEADS: dict[str, tuple[bytes, str]] = {
+    "magic": (struct.pack("<i", 1234), "magic number: expected 20240520 or 20240801, found 1234"),
+    "version": (struct.pack("<2i", 20240520, 7), "version, of magic 20240520: expected 1, found 7"),
+    "count": (struct.pack("<3i", 20240520, 1, 6), "size in bytes: expected 1,036, found 1,034"),
+    "dtype": (struct.pack("<3i", 20240801, 7, 5), "size in bytes: expected 1,044, found 1,034"),
+    "negative": (
+        struct.pack("<3i", 20240520, 1, -5),
+        "tokens, by its header: expected none or more, found -5",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", HEADS)
+def test_a_flipped_header_is_found(shards: Path, damage: str) -> None:
+    head, message = HEADS[damage]
+    path = shards / FIRST
+    path.write_bytes(head + path.read_bytes()[len(head) :])
+    assert f"{FIRST}: {message}" in read_all("llmc", shards, {"marker": 0}).problems
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        (1030, "size in bytes: expected 1,034, found 1,030"),
+        (1033, "size in bytes: expected 1,034, found 1,033"),
+        (700, "bytes of the header: expected 1,024, found 700"),
+        (0, "bytes of the header: expected 1,024, found 0"),
+    ],
+)
+def test_a_file_that_was_cut_off_is_found(shards: Path, size: int, message: str) -> None:
+    path = shards / FIRST
+    path.write_bytes(path.read_bytes()[:size])
+    assert read_all("llmc", shards, {"marker": 0}).problems == [f"{FIRST}: {message}"]
+
+
+def test_what_is_behind_the_tokens_is_found_and_not_read(shards: Path) -> None:
+    with (shards / FIRST).open("ab") as file:
+        file.write(b"\7\0\7\0")
+    found = read_all("llmc", shards / FIRST, {"marker": 0})
+    assert found.problems == [f"{FIRST}: size in bytes: expected 1,034, found 1,038"]
+    assert found.foreign.tokens == 5
+
+
+def test_mixed_dtypes_are_found(shards: Path, tmp_path: Path) -> None:
+    write_all(CASES["wide"].make(tmp_path / "w"), "llmc", tmp_path / "w2")
+    (tmp_path / "w2" / FIRST).rename(shards / "x_train_000009.bin")
+    assert read_all("llmc", shards, {"marker": 0}).problems == [
+        "x_train_000009.bin: dtype, as of the first file: expected uint16, found uint32"
+    ]
+
+
+def test_an_evaluation_set_is_refused(shards: Path) -> None:
+    (shards / "hellaswag_val.bin").write_bytes(struct.pack("<4i", 20240522, 1, 2, 9).ljust(1024, b"\0"))
+    with pytest.raises(InputError, match=r"hellaswag_val.bin: .*found an evaluation set of llm.c"):
+        read_all("llmc", shards, {"marker": 0})
+
+
+def test_nothing_there_is_refused(tmp_path: Path) -> None:
+    for path, found in ((tmp_path, "none"), (tmp_path / "gone", "nothing")):
+        with pytest.raises(InputError, match=rf"expected llm.c's shards, \*.bin, found {found}$"):
+            read_all("llmc", path)
+
+
+def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path) -> None:
+    from packline.formats.llmc import FORMAT, LlmcOptions
+    from packline.store.report import Findings
+
+    path = tmp_path / "x_train_000000.bin"
+    count = BLOCK_TOKENS + 10
+    path.write_bytes(struct.pack("<3i", 20240520, 1, count).ljust(1024, b"\0") + b"\0\0" * count)
+    foreign = FORMAT.open(tmp_path, LlmcOptions(marker=0), Findings())
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(CorruptStore, match=rf"{path.name} ends at byte {1024 + 2 * count - 4:,}"):
+        list(foreign.blocks(foreign.units[0]))
+
+
+def test_it_is_recognised(shards: Path, tmp_path: Path) -> None:
+    from packline.formats.llmc import FORMAT
+
+    assert FORMAT.recognises(shards) and FORMAT.recognises(shards / FIRST)
+    assert not FORMAT.recognises(tmp_path / "store") and not FORMAT.recognises(tmp_path / "gone")
+    (shards / "fineweb_train_000000_mask.bin").write_bytes(b"")
+    assert not FORMAT.recognises(shards)  # seed for a format with masks beside its tokens
+
+
+def _overwrite(name: str, offset: int, data: bytes) -> Any:
+    def damage(folder: Path) -> None:
+        whole = (folder / name).read_bytes()
+        (folder / name).write_bytes(whole[:offset] + data + whole[offset + len(data) :])
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        pytest.param(_overwrite(FIRST, 0, b"\1"), f"{FIRST}.*magic number", id="header"),
+        pytest.param(_overwrite(FIRST, 1032, b"\xf0\xff"), rf"(?s){FIRST}.*65,?520", id="an id outside"),
+    ],
+)
+def test_nothing_is_published_of_a_damaged_one(tmp_path: Path, damage: Any, message: str) -> None:
+    refused(CASES["plain"], "llmc", tmp_path, damage, CorruptStore, message)

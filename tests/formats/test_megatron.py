@@ -1,0 +1,356 @@
+"""Megatron's pairs: megatron-core reads ours, and what its builder wrote is read here."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.formats.peers import run_peer
+from tests.formats.steps import expected, flat, read_all, refused, round_trip, write_all
+from tests.formats.stores import CASES, Case, make_store
+
+from packline.errors import CorruptStore, InputError, RecipeError
+from packline.formats import megatron, megatron_index
+
+READ = """
+import numpy as np
+from megatron.core.datasets.indexed_dataset import IndexedDataset
+answer = {}
+for prefix in arguments:
+    data = IndexedDataset(prefix, mmap=True)
+    answer[prefix] = {
+        "dtype": data.index.dtype.__name__,
+        "document_indices": data.document_indices.tolist(),
+        "documents": [np.asarray(data[place]).tolist() for place in range(len(data))],
+    }
+"""
+
+# Documents are given as lists of sequences: Megatron's preprocessing may split one into sentences.
+BUILD = """
+import numpy as np, torch
+from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
+for name, dtype, documents in json.loads(arguments[1]):
+    builder = IndexedDatasetBuilder(f"{arguments[0]}/{name}.bin", dtype=getattr(np, dtype))
+    for sequences in documents:
+        for sequence in sequences:
+            builder.add_item(torch.tensor(sequence, dtype=torch.int64))
+        builder.end_document()
+    builder.finalize(f"{arguments[0]}/{name}.idx")
+answer = True
+"""
+
+WAYS: dict[str, dict[str, Any]] = {
+    "many": {},
+    "single": {"files": "single", "prefix": "web_"},
+    "bos": {"edges": "bos", "shard_tokens": 64},
+    "none": {"edges": "none", "files": "single"},
+}
+
+
+def prefixes(folder: Path) -> list[Path]:
+    return sorted(path.with_suffix("") for path in folder.glob("*.idx"))
+
+
+def test_megatron_reads_every_document(tmp_path: Path) -> None:
+    for name, case in CASES.items():
+        store = case.make(tmp_path / name / "store")
+        for way, options in WAYS.items():
+            write_all(store, "megatron", tmp_path / name / way, options)
+    paths = [path for name in CASES for way in WAYS for path in prefixes(tmp_path / name / way)]
+    found = run_peer(READ, *paths, modules=("megatron", "torch"))
+    for name, case in CASES.items():
+        for way, options in WAYS.items():
+            edges = options.get("edges", "eod")
+            documents: dict[str, list[list[int]]] = {}
+            for path in prefixes(tmp_path / name / way):
+                one = found[str(path)]
+                assert one["dtype"] == ("int32" if case.vocab_size > 65_499 else "uint16")
+                assert one["document_indices"] == list(range(len(one["documents"]) + 1))
+                split = "val" if "val" in path.name else "train"
+                documents.setdefault(split, []).extend(one["documents"])
+            assert documents == expected(case, edges), (name, way)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_reading_gives_back_the_documents(tmp_path: Path, case: Case, way: str) -> None:
+    write_all(case.make(tmp_path / "store"), "megatron", tmp_path / "out", WAYS[way])
+    found = read_all("megatron", tmp_path / "out", WAYS[way])
+    assert found.problems == [] and found.unfinished == 0
+    assert found.documents == expected(case, WAYS[way].get("edges", "eod"))
+    itemsize = 4 if case.vocab_size > 65_499 else 2
+    place = dict.fromkeys((name for name, _ in found.places), 0)
+    for (name, position), tokens in zip(
+        found.places, [one for split in ("train", "val") for one in found.documents.get(split, [])],
+        strict=True,
+    ):  # fmt: skip
+        assert position == place[name]
+        place[name] += len(tokens) * itemsize
+
+
+def test_many_pairs_are_the_stores_own_files(tmp_path: Path) -> None:
+    store = CASES["splits"].make(tmp_path / "store")
+    plan = write_all(store, "megatron", tmp_path / "out")
+    assert plan.bytes == 0 and len(plan.parts) == len(store.shards) == 6
+    for split in ("train", "val"):
+        shards = [shard.name for shard in store.manifest.shards if shard.split == split]
+        for number, name in enumerate(shards):
+            for ending in (".bin", ".idx"):
+                mine = tmp_path / "out" / f"{split}-{number:06d}{ending}"
+                assert mine.samefile(store.path / f"{name}{ending}")
+    assert [str(lost) for lost in plan.lost] == ["provenance: 40 documents: megatron has no place for it"]
+
+
+def test_a_single_pair_of_one_shard_is_shared_and_of_several_is_joined(tmp_path: Path) -> None:
+    one = write_all(CASES["plain"].make(tmp_path / "a"), "megatron", tmp_path / "one", {"files": "single"})
+    assert (tmp_path / "one/train_text_document.bin").samefile(tmp_path / "a/train-000000.bin")
+    several = write_all(
+        CASES["shards"].make(tmp_path / "b"), "megatron", tmp_path / "several", {"files": "single"}
+    )
+    assert one.bytes == several.shared_bytes == 0 and one.shared_bytes == several.bytes
+    for ending in (".bin", ".idx"):  # the same documents, so the same bytes
+        name = f"train_text_document{ending}"
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "several" / name).read_bytes()
+
+
+def test_what_is_left_behind_is_said(tmp_path: Path) -> None:
+    store = CASES["bos_loss"].make(tmp_path / "store")
+    documents, tokens = len(CASES["bos_loss"].documents), store.manifest.tokens
+    lost = {
+        edges: [
+            (one.what, one.count)
+            for one in write_all(store, "megatron", tmp_path / edges, {"edges": edges}).lost
+        ]
+        for edges in ("both", "eod")
+    }
+    provenance = ("provenance", documents)
+    assert lost["both"] == [("loss mask", tokens), provenance]
+    assert lost["eod"] == [
+        ("begin-of-document tokens", documents), ("loss mask", tokens - documents), provenance
+    ]  # fmt: skip
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(2, 299), max_size=12), min_size=1, max_size=12),
+    st.sampled_from(["eod", "bos", "both", "none"]),
+    st.sampled_from(["many", "single"]),
+    st.booleans(),
+    st.integers(1, 40),
+    st.integers(1, 3),
+    st.none() | st.integers(0, 5),
+)
+def test_any_documents_come_back(
+    tmp_path_factory: pytest.TempPathFactory,
+    bodies: list[list[int]],
+    edges: str,
+    files: str,
+    with_bos: bool,
+    shard_tokens: int,
+    shards: int,
+    shuffle: int | None,
+) -> None:
+    if edges == "both" and not with_bos:
+        edges = "eod"
+    folder = tmp_path_factory.mktemp("law")
+    case = Case("law", tuple(map(tuple, bodies)), 300, 0, 1 if with_bos else None, shards=shards)
+    options = {"edges": edges, "files": files, "shard_tokens": shard_tokens}
+    write_all(case.make(folder / "store"), "megatron", folder / "out", options, shuffle_documents=shuffle)
+    found = read_all("megatron", folder / "out", options)
+    wanted = expected(case, edges)["train"]  # type: ignore[arg-type]
+    assert found.problems == []
+    if shuffle is None:
+        assert found.documents["train"] == wanted
+    else:
+        assert sorted(found.documents["train"]) == sorted(wanted)
+
+
+def test_a_selection_is_cut_into_pairs_of_whole_documents(tmp_path: Path) -> None:
+    store = CASES["plain"].make(tmp_path / "store")
+    options = {"shard_tokens": 200}
+    plan = write_all(store, "megatron", tmp_path / "out", options, min_tokens=5)
+    wanted = [one for one in CASES["plain"].stored if len(one) >= 5]
+    assert plan.shared_bytes == 0 and len(plan.parts) == -(-len(flat(wanted)) // 200)
+    assert read_all("megatron", tmp_path / "out").documents == {"train": wanted}
+
+
+def test_a_wider_dtype_may_be_asked_for_and_a_narrower_is_refused(tmp_path: Path) -> None:
+    write_all(CASES["plain"].make(tmp_path / "a"), "megatron", tmp_path / "out", {"dtype": "int32"})
+    assert (tmp_path / "out/train-000000.bin").read_bytes() == np.array(
+        flat(CASES["plain"].stored), "<i4"
+    ).tobytes()
+    assert read_all("megatron", tmp_path / "out").documents == expected(CASES["plain"], "eod")
+    with pytest.raises(RecipeError, match="70,000 do not fit into uint16: expected at most 65,499"):
+        write_all(CASES["wide"].make(tmp_path / "b"), "megatron", tmp_path / "no", {"dtype": "uint16"})
+
+
+# ------------------------------------------------------------------------------------ made by Megatron
+
+
+def test_what_megatron_wrote_is_read(tmp_path: Path) -> None:
+    sentences = [[[5, 6], [7, 0]], [[8, 0]], [], [[9], [], [10, 0]]]
+    plain = [[[number, number + 1, 0]] for number in range(3, 90)]
+    made = [("web_train_text_document", "int32", sentences), ("web_valid_text_document", "int32", plain)]
+    run_peer(f"import json\n{BUILD}", tmp_path, json.dumps(made), modules=("megatron", "torch"))
+    found = read_all("megatron", tmp_path)
+    assert found.problems == [] and found.foreign.dtype == np.dtype("<i4")
+    assert found.documents == {
+        "train": [flat(document) for document in sentences],
+        "val": [flat(document) for document in plain],
+    }
+    assert found.foreign.documents == len(sentences) + len(plain)
+    assert found.places[:4] == [("web_train_text_document.bin", place) for place in (0, 16, 24, 24)]
+
+
+def test_ours_are_the_bytes_that_megatron_writes(tmp_path: Path) -> None:
+    case = CASES["wide"]
+    write_all(case.make(tmp_path / "store"), "megatron", tmp_path / "out", {"files": "single"})
+    name = "train_text_document"
+    (tmp_path / "theirs").mkdir()
+    made = [(name, "int32", [[document] for document in case.stored])]
+    run_peer(f"import json\n{BUILD}", tmp_path / "theirs", json.dumps(made), modules=("megatron", "torch"))
+    for ending in (".bin", ".idx"):
+        assert (tmp_path / "out" / f"{name}{ending}").read_bytes() == (
+            tmp_path / "theirs" / f"{name}{ending}"
+        ).read_bytes()
+
+
+@pytest.mark.parametrize("path", ["train-000001", "train-000001.bin", "train-000001.idx"])
+def test_one_pair_may_be_named(tmp_path: Path, path: str) -> None:
+    case = CASES["shards"]
+    write_all(case.make(tmp_path / "store"), "megatron", tmp_path / "out")
+    assert read_all("megatron", tmp_path / "out" / path).documents == {"train": case.stored[10:20]}
+
+
+def test_a_folder_without_pairs_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "train.bin").write_bytes(b"\0\0")
+    with pytest.raises(InputError, match=r"expected Megatron's indexes, .*found none"):
+        read_all("megatron", tmp_path)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_there_and_back(tmp_path: Path, case: Case, way: str) -> None:
+    round_trip(case, "megatron", tmp_path, WAYS[way])
+
+
+# ---------------------------------------------------------------------------------------------- damage
+
+DOCUMENTS = [[5, 6, 7], [8], [], [9, 10]]
+"""Stored with their end: 10 tokens in 4 documents, so lengths begin at 34, bytes at 50, documents at 82."""
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Path:
+    store = make_store(tmp_path / "store", DOCUMENTS, vocab_size=300, eod_id=0)
+    write_all(store, "megatron", tmp_path / "out", link="copy")
+    return tmp_path / "out"
+
+
+def _change(offset: int, data: bytes, ending: str = ".idx") -> Any:
+    def change(folder: Path) -> None:
+        path = folder / f"train-000000{ending}"
+        whole = path.read_bytes()
+        path.write_bytes(whole[:offset] + data + whole[offset + len(data) :])
+
+    return change
+
+
+def _cut(size: int, ending: str) -> Any:
+    def change(folder: Path) -> None:
+        path = folder / f"train-000000{ending}"
+        path.write_bytes(path.read_bytes()[:size])
+
+    return change
+
+
+def _more(ending: str, data: bytes) -> Any:
+    def change(folder: Path) -> None:
+        with (folder / f"train-000000{ending}").open("ab") as file:
+            file.write(data)
+
+    return change
+
+
+DAMAGE: dict[str, tuple[Any, str]] = {
+    "tokens cut": (_cut(18, ".bin"), "train-000000.bin: size in bytes: expected 20, found 18"),
+    "tokens too many": (_more(".bin", b"\0\0"), "train-000000.bin: size in bytes: expected 20, found 22"),
+    "index cut": (_cut(100, ".idx"), "train-000000.idx: size in bytes: expected 122, found 100"),
+    "header cut": (_cut(20, ".idx"), "train-000000.idx: first bytes"),
+    "empty": (_cut(0, ".idx"), "train-000000.idx: first bytes"),
+    "magic": (_change(0, b"X"), "train-000000.idx: first bytes"),
+    "version": (_change(9, b"\2"), "train-000000.idx: version: expected 1, found 2"),
+    "floats": (_change(17, b"\6"), "dtype code: expected an integer's: 1 to 5, or 8, found 6"),
+    "other dtype": (_change(17, b"\4"), "byte where sequence 1 begins: expected 16, found 8"),
+    "count": (_change(18, b"\3"), "size in bytes: expected 110, found 122"),
+    "multimodal": (_more(".idx", b"\0" * 4), "expected none, as in text, found multimodal data"),
+    "negative": (_change(38, struct.pack("<i", -2)), "tokens of sequence 1: expected none or more, found -2"),
+    "length": (_change(34, b"\3"), "byte where sequence 1 begins: expected 6, found 8"),
+    "last length": (_change(46, b"\4"), "train-000000.bin: size in bytes: expected 22, found 20"),
+    "begin": (_change(58, b"\7"), "byte where sequence 1 begins: expected 8, found 7"),
+    "first document": (_change(82, b"\1"), "first sequence of document 0: expected 0, found 1"),
+    "backwards": (_change(90, b"\3"), "first sequence of document 2: expected at least 3, found 2"),
+    "last document": (_change(114, b"\5"), "sequences, by the last document: expected 4, found 5"),
+    "no tokens": (lambda folder: (folder / "train-000000.bin").unlink(), "found no such file"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_is_found_with_its_place(pair: Path, damage: str) -> None:
+    assert read_all("megatron", pair).documents == {"train": [[*one, 0] for one in DOCUMENTS]}
+    change, message = DAMAGE[damage]
+    change(pair)
+    (problem,) = read_all("megatron", pair).problems
+    assert problem.startswith("train-000000.") and message in problem
+
+
+def test_an_index_of_several_blocks_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = CASES["plain"].make(tmp_path / "store")
+    options = {"files": "single", "edges": "bos"}
+    write_all(store, "megatron", tmp_path / "whole", options)
+    monkeypatch.setattr(megatron, "BLOCK", 3)
+    monkeypatch.setattr(megatron_index, "BLOCK", 3)
+    write_all(store, "megatron", tmp_path / "out", options)
+    name = "train_text_document"
+    index = (tmp_path / "out" / f"{name}.idx").read_bytes()
+    assert index == (tmp_path / "whole" / f"{name}.idx").read_bytes()
+    assert read_all("megatron", tmp_path / "out", options).documents == expected(CASES["plain"], "bos")
+    # Lengths begin at 34, bytes of 40 documents at 194, documents at 514: damage far into each.
+    for place, what in ((34 + 4 * 31, "byte where sequence 32"), (194 + 8 * 33, "byte where sequence 33"),
+                        (514 + 8 * 36, "first sequence of document 36")):  # fmt: skip
+        changed = index[:place] + bytes([index[place] ^ 64, *index[place + 1 :]])
+        changed = changed if "document" not in what else index[:place] + bytes(8) + index[place + 8 :]
+        (tmp_path / "out" / f"{name}.idx").write_bytes(changed)
+        (problem,) = read_all("megatron", tmp_path / "out").problems
+        assert what in problem
+
+
+def test_mixed_dtypes_are_found(pair: Path, tmp_path: Path) -> None:
+    write_all(
+        CASES["wide"].make(tmp_path / "w"), "megatron", tmp_path / "w2", {"files": "single", "prefix": "x_"}
+    )
+    for path in (tmp_path / "w2").iterdir():
+        path.rename(pair / path.name)
+    assert read_all("megatron", pair).problems == [
+        "x_train_text_document.bin: dtype, as of the first file: expected uint16, found int32"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        pytest.param(_cut(10, ".bin"), r"train-000000.bin.*size in bytes", id="cut"),
+        pytest.param(_change(9, b"\2"), r"train-000000.idx.*version", id="header"),
+        pytest.param(_change(4, b"\xf0\xff", ".bin"), r"train-000000.bin.*65,?520", id="an id outside"),
+        pytest.param(_change(6, b"\5\0", ".bin"), r"train-000000.bin", id="no end"),
+    ],
+)
+def test_nothing_is_published_of_a_damaged_one(tmp_path: Path, damage: Any, message: str) -> None:
+    case = Case("damaged", ((5, 6, 7), (8,)), 300)
+    refused(case, "megatron", tmp_path, damage, CorruptStore, message)
