@@ -100,6 +100,8 @@ class Block:
     positions: np.ndarray | None = None
     """int64 `[D]`: byte offset of each document in its file, or row number where the file has rows."""
     ids: list[str | None] | None = None
+    unfinished: np.ndarray | None = None
+    """bool `[D]`: documents without a boundary token, because the data begins or ends within them."""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

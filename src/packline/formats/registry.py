@@ -14,8 +14,9 @@ from packline.formats.format import Format
 
 DOCUMENT_FORMATS = (
     "megatron", "llmc", "nanogpt", "npy", "datatrove", "olmo", "forager", "arrow", "parquet",
+    "stacks",
 )  # fmt: skip
-ROW_FORMATS = ("npz", "pt", "stacks", "litdata", "mds", "trl", "baked")
+ROW_FORMATS = ("npz", "pt", "litdata", "mds", "trl", "baked")
 NAMES = (*DOCUMENT_FORMATS, *ROW_FORMATS)
 
 

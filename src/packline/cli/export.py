@@ -1,0 +1,171 @@
+"""`packline export`: a store, a run or text in the layout of another project."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Group, Parameter
+
+from packline.api import is_recipe, make_recipe
+from packline.cli.arguments import MAIN, RUNNING, Flags, _token, option
+from packline.cli.exporting import export_facts, options_of, show_exported, watch_export
+from packline.cli.main import DONE, INTERRUPTED, command_line
+from packline.cli.output import output
+from packline.cli.progress import Tally, watch
+from packline.errors import InputError
+from packline.formats.exporting import Exported
+from packline.formats.exporting import export as export_store
+from packline.formats.source import make_choice
+
+TEXT = Group("Text", sort_key=10)
+CHOICE = Group("Choice of documents", sort_key=20)
+ROWS = Group("Rows", sort_key=30)
+_FLAGS = Flags()
+
+Link = Literal["auto", "hard", "reflink", "copy"]
+
+
+def export(
+    *source: Annotated[
+        str,
+        Parameter(help="Folder of a store, a run file (.toml), or text: files, folders, globs, a recipe."),
+    ],
+    to: Annotated[str, Parameter(help="The format; `packline formats` lists them.")],
+    out: Annotated[str, Parameter(help="Folder of the output: new, empty, or with this very export.")],
+    set: Annotated[
+        list[str] | None, option("An option of the format, name=value. May be repeated.", MAIN)
+    ] = None,
+    link: Annotated[
+        Link, option("How bytes of the store are shared where they can be. Default: auto.", RUNNING)
+    ] = "auto",
+    workers: Annotated[
+        int | None, option("Processes. Default: as many as this process may use.", RUNNING)
+    ] = None,
+    tokenizer: Annotated[
+        str | None, option("Of text: it is tokenized first, into a store at OUT.store, which is kept.", TEXT)
+    ] = None,
+    eod: Annotated[str | None, option("End of document: a token's string, or an id.", TEXT)] = None,
+    bos: Annotated[str | None, option("Begin of document, likewise. Default: none.", TEXT)] = None,
+    text: Annotated[str | None, option("Field of the text.", TEXT)] = None,
+    val_fraction: Annotated[float | None, option("Share of documents for validation.", TEXT)] = None,
+    split: Annotated[str | None, option("train, val or all. Default: all; of rows: train.", CHOICE)] = None,
+    label: Annotated[list[str] | None, option("Only with this label. May be repeated.", CHOICE)] = None,
+    only_source: Annotated[
+        list[str] | None, option("Only of this source. May be repeated.", CHOICE, name="--source")
+    ] = None,
+    min_tokens: Annotated[int | None, option("Only documents with so many tokens or more.", CHOICE)] = None,
+    max_tokens: Annotated[int | None, option("Only documents with so many or fewer.", CHOICE)] = None,
+    shuffle_documents: Annotated[
+        int | None, option("Seed of a shuffle of documents. Default: as stored.", CHOICE)
+    ] = None,
+    seq_len: Annotated[int | None, option("Tokens of a row.", ROWS)] = None,
+    packing: Annotated[Literal["concat", "best_fit", "pad"] | None, option("Default: concat.", ROWS)] = None,
+    batch_size: Annotated[int | None, option("Rows of a global batch.", ROWS)] = None,
+    seed: Annotated[int | None, option("Of the loader's order. Default: rows as packed.", ROWS)] = None,
+    epochs: Annotated[int | None, option("How often rows are gone through. Default: once.", ROWS)] = None,
+    stage: Annotated[int | None, option("Of a run file: which stage. Default: all.", ROWS)] = None,
+    flags: Flags = _FLAGS,
+) -> int:
+    """Write a store, a run or text in another layout; see `pages`."""
+    settings = {
+        "split": split,
+        "labels": label,
+        "sources": only_source,
+        "min_tokens": min_tokens,
+        "max_tokens": max_tokens,
+        "shuffle_documents": shuffle_documents,
+        "seq_len": seq_len,
+        "packing": packing,
+        "batch_size": batch_size,
+        "seed": seed,
+        "epochs": epochs,
+        "stage": stage,
+    }
+    of_text = {
+        "eod": None if eod is None else _token(eod),
+        "bos": None if bos is None else _token(bos),
+        "text": text,
+        "val_fraction": val_fraction,
+    }
+    return run_export(
+        "export",
+        list(source),
+        to=to,
+        out=out,
+        options=options_of(set),
+        settings=settings,
+        link=link,
+        workers=workers,
+        tokenizer=tokenizer,
+        of_text=of_text,
+    )
+
+
+def run_export(
+    command: str,
+    sources: list[str],
+    *,
+    to: str,
+    out: str,
+    options: dict[str, Any],
+    settings: dict[str, Any],
+    link: Link,
+    workers: int | None,
+    tokenizer: str | None = None,
+    of_text: dict[str, Any] | None = None,
+) -> int:
+    """Export, show how it goes and what came of it; the exit code."""
+    choice, _ = make_choice(settings)
+    try:
+        place = _store_of(sources, tokenizer, out, workers, of_text or {})
+        with watch_export() as hear:
+            exported: Exported = export_store(
+                place,
+                to=to,
+                out=out,
+                options=options,
+                choice=choice,
+                link=link,
+                workers=workers,
+                on_event=hear,
+            )
+    except KeyboardInterrupt:
+        again = command_line()
+        output.error(
+            "Interrupted", "interrupted: finished parts are kept", f"go on with: {again}", command=again
+        )
+        return INTERRUPTED
+    show_exported(exported)
+    output.result(export_facts(exported, command, DONE))
+    return DONE
+
+
+def _store_of(
+    sources: list[str], tokenizer: str | None, out: str, workers: int | None, of_text: dict[str, Any]
+) -> str:
+    """The store or the run to export; of text, the store that is built beside the output.
+
+    Raises:
+        InputError: nothing, or several things that are not text.
+    """
+    if tokenizer is None and len(sources) == 1 and not is_recipe(sources[0]):
+        return sources[0]
+    if not sources:
+        raise InputError("nothing to export", hint="name the folder of a store, a run file, or text")
+    if tokenizer is None and not is_recipe(sources[0]):
+        raise InputError(
+            f"cannot export {len(sources)} things at once: expected one store or one run file",
+            hint="files of text are tokenized on the way with --tokenizer T",
+        )
+    store = f"{Path(out)}.store"
+    recipe, running = make_recipe(sources, tokenizer, {**of_text, "workers": workers})
+    from packline.runtime.build import run_build
+    from packline.runtime.resources import process_age
+
+    with watch(Tally(store)) as hear:
+        finished = run_build(recipe, store, running, hear, started=time.monotonic() - process_age())
+    if not finished.nothing_to_do:
+        output.note(f"built {store}; it is kept: it can be exported again, read and traced")
+    return store

@@ -1,0 +1,164 @@
+"""What the commands that write other layouts share: options by name, how it goes, what came of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from packline.cli.output import Line, output, table
+from packline.errors import RecipeError
+from packline.formats.exporting import Advanced, Exported, ExportEvent, PartDone, Planned
+from packline.viewing.text import bar, duration, percent, plural, scaled, size
+
+PLAIN_EVERY_SECONDS = 5.0
+HOW = {"linked": "hard links", "reflinked": "reflinks", "copied": "copies"}
+
+
+def options_of(words: list[str] | None) -> dict[str, Any]:
+    """Options of a format from `name=value` words.
+
+    Raises:
+        RecipeError: a word without `=`.
+
+    >>> options_of(["files=single", "shard_tokens=1_000"])
+    {'files': 'single', 'shard_tokens': '1_000'}
+    """
+    options: dict[str, Any] = {}
+    for word in words or []:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise RecipeError(f"--set {word}: expected name=value", hint="--set shard_tokens=50000000")
+        options[name.replace("-", "_")] = None if value == "none" else value
+    return options
+
+
+class ExportTally:
+    """The sum of an export's events."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.planned: Planned | None = None
+        self.tokens = 0
+        """Written by this run."""
+        self.parts_done = 0
+        self._clock, self._began = clock, clock()
+
+    def hear(self, event: ExportEvent) -> None:
+        """Take in one event."""
+        if isinstance(event, Planned):
+            self.planned, self.parts_done, self._began = event, event.parts_kept, self._clock()
+        elif isinstance(event, Advanced):
+            self.tokens += event.tokens
+        elif isinstance(event, PartDone):
+            self.parts_done += 1
+
+    @property
+    def fraction(self) -> float:
+        """How much of it is done: by tokens where parts say how many they wrote, else by parts."""
+        planned = self.planned
+        if planned is None:
+            return 0.0
+        kept = planned.parts_kept / max(planned.parts, 1)
+        by_tokens = kept + self.tokens / max(planned.tokens, 1)
+        return min(max(by_tokens, self.parts_done / max(planned.parts, 1)), 1.0)
+
+    def line(self) -> str:
+        """How far it is, on one line."""
+        seconds = max(self._clock() - self._began, 0.1)
+        parts = [percent(self.fraction), f"{scaled(self.tokens / seconds)} tokens/s"]
+        if self.planned is not None:
+            parts.append(f"{self.parts_done:,} of {plural(self.planned.parts, 'part')}")
+        done = self.fraction - (self.planned.parts_kept / max(self.planned.parts, 1) if self.planned else 0)
+        if seconds > 1 and done > 0:
+            parts.append(f"{duration(seconds / done * (1 - self.fraction))} left")
+        return "  ".join(parts)
+
+
+@contextmanager
+def watch_export() -> Iterator[Callable[[ExportEvent], None]]:
+    """Show an export while it runs: a bar on a terminal, a line now and then anywhere else."""
+    tally = ExportTally()
+    if output.interactive:
+        with output.live(lambda width: _draw(tally, width)):
+            yield lambda event: _hear(tally, event)
+        return
+    last = time.monotonic()
+
+    def hear(event: ExportEvent) -> None:
+        nonlocal last
+        _hear(tally, event)
+        if isinstance(event, Advanced | PartDone) and time.monotonic() - last >= PLAIN_EVERY_SECONDS:
+            last = time.monotonic()
+            output.note(tally.line())
+
+    yield hear
+
+
+def _hear(tally: ExportTally, event: ExportEvent) -> None:
+    tally.hear(event)
+    if isinstance(event, Planned):
+        for line in plan_lines(event):
+            output.note(*line)
+
+
+def _draw(tally: ExportTally, width: int) -> list[Line]:
+    if tally.planned is None:
+        return [[("  looking at the source ...", "quiet")]]
+    done, rest = bar(tally.fraction, min(max(width - 70, 8), 40))
+    return [["  ", (done, "good"), (rest, "quiet"), "  ", tally.line()]]
+
+
+def plan_lines(planned: Planned) -> list[Line]:
+    """What is about to be written, what it shares with the store, and what it cannot carry."""
+    what = (
+        plural(planned.rows, "row")
+        if planned.rows is not None
+        else plural(planned.documents or 0, "document")
+    )
+    work = f"{what}, {plural(planned.tokens, 'token')}, {plural(planned.parts, 'part')}"
+    if planned.parts_kept:
+        work += f", {planned.parts_kept:,} of them done by an earlier run"
+    rows: list[Line] = [[("writes", "quiet"), f"{planned.format}: {work}"]]
+    new = planned.bytes + (planned.shared_bytes if planned.sharing == "copied" else 0)
+    rows.append([("new on disk", "quiet"), f"about {size(new)}"])
+    if planned.shared_bytes:
+        rows.append([("the store's own", "quiet"), f"{size(planned.shared_bytes)} as {HOW[planned.sharing]}"])
+    rows += [
+        [("not carried" if not number else "", "quiet"), str(lost)]
+        for number, lost in enumerate(planned.lost)
+    ]
+    return table(rows, "ll", width=output.wrap)
+
+
+def show_exported(exported: Exported) -> None:
+    """What came of it."""
+    if exported.nothing_to_do:
+        output.line(f"  {exported.out} holds this very export: nothing to do")
+        return
+    shared = ", ".join(f"{size(count)} of it {HOW[how]}" for how, count in exported.shared.items() if count)
+    what = (
+        plural(exported.rows, "row") if exported.rows is not None else plural(exported.documents, "document")
+    )
+    rows: list[Line] = [
+        [
+            ("exported", "quiet"),
+            f"{what}, {plural(exported.tokens, 'token')} in {duration(exported.seconds)}",
+        ],
+        [
+            (exported.format, "quiet"),
+            f"{exported.out}: {plural(exported.files, 'file')}, {size(exported.bytes)}"
+            + (f", {shared}" if shared else ""),
+        ],
+    ]
+    output.line()
+    output.lines(table(rows, "ll", width=output.wrap))
+    output.line()
+    output.line("  check it  ", (f"packline verify {exported.out} --from {exported.format}", "hint"))
+
+
+def export_facts(exported: Exported, command: str, code: int) -> dict[str, Any]:
+    """What a program wants to know of it."""
+    return {"command": command, "exit_code": code, **msgspec.to_builtins(exported)}

@@ -1,0 +1,148 @@
+"""The bytes that each token stands for, read off a tokenizer.json: how long a text is, without the text.
+
+    byte-level BPE, tiktoken     letters for bytes, `Ġthe`     -> b" the"           raw bytes, exact
+    metaspace, byte fallback     `▁the`, `<0x0A>`              -> b" the", b"\\n"   exact but for one space
+    WordPiece                    `the`, `##re`                 -> b" the", b"re"    near: spaces are put back
+    no decoder (WordLevel, ...)  `the`                         -> b" the"           near: spaces are put back
+
+A space at the very beginning that decoding takes off again is not counted, so of a text that began with
+one, a metaspace tokenizer tells one byte too few. Where it is near, so is the tokenizer: it forgot which
+white space there was, and case or accents besides; where a normalizer changes text (NFC), the bytes are
+those of the normalized text. Special tokens stand for no text: 0 bytes.
+
+Cost: a table once, 0.3 s for 150,000 tokens; then a look a token and a sum a document, in NumPy, about
+0.5 GB/s of uint16. What it does not do: turn ids into text (the reference does), or split characters.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from packline.encoders.tiktoken import ALPHABET, UNUSED
+from packline.encoders.tokenizer import Tokenizer
+
+BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+LETTERS = {chr(letter): byte for byte, letter in ALPHABET.items()}
+SPACED = "a space before every token"
+
+
+def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
+    """The bytes of every token, by id; empty for special tokens and for ids that have no token.
+
+    >>> model = {"type": "BPE", "vocab": {"a": 0, "\\u0120b": 1, "</s>": 2}, "merges": []}
+    >>> added = [{"id": 2, "content": "</s>", "special": True}]
+    >>> text = {"model": model, "decoder": {"type": "ByteLevel"}, "added_tokens": added}
+    >>> tokenizer = Tokenizer(
+    ...     name="tiny",
+    ...     kind="huggingface",
+    ...     json=msgspec.json.encode(text).decode(),
+    ...     vocab_size=3,
+    ...     special_tokens={"</s>": 2},
+    ... )
+    >>> token_bytes(tokenizer)
+    [b'a', b' b', b'']
+    """
+    whole = msgspec.json.decode(tokenizer.json)
+    vocab: Any = whole["model"]["vocab"]
+    pieces = enumerate(piece for piece, _ in vocab) if isinstance(vocab, list) else _by_id(vocab)
+    steps = _steps(whole.get("decoder"))
+    found = [b""] * tokenizer.vocab_size
+    for number, piece in pieces:
+        if not (tokenizer.kind == "tiktoken" and piece.startswith(UNUSED)):
+            found[number] = _decode(piece, steps)
+    for token in whole.get("added_tokens") or []:
+        found[token["id"]] = b"" if token.get("special") else token["content"].encode("utf-8")
+    return found
+
+
+class TextBytes:
+    """Bytes of the texts of documents, from their ids.
+
+    >>> model = {"type": "WordLevel", "vocab": {"on": 0, "off": 1}, "unk_token": "on"}
+    >>> text = msgspec.json.encode({"model": model}).decode()
+    >>> tokenizer = Tokenizer(name="tiny", kind="huggingface", json=text, vocab_size=2, special_tokens={})
+    >>> TextBytes(tokenizer).of(np.array([0, 1, 1], np.uint16), np.array([0, 2, 2, 3])).tolist()
+    [6, 0, 3]
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        found = token_bytes(tokenizer)
+        self.sizes = np.array([len(one) for one in found], np.int32)
+        """Of each token, int32 `[V]`."""
+        spaced = np.array([one.startswith(b" ") for one in found], np.int32)
+        steps = _steps(msgspec.json.decode(tokenizer.json).get("decoder"))
+        self._first: np.ndarray | None = spaced if _drops_first_space(steps) else None
+
+    def of(self, tokens: np.ndarray, offsets: np.ndarray, before: int = 0, after: int = 0) -> np.ndarray:
+        """Bytes of each document's text, int64 `[D]`.
+
+        Args:
+            tokens: ids below the vocabulary, `[T]`.
+            offsets: int64 `[D+1]`, the first 0.
+            before: boundary tokens at the beginning of every document, which are no text.
+            after: likewise at the end.
+        """
+        sizes = self.sizes.take(tokens, mode="clip")  # twice as fast without looking whether they are below
+        starts, ends = offsets[:-1], offsets[1:]
+        for place in range(before):
+            sizes[starts + place] = 0
+        for place in range(after):
+            sizes[ends - 1 - place] = 0
+        counts = np.zeros(len(starts), np.int64)
+        filled = ends > starts  # an empty stretch would be given the token behind it
+        if filled.any():
+            counts[filled] = np.add.reduceat(sizes, starts[filled], dtype=np.int64)
+        if self._first is not None:
+            texts = ends - starts > before + after
+            counts[texts] -= self._first[tokens[starts[texts] + before]]
+        return counts
+
+
+def _by_id(vocab: dict[str, int]) -> list[tuple[int, str]]:
+    return [(number, piece) for piece, number in vocab.items()]
+
+
+def _steps(decoder: Any) -> list[dict[str, Any]]:
+    """The decoder as a list of plain steps."""
+    if decoder is None:
+        return [{"type": SPACED}]
+    if decoder.get("type") == "Sequence":
+        return [step for one in decoder["decoders"] for step in _steps(one)]
+    return [decoder]
+
+
+def _decode(piece: str, steps: list[dict[str, Any]]) -> bytes:
+    """What these steps make of one token that is not a document's first."""
+    for step in steps:
+        kind = step["type"]
+        if kind == "ByteLevel":
+            if all(letter in LETTERS for letter in piece):
+                return bytes(LETTERS[letter] for letter in piece)
+        elif kind == "Metaspace":
+            piece = piece.replace(step.get("replacement", "▁"), " ")
+        elif kind == "Replace" and "String" in step.get("pattern", {}):
+            piece = piece.replace(step["pattern"]["String"], step["content"])
+        elif kind == "ByteFallback" and (byte := BYTE.fullmatch(piece)):
+            return bytes([int(byte[1], 16)])
+        elif kind == "WordPiece":
+            prefix = step.get("prefix", "##")
+            piece = piece.removeprefix(prefix) if piece.startswith(prefix) else f" {piece}"
+        elif kind == "BPEDecoder":
+            piece = piece.replace(step.get("suffix", "</w>"), " ")
+        elif kind == SPACED:
+            piece = f" {piece}"
+    return piece.encode("utf-8", "surrogatepass")
+
+
+def _drops_first_space(steps: list[dict[str, Any]]) -> bool:
+    """Whether decoding takes a space off the beginning of a text."""
+    return any(
+        step["type"] in ("WordPiece", SPACED)
+        or (step["type"] == "Metaspace" and step.get("prepend_scheme", "always") != "never")
+        or (step["type"] == "Strip" and step.get("content") == " " and step.get("start", 0) > 0)
+        for step in steps
+    )

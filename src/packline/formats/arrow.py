@@ -1,0 +1,113 @@
+"""Documents as a data set of the `datasets` library: `load_from_disk(OUT)`.
+
+    state.json, dataset_info.json, data-00000-of-00002.arrow, ...           where there is one split
+    dataset_dict.json, train/..., validation/...                            where there are two
+
+    input_ids   list<int32>     a document a row, as trainers of `transformers` take it
+    labels      list<int32>     with a loss mask only: ids, and -100 where a token is not trained on;
+                                or `loss_mask`, list<int8>; not moved, since trainers do that themselves
+    source, file, position, id                                              on request
+
+Files are Arrow streams (`saved`) of record batches with at most 1,000 documents and 1M tokens, as the library
+writes them: its 32-bit lists hold less than 2**31 values a batch. A longer document is a batch of its own;
+beyond that it needs large lists, which are an option.
+
+Read are data sets that `save_to_disk` made, whatever other columns they have, and single streams. Splits by
+name: train, and all that are named after validation or test are `val`. Boundary tokens are as `edges` says;
+ids that were padded are told from their attention mask.
+
+Cost: of writing, a copy of the columns, which are made around the store's arrays; of reading, likewise. It
+needs pyarrow only.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from packline.formats.column_files import ColumnForeign
+from packline.formats.columns import (
+    LIMITS,
+    SPLITS,
+    ColumnOptions,
+    column_types,
+    estimated_bytes,
+    make_schema,
+    plan_parts,
+    record_batches,
+)
+from packline.formats.documents import DocumentView
+from packline.formats.format import DocumentFormat, Edges, Foreign, Part, Plan, Written, fitting_dtype
+from packline.formats.lost import lost_of
+from packline.formats.packed_rows import SEQ_LENGTHS
+from packline.formats.saved import SavedFiles, features_of_saved, write_dict, write_folder, write_stream
+from packline.formats.target import Target
+from packline.store.report import Findings
+
+BATCH_DOCUMENTS = 1000
+BATCH_TOKENS = 1 << 20
+FILE = "data-{number:05d}-of-{count:05d}.arrow"
+
+
+class ArrowOptions(ColumnOptions, frozen=True):
+    """What may be chosen about a saved data set."""
+
+
+class Arrow(DocumentFormat):
+    """Data sets that `load_from_disk` reads."""
+
+    name = "arrow"
+    title = "datasets: a folder for load_from_disk, a document a row in input_ids"
+    options = ArrowOptions
+
+    def edges_of(self, options: ArrowOptions) -> Edges:
+        return options.edges
+
+    def plan(self, view: DocumentView, options: ArrowOptions) -> Plan:
+        fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
+        parts = plan_parts(view, options, self.name, _folder(view, "{split}") + FILE)
+        lost = lost_of(
+            view, self.name, keeps_loss=options.loss != "none", keeps_provenance=options.provenance
+        )
+        return Plan(tuple(parts), estimated_bytes(view, options), lost=lost)
+
+    def write(self, view: DocumentView, part: Part, target: Target, options: ArrowOptions) -> dict[str, Any]:
+        def counted() -> Any:
+            for batch in record_batches(
+                view, part, options, most_documents=BATCH_DOCUMENTS, most_tokens=BATCH_TOKENS
+            ):
+                yield batch
+                target.progress(len(batch.column(0).values))
+
+        schema = make_schema(column_types(view, options))
+        return {"checksum": write_stream(target, part.name, schema, counted())}
+
+    def finish(
+        self, view: DocumentView, written: list[Written], target: Target, options: ArrowOptions
+    ) -> None:
+        schema = make_schema(column_types(view, options))
+        for split in view.splits:
+            folder = _folder(view, SPLITS[split])
+            ours = [one for one in written if one.part.split == split]
+            names = [Path(one.part.name).name for one in ours]
+            checksums = [one.facts["checksum"] for one in ours]
+            write_folder(target, folder, schema, names, checksums, SPLITS[split])
+        if len(view.splits) > 1:
+            write_dict(target, [SPLITS[split] for split in view.splits])
+
+    def recognises(self, path: Path) -> bool:
+        features = features_of_saved(path)
+        return features is not None and SEQ_LENGTHS not in features
+
+    def open(self, path: Path, options: ArrowOptions, findings: Findings) -> Foreign:
+        saved = SavedFiles(path, findings)
+        sources = saved.open(options.column, options.loss != "none", findings)
+        return ColumnForeign(saved.files, sources, edges=options.edges, findings=findings)
+
+
+def _folder(view: DocumentView, split: str) -> str:
+    """What names of a split's files begin with: nothing where there is only one split."""
+    return f"{split}/" if len(view.splits) > 1 else ""
+
+
+FORMAT = Arrow()

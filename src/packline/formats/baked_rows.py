@@ -1,0 +1,264 @@
+"""Baked rows, read: the arrays that a loader's global batches have, from files that hold them in that order.
+
+    rows = BakedRows("baked")
+    rows.read(np.arange(64), ("tokens", "targets"))          # arrays [64, L]
+
+What stands where in the files is told in `baked`. Files are mapped; where spans begin is read of a file when
+one of its rows is first asked for, and of the last `KEPT` files kept. Cost: a copy of the rows asked for.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from packline.errors import CorruptStore, InputError
+from packline.packing.arrays import ALL_FIELDS, FIELDS
+from packline.packing.layout import Layout
+from packline.packing.spans import Spans
+from packline.packing.targets import IGNORED
+from packline.ragged import offsets_of
+
+if TYPE_CHECKING:
+    from packline.store.report import Findings
+
+BAKED = "baked.json"
+BAKED_VERSION = 1
+ENDINGS = (".bin", ".idx", ".loss", ".rows.parquet")
+SPAN_COLUMNS = ("row", "store", "document", "start", "length")
+KEPT = 8
+
+
+class BakedFile(msgspec.Struct, frozen=True):
+    """Files of one name."""
+
+    name: str
+    """Without the ending."""
+    rows: int
+
+
+class BakedFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of baked.json."""
+
+    version: int = BAKED_VERSION
+    rows: int
+    seq_len: int
+    dtype: str
+    batch_size: int | None
+    pad_id: int
+    eod_id: int
+    bos_id: int | None
+    vocab_size: int
+    has_loss: bool
+    """Whether a store had a loss mask."""
+    stores: tuple[str, ...]
+    """Checksums of their manifests, in the order in which spans number them."""
+    files: tuple[BakedFile, ...]
+
+
+def read_facts(folder: Path) -> BakedFacts:
+    """What baked.json says.
+
+    Raises:
+        InputError: there is none.
+        CorruptStore: it is damaged, or of a newer version.
+    """
+    path = folder / BAKED
+    try:
+        facts = msgspec.json.decode(path.read_bytes(), type=BakedFacts)
+    except FileNotFoundError:
+        raise InputError(f"{folder} holds no baked rows: it has no {BAKED}") from None
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise CorruptStore(f"{path} is damaged: {error}", hint="bake the rows again") from error
+    if facts.version > BAKED_VERSION or facts.dtype not in ("uint16", "int32"):
+        raise CorruptStore(
+            f"{path}: expected version {BAKED_VERSION} and tokens of uint16 or int32, "
+            f"found version {facts.version} and {facts.dtype}"
+        )
+    return facts
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """The arrays of one file."""
+
+    tokens: np.ndarray
+    """`[n, L+1]` of the store's dtype."""
+    loss: np.ndarray
+    """uint8 `[n, L+1]`."""
+
+
+def map_file(folder: Path, facts: BakedFacts, file: BakedFile) -> Mapped:
+    """Map the tokens and the loss bytes of a file.
+
+    Raises:
+        CorruptStore: it is missing, or not of the size that baked.json says.
+    """
+    dtype = np.dtype(facts.dtype).newbyteorder("<")
+    shape = (file.rows, facts.seq_len + 1)
+    arrays = []
+    for ending, kind in ((".bin", dtype), (".loss", np.dtype(np.uint8))):
+        path = folder / f"{file.name}{ending}"
+        expected = shape[0] * shape[1] * kind.itemsize
+        try:
+            found = path.stat().st_size
+        except OSError as error:
+            raise CorruptStore(f"cannot read {path}: {error.strerror}") from error
+        if found != expected:
+            raise CorruptStore(
+                f"{path}: expected {expected:,} bytes ({file.rows:,} rows), found {found:,}",
+                hint="the file was cut off or belongs to other rows",
+            )
+        arrays.append(np.asarray(np.memmap(path, kind, "r", shape=shape)) if found else np.empty(shape, kind))
+    return Mapped(*arrays)
+
+
+def read_spans(folder: Path, facts: BakedFacts, file: BakedFile, first_row: int) -> dict[str, np.ndarray]:
+    """The spans of a file's rows: int64 `[S]` by column, `row` counted within the file.
+
+    Raises:
+        CorruptStore: they are missing, or rows are not filled as they can be.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = folder / f"{file.name}.rows.parquet"
+    try:
+        table = pq.read_table(path, columns=list(SPAN_COLUMNS), use_threads=False)
+        columns = {name: table[name].to_numpy().astype(np.int64) for name in SPAN_COLUMNS}
+    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
+        raise CorruptStore(f"cannot read {path}: {error}") from error
+    columns["row"] = columns["row"] - first_row
+    rows, lengths = columns["row"], columns["length"]
+    inside = not len(rows) or (int(rows[0]) >= 0 and int(rows[-1]) < file.rows)
+    if not inside or bool((np.diff(rows) < 0).any()) or int(lengths.min(initial=1)) < 1:
+        raise CorruptStore(f"{path}: expected spans of {file.rows:,} rows in order, found others")
+    filled = np.bincount(rows, lengths, file.rows)
+    if int(filled.max(initial=0)) > facts.seq_len:
+        row = int(filled.argmax())
+        raise CorruptStore(
+            f"{path}: row {first_row + row:,}: expected at most {facts.seq_len:,} tokens, "
+            f"found {int(filled[row]):,}"
+        )
+    return columns
+
+
+class BakedRows:
+    """Rows as they were baked, R of them.
+
+    Args:
+        path: the folder.
+
+    Raises:
+        InputError: it holds no baked rows.
+        CorruptStore: a file is missing or not of its size.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.facts = read_facts(self.path)
+        self.seq_len, self.batch_size = self.facts.seq_len, self.facts.batch_size
+        self._files = [map_file(self.path, self.facts, file) for file in self.facts.files]
+        self._firsts = offsets_of([file.rows for file in self.facts.files])
+        self._layouts: OrderedDict[int, tuple[np.ndarray, np.ndarray]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return int(self._firsts[-1])
+
+    def read(self, rows: np.ndarray, fields: Sequence[str] = FIELDS) -> dict[str, np.ndarray]:
+        """Arrays `[B, L]` of these rows, int64 `[B]`, as `Rows.read` gives them.
+
+        Raises:
+            IndexError: no such row.
+            CorruptStore: the files are damaged there.
+        """
+        rows = np.asarray(rows, np.int64)
+        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self):
+            raise IndexError(f"rows {int(rows.min()):,} to {int(rows.max()):,} of {len(self):,}")
+        unknown = sorted(set(fields).difference(ALL_FIELDS))
+        if unknown:
+            raise IndexError(f"no field {', '.join(unknown)}: expected some of {', '.join(ALL_FIELDS)}")
+        shape = (len(rows), self.seq_len + 1)
+        tokens, loss = np.empty(shape, np.int32), np.empty(shape, np.uint8)
+        lengths: list[np.ndarray] = [np.empty(0, np.int64)] * len(rows)
+        spans_wanted = "position_ids" in fields or "segment_ids" in fields
+        of_file = self._firsts.searchsorted(rows, "right") - 1
+        for number in np.unique(of_file).tolist():
+            places = np.flatnonzero(of_file == number)
+            inner = rows[places] - self._firsts[number]
+            tokens[places], loss[places] = self._files[number].tokens[inner], self._files[number].loss[inner]
+            if spans_wanted:
+                offsets, sizes = self._spans_of(number)
+                for place, row in zip(places.tolist(), inner.tolist(), strict=True):
+                    lengths[place] = sizes[offsets[row] : offsets[row + 1]]
+        found = self._arrays(tokens, loss)
+        if spans_wanted:
+            found |= _by_spans(lengths, self.seq_len)
+        return {name: found[name] for name in fields}
+
+    def _arrays(self, tokens: np.ndarray, loss: np.ndarray) -> dict[str, np.ndarray]:
+        trained = loss[:, 1:] != 0
+        return {
+            "tokens": np.ascontiguousarray(tokens[:, :-1]),
+            "targets": np.where(trained, tokens[:, 1:], np.int32(IGNORED)),
+            "loss_mask": trained.view(np.uint8),
+        }
+
+    def _spans_of(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Of a file: its first span of each row, and the length of each span."""
+        if number not in self._layouts:
+            while len(self._layouts) >= KEPT:
+                self._layouts.popitem(last=False)
+            file = self.facts.files[number]
+            spans = read_spans(self.path, self.facts, file, int(self._firsts[number]))
+            offsets = offsets_of(np.bincount(spans["row"], minlength=file.rows))
+            self._layouts[number] = (offsets, spans["length"])
+        return self._layouts[number]
+
+
+def _by_spans(lengths: list[np.ndarray], seq_len: int) -> dict[str, np.ndarray]:
+    """Positions and segments of rows with these spans."""
+    offsets = offsets_of([len(one) for one in lengths])
+    joined = np.concatenate([np.empty(0, np.int64), *lengths])
+    nothing = np.zeros(len(joined), np.int64)
+    layout = Layout.of(Spans(offsets, nothing, nothing, joined), seq_len)
+    shape = (len(lengths), seq_len)
+    begins = layout.spread(layout.begins % seq_len, seq_len - layout.padding).reshape(shape)
+    numbers = layout.spread(np.arange(len(joined)) - offsets[layout.rows], -1).reshape(shape)
+    return {
+        "position_ids": np.arange(seq_len, dtype=np.int32) - begins.astype(np.int32),
+        "segment_ids": numbers.astype(np.int32),
+    }
+
+
+def check_files(folder: Path, facts: BakedFacts, findings: Findings) -> None:
+    """Note all that is wrong with the files of baked rows."""
+    from packline.store.index import Index
+
+    findings.compare(BAKED, "rows of all files", facts.rows, sum(file.rows for file in facts.files))
+    first = 0
+    for file in facts.files:
+
+        def check_index(file: BakedFile = file) -> None:
+            index = Index(folder / f"{file.name}.idx")
+            same = len(index) == file.rows and bool((index.lengths == facts.seq_len + 1).all())
+            findings.compare(f"{file.name}.idx", "a sequence of L + 1 tokens for each row", True, same)
+
+        for check in (
+            lambda file=file: map_file(folder, facts, file),
+            lambda file=file, first=first: read_spans(folder, facts, file, first),
+            check_index,
+        ):
+            try:
+                check()
+            except CorruptStore as error:
+                findings.add(file.name, error.message)
+        first += file.rows

@@ -1,0 +1,172 @@
+"""Check a foreign data set by itself: sizes, indexes, ids, boundaries; all problems, each with its place.
+
+    packline.json   checksums of all files, where it is there
+    headers         sizes, magic numbers, indexes            the format's `open` says
+    tokens          ids below the vocabulary, boundary tokens around every document
+
+The vocabulary and the boundary tokens are those of the tokenizer that is named, else those that the data set
+itself tells (`packline.json`, metadata). What could not be checked for want of either is among the notes.
+
+Cost: every token is read once, about 1 GB/s, and once more where there are checksums; memory is a block. What
+it does not do: compare with a store (import it, and export it again), or mend anything.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from packline.errors import CorruptStore, PacklineError, RecipeError, TokenizerError
+from packline.formats.export_record import RECORD, ExportRecord
+from packline.formats.facts import find_record, make_options, said_boundary, with_marker
+from packline.formats.format import Foreign, ForeignUnit, Format
+from packline.formats.opening import find_format, open_foreign, read_headers
+from packline.formats.restoring import Restoring
+from packline.store.report import Findings, OnProgress, Report
+from packline.store.shard_check import check_file
+
+ANY_VOCABULARY = 2**31
+
+
+class ForeignReport(Report, eq=False):
+    """A report on a data set of another format."""
+
+    format: str = ""
+    notes: list[str] = msgspec.field(default_factory=list)
+    """What could not be checked, and what is strange without being wrong."""
+
+
+def check(
+    path: str | Path,
+    format: str | None = None,
+    tokenizer: str | Path | None = None,
+    options: dict[str, Any] | None = None,
+    *,
+    eod: str | int | None = None,
+    bos: str | int | None = None,
+    on_progress: OnProgress | None = None,
+) -> ForeignReport:
+    """Check a data set.
+
+    Args:
+        path: a file or folder.
+        format: a name of `packline.formats.registry`; by default what it is beyond doubt.
+        tokenizer: that made the ids; by default what the data set says of its vocabulary.
+        options: the format's, by name.
+        eod: end of document; a string needs the tokenizer.
+        bos: begin of document, likewise.
+        on_progress: is called with the bytes that were read and all bytes.
+
+    Raises:
+        InputError: nothing there, or of another format.
+        RecipeError: options that make no sense.
+
+    >>> check("nowhere", "nanogpt")
+    Traceback (most recent call last):
+    packline.errors.InputError: cannot find nowhere
+    """
+    started = time.perf_counter()
+    path, findings = Path(path), Findings()
+    chosen = find_format(path, format)
+    record = None
+    try:
+        record = find_record(path)
+    except CorruptStore as error:
+        findings.add(RECORD, str(error))
+    try:
+        if tokenizer is not None:
+            opened = open_foreign(path, chosen.name, str(tokenizer), eod, bos, options or {}, findings)
+            plan = _Plan(opened.foreign, opened.restoring, opened.notes)
+        else:
+            plan = _without_tokenizer(chosen, path, record, options or {}, eod, bos, findings)
+    except (TokenizerError, CorruptStore) as error:
+        findings.add(path.name, str(error))
+        return _report(findings, chosen, [], started)
+    sizes = sum(file.bytes for file in plan.foreign.files)
+    findings.expect(sizes + sum(entry.bytes for entry in record.files) if record else sizes, on_progress)
+    if record is not None and path.is_dir():
+        for entry in record.files:
+            check_file(path, entry, findings)
+    else:
+        findings.files += len(plan.foreign.files)
+    for unit in plan.foreign.units:
+        _check_unit(plan, unit, findings)
+    if plan.unfinished:
+        plan.notes.append(f"documents that the data's beginning or end cuts off: {plan.unfinished:,}")
+    return _report(findings, chosen, plan.notes, started)
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What to check, and how."""
+
+    foreign: Foreign
+    restoring: Restoring
+    notes: list[str]
+    unfinished: int = 0
+
+
+def _without_tokenizer(
+    format: Format,
+    path: Path,
+    record: ExportRecord | None,
+    options: dict[str, Any],
+    eod: str | int | None,
+    bos: str | int | None,
+    findings: Findings,
+) -> _Plan:
+    """By what the data set says of itself."""
+    for role, asked in (("eod", eod), ("bos", bos)):
+        if isinstance(asked, str):
+            raise RecipeError(
+                f"{role} {asked!r} is a token's string: expected an id, as no tokenizer was named",
+                hint="name the tokenizer with --tokenizer, or the token by its id",
+            )
+    given = make_options(format, options, record)
+    foreign = read_headers(format, path, given, Findings())
+    said_eod, said_bos = said_boundary(record, foreign.facts)
+    end, begin = (said_eod if eod is None else eod), (said_bos if bos is None else bos)
+    assert not isinstance(end, str) and not isinstance(begin, str)
+    known = with_marker(given, begin if foreign.edges == "bos" and begin is not None else end)
+    foreign = read_headers(format, path, known, findings)
+    notes: list[str] = []
+    size = record.tokenizer.vocab_size if record else foreign.facts.get("vocab_size")
+    if not isinstance(size, int):
+        notes.append("ids were not held against a vocabulary: --tokenizer names it")
+        size = ANY_VOCABULARY
+    if end is None:
+        notes.append("documents' boundaries were not checked: --tokenizer or --eod says what they are")
+        return _Plan(foreign, Restoring("none", 0, None, size), notes)
+    return _Plan(foreign, Restoring(foreign.edges, end, begin, size), notes)
+
+
+def _check_unit(plan: _Plan, unit: ForeignUnit, findings: Findings) -> None:
+    name = plan.foreign.files[unit.file].name
+    checks_ends = plan.restoring.edges != "none" or plan.foreign.edges == "none"
+    try:
+        for block in plan.foreign.blocks(unit):
+            for wrong in plan.restoring.problems(block):
+                at = "" if block.positions is None else f" at {int(block.positions[wrong.document]):,}"
+                place = (
+                    f"{wrong.what} ({wrong.count:,}), the first in the document{at}, token {wrong.token:,}"
+                )
+                findings.add(name, place, wrong.expected, wrong.found)
+            if block.unfinished is None or checks_ends:
+                findings.documents += len(block)
+            if block.unfinished is not None and checks_ends:
+                plan.unfinished += int(np.count_nonzero(block.unfinished))
+            findings.tokens += len(block.tokens)
+            findings.read(block.tokens.nbytes)
+    except PacklineError as error:
+        findings.add(name, str(error))
+
+
+def _report(findings: Findings, format: Format, notes: list[str], started: float) -> ForeignReport:
+    report = findings.report(None, time.perf_counter() - started)
+    fields = {name: getattr(report, name) for name in Report.__struct_fields__}
+    return ForeignReport(**fields, format=format.name, notes=notes)

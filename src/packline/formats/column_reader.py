@@ -1,0 +1,230 @@
+"""Documents from columns of Arrow: arrays that are the very buffers of lists.
+
+    input_ids                                          lists of integers: 32-bit, large, or of fixed size
+    attention_mask                                     0 is padding, which is left out
+    labels                                             the ids, or -100 where a token is not trained on
+    loss_mask, completion_mask, assistant_masks        0 or 1
+    id                                                 a document's own
+
+What reading `arrow`, `parquet` and `trl` has in common. A token is trained on where all of these columns
+that are there say so. Other columns are passed over.
+
+Cost: a comparison a token for each mask, and no object a token; one a document for ids of documents. What it
+does not do: look at ids of tokens, or know of files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from packline.errors import CorruptStore
+from packline.formats.columns import LABELS, LOSS_MASK, is_list
+from packline.formats.format import Block
+from packline.formats.mapped import BLOCK_DOCUMENTS, BLOCK_TOKENS
+from packline.packing.targets import IGNORED
+from packline.ragged import offsets_of
+
+if TYPE_CHECKING:
+    from packline.store.report import Findings
+
+ATTENTION = "attention_mask"
+MASKS = (LOSS_MASK, "completion_mask", "assistant_masks")
+
+
+def _integers(kind: pa.DataType) -> np.dtype | None:
+    """Of lists of integers, the dtype of the integers."""
+    if not is_list(kind) or not pa.types.is_integer(kind.value_type):
+        return None
+    return np.dtype(kind.value_type.to_pandas_dtype())
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Which columns of a file say what."""
+
+    tokens: str
+    dtype: np.dtype
+    labels: str | None
+    masks: tuple[str, ...]
+    attention: str | None
+    ids: str | None
+
+    @classmethod
+    def of(
+        cls, schema: pa.Schema, column: str, with_loss: bool, file: str, findings: Findings
+    ) -> Columns | None:
+        """Find them by name and type; None, and a problem, where there are no ids.
+
+        >>> from packline.store.report import Findings
+        >>> schema = pa.schema({"input_ids": pa.list_(pa.int64()), "labels": pa.int64()})
+        >>> columns = Columns.of(schema, "input_ids", True, "a.arrow", Findings())
+        >>> columns.names, columns.has_loss
+        (['input_ids'], False)
+        """
+        kinds = {field.name: field.type for field in schema}
+        found = kinds.get(column)
+        dtype = None if found is None else _integers(found)
+        if dtype is None:
+            there = found if found is not None else f"columns {', '.join(kinds) or 'none'}"
+            findings.add(file, f"column {column}", "lists of integers", there)
+            return None
+
+        def listed(name: str) -> bool:
+            kind = kinds.get(name)
+            return (
+                kind is not None
+                and is_list(kind)
+                and (_integers(kind) is not None or pa.types.is_boolean(kind.value_type))
+            )
+
+        labels = LABELS if with_loss and _integers(kinds.get(LABELS, pa.null())) is not None else None
+        return cls(
+            column,
+            dtype,
+            labels,
+            tuple(name for name in MASKS if with_loss and listed(name)),
+            ATTENTION if listed(ATTENTION) else None,
+            "id" if "id" in kinds and _may_be_id(kinds["id"]) else None,
+        )
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether any of them says which tokens are trained on."""
+        return self.labels is not None or bool(self.masks)
+
+    @property
+    def names(self) -> list[str]:
+        """Those that have to be read."""
+        found = (self.tokens, self.labels, *self.masks, self.attention, self.ids)
+        return [name for name in found if name is not None]
+
+    def blocks(self, batch: pa.RecordBatch, path: str, first_row: int) -> Iterator[Block]:
+        """The documents of a record batch, at most `BLOCK_TOKENS` at a time; a longer one alone.
+
+        Args:
+            path: of the file, for errors.
+            first_row: its number in the file; positions count on from it.
+
+        Raises:
+            CorruptStore: lists that contradict each other, or are none.
+        """
+        whole = self.block(batch, path, first_row)
+        offsets, first = whole.offsets, 0
+        while first < len(whole):
+            last = int(offsets.searchsorted(offsets[first] + BLOCK_TOKENS, "right")) - 1
+            last = min(max(last, first + 1), first + BLOCK_DOCUMENTS)
+            yield self._slice(whole, first, last)
+            first = last
+
+    def block(self, batch: pa.RecordBatch, path: str, first_row: int) -> Block:
+        """All documents of a record batch; see `blocks`."""
+        read = ColumnReader(path, first_row)
+        tokens, offsets = read.lists(batch, self.tokens)
+        loss: np.ndarray | None = None
+        if self.labels is not None:
+            labels = read.parallel(batch, self.labels, offsets)
+            loss = (labels != IGNORED).view(np.uint8)
+            if len(wrong := np.flatnonzero((labels != tokens) & (labels != IGNORED))):
+                at = int(wrong[0])
+                raise CorruptStore(
+                    f"{read.row(offsets, at)}, label of token {read.inner(offsets, at):,}: "
+                    f"expected {tokens[at]} or {IGNORED}, found {labels[at]}",
+                    hint="labels were moved, or are of another kind; loss=none reads the ids without them",
+                )
+        for name in self.masks:
+            mask = read.mask(batch, name, offsets)
+            loss = mask if loss is None else loss & mask
+        if self.attention is not None:
+            kept = read.mask(batch, self.attention, offsets).view(np.bool_)
+            if not kept.all():
+                offsets = offsets_of(kept)[offsets]
+                tokens, loss = tokens[kept], None if loss is None else loss[kept]
+        ids = None
+        if self.ids is not None:
+            ids = batch.column(self.ids).cast(pa.string()).to_pylist()
+        positions = np.arange(first_row, first_row + batch.num_rows, dtype=np.int64)
+        return Block(tokens, offsets, loss, positions, ids)
+
+    def _slice(self, block: Block, first: int, last: int) -> Block:
+        begin, end = int(block.offsets[first]), int(block.offsets[last])
+        assert block.positions is not None
+        return Block(
+            block.tokens[begin:end],
+            block.offsets[first : last + 1] - begin,
+            None if block.loss is None else block.loss[begin:end],
+            block.positions[first:last],
+            None if block.ids is None else block.ids[first:last],
+        )
+
+
+def _may_be_id(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind))
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnReader:
+    """Takes lists out of columns, and says in which row something is wrong."""
+
+    path: str
+    first_row: int
+
+    def lists(self, batch: pa.RecordBatch, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Values `[T]` and offsets int64 `[D+1]` of a column, which begin with 0."""
+        array = batch.column(name)
+        try:
+            array.validate()  # that buffers are as long as they have to be; a constant cost
+        except pa.ArrowInvalid as error:
+            raise CorruptStore(f"{self.path}: column {name}: {error}") from error
+        if array.null_count:
+            at = int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))
+            raise CorruptStore(
+                f"{self.path}: row {self.first_row + at:,}: expected a list in {name}, found null"
+            )
+        if pa.types.is_fixed_size_list(array.type):
+            width = array.type.list_size
+            offsets = (np.arange(len(array) + 1, dtype=np.int64) + array.offset) * width
+        else:
+            offsets = array.offsets.to_numpy().astype(np.int64)
+        if int(offsets[0]) < 0 or int(offsets[-1]) > len(array.values) or bool((np.diff(offsets) < 0).any()):
+            at = int(np.argmax(np.diff(offsets) < 0))
+            raise CorruptStore(f"{self.path}: row {self.first_row + at:,}: lists of {name} that go backwards")
+        values = array.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
+        offsets = offsets - offsets[0]
+        if values.null_count:
+            at = int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
+            raise CorruptStore(f"{self.row(offsets, at)}: expected a number in {name}, found null")
+        return values.to_numpy(zero_copy_only=False), offsets
+
+    def parallel(self, batch: pa.RecordBatch, name: str, offsets: np.ndarray) -> np.ndarray:
+        """Values of a column that has one for every token."""
+        values, found = self.lists(batch, name)
+        if not np.array_equal(found, offsets):
+            at = int(np.argmax(np.diff(found) != np.diff(offsets)))
+            raise CorruptStore(
+                f"{self.path}: row {self.first_row + at:,}: expected {offsets[at + 1] - offsets[at]:,} "
+                f"numbers in {name}, as many as there are tokens, found {found[at + 1] - found[at]:,}",
+                hint="loss=none reads the ids without them" if name != ATTENTION else "",
+            )
+        return values
+
+    def mask(self, batch: pa.RecordBatch, name: str, offsets: np.ndarray) -> np.ndarray:
+        """A mask as uint8 0 or 1 a token."""
+        values = self.parallel(batch, name, offsets)
+        if len(wrong := np.flatnonzero((values != 0) & (values != 1))):
+            at = int(wrong[0])
+            raise CorruptStore(f"{self.row(offsets, at)}: expected 0 or 1 in {name}, found {values[at]}")
+        return values.astype(np.uint8)
+
+    def row(self, offsets: np.ndarray, place: int) -> str:
+        """The file, and the row that holds a value."""
+        number = self.first_row + int(offsets.searchsorted(place, "right")) - 1
+        return f"{self.path}: row {number:,}"
+
+    def inner(self, offsets: np.ndarray, place: int) -> int:
+        """Where a value stands in its row."""
+        return place - int(offsets[int(offsets.searchsorted(place, "right")) - 1])

@@ -1,0 +1,225 @@
+"""One unit of an import: documents of a foreign file as a shard, and its receipt.
+
+    blocks ──> ids, boundaries ──> restore ──> count bytes of text ──> ShardWriter ──> Receipt
+    (format)   all held against    (see there)  table of the tokenizer   tmp/
+
+The result depends on nothing but the data set's bytes, the format's options and the tokenizer. A unit reads
+its data set itself, so it may run in any process. Publishing it is the caller's (`BuildFolder.commit`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from packline.encoders.boundary import Boundary
+from packline.encoders.token_bytes import TextBytes
+from packline.encoders.tokenizer import load_tokenizer
+from packline.errors import CorruptStore, InputChanged
+from packline.filesystem import disk_errors, open_input, read_fully
+from packline.fingerprint import Hasher, hash_bytes
+from packline.formats.format import Block, Foreign, ForeignUnit
+from packline.formats.parts import convert_options
+from packline.formats.registry import get_format
+from packline.formats.restoring import Restoring, Wrong
+from packline.ragged import Ragged
+from packline.runtime.unit import check_unchanged
+from packline.sources.files import InputFile
+from packline.store.ledger import Ledger
+from packline.store.manifest import InputPiece, Receipt
+from packline.store.report import Findings
+from packline.store.writer import ShardWriter
+
+READ_BYTES = 4 << 20
+
+
+class ImportJob(msgspec.Struct, frozen=True):
+    """What all units of an import share."""
+
+    path: str
+    format: str
+    options: dict[str, Any]
+    tokenizer: str
+    """The tokenizer.json that is kept with the store."""
+    kind: str
+    """What it was before: part of its name for some ids."""
+    boundary: Boundary
+    vocab_size: int
+    dtype: str
+    source: str
+    """Name of the data set in provenance."""
+    files: list[InputFile]
+    """As they were when the import began."""
+    pieces: list[tuple[tuple[int, int, int], ...]]
+    """Of each unit, what it accounts for."""
+    folder: str
+    """Where the unit's files go."""
+
+
+class ImportedUnit(msgspec.Struct, frozen=True):
+    """What came of a unit."""
+
+    receipt: Receipt
+    unfinished: int
+    """Documents that the data's beginning or end cuts off."""
+
+
+class UnitImporter:
+    """Runs units of an import in this process, one after another.
+
+    Raises:
+        InputChanged: the data set is not what it was when the import began.
+    """
+
+    def __init__(self, job: ImportJob) -> None:
+        self._job = job
+        format = get_format(job.format)
+        findings = Findings()
+        self._foreign: Foreign = format.open(Path(job.path), convert_options(format, job.options), findings)
+        found = [(file.name, file.bytes) for file in self._foreign.files]
+        if findings.problems or found != [(file.name, file.size) for file in job.files]:
+            raise InputChanged(
+                f"{job.path} changed while it was read: expected {len(job.files)} files as of the start",
+                hint="let it come to rest, then import into a new folder",
+            )
+        tokenizer = msgspec.structs.replace(load_tokenizer(job.tokenizer), kind=job.kind)
+        self._text_bytes = TextBytes(tokenizer)
+        boundary = job.boundary
+        self._restoring = Restoring(self._foreign.edges, boundary.eod_id, boundary.bos_id, job.vocab_size)
+
+    def run(self, number: int, report: Callable[[int], None]) -> ImportedUnit:
+        """Write a unit's files into the work folder.
+
+        Raises:
+            CorruptStore: damage, ids outside the vocabulary, documents without their boundary tokens.
+            InputChanged: a file is not what it was.
+            OutOfSpace: the disk is full.
+        """
+        job, unit = self._job, self._foreign.units[number]
+        writer: ShardWriter | None = None
+        ledger, unfinished = Ledger(), 0
+        with disk_errors(Path(job.folder)):
+            try:
+                for block, next_loss in self._blocks(number):
+                    ragged, loss = self._restore(unit, block, next_loss)
+                    if writer is None:
+                        writer = self._writer(number, unit.split, loss is not None)
+                    self._write(writer, unit, block, ragged, loss, ledger)
+                    unfinished += 0 if block.unfinished is None else int(np.count_nonzero(block.unfinished))
+                    report(len(block.tokens))
+                pieces = tuple(self._piece(*piece) for piece in job.pieces[number])
+                shards = () if writer is None else (writer.close(),)
+            except BaseException:
+                if writer is not None:
+                    writer.abandon()
+                raise
+        return ImportedUnit(Receipt(f"{number:06d}", 0, pieces, shards, (), ledger, 0), unfinished)
+
+    def _blocks(self, number: int) -> Iterator[tuple[Block, int | None]]:
+        """Blocks of a unit, and the first byte of the loss mask behind each, where that matters."""
+        unit = self._foreign.units[number]
+        held: Block | None = None
+        for block in self._foreign.blocks(unit):
+            if len(block) == 0:
+                continue
+            if held is not None:
+                yield held, self._first_loss(block)
+            held = block
+        if held is not None:
+            yield held, self._loss_behind(number) if held.loss is not None else None
+
+    def _loss_behind(self, number: int) -> int | None:
+        """The first byte of the mask in the units of the same split that follow."""
+        if not self._restoring.moves:
+            return None
+        units = self._foreign.units
+        for unit in (one for one in units[number + 1 :] if one.split == units[number].split):
+            for block in self._foreign.blocks(unit):
+                if len(block):
+                    return self._first_loss(block)
+        return None
+
+    def _first_loss(self, block: Block) -> int | None:
+        return int(block.loss[0]) if block.loss is not None and len(block.loss) else None
+
+    def _restore(
+        self, unit: ForeignUnit, block: Block, next_loss: int | None
+    ) -> tuple[Ragged, np.ndarray | None]:
+        for wrong in self._restoring.problems(block):
+            raise self._refusal(unit, block, wrong)
+        ragged, loss = self._restoring.restore(block, next_loss)
+        return Ragged(ragged.tokens.astype(self._job.dtype, copy=False), ragged.offsets), loss
+
+    def _refusal(self, unit: ForeignUnit, block: Block, wrong: Wrong) -> CorruptStore:
+        position = f" at {int(block.positions[wrong.document]):,}" if block.positions is not None else ""
+        if wrong.what.startswith("an id"):
+            hint = "it is damaged, or its ids are those of another tokenizer"
+        else:
+            hint = (
+                f"documents were expected to have the boundary tokens of edges={self._foreign.edges}: "
+                "say otherwise with --set edges=eod|bos|both|none, or name the token with --eod"
+            )
+        path = self._foreign.files[unit.file].path
+        return CorruptStore(f"{path}: document{position}, token {wrong.token:,}: {wrong}", hint=hint)
+
+    def _writer(self, number: int, split: str, with_loss: bool) -> ShardWriter:
+        job = self._job
+        name, dtype = f"{split}-{number:06d}", np.dtype(job.dtype)
+        return ShardWriter(Path(job.folder), name, split, job.source, None, dtype, with_loss=with_loss)
+
+    def _write(
+        self,
+        writer: ShardWriter,
+        unit: ForeignUnit,
+        block: Block,
+        ragged: Ragged,
+        loss: np.ndarray | None,
+        ledger: Ledger,
+    ) -> None:
+        count, with_bos = len(block), self._job.boundary.bos_id is not None
+        positions = block.positions
+        if positions is None:
+            positions = np.arange(count, dtype=np.int64) + unit.start + ledger.documents
+        text_bytes = self._text_bytes.of(ragged.tokens, ragged.offsets, int(with_bos), 1)
+        name = self._foreign.files[unit.file].name
+        writer.append(ragged, name, positions.astype(np.int64), block.ids, text_bytes, loss)
+        ledger.documents_in += count
+        ledger.documents += count
+        ledger.text_bytes += int(text_bytes.sum())
+        ledger.tokens += len(ragged.tokens)
+        ledger.eod_tokens += count
+        ledger.bos_tokens += count if with_bos else 0
+        ledger.text_tokens += len(ragged.tokens) - count * (2 if with_bos else 1)
+
+    def _piece(self, number: int, start: int, stop: int) -> InputPiece:
+        """The checksum of what the unit took of a file, which is as it was at the start."""
+        file = self._job.files[number]
+        checksum = hash_piece(file.path, start, stop)
+        check_unchanged(file)
+        return InputPiece(number, start, stop, checksum)
+
+
+def hash_piece(path: str, start: int, stop: int) -> str:
+    """The checksum of some bytes of a file.
+
+    Raises:
+        InputChanged: they are not all there.
+    """
+    hasher, done = Hasher(), start
+    with open_input(path) as file:
+        file.seek(start)
+        while done < stop and (data := read_fully(file, min(READ_BYTES, stop - done))):
+            hasher.update(data)
+            done += len(data)
+    if done < stop:
+        raise InputChanged(f"{path} changed while it was read: expected {stop:,} bytes, found {done:,}")
+    return str(hasher.hexdigest())
+
+
+def join_checksums(checksums: list[str]) -> str:
+    """One checksum of a file that was read in pieces, as a build makes it."""
+    return "".join(checksums) if len(checksums) < 2 else hash_bytes("".join(checksums).encode())

@@ -1,0 +1,349 @@
+"""Foreign token files as documents: cut into units, and read a block at a time.
+
+    IndexedForeign   an index says where documents end          megatron, datatrove, olmo, forager
+    ScannedForeign   a marker token in one stream over all      llmc, nanogpt, npy, joined rows
+                     files of a split says it
+
+What both read from is a `TokenSource` (see there), mostly a `TokenFile`: a header, then tokens.
+
+In a stream, documents are what stands between cuts. With edges `eod` (and `both`) a cut is behind each
+marker, with `bos` before each marker; the stream's two ends are cuts as well. So with `eod`, tokens behind
+the last marker are a document that has no end, and with `bos`, tokens before the first are one that has no
+beginning: such are marked `unfinished`. A unit holds the documents that begin in its range of one file; they
+may go on into the next file.
+
+A scanned format has a field `marker: int | None = None` among its options: whoever opens the data set fills
+it from the tokenizer (`importing`, `checking`). Without a marker a stream has no documents that can be told
+apart: then each block of a unit is given as one unfinished document, which is enough to look at its ids.
+
+Cost: one pass; a comparison a token with NumPy, about 2 GB/s, and no Python object a token or document.
+Memory: a block of `BLOCK_TOKENS`, and all of a document that is longer. What it does not do: look at ids, or
+take boundary tokens off.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, pairwise
+from typing import Any, Protocol
+
+import numpy as np
+
+from packline.errors import CorruptStore
+from packline.formats.format import Block, Edges, Foreign, ForeignFile, ForeignUnit
+from packline.formats.token_source import LossFile, Pieces, TokenFile, TokenSource, read_numbers
+from packline.ragged import offsets_of
+from packline.store.report import Findings
+
+UNIT_TOKENS = 1 << 24
+"""Of one unit, about."""
+BLOCK_TOKENS = 1 << 20
+BLOCK_DOCUMENTS = 1 << 16
+LONGEST_DOCUMENT = 1 << 28
+"""Tokens between two markers; more than this means that the marker is not the right one."""
+
+__all__ = [
+    "IndexedForeign",
+    "LossFile",
+    "Pieces",
+    "ScannedForeign",
+    "TokenFile",
+    "TokenSource",
+    "read_numbers",
+]
+
+
+class Ends(Protocol):
+    """Where documents end, in tokens from the file's first: an array, mapped or not, or the like."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, key: Any, /) -> Any:
+        """An int for an int; integers `[n]` for a slice."""
+
+
+class _SourcesForeign(Foreign):
+    """What both kinds have in common: files, sources, and one dtype."""
+
+    def __init__(
+        self,
+        files: Sequence[ForeignFile],
+        sources: Sequence[TokenSource],
+        *,
+        edges: Edges,
+        findings: Findings,
+        facts: dict[str, Any] | None = None,
+    ) -> None:
+        self.files, self.edges, self.facts = list(files), edges, facts or {}
+        self.dtype = sources[0].dtype if sources else np.dtype("<u2")
+        self.tokens = sum(source.tokens for source in sources)
+        self.has_loss = any(source.has_loss for source in sources)
+        self._sources = {source.file: source for source in sources}
+        for source in sources:
+            findings.compare(source.name, "dtype, as of the first file", self.dtype.name, source.dtype.name)
+            findings.compare(
+                source.name, "loss mask, where other files have one", self.has_loss, source.has_loss
+            )
+
+
+class IndexedForeign(_SourcesForeign):
+    """Token files whose documents lie back to back and have their ends in an index.
+
+    Args:
+        files: all files of the data set.
+        indexed: sources in the order of documents, with where their documents end, the last at `tokens`.
+        ids: the documents' own ids by number of file, from the first document up to the last of a slice.
+        edges: boundary tokens that every document is expected to have.
+        findings: takes what is wrong: a dtype unlike the first file's, ends that go backwards.
+
+    A unit's `start` and `stop` are documents of its file.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[ForeignFile],
+        indexed: Sequence[tuple[TokenSource, Ends]],
+        *,
+        edges: Edges,
+        findings: Findings,
+        facts: dict[str, Any] | None = None,
+        ids: Callable[[int, int, int], list[str | None]] | None = None,
+        unit_tokens: int = UNIT_TOKENS,
+    ) -> None:
+        super().__init__(
+            files, [source for source, _ in indexed], edges=edges, findings=findings, facts=facts
+        )
+        self.documents = sum(len(ends) for _, ends in indexed)
+        self.units = []
+        self._ends: dict[int, Ends] = {}
+        self._ids = ids
+        for source, ends in indexed:
+            if check_ends(source.name, ends, source.tokens, findings):
+                self._ends[source.file] = ends
+                self.units += _indexed_units(source, ends, unit_tokens)
+
+    def blocks(self, unit: ForeignUnit) -> Iterator[Block]:
+        source, ends = self._sources[unit.file], self._ends[unit.file]
+        first = unit.start
+        while first < unit.stop:
+            begin = int(ends[first - 1]) if first else 0
+            stops = np.asarray(ends[first : min(first + BLOCK_DOCUMENTS, unit.stop)]).astype(np.int64)
+            count = max(int(np.searchsorted(stops, begin + BLOCK_TOKENS, side="right")), 1)
+            offsets = np.concatenate([[begin], stops[:count]])
+            tokens, loss = source.read(begin, int(offsets[-1]))
+            ids = None if self._ids is None else self._ids(unit.file, first, first + count)
+            yield Block(tokens, offsets - begin, loss, source.positions(offsets[:-1]), ids)
+            first += count
+
+
+def check_ends(name: str, ends: Ends, tokens: int, findings: Findings) -> bool:
+    """Note where ends of documents do not go up from 0 to the number of tokens; return whether they do.
+
+    >>> findings = Findings()
+    >>> check_ends("a.index", np.array([3, 2, 5]), 5, findings), str(findings.problems[0])
+    (False, 'a.index: end of document 1: expected at least 3, found 2')
+    """
+    last = 0
+    for start in range(0, len(ends), BLOCK_DOCUMENTS):
+        found = np.asarray(ends[start : start + BLOCK_DOCUMENTS]).astype(np.int64)
+        before = np.concatenate([[last], found[:-1]])
+        if len(wrong := np.flatnonzero(found < before)):
+            at = int(wrong[0])
+            findings.add(name, f"end of document {start + at}", f"at least {before[at]}", int(found[at]))
+            return False
+        last = int(found[-1])
+    return findings.compare(name, "tokens, by the end of the last document", tokens, last)
+
+
+def _indexed_units(source: TokenSource, ends: Ends, unit_tokens: int) -> Iterator[ForeignUnit]:
+    """Cut behind the first document whose end reaches each multiple of `unit_tokens`."""
+    cuts = [0]
+    while cuts[-1] < len(ends) and not source.whole:
+        begun = int(ends[cuts[-1] - 1]) if cuts[-1] else 0
+        cut = _first_reaching(ends, begun - begun % unit_tokens + unit_tokens, cuts[-1])
+        cuts.append(min(cut + 1, len(ends)))
+    # Documents without any token behind the last cut would make a unit that accounts for no bytes.
+    while len(cuts) > 2 and int(ends[cuts[-2] - 1]) == source.tokens:
+        del cuts[-2]
+    if cuts == [0]:
+        cuts = [0, len(ends)]
+    for start, stop in pairwise(cuts):
+        begin, end = (int(ends[cut - 1]) if cut else 0 for cut in (start, stop))
+        yield ForeignUnit(source.split, source.file, start, stop, source.pieces(begin, end))
+
+
+def _first_reaching(ends: Ends, tokens: int, low: int) -> int:
+    """The first document from `low` on whose end is at or behind so many tokens."""
+    high = len(ends)
+    while low < high:
+        middle = (low + high) // 2
+        if int(ends[middle]) < tokens:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+class ScannedForeign(_SourcesForeign):
+    """Token files that are one stream a split, in which a marker tells documents apart.
+
+    Args:
+        files: all files of the data set.
+        sources: in the order of the stream; those of a split are one.
+        marker: the token before (edges `bos`) or behind (`eod`, `both`) every document; None where unknown.
+        edges: boundary tokens that every document is expected to have.
+        findings: takes what is wrong: a dtype unlike the first file's.
+
+    A unit's `start` and `stop` are tokens of its file.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[ForeignFile],
+        sources: Sequence[TokenSource],
+        *,
+        marker: int | None,
+        edges: Edges,
+        findings: Findings,
+        facts: dict[str, Any] | None = None,
+        unit_tokens: int = UNIT_TOKENS,
+    ) -> None:
+        super().__init__(files, sources, edges=edges, findings=findings, facts=facts)
+        self.marker = marker
+        self.documents = None
+        self.units = []
+        self._streams = {
+            split: _Stream([source for source in sources if source.split == split])
+            for split in dict.fromkeys(source.split for source in sources)
+        }
+        for source in sources:
+            size = source.tokens if source.whole else unit_tokens
+            for start in range(0, max(source.tokens, 1), max(size, 1)):
+                stop = min(start + size, source.tokens)
+                pieces = source.pieces(start, stop)
+                self.units.append(ForeignUnit(source.split, source.file, start, stop, pieces))
+
+    def blocks(self, unit: ForeignUnit) -> Iterator[Block]:
+        stream, source = self._streams[unit.split], self._sources[unit.file]
+        before = stream.start_of(source)
+        begin, end = before + unit.start, before + unit.stop
+        if begin == end:
+            return
+        if self.marker is None:
+            for place, tokens, loss in stream.read(begin, end):
+                positions = source.positions(np.array([place - before]))
+                yield Block(tokens, offsets_of([len(tokens)]), loss, positions, unfinished=np.ones(1, bool))
+            return
+        documents = _cut(stream, self.marker, self.edges == "bos", begin, end)
+        for places, tokens, loss in documents:
+            unfinished = self._unfinished(stream, places, tokens)
+            yield Block(
+                tokens,
+                places - places[0],
+                loss,
+                source.positions(places[:-1] - before),
+                unfinished=unfinished,
+            )
+
+    def _unfinished(self, stream: _Stream, places: np.ndarray, tokens: np.ndarray) -> np.ndarray | None:
+        """Which documents have no marker, as only the first or the last of a stream may."""
+        at = 0 if self.edges == "bos" else len(places) - 2
+        edge = places[0] == 0 if self.edges == "bos" else places[-1] == stream.tokens
+        if not edge or tokens[0 if self.edges == "bos" else -1] == self.marker:
+            return None
+        unfinished = np.zeros(len(places) - 1, bool)
+        unfinished[at] = True
+        return unfinished
+
+
+class _Stream:
+    """The tokens of all sources of a split, one behind another."""
+
+    def __init__(self, sources: list[TokenSource]) -> None:
+        self._sources = sources
+        self._starts = [0, *accumulate(source.tokens for source in sources)]
+        self.tokens = self._starts[-1]
+
+    def start_of(self, source: TokenSource) -> int:
+        """Tokens before a source."""
+        return self._starts[self._sources.index(source)]
+
+    def read(self, start: int, stop: int) -> Iterator[tuple[int, np.ndarray, np.ndarray | None]]:
+        """Tokens of the stream, of one source at a time: the place of the first, tokens, loss."""
+        place = start
+        while place < stop:
+            number = bisect_right(self._starts, place) - 1
+            inner = place - self._starts[number]
+            count = min(stop, self._starts[number + 1], place + BLOCK_TOKENS) - place
+            tokens, loss = self._sources[number].read(inner, inner + count)
+            yield place, tokens, loss
+            place += count
+
+
+def _cut(
+    stream: _Stream, marker: int, before: bool, begin: int, end: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray | None]]:
+    """The documents of a stream that begin from `begin` up to `end`, some at a time.
+
+    Yields:
+        Cuts, int64 `[n+1]`, places in the stream where n documents begin and the last of them ends; their
+        tokens; their loss.
+    """
+    held: list[tuple[np.ndarray, np.ndarray | None]] = []
+    opened: int | None = 0 if begin == 0 else None  # the place where the first document that is held begins
+    size = 0
+    # Whether a document begins at `begin` is told, with a marker at the end, by the token before it.
+    for place, tokens, loss in stream.read(begin - 1 if begin and not before else begin, stream.tokens):
+        cuts = np.flatnonzero(tokens == marker) + (place if before else place + 1)
+        if opened is None:
+            cuts = cuts[cuts >= begin]
+            if len(cuts) and cuts[0] < end:
+                opened = int(cuts[0])
+                tokens, loss = _from(tokens, loss, opened - place)
+                place = opened
+            elif place + len(tokens) < end:
+                continue
+            else:
+                return  # no document begins in this unit
+        cuts = cuts[cuts > opened]
+        last = int(np.searchsorted(cuts, end))
+        finished = last < len(cuts)
+        cuts = cuts[: last + 1]
+        if not finished and place + len(tokens) == stream.tokens:
+            cuts, finished = np.append(cuts, stream.tokens), True
+        if len(cuts) and size > BLOCK_TOKENS:  # a long document comes alone
+            part = int(cuts[0]) - place
+            held.append((tokens[:part], None if loss is None else loss[:part]))
+            yield np.array([opened, cuts[0]], np.int64), *_joined(held)
+            opened, held, size = int(cuts[0]), [], 0
+            tokens, loss = _from(tokens, loss, part)
+            place, cuts = opened, cuts[1:]
+        if len(cuts):
+            part = int(cuts[-1]) - place
+            held.append((tokens[:part], None if loss is None else loss[:part]))
+            yield np.concatenate([[opened], cuts]).astype(np.int64), *_joined(held)
+            opened, held, size = int(cuts[-1]), [], 0
+            tokens, loss = _from(tokens, loss, part)
+        if finished:
+            return
+        held.append((tokens, loss))
+        size += len(tokens)
+        if size > LONGEST_DOCUMENT:
+            raise CorruptStore(
+                f"no token {marker} within {size:,} tokens from token {opened:,} of the stream: "
+                f"expected one {'before' if before else 'behind'} every document",
+                hint="name the token that stands between documents, and say on which side it is (edges)",
+            )
+
+
+def _from(tokens: np.ndarray, loss: np.ndarray | None, start: int) -> tuple[np.ndarray, np.ndarray | None]:
+    return tokens[start:], None if loss is None else loss[start:]
+
+
+def _joined(held: list[tuple[np.ndarray, np.ndarray | None]]) -> tuple[np.ndarray, np.ndarray | None]:
+    if len(held) == 1:
+        return held[0]
+    tokens = np.concatenate([tokens for tokens, _ in held])
+    losses = [loss for _, loss in held if loss is not None]
+    return tokens, np.concatenate(losses) if losses else None

@@ -1,0 +1,189 @@
+"""chuk-mlx's batches: a `.npz` file a batch, rows padded on the right.
+
+    PREFIX_batch_0001.npz, PREFIX_batch_0002.npz, ...     numbered from 1, in training order
+
+    input_tensor            int32  [B, L]   tokens, then the token at padding
+    target_tensor           int32  [B, L]   the next token; `ignore_index` where nothing is trained on
+    attention_mask_tensor   int32  [B, L]   1 at tokens, 0 at padding
+    lengths                 int32  [B]      tokens of each row
+
+A file is what `numpy.savez` makes of these arrays, to the byte: a zip archive whose members `KEY.npy` are
+stored as they are. The last batch has the rows that are left. The first three may be of any NumPy integer
+that holds the vocabulary and `ignore_index`; `lengths` is always int32.
+
+Targets are -100 at padding, at the last token of a document and where the next token is not trained on. That
+the padding may be the end of document, or the token 0 a real one, makes no difference: how long a row is
+stands in `lengths` and in the mask, and nothing has to be guessed from tokens.
+
+Read are these files and chuk-mlx's own, which lack some of the keys: the length of a row comes from the mask,
+else from `lengths`, else is L; `pad_id` tells that tokens of this id at the end of a row are padding after
+all, as in batches of chuk-mlx whose `lengths` are those of padded rows and whose documents have no ends
+(`rows=separate edges=none pad_id=...`). A loss mask is got back from the targets, but for the first token of
+a document, which no place predicts: it counts as trained on.
+
+Layout known from chuk-mlx's `batch_generator_pretrain.py` and `batch_pretrain_target_shift_generator.py`;
+judged by `numpy.load`.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from packline.errors import InputError, RecipeError
+from packline.formats.format import Foreign, Lost, Part, Plan, RowFormat
+from packline.formats.npz_reader import find_batches, open_batches
+from packline.formats.records import lost_of
+from packline.formats.row_files import RowFileOptions
+from packline.formats.zipped import StoredZip, stored_bytes
+from packline.packing.targets import IGNORED
+from packline.store.report import Findings
+
+if TYPE_CHECKING:
+    from packline.formats.rows import RowView
+    from packline.formats.target import Target
+
+TENSORS = ("input_tensor", "target_tensor", "attention_mask_tensor")
+BATCH_SIZE = 32
+"""Rows of a batch where nobody says; chuk-mlx's own."""
+PART_BYTES = 1 << 26
+"""Of batches that are one piece of work, about."""
+NPY_HEADER = 128
+"""Bytes before the data of a member, for shapes of any usual size."""
+
+
+class NpzOptions(RowFileOptions, frozen=True):
+    """What may be chosen about batches in `.npz` files."""
+
+    prefix: str = "tokenized"
+    """What names of files begin with."""
+    dtype: str = "int32"
+    """Of all arrays but `lengths`: any integer of NumPy that holds the vocabulary and `ignore_index`."""
+    ignore_index: int = IGNORED
+    """The target where nothing is trained on."""
+    pad_id: int | None = None
+    """Reading: tokens of this id at the end of a row are padding, whatever else the file says."""
+    loss: bool | None = None
+    """Reading: whether to take a loss mask from the targets; default: if the first batch shows one."""
+
+
+class Npz(RowFormat):
+    """Batches in `.npz` files."""
+
+    name = "npz"
+    title = "chuk-mlx: PREFIX_batch_0001.npz with input, target, mask and lengths"
+    options = NpzOptions
+
+    def plan(self, view: RowView, options: NpzOptions) -> Plan:
+        dtype = _checked_dtype(view.vocab_size, options)
+        if not options.prefix or "/" in options.prefix:
+            raise RecipeError(
+                f"npz: expected a prefix that can begin a file's name, found {options.prefix!r}"
+            )
+        size = view.batch_size or BATCH_SIZE
+        each = _file_bytes(size, view.seq_len, dtype)
+        rows = max(PART_BYTES // each, 1) * size
+        parts = tuple(
+            Part(
+                f"batches-{start // size + 1:04d}",
+                number=start // size + 1,
+                start=start,
+                stop=min(start + rows, view.rows),
+            )
+            for start in range(0, view.rows, rows)
+        )
+        whole, rest = divmod(view.rows, size)
+        total = whole * each + (_file_bytes(rest, view.seq_len, dtype) if rest else 0)
+        lost = lost_of(view, masks=True, boundaries=False)
+        if 0 <= options.ignore_index < view.vocab_size:
+            why = f"the ignore_index {options.ignore_index} is an id of the vocabulary too"
+            lost = (*lost, Lost("loss mask", view.tokens, "tokens", why))
+        return Plan(parts, total, lost=lost)
+
+    def write(self, view: RowView, part: Part, target: Target, options: NpzOptions) -> dict[str, Any]:
+        dtype, size = _checked_dtype(view.vocab_size, options), view.batch_size or BATCH_SIZE
+        for number, start in enumerate(range(part.start, part.stop, size), part.number):
+            stop = min(start + size, part.stop)
+            arrays = batch_arrays(view, start, stop, dtype, options.ignore_index)
+            with target.create(f"{options.prefix}_batch_{number:04d}.npz") as file:
+                archive = StoredZip(file, large=True)
+                for key, array in arrays.items():
+                    archive.add(f"{key}.npy", [_npy_header(array), array])
+                archive.close()
+            target.progress((stop - start) * view.seq_len)
+        return {}
+
+    def recognises(self, path: Path) -> bool:
+        paths = find_batches(path)
+        try:
+            return bool(paths) and "input_tensor.npy" in zipfile.ZipFile(paths[0]).namelist()
+        except (OSError, zipfile.BadZipFile):
+            return False
+
+    def open(self, path: Path, options: NpzOptions, findings: Findings) -> Foreign:
+        paths = find_batches(path)
+        if not paths:
+            raise InputError(
+                f"{path}: expected batches, *_batch_0001.npz and so on, found none",
+                hint="name the folder that has the files in it, or one file",
+            )
+        return open_batches(path, paths, options, findings)
+
+
+def batch_arrays(
+    view: RowView, start: int, stop: int, dtype: np.dtype, ignore_index: int
+) -> dict[str, np.ndarray]:
+    """The arrays of a batch of rows, in the order in which they stand in its file."""
+    read = view.read(start, stop, ("tokens", "targets"))
+    lengths = view.lengths(start, stop)
+    targets = read["targets"]
+    if ignore_index != IGNORED:
+        targets = np.where(targets == IGNORED, ignore_index, targets)
+    mask = np.arange(view.seq_len) < lengths[:, None]
+    return {
+        "input_tensor": np.ascontiguousarray(read["tokens"], dtype),
+        "target_tensor": np.ascontiguousarray(targets, dtype),
+        "attention_mask_tensor": mask.astype(dtype),
+        "lengths": lengths.astype("<i4"),
+    }
+
+
+def _checked_dtype(vocab_size: int, options: NpzOptions) -> np.dtype:
+    """The dtype of the tensors.
+
+    Raises:
+        RecipeError: it is no integer, or does not hold every id and `ignore_index`.
+    """
+    try:
+        dtype = np.dtype(options.dtype).newbyteorder("<")
+    except TypeError:
+        dtype = np.dtype("V")
+    if dtype.kind not in "iu":
+        raise RecipeError(f"npz: expected a dtype of integers, such as int32, found {options.dtype!r}")
+    limits = np.iinfo(dtype)
+    for what, value in (("the largest id", vocab_size - 1), ("ignore_index", options.ignore_index)):
+        if not limits.min <= value <= limits.max:
+            raise RecipeError(
+                f"npz: {what} is {value:,}: expected {limits.min:,} to {limits.max:,}, as {dtype.name} holds",
+                hint="choose a wider dtype" + (", or another ignore_index" if what == "ignore_index" else ""),
+            )
+    return dtype
+
+
+def _file_bytes(rows: int, seq_len: int, dtype: np.dtype) -> int:
+    tensor = NPY_HEADER + rows * seq_len * dtype.itemsize
+    members = [(f"{key}.npy", tensor) for key in TENSORS]
+    return stored_bytes([*members, ("lengths.npy", NPY_HEADER + 4 * rows)], large=True)
+
+
+def _npy_header(array: np.ndarray) -> bytes:
+    header = BytesIO()
+    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
+    return header.getvalue()
+
+
+FORMAT = Npz()

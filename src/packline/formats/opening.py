@@ -1,0 +1,109 @@
+"""Open a foreign data set with the tokenizer that made it: the beginning of importing and of checking.
+
+    path ── format (named, or recognised) ── options (given, else of packline.json, else the format's)
+         └─ what it says of itself ── end and beginning of documents ── marker ──> Foreign
+
+The format is asked twice where a marker tells documents apart, because the data set itself may say what that
+is. Only headers and indexes are read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packline.encoders.boundary import Boundary, resolve_boundary
+from packline.encoders.tokenizer import Tokenizer, load_tokenizer
+from packline.errors import InputError, PacklineError
+from packline.formats.facts import (
+    check_tokenizer,
+    find_record,
+    make_options,
+    said_boundary,
+    with_marker,
+)
+from packline.formats.format import Foreign, Format
+from packline.formats.registry import get_format, recognise
+from packline.formats.restoring import Restoring
+from packline.store.report import Findings
+
+
+@dataclass(slots=True)
+class Opened:
+    """A data set that was looked at, and how it is read."""
+
+    format: Format
+    options: Any
+    foreign: Foreign
+    tokenizer: Tokenizer
+    boundary: Boundary
+    notes: list[str]
+    """What looks strange and is no contradiction."""
+
+    @property
+    def restoring(self) -> Restoring:
+        """How its documents become stored ones."""
+        boundary = self.boundary
+        return Restoring(self.foreign.edges, boundary.eod_id, boundary.bos_id, self.tokenizer.vocab_size)
+
+
+def find_format(path: Path, name: str | None) -> Format:
+    """The format that was named, or that `packline.json` names, or that the data set has beyond doubt.
+
+    Raises:
+        InputError: nothing there, or it is open what it is.
+    """
+    if not path.exists():
+        raise InputError(f"cannot find {path}", hint="check the path")
+    if name is not None:
+        return get_format(name)
+    record = find_record(path)
+    return recognise(path) if record is None else get_format(record.format)
+
+
+def open_foreign(
+    path: Path,
+    format_name: str | None,
+    tokenizer_name: str,
+    eod: str | int | None,
+    bos: str | int | None,
+    options: dict[str, Any],
+    findings: Findings,
+) -> Opened:
+    """Look at a data set; enter what is wrong with its headers and sizes.
+
+    Raises:
+        InputError: nothing there, or of another format.
+        RecipeError: options that make no sense.
+        TokenizerError: it cannot be the tokenizer, or it is open what ends a document.
+    """
+    format = find_format(path, format_name)
+    record = find_record(path)
+    given = make_options(format, options, record)
+    tokenizer = load_tokenizer(tokenizer_name)
+    foreign = read_headers(format, path, given, first := Findings())
+    said_eod, said_bos = said_boundary(record, foreign.facts)
+    boundary = resolve_boundary(tokenizer, said_eod if eod is None else eod, said_bos if bos is None else bos)
+    before = foreign.edges == "bos" and boundary.bos_id is not None
+    known = with_marker(given, boundary.bos_id if before else boundary.eod_id)
+    if known is not given:
+        foreign = read_headers(format, path, known, findings)
+    else:
+        for problem in first.problems:
+            findings.add(problem.file, problem.what, problem.expected, problem.found)
+        findings.not_listed += first.not_listed
+    notes = check_tokenizer(str(path), tokenizer, boundary.eod_id, record, foreign.facts)
+    return Opened(format, known, foreign, tokenizer, boundary, notes)
+
+
+def read_headers(format: Format, path: Path, options: Any, findings: Findings) -> Foreign:
+    """`format.open`; a file that vanishes or cannot be read meanwhile is an error with its name."""
+    try:
+        return format.open(path, options, findings)
+    except OSError as error:
+        if isinstance(error, PacklineError):
+            raise
+        raise InputError(
+            f"cannot read {error.filename or path}: {error.strerror or error}", hint="check its permissions"
+        ) from error

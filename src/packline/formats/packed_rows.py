@@ -1,0 +1,138 @@
+"""Packed rows of a saved data set, read back as documents.
+
+    seq_lengths    3 2 | 4 1                a row's pieces; they add up to its tokens
+    joined         all rows are one stream, cut where a marker says (`mapped`)
+    sequences      every piece is a document; a row without seq_lengths is one piece
+
+Cost: one pass over masks and lengths when it is opened, and pages of other columns are not read then. Memory:
+the tokens of a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from packline.errors import CorruptStore
+from packline.formats.arrow_stream import ArrowFile
+from packline.formats.column_reader import ColumnReader
+from packline.formats.format import Block, ForeignFile, ForeignUnit
+from packline.formats.mapped import BLOCK_TOKENS, ScannedForeign
+from packline.formats.row_files import RowGroup
+from packline.ragged import offsets_of
+
+SEQ_LENGTHS = "seq_lengths"
+"""A column that packed rows have, and documents do not."""
+OWN = b"packline"
+"""In the metadata of a schema: whether labels say more than where pieces begin."""
+
+
+class PackedRows(RowGroup):
+    """The rows of one file without padding, and where their pieces end.
+
+    Raises:
+        CorruptStore: masks or lengths that contradict the rows.
+    """
+
+    def __init__(
+        self, files: Sequence[ForeignFile], opened: ArrowFile, first_row: int, beside: Sequence[int]
+    ) -> None:
+        self._opened = opened
+        lengths, ends = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        before = 0
+        for number in range(len(opened.begins)):
+            batch = opened.batch(number, mapped=True)
+            of_rows, of_pieces = _measure(batch, opened, int(opened.rows[number]))
+            lengths.append(of_rows)
+            ends.append(before + np.cumsum(of_pieces))
+            before += int(of_rows.sum())
+        super().__init__(
+            files,
+            [opened.file],
+            [np.concatenate(lengths)],
+            opened.columns.dtype,
+            first_row=first_row,
+            load=_no_load,
+            has_loss=opened.columns.has_loss and _says_loss(opened.schema),
+            beside=beside,
+        )
+        self.split = opened.split
+        self.sequence_ends: np.ndarray = np.unique(np.concatenate(ends))
+        """int64: tokens of the file before the end of each piece that is more than padding."""
+
+    def _file_tokens(self, inner: int) -> tuple[np.ndarray, np.ndarray | None]:
+        if self._held is None:
+            opened, tokens, losses = self._opened, [np.empty(0, self.dtype)], [np.empty(0, np.uint8)]
+            for number in range(len(opened.begins)):
+                block = opened.columns.block(opened.batch(number), opened.path, int(opened.rows[number]))
+                tokens.append(block.tokens)
+                if block.loss is not None:
+                    losses.append(block.loss)
+            self._held = inner, (np.concatenate(tokens), np.concatenate(losses) if self.has_loss else None)
+        return self._held[1]
+
+
+def _no_load(number: int) -> tuple[np.ndarray, None]:
+    raise NotImplementedError  # `_file_tokens` reads record batches instead
+
+
+def _says_loss(schema: pa.Schema) -> bool:
+    """Whether labels are more than ids: all others' are, and ours if the store had a mask."""
+    own = (schema.metadata or {}).get(OWN)
+    return own is None or bool(msgspec.json.decode(own).get("loss", True))
+
+
+def _measure(batch: pa.RecordBatch, opened: ArrowFile, first_row: int) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens of each row and of each piece of a record batch, padding left out; int64."""
+    read = ColumnReader(opened.path, first_row)
+    tokens, offsets = read.lists(batch, opened.columns.tokens)
+    kept = np.arange(len(tokens) + 1)
+    if opened.columns.attention is not None:
+        kept = offsets_of(read.mask(batch, opened.columns.attention, offsets))
+    if SEQ_LENGTHS not in opened.schema.names:
+        return np.diff(kept[offsets]), np.diff(kept[offsets])
+    pieces, of_row = read.lists(batch, SEQ_LENGTHS)
+    ends = offsets_of(pieces)
+    if int(pieces.min(initial=0)) < 0 or not np.array_equal(ends[of_row], offsets):
+        at = int(np.argmax(np.diff(ends[of_row]) != np.diff(offsets)))
+        raise CorruptStore(
+            f"{opened.path}: row {first_row + at:,}: expected {SEQ_LENGTHS} that add up to "
+            f"{offsets[at + 1] - offsets[at]:,} tokens, found {ends[of_row[at + 1]] - ends[of_row[at]]:,}",
+            hint="the file is damaged, or its rows were cut after they were packed",
+        )
+    return np.diff(kept[offsets]), np.diff(kept[ends])
+
+
+class Sequences(ScannedForeign):
+    """Rows of which each piece is a document."""
+
+    bos_id: int | None = None
+    """Of the store whose rows these are, where it is known."""
+
+    def blocks(self, unit: ForeignUnit) -> Iterator[Block]:
+        group = self._sources[unit.file]
+        assert isinstance(group, PackedRows)
+        ends, piece, begin = group.sequence_ends, 0, 0
+        while piece < len(ends):
+            last = max(int(ends.searchsorted(begin + BLOCK_TOKENS, "right")), piece + 1)
+            stop = int(ends[last - 1])
+            if stop > begin:
+                tokens, loss = group.read(begin, stop)
+                offsets = np.unique(np.concatenate([[0], ends[piece:last] - begin]))
+                positions = group.positions(begin + offsets[:-1])
+                yield Block(tokens, offsets, loss, positions, unfinished=self._cut_off(tokens, offsets))
+            piece, begin = last, stop
+
+    def _cut_off(self, tokens: np.ndarray, offsets: np.ndarray) -> np.ndarray | None:
+        """Which pieces are not whole documents, as packing may cut them."""
+        if self.edges == "none":
+            return None
+        if self.marker is None:
+            return np.ones(len(offsets) - 1, np.bool_)
+        cut: np.ndarray = tokens[offsets[:-1] if self.edges == "bos" else offsets[1:] - 1] != self.marker
+        if self.edges == "both":
+            cut |= (tokens[offsets[:-1]] != self.bos_id) if self.bos_id is not None else True
+        return cut

@@ -1,0 +1,92 @@
+"""Write one part of an export: what a worker process does, or this one where the work is small."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from packline.errors import RecipeError
+from packline.formats.documents import DocumentView
+from packline.formats.format import DocumentFormat, Format, Options, Part, RowFormat
+from packline.formats.registry import get_format
+from packline.formats.rows import RowView
+from packline.formats.source import Choice, document_view, row_view
+from packline.formats.target import Link, Target
+from packline.formats.worker import Runner
+from packline.store.manifest import FileEntry
+
+View = DocumentView | RowView
+
+
+class ExportJob(msgspec.Struct, frozen=True, kw_only=True):
+    """An export, as a worker process is told of it."""
+
+    format: str
+    options: dict[str, Any]
+    source: str
+    choice: Choice
+    folder: str
+    """Where files go."""
+    link: Link
+
+
+class PartReceipt(msgspec.Struct, frozen=True):
+    """The commit record of a part: its files are on the disk."""
+
+    part: Part
+    facts: dict[str, Any]
+    files: tuple[FileEntry, ...]
+    shared: dict[str, int]
+
+
+def open_job(job: msgspec.Raw) -> Runner:
+    """What writes the parts of a job; see `worker.RUNNERS`."""
+    return make_runner(msgspec.json.decode(job, type=ExportJob))
+
+
+def make_runner(job: ExportJob, view: View | None = None) -> Runner:
+    """The same, with a view that is open already."""
+    format = get_format(job.format)
+    options = convert_options(format, job.options)
+    opened = view if view is not None else open_view(format, options, job.source, job.choice)
+
+    def run(task: msgspec.Raw, report: Callable[[int], None]) -> PartReceipt:
+        part = msgspec.json.decode(task, type=Part)
+        target = Target(Path(job.folder), link=job.link, on_progress=report)
+        facts = writing(format).write(opened, part, target, options)
+        target.sync()
+        return PartReceipt(part, facts or {}, tuple(target.files), dict(target.shared))
+
+    return run
+
+
+def open_view(format: Format, options: Options, source: str, choice: Choice) -> View:
+    """What a format wants to see of a source."""
+    if format.kind == "documents":
+        return document_view(source, cast("DocumentFormat", format).edges_of(options), choice)
+    return row_view(source, choice)
+
+
+def writing(format: Format) -> Any:
+    """A format as something that can write: both kinds do, each its own view."""
+    assert isinstance(format, DocumentFormat | RowFormat)
+    return format
+
+
+def convert_options(format: Format, given: dict[str, Any]) -> Options:
+    """Options of a format from names and values, which may be text.
+
+    Raises:
+        RecipeError: no such option, or not a value for it.
+    """
+    try:
+        return msgspec.convert(given, format.options, strict=False)
+    except msgspec.ValidationError as error:
+        known = ", ".join(format.options.__struct_fields__) or "none"
+        raise RecipeError(
+            f"{format.name}: {str(error).replace('Object contains', 'there is').replace('$.', '')}",
+            hint=f"its options: {known}; packline formats {format.name} explains them",
+        ) from error

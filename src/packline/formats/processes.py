@@ -1,0 +1,199 @@
+"""Run the tasks of an export or an import, in worker processes or in this one.
+
+    for name, result in run_tasks("export", job, tasks, workers=2, on_tokens=bar.advance):
+        ...                                      # in the order in which they are done
+
+Each worker (see there) has one task at a time and gets the next when it has told what came of it, so the
+largest need not be guessed beforehand. The first error ends all. However this ends, no process is left.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from packline.errors import ERRORS, PacklineError, WorkerDied
+from packline.formats.worker import (
+    MESSAGES,
+    Advanced,
+    Broken,
+    Done,
+    JobLine,
+    Reporter,
+    Runner,
+    TaskLine,
+    open_runner,
+)
+
+Task = tuple[str, Any]
+"""A name of its own, and what is to be done: anything that JSON knows."""
+
+
+def run_tasks(
+    kind: str,
+    job: Any,
+    tasks: Sequence[Task],
+    *,
+    workers: int,
+    on_tokens: Callable[[int], None] = lambda tokens: None,
+) -> Iterator[tuple[str, msgspec.Raw]]:
+    """Do all tasks; give what came of each when it is done.
+
+    Args:
+        kind: of `worker.RUNNERS`.
+        job: what all tasks have in common, as JSON knows it.
+        workers: processes at most; 0: in this one, in order.
+        on_tokens: is called with the tokens that were done since the last call.
+
+    Raises:
+        PacklineError: what the first task to fail raised.
+        WorkerDied: a process ended by itself.
+    """
+    if workers and tasks:
+        yield from _Workers(kind, job, list(tasks), min(workers, len(tasks)), on_tokens).run()
+        return
+    if tasks:
+        yield from run_here(open_runner(kind, job), tasks, on_tokens)
+
+
+def run_here(
+    runner: Runner, tasks: Sequence[Task], on_tokens: Callable[[int], None]
+) -> Iterator[tuple[str, msgspec.Raw]]:
+    """Do tasks in this process, in order."""
+    for name, task in tasks:
+        reporter = Reporter(on_tokens)
+        result = runner(msgspec.Raw(msgspec.json.encode(task)), reporter)
+        reporter.flush()
+        yield name, msgspec.Raw(msgspec.json.encode(result))
+
+
+class _Worker:
+    """One process, and what it said that is not yet a whole line."""
+
+    def __init__(self, job: bytes) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "packline.formats.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=_environment(),
+            bufsize=0,
+        )
+        self._said = b""
+        self.send(job)
+
+    @property
+    def output(self) -> int:
+        """File descriptor of what it says."""
+        assert self.process.stdout is not None
+        return self.process.stdout.fileno()
+
+    def send(self, line: bytes) -> None:
+        """Say something to it."""
+        assert self.process.stdin is not None
+        rest = memoryview(line)
+        try:
+            while len(rest):
+                rest = rest[self.process.stdin.write(rest) or 0 :]
+        except BrokenPipeError:
+            pass  # it died: its output ends, and says so
+
+    def finish(self) -> None:
+        """Say that there is nothing more to do."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+
+    def hear(self) -> list[bytes] | None:
+        """Lines that are there; None where it has ended."""
+        data = os.read(self.output, 1 << 16)
+        if not data:
+            return None
+        *lines, self._said = (self._said + data).split(b"\n")
+        return lines
+
+    def close(self) -> None:
+        """Wait for its end."""
+        self.finish()
+        self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+class _Workers:
+    """The processes of one call."""
+
+    def __init__(
+        self, kind: str, job: Any, tasks: list[Task], workers: int, on_tokens: Callable[[int], None]
+    ) -> None:
+        self._tasks, self._on_tokens = tasks[::-1], on_tokens
+        self._left, self._count = len(tasks), workers
+        line = JobLine(kind, msgspec.Raw(msgspec.json.encode(job)), os.getpid())
+        self._job = msgspec.json.encode(line) + b"\n"
+
+    def run(self) -> Iterator[tuple[str, msgspec.Raw]]:
+        workers: list[_Worker] = []
+        try:
+            with selectors.DefaultSelector() as selector:
+                for _ in range(self._count):
+                    workers.append(_Worker(self._job))
+                    selector.register(workers[-1].output, selectors.EVENT_READ, workers[-1])
+                    self._give(workers[-1])
+                while self._left:
+                    for key, _ in selector.select():
+                        lines = key.data.hear()
+                        if lines is None:
+                            selector.unregister(key.fd)
+                            self._expect_end(key.data)
+                        for line in lines or ():
+                            yield from self._take(key.data, line)
+        except BaseException:
+            for worker in workers:
+                worker.process.kill()  # it works on something that nobody waits for
+            raise
+        finally:
+            for worker in workers:
+                worker.close()
+
+    def _give(self, worker: _Worker) -> None:
+        """The next task, or the end of them."""
+        if self._tasks:
+            name, task = self._tasks.pop()
+            line = TaskLine(name, msgspec.Raw(msgspec.json.encode(task)))
+            worker.send(msgspec.json.encode(line) + b"\n")
+        else:
+            worker.finish()
+
+    def _take(self, worker: _Worker, line: bytes) -> Iterator[tuple[str, msgspec.Raw]]:
+        message = MESSAGES.decode(line)
+        if isinstance(message, Advanced):
+            self._on_tokens(message.tokens)
+        elif isinstance(message, Done):
+            self._left -= 1
+            self._give(worker)
+            yield message.name, message.result
+        elif isinstance(message, Broken):
+            raise ERRORS.get(message.error, PacklineError)(message.message, hint=message.hint)
+
+    def _expect_end(self, worker: _Worker) -> None:
+        """A worker may end when it was told that there is nothing more to do, and in no other way."""
+        code = worker.process.wait()
+        if code or not (worker.process.stdin is None or worker.process.stdin.closed):
+            raise WorkerDied(
+                f"a worker process ended by itself (exit code {code})",
+                hint="what is finished is kept: run the same command again, with fewer --workers if memory "
+                "ran out",
+            )
+
+
+def _environment() -> dict[str, str]:
+    """One thread for libraries that would start many, and this very packline."""
+    home = str(Path(__file__).parents[2])
+    paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
+    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    return {**os.environ, **one_thread, "PYTHONPATH": os.pathsep.join(paths)}

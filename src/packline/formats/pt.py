@@ -1,0 +1,221 @@
+"""Temporal Eigenstate Networks' rows: a torch file a row, and what they are in `metadata.json`.
+
+    chunk_000000.pt    one tensor, int64 [chunk_size]: a full row of tokens; and so on
+    metadata.json      dataset, tokenizer, vocab_size, chunk_size, num_chunks, total_tokens, pad_token_id,
+                       eos_token_id, bos_token_id; leftover_tokens
+
+Numbered from 0, in training order. All files have exactly `chunk_size` tokens: a row with padding is left
+over, since nothing would tell its padding from tokens. `total_tokens` are those in files, and
+`leftover_tokens` those of the chosen documents that are in none (tails, rows with padding, what `max_files`
+left); with every row met once, both together are all of them. Documents end with their end-of-document
+token; the original's have nothing between them with a tokenizer that adds no such token.
+
+Cost: eight bytes a token, four times a store. A file of 32,768 tokens is 256 KB, so 10^10 tokens are 300,000
+files; making one takes a third of a millisecond, so short rows make the most of the work. `torch_file` has their layout; torch is needed to load
+them in the trainer, but neither to write nor to read them here, and no pickle is executed.
+
+Read are these, and those that the project's `pretokenize_and_pack.py` made, whose documents have no ends with
+most tokenizers: they come back as one. The project's loader takes the files in the order of their names
+and cuts those that are too long for the model; rows of the model's own length need no cutting.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from packline.errors import CorruptStore, InputError, RecipeError
+from packline.formats.format import Foreign, ForeignFile, Lost, Part, Plan, RowFormat, Written
+from packline.formats.records import lost_of
+from packline.formats.row_files import RowFileOptions, Rows, group_files, open_rows
+from packline.formats.torch_file import read_tensor, tensor_file_bytes, write_tensor
+from packline.store.report import Findings
+
+if TYPE_CHECKING:
+    from packline.formats.rows import RowView
+    from packline.formats.target import Target
+
+NAME = re.compile(r"chunk_(\d{6,})\.pt")
+METADATA = "metadata.json"
+PART_FILES = 1024
+BLOCK_TOKENS = 1 << 20
+"""Of rows that are read at a time, about."""
+
+
+class PtOptions(RowFileOptions, frozen=True):
+    """What may be chosen about rows in torch files."""
+
+    dataset: str = "packline"
+    """What metadata.json calls the data set."""
+    max_files: int | None = None
+    """Not more files than this."""
+
+
+class Pt(RowFormat):
+    """Rows in torch files."""
+
+    name = "pt"
+    title = "Temporal Eigenstate Networks: chunk_000000.pt, int64 rows, with metadata.json"
+    options = PtOptions
+
+    def plan(self, view: RowView, options: PtOptions) -> Plan:
+        if options.max_files is not None and options.max_files < 1:
+            raise RecipeError(f"pt: max_files is {options.max_files}: expected 1 or more, or none")
+        parts, files, start = [], 0, 0
+        while start < view.rows and (options.max_files is None or files < options.max_files):
+            stop = min(start + PART_FILES, view.rows)
+            full = _full_rows(view, start, stop)
+            if options.max_files is not None and files + len(full) > options.max_files:
+                stop = int(full[options.max_files - files])
+                full = full[: options.max_files - files]
+            if len(full):
+                parts.append(Part(f"files-{files:06d}", number=files, start=start, stop=stop))
+            files, start = files + len(full), stop
+        if not files:
+            raise RecipeError(
+                f"pt: no row of {view.seq_len:,} tokens is full, and others cannot be told from padding",
+                hint="choose a smaller seq_len, or packing concat",
+            )
+        lost = list(lost_of(view, masks=False, boundaries=False))
+        lost = [one for one in lost if one.what != "padding mask"]  # no row with padding is written
+        if tail := view.tokens - files * view.seq_len:
+            why = (
+                "rows with padding" if options.max_files is None else "rows with padding, or above max_files"
+            )
+            lost.insert(0, Lost("tail", tail, "tokens", why))
+        each = tensor_file_bytes(view.seq_len, "chunk_000000")
+        return Plan(tuple(parts), files * each, lost=tuple(lost))
+
+    def write(self, view: RowView, part: Part, target: Target, options: PtOptions) -> dict[str, Any]:
+        number = part.number
+        for tokens in _read_full(view, part):
+            for row in tokens:
+                name = f"chunk_{number:06d}"
+                with target.create(f"{name}.pt") as file:
+                    write_tensor(file, row, name)
+                number += 1
+            target.progress(tokens.size)
+        return {"files": number - part.number}
+
+    def finish(self, view: RowView, written: list[Written], target: Target, options: PtOptions) -> None:
+        files = sum(one.facts["files"] for one in written)
+        left = sum(lost.count for lost in view.lost if lost.unit == "tokens")
+        metadata = {
+            "dataset": options.dataset,
+            "tokenizer": view.tokenizer.name,
+            "vocab_size": view.vocab_size,
+            "chunk_size": view.seq_len,
+            "num_chunks": files,
+            "total_tokens": files * view.seq_len,
+            "pad_token_id": view.pad_id,
+            "eos_token_id": view.eod_id,
+            "bos_token_id": view.bos_id,
+            "leftover_tokens": view.tokens - files * view.seq_len + left,
+        }
+        with target.create(METADATA) as file:
+            file.write(msgspec.json.format(msgspec.json.encode(metadata), indent=2) + b"\n")
+
+    def recognises(self, path: Path) -> bool:
+        paths = _find(path)
+        try:
+            return bool(paths) and read_tensor(paths[0]).ndim == 1
+        except CorruptStore:
+            return False
+
+    def open(self, path: Path, options: PtOptions, findings: Findings) -> Foreign:
+        paths = _find(path)
+        if not paths:
+            raise InputError(
+                f"{path}: expected rows, chunk_000000.pt and so on, found none",
+                hint="name the folder that has the files in it, or one file",
+            )
+        return _open_files(path, paths, options, findings)
+
+
+def _full_rows(view: RowView, start: int, stop: int) -> np.ndarray:
+    """Numbers of the rows without padding, int64."""
+    return start + np.flatnonzero(view.lengths(start, stop) == view.seq_len)
+
+
+def _read_full(view: RowView, part: Part) -> Iterator[np.ndarray]:
+    """The full rows of a part, int32 `[n, L]`, some at a time."""
+    block = max(BLOCK_TOKENS // view.seq_len, 1)
+    for start in range(part.start, part.stop, block):
+        stop = min(start + block, part.stop)
+        tokens = view.read(start, stop, ("tokens",))["tokens"]
+        yield tokens[_full_rows(view, start, stop) - start]
+
+
+def _find(path: Path) -> list[Path]:
+    """The rows of a folder in the order of their numbers, or the one file."""
+    if path.is_file():
+        return [path] if NAME.fullmatch(path.name) else []
+    if not path.is_dir():
+        return []
+    found = [(int(match[1]), one) for one in path.iterdir() if (match := NAME.fullmatch(one.name))]
+    return [one for _, one in sorted(found) if one.is_file()]
+
+
+def _open_files(path: Path, paths: list[Path], options: PtOptions, findings: Findings) -> Foreign:
+    """Look at the first file, and at names and sizes of the others, which are to be like it."""
+    files = [ForeignFile(one.name, str(one), one.stat().st_size) for one in paths]
+    found: list[tuple[int, np.ndarray]] = []
+    first = np.empty(0, "<i8")
+    try:
+        first = read_tensor(files[0].path)
+        same = [file.bytes == files[0].bytes for file in files]
+        found = [(number, np.array([len(first)])) for number in range(len(files)) if same[number]]
+        for number in np.flatnonzero(~np.array(same))[:100].tolist():
+            file = files[number]
+            findings.add(file.name, "size in bytes, as of the first file", files[0].bytes, file.bytes)
+    except CorruptStore as error:
+        findings.add(files[0].name, error.message.removeprefix(f"{files[0].path}: "))
+    beside = []
+    facts: dict[str, Any] = {}
+    if path.is_dir():
+        numbers = [int(match[1]) for one in paths if (match := NAME.fullmatch(one.name))]
+        if numbers != list(range(len(paths))):
+            gap = next(place for place, number in enumerate(numbers) if place != number)
+            findings.add(files[gap].name, "number of the file", gap, numbers[gap])
+        if (metadata := path / METADATA).is_file():
+            beside = [len(files)]
+            files.append(ForeignFile(METADATA, str(metadata), metadata.stat().st_size))
+            facts = _metadata(metadata, len(paths), len(first) or None, findings)
+
+    def load(number: int) -> Rows:
+        tokens = read_tensor(files[number].path)
+        if len(tokens) != len(first) or tokens.dtype != first.dtype:
+            raise CorruptStore(
+                f"{files[number].path}: expected {len(first):,} tokens of {first.dtype.name}, as of the "
+                f"first file, found {len(tokens):,} of {tokens.dtype.name}"
+            )
+        return tokens[None, :], None
+
+    groups = group_files(files, found, first.dtype, load, beside=beside)
+    return open_rows(files, groups, path, options, findings, facts)
+
+
+def _metadata(path: Path, count: int, size: int | None, findings: Findings) -> dict[str, Any]:
+    """What metadata.json says of the tokens; what it says of the files is held against them."""
+    try:
+        said = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        findings.add(METADATA, f"not JSON: {error}")
+        return {}
+    for key, found in (("num_chunks", count), ("chunk_size", size)):
+        if key in said and found is not None:
+            findings.compare(METADATA, key, found, said[key])
+    names = {"vocab_size": "vocab_size", "tokenizer": "tokenizer", "eos_token_id": "eod_id"}
+    facts = {ours: said[theirs] for theirs, ours in names.items() if said.get(theirs) is not None}
+    size, pad = facts.get("vocab_size"), said.get("pad_token_id")
+    if isinstance(size, int) and pad == size - 1 and pad != said.get("eos_token_id"):
+        facts["vocab_size"] = pad  # the script adds a padding token to a tokenizer that has none
+    return facts
+
+
+FORMAT = Pt()

@@ -1,0 +1,190 @@
+"""From a foreign document to a stored one: boundary tokens are taken off as the file has them and put on
+as the store has them, the loss mask with them.
+
+    edges      in the file                in a store with EOD      in a store with BOS and EOD
+    eod        a b EOD                    as it is                 BOS a b EOD
+    bos        EOD a b  or  BOS a b       a b EOD                  BOS a b EOD
+    both       BOS a b EOD                (needs BOS)              as it is
+    none       a b                        a b EOD                  BOS a b EOD
+
+An end that was moved to the front keeps its byte of the loss mask: what stands before a document is the end
+of the one before. Boundary tokens that were not in the file are not trained on at the beginning, and at the
+end if the token before is. Every document must have the boundary tokens that are expected, but for those
+where the data begins or ends (`unfinished`). No token is doubled, no document is cut or joined.
+
+Cost: where nothing changes, a comparison a document; where an end moves, a copy; else two masked copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from packline.errors import RecipeError
+from packline.formats.format import Block, Edges
+from packline.ragged import Ragged, offsets_of
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """What is wrong with tokens of a block: the first place, and how many there are."""
+
+    what: str
+    count: int
+    document: int
+    """Its number within the block."""
+    token: int
+    """Its number within the document."""
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: expected {self.expected}, found {self.found}"
+
+
+@dataclass(frozen=True, slots=True)
+class Restoring:
+    """How the documents of a data set become those of a store.
+
+    Args:
+        edges: boundary tokens in the file.
+        bos_id: of the store, where it has one.
+
+    Raises:
+        RecipeError: both boundary tokens are expected, and the tokenizer is given one.
+
+    >>> block = Block(np.array([9, 5, 9], np.uint16), np.array([0, 2, 3], np.int64))
+    >>> ragged, loss = Restoring("bos", eod_id=9, bos_id=None, vocab_size=10).restore(block)
+    >>> ragged.tokens.tolist(), ragged.offsets.tolist()
+    ([5, 9, 9], [0, 2, 3])
+    """
+
+    edges: Edges
+    eod_id: int
+    bos_id: int | None
+    vocab_size: int
+
+    def __post_init__(self) -> None:
+        if self.edges == "both" and self.bos_id is None:
+            raise RecipeError(
+                "documents that begin and end with a boundary token need both in the store: no bos was named",
+                hint="name the token before each document with --bos",
+            )
+
+    @property
+    def first(self) -> int | None:
+        """The token that documents of the file begin with."""
+        if self.edges not in ("bos", "both"):
+            return None
+        return self.eod_id if self.bos_id is None else self.bos_id
+
+    @property
+    def last(self) -> int | None:
+        """The token that they end with."""
+        return self.eod_id if self.edges in ("eod", "both") else None
+
+    @property
+    def moves(self) -> bool:
+        """Whether what stands in front of a document is the end of the one before."""
+        return self.edges == "bos" and self.bos_id is None
+
+    def problems(self, block: Block) -> Iterator[Wrong]:
+        """Ids outside the vocabulary, documents without their boundary tokens."""
+        tokens, starts, ends = block.tokens, block.offsets[:-1], block.offsets[1:]
+        if tokens.dtype.kind not in "iu":
+            yield Wrong("tokens of another kind", len(tokens), 0, 0, "integers", tokens.dtype.name)
+            return
+        if len(tokens):
+            # As unsigned numbers, so that a negative id is a large one.
+            ids = np.ascontiguousarray(tokens).view(f"u{tokens.dtype.itemsize}")
+            if int(ids.max()) >= self.vocab_size:
+                places = np.flatnonzero(ids >= self.vocab_size)
+                document = int(np.searchsorted(block.offsets, places[0], side="right")) - 1
+                place, below = int(places[0]) - int(starts[document]), f"below {self.vocab_size:,}"
+                found = f"{int(tokens[places[0]]):,}"
+                yield Wrong("an id outside the vocabulary", len(places), document, place, below, found)
+        whole = np.ones(len(block), bool) if block.unfinished is None else ~block.unfinished
+        both = self.edges == "both"
+        for token, at, what in ((self.first, starts, "beginning"), (self.last, ends - 1, "end")):
+            if token is None or not len(block):
+                continue
+            good = ~whole | (ends - starts > both)
+            good[ends > starts] &= ~whole[ends > starts] | (tokens[at[ends > starts]] == token)
+            good[ends == starts] = ~whole[ends == starts]
+            if not good.all():
+                document = int(np.argmin(good))
+                length = int(ends[document] - starts[document])
+                found = f"{int(tokens[at[document]]):,}" if length else "no token"
+                place = 0 if what == "beginning" or not length else length - 1
+                count = int(np.count_nonzero(~good))
+                yield Wrong(f"no boundary token at the {what}", count, document, place, f"{token:,}", found)
+
+    def restore(self, block: Block, next_loss: int | None = None) -> tuple[Ragged, np.ndarray | None]:
+        """The documents of a block without problems as they are stored.
+
+        Args:
+            next_loss: the first byte of the loss mask behind this block, where documents go on there.
+
+        Returns:
+            Tokens, of the dtype that they came in, and uint8 0 or 1 of each, where the block has a mask.
+        """
+        own = self.edges == ("eod" if self.bos_id is None else "both")
+        if block.unfinished is None and own:
+            return Ragged(block.tokens, block.offsets), block.loss
+        if block.unfinished is None and self.moves and len(block):
+            tokens = np.concatenate([block.tokens[1:], block.tokens[:1]])  # all markers are the same
+            loss = block.loss
+            if loss is not None:
+                text = int(block.offsets[-1] - block.offsets[-2]) > 1
+                final = next_loss if next_loss is not None else int(loss[-1]) if text else 0
+                loss = np.append(loss[1:], np.uint8(final))
+            return Ragged(tokens, block.offsets), loss
+        return self._rebuild(block, next_loss)
+
+    def _rebuild(self, block: Block, next_loss: int | None) -> tuple[Ragged, np.ndarray | None]:
+        tokens, starts, ends = block.tokens, block.offsets[:-1], block.offsets[1:]
+        has_first = self._has(tokens, self.first, starts, ends > starts)
+        # A single token that is the same at both ends is one boundary token, not two.
+        has_last = self._has(tokens, self.last, ends - 1, ends - starts > has_first)
+        kept = np.ones(len(tokens), bool)
+        kept[starts[has_first]] = False
+        kept[ends[has_last] - 1] = False
+        bodies = ends - starts - has_first - has_last
+        before = self.bos_id is not None
+        offsets = offsets_of(bodies + 1 + before)
+        filled = np.ones(int(offsets[-1]), bool)
+        filled[offsets[1:] - 1] = False
+        if before:
+            filled[offsets[:-1]] = False
+        built = np.empty(len(filled), tokens.dtype)
+        built[filled] = tokens[kept]
+        built[offsets[1:] - 1] = self.eod_id
+        if before:
+            built[offsets[:-1]] = self.bos_id
+        if block.loss is None:
+            return Ragged(built, offsets), None
+        loss = np.zeros(len(filled), np.uint8)
+        loss[filled] = block.loss[kept]
+        final = np.zeros(len(block), np.uint8)
+        texts = bodies > 0
+        final[texts] = loss[offsets[1:][texts] - 2]  # an end that was not there: as the token before
+        final[has_last] = block.loss[ends[has_last] - 1]
+        if self.moves and len(block):
+            moved = np.flatnonzero(has_first[1:])
+            final[moved] = block.loss[starts[moved + 1]]
+            if next_loss is not None:
+                final[-1] = next_loss
+        loss[offsets[1:] - 1] = final
+        if before:
+            loss[offsets[:-1][has_first]] = block.loss[starts[has_first]]
+        return Ragged(built, offsets), loss
+
+    @staticmethod
+    def _has(tokens: np.ndarray, token: int | None, places: np.ndarray, possible: np.ndarray) -> np.ndarray:
+        """Which documents have this token at their place, bool `[D]`."""
+        found = np.zeros(len(places), bool)
+        if token is not None:
+            found[possible] = tokens[places[possible]] == token
+        return found

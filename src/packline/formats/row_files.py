@@ -1,0 +1,232 @@
+"""Files of rows, read back as documents: what `npz` and `pt` have in common.
+
+    rows of files     a b c END | d e f g | h END . .          padding at the end of a row is left out
+    joined            a b c END   d e f g h END                one stream, cut where a marker says (`mapped`)
+    separate          a b c END   d e f g   h END              the end of a row ends its document too
+
+Joined rows become the documents again if rows were cut from a stream (packing concat, stored order). Others
+were not neighbours, so joining them would put pieces of different documents together; each row is read by
+itself then, and a document that went on in another row has become two. `auto` asks the `packline.json` of the
+export which of the two it is, and joins where there is none.
+
+Small files are read many at a time, as one source: what provenance names is the first file of the source, and
+as position the number of the row in the whole data set, counted from 0.
+
+Cost: one copy of the rows. Memory: a file, and a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from packline.formats.export_record import read_record
+from packline.formats.format import Block, Edges, Foreign, ForeignFile, ForeignUnit, Options
+from packline.formats.mapped import BLOCK_TOKENS, UNIT_TOKENS, Pieces, ScannedForeign, TokenSource
+from packline.ragged import offsets_of
+from packline.store.report import Findings
+
+Rows = tuple[np.ndarray, np.ndarray | None]
+"""Tokens `[n, L]` and their loss mask, uint8."""
+Load = Callable[[int], Rows]
+"""The rows of a file, by its number."""
+
+
+class RowFileOptions(Options, frozen=True):
+    """How rows are read; of no effect where they are written."""
+
+    rows: Literal["auto", "joined", "separate"] = "auto"
+    """Reading: whether a document goes on in the next row; auto: as packline.json says, else joined."""
+    edges: Literal["auto", "eod", "bos", "both", "none"] = "auto"
+    """Reading: which boundary tokens documents have; auto: as packline.json says, else eod."""
+    marker: int | None = None
+    """Reading: the token between documents; default that of the tokenizer."""
+
+
+class RowGroup(TokenSource):
+    """The rows of a few files, one behind another, without padding.
+
+    Args:
+        files: all files of the data set.
+        numbers: of these among them.
+        lengths: of each of these files, tokens of each row that are not padding, int64 `[n]`.
+        first_row: rows of the data set before these.
+        load: gives the rows of a file.
+        beside: numbers of files that belong to the data set as a whole: this group accounts for them.
+    """
+
+    whole = True
+
+    def __init__(
+        self,
+        files: Sequence[ForeignFile],
+        numbers: Sequence[int],
+        lengths: Sequence[np.ndarray],
+        dtype: np.dtype,
+        *,
+        first_row: int,
+        load: Load,
+        has_loss: bool = False,
+        beside: Sequence[int] = (),
+    ) -> None:
+        self.file, self.name, self.split = numbers[0], files[numbers[0]].name, "train"
+        self.dtype, self.has_loss = dtype, has_loss
+        self._files, self._numbers, self._load, self._beside = files, numbers, load, beside
+        self._first_row = first_row
+        self.row_ends: np.ndarray = np.cumsum(np.concatenate([np.empty(0, np.int64), *lengths]))
+        """int64 `[R]`: tokens of the group before the end of each row."""
+        self._lengths = lengths
+        self._begins = offsets_of([int(each.sum()) for each in lengths])
+        self.tokens = int(self._begins[-1])
+        self._held: tuple[int, tuple[np.ndarray, np.ndarray | None]] | None = None
+
+    def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
+        tokens, losses = [np.empty(0, self.dtype)], [np.empty(0, np.uint8)]
+        inner = int(self._begins.searchsorted(start, "right")) - 1
+        while start < stop:
+            begin, end = int(self._begins[inner]), min(int(self._begins[inner + 1]), stop)
+            if start < end:
+                found, loss = self._file_tokens(inner)
+                tokens.append(found[start - begin : end - begin])
+                if loss is not None:
+                    losses.append(loss[start - begin : end - begin])
+                start = end
+            inner += 1
+        if len(tokens) == 2:  # a file, or a piece of one
+            return tokens[1], losses[-1] if self.has_loss else None
+        return np.concatenate(tokens), np.concatenate(losses) if self.has_loss else None
+
+    def positions(self, places: np.ndarray) -> np.ndarray:
+        return self._first_row + self.row_ends.searchsorted(places, "right")
+
+    def pieces(self, start: int, stop: int) -> Pieces:
+        return tuple((number, 0, self._files[number].bytes) for number in (*self._numbers, *self._beside))
+
+    def _file_tokens(self, inner: int) -> tuple[np.ndarray, np.ndarray | None]:
+        """All tokens of a file without padding; the last one that was asked for is kept."""
+        if self._held is None or self._held[0] != inner:
+            self._held = None  # let go of one before the next is there
+            tokens, loss = self._load(self._numbers[inner])
+            real = np.arange(tokens.shape[1]) < self._lengths[inner][:, None]
+            if real.all():
+                flat = tokens.reshape(-1), None if loss is None else loss.reshape(-1)
+            else:
+                flat = tokens[real], None if loss is None else loss[real]
+            self._held = inner, flat
+        return self._held[1]
+
+
+def group_files(
+    files: Sequence[ForeignFile],
+    found: Sequence[tuple[int, np.ndarray]],
+    dtype: np.dtype,
+    load: Load,
+    *,
+    has_loss: bool = False,
+    beside: Sequence[int] = (),
+    unit_tokens: int = UNIT_TOKENS,
+) -> list[RowGroup]:
+    """Sources of so many files each as make a unit.
+
+    Args:
+        found: number and lengths of the rows of each file, in the order of the rows.
+    """
+    groups: list[RowGroup] = []
+    waiting: list[tuple[int, np.ndarray]] = []
+    tokens = rows = 0
+    for place, (number, lengths) in enumerate(found):
+        waiting.append((number, lengths))
+        tokens += int(lengths.sum())
+        if tokens >= unit_tokens or place == len(found) - 1:
+            numbers, all_lengths = [one for one, _ in waiting], [each for _, each in waiting]
+            groups.append(
+                RowGroup(
+                    files,
+                    numbers,
+                    all_lengths,
+                    dtype,
+                    first_row=rows,
+                    load=load,
+                    has_loss=has_loss,
+                    beside=() if groups else beside,
+                )
+            )
+            rows += sum(map(len, all_lengths))
+            waiting, tokens = [], 0
+    return groups
+
+
+def open_rows(
+    files: Sequence[ForeignFile],
+    groups: Sequence[RowGroup],
+    path: Path,
+    options: RowFileOptions,
+    findings: Findings,
+    facts: dict[str, Any],
+) -> Foreign:
+    """The documents of these rows, in the way that the options or `packline.json` say."""
+    bos_id = None if (record := read_record(folder_of(path))) is None else record.tokenizer.bos_id
+    # Rows have documents as they are stored.
+    stored: Edges = "eod" if bos_id is None else "both"
+    edges: Edges = stored if options.edges == "auto" else options.edges
+    kind = _Separate if are_separate(path, options) else ScannedForeign
+    foreign = kind(files, groups, marker=options.marker, edges=edges, findings=findings, facts=facts)
+    if isinstance(foreign, _Separate):
+        foreign.bos_id = bos_id
+    return foreign
+
+
+def are_separate(path: Path, options: RowFileOptions) -> bool:
+    """Whether rows do not go on in the next one: all but those that one pass over a stream cut."""
+    if options.rows != "auto":
+        return options.rows == "separate"
+    record = read_record(folder_of(path))
+    if record is None:
+        return False
+    settings = record.settings
+    if "seq_len" not in settings:
+        return True  # of a run
+    drawn = settings.get("seed") is not None or settings.get("epochs", 1) != 1
+    return drawn or settings.get("packing", "concat") != "concat"
+
+
+def folder_of(path: Path) -> Path:
+    """The folder of a data set, of which a file may have been named."""
+    return path if path.is_dir() else path.parent
+
+
+class _Separate(ScannedForeign):
+    """Rows whose ends are ends of documents too."""
+
+    bos_id: int | None = None
+    """Of the store whose rows these are, where it is known."""
+
+    def blocks(self, unit: ForeignUnit) -> Iterator[Block]:
+        group = self._sources[unit.file]
+        assert isinstance(group, RowGroup)
+        ends, row, begin = group.row_ends, 0, 0
+        while row < len(ends):
+            last = max(int(ends.searchsorted(begin + BLOCK_TOKENS, "right")), row + 1)
+            stop = int(ends[last - 1])
+            if stop > begin:
+                yield self._block(group, begin, stop, ends[row:last] - begin)
+            row, begin = last, stop
+
+    def _block(self, group: RowGroup, begin: int, stop: int, row_ends: np.ndarray) -> Block:
+        tokens, loss = group.read(begin, stop)
+        cuts = [np.zeros(1, np.int64), row_ends]
+        marked = None
+        if self.marker is not None and self.edges != "none":
+            marked = tokens == self.marker
+            cuts.append(np.flatnonzero(marked) + (0 if self.edges == "bos" else 1))
+        offsets = np.unique(np.concatenate(cuts)).astype(np.int64)
+        unfinished = None
+        if self.edges != "none":
+            edge = offsets[:-1] if self.edges == "bos" else offsets[1:] - 1
+            unfinished = np.ones(len(edge), bool) if marked is None else ~marked[edge]
+            if self.edges == "both":  # one that goes on from another row has no beginning
+                unfinished |= (tokens[offsets[:-1]] != self.bos_id) if self.bos_id is not None else True
+        return Block(tokens, offsets, loss, group.positions(begin + offsets[:-1]), unfinished=unfinished)

@@ -1,0 +1,264 @@
+"""A store's rows, or those of a run, as a format wants them: in training order, numbered from 0.
+
+    view = RowView.of_store(store, seq_len=2048, packing="best_fit", seed=1, epochs=2)
+    view = RowView.of_loader(packline.load("run.toml"), stage=0)
+    view.read(0, 64, ("tokens", "targets"))          # dict of arrays [64, L]
+
+Rows of a loader are those of its global batches, one batch after another: what row k of a trainer's data
+set must be for it to see the very batches that `Loader` would give. Rows of a store without a seed stand as
+they are packed; with one, in the order of `Loader(rows, seed=...)`, but rows that do not fill a last batch
+are there, behind the others, in the order in which they would be drawn.
+
+Cost: that of reading batches. Nothing is kept between two reads but a block of the order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from packline.errors import RecipeError
+from packline.fingerprint import hash_value
+from packline.formats.format import Lost
+from packline.loading.mixture import Mixture
+from packline.loading.schedule import Schedule, Stretch
+from packline.loading.stages import Stage
+from packline.packing.arrays import FIELDS
+from packline.packing.spans import Spans
+from packline.store.manifest import TokenizerEntry
+from packline.store.reader import Store
+
+if TYPE_CHECKING:
+    from packline.loading.loader import Loader
+
+BLOCK = 1 << 14
+"""Rows a step of a pass over spans."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowSpans:
+    """Which stretches of which documents fill which rows: S of them, in their order there."""
+
+    rows: np.ndarray
+    """int64 `[S]`: number of the row in the view."""
+    stores: np.ndarray
+    """int64 `[S]`: number of the store in `RowView.stores`."""
+    documents: np.ndarray
+    """int64 `[S]`: number in the store's documents."""
+    starts: np.ndarray
+    """int64 `[S]`: first token within the document."""
+    lengths: np.ndarray
+    """int64 `[S]`: tokens."""
+
+
+class RowView:
+    """Rows in the order of training. `RowView.of_store` and `RowView.of_loader` make it.
+
+    >>> view = RowView.of_store(store, seq_len=5)
+    >>> view.rows, view.tokens, view.read(1, 2, ["tokens"])["tokens"].tolist()
+    (5, 25, [[0, 0, 1, 0, 0]])
+    """
+
+    def __init__(self, stretches: Sequence[Stretch], batch_size: int | None, fingerprint: str) -> None:
+        self._stretches = list(stretches)
+        self._firsts = np.cumsum([0, *(stretch.steps * stretch.batch_size for stretch in stretches)])
+        self.rows = int(self._firsts[-1])
+        """How many, R."""
+        self.batch_size = batch_size
+        """Rows of a global batch, where it was said."""
+        self.fingerprint = fingerprint
+        """Of all that decides what is in which row."""
+        self._sources = [rows for stretch in stretches for rows in stretch.mixture.rows]
+        first = self._sources[0]
+        self.seq_len: int = first.seq_len
+        """Tokens of a row, L."""
+        self.stores: list[Store] = list({id(rows.store): rows.store for rows in self._sources}.values())
+        self.store: Store = first.store
+        self.tokenizer: TokenizerEntry = first.store.manifest.tokenizer
+        pads = {int(rows.pad_id) for rows in self._sources}  # type: ignore[attr-defined]
+        if len(pads) > 1:
+            raise RecipeError(
+                f"the sources pad with {' and '.join(map(str, sorted(pads)))}: expected one token for all",
+                hint="say pad_id of the stage in the run file",
+            )
+        self.pad_id: int = pads.pop()
+        """The token at padding."""
+
+    @classmethod
+    def of_store(
+        cls,
+        store: Store,
+        *,
+        seq_len: int,
+        packing: str = "concat",
+        seed: int | None = None,
+        epochs: int = 1,
+        batch_size: int | None = None,
+        **settings: Any,
+    ) -> RowView:
+        """Rows of one store.
+
+        Args:
+            seed: of the loader's order; None: rows stand as they are packed.
+            epochs: how often they are gone through.
+            batch_size: of the global batch, for formats that write batches.
+            settings: what else `store.rows` takes.
+
+        Raises:
+            RecipeError: a setting that makes no sense.
+            StoreError: no document is left, or no row.
+        """
+        if epochs < 1 or (batch_size is not None and batch_size < 1):
+            raise RecipeError(
+                f"expected epochs and batch_size above 0, found {epochs:,} and {batch_size!r}",
+            )
+        stage = Stage(Mixture([(store.rows(seq_len, packing=packing, **settings), 1, epochs)]))
+        schedule = Schedule([stage], batch_size=1, seed=seed or 0, shuffle=seed is not None)
+        mark = hash_value({**schedule.fingerprints(), "epochs": epochs, "batch_size": batch_size})
+        return cls(schedule.stretches, batch_size, mark)
+
+    @classmethod
+    def of_loader(cls, loader: Loader, stage: int | None = None) -> RowView:
+        """Rows of a run's global batches, of all ranks.
+
+        Args:
+            stage: its number; None: all of them, which must be of one length and one batch size.
+
+        Raises:
+            RecipeError: no such stage, or stages that differ.
+        """
+        stretches = loader.schedule.stretches
+        if stage is not None:
+            if not 0 <= stage < len(stretches):
+                raise RecipeError(f"stage is {stage}: expected 0 to {len(stretches) - 1}")
+            stretches = [stretches[stage]]
+        shapes = {(stretch.mixture.seq_len, stretch.batch_size) for stretch in stretches}
+        if len(shapes) > 1:
+            said = ", ".join(f"{size:,} rows of {length:,} tokens" for length, size in sorted(shapes))
+            raise RecipeError(
+                f"the stages of the run have different batches: {said}",
+                hint="export them one at a time: --stage 0, --stage 1, ...",
+            )
+        mark = hash_value({"run": loader.fingerprint, "stage": stage, "steps": [s.steps for s in stretches]})
+        return cls(stretches, stretches[0].batch_size, mark)
+
+    @property
+    def vocab_size(self) -> int:
+        """Every id is below it."""
+        return self.tokenizer.vocab_size
+
+    @property
+    def eod_id(self) -> int:
+        """The end-of-document token."""
+        return self.tokenizer.eod_id
+
+    @property
+    def bos_id(self) -> int | None:
+        """The begin-of-document token, where there is one."""
+        return self.tokenizer.bos_id
+
+    @cached_property
+    def has_loss(self) -> bool:
+        """Whether a store has a loss mask."""
+        return any(store.has_loss for store in self.stores)
+
+    def read(self, start: int, stop: int, fields: Sequence[str] = FIELDS) -> dict[str, np.ndarray]:
+        """Arrays `[N, L]` of rows `start` to `stop`, as `Rows.read` gives them.
+
+        Raises:
+            IndexError: no such rows.
+            CorruptStore: a store is damaged there.
+        """
+        parts = list(self._parts(start, stop))
+        whole: dict[str, np.ndarray] = {}
+        for source, places, rows in parts:
+            read = self._sources[source].read(rows, fields)
+            if len(parts) == 1:
+                return read
+            for name, values in read.items():
+                if name not in whole:
+                    whole[name] = np.empty((stop - start, *values.shape[1:]), values.dtype)
+                whole[name][places] = values
+        if not parts:
+            return self._sources[0].read(np.empty(0, np.int64), fields)
+        return whole
+
+    def spans(self, start: int, stop: int) -> RowSpans:
+        """What rows `start` to `stop` hold.
+
+        Raises:
+            IndexError: no such rows.
+        """
+        columns: list[tuple[np.ndarray, ...]] = []
+        for source, places, rows in self._parts(start, stop):
+            spans: Spans = self._sources[source].spans(rows)
+            store = next(n for n, one in enumerate(self.stores) if one is self._sources[source].store)
+            of_rows = np.repeat(places + start, np.diff(spans.offsets))
+            columns.append(
+                (of_rows, np.full(len(of_rows), store), spans.documents, spans.starts, spans.lengths)
+            )
+        if not columns:
+            return RowSpans(*(np.empty(0, np.int64) for _ in range(5)))
+        joined = [np.concatenate(column) for column in zip(*columns, strict=True)]
+        order = np.argsort(joined[0], kind="stable")
+        return RowSpans(*(column[order] for column in joined))
+
+    def lengths(self, start: int, stop: int) -> np.ndarray:
+        """Tokens of each of these rows that are not padding, int64 `[N]`."""
+        filled = np.zeros(stop - start, np.int64)
+        for source, places, rows in self._parts(start, stop):
+            filled[places] = self._sources[source].spans(rows).filled
+        return filled
+
+    @cached_property
+    def tokens(self) -> int:
+        """Of all rows, without padding; takes a pass over their spans."""
+        blocks = range(0, self.rows, BLOCK)
+        return sum(int(self.lengths(start, min(start + BLOCK, self.rows)).sum()) for start in blocks)
+
+    @property
+    def padding_tokens(self) -> int:
+        """Places of rows that hold nothing."""
+        return self.rows * self.seq_len - self.tokens
+
+    @cached_property
+    def documents(self) -> int:
+        """Documents that rows are made of, of all sources, each once."""
+        return sum(rows.counts.documents for rows in self._distinct())
+
+    @cached_property
+    def lost(self) -> tuple[Lost, ...]:
+        """What of the chosen documents is in no row."""
+        counts = [rows.counts for rows in self._distinct()]
+        dropped, cut = (
+            sum(count.dropped_tokens for count in counts),
+            sum(count.truncated_tokens for count in counts),
+        )
+        left = sum(stretch.left_over for stretch in self._stretches)
+        found = (
+            Lost("dropped tokens", dropped, "tokens", "a tail too short for a row, or documents too long"),
+            Lost("truncated tokens", cut, "tokens", "cut off the ends of documents too long for a row"),
+            Lost("left-over rows", left, "rows", "they do not fill a last batch"),
+        )
+        return tuple(lost for lost in found if lost.count)
+
+    def _distinct(self) -> list[Any]:
+        return list({rows.fingerprint: rows for rows in self._sources}.values())
+
+    def _parts(self, start: int, stop: int) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """(source, places among the rows asked for, numbers of rows in it), sources of all stretches."""
+        if not 0 <= start <= stop <= self.rows:
+            raise IndexError(f"rows {start:,} to {stop:,} of {self.rows:,}")
+        before = 0
+        for stretch, first, last in zip(self._stretches, self._firsts, self._firsts[1:], strict=False):
+            low, high = max(start, int(first)), min(stop, int(last))
+            if low < high:
+                inner = (low - int(first), high - int(first))
+                sources = stretch.mixture.schedule.sources(*inner)
+                for source, rows in stretch.parts(*inner):
+                    yield before + source, np.flatnonzero(sources == source) + (low - start), rows
+            before += len(stretch.mixture)

@@ -1,0 +1,181 @@
+"""A folder that `datasets.load_from_disk` reads: Arrow streams, and two small files that name them.
+
+    state.json                   {"_data_files": [{"filename": "data-00000-of-00001.arrow"}], ...}
+    dataset_info.json            {"features": {"input_ids": {"_type": "Sequence", ...}}}
+    data-00000-of-00001.arrow    an Arrow IPC stream: schema, record batches, an end mark
+    dataset_dict.json            {"splits": ["train", "validation"]}, where every split is such a folder
+
+The streams themselves are read by `arrow_stream`. The fingerprint, by which the library names what it caches,
+is a hash of the files' checksums here, so equal exports have equal bytes. Features are described in words
+that versions 2 to 5 of the library know. Known from the source code of datasets 5.2.0 and tried against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+
+from packline.errors import InputError
+from packline.fingerprint import hash_value
+from packline.formats.arrow_stream import ArrowFile
+from packline.formats.column_files import split_of_path
+from packline.formats.columns import features_of
+from packline.formats.format import ForeignFile
+
+if TYPE_CHECKING:
+    from packline.formats.target import Target
+    from packline.store.report import Findings
+
+STATE = "state.json"
+INFO = "dataset_info.json"
+DICT = "dataset_dict.json"
+
+
+def write_stream(target: Target, name: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> str:
+    """Write record batches as a stream, one after another; return the checksum of the file."""
+    with target.create(name) as file, pa.PythonFile(file, "w") as sink:
+        with pa.ipc.new_stream(sink, schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+    return target.files[-1].checksum
+
+
+def write_folder(
+    target: Target, folder: str, schema: pa.Schema, files: Sequence[str], checksums: Sequence[str], split: str
+) -> None:
+    """Write what makes a folder of streams a data set.
+
+    Args:
+        folder: what names begin with: empty, or with a `/` at the end.
+        files: names of the streams in it.
+        split: as the library calls it.
+    """
+    state: dict[str, Any] = {
+        "_data_files": [{"filename": name} for name in files],
+        "_fingerprint": hash_value([list(checksums), schema.names])[:16],
+        "_format_columns": None,
+        "_format_kwargs": {},
+        "_format_type": None,
+        "_output_all_columns": False,
+        "_split": split,
+    }
+    _write_json(target, f"{folder}{STATE}", state)
+    _write_json(target, f"{folder}{INFO}", {"features": features_of(schema)})
+
+
+def write_dict(target: Target, splits: Sequence[str]) -> None:
+    """Write what makes folders of splits a dictionary of data sets."""
+    _write_json(target, DICT, {"splits": list(splits)})
+
+
+def _write_json(target: Target, name: str, content: Any) -> None:
+    with target.create(name) as file:
+        file.write(msgspec.json.format(msgspec.json.encode(content), indent=2))
+
+
+class SavedFiles:
+    """The files of such a folder, of a dictionary of them, or a single stream; numbered in their order.
+
+    Raises:
+        InputError: there is nothing of the kind.
+    """
+
+    def __init__(self, path: Path, findings: Findings) -> None:
+        self.files: list[ForeignFile] = []
+        self.streams: list[tuple[int, str]] = []
+        """Number and split of each."""
+        self._root = path if path.is_dir() else path.parent
+        if path.is_file() and path.name not in (STATE, INFO, DICT):
+            self._add_stream(path, split_of_path(path.name), findings)
+            return
+        if (self._root / DICT).is_file():
+            self._add(self._root / DICT)
+            splits = _read_json(self._root / DICT).get("splits")
+            if not isinstance(splits, list) or any(not _is_name(name) for name in splits):
+                raise InputError(f"{self._root / DICT}: expected names of splits, found {splits!r}")
+            for name in splits:
+                self._add_folder(self._root / name, split_of_path(name), findings)
+        else:
+            self._add_folder(self._root, "train", findings)
+
+    def _add_folder(self, folder: Path, split: str, findings: Findings) -> None:
+        if not (folder / STATE).is_file():
+            raise InputError(
+                f"{folder}: expected {STATE}, as Dataset.save_to_disk writes it, found none",
+                hint="name the folder of the data set, or one .arrow file",
+            )
+        state = _read_json(folder / STATE)
+        name = (folder / STATE).relative_to(self._root).as_posix()
+        entries = state.get("_data_files")
+        if not isinstance(entries, list):
+            raise InputError(f"{folder / STATE}: expected _data_files, found {', '.join(state) or 'nothing'}")
+        if state.get("_indices_data_files"):
+            findings.add(name, "a selection of rows beside the files", "none", "one; save it again flattened")
+        if isinstance(said := state.get("_split"), str) and split == "train":
+            split = split_of_path(said)
+        self._add(folder / STATE)
+        if (folder / INFO).is_file():
+            self._add(folder / INFO)
+        for number, entry in enumerate(entries):
+            filename = entry.get("filename") if isinstance(entry, dict) else None
+            if not _is_name(filename):
+                findings.add(name, f"entry {number} of _data_files", "the name of a file", entry)
+            else:
+                self._add_stream(folder / str(filename), split, findings)
+
+    def _add_stream(self, path: Path, split: str, findings: Findings) -> None:
+        if not path.is_file():
+            name = path.relative_to(self._root).as_posix()
+            findings.add(name, f"a file that {STATE} names", "there", "missing")
+            return
+        self.streams.append((self._add(path), split))
+
+    def _add(self, path: Path) -> int:
+        name = path.relative_to(self._root).as_posix()
+        self.files.append(ForeignFile(name, str(path), path.stat().st_size))
+        return len(self.files) - 1
+
+    def open(self, column: str, with_loss: bool, findings: Findings) -> list[ArrowFile]:
+        """The streams that can be read at all, in order; what is wrong with them is found.
+
+        Args:
+            column: with the ids.
+            with_loss: whether columns that say what is trained on are wanted.
+        """
+        opened = (
+            ArrowFile.open(self.files, number, split, column, with_loss, findings)
+            for number, split in self.streams
+        )
+        return [file for file in opened if file is not None]
+
+
+def features_of_saved(path: Path) -> dict[str, Any] | None:
+    """The columns of a folder that the library saved, or of a dictionary's first split; else None."""
+    folder = path if path.is_dir() else path.parent
+    try:
+        if (folder / DICT).is_file():
+            folder = folder / str((_read_json(folder / DICT).get("splits") or [""])[0])
+        if not (folder / STATE).is_file():
+            return None
+        features = _read_json(folder / INFO).get("features")
+    except (OSError, KeyError, TypeError):
+        return None
+    return features if isinstance(features, dict) else None
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and name == Path(name).name and name not in ("", ".", "..")
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = msgspec.json.decode(path.read_bytes())
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: expected an object, found {type(content).__name__}")
+    return content

@@ -1,0 +1,141 @@
+"""What is exported: a store or a run, and which of its documents or rows, as values that JSON knows.
+
+A worker process makes its own view from them, so views themselves never cross a process boundary.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from packline.errors import InputError, RecipeError
+from packline.formats.format import Edges
+from packline.store.reader import Store
+
+if TYPE_CHECKING:
+    from packline.formats.documents import DocumentView
+    from packline.formats.rows import RowView
+
+
+class Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """Which documents or rows of a source, in which order."""
+
+    split: str | None = None
+    """`train`, `val` or `all`; by default all for documents, and train for rows."""
+    labels: tuple[str, ...] | None = None
+    sources: tuple[str, ...] | None = None
+    min_tokens: int | None = None
+    max_tokens: int | None = None
+    shuffle_documents: int | None = None
+    """Seed of a shuffle of documents."""
+    seq_len: int | None = None
+    """Tokens of a row. This and what follows is of rows only."""
+    packing: str | None = None
+    min_tail_fraction: float | None = None
+    overflow: str | None = None
+    boundary_loss: bool | None = None
+    pad_id: int | None = None
+    seed: int | None = None
+    """Of the loader's order; by default rows stand as they are packed."""
+    epochs: int | None = None
+    batch_size: int | None = None
+    """Rows of a global batch."""
+    stage: int | None = None
+    """Of a run file."""
+
+
+DOCUMENT_FIELDS = ("split", "labels", "sources", "min_tokens", "max_tokens", "shuffle_documents")
+
+
+def make_choice(settings: dict[str, Any]) -> tuple[Choice, dict[str, Any]]:
+    """A choice from settings by name, and the settings that are none of its.
+
+    Raises:
+        RecipeError: a value of another type than the setting has.
+
+    >>> choice, rest = make_choice({"labels": "web", "min_tokens": 9, "eod": "<end>"})
+    >>> choice.labels, choice.min_tokens, rest
+    (('web',), 9, {'eod': '<end>'})
+    """
+    known = set(Choice.__struct_fields__)
+    given = {name: value for name, value in settings.items() if name in known and value is not None}
+    for name in ("labels", "sources"):
+        if name in given:
+            names = [given[name]] if isinstance(given[name], str) else list(given[name])
+            given[name] = sorted(set(names))
+    try:
+        choice = msgspec.convert(given, Choice)
+    except msgspec.ValidationError as error:
+        raise RecipeError(f"a setting is wrong: {str(error).replace('$.', '')}") from error
+    return choice, {name: value for name, value in settings.items() if name not in known}
+
+
+def is_run(source: str | Path) -> bool:
+    """Whether a source is a run file, by its name."""
+    return str(source).endswith(".toml")
+
+
+def document_view(source: str, edges: Edges, choice: Choice) -> DocumentView:
+    """The documents of a store.
+
+    Raises:
+        RecipeError: settings that belong to rows.
+    """
+    from packline.formats.documents import DocumentView
+
+    if is_run(source):
+        raise RecipeError(
+            f"{source} is a run file, and this format holds documents", hint="name one of its stores"
+        )
+    given: dict[str, Any] = msgspec.to_builtins(choice)
+    for name in given:
+        if name not in DOCUMENT_FIELDS:
+            raise RecipeError(
+                f"{_option(name)} is for rows, and this format holds documents",
+                hint="packline formats says which formats hold rows",
+            )
+    return DocumentView(open_store(source), edges=edges, **given)
+
+
+def row_view(source: str, choice: Choice) -> RowView:
+    """Rows of a store, or of a run.
+
+    Raises:
+        RecipeError: settings that belong to the other, or no row length.
+    """
+    from packline.formats.rows import RowView
+
+    given: dict[str, Any] = msgspec.to_builtins(choice)
+    if is_run(source):
+        from packline.loading.run_file import load
+
+        for name in given:
+            if name != "stage":
+                raise RecipeError(f"{_option(name)} stands in the run file {source}", hint="change it there")
+        return RowView.of_loader(load(source, prefetch=0), choice.stage)
+    if choice.stage is not None:
+        raise RecipeError("--stage goes with a run file", hint="packline export run.toml --stage 0 ...")
+    if choice.seq_len is None:
+        raise RecipeError("this format holds rows, and no row length was given", hint="--seq-len 2048")
+    return RowView.of_store(open_store(source), **given)
+
+
+def open_store(source: str) -> Store:
+    """A store.
+
+    Raises:
+        InputError: it is a file, such as one of text that no tokenizer was given for.
+        StoreError: there is none, or it is damaged.
+    """
+    if Path(source).is_file():
+        raise InputError(
+            f"{source} is a file: expected the folder of a store, or a run file (.toml)",
+            hint="text is tokenized on the way with --tokenizer T",
+        )
+    return Store(source)
+
+
+def _option(name: str) -> str:
+    return "--" + {"labels": "label", "sources": "source"}.get(name, name).replace("_", "-")

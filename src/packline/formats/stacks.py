@@ -1,0 +1,298 @@
+"""stacks' conversations for supervised fine-tuning: shards of tokens, and a shard of loss masks beside each.
+
+    sft_val_000000.bin     1,024 bytes of header, then uint16 [n]: tokens      header as llm.c's, version 1
+    sft_val_000000_mask.bin                the same header, then uint16 [n]: 1 = trained on, 0 = not
+    sft_train_000001.bin, ...
+    config.json            max_seq_len, shard_size, bos_id, vocab_size; of each split conversations, tokens,
+                           shards, truncated; and conversations by source
+
+Documents, here conversations, have one token in front and none behind, are cut to `max_seq_len` tokens each,
+and stand back to back in shards of `shard_size` tokens: one may go on in the next shard, which is not
+padded. val is numbered first and train goes on from there; the last shard of each is shorter. The trainer
+shifts: the target at t is token t + 1, and counts if mask t + 1 is 1.
+
+The front token is the store's begin of document, or its end of document moved there. It keeps its byte of
+the loss mask, as it is what the last token before it predicts; but behind a document that was cut it is 0,
+for there the document does not end. A store without a loss mask is trained on everywhere.
+
+`truncated` counts documents that were cut (the original counts those that just fit as well). uint16 alone, so
+vocabularies up to 65,536. Known from the `data/sft_dataset.py` of the project; a reader written from its
+rules is the judge.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from packline.errors import InputError, RecipeError
+from packline.formats.documents import DocumentStream, DocumentView
+from packline.formats.format import (
+    DocumentFormat,
+    Edges,
+    Foreign,
+    ForeignFile,
+    Lost,
+    Options,
+    Part,
+    Plan,
+    Written,
+    fitting_dtype,
+)
+from packline.formats.llmc import HEAD, HEADER_BYTES, header
+from packline.formats.lost import lost_of
+from packline.formats.mapped import LossFile, ScannedForeign, TokenFile
+from packline.formats.target import Target
+from packline.formats.token_shards import MOST_TOKENS
+from packline.packing.cumulative import Cumulative
+from packline.store.origins import origins
+from packline.store.report import Findings
+
+MAGIC, VERSION = 20240520, 1
+LIMITS = {"uint16": 65_536}
+UINT16 = np.dtype("<u2")
+NAME = re.compile(r"(?P<prefix>.*)(?P<split>val|train)_(?P<number>\d{6,})\.bin")
+CONFIG = "config.json"
+BLOCK_DOCUMENTS = 1 << 14
+"""Whose lengths and tokens are looked at together, at most."""
+
+
+class StacksOptions(Options, frozen=True):
+    """What may be chosen about stacks' shards."""
+
+    max_seq_len: int = 2048
+    """Tokens that a document is cut to."""
+    shard_size: int = 10_000_000
+    """Tokens of a shard."""
+    prefix: str = "sft"
+    """What names of files begin with."""
+    marker: int | None = None
+    """Reading: the token before documents; default that of config.json, else of the tokenizer."""
+
+
+class Stacks(DocumentFormat):
+    """stacks' shards of conversations."""
+
+    name = "stacks"
+    title = "stacks: sft_train_000001.bin with sft_train_000001_mask.bin, and config.json"
+    options = StacksOptions
+
+    def edges_of(self, options: StacksOptions) -> Edges:
+        return "bos"
+
+    def plan(self, view: DocumentView, options: StacksOptions) -> Plan:
+        fitting_dtype(self.name, view.vocab_size, LIMITS)
+        if options.max_seq_len < 1 or not 1 <= options.shard_size <= MOST_TOKENS:
+            raise RecipeError(
+                f"stacks: expected a max_seq_len from 1 and a shard_size from 1 to {MOST_TOKENS:,}, "
+                f"found {options.max_seq_len:,} and {options.shard_size:,}"
+            )
+        parts: list[Part] = []
+        cut = size = 0
+        for split in sorted(view.splits, key=["val", "train"].index):
+            stream = Truncated(view.stream(split), options.max_seq_len)
+            cut += view.stream(split).tokens - stream.tokens
+            size += 4 * stream.tokens
+            for start in range(0, stream.tokens, options.shard_size):
+                stop, number = min(start + options.shard_size, stream.tokens), len(parts)
+                name = f"{options.prefix}_{split}_{number:06d}" if options.prefix else f"{split}_{number:06d}"
+                parts.append(Part(name, split, number, start, stop))
+        lost = list(lost_of(view, self.name, keeps_loss=True))
+        if cut:
+            lost.insert(0, Lost("truncated tokens", cut, "tokens", f"behind {options.max_seq_len:,} tokens"))
+        return Plan(tuple(parts), size + 2 * HEADER_BYTES * len(parts), lost=tuple(lost))
+
+    def write(self, view: DocumentView, part: Part, target: Target, options: StacksOptions) -> dict[str, Any]:
+        stream = Truncated(view.stream(part.split), options.max_seq_len)
+        first = header(MAGIC, VERSION, part.stop - part.start)
+        with target.create(f"{part.name}.bin") as file, target.create(f"{part.name}_mask.bin") as masks:
+            file.write(first)
+            masks.write(first)
+            for tokens, mask in stream.read(part.start, part.stop):
+                file.write(tokens)
+                masks.write(mask)
+                target.progress(len(tokens))
+        return stream.facts(part.start, part.stop)
+
+    def finish(
+        self, view: DocumentView, written: list[Written], target: Target, options: StacksOptions
+    ) -> None:
+        config: dict[str, Any] = {
+            "max_seq_len": options.max_seq_len,
+            "shard_size": options.shard_size,
+            "bos_id": view.marker_id,
+            "vocab_size": view.vocab_size,
+        }
+        sources: dict[str, Counter[str]] = {}
+        for split in ("val", "train"):
+            its = [one for one in written if one.part.split == split]
+            sources[split] = sum((Counter(one.facts["sources"]) for one in its), Counter())
+            config[f"{split}_conversations"] = sum(one.facts["documents"] for one in its)
+            config[f"{split}_tokens"] = sum(one.part.stop - one.part.start for one in its)
+            config[f"{split}_shards"] = len(its)
+            config[f"{split}_truncated"] = sum(one.facts["truncated"] for one in its)
+        for split in ("train", "val"):
+            config[f"{split}_source_counts"] = dict(sorted(sources[split].items()))
+        with target.create(CONFIG) as file:
+            file.write(msgspec.json.format(msgspec.json.encode(config), indent=2) + b"\n")
+
+    def recognises(self, path: Path) -> bool:
+        pairs = _pairs(path)
+        try:
+            heads = [_head(one) for pair in pairs[:1] for one in pair]
+        except OSError:
+            return False
+        return bool(heads) and all(head[:2] == (MAGIC, VERSION) for head in heads)
+
+    def open(self, path: Path, options: StacksOptions, findings: Findings) -> Foreign:
+        pairs = _pairs(path, findings)
+        if not pairs:
+            raise InputError(
+                f"{path}: expected shards with masks, sft_train_000000.bin and sft_train_000000_mask.bin, "
+                "found none",
+                hint="shards without masks are those of llmc",
+            )
+        files = [ForeignFile(one.name, str(one), one.stat().st_size) for pair in pairs for one in pair]
+        facts: dict[str, Any] = {}
+        beside: tuple[int, ...] = ()
+        if (config := pairs[0][0].parent / CONFIG).is_file():
+            beside = (len(files),)
+            files.append(ForeignFile(CONFIG, str(config), config.stat().st_size))
+            facts = _read_config(config, findings)
+        sources: list[TokenFile] = []
+        for number in range(0, 2 * len(pairs), 2):
+            source = _open_pair(files, number, beside if not sources else (), findings)
+            if source is not None:
+                sources.append(source)
+        marker = options.marker if options.marker is not None else facts.get("bos_id")
+        return ScannedForeign(files, sources, marker=marker, edges="bos", findings=findings, facts=facts)
+
+
+class Truncated:
+    """A stream of documents of which each is cut to a number of tokens.
+
+    Args:
+        stream: of whole documents.
+        limit: tokens of a document, at most.
+    """
+
+    def __init__(self, stream: DocumentStream, limit: int) -> None:
+        self._stream, self._limit = stream, limit
+        dropped = stream.selection.tokens - stream.tokens  # of all documents: of each the same number
+        self._dropped = dropped // stream.documents
+        self._sums = Cumulative(
+            stream.selection,
+            lambda lengths: np.minimum(lengths - self._dropped, limit),
+            f"tokens without {self._dropped}, at most {limit}",
+        )
+        self.tokens = self._sums.total
+        """After cutting."""
+
+    def read(self, start: int, stop: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Tokens `start` to `stop` and their masks, uint16 both, some documents at a time."""
+        places, before = self._sums.find(np.array([start], np.int64))
+        place, begin = int(places[0]), int(before[0])
+        while begin < stop:
+            last = min(place + BLOCK_DOCUMENTS, self._stream.documents)
+            cut_before = place > 0 and int(self._stream.lengths(place - 1, place)[0]) > self._limit
+            for block in self._stream.blocks(place, last, UINT16):
+                lengths = np.diff(block.offsets)
+                mask = np.ones(len(block.tokens), np.uint8) if block.loss is None else block.loss.copy()
+                cut = lengths > self._limit
+                mask[block.offsets[:-1][np.append(cut_before, cut[:-1])]] = 0
+                if place == 0:
+                    mask[0] = 0  # it ends nothing
+                tokens = block.tokens
+                if cut.any():
+                    inner = np.arange(len(tokens)) - np.repeat(block.offsets[:-1], lengths)
+                    tokens, mask = tokens[inner < self._limit], mask[inner < self._limit]
+                low, high = max(start - begin, 0), min(stop - begin, len(tokens))
+                if low < high:
+                    yield tokens[low:high], mask[low:high].astype(UINT16)
+                begin, place, cut_before = begin + len(tokens), place + len(lengths), bool(cut[-1])
+                if begin >= stop:
+                    return
+
+    def facts(self, start: int, stop: int) -> dict[str, Any]:
+        """Of documents that begin from token `start` up to `stop`: how many, how many are cut, by source."""
+        places, before = self._sums.find(np.array([start, stop], np.int64))
+        first, last = (places + (before < [start, stop])).tolist()
+        store = self._stream.selection.store
+        named = [origin.source for origin in origins(store)]
+        counts: Counter[str] = Counter()
+        truncated = 0
+        for place in range(first, last, BLOCK_DOCUMENTS):
+            end = min(place + BLOCK_DOCUMENTS, last)
+            truncated += int(np.count_nonzero(self._stream.lengths(place, end) > self._limit))
+            documents = self._stream.selection.documents(np.arange(place, end))
+            shards = store.firsts.searchsorted(documents, "right") - 1
+            for shard, count in zip(*np.unique(shards, return_counts=True), strict=True):
+                counts[named[shard]] += int(count)
+        return {"documents": last - first, "truncated": truncated, "sources": dict(counts)}
+
+
+def _pairs(path: Path, findings: Findings | None = None) -> list[tuple[Path, Path]]:
+    """Shards of tokens and their masks: val before train, in the order of their numbers."""
+    folder = path if path.is_dir() else path.parent
+    names = [one.name for one in folder.iterdir()] if path.is_dir() else [path.name]
+    found = [match for name in names if (match := NAME.fullmatch(name))]
+    found.sort(key=lambda match: (match["prefix"], match["split"] == "train", int(match["number"])))
+    pairs = []
+    for match in found:
+        mask = folder / match[0].replace(".bin", "_mask.bin")
+        if mask.is_file():
+            pairs.append((folder / match[0], mask))
+        elif findings is not None and path.is_dir():
+            findings.add(match[0], "its mask", mask.name, "nothing")
+    return pairs
+
+
+def _head(path: str | Path) -> tuple[int, ...]:
+    """Magic, version and tokens of a file; fewer where it ends before."""
+    with open(path, "rb") as file:
+        head = file.read(HEADER_BYTES)
+    return HEAD.unpack_from(head) if len(head) == HEADER_BYTES else ()
+
+
+def _open_pair(
+    files: list[ForeignFile], number: int, beside: tuple[int, ...], findings: Findings
+) -> TokenFile | None:
+    counts = []
+    for file in files[number : number + 2]:
+        head = _head(file.path)
+        if not head:
+            findings.add(file.name, "bytes, header included", f"{HEADER_BYTES:,} or more", file.bytes)
+            return None
+        if not findings.compare(file.name, "magic number and version", (MAGIC, VERSION), head[:2]):
+            return None
+        size = HEADER_BYTES + head[2] * UINT16.itemsize
+        if not findings.compare(file.name, "size in bytes", size, file.bytes):
+            return None
+        counts.append(head[2])
+    if not findings.compare(files[number + 1].name, "tokens, as of its shard", counts[0], counts[1]):
+        return None
+    split = NAME.fullmatch(files[number].name)
+    assert split is not None
+    loss = LossFile(number + 1, files[number + 1].path, UINT16, HEADER_BYTES)
+    return TokenFile(
+        files, number, UINT16, split=split["split"], header=HEADER_BYTES, loss=loss, beside=beside
+    )
+
+
+def _read_config(path: Path, findings: Findings) -> dict[str, Any]:
+    """What config.json says of the ids."""
+    try:
+        said = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        findings.add(CONFIG, f"not JSON: {error}")
+        return {}
+    return {key: said[key] for key in ("vocab_size", "bos_id") if isinstance(said.get(key), int)}
+
+
+FORMAT = Stacks()

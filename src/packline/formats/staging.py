@@ -1,0 +1,219 @@
+"""The folder that an export is made in, beside where it will be.
+
+    .OUT.packline/lock             held by the process that writes
+    .OUT.packline/export.json      which export this is: its identity
+    .OUT.packline/parts/000000.json  receipts: the commit record of each finished part
+    .OUT.packline/files/           becomes OUT, by one rename, when all is there
+
+A crash leaves parts with receipts, which the next run keeps, and files of none, which it deletes. At OUT
+there is nothing before all of it is.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from packline.errors import CorruptStore, PacklineError, ResumeMismatch, StoreBusy, StoreError
+from packline.filesystem import disk_errors, publish_bytes, sync_folder
+from packline.formats.export_record import (
+    RECORD,
+    ExportIdentity,
+    ExportRecord,
+    read_record,
+    record_bytes,
+)
+from packline.formats.format import Part
+from packline.formats.parts import PartReceipt
+from packline.recipe import recipe_difference
+from packline.store.manifest import FileEntry, to_json
+
+
+def finished_export(out: Path, identity: ExportIdentity) -> ExportRecord | None:
+    """The record of the very same export at OUT; None where there is nothing yet.
+
+    Raises:
+        StoreError: OUT is something else.
+        ResumeMismatch: it is another export; with what differs.
+        CorruptStore: it is this one, and files of it are missing or cut off.
+    """
+    try:
+        if not out.is_dir():
+            if out.exists():
+                raise StoreError(f"{out} is a file: expected a new folder", hint="choose another --out")
+            return None
+        first = min((path.name for path in out.iterdir()), default=None)
+    except PermissionError as error:
+        raise StoreError(f"cannot read {out}: {error.strerror}", hint="choose another --out") from error
+    if first is None:
+        return None
+    record = read_record(out)
+    if record is None:
+        raise StoreError(
+            f"{out} is not empty and holds no export of packline: found {first}",
+            hint="choose a new or empty folder for --out",
+        )
+    refuse_another(out, record.identity, identity)
+    for entry in record.files:
+        if _size(out / entry.name) != entry.bytes:
+            raise CorruptStore(
+                f"{out / entry.name}: expected {entry.bytes:,} bytes, found {_size(out / entry.name):,}",
+                hint=f"delete {out} and export again",
+            )
+    return record
+
+
+def refuse_another(place: Path, old: ExportIdentity, new: ExportIdentity) -> None:
+    """Raise `ResumeMismatch` where two exports are not the same one."""
+    before, after = msgspec.to_builtins(old), msgspec.to_builtins(new)
+    if old.format != new.format:  # then options differ as a matter of course
+        before, after = {"format": old.format}, {"format": new.format}
+    differences = recipe_difference(before, after)
+    if differences:
+        more = f"; and {len(differences) - 5} more" if len(differences) > 5 else ""
+        raise ResumeMismatch(
+            f"{place} holds an export of something else: {'; '.join(differences[:5])}{more}",
+            hint=f"choose another --out, or delete {place}",
+        )
+
+
+class Staging:
+    """One export that is being made; only one process can have it open.
+
+    Raises:
+        StoreBusy: another process writes it.
+        StoreError: the folder cannot be written.
+    """
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.folder = out.with_name(f".{out.name}.packline")
+        self.files = self.folder / "files"
+        self._parts = self.folder / "parts"
+        self._began = False
+        try:
+            with disk_errors(out.parent):
+                self._lock = self._take_lock()
+        except OSError as error:
+            if isinstance(error, PacklineError):
+                raise
+            raise StoreError(
+                f"cannot write into {out.parent}: {error.strerror}",
+                hint="check its permissions, or choose another --out",
+            ) from error
+
+    def _take_lock(self) -> int:
+        while True:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            path = self.folder / "lock"
+            try:
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            except FileNotFoundError:
+                continue  # another export has just ended and taken its folder away
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                os.close(descriptor)
+                if error.errno not in (errno.EAGAIN, errno.EACCES):
+                    raise
+                raise StoreBusy(
+                    f"another export is writing {self.out}",
+                    hint="wait for it to end, or choose another --out",
+                ) from None
+            if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor
+            os.close(descriptor)
+
+    def begin(self, identity: ExportIdentity, parts: tuple[Part, ...]) -> dict[str, PartReceipt]:
+        """Start, or go on with what an earlier run finished: the receipts of parts that are there, by name.
+
+        Raises:
+            ResumeMismatch: the folder holds another export.
+        """
+        path = self.folder / "export.json"
+        if path.exists():
+            refuse_another(self.folder, msgspec.json.decode(path.read_bytes(), type=ExportIdentity), identity)
+        self._began = True
+        with disk_errors(self.folder):
+            for folder in (self.files, self._parts):
+                folder.mkdir(exist_ok=True)
+            if not path.exists():
+                publish_bytes(path, to_json(identity))
+        kept: dict[str, PartReceipt] = {}
+        for number, part in enumerate(parts):
+            place = self._receipt(number)
+            if not place.exists():
+                continue
+            receipt = msgspec.json.decode(place.read_bytes(), type=PartReceipt)
+            if receipt.part == part and all(
+                _size(self.files / entry.name) == entry.bytes for entry in receipt.files
+            ):
+                kept[part.name] = receipt
+            else:
+                place.unlink()
+        self._delete_all_but({entry.name for receipt in kept.values() for entry in receipt.files})
+        return kept
+
+    def commit(self, number: int, receipt: PartReceipt) -> None:
+        """Record that a part is finished; its files are on the disk."""
+        publish_bytes(self._receipt(number), to_json(receipt))
+
+    def publish(self, record: ExportRecord) -> None:
+        """Make it appear at OUT, all at once.
+
+        Raises:
+            PacklineError: a file is there that was not entered, or entered twice.
+        """
+        _check_files(self.files, record.files)
+        with disk_errors(self.out.parent):
+            publish_bytes(self.files / RECORD, record_bytes(record))
+            try:
+                os.rename(self.files, self.out)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                    raise
+                raise StoreError(
+                    f"{self.out} was made by something else while the export ran",
+                    hint="move it away and run the same command again",
+                ) from error
+            sync_folder(self.out.parent)
+
+    def close(self) -> None:
+        """Let go of it; a folder that holds nothing worth keeping is removed."""
+        kept = self._parts.is_dir() and any(self._parts.iterdir()) and self.files.is_dir()
+        if (self._began or not (self.folder / "export.json").exists()) and not kept:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        os.close(self._lock)
+
+    def _receipt(self, number: int) -> Path:
+        return self._parts / f"{number:06d}.json"
+
+    def _delete_all_but(self, names: set[str]) -> None:
+        for path in sorted(self.files.rglob("*"), reverse=True):  # what is in a folder before the folder
+            if path.is_dir() and not path.is_symlink():
+                if not any(path.iterdir()):
+                    path.rmdir()
+            elif path.relative_to(self.files).as_posix() not in names:
+                path.unlink()
+
+
+def _check_files(folder: Path, entries: tuple[FileEntry, ...]) -> None:
+    """A format that leaves files behind that nobody knows of has a mistake in it."""
+    names = [entry.name for entry in entries]
+    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
+    wrong = found.symmetric_difference(names) or {name for name in names if names.count(name) > 1}
+    if wrong - {RECORD}:
+        raise PacklineError(f"{folder}: expected every file to be entered once, found {min(wrong)!r} is not")
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file; -1 for one that is not there."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1

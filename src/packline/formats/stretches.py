@@ -1,0 +1,153 @@
+"""Stretches: the stored tokens of a selection as one stream, read from any token to any other.
+
+    selection    document 9    document 2    document 0
+    stream       0 1 2 3 4     5 6           7 8 9 10
+    read(3, 8)         3 4     5 6           7                whole or cut, wherever that is
+
+A selection of whole shards in stored order is read as views of the mapped files. Any other is copied
+together, a copy for every run of documents that follow one another in the store. Which document holds a
+token is asked of the index, or of sums over every 16th document (`Cumulative`) where no closed form says it.
+
+It knows nothing of what an output has between documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+
+import numpy as np
+
+from packline.errors import CorruptStore
+from packline.packing.bounds import Bounds
+from packline.packing.copies import Copies, wrong_id
+from packline.packing.cumulative import Cumulative
+from packline.packing.layout import Layout
+from packline.packing.selection import Selection
+from packline.packing.spans import Spans
+from packline.ragged import offsets_of
+from packline.store.reader import Shard
+
+Piece = tuple[int, np.ndarray, np.ndarray | None]
+"""Place of its first token in the stream; tokens of the store's dtype; uint8 loss mask where wanted."""
+
+
+class Stretches:
+    """The stream of a selection."""
+
+    def __init__(self, selection: Selection) -> None:
+        self.selection, self._parts = selection, selection.stored
+        self.edges: np.ndarray = np.empty(0, np.int64)
+        """int64: the first document of each shard, where shards are views."""
+        if self._parts is not None:
+            self.edges = offsets_of([len(shard) for shard in self._parts.shards])
+            self._begins = offsets_of([shard.entry.tokens for shard in self._parts.shards])
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether a shard that it may read has a loss mask."""
+        split = self.selection.settings["split"]
+        ours = [shard for shard in self.selection.store.shards if split in ("all", shard.entry.split)]
+        return any(shard.loss is not None for shard in (ours if self._parts is None else self._parts.shards))
+
+    def find(self, token: int) -> tuple[int, int]:
+        """The place of the document that holds a token, and the tokens before it."""
+        places, before = self._sums.find(np.array([token], np.int64))
+        return int(places[0]), int(before[0])
+
+    def before(self, place: int) -> int:
+        """Tokens before a document."""
+        if place <= 0:
+            return 0
+        if place >= len(self.selection):
+            return self.selection.tokens
+        return int(self._sums.before(np.array([place], np.int64))[0])
+
+    def bounds(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+        """Begins and ends of all documents that have a token from start to stop, int64 `[D]` each."""
+        (first, before), (last, _) = self.find(start), self.find(stop - 1)
+        lengths = self.selection.lengths(first, last + 1)
+        ends = before + np.cumsum(lengths)
+        return ends - lengths, ends
+
+    def read(self, start: int, stop: int, max_tokens: int, with_loss: bool) -> Iterator[Piece]:
+        """Tokens from start to stop, in pieces of at most `max_tokens`.
+
+        Raises:
+            CorruptStore: an id outside of the vocabulary, or an index that contradicts itself.
+        """
+        if start >= stop:
+            return
+        if self._parts is not None:
+            yield from self._views(self._parts.shards, start, stop, max_tokens, with_loss)
+            return
+        for begin in range(start, stop, max_tokens):
+            yield self._copy(begin, min(begin + max_tokens, stop), with_loss)
+
+    def _views(
+        self, shards: list[Shard], start: int, stop: int, max_tokens: int, with_loss: bool
+    ) -> Iterator[Piece]:
+        number = int(self._begins.searchsorted(start, "right")) - 1
+        vocab_size = self.selection.store.manifest.tokenizer.vocab_size
+        while start < stop:
+            first, last = int(self._begins[number]), int(self._begins[number + 1])
+            shard = shards[number]
+            while start < min(stop, last):
+                end = min(start + max_tokens, stop, last)
+                tokens = shard.tokens[start - first : end - first]
+                # Read without their sign, negative ids are the largest of all: one pass finds both kinds.
+                if int(tokens.view(f"<u{tokens.itemsize}").max()) >= vocab_size:
+                    wrong = np.flatnonzero((tokens < 0) | (tokens >= vocab_size))[0]
+                    raise wrong_id(self.selection.store, shard, start - first + int(wrong))
+                loss = None
+                if with_loss:
+                    whole = shard.loss
+                    loss = (
+                        np.ones(len(tokens), np.uint8)
+                        if whole is None
+                        else whole[start - first : end - first]
+                    )
+                yield start, tokens, loss
+                start = end
+            number += 1
+
+    def _copy(self, start: int, stop: int, with_loss: bool) -> Piece:
+        (first, before), (last, _) = self.find(start), self.find(stop - 1)
+        documents, lengths = self.selection.at(np.arange(first, last + 1))
+        starts = np.zeros(len(documents), np.int64)
+        starts[0] = start - before
+        lengths[0] -= starts[0]
+        lengths[-1] -= int(lengths.sum()) - (stop - start)
+        if int(lengths.min()) < 1:
+            raise CorruptStore(
+                f"{self.selection.store.path}: expected an index whose lengths agree with its offsets, "
+                "found one in which they do not",
+                hint="packline verify says which document",
+            )
+        spans = Spans(np.array([0, len(documents)], np.int64), documents, starts, lengths)
+        copies = Copies.of(self.selection.store, Layout.of(spans, stop - start))
+        tokens = np.empty(stop - start, self.selection.store.dtype)
+        copies.copy_tokens(tokens)
+        if (
+            int(tokens.view(f"<u{tokens.itemsize}").max())
+            >= self.selection.store.manifest.tokenizer.vocab_size
+        ):
+            copies.check_ids()
+        loss = None
+        if with_loss:
+            loss = np.empty(stop - start, np.uint8)
+            copies.copy_loss(loss)
+        return start, tokens, loss
+
+    @cached_property
+    def _sums(self) -> Bounds | Cumulative:
+        if self._parts is not None:
+            return self._parts.bounds
+        sums = Cumulative(self.selection, lambda lengths: lengths, "tokens")
+        if sums.total != self.selection.tokens:
+            raise CorruptStore(
+                f"{self.selection.store.path}: expected documents of {self.selection.tokens:,} tokens, "
+                f"found {sums.total:,}",
+                hint="an index is damaged; packline verify says which",
+            )
+        return sums

@@ -1,0 +1,230 @@
+"""Packed rows as a data set of the `datasets` library, with the columns of TRL: `load_from_disk(OUT)`.
+
+    input_ids        list<int32>    a row: pieces of documents, one behind another; without padding
+    labels           list<int32>    ids, and -100 where a token is not trained on
+    seq_lengths      list<int32>    tokens of each piece; their sum is the length of the row
+    position_ids     list<int32>    0 1 2 ... for each piece
+    attention_mask   list<int8>     1; with `padded`, 0 at padding
+
+Files are those of `saved`; rows are in the order of training, so a trainer must not shuffle them. TRL's
+collator makes positions from seq_lengths when it flattens a batch (`padding_free`), and drops the columns
+that it does not need.
+
+Labels are not moved: trainers do that, within a row. So the target of the last token of a row, where it has
+one in the next row, has no place: that is in the ledger. A token that begins a piece has the label -100,
+since no token predicts it; the first of a row keeps its own mask, though no trainer looks at it, so that
+reading rows as a stream gives back the mask of documents that go on from one row in the next.
+
+With `padded` every row has `seq_len` tokens, for collators that pad nothing. Padding is a piece of its own
+then, as TRL wants lengths that add up.
+
+Read are rows of packline and what TRL's `pack_dataset` made (`packed_rows`). `rows=joined` gives back the
+documents where rows were cut from a stream; `rows=sequences` takes each piece for a document. Where no
+packline.json says which, pieces are documents if there are seq_lengths.
+
+Cost: that of reading batches, then columns around their arrays. It needs pyarrow only. Known from the source
+code of TRL and of datasets 5.2.0; tried against the latter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from packline.errors import CorruptStore, RecipeError
+from packline.formats.arrow import BATCH_DOCUMENTS, BATCH_TOKENS, FILE
+from packline.formats.column_reader import ATTENTION
+from packline.formats.columns import LABELS, LIMITS, list_array, make_schema
+from packline.formats.export_record import read_record
+from packline.formats.format import (
+    Edges,
+    Foreign,
+    Lost,
+    Options,
+    Part,
+    Plan,
+    RowFormat,
+    Written,
+    fitting_dtype,
+)
+from packline.formats.mapped import UNIT_TOKENS, ScannedForeign
+from packline.formats.packed_rows import OWN, SEQ_LENGTHS, PackedRows, Sequences
+from packline.formats.records import lost_of
+from packline.formats.row_files import RowFileOptions, are_separate, folder_of
+from packline.formats.rows import RowSpans, RowView
+from packline.formats.saved import SavedFiles, features_of_saved, write_folder, write_stream
+from packline.formats.target import Target
+from packline.packing.targets import IGNORED
+from packline.ragged import offsets_of
+from packline.store.report import Findings
+
+COLUMN = "input_ids"
+POSITIONS = "position_ids"
+
+
+class TrlOptions(Options, frozen=True):
+    """What may be chosen about packed rows."""
+
+    dtype: Literal["int32", "int64"] = "int32"
+    """Writing: of ids and labels."""
+    padded: bool = False
+    """Writing: all rows have seq_len tokens."""
+    shard_tokens: int = UNIT_TOKENS
+    """Writing: of a file, at most, unless a single row is longer."""
+    rows: Literal["auto", "joined", "sequences"] = "auto"
+    """Reading: one stream that a marker cuts, or each piece a document; auto: as packline.json says, else by
+    the columns."""
+    edges: Literal["auto", "eod", "bos", "both", "none"] = "auto"
+    """Reading: which boundary tokens documents have; auto: as packline.json says, else eod."""
+    loss: Literal["labels", "none"] = "labels"
+    """Reading: whether labels and masks say what is trained on; `none` passes over them."""
+    marker: int | None = None
+    """Reading: the token between documents; default that of the tokenizer."""
+
+
+class Trl(RowFormat):
+    """Packed rows for TRL's trainers."""
+
+    name = "trl"
+    title = "TRL: packed rows for load_from_disk, with labels and seq_lengths"
+    options = TrlOptions
+
+    def plan(self, view: RowView, options: TrlOptions) -> Plan:
+        dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
+        if options.shard_tokens < 1:
+            raise RecipeError(f"trl: expected shard_tokens of at least 1, found {options.shard_tokens:,}")
+        rows = max(options.shard_tokens // view.seq_len, 1)
+        starts = range(0, view.rows, rows)
+        parts = tuple(
+            Part(
+                FILE.format(number=number, count=len(starts)),
+                number=number,
+                start=start,
+                stop=min(start + rows, view.rows),
+            )
+            for number, start in enumerate(starts)
+        )
+        tokens = view.rows * view.seq_len if options.padded else view.tokens
+        why = "trainers move labels within a row; one a row at most, in the row that follows in the document"
+        lost = (*lost_of(view, masks=True, boundaries=True), Lost("last targets", view.rows, "tokens", why))
+        return Plan(parts, tokens * (2 * dtype.itemsize + 5) + 20 * view.rows, lost=lost)
+
+    def write(self, view: RowView, part: Part, target: Target, options: TrlOptions) -> dict[str, Any]:
+        def batches() -> Iterator[pa.RecordBatch]:
+            step = min(max(BATCH_TOKENS // view.seq_len, 1), BATCH_DOCUMENTS)
+            for start in range(part.start, part.stop, step):
+                stop = min(start + step, part.stop)
+                yield _batch(view, start, stop, schema, options)
+                target.progress((stop - start) * view.seq_len)
+
+        schema = _schema(view, options)
+        return {"checksum": write_stream(target, part.name, schema, batches())}
+
+    def finish(self, view: RowView, written: list[Written], target: Target, options: TrlOptions) -> None:
+        names = [one.part.name for one in written]
+        checksums = [one.facts["checksum"] for one in written]
+        write_folder(target, "", _schema(view, options), names, checksums, "train")
+
+    def recognises(self, path: Path) -> bool:
+        return SEQ_LENGTHS in (features_of_saved(path) or ())
+
+    def open(self, path: Path, options: TrlOptions, findings: Findings) -> Foreign:
+        record = read_record(folder_of(path))
+        stored: Edges = "eod" if record is None or record.tokenizer.bos_id is None else "both"
+        edges: Edges = stored if options.edges == "auto" else options.edges
+        saved = SavedFiles(path, findings)
+        opened = saved.open(COLUMN, options.loss != "none", findings)
+        taken = {file.file for file in opened}
+        beside = [number for number in range(len(saved.files)) if number not in taken]
+        groups: list[PackedRows] = []
+        for file in opened:
+            first = sum(len(group.row_ends) for group in groups)
+            try:
+                groups.append(PackedRows(saved.files, file, first, () if groups else beside))
+            except CorruptStore as error:
+                findings.add(saved.files[file.file].name, str(error))
+        joined = options.rows == "joined"
+        if options.rows == "auto":
+            pieces = record is None and any(SEQ_LENGTHS in file.schema.names for file in opened)
+            joined = not pieces if record is None else not are_separate(path, RowFileOptions())
+        kind = ScannedForeign if joined else Sequences
+        foreign = kind(saved.files, groups, marker=options.marker, edges=edges, findings=findings)
+        if isinstance(foreign, Sequences) and record is not None:
+            foreign.bos_id = record.tokenizer.bos_id
+        return foreign
+
+
+def _schema(view: RowView, options: TrlOptions) -> pa.Schema:
+    ids = pa.list_(pa.from_numpy_dtype(np.dtype(options.dtype)))
+    schema = make_schema(
+        {
+            COLUMN: ids,
+            LABELS: ids,
+            ATTENTION: pa.list_(pa.int8()),
+            POSITIONS: pa.list_(pa.int32()),
+            SEQ_LENGTHS: pa.list_(pa.int32()),
+        }
+    )
+    own = msgspec.json.encode({"loss": view.has_loss})
+    return schema.with_metadata({**schema.metadata, OWN: own})
+
+
+def _batch(view: RowView, start: int, stop: int, schema: pa.Schema, options: TrlOptions) -> pa.RecordBatch:
+    count, width = stop - start, view.seq_len
+    arrays = view.read(start, stop, ("tokens", "targets", POSITIONS))
+    spans, filled = view.spans(start, stop), view.lengths(start, stop)
+    columns = np.arange(width)
+    real = columns < filled[:, None]
+    labels = np.full((count, width), IGNORED, np.int32)
+    labels[:, 1:] = arrays["targets"][:, :-1]
+    labels[:, 0] = np.where(_first_loss(view, spans, start, count), arrays["tokens"][:, 0], IGNORED)
+    positions = np.where(real, arrays[POSITIONS], columns - filled[:, None]).astype(np.int32, copy=False)
+    of_row = np.bincount(spans.rows - start, minlength=count)
+    pieces, piece_offsets = spans.lengths, offsets_of(of_row)
+    kept = np.ones_like(real) if options.padded else real
+    if options.padded and len(short := np.flatnonzero(filled < width)):
+        pieces = np.insert(pieces, piece_offsets[short + 1], width - filled[short])
+        of_row[short] += 1
+        piece_offsets = offsets_of(of_row)
+    offsets = offsets_of(kept.sum(axis=1))
+    whole = bool(kept.all())
+
+    def column(values: np.ndarray, dtype: str) -> pa.Array:
+        flat = values.reshape(-1) if whole else values[kept]
+        return list_array(flat.astype(dtype, copy=False), offsets)
+
+    return pa.RecordBatch.from_arrays(
+        [
+            column(arrays["tokens"], options.dtype),
+            column(labels, options.dtype),
+            column(real, "int8"),
+            column(positions, "int32"),
+            list_array(pieces.astype(np.int32), piece_offsets),
+        ],
+        schema=schema,
+    )
+
+
+def _first_loss(view: RowView, spans: RowSpans, start: int, count: int) -> np.ndarray:
+    """Whether the first token of each row is trained on, bool `[count]`: no target of the row says it."""
+    trained = np.ones(count, bool)
+    if not view.has_loss:
+        return trained
+    _, firsts = np.unique(spans.rows - start, return_index=True)
+    for number, store in enumerate(view.stores):
+        here = firsts[spans.stores[firsts] == number]
+        shards = store.firsts.searchsorted(spans.documents[here], "right") - 1
+        for place in np.unique(shards):
+            shard, ours = store.shards[int(place)], here[shards == place]
+            if shard.loss is not None:
+                begins = shard.places(spans.documents[ours] - store.firsts[place])
+                trained[spans.rows[ours] - start] = shard.loss[begins + spans.starts[ours]] != 0
+    return trained
+
+
+FORMAT = Trl()

@@ -1,0 +1,150 @@
+"""A worker process of an export or an import: one job, then a task at a time, until there are no more.
+
+    standard input     a line for the job, then a line a task
+    standard output    lines: how far it is, what came of each task, or what went wrong
+
+All lines are JSON. The process is started fresh (`python -m packline.formats.worker`), never forked, so
+nothing that the asking process has loaded or locked is in it, and its main module does not run again.
+What anything prints here goes to standard error.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from packline.errors import PacklineError
+from packline.runtime.resources import die_with_parent, keep_freed_memory
+
+REPORT_SECONDS = 0.1
+
+Runner = Callable[[msgspec.Raw, Callable[[int], None]], Any]
+"""Does a task; is given a function to call with tokens that are done; returns what JSON knows."""
+
+RUNNERS = {"export": "packline.formats.parts", "import": "packline.formats.importing"}
+"""By kind of job: the module whose `open_job(job: msgspec.Raw) -> Runner` knows how."""
+
+
+class JobLine(msgspec.Struct, frozen=True):
+    """The first line of input."""
+
+    kind: str
+    job: msgspec.Raw
+    parent: int
+    """Process that asked."""
+
+
+class TaskLine(msgspec.Struct, frozen=True):
+    """Each other line."""
+
+    name: str
+    task: msgspec.Raw
+
+
+class Advanced(msgspec.Struct, frozen=True, tag=True):
+    """So many tokens more are done."""
+
+    tokens: int
+
+
+class Done(msgspec.Struct, frozen=True, tag=True):
+    """A task is done."""
+
+    name: str
+    result: msgspec.Raw
+
+
+class Broken(msgspec.Struct, frozen=True, tag=True):
+    """A task failed, and the worker ends."""
+
+    error: str
+    message: str
+    hint: str
+
+
+Message = Advanced | Done | Broken
+MESSAGES = msgspec.json.Decoder(Message)
+
+
+def open_runner(kind: str, job: Any) -> Runner:
+    """What does the tasks of a job; for this process or another."""
+    module = importlib.import_module(RUNNERS[kind])
+    runner: Runner = module.open_job(msgspec.Raw(msgspec.json.encode(job)))
+    return runner
+
+
+class Reporter:
+    """Collects tokens that are done, and tells of them ten times a second."""
+
+    def __init__(self, tell: Callable[[int], None]) -> None:
+        self._tell, self._waiting, self._told = tell, 0, 0.0
+
+    def __call__(self, tokens: int) -> None:
+        self._waiting += tokens
+        if time.monotonic() - self._told > REPORT_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Tell of what waits."""
+        if self._waiting:
+            self._tell(self._waiting)
+        self._waiting, self._told = 0, time.monotonic()
+
+
+def broken(error: BaseException) -> Broken:
+    """An error as a line."""
+    if isinstance(error, PacklineError):
+        return Broken(type(error).__name__, error.message, error.hint)
+    if isinstance(error, MemoryError):
+        return Broken("WorkerDied", "a worker ran out of memory", "lower --workers")
+    import traceback
+
+    last = traceback.extract_tb(error.__traceback__)[-1] if error.__traceback__ else None
+    where = f" ({os.path.basename(last.filename)}:{last.lineno})" if last else ""
+    return Broken("PacklineError", f"{type(error).__name__}: {error}{where}", "")
+
+
+def main() -> int:
+    """Work until the input ends."""
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the asking process decides what an interruption means
+    messages = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)
+
+    def tell(message: Message) -> None:
+        messages.write(msgspec.json.encode(message) + b"\n")
+
+    lines = sys.stdin.buffer
+    try:
+        line = msgspec.json.decode(lines.readline(), type=JobLine)
+        if os.getppid() != line.parent:
+            return 1  # it ended before the kernel was told to end this one with it
+        keep_freed_memory()
+        runner = open_runner(line.kind, line.job)
+        while text := lines.readline():
+            task = msgspec.json.decode(text, type=TaskLine)
+            reporter = Reporter(lambda tokens: tell(Advanced(tokens)))
+            result = runner(task.task, reporter)
+            reporter.flush()
+            tell(Done(task.name, msgspec.Raw(msgspec.json.encode(result))))
+    except BrokenPipeError:
+        return 1  # nobody listens any more
+    except BaseException as error:  # told, not raised: the asking process shows it
+        if os.environ.get("PACKLINE_DEBUG"):
+            import traceback
+
+            traceback.print_exc()
+        tell(broken(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,212 @@
+"""`packline export` and `packline bake`: what they write, say, refuse, and how they go on."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.cli.command import environment, result, run
+from tests.formats.stores import make_store, random_documents
+
+import packline
+from packline.cli.exporting import ExportTally, _draw, plan_lines
+from packline.cli.output import plain
+from packline.formats.baked import BakedRows
+from packline.formats.exporting import Advanced, PartDone, Planned
+from packline.formats.format import Lost
+from packline.store.reader import Store
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    folder = tmp_path_factory.mktemp("export") / "store"
+    documents = random_documents(80, 1000, longest=30, seed=3)
+    return make_store(folder, documents, vocab_size=1000, eod_id=0, val=(2, 70), shards=2)
+
+
+def test_the_plan_comes_before_the_result(store: Store, tmp_path: Path) -> None:
+    done = run("export", store.path, "--to", "megatron", "--out", "out", "--link", "copy", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^  writes +megatron: 80 documents, [\d,]+ tokens, 4 parts$", done.stderr, re.M)
+    assert re.search(r"^  the store's own +[\d.]+ kB as copies$", done.stderr, re.M)
+    assert re.search(r"^  not carried +provenance: 80 documents: ", done.stderr, re.M)
+    assert re.search(r"^  exported +80 documents", done.stdout, re.M)
+    assert "check it  packline verify" in done.stdout
+    assert "\x1b" not in done.stdout + done.stderr
+    shard = store.shards[0].entry.name
+    assert (tmp_path / "out" / f"{shard}.bin").read_bytes() == (store.path / f"{shard}.bin").read_bytes()
+
+
+def test_json_is_one_object(store: Store, tmp_path: Path) -> None:
+    words: list[str | Path] = [
+        "export",
+        store.path,
+        "--to",
+        "nanogpt",
+        "--out",
+        "out",
+        "--split",
+        "train",
+        "--json",
+    ]
+    done = run(*words, cwd=tmp_path)
+    assert done.returncode == 0 and len(done.stdout.splitlines()) == 1 and done.stderr == ""
+    found = result(done)
+    assert (found["command"], found["exit_code"], found["documents"]) == ("export", 0, 78)
+    assert found["lost"][0]["what"] and not found["nothing_to_do"]
+    again = result(run(*words, cwd=tmp_path))
+    assert again["nothing_to_do"] and again["tokens"] == found["tokens"]
+    assert (tmp_path / "out" / "train.bin").stat().st_size == 2 * found["tokens"]
+
+
+def test_options_of_the_format(store: Store, tmp_path: Path) -> None:
+    done = run("bake", store.path, "--seq-len", "16", "--set", "file_rows=10", "--out", "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "out").glob("rows-*.bin"))) == -(-len(store.rows(16)) // 10)
+    for words, said in (
+        (["--set", "file_rows"], "--set file_rows: expected name=value"),
+        (["--set", "rows=3"], "unknown field `rows`"),
+        (["--set", "file_rows=few"], "Expected `int`"),
+    ):
+        done = run("bake", store.path, "--seq-len", "16", *words, "--out", "no", cwd=tmp_path)
+        assert done.returncode == 2 and said in done.stderr
+        assert done.stderr.count("\n") == 2 and not (tmp_path / "no").exists()
+
+
+def test_baked_rows_are_those_of_the_loader(store: Store, tmp_path: Path) -> None:
+    words = ["--seq-len", "16", "--packing", "best_fit", "--seed", "4", "--batch-size", "3", "--epochs", "2"]
+    done = run("bake", store.path, *words, "--min-tokens", "4", "--out", "rows", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = BakedRows(tmp_path / "rows")
+    loader = packline.Loader(
+        store.rows(16, packing="best_fit", min_tokens=4), batch_size=3, seed=4, epochs=2, shuffle=True
+    )
+    found = result(done)
+    assert found["rows"] == len(rows) == 2 * len(store.rows(16, packing="best_fit", min_tokens=4))
+    for step in range(len(loader)):
+        batch = loader.batch(step)
+        baked = rows.read(np.arange(3 * step, 3 * step + 3))
+        assert all(np.array_equal(batch[name], baked[name]) for name in batch)
+
+
+def test_a_run_file_and_its_stages(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(
+        f"""
+[loader]
+batch_size = 2
+[[stages]]
+seq_len = 8
+tokens = 160
+[[stages.sources]]
+store = "{store.path}"
+[[stages]]
+seq_len = 16
+[[stages.sources]]
+store = "{store.path}"
+"""
+    )
+    done = run("export", "run.toml", "--to", "baked", "--out", "out", cwd=tmp_path)
+    assert done.returncode == 2 and "--stage 0" in done.stderr
+    done = run("export", "run.toml", "--to", "baked", "--out", "out", "--stage", "0", cwd=tmp_path)
+    assert done.returncode == 0 and len(BakedRows(tmp_path / "out")) == 20
+    done = run("bake", "run.toml", "--out", "x", "--stage", "0", "--seed", "1", cwd=tmp_path)
+    assert done.returncode == 2 and "--seed stands in the run file" in done.stderr
+    done = run("export", "run.toml", "--to", "megatron", "--out", "x", cwd=tmp_path)
+    assert done.returncode == 2 and "is a run file" in done.stderr
+
+
+def test_text_to_npz_batches_is_one_command(tmp_path: Path, tokenizer_json: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(5):
+        (tmp_path / "in" / f"{number}.txt").write_text(f"The {number}th text of a few. " * 30)
+    words: list[str | Path] = ["export", "in", "--tokenizer", tokenizer_json, "--to", "npz", "--out", "out"]
+    shape = ["--seq-len", "32", "--batch-size", "4"]
+    done = run(*words, *shape, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "built out.store; it is kept" in done.stderr
+    store = packline.open(tmp_path / "out.store", verify=True)
+    files = sorted((tmp_path / "out").glob("*.npz"))
+    tokens = np.concatenate([np.load(path)["input_tensor"] for path in files])
+    rows = store.rows(32)
+    assert np.array_equal(tokens, rows.read(np.arange(len(rows)), ["tokens"])["tokens"])
+    again = run(*words, *shape, "--json", cwd=tmp_path)
+    assert again.returncode == 0 and result(again)["nothing_to_do"]
+
+
+@pytest.mark.parametrize(
+    "words, code, said",
+    [
+        (["nowhere", "--to", "megatron"], 1, "nowhere does not exist"),
+        (["a.txt", "--to", "megatron"], 1, "is a file: expected the folder of a store"),
+        (["a.txt", "b.txt", "--to", "megatron"], 1, "cannot export 2 things at once"),
+        (["STORE", "--to", "tfrecord"], 2, "no format 'tfrecord'"),
+        (["STORE", "--to", "baked"], 2, "no row length was given"),
+        (["STORE", "--to", "megatron", "--packing", "pad"], 2, "--packing is for rows"),
+        (["STORE", "--to", "megatron", "--label", "web"], 2, "has the label 'web'"),
+        (["STORE", "--to", "megatron", "--min-tokens", "999"], 1, "no document is left"),
+    ],
+)
+def test_what_is_refused(store: Store, tmp_path: Path, words: list[str], code: int, said: str) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("x")
+    named = [str(store.path) if word == "STORE" else word for word in words]
+    done = run("export", *named, "--out", "out", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert said in done.stderr and re.fullmatch(r"error: .*\n(hint: .*\n)?", done.stderr)
+    assert {path.name for path in tmp_path.iterdir()} == {"a.txt", "b.txt"}
+
+
+def test_another_export_in_the_same_place_is_refused(store: Store, tmp_path: Path) -> None:
+    assert run("export", store.path, "--to", "megatron", "--out", "out", cwd=tmp_path).returncode == 0
+    done = run("export", store.path, "--to", "nanogpt", "--out", "out", cwd=tmp_path)
+    assert done.returncode == 1 and "format: 'megatron' -> 'nanogpt'" in done.stderr
+
+
+def test_ctrl_c_says_how_to_go_on(store: Store, tmp_path: Path) -> None:
+    words = ["bake", str(store.path), "--seq-len", "8", "--epochs", "20", "--set", "file_rows=2"]
+    command = [sys.executable, "-m", "packline", *words, "--out", "out", "--workers", "2"]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), cwd=tmp_path
+    )
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob(".out.packline/parts/*.json")) and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    assert "Traceback" not in stderr and not (tmp_path / "out").exists()
+    line = re.search(r"^hint: go on with: (.*)$", stderr, re.M)
+    assert line is not None and "--epochs 20" in line[1]
+
+
+def test_how_far_it_is(store: Store) -> None:
+    now = [0.0]
+    tally = ExportTally(lambda: now[0])
+    assert tally.fraction == 0
+    planned = Planned(
+        format="npz", out="o", parts=4, parts_kept=1, bytes=2_000_000, shared_bytes=0, sharing="",
+        documents=None, rows=100, tokens=8000, lost=(Lost("tail", 3, "tokens", "too short"),),
+    )  # fmt: skip
+    tally.hear(planned)
+    assert tally.fraction == 0.25
+    now[0] = 10.0
+    tally.hear(Advanced(2000))
+    assert tally.fraction == 0.5
+    assert tally.line() == "50.0%  200 tokens/s  1 of 4 parts  20.0 s left"
+    (line,) = _draw(tally, 100)
+    assert plain(line) == f"  {'━' * 15}{'─' * 15}  50.0%  200 tokens/s  1 of 4 parts  20.0 s left"
+    for _ in range(3):
+        tally.hear(PartDone("x"))
+    assert tally.fraction == 1
+    assert [plain(line) for line in plan_lines(planned)] == [
+        "  writes       npz: 100 rows, 8,000 tokens, 4 parts, 1 of them done by an earlier run",
+        "  new on disk  about 2.0 MB",
+        "  not carried  tail: 3 tokens: too short",
+    ]

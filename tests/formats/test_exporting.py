@@ -1,0 +1,480 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from tests.formats.stores import CASES, make_store, random_documents
+
+import packline
+from packline.errors import (
+    CorruptStore,
+    InputError,
+    OutOfSpace,
+    RecipeError,
+    ResumeMismatch,
+    StoreBusy,
+    StoreError,
+    WorkerDied,
+)
+from packline.fingerprint import hash_bytes
+from packline.formats import exporting
+from packline.formats.export_record import read_record
+from packline.formats.exporting import Advanced, PartDone, Planned, export
+from packline.formats.registry import NAMES
+from packline.formats.source import Choice
+from packline.formats.staging import Staging
+from packline.store.reader import Store
+from packline.store.writer import HashedFile
+
+ROWS = Choice(seq_len=16, seed=1, batch_size=2)
+PARTS = {"file_rows": 9}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    folder = tmp_path_factory.mktemp("store")
+    documents = random_documents(120, 1000, longest=30, seed=8)
+    return make_store(folder / "store", documents, vocab_size=1000, eod_id=0, val=(1, 50, 99), shards=4)
+
+
+@pytest.fixture(scope="module")
+def expected(store: Store, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The baked rows that an export without any fault makes."""
+    out = tmp_path_factory.mktemp("expected") / "out"
+    bake(store, out)
+    return digests(out)
+
+
+def bake(store: Store, out: Path, **more: Any) -> exporting.Exported:
+    return export(store.path, to="baked", out=out, options=PARTS, choice=ROWS, **{"workers": 0, **more})
+
+
+def digests(folder: Path) -> dict[str, str]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path.relative_to(folder).as_posix(): hash_bytes(path.read_bytes()) for path in files}
+
+
+def left(out: Path) -> list[str]:
+    """What stands beside the output, and the output."""
+    return sorted(path.name for path in out.parent.iterdir())
+
+
+CRASHING = """
+import os, signal, sys
+from packline.formats import staging, target
+from packline.formats.exporting import export
+from packline.formats.source import Choice
+from packline.store.writer import HashedFile
+import packline.filesystem, packline.store.writer
+
+left = int(sys.argv[3])
+
+def dying(call):
+    def called(*arguments, **settings):
+        global left
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return call(*arguments, **settings)
+    return called
+
+HashedFile.write = dying(HashedFile.write)
+os.rename, os.replace, os.fsync, os.link = map(dying, (os.rename, os.replace, os.fsync, os.link))
+export(sys.argv[1], to=sys.argv[4], out=sys.argv[2], workers=0, options={options},
+       choice=Choice(**{choice}))
+print(left)
+"""
+
+
+def crash(
+    store: Store, out: Path, after: int, to: str, options: dict[str, Any], choice: dict[str, Any]
+) -> int:
+    """Run an export that kills itself at a call that touches the disk; the exit code."""
+    code = CRASHING.replace("{options}", repr(options)).replace("{choice}", repr(choice))
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(store.path), str(out), str(after), to],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr
+    return done.returncode
+
+
+@pytest.mark.parametrize("after", [0, 1, 5, 12, 29, 41, 58, 77, 96])
+def test_killed_at_any_instant_and_run_again(
+    store: Store, expected: dict[str, str], tmp_path: Path, after: int
+) -> None:
+    out = tmp_path / "work" / "out"
+    choice = {"seq_len": 16, "seed": 1, "batch_size": 2}
+    code = crash(store, out, after, "baked", PARTS, choice)
+    assert code == -signal.SIGKILL and not out.exists()
+    done = bake(store, out)
+    assert digests(out) == expected and left(out) == ["out"]
+    assert done.parts_kept == 0 or after > 12
+
+
+@pytest.mark.parametrize("after", range(0, 60, 7))
+def test_linked_shards_survive_a_kill_as_well(store: Store, tmp_path: Path, after: int) -> None:
+    before = digests(store.path)
+    out, whole = tmp_path / "work" / "out", tmp_path / "whole"
+    crash(store, out, after, "megatron", {}, {})
+    export(store.path, to="megatron", out=out, workers=0)
+    export(store.path, to="megatron", out=whole, workers=0)
+    assert digests(out) == digests(whole) and left(out) == ["out"]
+    assert digests(store.path) == before
+
+
+def test_killed_while_being_renamed_is_finished_by_the_next_run(
+    store: Store, expected: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("packline.formats.staging.os.rename", killed)
+        bake(store, out)
+    assert not out.exists()
+    parts = len(list((tmp_path / ".out.packline" / "parts").iterdir()))
+    done = bake(store, out)
+    assert done.parts_kept == done.parts == parts and digests(out) == expected and left(out) == ["out"]
+
+
+def test_a_process_that_dies_takes_its_workers_with_it(store: Store, tmp_path: Path) -> None:
+    if not sys.platform.startswith("linux"):
+        pytest.skip("looks at processes through /proc")
+    out = tmp_path / "work" / "out"
+    code = f"""
+from packline.formats.exporting import export
+from packline.formats.source import Choice
+for number in range(20):
+    export({str(store.path)!r}, to="baked", out={str(out)!r} + str(number), workers=2,
+           options={{"file_rows": 2}}, choice=Choice(seq_len=16, epochs=2))
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    end = time.monotonic() + 60
+    while not list((tmp_path / "work").glob(".out0.packline/parts/*.json")) and time.monotonic() < end:
+        time.sleep(0.005)
+    process.kill()
+    process.wait()
+    from tests.faults.processes import wait_until_gone
+
+    assert wait_until_gone(process.pid, 10) == {}
+    if (tmp_path / "work" / "out0").exists():
+        pytest.skip("it was done before it could be killed")
+    choice = Choice(seq_len=16, epochs=2)
+    options = {"file_rows": 2}
+    again = export(store.path, to="baked", out=f"{out}0", options=options, choice=choice, workers=2)
+    assert again.parts_kept > 0
+    export(store.path, to="baked", out=tmp_path / "whole", options=options, choice=choice, workers=0)
+    assert digests(Path(f"{out}0")) == digests(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_bytes_do_not_depend_on_processes(
+    store: Store, expected: dict[str, str], tmp_path: Path, workers: int
+) -> None:
+    bake(store, tmp_path / "out", workers=workers)
+    assert digests(tmp_path / "out") == expected
+
+
+@pytest.fixture
+def everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Lets a piece of code run in every Python process that is started from here."""
+
+    def patch(code: str) -> None:
+        (tmp_path / "site").mkdir()
+        (tmp_path / "site" / "sitecustomize.py").write_text(code)
+        monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'site'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+
+    return patch
+
+
+def test_a_worker_that_ends_by_itself_is_an_error_and_what_is_finished_is_kept(
+    store: Store, expected: dict[str, str], tmp_path: Path, everywhere: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "work" / "out"
+    with monkeypatch.context():
+        everywhere(
+            "import os, signal\n"
+            "from packline.store.writer import HashedFile\n"
+            "whole = HashedFile.__init__\n"
+            "def opened(self, path):\n"
+            "    if path.name == 'rows-000003.idx':\n"
+            "        os.kill(os.getpid(), signal.SIGKILL)\n"
+            "    whole(self, path)\n"
+            "HashedFile.__init__ = opened\n"
+        )
+        with pytest.raises(WorkerDied, match="exit code -9"):
+            bake(store, out, workers=1)
+    assert not out.exists()
+    (tmp_path / "site" / "sitecustomize.py").write_text("")
+    assert bake(store, out, workers=1).parts_kept == 3
+    assert digests(out) == expected
+
+
+def test_an_error_of_a_worker_is_raised_here(store: Store, tmp_path: Path) -> None:
+    shutil.copytree(store.path, tmp_path / "store")
+    shard = store.shards[0].entry.name
+    tokens = np.fromfile(tmp_path / "store" / f"{shard}.bin", "<u2")
+    tokens[5] = 1000
+    tokens.tofile(tmp_path / "store" / f"{shard}.bin")
+    damaged = Store(tmp_path / "store")
+    for workers in (0, 2):
+        with pytest.raises(CorruptStore, match=f"token 5 of {shard}.bin is 1,000"):
+            bake(damaged, tmp_path / "work" / "out", workers=workers)
+        assert not (tmp_path / "work" / "out").exists()
+
+
+@pytest.mark.parametrize("after", [0, 7, 20, 44])
+def test_a_full_disk_leaves_nothing_and_the_next_run_goes_on(
+    store: Store, expected: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    out, calls = tmp_path / "work" / "out", [0]
+    write = HashedFile.write
+
+    def full(self: HashedFile, data: Any) -> int:
+        calls[0] += 1
+        if calls[0] > after:
+            raise OSError(28, "No space left on device")
+        return write(self, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(HashedFile, "write", full)
+        with pytest.raises(OutOfSpace, match="is full"):
+            bake(store, out)
+    assert not out.exists()
+    bake(store, out)
+    assert digests(out) == expected and left(out) == ["out"]
+
+
+def test_room_is_asked_for_before_anything_is_written(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "work" / "out"
+    monkeypatch.setattr(exporting, "free_disk", lambda folder: 1000)
+    with pytest.raises(OutOfSpace, match="1,000 bytes free"):
+        bake(store, out)
+    assert left(out) == []
+    # What is linked takes no room; what is copied does.
+    assert export(store.path, to="megatron", out=out, workers=0).shared["linked"] > 1000
+    with pytest.raises(OutOfSpace, match="1,000 bytes free"):
+        export(store.path, to="megatron", out=tmp_path / "copied", workers=0, link="copy")
+
+
+def interrupted_after(parts: int) -> Any:
+    """Interrupts an export when so many parts are done."""
+    done = [0]
+
+    def hear(event: Any) -> None:
+        done[0] += isinstance(event, PartDone)
+        if done[0] == parts:
+            raise KeyboardInterrupt
+
+    return hear
+
+
+def test_going_on_keeps_what_is_finished(store: Store, expected: dict[str, str], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        bake(store, out, on_event=interrupted_after(3))
+    staged = tmp_path / ".out.packline" / "files"
+    (staged / "rows-000001.bin").write_bytes(b"cut")  # a part whose files are not what its receipt says
+    (staged / "stray").write_bytes(b"")
+    kept = (staged / "rows-000000.bin").stat()
+    events: list[Any] = []
+    done = bake(store, out, on_event=events.append)
+    assert done.parts_kept == 2
+    assert (out / "rows-000000.bin").stat().st_ino == kept.st_ino
+    assert (out / "rows-000000.bin").stat().st_mtime_ns == kept.st_mtime_ns
+    assert digests(out) == expected
+    assert [event.name for event in events if isinstance(event, PartDone)][:2] == [
+        "rows-000001",
+        "rows-000003",
+    ]
+
+
+def test_another_export_is_refused_with_what_differs(store: Store, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        bake(store, out, on_event=interrupted_after(1))
+    with pytest.raises(ResumeMismatch, match=r"settings\.seed: 1 -> 2"):
+        export(store.path, to="baked", out=out, options=PARTS, choice=msgspec.structs.replace(ROWS, seed=2))
+    with pytest.raises(ResumeMismatch, match=r"options\.file_rows: 9 -> 8"):
+        export(store.path, to="baked", out=out, options={"file_rows": 8}, choice=ROWS)
+    bake(store, out)
+    with pytest.raises(ResumeMismatch, match="format: 'baked' -> 'megatron'"):
+        export(store.path, to="megatron", out=out)
+    other = CASES["plain"].make(tmp_path / "other")
+    with pytest.raises(ResumeMismatch, match=r"source\.store"):
+        bake(other, out)
+
+
+def test_the_same_export_again_has_nothing_to_do(
+    store: Store, expected: dict[str, str], tmp_path: Path
+) -> None:
+    first = bake(store, tmp_path / "out")
+    again = bake(store, tmp_path / "out")
+    assert again.nothing_to_do and not first.nothing_to_do
+    assert (again.tokens, again.rows, again.files, again.bytes) == (
+        first.tokens,
+        first.rows,
+        first.files,
+        first.bytes,
+    )
+    (tmp_path / "out" / "rows-000001.loss").write_bytes(b"")
+    with pytest.raises(CorruptStore, match="found 0"):
+        bake(store, tmp_path / "out")
+
+
+def test_what_is_there_is_never_overwritten(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    bake(store, tmp_path / "out")  # an empty folder is fine
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("x")
+    with pytest.raises(StoreError, match=r"not empty .* found thesis\.tex"):
+        bake(store, tmp_path / "mine")
+    with pytest.raises(StoreError, match="is a file"):
+        bake(store, tmp_path / "mine" / "thesis.tex")
+    assert left(tmp_path / "mine" / "x") == ["thesis.tex"]
+
+
+def test_two_exports_do_not_write_one_folder(store: Store, tmp_path: Path) -> None:
+    held = Staging(tmp_path / "out")
+    with pytest.raises(StoreBusy, match="another export is writing"):
+        bake(store, tmp_path / "out")
+    held.close()
+    bake(store, tmp_path / "out")
+
+
+def test_events_add_up(store: Store, tmp_path: Path) -> None:
+    events: list[Any] = []
+    done = bake(store, tmp_path / "out", on_event=events.append)
+    planned = events[0]
+    assert isinstance(planned, Planned) and (planned.format, planned.parts) == ("baked", done.parts)
+    assert sum(event.tokens for event in events if isinstance(event, Advanced)) == planned.tokens
+    assert sum(isinstance(event, PartDone) for event in events) == done.parts
+    assert planned.lost == done.lost == ()
+    events.clear()
+    choice = Choice(seq_len=8, packing="pad")
+    cut = export(store.path, to="baked", out=tmp_path / "cut", choice=choice, on_event=events.append)
+    assert [lost.what for lost in cut.lost] == ["truncated tokens"] and events[0].lost == cut.lost
+
+
+def test_the_record_says_what_is_there(store: Store, tmp_path: Path) -> None:
+    export(store.path, to="megatron", out=tmp_path / "out", workers=0)
+    record = read_record(tmp_path / "out")
+    assert record is not None
+    assert record.format == "megatron" and record.source == {"store": store.manifest.checksum}
+    assert record.tokenizer == store.manifest.tokenizer and record.documents == 120
+    found = digests(tmp_path / "out")
+    assert {entry.name: entry.checksum for entry in record.files} == {
+        name: digest for name, digest in found.items() if name != "packline.json"
+    }
+    plain = json.loads((tmp_path / "out" / "packline.json").read_bytes())
+    assert plain["lost"][0].keys() == {"what", "count", "unit", "why"}
+    assert str(tmp_path) not in (tmp_path / "out" / "packline.json").read_text()
+    assert (tmp_path / "out" / "tokenizer.json").read_bytes() == (
+        store.path / "tokenizer" / "tokenizer.json"
+    ).read_bytes()
+    assert read_record(tmp_path) is None
+    (tmp_path / "packline.json").write_text("{")
+    with pytest.raises(CorruptStore, match="is damaged"):
+        read_record(tmp_path)
+
+
+def test_shared_bytes_are_the_stores_own(store: Store, tmp_path: Path) -> None:
+    linked = export(store.path, to="megatron", out=tmp_path / "linked", workers=0)
+    copied = export(store.path, to="megatron", out=tmp_path / "copied", workers=0, link="copy")
+    assert list(linked.shared) == ["linked"] and list(copied.shared) == ["copied"]
+    assert linked.shared["linked"] == copied.shared["copied"] >= store.manifest.tokens * 2
+    same = {path.stat().st_ino for path in store.path.iterdir()}
+    names = [path.name for path in (tmp_path / "linked").glob("*.bin")]
+    assert names and all((tmp_path / "linked" / name).stat().st_ino in same for name in names)
+    assert not any((tmp_path / "copied" / name).stat().st_ino in same for name in names)
+
+
+def test_every_setting_decides_the_documents(store: Store, tmp_path: Path) -> None:
+    export(store.path, to="nanogpt", out=tmp_path / "out", workers=0,
+           choice=Choice(split="train", min_tokens=10, shuffle_documents=3))  # fmt: skip
+    chosen = [document for document in store.documents if len(document) >= 10]
+    names = {shard.entry.name for shard in store.shards if shard.entry.split == "val"}
+    val = [document.tobytes() for name in names for document in _of_shard(store, name)]
+    expected = sorted(one.tobytes() for one in chosen if one.tobytes() not in val)
+    found = np.fromfile(tmp_path / "out" / "train.bin", "<u2")
+    documents = np.split(found, np.flatnonzero(found == 0) + 1)[:-1]
+    assert sorted(one.tobytes() for one in documents) == expected
+    assert [one.tobytes() for one in documents] != [one.tobytes() for one in chosen]
+    assert not (tmp_path / "out" / "val.bin").exists()
+
+
+def _of_shard(store: Store, name: str) -> list[np.ndarray]:
+    shard = next(shard for shard in store.shards if shard.entry.name == name)
+    return [shard.document(number) for number in range(len(shard))]
+
+
+def test_settings_that_make_no_sense(store: Store, tmp_path: Path) -> None:
+    def refused(match: str, **settings: Any) -> None:
+        given = {"source": store.path, "to": "megatron", "out": tmp_path / "out", **settings}
+        with pytest.raises(RecipeError, match=match):
+            export(given.pop("source"), **given)
+        assert left(tmp_path / "out") == []
+
+    refused("no format 'tfrecord'", to="tfrecord")
+    refused("--seq-len is for rows", choice=Choice(seq_len=16))
+    refused("no row length was given", to="baked")
+    refused("--stage goes with a run file", to="baked", choice=Choice(seq_len=16, stage=0))
+    refused("unknown field `shards`", options={"shards": 3})
+    refused("Expected `int`", to="baked", choice=ROWS, options={"file_rows": "many"})
+    refused("workers is -1", workers=-1)
+    refused("link is 'soft'", link="soft")
+    with pytest.raises(InputError, match="is a file: expected the folder of a store"):
+        export(store.path / "manifest.json", to="megatron", out=tmp_path / "out")
+
+
+def test_text_to_batches_in_one_call(tmp_path: Path) -> None:
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "a.txt").write_text("a b a " * 50)
+    model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2}, "unk_token": "</s>"}
+    tokenizer = tmp_path / "tokenizer.json"
+    tokenizer.write_bytes(msgspec.json.encode({"model": model, "pre_tokenizer": {"type": "Whitespace"}}))
+    settings: dict[str, Any] = {"to": "npz", "seq_len": 8, "batch_size": 4, "eod": "</s>", "workers": 0}
+    done = packline.export(tmp_path / "text", tokenizer=tokenizer, out=tmp_path / "out", **settings)
+    assert packline.open(tmp_path / "out.store").verify().ok
+    batches = [np.load(path) for path in sorted((tmp_path / "out").glob("*.npz"))]
+    tokens = np.concatenate([batch["input_tensor"] for batch in batches])
+    assert len(batches) == -(-(done.rows or 0) // 4)
+    assert tokens.ravel()[:8].tolist() == [0, 1, 0, 0, 1, 0, 0, 1]
+    again = packline.export(tmp_path / "text", tokenizer=tokenizer, out=tmp_path / "out", **settings)
+    assert again.nothing_to_do
+    with pytest.raises(RecipeError, match="unknown setting 'eod'"):
+        packline.export(tmp_path / "out.store", out=tmp_path / "x", **settings)
+
+
+def test_a_loader_and_a_store_may_be_given_as_they_are(store: Store, tmp_path: Path) -> None:
+    loader = packline.Loader(store.rows(16), batch_size=2, seed=1)
+    packline.export(loader, to="baked", out=tmp_path / "loader", workers=2)
+    packline.export(store, to="baked", out=tmp_path / "store", seq_len=16, seed=1, batch_size=2, workers=0)
+    whole = (tmp_path / "store" / "rows-000000.bin").read_bytes()
+    rows = (tmp_path / "loader" / "rows-000000.bin").read_bytes()
+    assert rows and whole.startswith(rows)
+
+
+def test_all_formats_are_one_file_each_that_says_its_name() -> None:
+    from importlib import import_module
+
+    for name in NAMES:
+        module = import_module(f"packline.formats.{name}")
+        assert module.FORMAT.name == name and module.__doc__

@@ -1,0 +1,383 @@
+"""Rows in torch files: what torch and the project's own loader find, and what becomes of torch's files."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import pickletools
+import zipfile
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.formats.peers import run_peer
+from tests.formats.row_trips import files_of, import_of, stored_documents, there_and_back
+from tests.formats.steps import read_all
+from tests.formats.stores import CASES, Case, make_store
+
+from packline.errors import CorruptStore, RecipeError, TokenizerError
+from packline.formats import pt
+from packline.formats.exporting import export
+from packline.formats.format import Plan, RowFormat, Written
+from packline.formats.importing import import_store
+from packline.formats.registry import get_format
+from packline.formats.rows import RowView
+from packline.formats.source import Choice
+from packline.formats.target import Target
+from packline.formats.torch_file import read_tensor, tensor_file_bytes, write_tensor
+
+# The project's own data set: files in the order of their names, cut to what the model takes.
+LOAD = """
+import pathlib, torch
+def load(folder, longest):
+    paths = sorted(pathlib.Path(folder).glob("chunk_*.pt"))
+    tensors = [torch.load(path, weights_only=True) for path in paths]
+    mapped = [torch.load(path, weights_only=True, mmap=True) for path in paths]
+    assert all(torch.equal(one, other) for one, other in zip(tensors, mapped, strict=True))
+    assert all(one.dtype == torch.int64 and one.ndim == 1 and one.is_contiguous() for one in tensors)
+    return [tensor[:longest].tolist() for tensor in tensors]
+answer = [load(*item) for item in json.loads(arguments[0])]
+"""
+SAVE = """
+import pathlib, torch
+for folder, number, kind, values, start, stop in json.loads(arguments[1]):
+    tensor = torch.tensor(values, dtype=getattr(torch, kind))
+    torch.save(tensor[start:stop], pathlib.Path(arguments[0], folder, f"chunk_{number:06d}.pt"))
+answer = None
+"""
+
+
+def write(view: RowView, folder: Path, **options: Any) -> Plan:
+    """Plan, write every part, finish; parts are written last to first."""
+    format = get_format("pt")
+    assert isinstance(format, RowFormat)
+    chosen = msgspec.convert(options, format.options)
+    plan = format.plan(view, chosen)
+    folder.mkdir()
+    target = Target(folder)
+    facts = {part.name: format.write(view, part, target, chosen) for part in reversed(plan.parts)}
+    format.finish(view, [Written(part, facts[part.name]) for part in plan.parts], target, chosen)
+    on_disk = {path.name: path.stat().st_size for path in folder.iterdir()}
+    assert on_disk == {entry.name: entry.bytes for entry in target.files}
+    return plan
+
+
+def metadata(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "metadata.json").read_text())
+    return found
+
+
+ALL_TRAIN = {name: case for name, case in CASES.items() if not case.val}
+
+
+def full_rows(case: Case) -> tuple[list[list[int]], int]:
+    """Rows of at most 16 tokens of which a case fills two or more, and how many tokens are left."""
+    stream = [token for document in case.stored for token in document]
+    length = min(16, len(stream) // 2)
+    count, rest = divmod(len(stream), length)
+    return [stream[number * length : (number + 1) * length] for number in range(count)], rest
+
+
+def test_torch_finds_the_full_rows(tmp_path: Path) -> None:
+    wanted = [full_rows(case)[0] for case in ALL_TRAIN.values()]
+    for (name, case), rows in zip(ALL_TRAIN.items(), wanted, strict=True):
+        store = case.make(tmp_path / f"{name}-store")
+        write(RowView.of_store(store, seq_len=len(rows[0]), min_tail_fraction=0.0), tmp_path / name)
+    asked = [(str(tmp_path / name), len(rows[0])) for name, rows in zip(ALL_TRAIN, wanted, strict=True)]
+    found = run_peer(LOAD, json.dumps(asked), modules=("torch",))
+    assert dict(zip(ALL_TRAIN, found, strict=True)) == dict(zip(ALL_TRAIN, wanted, strict=True))
+
+
+@pytest.mark.parametrize("case", ALL_TRAIN.values(), ids=ALL_TRAIN)
+def test_what_metadata_says(tmp_path: Path, case: Case) -> None:
+    rows, rest = full_rows(case)
+    view = RowView.of_store(case.make(tmp_path / "store"), seq_len=len(rows[0]), min_tail_fraction=0.0)
+    plan = write(view, tmp_path / "out")
+    assert metadata(tmp_path / "out") == {
+        "dataset": "packline",
+        "tokenizer": "tokenizer.json",
+        "vocab_size": case.vocab_size,
+        "chunk_size": len(rows[0]),
+        "num_chunks": len(rows),
+        "total_tokens": len(rows) * len(rows[0]),
+        "pad_token_id": case.eod_id,
+        "eos_token_id": case.eod_id,
+        "bos_token_id": case.bos_id,
+        "leftover_tokens": rest,
+    }
+    assert [lost.count for lost in plan.lost if lost.what == "tail"] == ([rest] if rest else [])
+
+
+def test_the_program_is_the_one_that_torch_writes(tmp_path: Path) -> None:
+    """Numbers take 1, 2 or 4 bytes there, by their size."""
+    code = """
+import pathlib, torch, zipfile
+answer = []
+for number, length in enumerate(json.loads(arguments[1])):
+    ours, theirs = (pathlib.Path(arguments[0], f"{name}{number}.pt") for name in ("ours", "theirs"))
+    torch.save(torch.arange(length), theirs)
+    assert torch.equal(torch.load(ours, weights_only=True), torch.arange(length))
+    answer.append(zipfile.ZipFile(theirs).read(f"theirs{number}/data.pkl").hex())
+"""
+    lengths = [10, 255, 256, 65_535, 65_536, 70_000]
+    for number, length in enumerate(lengths):
+        with open(tmp_path / f"ours{number}.pt", "wb") as file:
+            write_tensor(file, np.arange(length), f"ours{number}")
+    programs = run_peer(code, tmp_path, json.dumps(lengths), modules=("torch",))
+    for number, length in enumerate(lengths):
+        path = tmp_path / f"ours{number}.pt"
+        assert zipfile.ZipFile(path).read(f"ours{number}/data.pkl").hex() == programs[number]
+        assert path.stat().st_size <= tensor_file_bytes(length, path.stem) < path.stat().st_size + 128
+        for name in ("ours", "theirs"):
+            assert np.array_equal(read_tensor(tmp_path / f"{name}{number}.pt"), np.arange(length))
+
+
+def test_data_begins_at_a_multiple_of_64_bytes() -> None:
+    for name in ("a", "chunk_000000", "chunk_12345678"):
+        file = io.BytesIO()
+        write_tensor(file, np.arange(7) + 2**40, name)
+        assert file.getvalue().index((2**40).to_bytes(8, "little")) % 64 == 0
+
+
+def test_rows_with_padding_are_left_over_and_every_token_is_accounted_for(tmp_path: Path) -> None:
+    case = CASES["plain"]
+    store = case.make(tmp_path / "store")
+    for packing in ("best_fit", "pad", "concat"):
+        view = RowView.of_store(store, seq_len=30, packing=packing)
+        write(view, tmp_path / packing)
+        said = metadata(tmp_path / packing)
+        assert said["total_tokens"] + said["leftover_tokens"] == store.manifest.tokens
+        full = view.read(0, view.rows, ("tokens",))["tokens"][view.lengths(0, view.rows) == 30]
+        found = [read_tensor(path) for path in sorted((tmp_path / packing).glob("*.pt"))]
+        assert np.array_equal(np.stack(found), full) and said["num_chunks"] == len(full)
+
+
+def test_files_are_numbered_through_all_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = CASES["plain"].make(tmp_path / "store")
+    view = RowView.of_store(store, seq_len=12, packing="best_fit")
+    write(view, tmp_path / "one")
+    monkeypatch.setattr(pt, "PART_FILES", 7)
+    monkeypatch.setattr(pt, "BLOCK_TOKENS", 30)
+    assert len(write(view, tmp_path / "many").parts) > 3
+    assert files_of(tmp_path / "one") == files_of(tmp_path / "many")
+
+
+@pytest.mark.parametrize("most", [1, 7, 8, 1000])
+def test_not_more_files_than_were_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(pt, "PART_FILES", 7)
+    store = CASES["plain"].make(tmp_path / "store")
+    view = RowView.of_store(store, seq_len=16)
+    write(view, tmp_path / "all", dataset="books")
+    write(view, tmp_path / "some", dataset="books", max_files=most)
+    everything, some = files_of(tmp_path / "all"), files_of(tmp_path / "some")
+    wanted = min(most, len(everything) - 1)
+    said = metadata(tmp_path / "some")
+    assert len(some) == wanted + 1 == said["num_chunks"] + 1 and said["dataset"] == "books"
+    assert said["total_tokens"] + said["leftover_tokens"] == store.manifest.tokens
+    assert all(some[name] == everything[name] for name in some if name.endswith(".pt"))
+
+
+def test_what_cannot_be_written(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "store", [[5, 6], [7]], vocab_size=300, eod_id=0)
+    with pytest.raises(RecipeError, match="no row of 5 tokens is full"):
+        write(RowView.of_store(store, seq_len=5, packing="pad"), tmp_path / "out")
+    with pytest.raises(RecipeError, match="max_files is 0"):
+        write(RowView.of_store(store, seq_len=2), tmp_path / "out", max_files=0)
+
+
+# --------------------------------------------------------------------------------------------- reading
+
+
+@pytest.mark.parametrize("case", ALL_TRAIN.values(), ids=ALL_TRAIN)
+def test_there_and_back(tmp_path: Path, case: Case) -> None:
+    """All documents but for what is left over: of the last one a piece, which is given an end."""
+    rows, _ = full_rows(case)
+    choice = Choice(seq_len=len(rows[0]), min_tail_fraction=0.0)
+    store = case.make(tmp_path / "store")
+    imported = there_and_back(store, "pt", tmp_path, choice, but_for=["metadata.json"])  # less is left over
+    wanted, room = [], len(rows) * len(rows[0])
+    for document in case.stored:
+        if piece := document[:room]:
+            wanted.append(piece if piece[-1] == case.eod_id else [*piece, case.eod_id])
+        room -= len(piece)
+    assert stored_documents(imported) == wanted
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.lists(st.integers(1, 299), max_size=12), min_size=1, max_size=12), st.integers(2, 9))
+def test_any_documents_come_back(
+    tmp_path_factory: pytest.TempPathFactory, bodies: list[list[int]], length: int
+) -> None:
+    folder = tmp_path_factory.mktemp("law")
+    bodies[-1] = bodies[-1] + [5] * (-sum(len(body) + 1 for body in bodies) % length)  # no tail
+    case = Case("law", tuple(map(tuple, bodies)), 300, 0)
+    write(RowView.of_store(case.make(folder / "store"), seq_len=length), folder / "out")
+    found = read_all("pt", folder / "out", {"marker": 0})
+    assert found.problems == [] and found.documents == {"train": case.stored}
+    separate = read_all("pt", folder / "out", {"marker": 0, "rows": "separate"})
+    stream = [token for document in case.stored for token in document]
+    cuts = {0, len(stream), *range(0, len(stream), length), *np.cumsum([*map(len, case.stored)]).tolist()}
+    bounds = sorted(cuts)
+    assert separate.documents["train"] == [stream[a:b] for a, b in pairwise(bounds)]
+
+
+PLAIN = Case("plain", (), 300, 7)
+
+
+def test_files_that_torch_wrote(tmp_path: Path) -> None:
+    """Slices are saved with the whole tensor that they are of; here only their own integers count."""
+    for name in ("in", "slices"):
+        (tmp_path / name).mkdir()
+    files = [("in", 0, "int64", [1, 2, 7, 3], 0, 4), ("in", 1, "int64", [4, 7, 5, 6], 0, 4)]
+    some = list(range(100))
+    files += [("slices", 0, "int32", some, 3, 7), ("slices", 1, "int32", some, 10, 14)]
+    run_peer(SAVE, tmp_path, json.dumps(files), modules=("torch",))
+    store = import_of(tmp_path / "in", "pt", PLAIN, tmp_path / "out")
+    assert stored_documents(store) == [[1, 2, 7], [3, 4, 7], [5, 6, 7]]
+    assert [store.provenance(number).position for number in range(3)] == [0, 0, 1]
+    found = read_all("pt", tmp_path / "slices", {"marker": 7})
+    assert found.problems == [] and found.documents == {"train": [[3, 4, 5, 6, 10, 11, 12, 13]]}
+
+
+def test_the_padding_token_that_its_script_adds_is_no_other_vocabulary(tmp_path: Path) -> None:
+    store = CASES["plain"].make(tmp_path / "store")
+    write(RowView.of_store(store, seq_len=16), tmp_path / "out")
+    said = metadata(tmp_path / "out") | {"vocab_size": 1001, "pad_token_id": 1000}
+    (tmp_path / "out" / "metadata.json").write_text(json.dumps(said))
+    assert import_of(tmp_path / "out", "pt", CASES["plain"], tmp_path / "in").verify().ok
+    (tmp_path / "out" / "metadata.json").write_text(json.dumps(said | {"pad_token_id": None}))
+    with pytest.raises(TokenizerError, match="vocabulary of 1,001"):
+        import_of(tmp_path / "out", "pt", CASES["plain"], tmp_path / "no")
+
+
+# ---------------------------------------------------------------------------------------------- damage
+
+
+class Harm:
+    """Unpickled, it would make a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+def test_nothing_of_a_file_is_executed(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    harmed = tmp_path / "harmed"
+    program = pickle.dumps(Harm(harmed), protocol=2)
+    pickletools.dis(program, io.StringIO())  # it is a sound one
+    with zipfile.ZipFile(tmp_path / "in" / "chunk_000000.pt", "w") as archive:
+        archive.writestr("chunk_000000/data.pkl", program)
+        archive.writestr("chunk_000000/data/0", bytes(16))
+    with pytest.raises(CorruptStore, match=r"chunk_000000.pt: expected one row of integers, found another"):
+        import_of(tmp_path / "in", "pt", PLAIN, tmp_path / "out")
+    assert not harmed.exists() and not get_format("pt").recognises(tmp_path / "in")
+
+
+def test_other_tensors_are_refused(tmp_path: Path) -> None:
+    code = """
+import pathlib, torch
+torch.save(torch.ones(4), pathlib.Path(arguments[0], "floats.pt"))
+torch.save(torch.ones(2, 2, dtype=torch.int64), pathlib.Path(arguments[0], "square.pt"))
+torch.save({"ids": torch.arange(4)}, pathlib.Path(arguments[0], "dict.pt"))
+torch.save(torch.arange(8)[::2], pathlib.Path(arguments[0], "stride.pt"))
+torch.save(torch.arange(8), pathlib.Path(arguments[0], "legacy.pt"), _use_new_zipfile_serialization=False)
+answer = None
+"""
+    run_peer(code, tmp_path, modules=("torch",))
+    for name, match in {
+        "floats.pt": "expected integers, found Float",
+        "square.pt": "expected one row of integers, found another object",
+        "dict.pt": "expected one row of integers, found another object",
+        "stride.pt": "expected one row of integers, found another object",
+        "legacy.pt": "not a zip file",
+    }.items():
+        with pytest.raises(CorruptStore, match=match):
+            read_tensor(tmp_path / name)
+
+
+def tensor(folder: Path, number: int, values: list[int]) -> None:
+    name = f"chunk_{number:06d}"
+    with open(folder / f"{name}.pt", "wb") as file:
+        write_tensor(file, np.array(values), name)
+
+
+def cut(folder: Path) -> None:
+    path = folder / "chunk_000001.pt"
+    path.write_bytes(path.read_bytes()[:-30])
+
+
+def flip(folder: Path) -> None:
+    path = folder / "chunk_000001.pt"
+    data = bytearray(path.read_bytes())
+    data[data.index(b"PK\3\4", 400) - 8] ^= 1  # the last token
+    path.write_bytes(data)
+
+
+def say(**changes: Any) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        (folder / "metadata.json").write_text(json.dumps(metadata(folder) | changes))
+
+    return damage
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], None], type[Exception], str]] = {
+    "cut off": (cut, CorruptStore, "chunk_000001.pt: size in bytes, as of the first file: expected"),
+    "first cut off": (
+        lambda folder: (folder / "chunk_000000.pt").write_bytes(b"PK\3\4") and None,
+        CorruptStore,
+        "chunk_000000.pt: File is not a zip file",
+    ),
+    "flipped bit": (flip, CorruptStore, "chunk_000001.pt: Bad CRC-32"),
+    "shorter": (lambda folder: tensor(folder, 1, [5] * 15), CorruptStore, "as of the first file"),
+    "id outside": (
+        lambda folder: tensor(folder, 1, [5] * 15 + [1000]),
+        CorruptStore,
+        "expected below 1,000, found 1,000",
+    ),
+    "missing": (
+        lambda folder: (folder / "chunk_000001.pt").unlink(),
+        CorruptStore,
+        "chunk_000002.pt: number of the file: expected 1, found 2",
+    ),
+    "one too few": (say(num_chunks=3), CorruptStore, "metadata.json: num_chunks: expected 51, found 3"),
+    "other length": (say(chunk_size=17), CorruptStore, "metadata.json: chunk_size: expected 16, found 17"),
+    "no JSON": (
+        lambda folder: (folder / "metadata.json").write_bytes(b"{") and None,
+        CorruptStore,
+        "metadata.json: not JSON",
+    ),
+    "tokenizer": (say(vocab_size=50_257), TokenizerError, "another tokenizer"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damage_is_told_with_its_place_and_nothing_is_published(tmp_path: Path, name: str) -> None:
+    damage, error, match = DAMAGES[name]
+    store = CASES["plain"].make(tmp_path / "store")
+    export(store.path, to="pt", out=tmp_path / "out", choice=Choice(seq_len=16), workers=0)
+    damage(tmp_path / "out")
+    with pytest.raises(error, match=match):
+        import_store(
+            tmp_path / "out", format="pt", tokenizer=store.path / "tokenizer", out=tmp_path / "no", workers=0
+        )
+    assert not (tmp_path / "no" / "manifest.json").exists()
+
+
+def test_what_it_is_recognised_by(tmp_path: Path) -> None:
+    format = get_format("pt")
+    tensor(tmp_path, 0, [1, 2])
+    assert format.recognises(tmp_path) and format.recognises(tmp_path / "chunk_000000.pt")
+    (tmp_path / "chunk_000000.pt").write_bytes(b"")
+    assert not format.recognises(tmp_path)

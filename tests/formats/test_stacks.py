@@ -1,0 +1,332 @@
+"""stacks' shards of conversations: what a reader written from its rules finds in them."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.formats.row_trips import files_of, import_of, there_and_back
+from tests.formats.steps import expected, read_all
+from tests.formats.stores import CASES, Case, make_store, random_loss
+
+from packline.errors import CorruptStore, RecipeError, TokenizerError
+from packline.formats import stacks
+from packline.formats.documents import DocumentView
+from packline.formats.exporting import export
+from packline.formats.format import DocumentFormat, Plan, Written
+from packline.formats.registry import DOCUMENT_FORMATS, get_format
+from packline.formats.source import Choice
+from packline.formats.target import Target
+from packline.store.reader import Store
+
+SMALL = {name: case for name, case in CASES.items() if case.vocab_size <= 65_536}
+
+
+def load_shard(path: Path) -> np.ndarray:
+    """A file as the trainer takes it: magic, version, count and size have to be right."""
+    data = path.read_bytes()
+    head = struct.unpack("<256i", data[:1024])
+    assert head[:2] == (20240520, 1) and set(head[3:]) == {0}
+    assert len(data) == 1024 + 2 * head[2]
+    return np.frombuffer(data, "<u2", offset=1024)
+
+
+def load(folder: Path, split: str) -> tuple[list[int], list[int]]:
+    """Tokens and masks of a split, files in the order of their names."""
+    tokens, masks = [], []
+    for path in sorted(folder.glob(f"sft_{split}_*.bin")):
+        if not path.stem.endswith("_mask"):
+            tokens += load_shard(path).tolist()
+            masks += load_shard(path.with_name(f"{path.stem}_mask.bin")).tolist()
+    return tokens, masks
+
+
+def by_hand(case: Case, split: str, limit: int) -> tuple[list[int], list[int]]:
+    """What `load` is to give: every document behind its marker, cut, with the mask that belongs to it."""
+    tokens: list[int] = []
+    masks: list[int] = []
+    before, cut = 0, False  # of the first marker: it ends nothing
+    for number, body in enumerate(case.documents):
+        if (number in case.val) != (split == "val"):
+            continue
+        boundary = 1 + (case.bos_id is not None)
+        mask = [1] * (len(body) + boundary) if case.loss is None else list(case.loss[number])
+        if case.bos_id is None:  # the end of the one before stands in front
+            document, flags = [case.eod_id, *body], [before, *mask[:-1]]
+            before = mask[-1]
+        else:
+            document, flags = [case.bos_id, *body], mask[:-1]
+            flags[0] = flags[0] if tokens else 0
+        if cut:
+            flags[0] = 0
+        cut = len(document) > limit
+        tokens += document[:limit]
+        masks += flags[:limit]
+    return tokens, masks
+
+
+def write(store: Store, folder: Path, **options: Any) -> Plan:
+    """Plan, write every part, finish; parts are written last to first."""
+    format = get_format("stacks")
+    assert isinstance(format, DocumentFormat)
+    chosen = msgspec.convert(options, format.options)
+    view = DocumentView(store, edges=format.edges_of(chosen))
+    plan = format.plan(view, chosen)
+    folder.mkdir()
+    target = Target(folder)
+    facts = {part.name: format.write(view, part, target, chosen) for part in reversed(plan.parts)}
+    assert plan.bytes == sum(entry.bytes for entry in target.files)
+    written = [Written(p, msgspec.json.decode(msgspec.json.encode(facts[p.name]))) for p in plan.parts]
+    format.finish(view, written, target, chosen)
+    on_disk = {path.name: path.stat().st_size for path in folder.iterdir()}
+    assert on_disk == {entry.name: entry.bytes for entry in target.files}
+    return plan
+
+
+@pytest.mark.parametrize("limit", [1, 7, 2048])
+@pytest.mark.parametrize("case", SMALL.values(), ids=SMALL)
+def test_a_reader_finds_every_conversation_and_its_mask(tmp_path: Path, case: Case, limit: int) -> None:
+    size = 50
+    plan = write(case.make(tmp_path / "store"), tmp_path / "out", max_seq_len=limit, shard_size=size)
+    cut = 0
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    for split in ("val", "train"):
+        wanted = by_hand(case, split, limit)
+        assert load(tmp_path / "out", split) == wanted
+        lengths = [len(body) + 1 for number, body in enumerate(case.documents)
+                   if (number in case.val) == (split == "val")]  # fmt: skip
+        cut += sum(max(length - limit, 0) for length in lengths)
+        shards = -(-len(wanted[0]) // size)
+        assert config[f"{split}_conversations"] == len(lengths)
+        assert config[f"{split}_tokens"] == len(wanted[0])
+        assert config[f"{split}_shards"] == shards
+        assert config[f"{split}_truncated"] == sum(length > limit for length in lengths)
+        assert config[f"{split}_source_counts"] == ({"made": len(lengths)} if lengths else {})
+    lost = {one.what: one.count for one in plan.lost}
+    assert lost.get("truncated tokens", 0) == cut
+    facts = {"max_seq_len": limit, "shard_size": size, "vocab_size": case.vocab_size}
+    assert {key: config[key] for key in facts} == facts
+    assert config["bos_id"] == (case.eod_id if case.bos_id is None else case.bos_id)
+
+
+def test_val_is_numbered_first_and_shards_are_full_but_for_the_last(tmp_path: Path) -> None:
+    write(CASES["splits"].make(tmp_path / "store"), tmp_path / "out", shard_size=50)
+    names = sorted(path.name for path in (tmp_path / "out").glob("*.bin") if "mask" not in path.name)
+    val, train = [n for n in names if "_val_" in n], [n for n in names if "_train_" in n]
+    assert val == [f"sft_val_{number:06d}.bin" for number in range(len(val))] and len(val) > 1
+    assert train == [f"sft_train_{len(val) + number:06d}.bin" for number in range(len(train))]
+    for split in (val, train):
+        sizes = [len(load_shard(tmp_path / "out" / name)) for name in split]
+        assert set(sizes[:-1]) == {50} and 0 < sizes[-1] <= 50
+
+
+def test_the_trainers_shift_meets_the_right_mask(tmp_path: Path) -> None:
+    """Targets count where the mask of the next token is 1: here the answers and the ends."""
+    store = make_store(
+        tmp_path / "store",
+        [[10, 11, 20, 21], [12, 22]],
+        vocab_size=300,
+        eod_id=0,
+        loss=[[0, 0, 1, 1, 1], [0, 1, 1]],
+    )
+    write(store, tmp_path / "out")
+    tokens, masks = (np.array(values) for values in load(tmp_path / "out", "train"))
+    targets = np.where(masks[1:] == 0, -100, tokens[1:])
+    assert tokens.tolist() == [0, 10, 11, 20, 21, 0, 12, 22]
+    assert targets.tolist() == [-100, -100, 20, 21, 0, -100, 22]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(2, 299), max_size=12), min_size=1, max_size=12),
+    st.integers(1, 14),
+    st.integers(1, 40),
+    st.booleans(),
+    st.booleans(),
+    st.integers(1, 3),
+)
+def test_any_documents(
+    tmp_path_factory: pytest.TempPathFactory,
+    bodies: list[list[int]],
+    limit: int,
+    size: int,
+    with_bos: bool,
+    masked: bool,
+    shards: int,
+) -> None:
+    folder = tmp_path_factory.mktemp("law")
+    loss = random_loss(bodies, 1 + with_bos) if masked else None
+    case = Case("law", tuple(map(tuple, bodies)), 300, 0, 1 if with_bos else None, loss, shards=shards)
+    store = case.make(folder / "store")
+    write(store, folder / "out", max_seq_len=limit, shard_size=size)
+    assert load(folder / "out", "train") == by_hand(case, "train", limit)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stacks, "BLOCK_DOCUMENTS", 2)
+        write(store, folder / "again", max_seq_len=limit, shard_size=size)
+    assert files_of(folder / "out") == files_of(folder / "again")
+    found = read_all("stacks", folder / "out", {"marker": 1 if with_bos else 0})
+    marker = 1 if with_bos else 0
+    assert found.problems == []
+    assert found.documents == {"train": [[marker, *body][:limit] for body in bodies]}
+
+
+def test_a_selection_in_another_order(tmp_path: Path) -> None:
+    """Lengths, sums and sources are those of the selection."""
+    case = CASES["shards"]
+    store = case.make(tmp_path / "store")
+    choice = Choice(shuffle_documents=3, min_tokens=5)
+    options = {"shard_size": 60, "max_seq_len": 20}
+    export(store.path, to="stacks", out=tmp_path / "out", choice=choice, options=options, workers=0)
+    view = DocumentView(store, edges="bos", shuffle_documents=3, min_tokens=5)
+    wanted = []
+    for block in view.stream("train").blocks(0, view.documents, np.uint16):
+        for begin, end in zip(block.offsets[:-1], block.offsets[1:], strict=True):
+            wanted += block.tokens[begin : min(end, begin + 20)].tolist()
+    assert load(tmp_path / "out", "train")[0] == wanted
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["train_source_counts"] == {"made": view.documents}
+
+
+@pytest.mark.parametrize("case", SMALL.values(), ids=SMALL)
+def test_there_and_back(tmp_path: Path, case: Case) -> None:
+    options = {"max_seq_len": 10_000, "shard_size": 45}
+    store = case.make(tmp_path / "store")
+    imported = there_and_back(store, "stacks", tmp_path, Choice(), options, but_for=["config.json"])
+    configs = [json.loads((tmp_path / name / "config.json").read_text()) for name in ("there", "back")]
+    for config in configs:  # the imported store is another source
+        assert [len(config.pop(f"{split}_source_counts")) for split in ("train", "val")] == [
+            1,
+            int(bool(case.val)),
+        ]
+    assert configs[0] == configs[1]
+    for split in ("train", "val"):
+        found = [
+            shard.document(number).tolist()
+            for shard in imported.shards
+            for number in range(len(shard))
+            if shard.entry.split == split
+        ]
+        assert found == expected(case, "eod" if case.bos_id is None else "both").get(split, [])
+    if case.loss is not None:
+        loss = np.concatenate([shard.loss for shard in imported.shards if shard.loss is not None])
+        wanted = by_hand(case, "train", 10_000)[1]
+        inner = [flag for flag, token in zip(loss, np.concatenate(list(imported.documents)), strict=True)
+                 if case.bos_id is None or token != case.eod_id]  # fmt: skip
+        # An end that was moved to the front is moved back, with its mask; the last one stood nowhere.
+        assert inner[:-1] == wanted[1:] if case.bos_id is None else inner == wanted
+
+
+def test_a_vocabulary_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="stacks: ids of a vocabulary of 70,000 do not fit into uint16"):
+        write(CASES["wide"].make(tmp_path / "store"), tmp_path / "out")
+
+
+@pytest.mark.parametrize("options", [{"max_seq_len": 0}, {"shard_size": 0}, {"shard_size": 2**31}])
+def test_sizes_that_cannot_be_are_refused(tmp_path: Path, options: dict[str, int]) -> None:
+    with pytest.raises(RecipeError, match="expected a max_seq_len from 1 and a shard_size from 1 to"):
+        write(CASES["one"].make(tmp_path / "store"), tmp_path / "out", **options)
+
+
+def test_files_of_the_script_itself(tmp_path: Path) -> None:
+    """As `sft_dataset.py` writes them, conversations going on in the next shard."""
+    tokens = [1, 10, 11, 20, 1, 12, 21, 22, 1, 13]
+    masks = [0, 0, 0, 1, 0, 0, 1, 1, 0, 0]
+    (tmp_path / "in").mkdir()
+    for number, begin in enumerate(range(0, 10, 6)):
+        for name, values in (("", tokens), ("_mask", masks)):
+            part = np.array(values[begin : begin + 6], np.uint16)
+            header = np.zeros(256, np.int32)
+            header[:3] = 20240520, 1, len(part)
+            path = tmp_path / "in" / f"sft_train_{number:06d}{name}.bin"
+            path.write_bytes(header.tobytes() + part.tobytes())
+    config = {"max_seq_len": 2048, "shard_size": 6, "bos_id": 1, "vocab_size": 300}
+    (tmp_path / "in" / "config.json").write_text(json.dumps(config))
+    store = import_of(tmp_path / "in", "stacks", Case("own", (), 300, 0, 1), tmp_path / "out")
+    assert [document.tolist() for document in store.documents] == [
+        [1, 10, 11, 20, 0],
+        [1, 12, 21, 22, 0],
+        [1, 13, 0],
+    ]
+    loss = np.concatenate([shard.loss for shard in store.shards if shard.loss is not None])
+    assert loss.tolist() == [0, 0, 0, 1, 1, 0, 0, 1, 1, 1, 0, 0, 0]
+    assert store.verify().ok
+
+
+# ---------------------------------------------------------------------------------------------- damage
+
+
+FIRST, MASK = "sft_train_000000.bin", "sft_train_000000_mask.bin"
+
+
+def poke(name: str, place: int, value: int, form: str = "<i") -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        data = bytearray((folder / name).read_bytes())
+        struct.pack_into(form, data, place, value)
+        (folder / name).write_bytes(data)
+
+    return damage
+
+
+def cut(name: str, size: int) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        (folder / name).write_bytes((folder / name).read_bytes()[:size])
+
+    return damage
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
+    "magic": (
+        poke(FIRST, 0, 5),
+        rf"{FIRST}: magic number and version: expected \(20240520, 1\), found \(5, 1",
+    ),
+    "version of the mask": (poke(MASK, 4, 7), f"{MASK}: magic number and version"),
+    "count": (poke(FIRST, 8, 49), f"{FIRST}: size in bytes: expected 1,122, found 1,124"),
+    "cut off": (cut(FIRST, 1100), f"{FIRST}: size in bytes: expected 1,124, found 1,100"),
+    "header cut off": (
+        cut(MASK, 1000),
+        f"{MASK}: bytes, header included: expected 1,024 or more, found 1,000",
+    ),
+    "no mask": (
+        lambda folder: (folder / MASK).unlink(),
+        f"{FIRST}: its mask: expected {MASK}, found nothing",
+    ),
+    "not a mask": (poke(MASK, 1024 + 6, 2, "<H"), "loss of token 3: expected 0 or 1, found 2"),
+    "id outside": (poke(FIRST, 1024 + 6, 1000, "<H"), f"{FIRST}.*expected below 1,000, found 1,000"),
+    "no JSON": (lambda folder: (folder / "config.json").write_bytes(b"{") and None, "config.json: not JSON"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damage_is_told_with_its_place_and_nothing_is_published(tmp_path: Path, name: str) -> None:
+    damage, match = DAMAGES[name]
+    case = CASES["bos_loss"]
+    write(case.make(tmp_path / "store"), tmp_path / "out", shard_size=50)
+    damage(tmp_path / "out")
+    with pytest.raises(CorruptStore, match=match):
+        import_of(tmp_path / "out", "stacks", case, tmp_path / "no")
+    assert not (tmp_path / "no" / "manifest.json").exists()
+
+
+def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
+    write(CASES["bos"].make(tmp_path / "store"), tmp_path / "out")
+    with pytest.raises(TokenizerError, match="expected a vocabulary of 1,000, found 1,500"):
+        import_of(tmp_path / "out", "stacks", Case("other", (), 1500, 0, 1), tmp_path / "no")
+    assert not (tmp_path / "no" / "manifest.json").exists()
+
+
+def test_what_it_is_recognised_by(tmp_path: Path) -> None:
+    assert "stacks" in DOCUMENT_FORMATS
+    write(CASES["plain"].make(tmp_path / "store"), tmp_path / "out", shard_size=10_000)
+    assert get_format("stacks").recognises(tmp_path / "out")
+    assert not get_format("llmc").recognises(tmp_path / "out")
+    (tmp_path / "out" / MASK).unlink()
+    assert not get_format("stacks").recognises(tmp_path / "out")
+    assert get_format("llmc").recognises(tmp_path / "out")
