@@ -21,15 +21,33 @@ from typing import TYPE_CHECKING, Any
 from packline.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from packline.api import build, open, plan
+    from packline.api import bake, build, export, open, plan
+    from packline.formats.converting import convert
+    from packline.formats.importing import import_store
     from packline.loading.loader import Loader
     from packline.loading.mixture import Mixture
     from packline.loading.run_file import load
     from packline.loading.stages import Stage
 
-__all__ = ["Loader", "Mixture", "Stage", "build", "load", "open", "plan"]
+__all__ = [
+    "Loader",
+    "Mixture",
+    "Stage",
+    "bake",
+    "build",
+    "convert",
+    "export",
+    "import_store",
+    "load",
+    "open",
+    "plan",
+]
 
 _HOMES = {
+    "bake": "packline.api",
+    "convert": "packline.formats.converting",
+    "export": "packline.api",
+    "import_store": "packline.formats.importing",
     "build": "packline.api",
     "open": "packline.api",
     "plan": "packline.api",

@@ -3,11 +3,13 @@
 build   inputs and a tokenizer -> a store
 plan    the same arguments -> what building would take
 open    a store for reading
+export  a store, a run or text -> the layout of another project
+bake    rows in training order -> native shards
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,10 @@ from packline.errors import CorruptStore, RecipeError
 from packline.recipe import Recipe, RunOptions, Source, check_options, check_recipe, load_recipe, parse_bytes
 
 if TYPE_CHECKING:
+    from packline.formats.baked import BakedRows
+    from packline.formats.exporting import Exported, ExportEvent
+    from packline.formats.target import Link
+    from packline.loading.loader import Loader
     from packline.runtime.estimate import Estimate
     from packline.runtime.events import Event
     from packline.store.reader import Store
@@ -120,6 +126,114 @@ def open(path: str | Path, *, verify: bool = False) -> Store:
             f"{path} is damaged: {report.problems[0]}", hint="packline verify shows all that differs"
         )
     return store
+
+
+def export(
+    source: str | Path | Store | Loader | Sequence[str | Path],
+    *,
+    to: str,
+    out: str | Path,
+    tokenizer: str | Path | None = None,
+    options: Mapping[str, Any] | None = None,
+    link: Link = "auto",
+    workers: int | None = None,
+    on_event: Callable[[ExportEvent], None] | None = None,
+    **settings: Any,
+) -> Exported:
+    """Write a store, or rows of one or of a run, in the layout of another project; or go on with it.
+
+    Args:
+        source: a store or its folder, a run file (`.toml`) or a `Loader`; or what `build` takes: inputs
+            with a tokenizer, or a recipe. Then a store is built beside the output, at `OUT.store`, and kept.
+        to: name of the format: `packline formats` lists them.
+        out: the folder of the output: new, empty, or one that holds this very export.
+        tokenizer: of inputs that are text.
+        options: of the format, by name.
+        link: how bytes of the store are shared where they are the output's too: `hard` links, `reflink` or
+            `copy`; `auto` is the first that can be.
+        workers: processes; None: as many as this process has cores, 0: none but this one.
+        on_event: is called with every event of `packline.formats.exporting`.
+        **settings: which documents or rows: any field of `packline.formats.source.Choice`, as `split`,
+            `labels`, `seq_len`, `packing`, `batch_size`, `seed`, `stage`; and for text the settings of
+            `build` that have other names.
+
+    Raises:
+        RecipeError: settings that make no sense, or ids that the format has no room for.
+        StoreError: a store that is damaged, or a folder that holds something else.
+        OutOfSpace: there is not enough room. Finished parts are kept.
+
+    >>> import tempfile, pathlib
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> exported = export(store.path, to="nanogpt", out=folder / "data", workers=0)
+    >>> (folder / "data" / "train.bin").read_bytes() == store.documents[0].tobytes()
+    True
+    """
+    from packline.formats.exporting import export as export_view
+    from packline.formats.rows import RowView
+    from packline.formats.source import make_choice
+    from packline.loading.loader import Loader
+    from packline.store.reader import Store
+
+    choice, rest = make_choice(settings)
+    view: str | Path | RowView
+    if isinstance(source, Loader):
+        view = RowView.of_loader(source, choice.stage)
+    elif isinstance(source, Store):
+        view = source.path
+    elif isinstance(source, str | Path) and tokenizer is None and not is_recipe(source):
+        view = source
+    else:
+        view = Path(f"{Path(out)}.store")
+        build(source, tokenizer, out=view, workers=workers, **rest)
+        rest = {}
+    if rest:
+        raise RecipeError(f"unknown setting {min(rest)!r}")
+    return export_view(
+        view,
+        to=to,
+        out=out,
+        options=options,
+        choice=choice,
+        link=link,
+        workers=workers,
+        on_event=on_event,
+    )
+
+
+def bake(source: str | Path | Store | Loader, *, out: str | Path, **settings: Any) -> BakedRows:
+    """Write rows in training order as native shards, and open them.
+
+    Args:
+        source: a store or its folder, a run file or a `Loader`.
+        out: the folder of the rows.
+        **settings: what `export` takes: `seq_len`, `packing`, `seed`, `epochs`, `stage`, ...
+
+    Raises:
+        PacklineError: see `export`.
+
+    >>> import tempfile, pathlib
+    >>> rows = bake(store, out=pathlib.Path(tempfile.mkdtemp()) / "rows", seq_len=5, workers=0)
+    >>> len(rows), rows.read([1], ["tokens"])["tokens"].tolist()
+    (5, [[0, 0, 1, 0, 0]])
+    """
+    from packline.formats.baked import BakedRows
+
+    export(source, to="baked", out=out, **settings)
+    return BakedRows(out)
+
+
+def is_recipe(path: str | Path) -> bool:
+    """Whether a TOML file is a recipe: it has sources, where a run file has stages.
+
+    Raises:
+        RecipeError: it cannot be read.
+    """
+    if not str(path).endswith(".toml"):
+        return False
+    from packline.recipe import read_toml
+
+    table = read_toml(Path(path), "recipe or run file")
+    return "stages" not in table and "loader" not in table
 
 
 def make_recipe(

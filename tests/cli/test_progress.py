@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from packline.cli.output import plain
 from packline.cli.progress import WINDOW_SECONDS, Tally, draw, plain_line
-from packline.cli.text import cells
 from packline.runtime.events import EnginesTried, Planned, Progress, UnitDone
+from packline.viewing.text import cells
 
 
 class Clock:

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from tests.cli.command import run
 
 import packline
-from packline.cli.lengths import measure_lengths
 from packline.cli.output import Output, plain, table
-from packline.cli.text import cells, columns, cut, duration, pad, scaled, size, visible
 from packline.cli.tokens import document_lines, split_text
+from packline.viewing.lengths import measure_lengths
+from packline.viewing.text import cells, columns, cut, duration, pad, scaled, size, visible
 
 EVIL = "\x1b[2J\x1b]0;title\x07 \x9b31m \u202egnp.exe\u2066 \r\x08\x7f \u2028 end"
 ACTING = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")

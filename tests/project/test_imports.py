@@ -22,7 +22,19 @@ import packline
 ROOT = Path(__file__).resolve().parents[2]
 
 # The promise to users. Adding a name here is a decision; removing one breaks somebody.
-EXPORTS = ["Loader", "Mixture", "Stage", "build", "load", "open", "plan"]
+EXPORTS = [
+    "Loader",
+    "Mixture",
+    "Stage",
+    "bake",
+    "build",
+    "convert",
+    "export",
+    "import_store",
+    "load",
+    "open",
+    "plan",
+]
 
 HEAVY = {"awkward", "cyclopts", "fastokens", "gigatoken", "pyarrow", "ray", "rich", "tokenizers", "torch"}
 

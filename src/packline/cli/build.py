@@ -13,8 +13,8 @@ from packline.cli.main import DONE, INTERRUPTED, TOO_MANY_BAD, command_line
 from packline.cli.output import output
 from packline.cli.progress import Tally, watch
 from packline.cli.summary import engine_shares, show_finished, too_many_bad
-from packline.cli.text import plural
 from packline.runtime.events import Finished
+from packline.viewing.text import plural
 
 _FLAGS, _SETTINGS = Flags(), Settings()
 

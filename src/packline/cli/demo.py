@@ -18,19 +18,19 @@ from packline.cli.arguments import Flags
 from packline.cli.build import facts, interrupted
 from packline.cli.corpus import END, Corpus, gather, prepare_folder
 from packline.cli.info import group_lines, group_shards, length_lines, show_document
-from packline.cli.lengths import measure_lengths
 from packline.cli.main import DONE, FAILED
 from packline.cli.output import Line, output, table
 from packline.cli.plan import estimate_lines
 from packline.cli.progress import Tally, watch
 from packline.cli.summary import finished_lines, ledger_lines
-from packline.cli.text import duration, plural, size
 from packline.cli.verify import report_lines, run_verify
 from packline.recipe import load_recipe
 from packline.runtime.estimate import Estimate
 from packline.runtime.events import Finished
 from packline.store.reader import Store
 from packline.store.report import Report
+from packline.viewing.lengths import measure_lengths
+from packline.viewing.text import duration, plural, size
 
 _FLAGS = Flags()
 VOCAB_SIZE = 16_384

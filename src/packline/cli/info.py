@@ -8,16 +8,16 @@ import msgspec
 from cyclopts import Parameter
 
 from packline.cli.arguments import Flags
-from packline.cli.lengths import Lengths, measure_lengths
 from packline.cli.main import DONE
 from packline.cli.output import Line, output, table
 from packline.cli.summary import ledger_lines
-from packline.cli.text import columns, cut, plural, size
 from packline.cli.tokens import document_lines
 from packline.runtime.publish import store_bytes
 from packline.store.manifest import Manifest
 from packline.store.origins import Origin, origins
 from packline.store.reader import Store
+from packline.viewing.lengths import Lengths, measure_lengths
+from packline.viewing.text import columns, cut, plural, size
 
 _FLAGS = Flags()
 LINES_A_DOCUMENT = 4
@@ -64,6 +64,7 @@ def facts(store: Store, lengths: Lengths, groups: list[dict[str, Any]], shown: l
         "shards": len(manifest.shards),
         "tokenizer": msgspec.to_builtins(manifest.tokenizer),
         "recipe": msgspec.to_builtins(manifest.recipe),
+        "imported": msgspec.to_builtins(manifest.imported) if manifest.imported else None,
         "groups": groups,
         "lengths": msgspec.to_builtins(lengths),
         "ledger": msgspec.to_builtins(manifest.ledger),
@@ -97,7 +98,9 @@ def identity_lines(store: Store) -> list[Line]:
 def _text_facts(manifest: Manifest) -> str:
     ledger = manifest.ledger
     rate = ledger.text_bytes / ledger.text_tokens if ledger.text_tokens else 0.0
-    return f"{size(ledger.text_bytes)} of {plural(len(manifest.inputs), 'file')}, {rate:.2f} bytes a token"
+    imported = f", imported from {manifest.imported.format}" if manifest.imported else ""
+    files = plural(len(manifest.inputs), "file")
+    return f"{size(ledger.text_bytes)} of {files}, {rate:.2f} bytes a token{imported}"
 
 
 def _disk_facts(store: Store) -> str:

@@ -12,6 +12,7 @@ standard error, `error:` and `hint:`; a traceback is shown only with --debug.
 
 from __future__ import annotations
 
+import keyword
 import os
 import shlex
 import shutil
@@ -45,7 +46,8 @@ def make_app() -> App:
         result_action="return_value",
     )
     for place, (name, (help, end)) in enumerate(PAGES.items()):
-        app.command(f"packline.cli.{name}:{name}", name=name, help=help, help_epilogue=end, sort_key=place)
+        word = f"{name}_" if keyword.iskeyword(name) else name
+        app.command(f"packline.cli.{word}:{word}", name=name, help=help, help_epilogue=end, sort_key=place)
     return app
 
 

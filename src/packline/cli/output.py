@@ -17,20 +17,21 @@ import json
 import os
 import shutil
 import sys
-import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
-from packline.cli.text import cells, pad, visible
+from packline.viewing.lines import Line as Line
+from packline.viewing.lines import Piece as Piece
+from packline.viewing.lines import plain as plain
+from packline.viewing.lines import table as table
+from packline.viewing.text import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
 Mode = Literal["terminal", "plain", "json"]
-Piece = str | tuple[str, str]
-Line = Sequence[Piece]
 
 STYLES = {
     "title": "bold",
@@ -41,6 +42,12 @@ STYLES = {
     "hint": "bold",
     "number": "cyan",
     "control": "bold red",
+    "bad": "bold red",
+    "heading": "bold underline",
+    "edge": "bold cyan",
+    "escape": "magenta",
+    "padding": "dim",
+    "unlearned": "dim underline",
     "token-0": "#1c1c1c on #afd7ff",
     "token-1": "#1c1c1c on #d7ffaf",
     "token-2": "#1c1c1c on #ffd7af",
@@ -150,15 +157,6 @@ class Output:
         return self._consoles[error]
 
 
-def plain(pieces: Line) -> str:
-    """A line without styles.
-
-    >>> plain(["a ", ("b", "title")])
-    'a b'
-    """
-    return "".join(visible(piece if isinstance(piece, str) else piece[0]) for piece in pieces).rstrip()
-
-
 def styled(pieces: Line) -> Text:
     """A line for rich."""
     from rich.text import Text
@@ -168,46 +166,6 @@ def styled(pieces: Line) -> Text:
         content, style = (piece, "") if isinstance(piece, str) else piece
         text.append(visible(content), STYLES.get(style, ""))
     return text
-
-
-def table(
-    rows: Sequence[Line], aligned: str, *, indent: int = 2, gap: int = 2, width: int | None = None
-) -> list[Line]:
-    """Rows of cells as lines with straight columns.
-
-    Args:
-        aligned: `l` or `r` for each column.
-        width: a last cell that reaches beyond it goes on below itself.
-
-    >>> [plain(line) for line in table([["a", "1"], ["long", "1,000"]], "lr")]
-    ['  a         1', '  long  1,000']
-    """
-    texts = [[visible(cell if isinstance(cell, str) else cell[0]) for cell in row] for row in rows]
-    widths = [
-        max((cells(row[place]) for row in texts if place < len(row)), default=0)
-        for place in range(len(aligned))
-    ]
-    start = indent + sum(widths[:-1]) + gap * (len(aligned) - 1)
-    room = max((width or sys.maxsize) - start, 24)
-    lines: list[Line] = []
-    for row, row_texts in zip(rows, texts, strict=True):
-        line: list[Piece] = [" " * indent]
-        first, *more = _wrapped(row_texts[-1], room) if len(row) == len(aligned) else [row_texts[-1]]
-        for place, (cell, text) in enumerate(zip(row, [*row_texts[:-1], first], strict=True)):
-            last = place == len(row) - 1 and aligned[place] == "l"
-            padded = text if last else pad(text, widths[place], right=aligned[place] == "r")
-            line += [padded if isinstance(cell, str) else (padded, cell[1]), " " * gap]
-        lines.append(line[:-1])
-        style = "" if isinstance(row[-1], str) else row[-1][1]
-        lines += [[" " * start, (text, style)] for text in more]
-    return lines
-
-
-def _wrapped(text: str, room: int) -> list[str]:
-    """Broken at spaces only, so that paths and commands stay whole."""
-    if cells(text) <= room or text.startswith(" "):
-        return [text]
-    return textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [text]
 
 
 def _write(stream: Any, text: str) -> None:

@@ -11,12 +11,12 @@ from cyclopts import Group, Parameter
 from packline.cli.arguments import Flags, option
 from packline.cli.main import DONE
 from packline.cli.output import Line, output, table
-from packline.cli.text import percent, plural, size
 from packline.errors import RecipeError
 from packline.packing.packer import PACKINGS
 from packline.packing.prices import Price, price_list
 from packline.packing.selection import Selection
 from packline.store.reader import Store
+from packline.viewing.text import percent, plural, size
 
 ROWS = Group("Rows", sort_key=5)
 CHOICE = Group("Choice of documents", sort_key=10)

@@ -57,15 +57,17 @@ build runs and after it was interrupted.""",
   packline status store --json""",
     ),
     "verify": (
-        """Check a store from its files alone.
+        """Check a store, or another project's data set, from its files alone.
 
 Sizes, checksums, indexes, provenance, end-of-document tokens, and a ledger
 counted anew. With --deep the inputs are read again and a sample of documents
-is encoded by the reference tokenizer and compared.""",
+is encoded by the reference tokenizer and compared. With --from the data set of
+another project is checked: sizes, indexes, ids, boundaries.""",
         """Examples:
 
   packline verify store
   packline verify store --deep
+  packline verify data --from megatron --tokenizer gpt2/tokenizer.json
 
 Exit codes: 0 all is well, 1 problems were found.""",
     ),
@@ -107,6 +109,72 @@ hands out next.""",
   packline trace store --seq-len 4096 --batch-size 32 --seed 1 --step 0 --row 5
   packline trace run.toml --id a1b2
   packline trace run.toml --file web/a.jsonl --position 12345 --store web""",
+    ),
+    "export": (
+        """Write a store, a run or text in the layout of another project.
+
+SOURCE is the folder of a store; or a run file (run.toml), for formats of rows;
+or text with --tokenizer, which becomes a store at OUT.store on the way. What
+the format cannot carry is said before anything is written. Files whose bytes
+are the store's own are linked to it where that can be: do not write into them.
+Interrupt it at any time: the same command goes on where it stopped.""",
+        """Examples:
+
+  packline export store --to megatron --out data
+  packline export store --to llmc --out data --set shard_tokens=50000000
+  packline export store --to mds --out rows --seq-len 2048 --packing best_fit \\
+      --seed 1
+  packline export run.toml --to npz --out batches --stage 0
+  packline export 'web/*.jsonl.zst' --tokenizer gpt2/tokenizer.json \\
+      --to nanogpt --out data""",
+    ),
+    "bake": (
+        """Write rows in training order as native shards.
+
+What a loader would give batch by batch, in one run of rows on the disk: for
+trainers that read from end to end, and for machines that have nothing but the
+files. packline.formats.baked.BakedRows reads them back.""",
+        """Examples:
+
+  packline bake run.toml --out rows
+  packline bake store --seq-len 4096 --packing best_fit --seed 1 --out rows""",
+    ),
+    "import": (
+        """Turn another project's data set into a store.
+
+PATH is its file or folder, and --tokenizer the one that made its ids. Every
+id and every document's boundary tokens are checked; any damage is an error
+with its place, and no store appears. Interrupt it at any time: the same
+command goes on where it stopped.""",
+        """Examples:
+
+  packline import data --from megatron --tokenizer gpt2/tokenizer.json \\
+      --out store
+  packline import shards --from llmc --tokenizer gpt2/tokenizer.json \\
+      --set edges=bos --out store
+  packline import data.ds --from datatrove --tokenizer Qwen/Qwen3-8B \\
+      --eod '<|endoftext|>' --out store""",
+    ),
+    "convert": (
+        """Write a data set in another layout, by way of a store that is kept.
+
+SOURCE is a store, or a data set that --from names and whose ids --tokenizer
+made; it becomes a store at OUT.store, which is then exported to OUT.""",
+        """Examples:
+
+  packline convert data out --from megatron --to llmc \\
+      --tokenizer gpt2/tokenizer.json
+  packline convert shards rows --from llmc --to mds --seq-len 2048 \\
+      --tokenizer gpt2/tokenizer.json""",
+    ),
+    "formats": (
+        """List the formats that can be written and read, or explain one.
+
+With a NAME: its layout byte by byte, and its options with their defaults.""",
+        """Examples:
+
+  packline formats
+  packline formats megatron""",
     ),
     "demo": (
         """Build, verify and show a store of Python's own library. No network.

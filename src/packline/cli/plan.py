@@ -7,8 +7,8 @@ import msgspec
 from packline.cli.arguments import Flags, Inputs, Settings, recipe_of
 from packline.cli.main import DONE
 from packline.cli.output import Line, output, table
-from packline.cli.text import duration, percent, plural, scaled, size
 from packline.runtime.estimate import Estimate
+from packline.viewing.text import duration, percent, plural, scaled, size
 
 _FLAGS, _SETTINGS = Flags(), Settings()
 

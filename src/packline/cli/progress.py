@@ -18,9 +18,9 @@ import msgspec
 
 import packline
 from packline.cli.output import Line, output, table
-from packline.cli.text import bar, cells, cut, duration, percent, plural, scaled, size
 from packline.runtime.events import EnginesTried, Event, Finished, Note, Planned, Progress, UnitDone
 from packline.store.manifest import RECEIPTS, Receipt
+from packline.viewing.text import bar, cells, cut, duration, percent, plural, scaled, size
 
 WINDOW_SECONDS = 10.0
 PLAIN_EVERY_SECONDS = 5.0

@@ -13,9 +13,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from packline.cli.output import Line, Piece, output, table
-from packline.cli.text import cells, plural, visible
 from packline.cli.tokens import COLORS, split_text
 from packline.store.reader import Provenance, Store
+from packline.viewing.text import cells, plural, visible
 
 if TYPE_CHECKING:
     from packline.loading.trace import RowTrace, SpanTrace, StepTrace

@@ -10,8 +10,8 @@ from cyclopts import Parameter
 from packline.cli.arguments import Flags
 from packline.cli.main import DONE
 from packline.cli.output import Line, Piece, output, table
-from packline.cli.text import bar, plural, size
 from packline.runtime.status import Status
+from packline.viewing.text import bar, plural, size
 
 _FLAGS = Flags()
 STATES: dict[str, Piece] = {

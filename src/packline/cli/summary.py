@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 
 from packline.cli.output import Line, Piece, output, table
-from packline.cli.text import duration, percent, plural, scaled, size
 from packline.runtime.events import Finished
 from packline.store.ledger import Ledger
+from packline.viewing.text import duration, percent, plural, scaled, size
 
 
 def ledger_lines(ledger: Ledger) -> list[Line]:

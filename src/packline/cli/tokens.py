@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from packline.cli.output import Line, Piece
-from packline.cli.text import cells, visible
+from packline.viewing.text import cells, visible
 
 MOST_TOKENS = 400
 COLORS = 5

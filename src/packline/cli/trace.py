@@ -13,9 +13,9 @@ from packline.cli.arguments import Flags, option
 from packline.cli.main import DONE
 from packline.cli.output import Line, output, table
 from packline.cli.spans import origin, show_row, step_lines, text_of
-from packline.cli.text import plural
 from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.store.reader import Store
+from packline.viewing.text import plural
 
 if TYPE_CHECKING:
     from packline.loading.loader import Loader

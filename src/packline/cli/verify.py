@@ -1,31 +1,59 @@
-"""`packline verify`: check a store and list what is wrong."""
+"""`packline verify`: check a store, or a data set of another project, and list what is wrong."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
-from packline.cli.arguments import Flags
+from packline.cli.arguments import Flags, _token, option
 from packline.cli.main import DONE, FAILED
 from packline.cli.output import Line, output, table
-from packline.cli.text import bar, duration, plural, size
-from packline.store.report import Report
+from packline.errors import RecipeError
+from packline.store.report import OnProgress, Report
+from packline.viewing.text import bar, duration, plural, size
 
+if TYPE_CHECKING:
+    from packline.formats.checking import ForeignReport
+
+FOREIGN = Group("Data sets of other projects", sort_key=20)
+R = TypeVar("R")
 _FLAGS = Flags()
 
 
 def verify(
-    store: Annotated[str, Parameter(help="Folder of a finished store.")],
+    store: Annotated[str, Parameter(help="Folder of a finished store; with --from a data set.")],
     *,
     deep: Annotated[
         bool,
         Parameter(help="Also read the inputs again and compare documents.", negative="", show_default=False),
     ] = False,
+    from_: Annotated[
+        str | None,
+        option(
+            "Check a data set of this format instead; packline formats lists them.", FOREIGN, name="--from"
+        ),
+    ] = None,
+    tokenizer: Annotated[
+        str | None, option("That made its ids. Default: what the data set says of it.", FOREIGN)
+    ] = None,
+    eod: Annotated[str | None, option("End of its documents: a token's string, or an id.", FOREIGN)] = None,
+    bos: Annotated[str | None, option("Begin of its documents, likewise.", FOREIGN)] = None,
+    set: Annotated[
+        list[str] | None, option("An option of the format, NAME=VALUE. May be repeated.", FOREIGN)
+    ] = None,
     flags: Flags = _FLAGS,
 ) -> int:
     """Check a store from its files alone; see `pages`."""
+    if from_ is not None:
+        return verify_foreign(store, from_, tokenizer, eod, bos, set)
+    if tokenizer is not None or eod is not None or bos is not None or set:
+        raise RecipeError(
+            "--tokenizer, --eod, --bos and --set are for data sets of other projects",
+            hint="name the format with --from; a store knows its own tokenizer",
+        )
     report = run_verify(store, deep)
     output.lines(report_lines(report))
     code = DONE if report.ok else FAILED
@@ -34,10 +62,46 @@ def verify(
     return code
 
 
+def verify_foreign(
+    path: str, format: str, tokenizer: str | None, eod: str | None, bos: str | None, words: list[str] | None
+) -> int:
+    """Check a data set of another project."""
+    from packline.cli.exporting import options_of
+    from packline.formats.checking import check
+
+    def run(hear: OnProgress | None) -> ForeignReport:
+        return check(
+            path,
+            format,
+            tokenizer,
+            options_of(words),
+            eod=None if eod is None else _token(eod),
+            bos=None if bos is None else _token(bos),
+            on_progress=hear,
+        )
+
+    report = _with_bar(run, "")
+    output.lines(report_lines(report))
+    for note in report.notes:
+        output.line("  ", ("note", "warning"), "  ", note)
+    code = DONE if report.ok else FAILED
+    values: dict[str, Any] = msgspec.to_builtins(report)
+    output.result({"command": "verify", "path": path, "exit_code": code, **values})
+    return code
+
+
 def run_verify(store: str, deep: bool) -> Report:
     """Verify, with a bar on a terminal."""
     import packline.store.verify
 
+    return _with_bar(
+        lambda hear: packline.store.verify.verify(store, deep=deep, on_progress=hear),
+        "  comparing documents with the inputs ..." if deep else "",
+    )
+
+
+def _with_bar(run: Callable[[OnProgress | None], R], at_the_end: str) -> R:
+    """Run something that tells how much it has read, and draw that on a terminal."""
     done = [0, 1]
 
     def hear(read: int, whole: int) -> None:
@@ -46,13 +110,13 @@ def run_verify(store: str, deep: bool) -> Report:
     def draw(width: int) -> list[Line]:
         share = done[0] / done[1]
         full, rest = bar(share, min(width - 40, 40))
-        what = "  comparing documents with the inputs ..." if deep and share >= 1 else f" {share:4.0%} read"
+        what = at_the_end if at_the_end and share >= 1 else f" {share:4.0%} read"
         return [["  verifying  ", (full, "good"), (rest, "quiet"), what]]
 
     if not output.interactive:
-        return packline.store.verify.verify(store, deep=deep)
+        return run(None)
     with output.live(draw):
-        return packline.store.verify.verify(store, deep=deep, on_progress=hear)
+        return run(hear)
 
 
 def report_lines(report: Report) -> list[Line]:
@@ -65,9 +129,10 @@ def report_lines(report: Report) -> list[Line]:
     rows: list[Line] = [[("checked", "quiet"), whole]]
     if report.deep is not None:
         deep = report.deep
-        compared = f"{plural(deep.documents, 'document')} of {plural(deep.shards, 'shard')}"
-        by = f"by the reference tokenizer, {deep.decoded:,} of them also decoded"
-        rows.append([("encoded again", "quiet"), f"{compared} {by}"])
+        if deep.documents or not deep.notes:
+            compared = f"{plural(deep.documents, 'document')} of {plural(deep.shards, 'shard')}"
+            by = f"by the reference tokenizer, {deep.decoded:,} of them also decoded"
+            rows.append([("encoded again", "quiet"), f"{compared} {by}"])
         rows += [[("not compared", "warning"), note] for note in deep.notes]
     count = len(report.problems) + report.problems_not_listed
     verdict = ("all is well", "good") if report.ok else (plural(count, "problem"), "error")

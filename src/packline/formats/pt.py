@@ -11,8 +11,9 @@ left); with every row met once, both together are all of them. Documents end wit
 token; the original's have nothing between them with a tokenizer that adds no such token.
 
 Cost: eight bytes a token, four times a store. A file of 32,768 tokens is 256 KB, so 10^10 tokens are 300,000
-files; making one takes a third of a millisecond, so short rows make the most of the work. `torch_file` has their layout; torch is needed to load
-them in the trainer, but neither to write nor to read them here, and no pickle is executed.
+files; making one takes a third of a millisecond, which for short rows is most of the work. `torch_file` has
+their layout; torch is needed to load them in the trainer, but neither to write nor to read them here, and no
+pickle is executed.
 
 Read are these, and those that the project's `pretokenize_and_pack.py` made, whose documents have no ends with
 most tokenizers: they come back as one. The project's loader takes the files in the order of their names

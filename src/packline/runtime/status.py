@@ -191,6 +191,8 @@ def _units_in_all(
 ) -> tuple[int | None, bool]:
     """How many units there will be, and whether that is certain: streams tell only when they end."""
     recipe = identity.recipe
+    if isinstance(imported := identity.boundary.get("import"), dict):
+        return imported.get("units"), True  # planned by the format, which is not known here
     try:
         work = plan_units(recipe, identity.files)
     except (PacklineError, OSError):

@@ -245,6 +245,13 @@ class Store:
     def __reduce__(self) -> tuple[type[Store], tuple[Path]]:
         return Store, (self.path,)
 
+    def _repr_html_(self) -> str:
+        """How a notebook shows it, from its manifest."""
+        from packline.viewing.html import notebook
+        from packline.viewing.pages import store_page
+
+        return notebook(store_page(self))
+
     def __repr__(self) -> str:
         manifest = self.manifest
         return (

@@ -94,6 +94,10 @@ class Findings:
         self.tokens = 0
         self._total, self._on_progress = total_bytes, on_progress
 
+    def expect(self, total_bytes: int, on_progress: OnProgress | None) -> None:
+        """Say how many bytes there are, where that is known only later."""
+        self._total, self._on_progress = total_bytes, on_progress
+
     def add(self, file: str, what: str, expected: object = "", found: object = "") -> None:
         """Note a problem."""
         if len(self.problems) < MOST:

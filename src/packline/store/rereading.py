@@ -8,7 +8,8 @@ the reference makes 1 to 2 MB/s. Of a long document the beginning is encoded; on
 all of it. Plain files are read where the documents stand, a compressed file from its start, once.
 
 Inputs that are gone or have changed are no fault of the store: that is noted, and where the tokenizer
-loses nothing, ids are then decoded and encoded again instead. It is a sample, not a proof.
+loses nothing, ids are then decoded and encoded again instead. Of a store that was imported there is no text
+at all; then only the bytes of texts are counted anew, from the tokens. It is a sample, not a proof.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from packline.encoders.parity import UNSURE_TOKENS, Reference, beginning_of
 from packline.encoders.special import without_special_tokens
+from packline.encoders.token_bytes import TextBytes
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import PacklineError
 from packline.filesystem import open_input, read_fully
@@ -86,7 +89,10 @@ def reread(
     for entry in shards:
         shard = Shard(folder, entry, dtype)
         reading.pick(shard, budget, 0 if manifest.tokenizer.bos_id is None else 1)
-    reading.compare(min(budget, LONGEST_TEXT))
+    if manifest.imported:
+        reading.count_bytes(TextBytes(msgspec.structs.replace(tokenizer, kind=manifest.tokenizer.kind)))
+    else:
+        reading.compare(min(budget, LONGEST_TEXT))
     return DeepReport(
         reading.documents, reading.text_bytes, reading.decoded, len(reading.shards), reading.notes
     )
@@ -124,6 +130,19 @@ class _Rereading:
             key = (provenance.source, provenance.file)
             self._picked.setdefault(key, []).append(_Picked(shard.entry.name, index, ids, provenance))
             taken += min(provenance.text_bytes, LONGEST_TEXT, budget)
+
+    def count_bytes(self, text_bytes: TextBytes) -> None:
+        """Hold the bytes of each picked text against its tokens, which is all that an import knows."""
+        count = 0
+        for one in (one for picked in self._picked.values() for one in picked):
+            count += 1
+            found = int(text_bytes.of(one.ids, np.array([0, len(one.ids)]))[0])
+            provenance = f"{one.shard}.docs.parquet"
+            self._findings.compare(provenance, f"text_bytes of {one.place}", found, one.provenance.text_bytes)
+        self.notes.append(
+            f"the store was imported: there is no text to encode again; "
+            f"the bytes of {count:,} texts were counted from their tokens"
+        )
 
     def compare(self, longest: int) -> None:
         """Find each picked document's text and compare."""

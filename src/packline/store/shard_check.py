@@ -41,6 +41,8 @@ class TokenRules:
     bos_id: int | None
     control_ids: tuple[int, ...] = ()
     """Ids that text never becomes: they may stand at a document's edges only."""
+    least_text_bytes: int = 1
+    """Of a document; 0 where documents were imported, which may be their end alone."""
 
     @property
     def edges(self) -> int:
@@ -130,7 +132,9 @@ def check_shard(
     whole &= check_file(folder, tokens_file, findings, scan.take)
     if check_file(folder, documents_file, findings):
         # Only what has the right checksum is given to a parser of files.
-        _check_documents(folder, entry, documents_file.name, index, origin, findings, counts)
+        _check_documents(
+            folder, entry, documents_file.name, index, origin, rules.least_text_bytes, findings, counts
+        )
     else:
         whole = False
     for file in loss_file:
@@ -302,6 +306,7 @@ def _check_documents(
     name: str,
     index: Index | None,
     origin: ShardOrigin | None,
+    least_text_bytes: int,
     findings: Findings,
     counts: ShardCounts,
 ) -> None:
@@ -323,7 +328,7 @@ def _check_documents(
             table = parquet.read_row_group(group, use_threads=False)
             text_bytes = table["text_bytes"].to_numpy()
             counts.text_bytes += int(text_bytes.sum())
-            lowest = {"text_bytes": 1, "position": 0, "tokens": 1}
+            lowest = {"text_bytes": least_text_bytes, "position": 0, "tokens": 1}
             for column, least in lowest.items():
                 if len(table) and (found := int(table[column].to_numpy().min())) < least:
                     findings.add(name, f"{column} in row group {group}", f"at least {least}", found)

@@ -275,8 +275,8 @@ class _Verification:
         manifest, findings = self._manifest, self._findings
         entry = manifest.tokenizer
         control = _control_ids(self.tokenizer) if self.tokenizer is not None else ()
-        if manifest.recipe.special_tokens == "parse":
-            control = ()
+        if manifest.recipe.special_tokens == "parse" or manifest.imported:
+            control = ()  # who made the ids may have put them anywhere
         if manifest.dtype not in CODES:
             findings.add(MANIFEST, "dtype", " or ".join(CODES), manifest.dtype)
             return
@@ -286,6 +286,7 @@ class _Verification:
             entry.eod_id,
             entry.bos_id,
             tuple(number for number in control if 0 <= number < entry.vocab_size),
+            0 if manifest.imported else 1,
         )
         files: list[set[str]] = [set() for _ in self._names]
         for given in manifest.inputs:

@@ -1,0 +1,72 @@
+"""`packline convert`: from one layout to another, by way of a store that is kept."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from cyclopts import Group, Parameter
+
+from packline.cli.arguments import MAIN, RUNNING, Flags, option
+from packline.cli.exporting import export_facts, options_of, show_exported, watch_export
+from packline.cli.foreign import ImportTally, Reading, watch_import
+from packline.cli.main import DONE, INTERRUPTED, command_line
+from packline.cli.output import output
+from packline.formats.converting import is_store
+from packline.formats.exporting import export
+from packline.formats.import_run import run_import
+from packline.formats.source import make_choice
+
+ROWS = Group("Rows", sort_key=25)
+_FLAGS, _READING = Flags(), Reading()
+
+
+def convert(
+    source: Annotated[str, Parameter(help="A store, or a data set of another project.")],
+    out: Annotated[str, Parameter(help="Folder of the output; the store in between is kept at OUT.store.")],
+    *,
+    to: Annotated[str, Parameter(help="The format to write; `packline formats` lists them.", group=MAIN)],
+    reading: Reading = _READING,
+    set_out: Annotated[
+        list[str] | None, option("An option of the format to write, NAME=VALUE. May be repeated.", MAIN)
+    ] = None,
+    seq_len: Annotated[int | None, option("Tokens of a row, for formats of rows.", ROWS)] = None,
+    packing: Annotated[Literal["concat", "best_fit", "pad"] | None, option("Default: concat.", ROWS)] = None,
+    batch_size: Annotated[int | None, option("Rows of a global batch.", ROWS)] = None,
+    link: Annotated[
+        Literal["auto", "hard", "reflink", "copy"],
+        option("How bytes of the store are shared. Default: auto.", RUNNING),
+    ] = "auto",
+    workers: Annotated[
+        int | None, option("Processes. Default: as many as this process may use.", RUNNING)
+    ] = None,
+    flags: Flags = _FLAGS,
+) -> int:
+    """Write a data set in another layout; see `pages`."""
+    choice, _ = make_choice({"seq_len": seq_len, "packing": packing, "batch_size": batch_size})
+    store, tally = source, ImportTally()
+    try:
+        if not is_store(source, reading.from_):
+            store = f"{out.rstrip('/')}.store"
+            with watch_import(tally) as hear:
+                run_import(reading.request(source, store, workers), hear)
+        with watch_export() as hear_export:
+            exported = export(
+                store,
+                to=to,
+                out=out,
+                options=options_of(set_out),
+                choice=choice,
+                link=link,
+                workers=workers,
+                on_event=hear_export,
+            )
+    except KeyboardInterrupt:
+        again = command_line()
+        output.error(
+            "Interrupted", "interrupted: what is finished is kept", f"go on with: {again}", command=again
+        )
+        return INTERRUPTED
+    show_exported(exported)
+    values: dict[str, Any] = export_facts(exported, "convert", DONE)
+    output.result({**values, "source": source, "store": store, "notes": tally.notes})
+    return DONE

@@ -1,0 +1,86 @@
+"""`packline import`: another project's data set becomes a store."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from cyclopts import Parameter
+
+from packline.cli.arguments import RUNNING, Flags, option
+from packline.cli.foreign import ImportTally, Reading, watch_import
+from packline.cli.main import DONE, INTERRUPTED, command_line
+from packline.cli.output import Line, output, table
+from packline.formats.import_run import Imported, run_import
+from packline.viewing.text import duration, plural
+
+_FLAGS, _READING = Flags(), Reading()
+
+
+def import_(
+    path: Annotated[str, Parameter(help="File or folder of the data set.")],
+    *,
+    out: Annotated[
+        str, Parameter(help="Folder of the store: new, empty, or with this very import unfinished.")
+    ],
+    reading: Reading = _READING,
+    workers: Annotated[
+        int | None, option("Processes. Default: as many as there are cores, where it is worth it.", RUNNING)
+    ] = None,
+    flags: Flags = _FLAGS,
+) -> int:
+    """Turn a data set of another project into a store; see `pages`."""
+    request = reading.request(path, out, workers)
+    tally = ImportTally()
+    try:
+        with watch_import(tally) as hear:
+            imported = run_import(request, hear)
+    except KeyboardInterrupt:
+        return interrupted(tally)
+    output.lines(finished_lines(imported, out))
+    output.result(facts(imported, tally, path, out))
+    return DONE
+
+
+def interrupted(tally: ImportTally) -> int:
+    """Say what is safe and how to go on."""
+    command = command_line()
+    what = f"{plural(tally.units_done, 'unit')} committed" if tally.plan else "before the first unit"
+    output.error("Interrupted", f"interrupted: {what}", f"go on with: {command}", command=command)
+    return INTERRUPTED
+
+
+def finished_lines(imported: Imported, out: str) -> list[Line]:
+    """What came of an import."""
+    manifest = imported.manifest
+    counts = f"{plural(manifest.documents, 'document')}, {plural(manifest.tokens, 'token')}"
+    done = "nothing to do: the store is complete" if imported.nothing_to_do else duration(imported.seconds)
+    rows: list[Line] = [
+        [("store", "quiet"), (out, "title")],
+        [("holds", "quiet"), f"{counts} of {manifest.tokenizer.name} as {manifest.dtype}"],
+        [("done", "quiet"), (done, "good")],
+        [("check it", "quiet"), f"packline verify {out}"],
+    ]
+    return table(rows, "ll", width=output.wrap)
+
+
+def facts(imported: Imported, tally: ImportTally, path: str, out: str) -> dict[str, Any]:
+    """What a program wants to know of a finished import."""
+    manifest = imported.manifest
+    return {
+        "command": "import",
+        "path": path,
+        "store": out,
+        "exit_code": DONE,
+        "nothing_to_do": imported.nothing_to_do,
+        "imported": msgspec.to_builtins(manifest.imported),
+        "documents": manifest.documents,
+        "tokens": manifest.tokens,
+        "text_bytes": manifest.ledger.text_bytes,
+        "unfinished": imported.unfinished,
+        "shards": len(manifest.shards),
+        "seconds": imported.seconds,
+        "units_done_before": tally.plan.units_done if tally.plan else 0,
+        "workers": tally.plan.workers if tally.plan else 0,
+        "notes": tally.notes,
+    }

@@ -1,0 +1,130 @@
+"""A strip of tokens as HTML: a block a document, a span a token.
+
+    <figure class="strip">
+      legend                      what the marks mean, of those that are there
+      <section class="segment">   document 7, web/a.jsonl at 1,234
+        <p class="tokens"> <span class="t">The</span><span class="t"> beginning</span> ...
+      <section class="segment padding">
+
+Nothing is said by color alone: special tokens have a frame, tokens that are not learned a dotted line below
+them, escapes a slant, padding a hatched block with its count. A token's colors come from its place among
+its siblings, so it carries no class for them.
+
+Size: 70 to 120 bytes a token.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+from packline.viewing.cells import shown
+from packline.viewing.markup import Markup, element, safe_href
+from packline.viewing.page import Cell, Origin, Strip
+from packline.viewing.text import plural
+
+BREAK = Markup("\n")
+SPACED = {"space": "s", "break": "s", "escape": "e"}
+
+
+def strip_figure(strip: Strip, *, interactive: bool = False) -> Markup:
+    """A strip with its caption, legend and documents.
+
+    Args:
+        interactive: tokens carry what a script shows when they are pointed at (`data-ids`, `data-bytes`,
+            `data-position`, `data-segment`, `data-loss`); otherwise a title says it.
+
+    >>> cell = Cell("<b>", (7,), b"<b>", 0, starts=True)
+    >>> '<span class="t" title="id 7, position 0">&lt;b&gt;</span>' in strip_figure(Strip("", (cell,)))
+    True
+    """
+    origins = {origin.segment: origin for origin in strip.origins}
+    segments = [
+        _segment(list(cells), origins.get(number), interactive)
+        for number, cells in itertools.groupby(strip.cells, lambda cell: -1 if cell.padding else cell.segment)
+    ]
+    caption = element("figcaption", strip.caption) if strip.caption else ""
+    more = element("p", f"and {plural(strip.more, 'more token')}", class_="more") if strip.more else ""
+    empty = "" if strip.cells else element("p", "no tokens", class_="more")
+    return element("figure", caption, _legend(strip.cells), segments, empty, more, class_="strip")
+
+
+def _legend(cells: Sequence[Cell]) -> Markup:
+    """What the marks mean: only those that are there."""
+    entries = [
+        (element("span", "special", class_="t x"), "a control token", any(cell.special for cell in cells)),
+        (
+            element("span", "not learned", class_="t n"),
+            "no position has it as its target",
+            any(cell.loss is False and not cell.padding for cell in cells),
+        ),
+        (
+            element("span", "\\x9f", class_="t e"),
+            "not text: a byte or a character that acts",
+            any(kind == "escape" for cell in cells for _, kind in shown(cell)),
+        ),
+    ]
+    items = [element("li", mark, " ", meaning) for mark, meaning, there in entries if there]
+    return element("ul", items, class_="legend", aria_label="Legend") if items else Markup()
+
+
+def _segment(cells: list[Cell], origin: Origin | None, interactive: bool) -> Markup:
+    if cells[0].padding:
+        count = sum(len(cell.ids) for cell in cells)
+        return element("div", f"padding, {plural(count, 'token')}", class_="segment padding")
+    return element(
+        "div",
+        _heading(cells, origin),
+        element("p", _tokens(cells, interactive), class_="tokens", translate="no"),
+        class_="segment",
+        data_document=origin.document if origin is not None and interactive else None,
+        data_origin=origin.text if origin is not None and interactive else None,
+    )
+
+
+def _heading(cells: list[Cell], origin: Origin | None) -> Markup | str:
+    if origin is None:
+        return ""
+    count = sum(len(cell.ids) for cell in cells)
+    name = "tokens" if origin.document is None else f"document {origin.document:,}"
+    href = safe_href(origin.href) if origin.href else None
+    title = element("a", name, href=href) if href else element("strong", name)
+    position = cells[0].position
+    part = f"from token {position:,}, " if position else ""
+    return element(
+        "p",
+        title,
+        element("span", origin.text, class_="origin") if origin.text else "",
+        element("span", f"{part}{plural(count, 'token')} shown", class_="count"),
+        class_="edge",
+    )
+
+
+def _tokens(cells: Iterable[Cell], interactive: bool) -> Iterable[Markup]:
+    for cell in cells:
+        pieces = shown(cell)
+        marks = ["t"]
+        if cell.special:
+            marks.append("x")
+        if cell.loss is False:
+            marks.append("n")
+        content: list[Markup | str] = []
+        for text, kind in pieces:
+            content.append(text if kind == "text" else element("i", text, class_=SPACED[kind]))
+            if kind == "break":
+                content.append(BREAK)
+        yield element("span", content, class_=" ".join(marks), **_facts(cell, interactive))
+
+
+def _facts(cell: Cell, interactive: bool) -> dict[str, str | int | None]:
+    ids = " ".join(map(str, cell.ids))
+    if not interactive:
+        loss = ", not learned" if cell.loss is False else ""
+        return {"title": f"id {ids}, position {cell.position}{loss}"}
+    return {
+        "data_ids": ids,
+        "data_bytes": cell.data.hex(" ") or None,
+        "data_position": cell.position,
+        "data_segment": cell.segment,
+        "data_loss": None if cell.loss is None else int(cell.loss),
+    }

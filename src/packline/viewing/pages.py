@@ -1,0 +1,171 @@
+"""Pages that show tokens: a document, a row, a batch; and stores and rows as a notebook shows them.
+
+Each gathers what is known of the thing and a strip of its tokens. What it does not do: decide how any of it
+looks (`terminal`, `html`), or count anything over a whole store (`analysis`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from packline.store.finding import check_document, provenance_of
+from packline.store.origins import origins
+from packline.store.reader import Provenance, Store
+from packline.viewing.page import Block, Facts, Page, Strip, Table
+from packline.viewing.strips import MOST, Href, document_strip, row_strip
+from packline.viewing.text import percent, plural, size
+
+if TYPE_CHECKING:
+    from packline.loading.loader import Loader
+    from packline.packing.row_reader import RowReader
+    from packline.packing.rows import Rows
+
+NOTEBOOK_TOKENS = 256
+
+
+def document_page(
+    store: Store, document: int, *, first: int = 0, most: int = MOST, href: Href | None = None
+) -> Page:
+    """A document: where it is from, and its tokens.
+
+    Raises:
+        StoreError: no such document.
+    """
+    document = check_document(store, document)
+    provenance = provenance_of(store, np.array([document]))[0]
+    strip = document_strip(store, document, first=first, most=most, provenance=provenance, href=href)
+    return Page(
+        f"Document {document:,} of {store.path}",
+        (Facts(document_facts(provenance)), strip),
+        summary=f"{plural(provenance.tokens, 'token')}, {size(provenance.text_bytes)} of text",
+    )
+
+
+def document_facts(provenance: Provenance) -> tuple[tuple[str, str], ...]:
+    """What is known of where a document is from."""
+    rate = provenance.text_bytes / provenance.tokens if provenance.tokens else 0.0
+    facts = [
+        ("source", provenance.source),
+        ("file", provenance.file),
+        ("position", f"{provenance.position:,}"),
+        ("id", provenance.id),
+        ("label", provenance.label),
+        ("split", provenance.split),
+        ("bytes a token", f"{rate:.2f}" if provenance.text_bytes else None),
+    ]
+    return tuple((name, value) for name, value in facts if value is not None)
+
+
+def row_page(rows: RowReader, index: int, *, most: int = MOST, href: Href | None = None) -> Page:
+    """A row: its documents with their edges, what is learned, padding.
+
+    Raises:
+        IndexError: no such row.
+    """
+    index = range(len(rows))[index]
+    strip = row_strip(rows, index, caption="", most=most, href=href)
+    return Page(
+        f"Row {index:,} of {len(rows):,}",
+        (Facts(row_facts(strip, rows.seq_len)), strip),
+        summary=f"rows of {plural(rows.seq_len, 'token')} over {rows.store.path}",
+    )
+
+
+def row_facts(strip: Strip, seq_len: int) -> tuple[tuple[str, str], ...]:
+    """What of a row is documents, learned and padding, counted over the tokens that the strip shows."""
+    shown = sum(len(cell.ids) for cell in strip.cells)
+    padding = sum(len(cell.ids) for cell in strip.cells if cell.padding)
+    learned = sum(len(cell.ids) for cell in strip.cells if cell.loss)
+    spans = len({cell.segment for cell in strip.cells if not cell.padding})
+    of = "" if shown == seq_len else f" of the first {shown:,}"
+    return (
+        ("spans", f"{spans:,}{of}"),
+        ("learned", f"{plural(learned, 'token')}{of}"),
+        ("padding", f"{plural(padding, 'token')}{of}, {percent(padding / max(shown, 1))}"),
+    )
+
+
+def step_page(
+    loader: Loader,
+    step: int,
+    *,
+    rank: int | None = None,
+    row: int | None = None,
+    most: int = MOST,
+    href: Href | None = None,
+) -> Page:
+    """The batch of a step, a strip a row.
+
+    Args:
+        rank: only the rows of this rank.
+        row: only this row of the global batch.
+
+    Raises:
+        RecipeError: no such step, rank or row.
+    """
+    from packline.loading.trace import trace_step
+
+    found = trace_step(loader, step, rank=rank, row=row)
+    stretch = loader.schedule.stretches[found.stage]
+    strips: list[Block] = []
+    for one in found.rows:
+        where = f"row {one.index:,}: rank {one.rank}, place {one.place}"
+        padding = f", {one.padding:,} of padding" if one.padding else ""
+        strips.append(
+            row_strip(
+                stretch.mixture.rows[one.source],
+                one.row,
+                caption=f"{where}; row {one.row:,} of {one.store}, epoch {one.epoch}{padding}",
+                most=most,
+                provenances=[span.provenance for span in one.spans],
+                href=href,
+            )
+        )
+    facts = (
+        ("stage", f"{found.stage} of {found.stages}, counted from 0"),
+        ("batch", f"{plural(found.batch_size, 'row')} of {plural(found.seq_len, 'token')}"),
+        ("shared by", plural(found.world_size, "rank")),
+        ("fingerprint", found.fingerprint),
+    )
+    shown = "" if len(found.rows) == found.batch_size else f"{plural(len(found.rows), 'row')} of it shown"
+    title = f"Step {found.step:,} of {found.steps:,}"
+    return Page(title, (Facts(facts), *strips), summary=shown or "counted from 0; all of its rows")
+
+
+def store_page(store: Store) -> Page:
+    """A store in brief: read from its manifest alone."""
+    manifest = store.manifest
+    entry, ledger = manifest.tokenizer, manifest.ledger
+    rate = f", {ledger.text_bytes / ledger.text_tokens:.2f} bytes a token" if ledger.text_tokens else ""
+    facts = (
+        ("documents", f"{manifest.documents:,}"),
+        ("tokens", f"{manifest.tokens:,}"),
+        ("tokenizer", f"{entry.name}, {entry.vocab_size:,} tokens as {manifest.dtype}"),
+        ("text", f"{size(ledger.text_bytes)} of {plural(len(manifest.inputs), 'file')}{rate}"),
+        ("documents end with", f"{entry.eod} ({entry.eod_id})"),
+        ("on disk", plural(len(manifest.shards), "shard")),
+    )
+    groups: dict[tuple[str, str, str], list[int]] = {}
+    for shard, origin in zip(manifest.shards, origins(store), strict=True):
+        counts = groups.setdefault((shard.split, origin.source, origin.label or ""), [0, 0])
+        counts[0] += shard.documents
+        counts[1] += shard.tokens
+    rows = tuple(
+        (source, split, label, f"{documents:,}", f"{tokens:,}")
+        for (split, source, label), (documents, tokens) in sorted(groups.items())
+    )
+    head = ("source", "split", "label", "documents", "tokens")
+    return Page(f"Store {store.path}", (Facts(facts), Table("By source", head, rows, "lllrr")))
+
+
+def rows_page(rows: Rows) -> Page:
+    """Rows in brief, with the beginning of the first."""
+    facts = (
+        ("rows", f"{len(rows):,} of {plural(rows.seq_len, 'token')}"),
+        ("packing", rows.packing),
+        ("packs", f"{plural(len(rows.selection), 'document')}, {plural(rows.selection.tokens, 'token')}"),
+    )
+    strip = row_strip(rows, 0, most=NOTEBOOK_TOKENS)
+    return Page(f"Rows of {rows.store.path}", (Facts(facts), strip))

@@ -1,0 +1,97 @@
+"""What ids stand for, ready to be looked at: the bytes of each token, and the names of the special ones.
+
+A store's is made once and kept while the process lives, because reading a tokenizer of 150,000 tokens takes
+half a second and 20 MB; then a token costs a look into a list. No text is decoded by the tokenizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from packline.encoders.token_bytes import token_bytes
+from packline.encoders.tokenizer import Tokenizer, load_tokenizer
+from packline.errors import TokenizerError
+from packline.store.reader import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """The tokens of a tokenizer."""
+
+    name: str
+    data: Sequence[bytes]
+    """Bytes of each token by id; empty for special tokens and for ids without a token."""
+    special: dict[int, str]
+    """Names of special tokens by id, those that begin and end documents among them."""
+    eod_id: int | None = None
+    """The token at the end of a document, where that is known."""
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    @classmethod
+    def of_tokenizer(cls, tokenizer: Tokenizer, *, eod_id: int | None = None) -> Vocabulary:
+        """The vocabulary of a tokenizer as it was loaded.
+
+        >>> model = {"type": "WordLevel", "vocab": {"a": 0, "</s>": 1}, "unk_token": "a"}
+        >>> added = [{"id": 1, "content": "</s>", "special": True}]
+        >>> text = msgspec.json.encode({"model": model, "added_tokens": added}).decode()
+        >>> Vocabulary.of_tokenizer(
+        ...     Tokenizer(
+        ...         name="tiny", kind="huggingface", json=text, vocab_size=2, special_tokens={"</s>": 1}
+        ...     )
+        ... )
+        Vocabulary(name='tiny', data=[b' a', b''], special={1: '</s>'}, eod_id=None)
+        """
+        special = {number: name for name, number in tokenizer.special_tokens.items()}
+        return cls(tokenizer.name, token_bytes(tokenizer), special, eod_id)
+
+    @classmethod
+    def of_store(cls, store: Store) -> Vocabulary:
+        """The vocabulary of a store; remembered for a few stores.
+
+        Raises:
+            TokenizerError: the tokenizer that is kept with the store cannot be read.
+        """
+        entry = store.manifest.tokenizer
+        return _of_folder(store.path / "tokenizer", entry.fingerprint, msgspec.json.encode(entry))
+
+    def check(self, ids: np.ndarray, what: str) -> None:
+        """Refuse ids that the vocabulary does not have.
+
+        Args:
+            what: where the ids are from, for the error.
+
+        Raises:
+            TokenizerError: there is one, which hints at another tokenizer than that of the ids.
+        """
+        if not ids.size or (int(ids.min()) >= 0 and int(ids.max()) < len(self)):
+            return
+        wrong = int(ids[(ids < 0) | (ids >= len(self))].flat[0])
+        raise TokenizerError(
+            f"{what}: token id {wrong:,} is outside the vocabulary of {self.name}: "
+            f"expected 0 to {len(self) - 1:,}",
+            hint="another tokenizer made these tokens; name that one with --tokenizer",
+        )
+
+
+@lru_cache(maxsize=4)
+def _of_folder(folder: Path, fingerprint: str, entry_json: bytes) -> Vocabulary:
+    from packline.store.manifest import TokenizerEntry
+
+    entry = msgspec.json.decode(entry_json, type=TokenizerEntry)
+    tokenizer = load_tokenizer(str(folder))
+    kind = "tiktoken" if entry.kind == "tiktoken" else tokenizer.kind
+    found = Vocabulary.of_tokenizer(
+        msgspec.structs.replace(tokenizer, name=entry.name, kind=kind), eod_id=entry.eod_id
+    )
+    found.special[entry.eod_id] = entry.eod
+    if entry.bos_id is not None and entry.bos is not None:
+        found.special[entry.bos_id] = entry.bos
+    return found
