@@ -24,6 +24,7 @@ from tests.formats.steps import read_all
 from tests.formats.stores import CASES, Case, make_store, random_loss
 
 from packline.errors import CorruptStore, RecipeError, TokenizerError
+from packline.formats import row_files
 from packline.formats.exporting import export
 from packline.formats.importing import import_store
 from packline.formats.registry import get_format
@@ -32,12 +33,12 @@ from packline.formats.source import Choice
 from packline.store.reader import Store
 
 KEYS = ["input_tensor", "target_tensor", "attention_mask_tensor", "lengths"]
-Arrays = dict[str, np.ndarray]
+Arrays = dict[str, Any]
 
 
 def load(folder: Path, prefix: str = "tokenized") -> list[Arrays]:
     """All batches, in the order in which a trainer counts them up from 1."""
-    found = []
+    found: list[Arrays] = []
     while (path := folder / f"{prefix}_batch_{len(found) + 1:04d}.npz").exists():
         with np.load(path, allow_pickle=False) as batch:
             found.append({key: batch[key] for key in batch.files})
@@ -184,6 +185,21 @@ def test_rows_that_were_not_cut_from_a_stream_are_read_by_themselves(
     assert stored_documents(imported) == pieces
 
 
+def test_files_are_read_in_units_of_several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Documents go on from one into the next, and rows are numbered through all of them."""
+    monkeypatch.setattr(row_files, "UNIT_TOKENS", 100)
+    case = CASES["loss"]
+    view = RowView.of_store(case.make(tmp_path / "store"), batch_size=3, **kept_tail(case, 16))
+    write_rows(view, "npz", tmp_path / "out")
+    found = read_all("npz", tmp_path / "out", {"marker": 0})
+    assert found.documents == {"train": case.stored}
+    begins = np.cumsum([0, *map(len, case.stored[:-1])])
+    assert [position for _, position in found.places] == (begins // 16).tolist()
+    names = [name for name, _ in found.places]
+    assert [unit.start for unit in found.foreign.units] == [0] * len(found.foreign.units)
+    assert names == [f"tokenized_batch_{begin // 144 * 3 + 1:04d}.npz" for begin in begins.tolist()]
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.lists(st.integers(0, 299), max_size=12), min_size=1, max_size=12),
@@ -212,7 +228,8 @@ def save(folder: Path, number: int = 1, **arrays: Any) -> Path:
     """As chuk-mlx's scripts do it."""
     folder.mkdir(exist_ok=True)
     path = folder / f"sample_batch_{number:04d}.npz"
-    np.savez(path, **{key: np.asarray(value, np.int32) for key, value in arrays.items()})
+    made: Arrays = {key: np.asarray(value, np.int32) for key, value in arrays.items()}
+    np.savez(path, **made)
     return path
 
 

@@ -325,6 +325,13 @@ def flip(folder: Path) -> None:
     path.write_bytes(data)
 
 
+def overwrite(name: str, data: bytes) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        (folder / name).write_bytes(data)
+
+    return damage
+
+
 def say(**changes: Any) -> Callable[[Path], None]:
     def damage(folder: Path) -> None:
         (folder / "metadata.json").write_text(json.dumps(metadata(folder) | changes))
@@ -335,7 +342,7 @@ def say(**changes: Any) -> Callable[[Path], None]:
 DAMAGES: dict[str, tuple[Callable[[Path], None], type[Exception], str]] = {
     "cut off": (cut, CorruptStore, "chunk_000001.pt: size in bytes, as of the first file: expected"),
     "first cut off": (
-        lambda folder: (folder / "chunk_000000.pt").write_bytes(b"PK\3\4") and None,
+        overwrite("chunk_000000.pt", b"PK\3\4"),
         CorruptStore,
         "chunk_000000.pt: File is not a zip file",
     ),
@@ -354,7 +361,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], type[Exception], str]] = {
     "one too few": (say(num_chunks=3), CorruptStore, "metadata.json: num_chunks: expected 51, found 3"),
     "other length": (say(chunk_size=17), CorruptStore, "metadata.json: chunk_size: expected 16, found 17"),
     "no JSON": (
-        lambda folder: (folder / "metadata.json").write_bytes(b"{") and None,
+        overwrite("metadata.json", b"{"),
         CorruptStore,
         "metadata.json: not JSON",
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,7 +37,10 @@ def test_the_standard_library_reads_it(large: bool) -> None:
 
 
 def test_numpy_makes_the_same_bytes() -> None:
-    arrays = {"first": np.arange(12, dtype=np.int32).reshape(3, 4), "second": np.ones(2, np.uint16)}
+    arrays: dict[str, Any] = {
+        "first": np.arange(12, dtype=np.int32).reshape(3, 4),
+        "second": np.ones(2, np.uint16),
+    }
     theirs, ours = io.BytesIO(), io.BytesIO()
     np.savez(theirs, **arrays)
     archive = StoredZip(ours, large=True)

@@ -77,7 +77,7 @@ class ArrowFile(ColumnFile):
                 if end != END_MARK:
                     rest = f"{file.bytes - at:,} other bytes" if file.bytes > at else "the end of the file"
                     findings.add(file.name, f"end mark at byte {at:,}, as the last of it", "there", rest)
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: names that are no text
             findings.add(file.name, f"not a whole Arrow stream: message at byte {at:,}: {error}")
             if not found:
                 return None
@@ -104,7 +104,7 @@ class ArrowFile(ColumnFile):
                 file.seek(int(self.begins[number]))
                 message = pa.ipc.read_message(file)
                 batch = pa.ipc.read_record_batch(message, self.schema)
-        except (OSError, EOFError, pa.ArrowException) as error:
+        except (OSError, EOFError, ValueError, pa.ArrowException) as error:
             raise CorruptStore(
                 f"cannot read {self.path}: record batch at byte {int(self.begins[number]):,}: {error}",
                 hint="the file is damaged, or was changed meanwhile",

@@ -134,7 +134,7 @@ class ParquetFile(ColumnFile):
         try:
             with pq.ParquetFile(file.path) as parquet:
                 metadata, schema = parquet.metadata, parquet.schema_arrow
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: names that are no text
             findings.add(file.name, f"not a whole Parquet file: {error}")
             return None
         columns = Columns.of(schema, options.column, options.loss != "none", file.name, findings)
@@ -170,7 +170,7 @@ class ParquetFile(ColumnFile):
                     )
         except CorruptStore:
             raise
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, ValueError, pa.ArrowException) as error:
             begin = int(self.begins[start])
             raise CorruptStore(
                 f"cannot read {self.path}: row groups from byte {begin:,}: {error}",

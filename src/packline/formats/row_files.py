@@ -127,7 +127,6 @@ def group_files(
     *,
     has_loss: bool = False,
     beside: Sequence[int] = (),
-    unit_tokens: int = UNIT_TOKENS,
 ) -> list[RowGroup]:
     """Sources of so many files each as make a unit.
 
@@ -140,7 +139,7 @@ def group_files(
     for place, (number, lengths) in enumerate(found):
         waiting.append((number, lengths))
         tokens += int(lengths.sum())
-        if tokens >= unit_tokens or place == len(found) - 1:
+        if tokens >= UNIT_TOKENS or place == len(found) - 1:
             numbers, all_lengths = [one for one, _ in waiting], [each for _, each in waiting]
             groups.append(
                 RowGroup(

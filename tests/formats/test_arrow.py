@@ -1,0 +1,405 @@
+"""arrow: `datasets` reads ours, and what `datasets` saved is read here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.formats.columns_made import messages, save, table
+from tests.formats.engines import bring_back, documents_of, files_of, loss_of, refuse, write
+from tests.formats.peers import run_peer
+from tests.formats.steps import expected, read_all
+from tests.formats.stores import CASES, Case, make_store, write_tokenizer
+
+from packline.errors import InputError, RecipeError, TokenizerError
+from packline.formats import arrow, columns
+from packline.formats.importing import import_store
+from packline.formats.registry import get_format, recognise
+
+LOAD = """
+import datasets
+loaded = datasets.load_from_disk(arguments[0])
+splits = loaded if isinstance(loaded, datasets.DatasetDict) else {str(loaded.split): loaded}
+answer = {name: {"columns": {column: one[column][:] for column in one.column_names},
+                 "features": {column: str(kind) for column, kind in one.features.items()},
+                 "fingerprint": one._fingerprint}
+          for name, one in splits.items()}
+"""
+
+
+def load(folder: Path) -> dict[str, Any]:
+    """What `load_from_disk` makes of a folder: columns and features by split."""
+    found: dict[str, Any] = run_peer(LOAD, folder, modules=("datasets",))
+    return found
+
+
+def edges_of(case: Case) -> Any:
+    return "eod" if case.bos_id is None else "both"
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several record batches, and documents longer than one."""
+    monkeypatch.setattr(arrow, "BATCH_DOCUMENTS", 7)
+    monkeypatch.setattr(arrow, "BATCH_TOKENS", 50)
+
+
+# ------------------------------------------------------------------------------------------------- the judge
+
+
+def test_the_library_reads_every_document_of_every_shape(tmp_path: Path) -> None:
+    for name, case in CASES.items():
+        options = {"edges": edges_of(case), "shard_tokens": 150}
+        write(case.make(tmp_path / name), "arrow", tmp_path / f"{name}-out", options)
+    code = f"def load(path):\n    arguments = [path]\n{_indented(LOAD)}    return answer\nanswer = {{}}\n"
+    code += "for name in arguments[1:]:\n    answer[name] = load(f'{arguments[0]}/{name}-out')\n"
+    found = run_peer(code, tmp_path, *CASES, modules=("datasets",))
+    for name, case in CASES.items():
+        wanted = expected(case, edges_of(case))
+        assert set(found[name]) == {"validation" if split == "val" else split for split in wanted}
+        for split, documents in wanted.items():
+            content = found[name]["validation" if split == "val" else split]
+            assert content["columns"]["input_ids"] == documents
+            assert content["features"]["input_ids"] == "List(Value('int32'))"
+            assert ("labels" in content["columns"]) == (case.loss is not None)
+        if case.loss is not None:
+            masked = [
+                [token if flag else -100 for token, flag in zip(*both, strict=True)]
+                for both in zip(case.stored, case.loss, strict=True)
+            ]
+            assert found[name]["train"]["columns"]["labels"] == masked
+
+
+def _indented(code: str) -> str:
+    return "".join(f"    {line}\n" for line in code.strip().splitlines())
+
+
+@pytest.mark.parametrize("edges", ["bos", "none", "eod", "both"])
+def test_the_library_sees_the_edges_that_were_asked_for(tmp_path: Path, edges: Any) -> None:
+    case = CASES["bos"]
+    write(case.make(tmp_path / "store"), "arrow", tmp_path / "out", {"edges": edges})
+    assert load(tmp_path / "out")["train"]["columns"] == {"input_ids": expected(case, edges)["train"]}
+
+
+def test_other_columns_and_types_on_request(tmp_path: Path) -> None:
+    case = CASES["loss"]
+    options = {
+        "dtype": "int64",
+        "lists": "large_list",
+        "loss": "loss_mask",
+        "provenance": True,
+        "column": "tokens",
+    }
+    done = write(case.make(tmp_path / "store"), "arrow", tmp_path / "out", options)
+    assert done.lost == ()
+    found = load(tmp_path / "out")["train"]
+    assert found["features"] == {
+        "tokens": "LargeList(Value('int64'))",
+        "loss_mask": "LargeList(Value('int8'))",
+        "source": "Value('string')",
+        "file": "Value('string')",
+        "position": "Value('int64')",
+        "id": "Value('string')",
+    }
+    assert found["columns"]["tokens"] == case.stored
+    assert found["columns"]["loss_mask"] == [list(mask) for mask in case.loss or ()]
+    assert found["columns"]["id"] == [f"d{number}" for number in range(len(case.documents))]
+    assert found["columns"]["position"] == [100 * number for number in range(len(case.documents))]
+    assert set(found["columns"]["file"]) == {"made.txt"} and set(found["columns"]["source"]) == {"made"}
+
+
+def test_what_is_left_out_is_in_the_ledger(tmp_path: Path) -> None:
+    store = CASES["loss"].make(tmp_path / "store")
+    done = write(store, "arrow", tmp_path / "out", {"loss": "none"})
+    assert {lost.what for lost in done.lost} == {"loss mask", "provenance"}
+    assert set(load(tmp_path / "out")["train"]["columns"]) == {"input_ids"}
+
+
+# ------------------------------------------------------------------------------------------- there and back
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_documents_and_masks_come_back_and_go_out_as_the_same_bytes(tmp_path: Path, case: Case) -> None:
+    store = case.make(tmp_path / "store")
+    options = {"edges": edges_of(case), "shard_tokens": 150}
+    write(store, "arrow", tmp_path / "out", options)
+    assert recognise(tmp_path / "out").name == "arrow"
+    back = bring_back(tmp_path / "out", "arrow", store, tmp_path / "back")
+    assert documents_of(back) == documents_of(store) and loss_of(back) == loss_of(store)
+    write(back, "arrow", tmp_path / "again", options)
+    assert files_of(tmp_path / "again") == files_of(tmp_path / "out")
+
+
+def test_provenance_is_the_file_and_the_row_and_the_id(tmp_path: Path) -> None:
+    store = CASES["splits"].make(tmp_path / "store")
+    write(store, "arrow", tmp_path / "out", {"provenance": True, "shard_tokens": 200})
+    back = bring_back(tmp_path / "out", "arrow", store, tmp_path / "back")
+    documents = [back.provenance(number) for number in range(len(back.documents))]
+    assert documents[0].file == "train/data-00000-of-00004.arrow"
+    assert sorted(one.id or "" for one in documents) == sorted(f"d{number}" for number in range(40))
+    rows: dict[str, list[int]] = {}
+    for one in documents:
+        rows.setdefault(one.file, []).append(one.position)
+    assert all(found == list(range(len(found))) for found in rows.values()) and len(rows) == 5
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(2, 299), max_size=12), min_size=1, max_size=20),
+    st.sampled_from(["eod", "bos", "both", "none"]),
+    st.integers(1, 60),
+    st.integers(1, 5),
+)
+def test_any_documents_come_back(
+    tmp_path_factory: pytest.TempPathFactory, bodies: list[list[int]], edges: Any, size: int, shards: int
+) -> None:
+    folder = tmp_path_factory.mktemp("law")
+    case = Case("law", tuple(map(tuple, bodies)), 300, 0, 1, shards=min(shards, len(bodies)))
+    write(case.make(folder / "store"), "arrow", folder / "out", {"edges": edges, "shard_tokens": size})
+    found = read_all("arrow", folder / "out", {"edges": edges})
+    assert found.problems == [] and found.documents == expected(case, edges)
+    assert found.foreign.documents == len(bodies)
+
+
+def test_record_batches_do_not_depend_on_the_shards_of_the_store(tmp_path: Path) -> None:
+    for shards in (1, 4):
+        store = make_store(
+            tmp_path / f"{shards}", CASES["plain"].documents, vocab_size=1000, eod_id=0, shards=shards
+        )
+        write(store, "arrow", tmp_path / f"{shards}-out", {"shard_tokens": 300})
+    assert files_of(tmp_path / "1-out") == files_of(tmp_path / "4-out")
+    with pa.ipc.open_stream(tmp_path / "1-out" / "data-00000-of-00003.arrow") as reader:
+        sizes = [(batch.num_rows, len(batch.column(0).values)) for batch in reader]
+    assert len(sizes) > 3
+    assert all(rows <= 7 and (tokens <= 50 or rows == 1) for rows, tokens in sizes)
+
+
+# ---------------------------------------------------------------------------------------- made by the library
+
+
+SAVE = """
+import datasets, json
+documents = json.loads(arguments[1])
+kinds = {"list": datasets.List, "large": datasets.LargeList}
+ids = kinds[arguments[2]](datasets.Value(arguments[3]))
+features = datasets.Features({"text": datasets.Value("string"), "input_ids": ids, "id": datasets.Value("string")})
+made = datasets.Dataset.from_dict(
+    {"text": ["t"] * len(documents), "input_ids": documents, "id": [f"n{n}" for n in range(len(documents))]},
+    features=features)
+answer = None
+if arguments[4] == "dict":
+    both = datasets.DatasetDict({"train": made.select(range(5)), "test": made.select(range(5, len(made)))})
+    both.save_to_disk(arguments[0], num_shards={"train": 2, "test": 1})
+else:
+    made.with_format("torch").select(range(len(made))[::-1]).save_to_disk(arguments[0], num_shards=3)
+"""
+
+
+@pytest.mark.parametrize(
+    ("lists", "kind", "layout"),
+    [("list", "int64", "one"), ("list", "int32", "dict"), ("large", "uint16", "one"), ("large", "int64", "dict")],
+)
+def test_what_the_library_saved_is_imported(tmp_path: Path, lists: str, kind: str, layout: str) -> None:
+    case = CASES["plain"]
+    path = tmp_path / "theirs"
+    run_peer(SAVE, path, json.dumps(case.stored), lists, kind, layout, modules=("datasets",))
+    store = bring_back(path, "arrow", case.make(tmp_path / "store"), tmp_path / "back")
+    if layout == "dict":
+        assert documents_of(store) == {"train": case.stored[:5], "val": case.stored[5:]}
+    else:
+        assert documents_of(store) == {"train": case.stored[::-1]}
+        assert [store.provenance(number).id for number in (0, 39)] == ["n39", "n0"]
+
+
+def test_padding_is_left_out_by_the_attention_mask(tmp_path: Path) -> None:
+    made = table(
+        {
+            "input_ids": [[5, 6, 0, 9, 9], [9, 9, 7, 8, 0], [0, 9, 9, 9, 9]],
+            "attention_mask": [[1, 1, 1, 0, 0], [0, 0, 1, 1, 1], [1, 0, 0, 0, 0]],
+            "labels": [[-100, 6, 0, -100, -100], [-100, -100, -100, 8, 0], [-100] * 5],
+            "completion_mask": [[True] * 3 + [False] * 2, [False, False, True, True, False], [False] * 5],
+        },
+        {
+            "attention_mask": pa.list_(pa.int8(), 5),
+            "input_ids": pa.list_(pa.int64(), 5),
+            "completion_mask": pa.list_(pa.bool_()),
+            "labels": pa.large_list(pa.int64()),
+        },
+    )
+    tiny = make_store(tmp_path / "store", [[5]], vocab_size=300, eod_id=0)
+    store = bring_back(save(tmp_path / "x", made, made.slice(1, 2)), "arrow", tiny, tmp_path / "back")
+    assert documents_of(store)["train"] == [[5, 6, 0], [7, 8, 0], [0], [7, 8, 0], [0]]
+    assert loss_of(store)["train"] == [0, 1, 1, 0, 1, 0, 0, 0, 1, 0, 0]
+    plain = bring_back(tmp_path / "x", "arrow", tiny, tmp_path / "plain", {"loss": "none"})
+    assert documents_of(plain) == documents_of(store) and loss_of(plain) == {}
+
+
+def test_a_single_stream_is_read_and_an_empty_one_too(tmp_path: Path) -> None:
+    path = save(tmp_path / "x", table({"input_ids": [[5, 0], [0], [6, 7, 0]]}))
+    found = read_all("arrow", path / "data-00000-of-00001.arrow")
+    assert found.problems == [] and found.documents == {"train": [[5, 0], [0], [6, 7, 0]]}
+    empty = save(tmp_path / "y", table({"input_ids": [[5]]}).slice(0, 0), table({"input_ids": [[5]]}))
+    assert read_all("arrow", empty).documents == {"train": [[5]]}
+
+
+def test_units_are_cut_between_record_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = CASES["plain"]
+    write(case.make(tmp_path / "store"), "arrow", tmp_path / "out")
+    monkeypatch.setattr("packline.formats.column_files.UNIT_TOKENS", 100)
+    monkeypatch.setattr("packline.formats.column_reader.BLOCK_TOKENS", 30)
+    found = read_all("arrow", tmp_path / "out")
+    assert len(found.foreign.units) > 5 and found.documents == {"train": case.stored}
+    sizes = [block.tokens.size for unit in found.foreign.units for block in found.foreign.blocks(unit)]
+    assert max(sizes) <= max(30, *map(len, case.stored))
+
+
+# ------------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.fixture
+def exported(tmp_path: Path) -> tuple[Path, Any]:
+    """Two files of plain documents without packline.json, and the store that they are of."""
+    store = CASES["plain"].make(tmp_path / "store")
+    write(store, "arrow", tmp_path / "out", {"shard_tokens": 400})
+    (tmp_path / "out" / "packline.json").unlink()
+    return tmp_path / "out", store
+
+
+def first(folder: Path) -> Path:
+    return sorted(folder.glob("*.arrow"))[0]
+
+
+def test_a_stream_that_was_cut_anywhere_is_refused(tmp_path: Path, exported: tuple[Path, Any]) -> None:
+    folder, store = exported
+    data, places = first(folder).read_bytes(), messages(first(folder))
+    cuts = [0, 3, 200, places[0], places[1], places[1] + 4, places[1] + 40, places[2] - 1, len(data) - 1]
+    for number, cut in enumerate([*cuts, places[-1]]):  # the last: just before the end mark
+        first(folder).write_bytes(data[:cut])
+        problems = read_all("arrow", folder).problems
+        assert problems and problems[0].startswith("data-00000-of-00003.arrow: "), cut
+        refuse(folder, "arrow", store, tmp_path / f"back{number}", "data-00000-of-00003.arrow")
+    first(folder).write_bytes(data + b"\0")
+    assert "end mark" in read_all("arrow", folder).problems[0]
+
+
+def test_flipped_bytes_never_crash_and_never_pass_for_other_documents(exported: tuple[Path, Any]) -> None:
+    """A body has no checksum, so other ids may be read (packline.json has one); lists never go astray."""
+    folder, _ = exported
+    whole = read_all("arrow", folder)
+    data = first(folder).read_bytes()
+    bodies = np.array(messages(first(folder)))
+    for place in [*range(0, int(bodies[1]), 11)]:
+        first(folder).write_bytes(data[:place] + bytes([data[place] ^ 0xFF]) + data[place + 1 :])
+        try:
+            found = read_all("arrow", folder)
+        except OSError:
+            continue
+        if not found.problems:
+            assert len(found.documents["train"]) == len(whole.documents["train"])
+
+
+@pytest.mark.parametrize(
+    ("columns_", "kinds", "words"),
+    [
+        ({"input_ids": [[5, 0], None]}, {}, "row 1: expected a list in input_ids, found null"),
+        ({"input_ids": [[5, 0], [None, 0]]}, {}, "row 1: expected a number in input_ids, found null"),
+        (
+            {"input_ids": [[5, 6, 0], [7, 0]], "labels": [[5, 6, 0], [0, -100]]},
+            {},
+            "row 1, label of token 0: expected 7 or -100, found 0",
+        ),
+        (
+            {"input_ids": [[5, 6, 0], [7, 0]], "labels": [[5, 6, 0], [0]]},
+            {},
+            "row 1: expected 2 numbers in labels, as many as there are tokens, found 1",
+        ),
+        (
+            {"input_ids": [[5, 6, 0], [7, 0]], "loss_mask": [[0, 1, 1], [1, 2]]},
+            {},
+            "row 1: expected 0 or 1 in loss_mask, found 2",
+        ),
+        ({"input_ids": [[5, 0], [300, 0]]}, {}, "an id outside the vocabulary"),
+        ({"input_ids": [[5, 0], [-1, 0]]}, {}, "an id outside the vocabulary"),
+        ({"input_ids": [[5, 0], [7, 8]]}, {}, "no boundary token at the end"),
+        ({"input_ids": [[5, 0], []]}, {}, "no boundary token at the end"),
+        ({"tokens": [[5, 0]]}, {}, "column input_ids: expected lists of integers, found columns tokens"),
+        (
+            {"input_ids": [[0.5]]},
+            {"input_ids": pa.list_(pa.float32())},
+            "column input_ids: expected lists of integers, found list<item: float>",
+        ),
+        (
+            {"input_ids": [[5, 0]], "kind": ["a"]},
+            {"kind": pa.dictionary(pa.int8(), pa.string())},
+            "columns: expected none that is dictionary-encoded, found kind",
+        ),
+    ],
+)
+def test_documents_that_cannot_be_are_refused_with_their_row(
+    tmp_path: Path, columns_: dict[str, Any], kinds: dict[str, Any], words: str
+) -> None:
+    store = make_store(tmp_path / "store", [[5]], vocab_size=300, eod_id=0)
+    refuse(save(tmp_path / "x", table(columns_, kinds)), "arrow", store, tmp_path / "back", words)
+
+
+def test_files_of_different_types_are_refused(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "store", [[5]], vocab_size=300, eod_id=0)
+    narrow, wide = table({"input_ids": [[5, 0]]}), table({"input_ids": [[5, 0]]}, {"input_ids": pa.list_(pa.int64())})
+    words = "data-00001-of-00002.arrow: type of ids, as in the first file: expected int32, found int64"
+    refuse(save(tmp_path / "x", narrow, wide), "arrow", store, tmp_path / "back", words)
+    masked = table({"input_ids": [[5, 0]], "labels": [[5, 0]]})
+    words = "data-00001-of-00002.arrow: loss mask, where other files have one: expected True, found False"
+    refuse(save(tmp_path / "y", masked, narrow), "arrow", store, tmp_path / "back2", words)
+
+
+def test_a_folder_that_lacks_something_is_refused(tmp_path: Path, exported: tuple[Path, Any]) -> None:
+    folder, store = exported
+    first(folder).unlink()
+    refuse(folder, "arrow", store, tmp_path / "a", "a file that state.json names: expected there, found missing")
+    state = folder / "state.json"
+    state.write_text('{"_data_files": [{"filename": "../x.arrow"}], "_indices_data_files": [1]}')
+    assert len(read_all("arrow", folder).problems) == 2
+    for content in ("{", "[]", "{}"):
+        state.write_text(content)
+        with pytest.raises(InputError, match="state.json"):
+            read_all("arrow", folder)
+    state.unlink()
+    with pytest.raises(InputError, match=r"expected state.json, as Dataset.save_to_disk writes it"):
+        read_all("arrow", folder)
+
+
+def test_the_arrow_file_format_is_told_apart(tmp_path: Path) -> None:
+    path, content = tmp_path / "x.arrow", table({"input_ids": [[5, 0]]})
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, content.schema) as writer:
+        writer.write_table(content)
+    assert read_all("arrow", path).problems == [
+        "x.arrow: framing: expected an Arrow stream, found an Arrow file (ARROW1)"
+    ]
+
+
+def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
+    write(CASES["plain"].make(tmp_path / "store"), "arrow", tmp_path / "out")
+    other = write_tokenizer(tmp_path / "other", 1000, 0, 1)
+    with pytest.raises(TokenizerError, match="made with another tokenizer"):
+        import_store(tmp_path / "out", format="arrow", tokenizer=other, out=tmp_path / "back", workers=0)
+    assert not (tmp_path / "back" / "manifest.json").exists()
+
+
+def test_options_that_cannot_be_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = CASES["long"].make(tmp_path / "store")
+    with pytest.raises(RecipeError, match="expected shard_tokens of at least 1, found 0"):
+        write(store, "arrow", tmp_path / "out", {"shard_tokens": 0})
+    with pytest.raises(RecipeError, match="column is 'source'"):
+        write(store, "arrow", tmp_path / "out", {"column": "source", "provenance": True})
+    monkeypatch.setattr(columns, "MOST_VALUES", 2000)
+    with pytest.raises(RecipeError, match="a document has 2,695 tokens: expected at most 2,000 in a list"):
+        write(store, "arrow", tmp_path / "out")
+    write(store, "arrow", tmp_path / "out", {"lists": "large_list"})
+    assert read_all("arrow", tmp_path / "out").documents == {"train": CASES["long"].stored}
+    assert get_format("arrow").needs == ()

@@ -1,0 +1,233 @@
+"""parquet: `datasets` loads ours, and what `datasets` and pyarrow wrote is read here."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.formats.columns_made import table
+from tests.formats.engines import bring_back, documents_of, files_of, loss_of, refuse, write
+from tests.formats.peers import run_peer
+from tests.formats.steps import expected, read_all
+from tests.formats.stores import CASES, Case, make_store, write_tokenizer
+
+from packline.errors import InputError, TokenizerError
+from packline.formats import parquet
+from packline.formats.exporting import export
+from packline.formats.importing import import_store
+from packline.formats.registry import recognise
+
+LOAD = """
+import datasets
+answer = {}
+for name in arguments[1:]:
+    loaded = datasets.load_dataset(f"{arguments[0]}/{name}", cache_dir=f"{arguments[0]}/cache")
+    answer[name] = {split: {column: one[column][:] for column in one.column_names} for split, one in loaded.items()}
+    answer[name]["features"] = {column: str(kind) for column, kind in one.features.items()}
+"""
+
+
+def edges_of(case: Case) -> Any:
+    return "eod" if case.bos_id is None else "both"
+
+
+@pytest.fixture(autouse=True)
+def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several row groups, and documents longer than one."""
+    monkeypatch.setattr(parquet, "GROUP_DOCUMENTS", 9)
+    monkeypatch.setattr(parquet, "GROUP_TOKENS", 100)
+
+
+def test_the_library_finds_splits_and_reads_every_document(tmp_path: Path) -> None:
+    """Also beside packline.json and tokenizer.json, which are no data of it."""
+    for name, case in CASES.items():
+        store = case.make(tmp_path / name / "store")
+        options = {"edges": edges_of(case), "shard_tokens": 150}
+        export(str(store.path), to="parquet", out=tmp_path / "out" / name, options=options, workers=0)
+    assert (tmp_path / "out" / "plain" / "tokenizer.json").exists()
+    found = run_peer(LOAD, tmp_path / "out", *CASES, modules=("datasets",))
+    for name, case in CASES.items():
+        wanted = expected(case, edges_of(case))
+        features = found[name].pop("features")
+        assert features["input_ids"] == "List(Value('int32'))"
+        assert set(found[name]) == {"validation" if split == "val" else split for split in wanted}
+        for split, documents in wanted.items():
+            assert found[name]["validation" if split == "val" else split]["input_ids"] == documents
+        if case.loss is not None:
+            masked = [
+                [token if flag else -100 for token, flag in zip(*both, strict=True)]
+                for both in zip(case.stored, case.loss, strict=True)
+            ]
+            assert found[name]["train"]["labels"] == masked
+
+
+def test_provenance_on_request(tmp_path: Path) -> None:
+    case = CASES["splits"]
+    done = write(case.make(tmp_path / "store"), "parquet", tmp_path / "out", {"provenance": True})
+    assert done.lost == ()
+    content = pq.read_table(tmp_path / "out" / "validation-00000-of-00001.parquet").to_pydict()
+    assert content["id"] == [f"d{number}" for number in case.val]
+    assert content["position"] == [100 * number for number in case.val]
+    assert content["input_ids"] == [case.stored[number] for number in case.val]
+    store = bring_back(tmp_path / "out", "parquet", case.make(tmp_path / "same"), tmp_path / "back")
+    assert store.provenance(len(store.documents) - 1).id == "d39"
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_documents_and_masks_come_back_and_go_out_as_the_same_bytes(tmp_path: Path, case: Case) -> None:
+    store = case.make(tmp_path / "store")
+    options = {"edges": edges_of(case), "shard_tokens": 150, "loss": "loss_mask"}
+    write(store, "parquet", tmp_path / "out", options)
+    assert recognise(tmp_path / "out").name == "parquet"
+    back = bring_back(tmp_path / "out", "parquet", store, tmp_path / "back")
+    assert documents_of(back) == documents_of(store) and loss_of(back) == loss_of(store)
+    write(back, "parquet", tmp_path / "again", options)
+    assert files_of(tmp_path / "again") == files_of(tmp_path / "out")
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(2, 299), max_size=12), min_size=1, max_size=20),
+    st.sampled_from(["eod", "bos", "both", "none"]),
+    st.sampled_from(["zstd", "snappy", "none"]),
+    st.integers(1, 60),
+)
+def test_any_documents_come_back(
+    tmp_path_factory: pytest.TempPathFactory,
+    bodies: list[list[int]],
+    edges: Any,
+    compression: str,
+    size: int,
+) -> None:
+    folder = tmp_path_factory.mktemp("law")
+    case = Case("law", tuple(map(tuple, bodies)), 300, 0, 1)
+    options = {"edges": edges, "shard_tokens": size, "compression": compression}
+    write(case.make(folder / "store"), "parquet", folder / "out", options)
+    found = read_all("parquet", folder / "out", {"edges": edges})
+    assert found.problems == [] and found.documents == expected(case, edges)
+
+
+def test_row_groups_are_bounded_and_do_not_depend_on_shards(tmp_path: Path) -> None:
+    for shards in (1, 4):
+        store = make_store(
+            tmp_path / f"{shards}", CASES["plain"].documents, vocab_size=1000, eod_id=0, shards=shards
+        )
+        write(store, "parquet", tmp_path / f"{shards}-out", {"compression": "none"})
+    assert files_of(tmp_path / "1-out") == files_of(tmp_path / "4-out")
+    metadata = pq.read_metadata(tmp_path / "1-out" / "train-00000-of-00001.parquet")
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    assert len(groups) >= math.ceil(40 / 9)
+    assert all(group.num_rows <= 9 and group.column(0).num_values <= 100 for group in groups)
+
+
+SAVE = """
+import datasets, json
+documents = json.loads(arguments[1])
+made = datasets.Dataset.from_dict({"text": ["t"] * len(documents), "input_ids": documents})
+made.cast_column("input_ids", datasets.List(datasets.Value(arguments[2])))
+made.select(range(30)).to_parquet(arguments[0] + "/train-00000-of-00002.parquet", batch_size=int(arguments[3]))
+made.select(range(30, 35)).to_parquet(arguments[0] + "/train-00001-of-00002.parquet")
+made.select(range(35, 40)).to_parquet(arguments[0] + "/test-00000-of-00001.parquet")
+answer = None
+"""
+
+
+@pytest.mark.parametrize(("kind", "rows"), [("int64", 1000), ("int32", 4)])
+def test_what_the_library_wrote_is_imported(tmp_path: Path, kind: str, rows: int) -> None:
+    case = CASES["plain"]
+    path = tmp_path / "theirs" / "data"
+    path.mkdir(parents=True)
+    run_peer(SAVE, path, json.dumps(case.stored), kind, rows, modules=("datasets",))
+    store = bring_back(tmp_path / "theirs", "parquet", case.make(tmp_path / "store"), tmp_path / "back")
+    assert documents_of(store) == {"train": case.stored[:35], "val": case.stored[35:]}
+    places = [store.provenance(number) for number in range(40)]
+    rows_of_first = [place.position for place in places if place.file.endswith("train-00000-of-00002.parquet")]
+    assert rows_of_first == list(range(30))
+
+
+def test_units_are_row_groups_and_blocks_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = CASES["plain"]
+    write(case.make(tmp_path / "store"), "parquet", tmp_path / "out", {"provenance": True})
+    monkeypatch.setattr("packline.formats.column_files.UNIT_TOKENS", 150)
+    for module in ("column_reader", "parquet"):
+        monkeypatch.setattr(f"packline.formats.{module}.BLOCK_TOKENS", 30)
+    found = read_all("parquet", tmp_path / "out")
+    assert len(found.foreign.units) > 3 and found.documents == {"train": case.stored}
+    assert [position for _, position in found.places] == list(range(40))
+    sizes = [block.tokens.size for unit in found.foreign.units for block in found.foreign.blocks(unit)]
+    assert max(sizes) <= max(30, *map(len, case.stored))
+
+
+# ------------------------------------------------------------------------------------------------- refusals
+
+
+def test_a_file_that_was_cut_is_refused(tmp_path: Path) -> None:
+    store = CASES["plain"].make(tmp_path / "store")
+    write(store, "parquet", tmp_path / "out", {"shard_tokens": 400})
+    (tmp_path / "out" / "packline.json").unlink()
+    path = tmp_path / "out" / "train-00000-of-00003.parquet"
+    data = path.read_bytes()
+    for number, cut in enumerate((0, 3, 100, len(data) - 1)):
+        path.write_bytes(data[:cut])
+        refuse(tmp_path / "out", "parquet", store, tmp_path / f"back{number}", f"{path.name}: not a whole Parquet file")
+    path.write_bytes(data[:4] + data[200:])  # the footer is whole, row groups are not
+    refuse(tmp_path / "out", "parquet", store, tmp_path / "back", path.name)
+
+
+@pytest.mark.parametrize("compression", ["zstd", "none"])
+def test_every_flipped_byte_of_a_page_is_found(tmp_path: Path, compression: str) -> None:
+    store = CASES["one"].make(tmp_path / "store")
+    write(store, "parquet", tmp_path / "out", {"compression": compression})
+    path = tmp_path / "out" / "train-00000-of-00001.parquet"
+    data, whole = path.read_bytes(), read_all("parquet", tmp_path / "out")
+    pages = pq.read_metadata(path).row_group(0).column(0).total_compressed_size
+    found = 0
+    for place in range(4, 4 + pages):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1 :])
+        try:
+            changed = read_all("parquet", tmp_path / "out")
+        except OSError:
+            found += 1
+            continue
+        assert changed.documents == whole.documents  # of the page's header, something that does not matter
+    assert found > pages // 2
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (table({"input_ids": [[5, 0], None]}), "row 1: expected a list in input_ids, found null"),
+        (table({"text": ["a"]}), "column input_ids: expected lists of integers, found columns text"),
+        (table({"input_ids": [[5, 0], [300, 0]]}), "an id outside the vocabulary"),
+        (table({"input_ids": [[5, 0], [7]]}), "no boundary token at the end"),
+        (
+            table({"input_ids": [[5, 0]]}, {"input_ids": pa.list_(pa.int64())}),
+            "b.parquet: type of ids, as in the first file: expected int32, found int64",
+        ),
+    ],
+)
+def test_documents_that_cannot_be_are_refused(tmp_path: Path, content: pa.Table, words: str) -> None:
+    store = make_store(tmp_path / "store", [[5]], vocab_size=300, eod_id=0)
+    (tmp_path / "x").mkdir()
+    pq.write_table(table({"input_ids": [[5, 0]]}), tmp_path / "x" / "a.parquet")
+    pq.write_table(content, tmp_path / "x" / "b.parquet")
+    refuse(tmp_path / "x", "parquet", store, tmp_path / "back", words)
+
+
+def test_another_tokenizer_and_no_files_are_refused(tmp_path: Path) -> None:
+    write(CASES["plain"].make(tmp_path / "store"), "parquet", tmp_path / "out")
+    other = write_tokenizer(tmp_path / "other", 1000, 0, 1)
+    with pytest.raises(TokenizerError, match="made with another tokenizer"):
+        import_store(tmp_path / "out", format="parquet", tokenizer=other, out=tmp_path / "back", workers=0)
+    assert not (tmp_path / "back" / "manifest.json").exists()
+    with pytest.raises(InputError, match=r"expected Parquet files, \*.parquet, found none"):
+        read_all("parquet", tmp_path / "other")
+    with pytest.raises(InputError, match="it looks like none that packline knows"):
+        recognise(tmp_path / "other")
