@@ -82,6 +82,49 @@ the beginnings of the first documents, token by token.""",
   packline info store --documents 10
   packline info store --json""",
     ),
+    "analyze": (
+        """Count what is in a store, a data set or a batch, and what looks wrong.
+
+Every token is read: how many, how long documents are, padding for rows of
+--seq-len, special tokens, the most used and the never used, documents that
+repeat themselves or take few or many bytes a token, documents that are there
+twice. Of a batch (.npz, .pt), chuk-mlx's table of tokens and padding.""",
+        """Examples:
+
+  packline analyze store
+  packline analyze store --seq-len 2048 --top 20
+  packline analyze fineweb.bin --from llmc --tokenizer gpt2/tokenizer.json \\
+      --set edges=bos
+  packline analyze out/tokenized_batch_0001.npz --tokenizer gpt2/tokenizer.json
+  packline analyze out/tokenized_batch_0001.npz --tensor-type target""",
+    ),
+    "view": (
+        """Show the tokens of a document, a row or a batch.
+
+As the tokenizer cut them: special tokens marked, the edges of documents with
+where each is from, padding, and which tokens are learned. What would act on a
+terminal is shown, not obeyed. Scrolls in a terminal, prints plainly in a pipe.""",
+        """Examples:
+
+  packline view store --document 7
+  packline view store --row 12 --seq-len 2048 --packing best_fit
+  packline view run.toml --step 1200 --world-size 8 --rank 3
+  packline view store --step 0 --seq-len 2048 --batch-size 32 --out batch.html
+  packline view a_batch_0001.npz --tokenizer gpt2/tokenizer.json --grid --rows 4""",
+    ),
+    "report": (
+        """Write what a store is as one HTML file that opens anywhere.
+
+Warnings first; then the ledger as a flow from records in to tokens in rows,
+tokens by source and label, how long documents are, what every packing costs,
+rows token by token, the most used tokens, documents that look wrong or are
+there twice. Below 1 MB, without a script; nothing is fetched when it opens.""",
+        """Examples:
+
+  packline report store -o report.html
+  packline report store --seq-len 4096 --packing best_fit
+  packline report store --against Qwen/Qwen3-8B --against gpt2""",
+    ),
     "pack": (
         """Show what every packing costs on the documents of a store.
 
@@ -175,6 +218,20 @@ With a NAME: its layout byte by byte, and its options with their defaults.""",
 
   packline formats
   packline formats megatron""",
+    ),
+    "serve": (
+        """Show stores in a browser.
+
+Pages about sources, documents, rows and batches, with every token where the
+tokenizer cut it; search, and comparison of tokenizers and of two stores. Only
+this machine can open them, unless --host says otherwise; then they ask for a
+token. Nothing is written. Needs packline[web].""",
+        """Examples:
+
+  packline serve store
+  packline serve store --tokenizer Qwen/Qwen3-8B
+  packline serve old new --port 0
+  packline serve store --host 0.0.0.0""",
     ),
     "demo": (
         """Build, verify and show a store of Python's own library. No network.

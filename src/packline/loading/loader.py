@@ -199,6 +199,13 @@ class Loader:
         self._resume = self._step = step
         self._pass += 1
 
+    def _repr_html_(self) -> str:
+        """How a notebook shows it: where it stands, and the first rows of the next batch."""
+        from packline.viewing.html import notebook
+        from packline.viewing.pages import loader_page
+
+        return notebook(loader_page(self))
+
     def __repr__(self) -> str:
         left = f", {self.left_over_rows:,} rows left over" if self.left_over_rows else ""
         stages = "" if len(self.schedule.stretches) == 1 else f" in {len(self.schedule.stretches)} stages"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -80,6 +80,8 @@ class Row:
     loss_mask: np.ndarray
     """uint8 `[L]`: 1 where there is a target."""
     spans: tuple[Span, ...]
+    source: RowReader | None = field(default=None, repr=False)
+    """The rows that it is one of, where it was read from some."""
 
     def cu_seqlens(self) -> np.ndarray:
         """Where each span begins, and the end of the row; padding is a segment of its own. int32 `[N+1]`."""
@@ -94,6 +96,22 @@ class Row:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    def __repr__(self) -> str:
+        padding, learned = int((self.segment_ids < 0).sum()), int(self.loss_mask.sum())
+        return (
+            f"<Row {self.index:,}: {len(self):,} tokens in {len(self.spans):,} spans, "
+            f"{learned:,} with a target, {padding:,} of padding>"
+        )
+
+    def _repr_html_(self) -> str | None:
+        """How a notebook shows it: its tokens, documents, padding; nothing where its store is unknown."""
+        if self.source is None:
+            return None
+        from packline.viewing.html import notebook
+        from packline.viewing.pages import NOTEBOOK_TOKENS, row_page
+
+        return notebook(row_page(self.source, self.index, most=NOTEBOOK_TOKENS))
 
 
 class RowReader(ABC):
@@ -172,7 +190,7 @@ class RowReader(ABC):
         spans = self._spans(np.array([number]))
         columns = (spans.documents.tolist(), spans.starts.tolist(), spans.lengths.tolist())
         arrays = {field: array[0] for field, array in self._fill(spans, ALL_FIELDS).items()}
-        return Row(index=number, spans=tuple(map(Span, *columns)), **arrays)
+        return Row(index=number, spans=tuple(map(Span, *columns)), source=self, **arrays)
 
     def __iter__(self) -> Iterator[Row]:
         return (self[index] for index in range(len(self)))

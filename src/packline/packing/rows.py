@@ -151,6 +151,13 @@ class Rows(RowReader):
     def __reduce__(self) -> tuple[Any, tuple[()]]:
         return partial(Rows, self.store, self.seq_len, **self._settings), ()
 
+    def _repr_html_(self) -> str:
+        """How a notebook shows them: how many, of what, and the beginning of the first."""
+        from packline.viewing.html import notebook
+        from packline.viewing.pages import rows_page
+
+        return notebook(rows_page(self))
+
     def __repr__(self) -> str:
         return (
             f"<{len(self):,} rows of {self.seq_len:,} tokens, {self.packing}:"

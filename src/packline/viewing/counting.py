@@ -4,12 +4,13 @@
     process:   range ── blocks of a million tokens ──> Counter ──> Tally
     together:  add_up
 
-A worker is started fresh (`python -m packline.viewing.counting`): a line of JSON says what to do, lines of JSON
-say how far it is and what came of it. The first error ends all; however this ends, no process is left.
+A worker is started fresh (`python -m packline.viewing.counting`): a line of JSON says what to do, lines of
+JSON say how far it is and what came of it. The first error ends all; however this ends, no process is left.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import selectors
 import signal
@@ -86,7 +87,7 @@ def count_store(
     cuts = cut_documents(store, max(wanted, 1))
     jobs = [
         Job(str(store.path), start, stop, special, str(folder), files, number, os.getpid())
-        for number, (start, stop) in enumerate(zip(cuts, cuts[1:], strict=False))
+        for number, (start, stop) in enumerate(itertools.pairwise(cuts))
     ]
     if wanted < 2:
         return [count_range(job, store, on_progress) for job in jobs]
@@ -121,7 +122,11 @@ def count_range(job: Job, store: Store, on_progress: OnProgress) -> Tally:
         path = store.path / f"{shard.entry.name}.bin"
         places = shard.places(slice(start, stop))
         places = np.append(places, int(places[-1]) + int(shard.lengths[stop - 1]))
-        if places[0] < 0 or (np.diff(places) != shard.lengths[start:stop]).any() or places[-1] > len(shard.tokens):
+        if (
+            places[0] < 0
+            or (np.diff(places) != shard.lengths[start:stop]).any()
+            or places[-1] > len(shard.tokens)
+        ):
             raise CorruptStore(
                 f"{path.with_suffix('.idx')}: expected documents back to back, found other offsets",
                 hint="packline verify shows what else differs",
@@ -154,10 +159,13 @@ def read_text_bytes(store: Store, number: int) -> np.ndarray:
 
     path = store.path / f"{store.shards[number].entry.name}.docs.parquet"
     try:
-        column = pq.read_table(path, columns=["text_bytes"], use_threads=False)["text_bytes"]
+        with pq.ParquetFile(path) as parquet:
+            column = parquet.read(columns=["text_bytes"], use_threads=False)["text_bytes"]
         sizes = column.to_numpy().astype(np.int64)
     except (OSError, pa.ArrowException, KeyError) as error:
-        raise CorruptStore(f"cannot read {path}: {error}", hint="packline verify shows what else differs") from error
+        raise CorruptStore(
+            f"cannot read {path}: {error}", hint="packline verify shows what else differs"
+        ) from error
     if len(sizes) != len(store.shards[number]):
         raise CorruptStore(f"{path}: expected {len(store.shards[number]):,} documents, found {len(sizes):,}")
     return sizes
@@ -247,7 +255,8 @@ def main() -> int:
         job = msgspec.json.decode(sys.stdin.buffer.readline(), type=Job)
         if os.getppid() != job.parent:
             return 1  # it ended before the kernel was told to end this one with it
-        tell(Said(0, count_range(job, Store(job.store), on_progress)))
+        tally = count_range(job, Store(job.store), on_progress)
+        tell(Said(waiting, tally))
     except BrokenPipeError:
         return 1  # nobody listens any more
     except BaseException as error:  # told, not raised: the asking process shows it

@@ -3,9 +3,9 @@
     document ── xxh3-128 of its tokens ──> (hash, number) 24 bytes ──> files by the first bits of the hash
     a file ── sort by hash ──> equal neighbours ──> groups
 
-Equal documents have equal hashes, so all copies of one are in the same file, and a file of two million records
-is sorted in 100 MB whatever the store. Files are in a temporary folder: 24 bytes a document, a hundredth of a
-usual store or less, and gone afterwards.
+Equal documents have equal hashes, so all copies of one are in the same file, and a file of two million
+records is sorted in 100 MB whatever the store. Files are in a temporary folder: 24 bytes a document, a
+hundredth of a usual store or less, and gone afterwards.
 
 Boundary tokens do not count. What it does not do: near duplicates, or documents within documents.
 """
@@ -76,7 +76,7 @@ class HashFiles:
             tokens: contiguous `[T]`.
             starts, ends: int64 `[D]`, where they begin and end in them, without their boundary tokens.
         """
-        view, size, digest = memoryview(tokens).cast("B"), tokens.itemsize, xxhash.xxh3_128_digest
+        view, size, digest = tokens.data.cast("B"), tokens.itemsize, xxhash.xxh3_128_digest
         places = zip((starts * size).tolist(), (ends * size).tolist(), strict=True)
         hashes = b"".join([digest(view[start:end]) for start, end in places])
         records = np.empty(len(starts), RECORD)
@@ -108,7 +108,7 @@ class HashFiles:
                     part = records[slice(*np.searchsorted(numbers, [number, number + 1]).tolist())]
                 if len(part):
                     with open(self._folder / f"{number}-{self._writer}.bin", "ab") as file:
-                        file.write(memoryview(part).cast("B"))
+                        file.write(part.tobytes())
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise OutOfSpace(

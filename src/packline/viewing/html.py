@@ -20,16 +20,21 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from packline.viewing.html_controls import form, links
 from packline.viewing.html_strip import strip_figure
 from packline.viewing.markup import Markup, element, escaped, joined, safe_href
 from packline.viewing.page import (
     Bars,
+    Beside,
     Block,
+    Comparison,
     Facts,
     Flow,
+    Form,
     Heading,
     Histogram,
     Link,
+    Links,
     Note,
     Page,
     Strip,
@@ -56,7 +61,8 @@ class Assets:
 @cache
 def style() -> str:
     """The style sheet, which is part of the package."""
-    return resources.files("packline.viewing").joinpath("static/style.css").read_text("utf-8")
+    folder = resources.files("packline.viewing").joinpath("static")
+    return "".join(folder.joinpath(name).read_text("utf-8") for name in ("style.css", "charts.css"))
 
 
 def html(page: Page, *, interactive: bool = False) -> Markup:
@@ -195,16 +201,21 @@ def _contents(page: Page) -> Markup:
 def _block(block: Block, interactive: bool) -> Markup:
     if isinstance(block, Strip):
         return strip_figure(block, interactive=interactive)
-    if isinstance(block, Histogram | Bars | Flow):
+    if isinstance(block, Histogram | Bars | Comparison | Flow):
         return _chart(block)
+    if isinstance(block, Beside):
+        parts = [element("div", [_block(one, interactive) for one in part]) for part in block.parts]
+        return element("div", parts, class_="beside")
     return _DRAWN[type(block)](block)
 
 
-def _chart(block: Histogram | Bars | Flow) -> Markup:
+def _chart(block: Histogram | Bars | Comparison | Flow) -> Markup:
     from packline.viewing import charts  # it draws with `markup`, as this does
 
     if isinstance(block, Histogram):
         return charts.histogram(block)
+    if isinstance(block, Comparison):
+        return charts.comparison(block)
     return charts.bars(block) if isinstance(block, Bars) else charts.flow(block)
 
 
@@ -262,4 +273,10 @@ def _value(value: Value) -> Markup:
     return escaped(value)
 
 
-_DRAWN: dict[type, Callable[[Any], Markup]] = {Note: _note, Facts: _facts, Table: data_table}
+_DRAWN: dict[type, Callable[[Any], Markup]] = {
+    Note: _note,
+    Facts: _facts,
+    Table: data_table,
+    Links: links,
+    Form: form,
+}

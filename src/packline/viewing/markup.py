@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable
+from functools import cache
 
 from packline.viewing.text import visible
 
@@ -33,7 +34,11 @@ def escaped(text: str) -> Markup:
     >>> escaped("<script>\\u202e&")
     '&lt;script&gt;\\\\u202e&amp;'
     """
-    return text if isinstance(text, Markup) else Markup(html.escape(visible(text)))
+    if isinstance(text, Markup):
+        return text
+    if text.isascii() and text.isalnum():  # most tokens, and nothing in them acts
+        return Markup(text)
+    return Markup(html.escape(visible(text)))
 
 
 def joined(*contents: Content) -> Markup:
@@ -72,8 +77,15 @@ def element(tag: str, /, *contents: Content, **attributes: str | int | float | b
 def _attribute(key: str, value: str | int | float | bool | None) -> str:
     if value is None or value is False:
         return ""
-    name = key.rstrip("_").replace("_", "-")
-    return f" {name}" if value is True else f' {name}="{escaped(str(value))}"'
+    name = _attribute_name(key)
+    if value is True:
+        return f" {name}"
+    return f' {name}="{value if type(value) is int else escaped(str(value))}"'
+
+
+@cache
+def _attribute_name(key: str) -> str:
+    return key.rstrip("_").replace("_", "-")
 
 
 def safe_href(href: str) -> str | None:

@@ -83,6 +83,20 @@ class Bars:
 
 
 @dataclass(frozen=True, slots=True)
+class Comparison:
+    """Several measures of several things: a row for each thing, a column for each measure."""
+
+    caption: str
+    noun: str
+    """What the things are, as `packing`."""
+    measures: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[Bar, ...]], ...]
+    """The name of each thing, and a bar for each measure of it."""
+    top: float = 0.0
+    """What a whole bar stands for; 0: the largest of each measure."""
+
+
+@dataclass(frozen=True, slots=True)
 class Histogram:
     """Bars that stand, one for each class."""
 
@@ -168,7 +182,48 @@ class Strip:
     """Tokens that are not shown."""
 
 
-Block: TypeAlias = Heading | Note | Facts | Table | Bars | Histogram | Flow | Strip
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Ways to go on from here, such as to the next page."""
+
+    label: str
+    """What they are, for who does not see them."""
+    links: tuple[Value, ...]
+    """A plain text is a way that does not exist here, or where one is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """Something to fill in."""
+
+    name: str
+    label: str
+    value: str = ""
+    kind: Literal["text", "number", "area", "choice", "hidden"] = "text"
+    choices: tuple[tuple[str, str], ...] = ()
+    """Of a choice: values and what they are called."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """Questions that lead to another page of the viewer; surfaces without pages leave it out."""
+
+    label: str
+    action: str
+    fields: tuple[Field, ...]
+    submit: str = "Show"
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Blocks side by side, to be compared; one below another where there is no room."""
+
+    parts: tuple[tuple[Block, ...], ...]
+
+
+Block: TypeAlias = (
+    Heading | Note | Facts | Table | Bars | Comparison | Histogram | Flow | Strip | Links | Form | Beside
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,19 +10,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from packline.packing.targets import IGNORED
 from packline.store.finding import check_document, provenance_of
 from packline.store.origins import origins
 from packline.store.reader import Provenance, Store
-from packline.viewing.page import Block, Facts, Page, Strip, Table
-from packline.viewing.strips import MOST, Href, document_strip, row_strip
+from packline.viewing.page import Block, Facts, Heading, Page, Table
+from packline.viewing.strips import MOST, AnyRows, Href, document_strip, row_strip
 from packline.viewing.text import percent, plural, size
 
 if TYPE_CHECKING:
     from packline.loading.loader import Loader
-    from packline.packing.row_reader import RowReader
+    from packline.loading.trace import StepTrace
     from packline.packing.rows import Rows
 
 NOTEBOOK_TOKENS = 256
+NOTEBOOK_ROWS = 2
 
 
 def document_page(
@@ -58,7 +60,7 @@ def document_facts(provenance: Provenance) -> tuple[tuple[str, str], ...]:
     return tuple((name, value) for name, value in facts if value is not None)
 
 
-def row_page(rows: RowReader, index: int, *, most: int = MOST, href: Href | None = None) -> Page:
+def row_page(rows: AnyRows, index: int, *, most: int = MOST, href: Href | None = None) -> Page:
     """A row: its documents with their edges, what is learned, padding.
 
     Raises:
@@ -68,22 +70,20 @@ def row_page(rows: RowReader, index: int, *, most: int = MOST, href: Href | None
     strip = row_strip(rows, index, caption="", most=most, href=href)
     return Page(
         f"Row {index:,} of {len(rows):,}",
-        (Facts(row_facts(strip, rows.seq_len)), strip),
+        (Facts(row_facts(rows, index)), strip),
         summary=f"rows of {plural(rows.seq_len, 'token')} over {rows.store.path}",
     )
 
 
-def row_facts(strip: Strip, seq_len: int) -> tuple[tuple[str, str], ...]:
-    """What of a row is documents, learned and padding, counted over the tokens that the strip shows."""
-    shown = sum(len(cell.ids) for cell in strip.cells)
-    padding = sum(len(cell.ids) for cell in strip.cells if cell.padding)
-    learned = sum(len(cell.ids) for cell in strip.cells if cell.loss)
-    spans = len({cell.segment for cell in strip.cells if not cell.padding})
-    of = "" if shown == seq_len else f" of the first {shown:,}"
+def row_facts(rows: AnyRows, index: int) -> tuple[tuple[str, str], ...]:
+    """What of a row is documents, targets and padding."""
+    arrays = rows.read(np.array([index]), ("targets", "segment_ids"))
+    spans = len(rows.spans(np.array([index])).documents)
+    targets, padding = int((arrays["targets"] != IGNORED).sum()), int((arrays["segment_ids"] < 0).sum())
     return (
-        ("spans", f"{spans:,}{of}"),
-        ("learned", f"{plural(learned, 'token')}{of}"),
-        ("padding", f"{plural(padding, 'token')}{of}, {percent(padding / max(shown, 1))}"),
+        ("spans", f"{spans:,}"),
+        ("learned from", f"{plural(targets, 'target')}, {percent(targets / rows.seq_len)} of the row"),
+        ("padding", f"{plural(padding, 'token')}, {percent(padding / rows.seq_len)} of the row"),
     )
 
 
@@ -108,6 +108,19 @@ def step_page(
     from packline.loading.trace import trace_step
 
     found = trace_step(loader, step, rank=rank, row=row)
+    strips = _row_strips(loader, found, most, href)
+    facts = (
+        ("stage", f"{found.stage} of {found.stages}, counted from 0"),
+        ("batch", f"{plural(found.batch_size, 'row')} of {plural(found.seq_len, 'token')}"),
+        ("shared by", plural(found.world_size, "rank")),
+        ("fingerprint", found.fingerprint),
+    )
+    shown = "" if len(found.rows) == found.batch_size else f"{plural(len(found.rows), 'row')} of it shown"
+    title = f"Step {found.step:,} of {found.steps:,}"
+    return Page(title, (Facts(facts), *strips), summary=shown or "counted from 0; all of its rows")
+
+
+def _row_strips(loader: Loader, found: StepTrace, most: int, href: Href | None = None) -> list[Block]:
     stretch = loader.schedule.stretches[found.stage]
     strips: list[Block] = []
     for one in found.rows:
@@ -123,15 +136,7 @@ def step_page(
                 href=href,
             )
         )
-    facts = (
-        ("stage", f"{found.stage} of {found.stages}, counted from 0"),
-        ("batch", f"{plural(found.batch_size, 'row')} of {plural(found.seq_len, 'token')}"),
-        ("shared by", plural(found.world_size, "rank")),
-        ("fingerprint", found.fingerprint),
-    )
-    shown = "" if len(found.rows) == found.batch_size else f"{plural(len(found.rows), 'row')} of it shown"
-    title = f"Step {found.step:,} of {found.steps:,}"
-    return Page(title, (Facts(facts), *strips), summary=shown or "counted from 0; all of its rows")
+    return strips
 
 
 def store_page(store: Store) -> Page:
@@ -152,12 +157,14 @@ def store_page(store: Store) -> Page:
         counts = groups.setdefault((shard.split, origin.source, origin.label or ""), [0, 0])
         counts[0] += shard.documents
         counts[1] += shard.tokens
+    labels = any(label for _, _, label in groups)
     rows = tuple(
-        (source, split, label, f"{documents:,}", f"{tokens:,}")
+        (source, split, *([label] if labels else []), f"{documents:,}", f"{tokens:,}")
         for (split, source, label), (documents, tokens) in sorted(groups.items())
     )
-    head = ("source", "split", "label", "documents", "tokens")
-    return Page(f"Store {store.path}", (Facts(facts), Table("By source", head, rows, "lllrr")))
+    head = ("source", "split", *(["label"] if labels else []), "documents", "tokens")
+    table = Table("By source", head, rows, "lllrr" if labels else "llrr")
+    return Page(f"Store {store.path}", (Facts(facts), table))
 
 
 def rows_page(rows: Rows) -> Page:
@@ -169,3 +176,24 @@ def rows_page(rows: Rows) -> Page:
     )
     strip = row_strip(rows, 0, most=NOTEBOOK_TOKENS)
     return Page(f"Rows of {rows.store.path}", (Facts(facts), strip))
+
+
+def loader_page(loader: Loader) -> Page:
+    """Where a loader stands, with the beginnings of the next batch's first rows on its rank."""
+    from packline.loading.trace import trace_step
+
+    steps = len(loader)
+    step = min(loader.step, steps - 1)
+    size = loader.schedule.stretch_of(step).batch_size // loader.world_size
+    strips: list[Block] = []
+    for row in range(loader.rank * size, loader.rank * size + min(size, NOTEBOOK_ROWS)):
+        strips += _row_strips(loader, trace_step(loader, step, row=row), NOTEBOOK_TOKENS // NOTEBOOK_ROWS)
+    facts = (
+        ("step", f"{loader.step:,} of {steps:,}"),
+        ("batch", f"{plural(size, 'row')} on rank {loader.rank} of {loader.world_size}"),
+        ("seed", str(loader.seed)),
+        ("fingerprint", loader.fingerprint),
+    )
+    beyond = loader.step >= steps
+    heading = Heading(f"The {'last' if beyond else 'next'} batch, step {step:,}, its first rows")
+    return Page("Loader", (Facts(facts), heading, *strips))

@@ -1,12 +1,13 @@
 """Bytes a token, document by document: how far they usually lie apart, and which documents lie outside.
 
-Text that a tokenizer was not made for (another script, base64, noise) takes few bytes a token, and text that is
-all spaces or one long known word takes many. What is few is for the store itself to say: quartiles of the
-logarithm, and three times their distance beyond them, but at least a factor of two from the median.
+Text that a tokenizer was not made for (another script, base64, noise) takes few bytes a token, and text that
+is all spaces or one long known word takes many. What is few is for the store itself to say: quartiles of the
+logarithm, and one and a half times their distance beyond them, but at least a factor of two from the median.
 
-Rates are counted in classes of a 32nd of an octave (2% wide), and limits lie between classes. So counts can be
-summed over processes, how many documents lie outside is exact, and memory is 4 KB whatever the store. Asked
-only of documents of 32 tokens and more.
+Rates are counted in classes of a 32nd of an octave (2% wide), and limits lie between classes. So counts can
+be summed over processes, how many documents lie outside is exact, and memory is 5 KB whatever the store.
+Asked only of documents of 32 tokens and more. What it does not do: tell languages apart, so in a store of
+many of them only the utterly strange lies outside.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ CLASSES_AN_OCTAVE = 32
 LOWEST, HIGHEST = -6, 14
 """Octaves: from 1/64 of a byte a token to 16,384; beyond them counts as the outermost class."""
 CLASSES = (HIGHEST - LOWEST) * CLASSES_AN_OCTAVE
-BEYOND = 3.0
+BEYOND = 1.5
 """Distances between the quartiles, beyond them."""
 
 
@@ -76,4 +77,6 @@ def measure_rates(counts: np.ndarray) -> Rates:
     low = max(min(first - beyond, middle - CLASSES_AN_OCTAVE), 0)
     high = min(max(last + 1 + beyond, middle + 1 + CLASSES_AN_OCTAVE), CLASSES)
     few, many = int(counts[:low].sum()), int(counts[high:].sum())
-    return Rates(documents, (edge_of(middle) + edge_of(middle + 1)) / 2, edge_of(low), edge_of(high), few, many)
+    return Rates(
+        documents, (edge_of(middle) + edge_of(middle + 1)) / 2, edge_of(low), edge_of(high), few, many
+    )

@@ -11,22 +11,21 @@ at a time (`finding.provenance_of`), unless the caller has it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
 import numpy as np
 
+from packline.packing.row_reader import RowReader, RowSource
 from packline.store.finding import check_document, provenance_of
 from packline.store.reader import Provenance, Store
 from packline.viewing.cells import cells_of, learned_of
 from packline.viewing.page import Origin, Strip
 from packline.viewing.vocabulary import Vocabulary
 
-if TYPE_CHECKING:
-    from packline.packing.row_reader import RowSource
-
 MOST = 2048
 """Tokens of a strip that are shown."""
 
+AnyRows: TypeAlias = RowReader | RowSource
 Href = Callable[[int], str]
 """From the number of a document to the page that shows it."""
 
@@ -78,7 +77,7 @@ def document_strip(
 
 
 def row_strip(
-    rows: RowSource,
+    rows: AnyRows,
     index: int,
     *,
     caption: str | None = None,
@@ -100,11 +99,12 @@ def row_strip(
     arrays = {name: array[0] for name, array in rows.read(np.array([index])).items()}
     if provenances is None:
         provenances = provenance_of(rows.store, spans.documents)
+    positions = _in_documents(arrays["position_ids"], arrays["segment_ids"], spans.starts)
     return batch_strip(
         Vocabulary.of_store(rows.store),
         arrays["tokens"],
-        learned=learned_of(arrays["targets"], arrays["position_ids"]),
-        position_ids=in_documents(arrays["position_ids"], arrays["segment_ids"], spans.starts),
+        learned=learned_of(arrays["targets"], positions),
+        position_ids=positions,
         segment_ids=arrays["segment_ids"],
         origins=[
             Origin(segment, document, describe_origin(provenance), href(document) if href else "")
@@ -141,7 +141,7 @@ def batch_strip(
     return Strip(caption, cells, tuple(one for one in origins if one.segment in there), max(count - most, 0))
 
 
-def in_documents(position_ids: np.ndarray, segment_ids: np.ndarray, starts: np.ndarray) -> np.ndarray:
+def _in_documents(position_ids: np.ndarray, segment_ids: np.ndarray, starts: np.ndarray) -> np.ndarray:
     """Places within documents, from places within spans."""
     firsts = np.append(starts, 0)  # the last is that of padding, segment -1
     return position_ids + firsts[segment_ids]

@@ -1,6 +1,6 @@
 """Documents that look wrong by their tokens: one thing over and over, or nothing but control tokens.
 
-    repetition     a run of four tokens makes up a fifth of a document's runs of four, or more
+    repetition     one sequence of four tokens is 30% of a document's, or more
     one token      a token makes up half of a document, or more
     long run       a token stands a hundred times in a row, or more often
     no text        no token, or special tokens only
@@ -9,15 +9,18 @@ A document's tokens here are those between its boundary tokens. The first two ar
 32 tokens and more, since a short text may well say a thing twice; of those longer than four million tokens
 the first four million are looked at.
 
-Cost: every document is screened, and only what does not pass is counted exactly. Screening looks at 64 places,
-one in each 64th of a document at a place that does not depend on its content; a document of less than 68
-tokens is seen whole. What is just at a limit may therefore be missed (a repetition of 0.2 once in 2,000 times,
-one of 0.3 once in a million); what is reported is exact. Long runs and control tokens are never missed.
+Cost: every document is screened, and only what does not pass is counted exactly. Screening looks at 64
+places, one in each 64th of a document, then in longer ones at 256; which they are does not depend on the
+tokens. A document of less than 68 tokens is seen whole. What is just at a limit may therefore be missed (a
+repetition of 30% once in 10,000 times); what is reported is exact. Long runs and control tokens are never
+missed.
 
 What it does not do: judge text. A table of zeros looks wrong and may be right.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -26,28 +29,35 @@ SHORTEST = 32
 LONGEST = 1 << 22
 """Tokens of a document that are looked at."""
 GRAM = 4
-REPETITION, ONE_TOKEN, LONG_RUN = 0.2, 0.5, 100
+LONG_RUN = 100
 
 PLACES = 64
 """Of a document that are screened."""
-SAME_GRAMS, SAME_TOKENS = 4, 16
-"""So many equal ones among them and a document is counted. A document at the limit has 13, and 32."""
-STRIDE = 16
-"""Every 16th token is compared to find long runs: a run of 100 holds six of them."""
+SAME_GRAMS, SAME_TOKENS = 7, 16
+"""So many equal ones among them and a document is counted. A document at the limit has 19, and 32."""
+MORE_PLACES = 256
+MORE_GRAMS, MORE_TOKENS = 45, 95
+"""Likewise of documents of more than four times as many tokens. One at the limit has 77, and 128."""
+STRIDE = 8
+"""Every eighth token is compared to find long runs: a run of 100 holds twelve of them."""
 
 REASONS = {
-    "repetition": "four tokens in a row that make up 20% of a document or more",
-    "one token": "a token that makes up 50% of a document or more",
-    "long run": "a token 100 times in a row or more",
+    "repetition": "one sequence of four tokens is 30% of all, or more",
+    "one token": "one token is 50% of all, or more",
+    "long run": "one token 100 times in a row, or more",
     "no text": "no token but special ones",
 }
 """What each name stands for."""
+LIMITS = {"repetition": 0.3, "one token": 0.5, "long run": float(LONG_RUN), "no text": 1.0}
 
 _JITTER = np.random.default_rng(64).random(PLACES)
+_MORE_JITTER = np.random.default_rng(64).random(MORE_PLACES)
 
 
-def screen(tokens: np.ndarray, starts: np.ndarray, ends: np.ndarray, special: np.ndarray) -> np.ndarray:
-    """Numbers of the documents that are worth counting, int64, ascending.
+def screen(
+    tokens: np.ndarray, starts: np.ndarray, ends: np.ndarray, special: np.ndarray
+) -> dict[int, list[str]]:
+    """What is worth counting, by document.
 
     Args:
         tokens: ids below the vocabulary, contiguous unsigned `[T]`.
@@ -55,46 +65,52 @@ def screen(tokens: np.ndarray, starts: np.ndarray, ends: np.ndarray, special: np
         special: bool `[V]`, which ids are special tokens.
 
     >>> tokens = np.array([5, 1, 2] + [7] * 200, np.uint16)
-    >>> screen(tokens, np.array([0, 3]), np.array([3, 203]), np.zeros(8, bool)).tolist()
-    [1]
+    >>> screen(tokens, np.array([0, 3]), np.array([3, 203]), np.zeros(8, bool))
+    {1: ['long run', 'repetition', 'one token']}
     """
-    wanted = np.zeros(len(starts), bool)
     lengths = ends - starts
     filled = np.flatnonzero(lengths > 0)
-    wanted[lengths <= 0] = True
-    wanted[filled] = special[tokens[starts[filled]]] & special[tokens[ends[filled] - 1]]
+    control = special[tokens[starts[filled]]] & special[tokens[ends[filled] - 1]]
+    found: dict[str, np.ndarray] = {
+        "no text": np.concatenate([np.flatnonzero(lengths <= 0), filled[control]])
+    }
     if len(starts):
         runs = np.searchsorted(starts, _run_places(tokens), side="right") - 1
-        wanted[np.maximum(runs, 0)] = True
+        found["long run"] = np.unique(np.maximum(runs, 0))
     long = np.flatnonzero(lengths >= SHORTEST)
     if len(long):
-        wanted[long] |= _repeats(tokens, starts[long], np.minimum(lengths[long], LONGEST))
-    return np.flatnonzero(wanted)
+        grams, firsts = _repeats(tokens, starts[long], np.minimum(lengths[long], LONGEST))
+        found["repetition"], found["one token"] = long[grams], long[firsts]
+    wanted: dict[int, list[str]] = {}
+    for reason, documents in found.items():
+        for document in documents.tolist():
+            wanted.setdefault(document, []).append(reason)
+    return wanted
 
 
-def judge(body: np.ndarray, special: np.ndarray) -> dict[str, float]:
+def judge(body: np.ndarray, special: np.ndarray, asked: Sequence[str] = tuple(REASONS)) -> dict[str, float]:
     """What is wrong with one document, counted: shares of it, or for a run its tokens.
 
     Args:
         body: its ids, contiguous unsigned `[n]`, without boundary tokens.
         special: see `screen`.
+        asked: the reasons to look at.
 
     >>> judge(np.array([3, 4] * 50, np.uint16), np.zeros(8, bool))
     {'repetition': 0.5051546391752577, 'one token': 0.5}
     """
     body = body[:LONGEST]
-    if special[body].all():
-        return {"no text": 1.0}
     found: dict[str, float] = {}
-    if len(body) >= SHORTEST:
-        repetition = _most_common(grams_at(body, np.arange(len(body) - GRAM + 1))) / (len(body) - GRAM + 1)
-        if repetition >= REPETITION:
-            found["repetition"] = repetition
-        if (share := _most_common(body) / len(body)) >= ONE_TOKEN:
-            found["one token"] = share
-    if (run := longest_run(body)) >= LONG_RUN:
-        found["long run"] = float(run)
-    return found
+    if "repetition" in asked and len(body) >= SHORTEST:
+        found["repetition"] = _repetition(body)
+    if "one token" in asked and len(body) >= SHORTEST:
+        sampled = len(body) < 4 * MORE_PLACES or _most_common(body[_more_places(len(body))]) >= MORE_TOKENS
+        found["one token"] = _most_common(body) / len(body) if sampled else 0.0
+    if "long run" in asked:
+        found["long run"] = float(longest_run(body))
+    if "no text" in asked:
+        found["no text"] = float(special[body].all())
+    return {reason: value for reason, value in found.items() if value >= LIMITS[reason]}
 
 
 def longest_run(values: np.ndarray) -> int:
@@ -124,6 +140,24 @@ def grams_at(tokens: np.ndarray, places: np.ndarray) -> np.ndarray:
     return found
 
 
+def _repetition(body: np.ndarray) -> float:
+    """The share of the most common sequence of four tokens; 0.0 where it is surely below the limit."""
+    count = len(body) - GRAM + 1
+    if count < 4 * MORE_PLACES:
+        return _most_common(grams_at(body, np.arange(count))) / count
+    if _most_common(grams_at(body, _more_places(count))) < MORE_GRAMS:
+        return 0.0
+    # Sorting a long document costs three times as much as sorting only what falls into the fullest classes.
+    grams = grams_at(body, np.arange(count))
+    classes = ((grams * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(48)).astype(np.int64)
+    full = np.flatnonzero(np.bincount(classes) >= LIMITS["repetition"] * count)
+    return max((_most_common(grams[classes == one]) for one in full.tolist()), default=0) / count
+
+
+def _more_places(count: int) -> np.ndarray:
+    return ((np.arange(MORE_PLACES) + _MORE_JITTER) * (count / MORE_PLACES)).astype(np.int64)
+
+
 def _most_common(values: np.ndarray) -> int:
     """How often the most common value stands there."""
     ordered = np.sort(values)
@@ -144,8 +178,8 @@ def _run_places(tokens: np.ndarray) -> np.ndarray:
     return np.flatnonzero(runs) * STRIDE
 
 
-def _repeats(tokens: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Which documents, of `SHORTEST` tokens or more, have equal ones among their places; bool `[D]`."""
+def _repeats(tokens: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which documents, of `SHORTEST` tokens or more, have equal fours, or equal tokens; bool `[D]` each."""
     counts = lengths - GRAM + 1
     steps = np.arange(PLACES)
     inner = ((steps + _JITTER) * (counts / PLACES)[:, None]).astype(np.int64)
@@ -162,5 +196,7 @@ def _repeats(tokens: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.
         firsts[few] = np.where(beyond, last, firsts[few])
     grams.sort(axis=1)
     firsts.sort(axis=1)
-    same = (grams[:, SAME_GRAMS - 1 :] == grams[:, : -SAME_GRAMS + 1]).any(axis=1)
-    return np.asarray(same | (firsts[:, SAME_TOKENS - 1 :] == firsts[:, : -SAME_TOKENS + 1]).any(axis=1))
+    return (
+        (grams[:, SAME_GRAMS - 1 :] == grams[:, : -SAME_GRAMS + 1]).any(axis=1),
+        (firsts[:, SAME_TOKENS - 1 :] == firsts[:, : -SAME_TOKENS + 1]).any(axis=1),
+    )

@@ -8,18 +8,22 @@ What it does not do: print, or know what a style looks like.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from packline.viewing.lines import Line, plain, table, wrapped
 from packline.viewing.page import (
     Bars,
+    Beside,
     Block,
+    Comparison,
     Facts,
     Flow,
+    Form,
     Heading,
     Histogram,
     Link,
+    Links,
     Note,
     Page,
     Strip,
@@ -60,9 +64,15 @@ def render(page: Page, width: int, color: bool) -> list[Line]:
         first, *more = wrapped(warning, width - 11)
         lines.append(["  ", ("warning: ", "warning"), first])
         lines += [[" " * 11, text] for text in more]
-    for block in page.blocks:
-        lines.append([])
-        lines += _block_lines(block, width, color)
+    return lines + render_blocks(page.blocks, width, color)
+
+
+def render_blocks(blocks: Sequence[Block], width: int, color: bool) -> list[Line]:
+    """The lines of blocks, each below an empty one. What leads to other pages is left out."""
+    lines: list[Line] = []
+    for block in blocks:
+        if not isinstance(block, Links | Form):
+            lines += [[], *_block_lines(block, width, color)]
     return lines
 
 
@@ -78,6 +88,9 @@ def render_text(page: Page, width: int = 100) -> str:
 def _block_lines(block: Block, width: int, color: bool) -> list[Line]:
     if isinstance(block, Strip):
         return strip_lines(block, width, color)
+    if isinstance(block, Beside):
+        parts = [render_blocks(part, width, color) for part in block.parts]
+        return [line for part in parts for line in part][1:]
     return _DRAWN[type(block)](block, width)
 
 
@@ -112,6 +125,12 @@ def _bars(block: Bars, width: int) -> list[Line]:
     if block.part:
         lines.append(["  ", (f"{MARKED}{MARKED} {block.part}", "quiet")])
     return lines
+
+
+def _comparison(block: Comparison, width: int) -> list[Line]:
+    rows = tuple((label, *(bar.shown for bar in bars)) for label, bars in block.rows)
+    head = (block.noun, *block.measures)
+    return _table(Table(block.caption, head, rows, "l" + "r" * len(block.measures)), width)
 
 
 def _histogram(block: Histogram, width: int) -> list[Line]:
@@ -149,6 +168,7 @@ _DRAWN: dict[type, Callable[[Any, int], list[Line]]] = {
     Facts: _facts,
     Table: _table,
     Bars: _bars,
+    Comparison: _comparison,
     Histogram: _histogram,
     Flow: _flow,
 }

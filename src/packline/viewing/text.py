@@ -7,25 +7,42 @@ is printed passes it. The other functions only format; widths are counted in col
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 JOINERS = "\u200c\u200d"
 """Format characters that stay: scripts and emoji are written with them, and they move nothing."""
+STACK = re.compile("[^\\x00-\\x7f]{5,}")
+"""Where more marks than a few may be."""
+MARKS_MOST = 4
+"""Combining marks on one letter that are drawn; a script needs three, a prank has a hundred."""
 
 
 def visible(text: str) -> str:
     """Text in which no character acts on a terminal.
 
     Line ends become `↵`, tabs `→`, other control characters their Unicode pictures or `\\x..`, and what
-    reverses the direction of writing or is not a character becomes `\\u....`.
+    reverses the direction of writing or is not a character becomes `\\u....`. So do marks that are stacked
+    on one letter, from the fifth on.
 
     >>> visible("a\\x1b[2Jb\\n"), visible("\\u202egnp.exe")
     ('a␛[2Jb↵', '\\\\u202egnp.exe')
     """
     if text.isascii() and text.isprintable():
         return text
-    return "".join(map(_visible_character, text))
+    shown = "".join(map(_visible_character, text))
+    return STACK.sub(_unstacked, shown) if any(map(unicodedata.combining, shown)) else shown
+
+
+def _unstacked(match: re.Match[str]) -> str:
+    """A run of characters that are not ASCII, with no letter under more than a few marks."""
+    marks, found = 0, []
+    for character in match[0]:
+        if character not in JOINERS:
+            marks = marks + 1 if unicodedata.category(character)[0] == "M" else 0
+        found.append(character if marks <= MARKS_MOST else _escaped(character))
+    return "".join(found)
 
 
 def _visible_character(character: str) -> str:
@@ -39,8 +56,13 @@ def _visible_character(character: str) -> str:
     if code < 0x20:
         return chr(0x2400 + code)
     if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp") and character not in JOINERS:
-        return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+        return _escaped(character)
     return character
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def cells(text: str) -> int:

@@ -1,0 +1,258 @@
+"""`packline view`: the tokens of a document, a row or a batch, as the tokenizer cut them."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Group, Parameter
+
+from packline.cli.arguments import Flags, option
+from packline.cli.main import DONE
+from packline.cli.output import Line, output
+from packline.cli.pager import show
+from packline.cli.trace import StoreSettings, open_loader
+from packline.errors import RecipeError
+from packline.store.reader import Store
+from packline.viewing.batch_files import SUFFIXES, BatchFile, read_batch
+from packline.viewing.batch_page import batch_page
+from packline.viewing.grid import grid_lines
+from packline.viewing.page import Page, Strip
+from packline.viewing.pages import document_page, row_page, step_page
+from packline.viewing.strips import MOST
+from packline.viewing.terminal import render
+from packline.viewing.vocabulary import Vocabulary
+
+WHAT = Group("What to view", sort_key=5)
+SHOWN = Group("How much, and where to", sort_key=10)
+BATCH = Group("Of a batch file", sort_key=15)
+
+_FLAGS = Flags()
+OF_LOADER = ("batch_size", "seed", "epochs", "in_order")
+BATCH_TOKENS = 512
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What to view."""
+
+    document: Annotated[int | None, option("A document by its number. Default of a store: 0.", WHAT)] = None
+    row: Annotated[
+        int | None,
+        option("A row by its number, with --seq-len. With --step or of a file: of the batch.", WHAT),
+    ] = None
+    step: Annotated[
+        int | None, option("The batch of a step, counted from 0, as packline trace does.", WHAT)
+    ] = None
+    rank: Annotated[int | None, option("Of a batch: only the rows of this rank.", WHAT)] = None
+    world_size: Annotated[int, option("Ranks that share a batch. Default: 1.", WHAT)] = 1
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """How much of it, and where."""
+
+    tokens: Annotated[
+        int | None,
+        option(f"Tokens at most. Default: {MOST}; of each row of a batch {BATCH_TOKENS}.", SHOWN),
+    ] = None
+    first: Annotated[int, option("Of a document: the token to begin with. Default: 0.", SHOWN)] = 0
+    out: Annotated[
+        str | None, option("Write a page (.html) that opens offline, and print nothing.", SHOWN)
+    ] = None
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """How a batch file is viewed; None for what was not given."""
+
+    tokenizer: Annotated[
+        str | None, option("The tokenizer that made the ids. Default: none, ids are shown.", BATCH)
+    ] = None
+    grid: Annotated[bool | None, option("The first and last tokens of each row in columns.", BATCH)] = None
+    rows: Annotated[int | None, option("Rows at most. Default: all.", BATCH)] = None
+    tensor_type: Annotated[
+        Literal["input", "target", "both"] | None,
+        option("Which tensor. Default: input, in a grid both.", BATCH),
+    ] = None
+    pad_id: Annotated[int | None, option("What pads, where the file does not say it.", BATCH)] = None
+
+    def given(self) -> list[str]:
+        """Names of what was given."""
+        names = [field.name for field in dataclasses.fields(self)]
+        return [name.replace("_", "-") for name in names if getattr(self, name) is not None]
+
+
+def view(
+    target: Annotated[
+        str, Parameter(help="Folder of a store, a run file (run.toml), or a batch file (.npz).")
+    ],
+    *,
+    wanted: Annotated[Wanted | None, Parameter(name="*")] = None,
+    shown: Annotated[Shown | None, Parameter(name="*")] = None,
+    batch: Annotated[Batch | None, Parameter(name="*")] = None,
+    settings: Annotated[StoreSettings | None, Parameter(name="*")] = None,
+    flags: Flags = _FLAGS,
+) -> int:
+    """Show tokens; see `pages`."""
+    wanted, shown, batch = wanted or Wanted(), shown or Shown(), batch or Batch()
+    settings = settings or StoreSettings()
+    if shown.first < 0 or (shown.tokens is not None and shown.tokens < 1):
+        raise RecipeError("expected --first of 0 or more and --tokens of 1 or more")
+    if Path(target).suffix in SUFFIXES and not Path(target).is_dir():
+        check_batch(wanted, shown, batch, settings)
+        if batch.grid:
+            return show_grid(target, batch)
+        page = page_of_batch(target, wanted, shown, batch)
+    elif given := batch.given():
+        raise RecipeError(f"--{given[0]} is for a batch file, .npz or .pt: {target} is none")
+    else:
+        page = page_of(target, wanted, shown, settings)
+    if shown.out is not None:
+        write_page(page, shown.out)
+    else:
+        show(render(page, output.width, output.color))
+    output.result({"command": "view", "target": target, "exit_code": DONE, **facts(page)})
+    return DONE
+
+
+def page_of(target: str, wanted: Wanted, shown: Shown, settings: StoreSettings) -> Page:
+    """The page that the command line asks for.
+
+    Raises:
+        RecipeError: options that do not go together.
+    """
+    check(wanted, settings, run_file=target.endswith(".toml"))
+    if wanted.step is not None:
+        loader = open_loader(target, wanted.world_size, settings)
+        most = shown.tokens or (BATCH_TOKENS if wanted.row is None else MOST)
+        return step_page(loader, wanted.step, rank=wanted.rank, row=wanted.row, most=most)
+    store, most = Store(target), shown.tokens or MOST
+    if wanted.row is not None:
+        rows = store.rows(**settings.given())
+        if not -len(rows) <= wanted.row < len(rows):
+            raise RecipeError(f"row {wanted.row:,}: expected 0 to {len(rows) - 1:,}, the rows of {target}")
+        return row_page(rows, wanted.row, most=most)
+    return document_page(store, wanted.document or 0, first=shown.first, most=most)
+
+
+def check(wanted: Wanted, settings: StoreSettings, *, run_file: bool) -> None:
+    """Refuse options that contradict each other, rather than leave some of them out.
+
+    Raises:
+        RecipeError: see above.
+    """
+    given = settings.given()
+    if wanted.step is None:
+        if run_file:
+            raise RecipeError("--step is missing: a run file is viewed a batch at a time")
+        if wanted.rank is not None or wanted.world_size != 1:
+            raise RecipeError("--rank and --world-size belong to --step")
+        if extra := [name for name in OF_LOADER if name in given]:
+            raise RecipeError(f"--{extra[0].replace('_', '-')} belongs to --step: it says which rows meet")
+    if wanted.document is not None and (wanted.step is not None or wanted.row is not None):
+        raise RecipeError("expected one of --document, --row and --step, found several")
+    if wanted.step is None and wanted.row is None and given:
+        name = min(given).replace("_", "-")
+        raise RecipeError(f"--{name} belongs to rows: which one? --row is missing", hint="--row 0")
+    if wanted.step is None and wanted.row is not None and "seq_len" not in given:
+        raise RecipeError(
+            "--seq-len is missing: rows are as long as one asks for",
+            hint=f"packline view STORE --row {wanted.row} --seq-len 4096 --packing best_fit",
+        )
+
+
+def check_batch(wanted: Wanted, shown: Shown, batch: Batch, settings: StoreSettings) -> None:
+    """Refuse options that belong to stores.
+
+    Raises:
+        RecipeError: see above.
+    """
+    of_store = [name for name in ("document", "step", "rank") if getattr(wanted, name) is not None] + list(
+        settings.given()
+    )
+    if of_store or wanted.world_size != 1 or shown.first:
+        name = [*of_store, "first" if shown.first else "world_size"][0].replace("_", "-")
+        raise RecipeError(f"--{name} is for a store or a run file, and this is a batch file")
+    if batch.rows is not None and batch.rows < 1:
+        raise RecipeError(f"--rows is {batch.rows}: expected 1 or more")
+    if batch.grid and (wanted.row is not None or shown.out is not None or shown.tokens is not None):
+        raise RecipeError("--grid shows the first rows (--rows N): --row, --tokens and --out do without it")
+    if wanted.row is not None and batch.rows is not None:
+        raise RecipeError("expected --row N, the row of that number, or --rows N, so many; found both")
+
+
+def read(target: str, batch: Batch) -> tuple[BatchFile, Vocabulary | None]:
+    """A batch file, and the vocabulary of its tokenizer where one was named."""
+    from packline.encoders.tokenizer import load_tokenizer
+
+    tokenizer = None if batch.tokenizer is None else load_tokenizer(batch.tokenizer)
+    found = read_batch(target, tokenizer, batch.pad_id)
+    return found, None if tokenizer is None else Vocabulary.of_tokenizer(tokenizer)
+
+
+def page_of_batch(target: str, wanted: Wanted, shown: Shown, batch: Batch) -> Page:
+    """The page of a batch file."""
+    found, vocabulary = read(target, batch)
+    chosen = batch.tensor_type or ("input" if "input" in found.tensors else "target")
+    return batch_page(
+        found,
+        vocabulary,
+        ("input", "target") if chosen == "both" else (chosen,),
+        first=wanted.row or 0,
+        rows=1 if wanted.row is not None else batch.rows,
+        most=shown.tokens or BATCH_TOKENS,
+    )
+
+
+def show_grid(target: str, batch: Batch) -> int:
+    """The grid that scripts and eyes know from chuk-mlx."""
+    found, vocabulary = read(target, batch)
+    chosen = batch.tensor_type or "both"
+    tensors = ("input", "target") if chosen == "both" else (chosen,)
+    grids = {name: grid_lines(found, name, vocabulary, rows=batch.rows) for name in tensors}
+    lines: list[Line] = []
+    for grid in grids.values():
+        lines += [[], *([line] for line in grid)] if lines else [[line] for line in grid]
+    show(lines)
+    output.result({"command": "view", "target": target, "exit_code": DONE, "grid": grids})
+    return DONE
+
+
+def write_page(page: Page, out: str) -> None:
+    """Write a page as one HTML file.
+
+    Raises:
+        RecipeError: it cannot be written there.
+    """
+    from packline.viewing.html import document
+
+    try:
+        Path(out).write_text(document(page), encoding="utf-8")
+    except OSError as error:
+        raise RecipeError(f"cannot write {out}: {error.strerror}") from error
+    output.line("  ", ("wrote", "quiet"), f"  {out}")
+
+
+def facts(page: Page) -> dict[str, Any]:
+    """A page for a program: its facts, and its strips as lists of cells."""
+    return {
+        "title": page.title,
+        "summary": page.summary,
+        "warnings": list(page.warnings),
+        "strips": [_strip(block) for block in page.blocks if isinstance(block, Strip)],
+    }
+
+
+def _strip(strip: Strip) -> dict[str, Any]:
+    return {
+        "caption": strip.caption,
+        "more": strip.more,
+        "origins": [dataclasses.asdict(origin) for origin in strip.origins],
+        "cells": [dataclasses.asdict(cell) | {"data": cell.data.hex()} for cell in strip.cells],
+    }

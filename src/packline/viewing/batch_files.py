@@ -1,0 +1,231 @@
+"""Batches that somebody else wrote, one file each: their tensors, and which of their places are padding.
+
+    .npz   input_tensor [B, L], target_tensor, attention_mask_tensor, lengths [B]  (chuk-mlx, packline export)
+           input_ids, labels, attention_mask under these names too
+    .pt    one row of integers, read without torch and without unpickling
+
+What is padding is told by the attention mask; else by `lengths`, unless these are L for every row, as files
+of chuk-mlx have it; else a place is padding if nothing says that it is not: behind the last target that is
+trained on, if there are targets that are not, and in the run of padding tokens at the end of its row. The
+value of an id alone never makes padding: token 0 is a token, and so is an end of document that pads as well.
+
+Everything of a file is read at once: a batch fits into memory. Arrays of objects are refused.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from packline.encoders.tokenizer import Tokenizer
+from packline.errors import CorruptStore, InputError, TokenizerError
+from packline.formats.torch_file import read_tensor
+from packline.packing.targets import IGNORED
+
+KEYS = {
+    "input": ("input_tensor", "input_ids"),
+    "target": ("target_tensor", "labels"),
+    "attention_mask": ("attention_mask_tensor", "attention_mask"),
+}
+SUFFIXES = (".npz", ".pt")
+PAD_NAMES = ("<pad>", "[PAD]", "<|pad|>", "<|padding|>", "<|PAD|>")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFile:
+    """A batch.
+
+    >>> batch = BatchFile("b.npz", {"input": np.array([[5, 0, 0]])}, None, 0)
+    >>> batch.real["input"].tolist(), batch.told_by
+    ([[True, False, False]], 'the padding tokens (id 0) at the end of each row')
+    """
+
+    name: str
+    """As it was given."""
+    tensors: dict[str, np.ndarray]
+    """`input`, `target`, `attention_mask`, as far as there are any; integers `[B, L]`."""
+    lengths: np.ndarray | None
+    """int64 `[B]`, where the file has them."""
+    pad_id: int | None
+    """What pads, as far as it is known."""
+
+    @property
+    def told_by(self) -> str:
+        """What says which places are padding."""
+        if "attention_mask" in self.tensors:
+            return "the attention mask"
+        if self._lengths_tell:
+            return "the lengths"
+        known = ["the targets"] if self._targets_tell else []
+        if self.pad_id is not None:
+            known.append(f"the padding tokens (id {self.pad_id:,}) at the end of each row")
+        return " and ".join(known) or "nothing: every place counts as a token"
+
+    @property
+    def real(self) -> dict[str, np.ndarray]:
+        """Which places of each tensor are no padding, bool `[B, L]`.
+
+        Of targets these are the places that have one: not the last token of a row that ends before its last
+        place.
+        """
+        found: dict[str, np.ndarray] = {}
+        if "attention_mask" in self.tensors:
+            found["attention_mask"] = found["input"] = self.tensors["attention_mask"] != 0
+        elif "input" in self.tensors:
+            found["input"] = self._real_input()
+        if "target" in self.tensors:
+            found["target"] = self._real_target(found.get("input"))
+        return {name: found[name] for name in self.tensors}
+
+    @property
+    def _lengths_tell(self) -> bool:
+        return self.lengths is not None and bool((self.lengths != self._shape[1]).any())
+
+    @property
+    def _targets_tell(self) -> bool:
+        return "target" in self.tensors and bool((self.tensors["target"] == IGNORED).any())
+
+    @property
+    def _shape(self) -> tuple[int, int]:
+        rows, length = next(iter(self.tensors.values())).shape
+        return rows, length
+
+    def _real_input(self) -> np.ndarray:
+        rows, length = self._shape
+        places = np.arange(length)
+        if self._lengths_tell and self.lengths is not None:
+            return np.asarray(places < self.lengths[:, None])
+        ids = self.tensors["input"]
+        ends = np.full(rows, length)
+        if self.pad_id is not None:
+            ends = _ends(ids != self.pad_id)
+        if self._targets_tell:
+            trained = np.minimum(_ends(self.tensors["target"] != IGNORED) + 1, length)
+            trained[~(self.tensors["target"] != IGNORED).any(axis=1)] = 0
+            ends = trained if self.pad_id is None else np.maximum(ends, trained)
+        return np.asarray(places < ends[:, None])
+
+    def _real_target(self, real: np.ndarray | None) -> np.ndarray:
+        target = self.tensors["target"]
+        if self._targets_tell:
+            return np.asarray(target != IGNORED)
+        padded = np.zeros(target.shape, bool) if self.pad_id is None else target == self.pad_id
+        if real is None:
+            return np.asarray(np.arange(target.shape[1]) < _ends(~padded)[:, None])
+        follows = np.zeros(real.shape, bool)
+        follows[:, :-1] = real[:, :-1] & real[:, 1:]
+        if target.shape[1]:  # a full row's last target is the next row's first token, or padding
+            follows[:, -1] = real[:, -1] & ~padded[:, -1]
+        return follows
+
+
+def read_batch(path: str | Path, tokenizer: Tokenizer | None = None, pad_id: int | None = None) -> BatchFile:
+    """Read a batch.
+
+    Args:
+        tokenizer: the one that made the ids: they are held against its vocabulary, and it may tell what pads.
+        pad_id: what pads; None: the tokenizer's padding token, else its end of a sequence, else 0.
+
+    Raises:
+        InputError: no file there, or not one of a batch.
+        CorruptStore: it is damaged.
+        TokenizerError: ids outside the vocabulary.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise InputError(f"cannot find {path}", hint="name a file of a batch, .npz or .pt")
+    if file.suffix == ".pt":
+        arrays = {"input_tensor": read_tensor(file)[None, :]}
+    else:
+        arrays = _read_npz(file)
+    tensors = {name: arrays[key] for name, keys in KEYS.items() for key in keys[:2] if key in arrays}
+    if "input" not in tensors and "target" not in tensors:
+        known = ", ".join(sorted(arrays)[:6]) or "nothing"
+        raise InputError(
+            f"{path} is not a batch: expected input_tensor or target_tensor, found {known}",
+            hint="packline info and packline analyze DIR look at stores",
+        )
+    shape = next(iter(tensors.values())).shape
+    for name, array in tensors.items():
+        if array.ndim != 2 or array.dtype.kind not in "iu" or array.shape != shape:
+            found = f"{list(array.shape)} of {array.dtype.name}"
+            raise CorruptStore(f"{path}: {name}: expected integers {_two(shape)}, found {found}")
+    lengths = arrays.get("lengths")
+    if lengths is not None:
+        lengths = _checked_lengths(str(path), lengths, shape)
+    pad = pad_id if pad_id is not None else _pad_of(tokenizer)
+    batch = BatchFile(str(path), tensors, lengths, pad)
+    if tokenizer is not None:
+        _check_ids(batch, tokenizer)
+    return batch
+
+
+def _read_npz(file: Path) -> dict[str, np.ndarray]:
+    try:
+        # Opened here: what NumPy opens of a damaged archive stays open.
+        with open(file, "rb") as opened, np.load(opened, allow_pickle=False) as archive:
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise ValueError("one array, and no archive of arrays")
+            return {key: archive[key] for key in archive.files}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, NotImplementedError) as error:
+        said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if "pickle" in said.lower():
+            said = "no archive of arrays of numbers"
+        raise CorruptStore(f"{file}: {said}", hint="the file was cut off, damaged, or is no .npz") from error
+
+
+def _checked_lengths(name: str, lengths: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    if lengths.shape != shape[:1] or lengths.dtype.kind not in "iu":
+        raise CorruptStore(
+            f"{name}: lengths: expected integers [{shape[0]}], "
+            f"found {list(lengths.shape)} of {lengths.dtype.name}"
+        )
+    found = lengths.astype(np.int64)
+    if len(wrong := np.flatnonzero((found < 0) | (found > shape[1]))):
+        row = int(wrong[0])
+        raise CorruptStore(
+            f"{name}: length of row {row}: expected 0 to {shape[1]:,}, found {int(found[row]):,}"
+        )
+    return found
+
+
+def _check_ids(batch: BatchFile, tokenizer: Tokenizer) -> None:
+    for name in ("input", "target"):
+        if name not in batch.tensors:
+            continue
+        ids = batch.tensors[name]
+        wrong = (ids < 0) | (ids >= tokenizer.vocab_size)
+        if name == "target":
+            wrong &= ids != IGNORED
+        if wrong.any():
+            row, place = (int(one) for one in np.argwhere(wrong)[0])
+            raise TokenizerError(
+                f"{batch.name}: {name} tensor, row {row}, place {place}: expected an id below "
+                f"{tokenizer.vocab_size:,} of {tokenizer.name}, found {int(ids[row, place]):,}",
+                hint="name the tokenizer that made the batch",
+            )
+
+
+def _pad_of(tokenizer: Tokenizer | None) -> int:
+    """The padding token of a tokenizer, else its end of a sequence, else 0."""
+    if tokenizer is None:
+        return 0
+    for name in PAD_NAMES:
+        if name in tokenizer.special_tokens:
+            return tokenizer.special_tokens[name]
+    return tokenizer.special_tokens.get(tokenizer.eos_token or "", 0)
+
+
+def _ends(true: np.ndarray) -> np.ndarray:
+    """One behind the last true place of each row, int64 `[B]`."""
+    last = (
+        true.shape[1] - np.argmax(true[:, ::-1], axis=1) if true.shape[1] else np.zeros(len(true), np.int64)
+    )
+    return np.asarray(np.where(true.any(axis=1), last, 0), np.int64)
+
+
+def _two(shape: tuple[int, ...]) -> str:
+    return f"[{shape[0]}, {shape[1]}]" if len(shape) == 2 else "[B, L]"

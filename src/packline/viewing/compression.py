@@ -1,0 +1,101 @@
+"""How few tokens a text takes: the tokenizer of a store beside others, source by source.
+
+    source ── documents evenly spread, their beginnings ──> text ──┬── the store's tokens, which are there
+                                                                   └── tokens of each other tokenizer
+
+A sample, since encoding a whole store again would take as long as building it: a few hundred kilobytes a
+source, the same for every tokenizer. Documents are chosen by their numbers alone, so the same store gives the
+same sample.
+
+Cost: about a second a megabyte and tokenizer, for the reference encodes. What it does not do: judge a
+tokenizer by anything but bytes a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy as np
+
+from packline.encoders.tokenizer import Tokenizer
+from packline.store.origins import origins
+from packline.store.reader import Store
+
+DOCUMENTS = 64
+"""Of a source."""
+SAMPLE_BYTES = 192 << 10
+"""Of the texts of a source; the document that reaches it is the last."""
+MOST_TOKENS = 8192
+"""Of a document, from its beginning."""
+
+
+class Compression(msgspec.Struct, frozen=True):
+    """What a sample of a source takes."""
+
+    source: str
+    documents: int
+    text_bytes: int
+    tokens: tuple[int, ...]
+    """With the store's tokenizer, then with each of the others; without boundary tokens."""
+
+    def rates(self) -> list[float]:
+        """Bytes a token with each tokenizer; 0 where there is none.
+
+        >>> Compression("web", 1, 12, (3, 4)).rates()
+        [4.0, 3.0]
+        """
+        return [self.text_bytes / count if count else 0.0 for count in self.tokens]
+
+
+def measure_compression(store: Store, others: Sequence[Tokenizer], sources: int) -> list[Compression]:
+    """Encode samples of the largest sources.
+
+    Args:
+        others: what to hold the store's tokenizer against.
+        sources: how many at most, by their tokens.
+
+    Raises:
+        TokenizerError: `tokenizers` cannot read one of them.
+        CorruptStore: a receipt is missing or damaged.
+    """
+    references = [one.reference() for one in others]
+    found = []
+    for source, ranges in list(_largest(store).items())[:sources]:
+        sample = list(_sample(store, ranges))
+        texts = [text for text, _ in sample]
+        tokens = [sum(count for _, count in sample)]
+        for reference in references:
+            encoded = reference.encode_batch_fast(texts, add_special_tokens=False)
+            tokens.append(sum(len(one.ids) for one in encoded))
+        size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+        found.append(Compression(source, len(sample), size, tuple(tokens)))
+    return found
+
+
+def _largest(store: Store) -> dict[str, list[range]]:
+    """Numbers of the documents of each source, the source with the most tokens first."""
+    ranges: dict[str, list[range]] = {}
+    tokens: dict[str, int] = {}
+    for number, (shard, origin) in enumerate(zip(store.manifest.shards, origins(store), strict=True)):
+        first = int(store.firsts[number])
+        ranges.setdefault(origin.source, []).append(range(first, first + shard.documents))
+        tokens[origin.source] = tokens.get(origin.source, 0) + shard.tokens
+    return {source: ranges[source] for source in sorted(ranges, key=lambda name: (-tokens[name], name))}
+
+
+def _sample(store: Store, ranges: list[range]) -> Iterator[tuple[str, int]]:
+    """Texts and how many of the store's tokens they are."""
+    ends = np.cumsum([len(one) for one in ranges])
+    whole, size = int(ends[-1]), 0
+    before = 0 if store.manifest.tokenizer.bos_id is None else 1
+    for turn in range(min(DOCUMENTS, whole)):
+        place = (2 * turn + 1) * whole // (2 * min(DOCUMENTS, whole))
+        number = int(np.searchsorted(ends, place, side="right"))
+        document = ranges[number][place - (int(ends[number - 1]) if number else 0)]
+        body = store.documents[document][before:-1][:MOST_TOKENS]
+        text = store.tokenizer.decode(body.tolist(), skip_special_tokens=False)
+        yield text, len(body)
+        size += len(text)
+        if size >= SAMPLE_BYTES:
+            return

@@ -1,0 +1,42 @@
+"""What charts that are pictures have in common: a caption, the drawing, its numbers as a table that opens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from packline.viewing.markup import Content, Markup, element
+
+
+def figure(caption: str, drawing: Markup, *more: Content) -> Markup:
+    """A chart that is a picture, with its caption and what comes below."""
+    return element("figure", element("figcaption", caption), drawing, *more, class_="chart")
+
+
+def numbers(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
+    """The numbers of a chart as a table that opens; the first column names the rows."""
+    table = element(
+        "table",
+        element(
+            "thead",
+            element(
+                "tr",
+                [
+                    element("th", text, scope="col", class_="r" if place else None)
+                    for place, text in enumerate(head)
+                ],
+            ),
+        ),
+        element(
+            "tbody",
+            [
+                element(
+                    "tr",
+                    element("th", row[0], scope="row"),
+                    [element("td", text, class_="r") for text in row[1:]],
+                )
+                for row in rows
+            ],
+        ),
+    )
+    box = element("div", table, class_="scroll", tabindex=0, role="region", aria_label="Numbers of the chart")
+    return element("details", element("summary", "Numbers"), box)

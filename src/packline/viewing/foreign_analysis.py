@@ -1,0 +1,162 @@
+"""The analysis of another project's documents: the same counts, from blocks as the format reads them.
+
+    file or folder ── format.open ──> units ── blocks ── as a store would have them ──> Counter
+
+The tokenizer that made the ids is named, since most layouts say nothing of it. Nothing is written but
+hashes. Cost: as of a store, in one process, and eight bytes a document for lengths. Bytes of text are those
+that the ids stand for (`encoders.token_bytes`).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from packline.encoders.token_bytes import TextBytes
+from packline.errors import CorruptStore
+from packline.formats.opening import Opened, open_foreign
+from packline.store.reader import Store
+from packline.store.report import Findings
+from packline.viewing.analysis import TOP, Analysis, Group, put_together
+from packline.viewing.counting import OnProgress
+from packline.viewing.duplicates import HashFiles, find_duplicates
+from packline.viewing.lengths import measure_lengths
+from packline.viewing.tally import Counter
+from packline.viewing.vocabulary import Vocabulary
+
+HASH_FILES = 64
+"""How many documents there will be is not known beforehand."""
+
+
+def analyze_foreign(
+    path: str | Path,
+    *,
+    tokenizer: str,
+    format: str | None = None,
+    eod: str | int | None = None,
+    bos: str | int | None = None,
+    options: Mapping[str, Any] | None = None,
+    top: int = TOP,
+    on_progress: OnProgress = lambda tokens: None,
+) -> Analysis:
+    """Count everything in a data set of another project.
+
+    Args:
+        path: a file or folder.
+        tokenizer: the one that made the ids.
+        format: a name of `packline.formats.registry`; None: what it is beyond doubt.
+        eod: end of document, a token's string or an id; None: as the data or the tokenizer says.
+        bos: begin of document, likewise.
+        options: the format's, by name.
+        top: how many tokens, documents and groups to name of each kind.
+
+    Raises:
+        InputError: nothing there, or of another format.
+        CorruptStore: damage, ids outside the vocabulary, documents without their ends.
+        TokenizerError: it cannot be the tokenizer.
+
+    >>> analyze_foreign("nowhere", tokenizer="gpt2", format="nanogpt")
+    Traceback (most recent call last):
+    packline.errors.InputError: cannot find nowhere
+    """
+    findings = Findings()
+    opened = open_foreign(Path(path), format, tokenizer, eod, bos, dict(options or {}), findings)
+    if findings.problems:
+        raise CorruptStore(
+            f"{path} is damaged: {findings.problems[0]}",
+            hint="packline verify --from shows all that is wrong",
+        )
+    vocabulary = Vocabulary.of_tokenizer(opened.tokenizer, eod_id=opened.boundary.eod_id)
+    entry = opened.boundary
+    before = 0 if entry.bos_id is None else 1
+    special = {*vocabulary.special, entry.eod_id, *([entry.bos_id] if entry.bos_id is not None else [])}
+    groups, lengths = [], _Counted([], _Sum(0))
+    with tempfile.TemporaryDirectory(prefix="packline-") as folder:
+        hashes = HashFiles(Path(folder), HASH_FILES, 0)
+        counter = Counter(opened.tokenizer.vocab_size, special, before, hashes)
+        splits: list[int] = []
+        for split in dict.fromkeys(unit.split for unit in opened.foreign.units):
+            number, documents, tokens = len(splits), counter.tally.documents, counter.tally.tokens
+            _count_split(opened, split, number, counter, lengths, on_progress)
+            documents, tokens = counter.tally.documents - documents, counter.tally.tokens - tokens
+            splits.append(counter.tally.documents)
+            size = counter.tally.text_bytes.get(number, 0)
+            groups.append(Group(split, opened.format.name, None, documents, tokens, size, 0))
+        tally = counter.finish()
+        lengths.manifest.tokens = tally.tokens
+        every = np.concatenate([np.empty(0, np.int64), *(shard.lengths for shard in lengths.shards)])
+        duplicates = find_duplicates(
+            Path(folder),
+            HASH_FILES,
+            lambda numbers: every[numbers],
+            lambda numbers: np.searchsorted(splits, numbers, side="right"),
+            top,
+        )
+    boundary = {entry.eod_id: tally.documents}
+    if entry.bos_id is not None:
+        boundary[entry.bos_id] = boundary.get(entry.bos_id, 0) + tally.documents
+    return put_together(
+        tally,
+        vocabulary,
+        boundary,
+        top,
+        path=str(path),
+        format=opened.format.name,
+        lengths=measure_lengths(cast("Store", lengths)),
+        groups=groups,
+        duplicates=duplicates,
+        prices=[],
+        places={},
+    )
+
+
+def _count_split(
+    opened: Opened, split: str, number: int, counter: Counter, lengths: _Counted, on_progress: OnProgress
+) -> None:
+    """Count the documents of a split, in the order of its units."""
+    restoring, sizes = opened.restoring, TextBytes(opened.tokenizer)
+    before = 0 if opened.boundary.bos_id is None else 1
+    for unit in opened.foreign.units:
+        if unit.split != split:
+            continue
+        file = opened.foreign.files[unit.file]
+        for block in opened.foreign.blocks(unit):
+            if wrong := next(restoring.problems(block), None):
+                place = f"document {counter.tally.documents + wrong.document:,}, token {wrong.token:,}"
+                raise CorruptStore(
+                    f"{file.path}: {place}: {wrong}",
+                    hint="another tokenizer? packline verify --from shows all that is wrong",
+                )
+            ragged, _ = restoring.restore(block)
+            tokens = np.ascontiguousarray(ragged.tokens)
+            if tokens.dtype.itemsize not in (2, 4):  # ids are below 2**31
+                tokens = tokens.astype(np.uint32)
+            text_bytes = sizes.of(tokens, ragged.offsets, before, 1)
+            counter.add(counter.tally.documents, tokens, ragged.offsets, text_bytes, number, file.path)
+            lengths.shards.append(_Shard(ragged.lengths))
+            on_progress(len(tokens))
+
+
+@dataclass
+class _Shard:
+    """Lengths of some documents."""
+
+    lengths: np.ndarray
+
+
+@dataclass
+class _Sum:
+    tokens: int
+
+
+@dataclass
+class _Counted:
+    """As much of a store as `measure_lengths` looks at."""
+
+    shards: list[_Shard]
+    manifest: _Sum

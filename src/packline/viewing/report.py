@@ -1,0 +1,239 @@
+"""A report on a store: one HTML file that opens anywhere, without a network and without a script.
+
+    analysis (every token, one pass) ─┐
+    manifest, ledger ─────────────────┼──> Page ──> html.document ──> report.html, below 1 MB
+    a sample against other tokenizers ┤
+    a few rows, token by token ───────┘
+
+Warnings come first; then what a person asks in turn: what is it, what became of the input, where the tokens
+are from, how long documents are, what packing costs, what rows look like, what is wrong.
+
+Cost: an analysis, which is near the time to read the store. The file does not grow with it: tokens of rows
+are left out, and said to be, before it reaches a megabyte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from packline.encoders.tokenizer import Tokenizer, load_tokenizer
+from packline.errors import RecipeError, StoreError
+from packline.filesystem import disk_errors, publish_bytes
+from packline.packing.rows import Rows
+from packline.store.reader import Store
+from packline.viewing.analysis import Analysis, analyze
+from packline.viewing.analysis_page import (
+    duplicate_blocks,
+    lengths_histogram,
+    suspicious_blocks,
+    token_tables,
+    warnings_of,
+)
+from packline.viewing.counting import OnProgress
+from packline.viewing.html import document
+from packline.viewing.page import Block, Heading, Note, Page
+from packline.viewing.report_blocks import (
+    compression_blocks,
+    identity,
+    ledger_flow,
+    ledger_warnings,
+    price_blocks,
+    source_blocks,
+    with_quantiles,
+)
+from packline.viewing.strips import row_strip
+from packline.viewing.text import plural, size
+
+LARGEST = 950_000
+"""Bytes of the file."""
+ROWS = 3
+ROW_TOKENS = 512
+SEQ_LEN = 2048
+TOP = 12
+NEIGHBOURS = 16
+"""Rows of which one is shown."""
+
+
+def report(
+    store: str | Path | Store,
+    *,
+    out: str | Path,
+    seq_len: int | None = None,
+    packing: str = "concat",
+    against: str | Path | Sequence[str | Path] = (),
+    rows: int = ROWS,
+    workers: int | None = None,
+    on_progress: OnProgress = lambda tokens: None,
+) -> Path:
+    """Write a report on a store as one HTML file.
+
+    Args:
+        store: it, or its folder.
+        out: the file, which is replaced if it is there; its folder must exist.
+        seq_len: tokens of a row, for prices of packings and the rows that are shown; default 2,048, or less
+            where a store has fewer tokens.
+        packing: of the rows that are shown.
+        against: tokenizers to hold the store's against, each what `build` takes.
+        rows: how many to show.
+        workers: processes; None: as many as this process has cores, 0: this one.
+        on_progress: is called with tokens that were counted since the last call.
+
+    Returns:
+        The file.
+
+    Raises:
+        PacklineError: no such store, a damaged one, a setting that makes no sense, no place to write to.
+
+    >>> import tempfile, pathlib
+    >>> file = report(store, out=pathlib.Path(tempfile.mkdtemp()) / "report.html", workers=0)
+    >>> file.read_text("utf-8").startswith("<!doctype html>")
+    True
+    """
+    path = check_place(out)
+    page = report_page(
+        store,
+        seq_len=seq_len,
+        packing=packing,
+        against=against,
+        rows=rows,
+        workers=workers,
+        on_progress=on_progress,
+    )
+    write_page(page, path)
+    return path
+
+
+def check_place(out: str | Path) -> Path:
+    """A place for a file, looked at before the work is done and not after it.
+
+    Raises:
+        StoreError: it is a folder, or in none.
+    """
+    path = Path(out)
+    if path.is_dir() or not path.parent.is_dir():
+        found = "a folder" if path.is_dir() else f"no folder {path.parent}"
+        raise StoreError(f"cannot write {path}: expected a place for a file, found {found}")
+    return path
+
+
+def write_page(page: Page, path: Path) -> None:
+    """Write a page as one file, whole or not at all.
+
+    Raises:
+        OutOfSpace: the disk is full.
+        StoreError: the file cannot be written.
+    """
+    try:
+        with disk_errors(path.parent):
+            publish_bytes(path, document(page).encode("utf-8"))
+    except PermissionError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror}") from error
+
+
+def report_page(
+    store: str | Path | Store,
+    *,
+    seq_len: int | None = None,
+    packing: str = "concat",
+    against: str | Path | Sequence[str | Path] = (),
+    rows: int = ROWS,
+    workers: int | None = None,
+    on_progress: OnProgress = lambda tokens: None,
+) -> Page:
+    """The report as a page, for any surface: see `report`."""
+    if rows < 0:
+        raise RecipeError(f"rows is {rows}: expected 0 or more")
+    opened = store if isinstance(store, Store) else Store(store)
+    named = [against] if isinstance(against, str | Path) else against
+    others = [load_tokenizer(str(name)) for name in named]
+    length = fitting_length(opened) if seq_len is None else seq_len
+    analysis = analyze(
+        opened, seq_len=(length,) if length else (), top=TOP, workers=workers, on_progress=on_progress
+    )
+    before = _store_blocks(opened, analysis, others)
+    after = _finding_blocks(analysis)
+    tokens = ROW_TOKENS
+    while True:
+        page = Page(
+            f"Report on {opened.path}",
+            (*before, *_row_blocks(opened, length, packing, rows, tokens), *after),
+            warnings=(*ledger_warnings(opened), *warnings_of(analysis)),
+            summary=f"{plural(analysis.documents, 'document')}, {plural(analysis.tokens, 'token')}, "
+            f"{size(analysis.text_bytes)} of text",
+        )
+        if tokens < 8 or len(document(page).encode("utf-8")) <= LARGEST:
+            return page
+        tokens //= 2
+
+
+def fitting_length(store: Store) -> int:
+    """A usual length of rows, or a smaller power of two where the store has fewer tokens; 0 for none."""
+    length = min(SEQ_LEN, store.manifest.tokens)
+    return 1 << length.bit_length() - 1 if length > 1 else 0
+
+
+def _store_blocks(store: Store, analysis: Analysis, others: Sequence[Tokenizer]) -> list[Block]:
+    """What there is: the store, its ledger, sources, lengths, prices, compression."""
+    blocks: list[Block] = [
+        Heading("The store"),
+        identity(store, analysis),
+        Heading("From documents to tokens"),
+    ]
+    blocks.append(ledger_flow(store, analysis))
+    if not analysis.documents:
+        return [*blocks, Note("There is no document in this store.", "warning")]
+    blocks += [Heading("Sources"), *source_blocks(analysis)]
+    blocks += [Heading("Lengths"), with_quantiles(lengths_histogram(analysis), analysis.lengths)]
+    if analysis.prices:
+        blocks += [Heading("Packing"), *price_blocks(analysis)]
+    if others:
+        blocks += [Heading("Compression"), *compression_blocks(store, others)]
+    return blocks
+
+
+def _row_blocks(store: Store, length: int, packing: str, rows: int, tokens: int) -> list[Block]:
+    """A few rows from all over the store."""
+    if not rows or not length or not store.manifest.documents:
+        return []
+    split = "train" if any(shard.split == "train" for shard in store.manifest.shards) else "all"
+    try:
+        found = store.rows(length, packing=packing, split=split)
+    except RecipeError:
+        raise
+    except StoreError as error:
+        return [Heading("Rows"), Note(error.message, "warning")]
+    count = min(rows, len(found))
+    said = (
+        f"{plural(count, 'row')} of {len(found):,}, packed by {packing}, from all over the store: each the "
+        f"one with most documents among {NEIGHBOURS} neighbours; the first {min(tokens, length):,} tokens."
+    )
+    strips = [row_strip(found, place, most=tokens) for place in telling_rows(found, count)]
+    return [Heading("Rows"), Note(said), *strips]
+
+
+def telling_rows(rows: Rows, count: int) -> list[int]:
+    """Numbers of rows, evenly spread; of each and those after it, the one that holds most documents."""
+    found: list[int] = []
+    for turn in range(count):
+        first, end = turn * len(rows) // count, (turn + 1) * len(rows) // count
+        start = first + max(end - first - NEIGHBOURS, 0) // 2
+        spans = rows.spans(np.arange(start, min(start + NEIGHBOURS, end)))
+        found.append(start + int(np.argmax(np.diff(spans.offsets))))
+    return found
+
+
+def _finding_blocks(analysis: Analysis) -> list[Block]:
+    """Tokens that are used most and never, documents that look wrong, and those that are there twice."""
+    if not analysis.documents:
+        return []
+    return [
+        Heading("Tokens"),
+        *token_tables(analysis),
+        Heading("Documents that look wrong"),
+        *suspicious_blocks(analysis),
+        Heading("Duplicated documents"),
+        *duplicate_blocks(analysis),
+    ]

@@ -1,0 +1,113 @@
+// What a token is, when it is pointed at or reached with the keyboard. Pages work without it.
+//
+// Each stretch of tokens is one stop of the Tab key; arrows, Home and End go from token to token in it, Escape
+// puts the card away. Texts are set as text, never as markup, and nothing is loaded.
+"use strict";
+
+(() => {
+  const card = document.createElement("div");
+  card.className = "card";
+  card.hidden = true;
+  card.setAttribute("role", "status");
+  document.body.append(card);
+  let current = null;
+
+  const rows = (token) => {
+    const data = token.dataset;
+    const segment = token.closest(".segment");
+    const text = token.textContent;
+    const found = [["text", text, true], ["id", data.ids.split(" ").map(Number).join(", "), true]];
+    if (data.bytes) found.push(["bytes", data.bytes, true]);
+    found.push(["position", Number(data.position).toLocaleString("en")]);
+    if (data.segment) found.push(["segment", data.segment]);
+    if (data.loss) found.push(["loss", data.loss === "1" ? "learned" : "not learned"]);
+    if (segment && segment.dataset.document) {
+      found.push(["document", Number(segment.dataset.document).toLocaleString("en")]);
+    }
+    if (segment && segment.dataset.origin) found.push(["from", segment.dataset.origin]);
+    return found;
+  };
+
+  const hide = () => {
+    if (current) current.classList.remove("now");
+    current = null;
+    card.hidden = true;
+  };
+
+  const show = (token) => {
+    if (token === current) return;
+    hide();
+    current = token;
+    token.classList.add("now");
+    const list = document.createElement("dl");
+    for (const [name, value, mono] of rows(token)) {
+      const term = document.createElement("dt");
+      const text = document.createElement("dd");
+      term.textContent = name;
+      text.textContent = value;
+      if (mono) text.className = "mono";
+      list.append(term, text);
+    }
+    card.replaceChildren(list);
+    card.hidden = false;
+    const box = token.getClientRects()[0];
+    const room = document.documentElement.clientWidth;
+    const left = Math.max(8, Math.min(box.left, room - card.offsetWidth - 8));
+    const below = box.bottom + 8 + card.offsetHeight <= window.innerHeight;
+    const top = below ? box.bottom + 8 : Math.max(8, box.top - card.offsetHeight - 8);
+    card.style.left = `${left + window.scrollX}px`;
+    card.style.top = `${top + window.scrollY}px`;
+  };
+
+  const tokenOf = (target) => (target instanceof Element ? target.closest(".tokens .t") : null);
+
+  document.addEventListener("mouseover", (event) => {
+    const token = tokenOf(event.target);
+    if (token) show(token);
+    else if (current && !current.parentElement.matches(":focus")) hide();
+  });
+
+  const stretches = document.querySelectorAll(".tokens");
+  stretches.forEach((stretch, place) => {
+    stretch.tabIndex = 0;
+    stretch.setAttribute("role", "group");
+    stretch.setAttribute("aria-label", `Tokens, stretch ${place + 1} of ${stretches.length}: arrows move`);
+  });
+
+  document.addEventListener("focusin", (event) => {
+    const stretch = event.target;
+    if (stretch.matches(".tokens") && stretch.matches(":focus-visible")) {
+      const token = stretch.querySelector(".t");
+      if (token) show(token);
+    }
+  });
+  document.addEventListener("focusout", hide);
+
+  const moves = {
+    ArrowRight: (token) => token.nextElementSibling,
+    ArrowLeft: (token) => token.previousElementSibling,
+    Home: (token) => token.parentElement.firstElementChild,
+    End: (token) => token.parentElement.lastElementChild,
+  };
+
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") return hide();
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const typing = event.target.matches("input, textarea, select");
+    if (event.key === "/" && !typing) {
+      event.preventDefault();
+      document.getElementById("jump-number")?.focus();
+      return;
+    }
+    const stretch = event.target;
+    const move = moves[event.key];
+    if (!move || !stretch.matches(".tokens")) return;
+    const from = current && stretch.contains(current) ? current : null;
+    const next = from ? move(from) : stretch.querySelector(".t");
+    event.preventDefault();
+    if (next) {
+      show(next);
+      next.scrollIntoView({ block: "nearest" });
+    }
+  });
+})();

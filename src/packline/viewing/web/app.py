@@ -1,0 +1,281 @@
+"""The site: addresses, what stands above every page, and what becomes of errors.
+
+    GET /document/7 ── Guard ── endpoint ── View ── pages.document ── Page ── html.document ── response
+
+Pages are made in threads of the server's pool. An error of packline becomes a page that says what is wrong
+and what to do; any other is logged and becomes a page that shows nothing of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+from collections.abc import Callable
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from packline.errors import CorruptStore, PacklineError, RecipeError, StoreError
+from packline.viewing.html import Assets, document, style
+from packline.viewing.markup import Markup, element, joined
+from packline.viewing.page import Note, Page
+from packline.viewing.web import compare, finding, pages, rows
+from packline.viewing.web.params import choice, number
+from packline.viewing.web.security import Guard
+from packline.viewing.web.site import Site, Unclear, View
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.types import ASGIApp
+
+STATUS = {
+    400: "That does not make sense",
+    401: "A token is needed",
+    404: "Not found",
+    405: "Not possible",
+    421: "Not this machine",
+    500: "Something went wrong",
+}
+NAVIGATION = (
+    ("Overview", "/"),
+    ("Sources", "/sources"),
+    ("Documents", "/documents"),
+    ("Rows", "/rows"),
+    ("Batch", "/batch"),
+    ("Search", "/search"),
+    ("Tokenizers", "/compare/tokenizers"),
+    ("Stores", "/compare/stores"),
+)
+JUMPS = ("document", "row", "step")
+KEPT = ("seq_len", "packing", "split", "batch_size", "seed", "world_size")
+"""What a jump to a row or a step takes along."""
+WAIT = 1.0
+"""Seconds that starting may wait for each store's lengths."""
+FOREVER = "public, max-age=31536000, immutable"
+
+log = logging.getLogger("packline.serve")
+
+
+@cache
+def static(name: str) -> tuple[str, str]:
+    """A file of the viewer, and a short hash of it, which its address carries."""
+    folder = resources.files("packline.viewing").joinpath("static")
+    text = folder.joinpath(name).read_text("utf-8")
+    if name == "viewer.css":
+        text = style() + text
+    return text, hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def assets() -> Assets:
+    """Where pages find style and script."""
+    return Assets(*(f"/static/{name}?v={static(name)[1]}" for name in ("viewer.css", "viewer.js")))
+
+
+def make_app(
+    site: Site, *, port: int = 0, names: frozenset[str] = frozenset({"localhost"}), token: str | None = None
+) -> ASGIApp:
+    """The site as an ASGI application.
+
+    Args:
+        site: what is shown.
+        port: that it is served on.
+        names: what this machine may be called in a Host header, beside its addresses.
+        token: what every reader must bring; None where only this machine can connect.
+    """
+
+    def route(path: str, render: Callable[[View, Request], Page]) -> Route:
+        def endpoint(request: Request) -> Response:
+            return _respond(site, request, lambda view: render(view, request))
+
+        return Route(path, endpoint, methods=["GET"])
+
+    routes = [
+        route("/", lambda view, _: pages.overview(view)),
+        route("/sources", lambda view, _: pages.sources(view)),
+        route("/documents", lambda view, _: pages.documents(view)),
+        route(
+            "/document/{number}",
+            lambda view, request: pages.document(view, _path_number(request, "document")),
+        ),
+        route("/rows", lambda view, _: rows.rows(view)),
+        route("/row/{number}", lambda view, request: rows.row(view, _path_number(request, "row"))),
+        route("/batch", lambda view, _: rows.batch(view)),
+        route("/search", lambda view, _: finding.search(view)),
+        route("/compare/tokenizers", lambda view, _: compare.tokenizers(view)),
+        route("/compare/stores", lambda view, _: compare.stores(view)),
+        Route("/jump", lambda request: _jump(site, request), methods=["GET"]),
+        Route("/static/{name}", _static, methods=["GET"]),
+        Route("/favicon.ico", _icon, methods=["GET"]),
+    ]
+    handlers = {HTTPException: lambda request, error: _missing(site, request, error)}
+    app = Starlette(routes=routes, exception_handlers=handlers)
+    return Guard(app, port=port, names=names, token=token, refuse=_refusal)
+
+
+def warm_up(site: Site) -> None:
+    """Make what first pages would wait for: libraries that load late, and what is read once a store.
+
+    A store that is damaged where this looks is served all the same, and its pages say so.
+    """
+    site.wait(WAIT)
+    for place in range(len(site.stores)):
+        view = View(site, place, {})
+        for render in (pages.overview, pages.documents, rows.rows, rows.batch):
+            with contextlib.suppress(PacklineError):
+                document(render(view), assets=assets(), header=header(view, "/"))
+
+
+def _respond(site: Site, request: Request, render: Callable[[View], Page]) -> Response:
+    """A page, or the page of what went wrong."""
+    view = View(site, 0, request.query_params)
+    status = 200
+    try:
+        view = _view(site, request)
+        page = render(view)
+    except Unclear as error:
+        status, page = 400, error.page
+    except (PacklineError, IndexError) as error:
+        status = _status(error)
+        page = _error_page(status, str(error), getattr(error, "hint", ""))
+    except Exception:
+        log.exception("while making %s", request.url.path)
+        status = 500
+        page = _error_page(500, "This page could not be made", "The terminal of packline serve says why.")
+    return _html(view, request.url.path, page, status)
+
+
+def _view(site: Site, request: Request) -> View:
+    most = len(site.stores) - 1
+    return View(site, number(request.query_params, "store", 0, most=most), request.query_params)
+
+
+def _status(error: Exception) -> int:
+    if isinstance(error, CorruptStore):
+        return 500
+    if isinstance(error, StoreError | IndexError):
+        return 404
+    return 400 if isinstance(error, RecipeError) else 500
+
+
+def _error_page(status: int, text: str, hint: str) -> Page:
+    text = text if text.endswith((".", "!", "?")) else f"{text}."
+    notes = (Note(text, "bad" if status >= 500 else "warning"), *((Note(hint),) if hint else ()))
+    return Page(STATUS.get(status, "Error"), notes)
+
+
+def _html(view: View, path: str, page: Page, status: int = 200) -> Response:
+    title = f"{page.title} · {view.opened.name}" if page.title != view.opened.name else page.title
+    text = document(page, assets=assets(), header=header(view, path), title=title)
+    return Response(text.encode("utf-8", "backslashreplace"), status, media_type="text/html")
+
+
+def header(view: View, path: str) -> Markup:
+    """What stands above every page: where one can go, and a form to jump."""
+    links = [
+        element(
+            "li",
+            element(
+                "a", text, href=view.href(target), aria_current="page" if target == _section(path) else None
+            ),
+        )
+        for text, target in NAVIGATION
+        if target != "/compare/stores" or len(view.site.stores) > 1
+    ]
+    kept = [
+        element("input", type="hidden", name=name, value=view.params[name])
+        for name in KEPT
+        if view.params.get(name)
+    ]
+    if view.number:
+        kept.append(element("input", type="hidden", name="store", value=view.number))
+    kind = next((kind for kind in ("row", "batch") if path.startswith(f"/{kind}")), "document")
+    kind = "step" if kind == "batch" else kind
+    choices = [element("option", one, value=one, selected=one == kind) for one in JUMPS]
+    jump = element(
+        "form",
+        element("label", "Go to", for_="jump-to", class_="hidden"),
+        element("select", choices, id="jump-to", name="to"),
+        element("label", "its number", for_="jump-number", class_="hidden"),
+        element(
+            "input",
+            type="text",
+            id="jump-number",
+            name="number",
+            inputmode="numeric",
+            autocomplete="off",
+            placeholder="number",
+            required=True,
+        ),
+        kept,
+        element("button", "Go", type="submit"),
+        method="get",
+        action="/jump",
+        class_="jump",
+        role="search",
+        aria_label="Jump",
+    )
+    brand = element("a", view.opened.name, href=view.href("/"), class_="brand")
+    return joined(brand, element("nav", element("ul", links), aria_label="Viewer"), jump)
+
+
+def _section(path: str) -> str:
+    """The entry of the navigation that a page belongs to."""
+    for kind in ("document", "row"):
+        if path.startswith(f"/{kind}/"):
+            return f"/{kind}s"
+    return path
+
+
+def _path_number(request: Request, what: str) -> int:
+    return number({"number": request.path_params["number"]}, "number", 0, what=what)
+
+
+def _jump(site: Site, request: Request) -> Response:
+    """Lead to what the form above every page names."""
+    try:
+        view = _view(site, request)
+        to = choice(request.query_params, "to", JUMPS, "document")
+        if not request.query_params.get("number", "").strip():
+            raise RecipeError(f"no number of a {to} was given")
+        wanted = number(request.query_params, "number", 0, what=to)
+    except RecipeError as error:
+        return _html(
+            View(site, 0, request.query_params), "/jump", _error_page(400, error.message, error.hint), 400
+        )
+    kept = {name: request.query_params[name] for name in KEPT if request.query_params.get(name)}
+    if to == "document":
+        target = view.document(wanted)
+    elif to == "row":
+        target = view.href(f"/row/{wanted}", **{name: kept[name] for name in KEPT[:3] if name in kept})
+    else:
+        target = view.href("/batch", step=wanted, **kept)
+    return RedirectResponse(target, 303)
+
+
+def _static(request: Request) -> Response:
+    name = request.path_params["name"]
+    kinds = {"viewer.css": "text/css", "viewer.js": "text/javascript"}
+    if name not in kinds:
+        raise HTTPException(404)
+    return Response(static(name)[0], media_type=kinds[name], headers={"cache-control": FOREVER})
+
+
+def _icon(request: Request) -> Response:
+    return Response(static("icon.svg")[0], media_type="image/svg+xml", headers={"cache-control": FOREVER})
+
+
+def _missing(site: Site, request: Request, error: HTTPException) -> Response:
+    """What no address leads to."""
+    text = "There is no such page" if error.status_code == 404 else str(error.detail)
+    page = _error_page(error.status_code, text, "")
+    return _html(View(site, 0, {}), request.url.path, page, error.status_code)
+
+
+def _refusal(status: int, text: str, hint: str) -> str:
+    return document(_error_page(status, text, hint), assets=assets())

@@ -1,0 +1,155 @@
+"""The search page: text, token ids, a document's id, or a file; a part of the store each time.
+
+Hits of text are shown with what stands around them, the hit between.
+"""
+
+from __future__ import annotations
+
+import re
+
+from packline.errors import RecipeError
+from packline.viewing.page import Block, Field, Form, Link, Links, Note, Page, Table, Value
+from packline.viewing.text import plural
+from packline.viewing.web.pages import plain_text, store_field
+from packline.viewing.web.params import choice, number
+from packline.viewing.web.search import MOST_IDS, Found, Hit, find_origins, find_tokens, patterns_of
+from packline.viewing.web.site import Unclear, View
+
+WAYS = (
+    ("text", "text"),
+    ("ids", "token ids"),
+    ("id", "document id"),
+    ("file", "file"),
+)
+AROUND = 12
+"""Tokens before and after a hit."""
+SHOWN = 60
+LONGEST = 2000
+BEFORE_HIT = 64
+"""Tokens before a hit on its document's page."""
+
+
+def search(view: View) -> Page:
+    """What is asked for, and what was found of it in this part of the store."""
+    params = view.params
+    by = choice(params, "by", [name for name, _ in WAYS], "text")
+    asked = params.get("q", "")
+    form = Form(
+        "Search",
+        "/search",
+        (
+            Field("q", "Search for", asked, "text"),
+            Field("by", "as", by, "choice", WAYS),
+            *store_field(view),
+        ),
+        "Search",
+    )
+    if not asked:
+        text = (
+            "Text is found as the tokens it is encoded to, alone and after a space. Token ids are numbers "
+            "with spaces between them. Ids and names of files are looked for as a whole."
+        )
+        return Page("Search", (form, Note(text)))
+    try:
+        found, how = _find(view, by, asked)
+    except RecipeError as error:
+        raise Unclear.of("Search", form, error) from error
+    return Page("Search", (form, *_blocks(view, by, found, how)), summary=how)
+
+
+def _find(view: View, by: str, asked: str) -> tuple[Found, str]:
+    """What a page of the search finds, and how it was understood.
+
+    Raises:
+        RecipeError: it cannot be understood.
+    """
+    if len(asked) > LONGEST:
+        raise RecipeError(f"{len(asked):,} characters to search for: expected at most {LONGEST:,}")
+    store = view.store
+    if by in ("id", "file"):
+        after = number(view.params, "after", 0, most=max(len(store.documents) - 1, 0))
+        found = find_origins(store, by, asked, after=after)
+        return found, "documents with this id" if by == "id" else "documents of this file"
+    after = number(view.params, "after", 0, most=max(store.manifest.tokens - 1, 0))
+    if by == "ids":
+        words = re.split(r"[\s,]+", asked.strip(" ,[]()\t"))
+        vocab_size = len(view.vocabulary)
+        if not all(re.fullmatch(r"[0-9]{1,9}", word) and int(word) < vocab_size for word in words):
+            raise RecipeError(
+                f"token ids: expected numbers from 0 to {vocab_size - 1:,} with spaces between them"
+            )
+        patterns = [[int(word) for word in words]]
+    else:
+        patterns = patterns_of(store.tokenizer, asked)
+    if not patterns or max(map(len, patterns)) > MOST_IDS:
+        counted = plural(max(map(len, patterns), default=0), "token")
+        raise RecipeError(f"{counted} to search for: expected 1 to {MOST_IDS}")
+    found = find_tokens(store, patterns, after=after)
+    return found, "as the tokens " + " or ".join(" ".join(map(str, ids)) for ids in patterns)
+
+
+def _blocks(view: View, by: str, found: Found, how: str) -> list[Block]:
+    blocks: list[Block] = []
+    percent = f"{100 * found.done:.0f}%"
+    if found.hits:
+        table = _places(view, found.hits) if by in ("id", "file") else _contexts(view, found.hits)
+        blocks.append(table)
+    elif found.after is None:
+        text = "Nothing was found" + (" to the end of the store." if view.params.get("after") else ".")
+        blocks.append(Note(text))
+    else:
+        blocks.append(Note("Nothing was found so far."))
+    if found.after is None:
+        blocks.append(Links("Search", ("The store has been searched to its end.",)))
+    else:
+        more = Link("go on from there", view.href("/search", q=view.params["q"], by=by, after=found.after))
+        blocks.append(Links("Search", (f"{percent} of the store has been searched:", more)))
+    return blocks
+
+
+def _contexts(view: View, hits: tuple[Hit, ...]) -> Table:
+    """Hits with what is around them."""
+    rows: list[tuple[Value, ...]] = []
+    for hit in hits:
+        tokens = view.store.documents[hit.document]
+        stop = hit.start + hit.length
+        before = plain_text(view.vocabulary, tokens[max(hit.start - AROUND, 0) : hit.start].tolist())
+        middle = plain_text(view.vocabulary, tokens[hit.start : stop].tolist())
+        after = plain_text(view.vocabulary, tokens[stop : stop + AROUND].tolist())
+        first = max(hit.start - BEFORE_HIT, 0)
+        href = view.href(f"/document/{hit.document}", first=first or None)
+        rows.append(
+            (
+                Link(f"{hit.document:,}", href),
+                f"{hit.start:,}",
+                _tail(before),
+                middle,
+                after[:SHOWN],
+            )
+        )
+    head = ("document", "token", "before", "found", "after")
+    return Table(f"{plural(len(rows), 'place')} in this part of the store", head, tuple(rows), "lrrll")
+
+
+def _tail(text: str) -> str:
+    return text[-SHOWN:]
+
+
+def _places(view: View, hits: tuple[Hit, ...]) -> Table:
+    """Documents with where they are from."""
+    found = view.opened.origins.of([hit.document for hit in hits])
+    rows: list[tuple[Value, ...]] = []
+    for hit in hits:
+        origin = found.get(hit.document)
+        rows.append(
+            (
+                Link(f"{hit.document:,}", view.document(hit.document)),
+                origin.source if origin else "",
+                origin.file if origin else "",
+                f"{origin.position:,}" if origin else "",
+                (origin.id or "") if origin else "",
+                f"{len(view.store.documents[hit.document]):,}",
+            )
+        )
+    head = ("document", "source", "file", "position", "id", "tokens")
+    return Table(plural(len(rows), "document"), head, tuple(rows), "lllrlr")

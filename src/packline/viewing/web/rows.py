@@ -1,0 +1,252 @@
+"""Pages about rows and batches: a list of rows, one row, the rows of a step of training.
+
+Rows are found by arithmetic, so a row or a step far into a run costs what the first one does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from packline.errors import RecipeError
+from packline.loading.loader import Loader
+from packline.packing.packer import PACKINGS
+from packline.packing.rows import Rows
+from packline.ragged import offsets_of
+from packline.store.reader import Provenance
+from packline.viewing.page import Block, Facts, Field, Form, Link, Links, Note, Page, Strip, Table, Value
+from packline.viewing.pages import row_facts
+from packline.viewing.strips import row_strip
+from packline.viewing.text import plural
+from packline.viewing.web.pages import A_PAGE, default_seq_len, split_of, steps, store_field
+from packline.viewing.web.params import choice, number
+from packline.viewing.web.site import Unclear, View
+
+TOKENS_OF_ROW = 2048
+TOKENS_IN_BATCH = 192
+"""Tokens of each row of a batch."""
+ROWS_OF_BATCH = 6
+"""Rows of a batch on one page."""
+UNREAD = Provenance("", "", 0, None, None, "", 0, 0)
+"""Stands for where a document is from, where reading that would make a page wait."""
+
+
+def settings_of(view: View) -> tuple[Rows, dict[str, str | int | None]]:
+    """The rows that an address asks for, and what other addresses say to ask for the same.
+
+    Raises:
+        RecipeError: settings that make no sense.
+        StoreError: no rows.
+    """
+    tokens = view.store.manifest.tokens
+    default = default_seq_len(view)
+    if default is None:
+        raise RecipeError(f"{view.opened.name} has no rows: it has {plural(tokens, 'token')}")
+    seq_len = number(view.params, "seq_len", default, least=2, most=tokens, what="tokens of a row")
+    packing = choice(view.params, "packing", PACKINGS, "concat")
+    split = choice(view.params, "split", (*view.opened.splits, "all"), view.opened.splits[0])
+    params: dict[str, str | int | None] = {
+        "seq_len": seq_len,
+        "packing": None if packing == "concat" else packing,
+        "split": split_of(split),
+    }
+    return view.opened.rows(seq_len, packing, split), params
+
+
+def fields_of(view: View) -> tuple[Field, ...]:
+    """What a form asks about rows, filled in as the address has it."""
+    splits = (*view.opened.splits, *(("all",) if len(view.opened.splits) > 1 else ()))
+    split = view.params.get("split") or (splits[0] if splits else "train")
+    default = str(default_seq_len(view) or "")
+    return (
+        Field("seq_len", "Tokens a row", view.params.get("seq_len") or default, "number"),
+        Field(
+            "packing",
+            "Packing",
+            view.params.get("packing") or "concat",
+            "choice",
+            tuple((one, one.replace("_", " ")) for one in PACKINGS),
+        ),
+        Field("split", "Split", split, "choice", tuple((one, one) for one in splits)),
+        *store_field(view),
+    )
+
+
+def rows(view: View) -> Page:
+    """A list of rows of one packing."""
+    form = Form("Which rows", "/rows", fields_of(view))
+    if not len(view.store.documents):
+        return Page("Rows", (Note("This store is empty: there are no rows.", "warning"),))
+    try:
+        found, params = settings_of(view)
+    except RecipeError as error:
+        raise Unclear.of("Rows", form, error) from error
+    page = number(view.params, "page", 0, most=(len(found) - 1) // A_PAGE)
+    first = page * A_PAGE
+    numbers = np.arange(first, min(first + A_PAGE, len(found)), dtype=np.int64)
+    spans = found.spans(numbers)
+    table = []
+    for row, filled, (start, stop) in zip(
+        numbers.tolist(), spans.filled.tolist(), pairwise(spans.offsets.tolist()), strict=True
+    ):
+        document, begin = int(spans.documents[start]), int(spans.starts[start])
+        table.append(
+            (
+                Link(f"{row:,}", view.href(f"/row/{row}", **params)),
+                f"{stop - start:,}",
+                f"{filled:,}",
+                f"{found.seq_len - filled:,}",
+                Link(f"{document:,}", view.document(document)),
+                f"from its token {begin:,}" if begin else "",
+            )
+        )
+    head = ("row", "documents", "tokens", "padding", "first document", "which begins")
+    caption = f"{first:,} to {first + len(table) - 1:,} of {plural(len(found), 'row')}"
+    chosen = {name: str(value) for name, value in params.items() if value is not None}
+    blocks = (
+        form,
+        Table(caption, head, tuple(table), "lrrrll"),
+        steps(view, "/rows", page, len(found), chosen),
+    )
+    selection = found.selection
+    summary = (
+        f"{plural(len(found), 'row')} of {found.seq_len:,} tokens, {found.packing.replace('_', ' ')}, over "
+        f"{plural(len(selection), 'document')} of {plural(selection.tokens, 'token')}"
+    )
+    return Page("Rows", blocks, summary=summary)
+
+
+def row(view: View, wanted: int) -> Page:
+    """One row.
+
+    Raises:
+        IndexError: no such row.
+    """
+    found, params = settings_of(view)
+    if not 0 <= wanted < len(found):
+        raise IndexError(
+            f"row {wanted:,}: expected 0 to {len(found) - 1:,}, the rows of {found.seq_len:,} tokens"
+        )
+    strip = strips_of_rows(view, found, [wanted], most=TOKENS_OF_ROW)[0]
+    neighbors: tuple[Value, ...] = (
+        Link(f"‹ row {wanted - 1:,}", view.href(f"/row/{wanted - 1}", **params)) if wanted else "first row",
+        Link("all rows", view.href("/rows", page=wanted // A_PAGE or None, **params)),
+        Link(f"row {wanted + 1:,} ›", view.href(f"/row/{wanted + 1}", **params))
+        if wanted + 1 < len(found)
+        else "last row",
+    )
+    split = view.params.get("split") or view.opened.splits[0]
+    facts: tuple[tuple[str, Value], ...] = (
+        *row_facts(found, wanted),
+        ("packing", found.packing.replace("_", " ")),
+        ("split", split),
+    )
+    blocks: tuple[Block, ...] = (Links("Neighbors", neighbors), Facts(facts), strip)
+    summary = f"one of {plural(len(found), 'row')} of {found.seq_len:,} tokens"
+    return Page(f"Row {wanted:,}", blocks, summary=summary)
+
+
+def strips_of_rows(view: View, rows: Rows, numbers: list[int], *, most: int) -> list[Strip]:
+    """Tokens of rows, and where their documents are from as far as that can be told quickly."""
+    spans = rows.spans(np.array(numbers, np.int64))
+    documents, offsets = spans.documents.tolist(), spans.offsets.tolist()
+    before = offsets_of(spans.lengths)[:-1]
+    columns = before - np.repeat(before[spans.offsets[:-1]], np.diff(spans.offsets))
+    known = view.opened.origins.of(spans.documents[columns < most].tolist())
+    strips = []
+    for number_of_row, (start, stop) in zip(numbers, pairwise(offsets), strict=True):
+        strip = row_strip(
+            rows,
+            number_of_row,
+            caption="",
+            most=most,
+            provenances=[known.get(one, UNREAD) for one in documents[start:stop]],
+            href=view.document,
+        )
+        origins = tuple(one if one.document in known else replace(one, text="") for one in strip.origins)
+        strips.append(replace(strip, origins=origins))
+    return strips
+
+
+def batch(view: View) -> Page:
+    """The rows of one step, all ranks or one."""
+    params = view.params
+    settings = (
+        Field("batch_size", "Rows a batch", params.get("batch_size") or "32", "number"),
+        Field("seed", "Seed", params.get("seed") or "0", "number"),
+        Field("world_size", "Ranks", params.get("world_size") or "1", "number"),
+    )
+    wanted = (
+        Field("step", "Step", params.get("step") or "0", "number"),
+        Field("rank", "Rank", params.get("rank") or "", "number"),
+    )
+    form = Form("Which batch", "/batch", (*wanted, *settings, *fields_of(view)))
+    if not len(view.store.documents):
+        return Page("Batch", (Note("This store is empty: there are no batches.", "warning"),))
+    try:
+        found, chosen = settings_of(view)
+        size = number(
+            params, "batch_size", min(32, len(found)), least=1, most=len(found), what="rows a batch"
+        )
+        ranks = number(params, "world_size", 1, least=1, most=size, what="ranks")
+        seed = number(params, "seed", 0, most=2**31 - 1)
+        loader = Loader(found, batch_size=size, seed=seed, world_size=ranks, prefetch=0)
+        step = number(params, "step", 0, most=len(loader) - 1)
+        rank = number(params, "rank", -1, most=ranks - 1)
+    except RecipeError as error:
+        raise Unclear.of("Batch", form, error) from error
+    chosen |= {"batch_size": size, "seed": seed or None, "world_size": ranks if ranks > 1 else None}
+    blocks: list[Block] = [form, _steps_of_run(view, loader, step, rank, chosen)]
+    share = size // ranks
+    indices = range(size) if rank < 0 else range(rank * share, (rank + 1) * share)
+    drawn = loader.rows_of_step(step)
+    page = number(params, "page", 0, most=(len(indices) - 1) // ROWS_OF_BATCH)
+    shown = indices[page * ROWS_OF_BATCH : (page + 1) * ROWS_OF_BATCH]
+    numbers = drawn.rows[list(shown)].tolist()
+    for index, one, strip in zip(
+        shown, numbers, strips_of_rows(view, found, numbers, most=TOKENS_IN_BATCH), strict=True
+    ):
+        where = (
+            f"place {index:,} of the batch" if ranks == 1 else f"rank {index // share}, place {index % share}"
+        )
+        whole = Link(f"all of row {one:,}", view.href(f"/row/{one}", **_of_rows(chosen)))
+        blocks += [replace(strip, caption=f"{where}: row {one:,}"), Links("More", (whole,))]
+    if len(indices) > ROWS_OF_BATCH:
+        blocks.append(_pages_of_batch(view, page, len(indices), chosen | {"step": step, "rank": _rank(rank)}))
+    title = f"Batch of step {step:,}" + ("" if rank < 0 else f", rank {rank}")
+    summary = (
+        f"{plural(size, 'row')} of {found.seq_len:,} tokens; step {step:,} of {len(loader):,}, counted from 0"
+    )
+    return Page(title, tuple(blocks), summary=summary)
+
+
+def _rank(rank: int) -> int | None:
+    return None if rank < 0 else rank
+
+
+def _of_rows(params: dict[str, str | int | None]) -> dict[str, str | int | None]:
+    return {name: params[name] for name in ("seq_len", "packing", "split")}
+
+
+def _steps_of_run(
+    view: View, loader: Loader, step: int, rank: int, params: dict[str, str | int | None]
+) -> Links:
+    def to(text: str, target: int) -> Value:
+        there = 0 <= target < len(loader)
+        return Link(text, view.href("/batch", step=target, rank=_rank(rank), **params)) if there else text
+
+    return Links("Steps", (to("‹ step before", step - 1), f"step {step:,}", to("next step ›", step + 1)))
+
+
+def _pages_of_batch(view: View, page: int, count: int, params: dict[str, str | int | None]) -> Links:
+    last = (count - 1) // ROWS_OF_BATCH
+
+    def to(text: str, target: int) -> Value:
+        there = 0 <= target <= last
+        return Link(text, view.href("/batch", page=target or None, **params)) if there else text
+
+    first = page * ROWS_OF_BATCH
+    shown = f"rows {first:,} to {min(first + ROWS_OF_BATCH, count) - 1:,} of {count:,}"
+    return Links("Rows of the batch", (to("‹ rows before", page - 1), shown, to("more rows ›", page + 1)))

@@ -1,0 +1,221 @@
+"""Find tokens, ids and files in a store of any size, a page at a time.
+
+    find_tokens(store, [[1820], [262, 1820]], after=0)    -> places, and from where to go on
+    find_origins(store, id="a1b2", after=0)
+
+A search goes through the store from `after` on and stops when it has found enough or when its time is up; the
+next page goes on where it stopped. So a page takes the same time on any store, and a whole search as long as
+reading the tokens once: 2 G tokens a second from memory.
+
+Text is found as the tokens that it is encoded to, alone and after a space. What it does not find: the
+same characters where the text around them made the tokenizer cut otherwise, as `cat` within `catalogue`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from packline.errors import CorruptStore
+from packline.store.reader import Shard, Store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import tokenizers
+
+BUDGET = 0.04
+"""Seconds of searching for one page."""
+BLOCK = 1 << 18
+"""Tokens that are looked at between two looks at the clock."""
+MOST_IDS = 512
+"""Tokens of what is searched for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A place where it is."""
+
+    document: int
+    start: int
+    """Its first token, counted within the document."""
+    length: int
+    """Tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a page of a search found."""
+
+    hits: tuple[Hit, ...]
+    after: int | None
+    """From where to go on; None: the store has been searched to its end."""
+    done: float
+    """How much of the store is behind, from 0 to 1."""
+
+
+def patterns_of(tokenizer: tokenizers.Tokenizer, text: str) -> list[list[int]]:
+    """The tokens that a text may stand as, each way once: alone, and after a space.
+
+    Args:
+        tokenizer: of HF `tokenizers`.
+    """
+    found = [tokenizer.encode(one, add_special_tokens=False).ids for one in (text, f" {text}")]
+    return [ids for number, ids in enumerate(found) if ids and ids not in found[:number]]
+
+
+def find_tokens(
+    store: Store,
+    patterns: Sequence[Sequence[int]],
+    *,
+    after: int = 0,
+    most: int = 20,
+    budget: float = BUDGET,
+) -> Found:
+    """Where token sequences are, within documents, in the order of the store.
+
+    Args:
+        patterns: sequences of ids, none of them empty.
+        after: the token to begin at, counted through all shards: 0, or what the page before said.
+        most: hits of a page.
+        budget: seconds; one block is searched whatever it takes.
+
+    Returns:
+        The hits, first by place, then by pattern.
+    """
+    total, most_id = store.manifest.tokens, int(np.iinfo(store.dtype).max)
+    wanted = [np.array(ids, np.int64) for ids in patterns if 0 < len(ids) <= MOST_IDS]
+    wanted = [ids for ids in wanted if int(ids.min()) >= 0 and int(ids.max()) <= most_id]
+    hits: list[Hit] = []
+
+    def page(position: int) -> Found:
+        return Found(tuple(hits), position if position < total else None, min(position / max(total, 1), 1.0))
+
+    end, first, position = time.monotonic() + budget, 0, max(after, 0)
+    for number, shard in enumerate(store.shards if wanted else ()):
+        last = first + shard.entry.tokens
+        while position < last:
+            place, stop = position - first, min(position - first + BLOCK, last - first)
+            found = sorted(
+                (at, len(ids)) for ids in wanted for at in _in_block(shard.tokens, ids, place, stop)
+            )
+            for at, group in itertools.groupby(found, lambda one: one[0]):
+                inner = _document_at(shard, at)
+                start = at - int(shard.places(slice(inner, inner + 1))[0])
+                room = int(shard.lengths[inner]) - start
+                document = int(store.firsts[number]) + inner
+                hits += [Hit(document, start, length) for _, length in group if length <= room]
+                if len(hits) >= most:
+                    return page(first + at + 1)
+            position = first + stop
+            if time.monotonic() > end:
+                return page(position)
+        first = last
+    return page(total)
+
+
+def find_origins(
+    store: Store,
+    column: str,
+    value: str,
+    *,
+    position: int | None = None,
+    after: int = 0,
+    most: int = 20,
+    budget: float = BUDGET,
+) -> Found:
+    """Documents by what their source calls them, in the order of the store.
+
+    Args:
+        column: `id` or `file`.
+        value: the whole id, or the whole name of the file.
+        position: only documents that begin there in the file.
+        after: the document to begin at.
+        most: hits of a page, about: those of one row group are not parted.
+        budget: seconds; one row group is read whatever it takes.
+
+    Raises:
+        CorruptStore: a shard's provenance cannot be read.
+    """
+    total = len(store.documents)
+    hits: list[Hit] = []
+    end = time.monotonic() + budget
+    for first, table in _row_groups(store, [column, "position"], after):
+        mask = _equal(table[column], value)
+        if position is not None:
+            mask &= table["position"].to_numpy() == position
+        found = first + np.flatnonzero(mask)
+        found = found[found >= after][: most - len(hits)].tolist()
+        hits += [Hit(document, 0, 0) for document in found]
+        done = found[-1] + 1 if len(hits) >= most else first + table.num_rows
+        if len(hits) >= most or time.monotonic() > end:
+            return Found(tuple(hits), done if done < total else None, done / total)
+    return Found(tuple(hits), None, 1.0)
+
+
+def _in_block(tokens: np.ndarray, ids: np.ndarray, start: int, stop: int) -> list[int]:
+    """Places from start to stop where these ids begin; they may end behind it."""
+    rarest = int(ids.argmax())  # merges come late in a vocabulary, so a large id is likely a rare one
+    stop = min(stop, len(tokens) - len(ids) + 1)
+    if stop <= start:
+        return []
+    places = start + np.flatnonzero(tokens[start + rarest : stop + rarest] == ids[rarest])
+    for place, one in enumerate(ids.tolist()):
+        if place != rarest:
+            places = places[tokens[places + place] == one]
+    return places.tolist()
+
+
+def _document_at(shard: Shard, place: int) -> int:
+    """The document of a shard that holds a token: a search in its mapped index that copies nothing."""
+    low, high = 0, len(shard)
+    byte = place * shard.tokens.itemsize
+    while high - low > 1:
+        middle = (low + high) // 2
+        if shard.offset_of(middle) <= byte:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _row_groups(store: Store, columns: list[str], after: int) -> Iterator[tuple[int, pa.Table]]:
+    """Columns of provenance in pieces from that of document `after` on, with each one's first document."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    first = 0
+    for shard in store.shards:
+        if first + len(shard) <= after:
+            first += len(shard)
+            continue
+        path = store.path / f"{shard.entry.name}.docs.parquet"
+        try:
+            with pq.ParquetFile(path) as file:
+                for group in range(file.metadata.num_row_groups):
+                    rows = file.metadata.row_group(group).num_rows
+                    if first + rows > after:
+                        yield first, file.read_row_group(group, columns=columns, use_threads=False)
+                    first += rows
+        except (OSError, pa.ArrowException) as error:
+            raise CorruptStore(
+                f"cannot read {path}: {error}", hint="packline verify shows what is damaged"
+            ) from error
+
+
+def _equal(column: pa.ChunkedArray, value: str) -> np.ndarray:
+    """Where a column has a value, bool `[N]`."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_dictionary(column.type):
+        pieces = [
+            pc.equal(piece.dictionary, value).to_numpy(zero_copy_only=False)[piece.indices.to_numpy()]
+            for piece in column.chunks
+        ]
+        return np.concatenate([*pieces, np.empty(0, bool)]).astype(bool)
+    return pc.fill_null(pc.equal(column, value), False).to_numpy()

@@ -1,0 +1,189 @@
+"""Pages as HTML: text is text, whatever it says, and a file needs and does nothing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from hypothesis import given
+from tests.viewing.strips import HOSTILE, a_page, a_strip, acts, any_text, byte_strips
+
+from packline.viewing.cells import cells_of, shown
+from packline.viewing.html import Assets, document, html, notebook, style
+from packline.viewing.html_strip import strip_figure
+from packline.viewing.markup import VOID, Markup, element, escaped, safe_href
+from packline.viewing.page import Cell, Facts, Heading, Link, Note, Origin, Page, Strip
+from packline.viewing.text import visible
+from packline.viewing.vocabulary import Vocabulary
+
+PAGE_TAGS = """html head meta title style body a main h1 h2 h3 p ul li section strong dl div dt dd table
+    caption thead tbody tr th td figure figcaption span i nav header details summary"""
+CHART_TAGS = "svg g rect path text tspan line desc circle polyline polygon defs"
+TAGS = {*PAGE_TAGS.split(), *CHART_TAGS.split()}
+ACTIVE = re.compile(r"on|style$|srcdoc|formaction|src$")
+"""Attributes that can act; nothing here has one."""
+
+
+class Parsed(HTMLParser):
+    """What a browser would see: tags with attributes, nesting, and the text of tokens."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.data: list[tuple[tuple[str, ...], str]] = []
+        self.tokens = ""
+        self._inside: list[bool] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        assert len({name for name, _ in attrs}) == len(attrs)
+        if tag not in VOID:
+            self.open.append(tag)
+            self._inside.append(dict(attrs).get("class") == "tokens")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+        self._inside.pop()
+
+    def handle_data(self, data: str) -> None:
+        self.data.append((tuple(self.open), data))
+        if any(self._inside):
+            self.tokens += data
+
+    def unknown_decl(self, data: str) -> None:
+        raise AssertionError(data)
+
+    handle_comment = handle_pi = unknown_decl
+
+
+@given(any_text, byte_strips())
+def test_no_text_becomes_anything_but_text(
+    text: str, made: tuple[Vocabulary, np.ndarray, np.ndarray]
+) -> None:
+    page = a_page(text, a_strip(*made, text))
+    for interactive in (False, True):
+        found = Parsed(html(page, interactive=interactive))
+        assert found.open == []
+        assert {tag for tag, _ in found.tags} <= TAGS
+        for tag, attributes in found.tags:
+            assert not any(ACTIVE.match(name) for name in attributes), (tag, attributes)
+            href = attributes.get("href") or "#"
+            assert href.startswith(("/", "#", "?", "http://", "https://")), href
+        assert not any(acts(data) for _, data in found.data)
+        assert not any(acts(value or "") for _, attributes in found.tags for value in attributes.values())
+
+
+@given(byte_strips())
+def test_the_text_of_tokens_is_that_of_their_cells(made: tuple[Vocabulary, np.ndarray, np.ndarray]) -> None:
+    vocabulary, ids, segments = made
+    found = cells_of(vocabulary, ids, segment_ids=segments)
+    parsed = Parsed(strip_figure(Strip("", found), interactive=True))
+    wanted = "".join(text for cell in found if not cell.padding for text, _ in shown(cell))
+    assert parsed.tokens.replace("↵\n", "↵") == wanted
+    spans = [attributes for tag, attributes in parsed.tags if "data-ids" in attributes]
+    cells = [cell for cell in found if not cell.padding]
+    assert [span["data-ids"] for span in spans] == [" ".join(map(str, cell.ids)) for cell in cells]
+    assert [bytes.fromhex(span.get("data-bytes") or "") for span in spans] == [cell.data for cell in cells]
+    assert [int(span["data-position"] or "") for span in spans] == [cell.position for cell in cells]
+    padding = sum(int(one.replace(",", "")) for _, text in parsed.data for one in _paddings(text))
+    assert padding == (segments < 0).sum()
+
+
+def _paddings(text: str) -> list[str]:
+    return re.findall(r"^padding, ([\d,]+) tokens?$", text)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_hostile_text_is_on_the_page_to_be_read(text: str) -> None:
+    parsed = Parsed(html(Page("page", (Note(text), Facts(((text, text),))))))
+    assert [data for path, data in parsed.data if path[-1:] == ("p",)] == [visible(text)]
+    assert [data for path, data in parsed.data if path[-1:] in (("dt",), ("dd",))] == [visible(text)] * 2
+
+
+def test_a_file_loads_and_runs_nothing_and_its_policy_says_so() -> None:
+    text = document(Page("page", tuple(Heading(f"part {number}") for number in range(4))))
+    parsed = Parsed(text)
+    policy = next(
+        attributes["content"] or ""
+        for tag, attributes in parsed.tags
+        if attributes.get("http-equiv") == "Content-Security-Policy"
+    )
+    css = next(data for path, data in parsed.data if path[-1:] == ("style",))
+    digest = base64.b64encode(hashlib.sha256(css.encode()).digest()).decode()
+    assert policy.startswith(f"default-src 'none'; style-src 'sha256-{digest}';")
+    assert "script-src" not in policy and "unsafe" not in policy
+    assert {tag for tag, _ in parsed.tags}.isdisjoint({"script", "link", "iframe", "object", "img"})
+    assert "url(" not in css and "@import" not in css and "</" not in css
+    html_tag, main = parsed.tags[0], next(attributes for tag, attributes in parsed.tags if tag == "main")
+    assert html_tag == ("html", {"lang": "en"}) and main["id"] == "main"
+    links = [attributes["href"] for tag, attributes in parsed.tags if tag == "a"]
+    names = {attributes.get("id") for _, attributes in parsed.tags}
+    assert links == ["#main", "#part-0", "#part-1", "#part-2", "#part-3"]
+    assert all((link or "")[1:] in names for link in links)
+
+
+def test_the_viewers_pages_load_its_own_style_and_script_and_have_none_inside() -> None:
+    text = document(Page("page", ()), assets=Assets("/static/style.css", "/static/viewer.js"), header="<nav>")
+    parsed = Parsed(text)
+    assert ("link", {"rel": "stylesheet", "href": "/static/style.css"}) in parsed.tags
+    assert ("script", {"src": "/static/viewer.js", "defer": None}) in parsed.tags
+    assert "style" not in {tag for tag, _ in parsed.tags}
+    assert [data for path, data in parsed.data if path[-1:] == ("header",)] == ["<nav>"]
+
+
+def test_headings_of_one_name_have_places_of_their_own() -> None:
+    page = Page("page", (Heading("Main"), Heading("a b"), Heading("a b"), Heading("日本"), Heading("!")))
+    names = [attributes["id"] for tag, attributes in Parsed(html(page)).tags if tag == "h2"]
+    assert len(set(names)) == 5 and "main" not in names
+
+
+def test_marks_are_in_the_classes_and_the_legend_names_those_that_are_there() -> None:
+    tokens = (
+        Cell("a", (1,), b"a", 0, loss=False, starts=True),
+        Cell("\\xff", (2,), b"\xff", 1, loss=True),
+        Cell("</s>", (0,), b"", 2, special=True, loss=True),
+        Cell("b", (3,), b"b", 0, 1, loss=True, starts=True),
+    )
+    origins = (Origin(0, 7, "web/a.jsonl at 0", "/document/7"), Origin(1, 8, "web/b.jsonl at 0", "data:x"))
+    text = strip_figure(Strip("row 1", tokens, origins))
+    assert '<span class="t n" title="id 1, position 0, not learned">a</span>' in text
+    assert '<span class="t" title="id 2, position 1"><i class="e">\\xff</i></span>' in text
+    assert '<span class="t x" title="id 0, position 2">&lt;/s&gt;</span>' in text
+    assert '<a href="/document/7">document 7</a>' in text and "<strong>document 8</strong>" in text
+    assert text.count("<li>") == 3
+    plain = strip_figure(Strip("row 1", tokens[3:], ()))
+    assert "<li>" not in plain and "edge" not in plain
+
+
+def test_a_notebook_gets_style_that_touches_nothing_else() -> None:
+    text = notebook(Page("page", (Note("hello"),)))
+    assert text.startswith("<style>") and 'class="packline notebook"' in text
+    without = re.sub(r"/\*.*?\*/", "", style(), flags=re.DOTALL)
+    selectors = re.findall(r"(?:^|[{}])\s*([^{}@]+)\{", without)
+    assert len(selectors) > 50
+    for selector in (one.strip() for group in selectors for one in group.split(",")):
+        assert selector.startswith((".packline", "body.packline")), selector
+
+
+@given(any_text)
+def test_attributes_hold_any_text(text: str) -> None:
+    parsed = Parsed(element("div", text, title=text, hidden=True, lang=None))
+    assert parsed.tags == [("div", {"title": visible(text), "hidden": None})]
+    assert "".join(data for _, data in parsed.data) == visible(text)
+    assert element("p", Markup("<b>"), "<b>") == "<p><b>&lt;b&gt;</p>"
+    assert escaped(escaped(text)) == escaped(text)
+
+
+@pytest.mark.parametrize(
+    "href", ["javascript:x", " javascript:x", "data:,x", "//host", "/\\host", "JAVASCRIPT:x", "x"]
+)
+def test_a_link_that_could_act_is_none(href: str) -> None:
+    assert safe_href(href) is None
+    assert "<a" not in html(Page("page", (Facts((("name", Link("text", href)),)),)))

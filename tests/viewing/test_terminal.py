@@ -1,0 +1,121 @@
+"""Pages as lines: nothing in them acts, tokens keep to the width, and none is missing."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.viewing.strips import a_page, a_strip, acts, any_text, byte_strips
+
+from packline.viewing.cells import cells_of, shown
+from packline.viewing.lines import Line, plain
+from packline.viewing.page import (
+    Bar,
+    Bars,
+    Cell,
+    Flow,
+    Histogram,
+    Note,
+    Page,
+    Stage,
+    Stream,
+    Strip,
+    Table,
+)
+from packline.viewing.terminal import render, render_text
+from packline.viewing.terminal_strip import GUTTER, strip_lines
+from packline.viewing.text import cells
+from packline.viewing.vocabulary import Vocabulary
+
+
+def joined(line: Line) -> str:
+    return "".join(piece if isinstance(piece, str) else piece[0] for piece in line)
+
+
+@given(any_text, byte_strips(), st.booleans(), st.integers(40, 120))
+def test_no_page_acts_on_a_terminal(
+    text: str, made: tuple[Vocabulary, np.ndarray, np.ndarray], color: bool, width: int
+) -> None:
+    for line in render(a_page(text, a_strip(*made, text)), width, color):
+        assert not acts(plain(line)) and "\n" not in plain(line)
+
+
+@given(byte_strips(), st.booleans(), st.integers(40, 120))
+def test_tokens_keep_to_the_width_and_none_is_missing(
+    made: tuple[Vocabulary, np.ndarray, np.ndarray], color: bool, width: int
+) -> None:
+    vocabulary, ids, segments = made
+    found = cells_of(vocabulary, ids, segment_ids=segments)
+    lines = [joined(line) for line in strip_lines(Strip("", found), width, color)]
+    body = [line[GUTTER + 2 :] for line in lines if not line.endswith("  padding")]
+    assert all(cells(line) <= width - GUTTER - 2 for line in body)
+    wanted = "".join(text for cell in found if not cell.padding for text, _ in shown(cell))
+    for mark in "│⟦⟧":
+        wanted = wanted.replace(mark, "")
+    assert re.sub("[│⟦⟧]", "", "".join(body)) == wanted
+    counts = [line for line in lines if line.endswith("  padding")]
+    said = [re.findall(r"×([\d,]+)", line)[0].replace(",", "") for line in counts]
+    assert sum(map(int, said)) == (segments < 0).sum()
+
+
+def test_marks_say_without_color_what_styles_say_with_it() -> None:
+    tokens = (
+        Cell("a", (1,), b"a", 0, loss=False, starts=True),
+        Cell(" b", (2,), b" b", 1, loss=False),
+        Cell(" c", (3,), b" c", 2, loss=True),
+        Cell("</s>", (0,), b"", 3, special=True, loss=True),
+        Cell("", (0,), b"", 4, -1, padding=True, loss=False),
+        Cell("", (0,), b"", 5, -1, padding=True, loss=False),
+    )
+    without = [plain(line) for line in strip_lines(Strip("", tokens), 80, color=False)]
+    assert without == ["        0  ⟨a│ b⟩│ c│⟦</s>⟧", "      ·×2  padding"]
+    first, second = strip_lines(Strip("", tokens), 80, color=True)
+    styles = [piece[1] for piece in first if isinstance(piece, tuple)]
+    assert styles == ["quiet", "unlearned", "unlearned", "token-2", "control"]
+    assert [piece[1] for piece in second if isinstance(piece, tuple)] == ["padding"]
+
+
+def test_line_ends_of_the_text_end_lines_and_positions_stand_before_them() -> None:
+    vocabulary = Vocabulary("lines", [b"one\n", b"two", b"\n\n"], {})
+    strip = Strip("", cells_of(vocabulary, np.array([0, 1, 2, 1]), first=1000), more=4)
+    assert [plain(line) for line in strip_lines(strip, 80, color=False)] == [
+        "    1,000  one↵",
+        "    1,001  two│↵",
+        "    1,002  ↵",
+        "    1,003  two",
+        "           and 4 more tokens",
+    ]
+
+
+def test_charts_have_their_numbers_and_lengths() -> None:
+    bars = Bars("packings", (Bar("concat", 2.0, "2.0", 0.5), Bar("pad", 4.0, "4.0", 4.0)), part="padding")
+    histogram = Histogram("lengths", ("1", "2 to 3"), (1, 4), "documents", (("median", 1),))
+    flow = Flow(
+        "ledger",
+        (Stage("in", 10, "documents", Stream("kept", 8), (Stream("bad", 2, "bad", "no text"),)),),
+    )
+    text = render_text(Page("charts", (bars, histogram, flow)))
+    assert f"concat  2.0  {'━' * 15}{'┄' * 5}\n" in text
+    assert f"pad     4.0  {'┄' * 40}\n" in text
+    assert "5 documents, at most 4" in text and "median: 2 to 3" in text
+    assert re.search(r"in +10  documents\n +- bad +2  no text\n +=\s+kept +8\n", text)
+    assert "no documents" in render_text(Page("none", (Histogram("lengths", ("1",), (0,), "documents"),)))
+
+
+def test_warnings_come_first_and_tables_are_straight() -> None:
+    table = Table("by source", ("source", "tokens"), (("web", "1,000"), ("books", "5")), "lr")
+    text = render_text(Page("store", (Note("fine"), table), warnings=("look out",)))
+    assert text.splitlines() == [
+        "  store",
+        "",
+        "  warning: look out",
+        "",
+        "  fine",
+        "",
+        "  by source",
+        "  source  tokens",
+        "  web      1,000",
+        "  books        5",
+    ]
