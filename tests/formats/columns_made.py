@@ -30,7 +30,7 @@ def save(folder: Path, *tables: pa.Table, batch_rows: int = 2) -> Path:
             writer.write_table(content, max_chunksize=batch_rows)
     state = {"_data_files": [{"filename": name} for name in names], "_split": None}
     (folder / "state.json").write_text(json.dumps(state))
-    features = {name: {} for name in tables[0].schema.names} if tables else {}
+    features: dict[str, Any] = {name: {} for name in tables[0].schema.names} if tables else {}
     (folder / "dataset_info.json").write_text(json.dumps({"features": features}))
     return folder
 

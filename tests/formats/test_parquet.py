@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -29,8 +30,9 @@ import datasets
 answer = {}
 for name in arguments[1:]:
     loaded = datasets.load_dataset(f"{arguments[0]}/{name}", cache_dir=f"{arguments[0]}/cache")
-    answer[name] = {split: {column: one[column][:] for column in one.column_names} for split, one in loaded.items()}
-    answer[name]["features"] = {column: str(kind) for column, kind in one.features.items()}
+    answer[name] = {split: {column: one[column][:] for column in one.column_names}
+                    for split, one in loaded.items()}
+    answer[name]["features"] = {column: str(kind) for column, kind in loaded["train"].features.items()}
 """
 
 
@@ -131,10 +133,11 @@ SAVE = """
 import datasets, json
 documents = json.loads(arguments[1])
 made = datasets.Dataset.from_dict({"text": ["t"] * len(documents), "input_ids": documents})
-made.cast_column("input_ids", datasets.List(datasets.Value(arguments[2])))
-made.select(range(30)).to_parquet(arguments[0] + "/train-00000-of-00002.parquet", batch_size=int(arguments[3]))
-made.select(range(30, 35)).to_parquet(arguments[0] + "/train-00001-of-00002.parquet")
-made.select(range(35, 40)).to_parquet(arguments[0] + "/test-00000-of-00001.parquet")
+made = made.cast_column("input_ids", datasets.List(datasets.Value(arguments[2])))
+path, rows = arguments[0], int(arguments[3])
+made.select(range(30)).to_parquet(path + "/train-00000-of-00002.parquet", batch_size=rows)
+made.select(range(30, 35)).to_parquet(path + "/train-00001-of-00002.parquet")
+made.select(range(35, 40)).to_parquet(path + "/test-00000-of-00001.parquet")
 answer = None
 """
 
@@ -147,8 +150,11 @@ def test_what_the_library_wrote_is_imported(tmp_path: Path, kind: str, rows: int
     run_peer(SAVE, path, json.dumps(case.stored), kind, rows, modules=("datasets",))
     store = bring_back(tmp_path / "theirs", "parquet", case.make(tmp_path / "store"), tmp_path / "back")
     assert documents_of(store) == {"train": case.stored[:35], "val": case.stored[35:]}
+    assert read_all("parquet", tmp_path / "theirs").foreign.dtype == np.dtype(kind)
     places = [store.provenance(number) for number in range(40)]
-    rows_of_first = [place.position for place in places if place.file.endswith("train-00000-of-00002.parquet")]
+    rows_of_first = [
+        place.position for place in places if place.file.endswith("train-00000-of-00002.parquet")
+    ]
     assert rows_of_first == list(range(30))
 
 
@@ -176,7 +182,13 @@ def test_a_file_that_was_cut_is_refused(tmp_path: Path) -> None:
     data = path.read_bytes()
     for number, cut in enumerate((0, 3, 100, len(data) - 1)):
         path.write_bytes(data[:cut])
-        refuse(tmp_path / "out", "parquet", store, tmp_path / f"back{number}", f"{path.name}: not a whole Parquet file")
+        refuse(
+            tmp_path / "out",
+            "parquet",
+            store,
+            tmp_path / f"back{number}",
+            f"{path.name}: not a whole Parquet file",
+        )
     path.write_bytes(data[:4] + data[200:])  # the footer is whole, row groups are not
     refuse(tmp_path / "out", "parquet", store, tmp_path / "back", path.name)
 

@@ -81,7 +81,7 @@ def make_schema(columns: dict[str, pa.DataType]) -> pa.Schema:
 
 
 def features_of(schema: pa.Schema) -> dict[str, Any]:
-    """The columns as the `datasets` library describes them, in words that all its versions know.
+    """The columns as the `datasets` library describes them, in the words that older versions know too.
 
     >>> features_of(pa.schema({"id": pa.string(), "ids": pa.list_(pa.int32())}))["ids"]["_type"]
     'Sequence'

@@ -165,9 +165,17 @@ class ParquetFile(ColumnFile):
                     rows = int(self.rows[group + 1] - self.rows[group])
                     average = int(self.tokens[group]) // max(rows, 1)
                     size = min(max(BLOCK_TOKENS // max(average, 1), 1), BLOCK_DOCUMENTS)
-                    yield from parquet.iter_batches(
+                    found = 0
+                    for batch in parquet.iter_batches(
                         size, row_groups=[group], columns=self.columns.names, use_threads=False
-                    )
+                    ):
+                        found += batch.num_rows
+                        yield batch
+                    if found != rows:  # as a damaged page header may do without any other sign
+                        raise CorruptStore(
+                            f"{self.path}: row group {group:,}: expected {rows:,} rows, found {found:,}",
+                            hint="the file is damaged",
+                        )
         except CorruptStore:
             raise
         except (OSError, ValueError, pa.ArrowException) as error:

@@ -6,8 +6,9 @@
     dataset_dict.json            {"splits": ["train", "validation"]}, where every split is such a folder
 
 The streams themselves are read by `arrow_stream`. The fingerprint, by which the library names what it caches,
-is a hash of the files' checksums here, so equal exports have equal bytes. Features are described in words
-that versions 2 to 5 of the library know. Known from the source code of datasets 5.2.0 and tried against it.
+is a hash of the files' checksums here, so equal exports have equal bytes. Features are described
+in the words of older versions (`Sequence`), which newer ones read as well. Known from the source code of
+datasets 5.2.0 and tried against it; versions before 4 were not tried.
 """
 
 from __future__ import annotations
