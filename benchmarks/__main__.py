@@ -5,6 +5,7 @@ python -m benchmarks run                 measure rates into benchmarks/results.j
 python -m benchmarks memory              add the measurement of memory to it
 python -m benchmarks packing             add the measurement of best_fit to it
 python -m benchmarks loading             add the rates of batches to it
+python -m benchmarks export              add the rates of other layouts to it
 python -m benchmarks render              rewrite the tables of README.md
 """
 
@@ -37,6 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
             "memory": memory,
             "packing": packing,
             "loading": loading,
+            "export": export,
             "render": render,
         }
         commands[options.command](options)
@@ -87,6 +89,13 @@ def _parser() -> argparse.ArgumentParser:
     _add_tokenizer(command)
     command.add_argument("--peers-python", help="interpreter with the peers of loading")
 
+    command = commands.add_parser("export", parents=[common], help="measure the rates of other layouts")
+    command.add_argument("--rounds", type=int, default=5)
+    command.add_argument("--size", default="2GB", help="tokens of the large store")
+    command.add_argument("--small-size", default="100MB", help="and of the small one")
+    command.add_argument("--formats", help="only these, with commas between them; default: all")
+    _add_tokenizer(command)
+
     command = commands.add_parser("render", parents=[common], help="rewrite the tables")
     command.add_argument("--readme", type=Path, default=ROOT / "README.md")
     return parser
@@ -130,7 +139,7 @@ def run(options: argparse.Namespace) -> None:
         if kept is not None:
             results.memory, results.packing = kept.memory, kept.packing
             results.loading, results.opening = kept.loading, kept.opening
-            results.permutation = kept.permutation
+            results.permutation, results.exporting = kept.permutation, kept.exporting
         _save(options.results, results)
 
     measure(
@@ -194,6 +203,28 @@ def loading(options: argparse.Namespace) -> None:
         peers_python=_peers_python(options.peers_python),
         say=_say,
     )
+    _save(options.results, results)
+
+
+def export(options: argparse.Namespace) -> None:
+    """Measure exports beside copies, and add them to the results, in place of older ones of these formats."""
+    from benchmarks.exporting import measure_exporting
+    from benchmarks.results import load_results, new_results
+    from packline.recipe import parse_bytes
+
+    only = options.formats.split(",") if options.formats else None
+    runs = measure_exporting(
+        options.folder,
+        tokenizer=_tokenizers(options)[-1],
+        large_bytes=parse_bytes(options.size),
+        small_bytes=parse_bytes(options.small_size),
+        rounds=options.rounds,
+        only=only,
+        say=_say,
+    )
+    results = load_results(options.results) if options.results.exists() else new_results({})
+    kept = [run for run in results.exporting if only is not None and run.format not in only]
+    results.exporting = kept + runs
     _save(options.results, results)
 
 

@@ -39,6 +39,7 @@ def all_figures(results: Results) -> list[Figure]:
         *packing_figures(results),
         *loading_figures(results),
         *opening_figures(results),
+        *exporting_figures(results),
     ]
 
 
@@ -185,6 +186,28 @@ def opening_figures(results: Results) -> list[Figure]:
         size = max(run.size for run in results.permutation)
         name = f"permutation of {size / 1e6:g} million, million indices a second on one core"
         figures.append(Figure(name, "loading", "", rate, 20.0))
+    return figures
+
+
+def exporting_figures(results: Results) -> list[Figure]:
+    """Each export to a copy of what it wrote, round by round; and links by the size of the store."""
+    figures = []
+    for name in dict.fromkeys(run.contender for run in results.exporting):
+        runs = [run for run in results.exporting if run.contender == name]
+        if all(run.copy_seconds for run in runs):
+            goal = None if runs[0].encodes else 0.5
+            spread = spread_of(run.ratio for run in runs)
+            figures.append(Figure(f"{name}, whole command / copying its files", "export", "", spread, goal))
+            continue
+        sizes = sorted({run.store_bytes for run in runs})
+        small = {run.round: run for run in runs if run.store_bytes == sizes[0]}
+        pairs = [
+            (run, small[run.round]) for run in runs if run.store_bytes != sizes[0] and run.round in small
+        ]
+        if pairs:
+            more = [run.wall_seconds - other.wall_seconds for run, other in pairs]
+            title = f"{name}, seconds more for {sizes[-1] / 1e9:.1f} GB than for {sizes[0] / 1e9:.1f} GB"
+            figures.append(Figure(title, "export", "", spread_of(more), 1.0, at_most=True))
     return figures
 
 

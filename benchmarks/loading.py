@@ -157,10 +157,7 @@ def prepare_tokens(text: Path, work: Path, tokenizer: TokenizerFile) -> None:
     Raises:
         BenchmarkError: no text, or a vocabulary that does not fit uint16.
     """
-    if not text.exists():
-        raise BenchmarkError(f"{text} is absent", hint="python -m benchmarks corpus")
-    command = build_command("", "", text, tokenizer).command
-    run_fresh([word.replace("{out}", str(work / "store")) for word in command], cwd=ROOT, env=environment())
+    build_store(text, work / "store", tokenizer)
     manifest = msgspec.json.decode((work / "store" / "manifest.json").read_bytes())
     if manifest["dtype"] != "uint16":
         raise BenchmarkError(
@@ -171,6 +168,18 @@ def prepare_tokens(text: Path, work: Path, tokenizer: TokenizerFile) -> None:
         for shard in manifest["shards"]:
             with (work / "store" / f"{shard['name']}.bin").open("rb") as part:
                 shutil.copyfileobj(part, whole, 16 << 20)
+
+
+def build_store(text: Path, out: Path, tokenizer: TokenizerFile) -> None:
+    """Build a store, as a user would.
+
+    Raises:
+        BenchmarkError: no text.
+    """
+    if not text.exists():
+        raise BenchmarkError(f"{text} is absent", hint="python -m benchmarks corpus")
+    command = build_command("", "", text, tokenizer).command
+    run_fresh([word.replace("{out}", str(out)) for word in command], cwd=ROOT, env=environment())
 
 
 def measure_once(contender: Contender, work: Path, python: str, seconds: float, number: int) -> LoadingRun:

@@ -62,6 +62,8 @@ def render(results: Results) -> str:
         parts.append(packing_table(results))
     if results.loading:
         parts.append(loading_table(results))
+    if results.exporting:
+        parts.append(exporting_table(results))
     if results.figures:
         parts.append(figure_table(results.figures))
     if results.left_out:
@@ -186,6 +188,32 @@ def loading_table(results: Results) -> str:
         runs = [run for run in results.loading if run.contender == name]
         shown = f"**{name}**" if runs[0].kind == "packline" else name
         lines.append(f"| {shown} | {runs[0].gives} | {show_rate(spread_of(run.rate for run in runs))} |")
+    return "\n".join(lines)
+
+
+def exporting_table(results: Results) -> str:
+    """Rates of exports by what was written, and of copies of the same files."""
+    busy = spread_of(run.busy_cores for run in results.exporting)
+    note = f"Other work ran during exports ({show_rate(busy)} cores): rates are too low, ratios are rough."
+    lines = [
+        *([note, ""] if busy.median > BUSY_CORES else []),
+        "| a store in other layouts, whole command | tokens | written | files | seconds | MB/s | copied |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for name, size in dict.fromkeys((run.contender, run.store_bytes) for run in results.exporting):
+        runs = [run for run in results.exporting if (run.contender, run.store_bytes) == (name, size)]
+        seconds = spread_of(run.wall_seconds for run in runs)
+        copied = all(run.copy_seconds for run in runs)
+        cells = [
+            name,
+            show_size(size),
+            show_size(runs[0].output_bytes),
+            f"{runs[0].files:,}",
+            f"{seconds.median:.1f} ({seconds.least:.1f} to {seconds.greatest:.1f})",
+            show_rate(spread_of(run.rate for run in runs)) if copied else "linked",
+            show_rate(spread_of(run.copy_rate for run in runs)) if copied else "",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

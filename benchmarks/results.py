@@ -164,6 +164,45 @@ class PermutationRun(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
+class ExportRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A store written in another layout by one command, and a copy of what was written."""
+
+    contender: str
+    format: str
+    round: int
+    store_bytes: int
+    """Of its tokens."""
+    output_bytes: int
+    shared_bytes: int
+    """Of them, in files that are the store's own, linked or copied."""
+    files: int
+    encodes: bool = False
+    """It is the work of an encoder of columns, which a copy is not."""
+    wall_seconds: float
+    """Of the command, from start to end."""
+    seconds: float
+    """Without its imports."""
+    copy_seconds: float | None = None
+    """Of a copy of the output; none where it was linked."""
+    busy_cores: float = 0.0
+    """How many cores others used when the round began."""
+
+    @property
+    def rate(self) -> float:
+        """MB of output a second, of the whole command."""
+        return self.output_bytes / self.wall_seconds / 1e6
+
+    @property
+    def copy_rate(self) -> float:
+        """The same of the copy."""
+        return self.output_bytes / self.copy_seconds / 1e6 if self.copy_seconds else 0.0
+
+    @property
+    def ratio(self) -> float:
+        """The one to the other."""
+        return self.rate / self.copy_rate
+
+
 class Spread(msgspec.Struct, frozen=True):
     """Median, least and greatest of the rounds."""
 
@@ -205,6 +244,7 @@ class Results(msgspec.Struct, kw_only=True):
     loading: list[LoadingRun] = []
     opening: list[OpeningRun] = []
     permutation: list[PermutationRun] = []
+    exporting: list[ExportRun] = []
     left_out: list[str] = []
     """What was not measured, and why."""
     figures: list[Figure] = []

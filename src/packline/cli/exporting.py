@@ -32,7 +32,7 @@ def options_of(words: list[str] | None) -> dict[str, Any]:
         name, equals, value = word.partition("=")
         if not equals or not name:
             raise RecipeError(f"--set {word}: expected name=value", hint="--set shard_tokens=50000000")
-        options[name.replace("-", "_")] = None if value == "none" else value
+        options[name.replace("-", "_")] = value
     return options
 
 

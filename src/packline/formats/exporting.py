@@ -40,7 +40,7 @@ from packline.formats.registry import get_format
 from packline.formats.rows import RowView
 from packline.formats.source import Choice, is_run
 from packline.formats.staging import Staging, finished_export
-from packline.formats.target import Link, Target
+from packline.formats.target import Link, Target, sync_files
 from packline.runtime.resources import free_disk, usable_cores
 from packline.store.manifest import MANIFEST, TOKENIZER
 
@@ -203,7 +203,8 @@ class _Export:
         tasks = [(part.name, part) for part in plan.parts if part.name not in receipts]
         for name, result in self._written(job, tasks, workers):
             receipt = msgspec.json.decode(result, type=PartReceipt)
-            staging.commit(numbers[name], receipt)
+            if not receipt.is_quick:
+                staging.commit(numbers[name], receipt)
             receipts[name] = receipt
             self._tell(PartDone(name))
         record = self._sum_up(identity, [receipts[part.name] for part in plan.parts], job.link)
@@ -253,8 +254,7 @@ class _Export:
         """
         needed = self._plan.bytes + (self._plan.shared_bytes if sharing == "copied" else 0)
         for receipt in receipts.values():  # what an earlier run wrote, rather than linked, is there already
-            linked = receipt.shared.get("linked", 0) + receipt.shared.get("reflinked", 0)
-            needed -= sum(entry.bytes for entry in receipt.files) - linked
+            needed -= receipt.own_bytes
         free = free_disk(self._staging.folder)
         if needed > free:
             raise OutOfSpace(
@@ -270,7 +270,8 @@ class _Export:
         if self._with_tokenizer:
             with disk_errors(target.folder), target.create(TOKENIZER_FILE) as file:
                 file.write((self._view.store.path / TOKENIZER / "tokenizer.json").read_bytes())
-        target.sync()
+        waiting = [entry.name for receipt in receipts if receipt.is_quick for entry in receipt.files]
+        sync_files(target.folder, waiting + [entry.name for entry in target.files])
         shared = dict(target.shared)
         for receipt in receipts:
             for how, size in receipt.shared.items():

@@ -60,6 +60,13 @@ def with_marker(options: Options, marker: int | None) -> Any:
     return msgspec.structs.replace(options, marker=marker)
 
 
+def with_vocabulary(options: Options, size: int) -> Any:
+    """Options that know how large the vocabulary is, likewise; where no file says so, it tells the dtype."""
+    if getattr(options, "vocab_size", 0) is not None:
+        return options
+    return msgspec.structs.replace(options, vocab_size=size)
+
+
 def said_boundary(
     record: ExportRecord | None, facts: dict[str, Any]
 ) -> tuple[str | int | None, str | int | None]:

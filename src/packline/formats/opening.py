@@ -22,6 +22,7 @@ from packline.formats.facts import (
     make_options,
     said_boundary,
     with_marker,
+    with_vocabulary,
 )
 from packline.formats.format import Foreign, Format
 from packline.formats.registry import get_format, recognise
@@ -54,7 +55,7 @@ def find_format(path: Path, name: str | None) -> Format:
     Raises:
         InputError: nothing there, or it is open what it is.
     """
-    if not path.exists():
+    if not path.exists() and not Path(f"{path}.idx").is_file():  # Megatron's are named without an ending
         raise InputError(f"cannot find {path}", hint="check the path")
     if name is not None:
         return get_format(name)
@@ -80,8 +81,8 @@ def open_foreign(
     """
     format = find_format(path, format_name)
     record = find_record(path)
-    given = make_options(format, options, record)
     tokenizer = load_tokenizer(tokenizer_name)
+    given = with_vocabulary(make_options(format, options, record), tokenizer.vocab_size)
     foreign = read_headers(format, path, given, first := Findings())
     said_eod, said_bos = said_boundary(record, foreign.facts)
     boundary = resolve_boundary(tokenizer, said_eod if eod is None else eod, said_bos if bos is None else bos)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import msgspec
 
@@ -19,6 +19,9 @@ from packline.formats.worker import Runner
 from packline.store.manifest import FileEntry
 
 View = DocumentView | RowView
+
+QUICK = 1 << 20
+"""Bytes beside links that are not worth waiting for the disk."""
 
 
 class ExportJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +44,21 @@ class PartReceipt(msgspec.Struct, frozen=True):
     files: tuple[FileEntry, ...]
     shared: dict[str, int]
 
+    @property
+    def linked_bytes(self) -> int:
+        """Of files that take no room of their own."""
+        return self.shared.get("linked", 0) + self.shared.get("reflinked", 0)
+
+    @property
+    def own_bytes(self) -> int:
+        """Of the others."""
+        return sum(entry.bytes for entry in self.files) - self.linked_bytes
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether it is links and little beside them: made again sooner than the disk has a receipt of it."""
+        return self.linked_bytes > 0 and self.own_bytes <= QUICK
+
 
 def open_job(job: msgspec.Raw) -> Runner:
     """What writes the parts of a job; see `worker.RUNNERS`."""
@@ -57,8 +75,10 @@ def make_runner(job: ExportJob, view: View | None = None) -> Runner:
         part = msgspec.json.decode(task, type=Part)
         target = Target(Path(job.folder), link=job.link, on_progress=report)
         facts = writing(format).write(opened, part, target, options)
-        target.sync()
-        return PartReceipt(part, facts or {}, tuple(target.files), dict(target.shared))
+        receipt = PartReceipt(part, facts or {}, tuple(target.files), dict(target.shared))
+        if not receipt.is_quick:
+            target.sync()
+        return receipt
 
     return run
 
@@ -79,14 +99,29 @@ def writing(format: Format) -> Any:
 def convert_options(format: Format, given: dict[str, Any]) -> Options:
     """Options of a format from names and values, which may be text.
 
+    `none` leaves an option unset, unless it has a value of that name.
+
     Raises:
         RecipeError: no such option, or not a value for it.
     """
     try:
-        return msgspec.convert(given, format.options, strict=False)
+        return msgspec.convert(_values(format.options, given), format.options, strict=False)
     except msgspec.ValidationError as error:
         known = ", ".join(format.options.__struct_fields__) or "none"
         raise RecipeError(
             f"{format.name}: {str(error).replace('Object contains', 'there is').replace('$.', '')}",
             hint=f"its options: {known}; packline formats {format.name} explains them",
         ) from error
+
+
+def _values(kind: type[Options], given: dict[str, Any]) -> dict[str, Any]:
+    types = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    return {
+        name: None if value == "none" and _only_absent(types.get(name)) else value
+        for name, value in given.items()
+    }
+
+
+def _only_absent(kind: Any) -> bool:
+    """Whether an option may be left unset, and has no value that is called none."""
+    return type(None) in get_args(kind) and not {str, "none"} & set(get_args(kind))

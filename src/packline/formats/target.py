@@ -105,14 +105,7 @@ class Target:
 
     def sync(self) -> None:
         """Wait until all files are on the disk, and their names too."""
-        names = [entry.name for entry in self.files]
-        folders = {self.folder / Path(name).parent for name in names} | {self.folder}
-        with disk_errors(self.folder):
-            if len(names) <= MANY or not _sync_file_system(self.folder):
-                for name in names:
-                    sync_file(self.folder / name)
-            for folder in sorted(folders):
-                sync_folder(folder)
+        sync_files(self.folder, [entry.name for entry in self.files])
 
     def progress(self, tokens: int) -> None:
         """Say that so many tokens more are written."""
@@ -155,6 +148,17 @@ class Target:
                 f"cannot share {path} with {self.folder}: no {what} there: {error.strerror}",
                 hint="--link auto copies where it must",
             ) from error
+
+
+def sync_files(folder: Path, names: list[str]) -> None:
+    """Wait until files of a folder are on the disk, and their names too."""
+    folders = {folder / Path(name).parent for name in names} | {folder}
+    with disk_errors(folder):
+        if len(names) <= MANY or not _sync_file_system(folder):
+            for name in names:
+                sync_file(folder / name)
+        for each in sorted(folders):
+            sync_folder(each)
 
 
 def _reflink(source: Path, target: Path) -> None:
