@@ -28,11 +28,14 @@ if TYPE_CHECKING:
     from packline.loading.mixture import Mixture
     from packline.loading.run_file import load
     from packline.loading.stages import Stage
+    from packline.viewing.analysis import analyze
+    from packline.viewing.report import report
 
 __all__ = [
     "Loader",
     "Mixture",
     "Stage",
+    "analyze",
     "bake",
     "build",
     "convert",
@@ -41,9 +44,11 @@ __all__ = [
     "load",
     "open",
     "plan",
+    "report",
 ]
 
 _HOMES = {
+    "analyze": "packline.viewing.analysis",
     "bake": "packline.api",
     "convert": "packline.formats.converting",
     "export": "packline.api",
@@ -51,6 +56,7 @@ _HOMES = {
     "build": "packline.api",
     "open": "packline.api",
     "plan": "packline.api",
+    "report": "packline.viewing.report",
     "Loader": "packline.loading.loader",
     "Mixture": "packline.loading.mixture",
     "Stage": "packline.loading.stages",

@@ -34,6 +34,7 @@ EXPORTS = [
     "load",
     "open",
     "plan",
+    "report",
 ]
 
 HEAVY = {"awkward", "cyclopts", "fastokens", "gigatoken", "pyarrow", "ray", "rich", "tokenizers", "torch"}

@@ -7,7 +7,7 @@
 All of it is exact; `suspicious` says what a screen may miss. The same store gives the same analysis,
 whatever the number of processes.
 
-Cost: 2 to 2.5 nanoseconds a token and half a microsecond a document, in each process; bounded memory (see
+Cost: 4 to 7 nanoseconds a token and half a microsecond a document, in each process; bounded memory (see
 `tally`, `duplicates`) but for lengths of other formats, eight bytes a document.
 """
 

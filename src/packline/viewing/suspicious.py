@@ -130,13 +130,29 @@ def grams_at(tokens: np.ndarray, places: np.ndarray) -> np.ndarray:
 
     Equal tokens give equal numbers; others differ, of 32-bit tokens but for one pair in 2**64.
     """
+    wide = _wide(tokens)
+    return wide[places] if tokens.itemsize == 2 else _mixed(wide[places], wide[places + 2])
+
+
+def all_grams(tokens: np.ndarray) -> np.ndarray:
+    """The same for every place, uint64 `[n - 3]`."""
+    wide, count = _wide(tokens), len(tokens) - GRAM + 1
+    if tokens.itemsize == 2:
+        return wide[:count].copy()
+    return _mixed(wide[:count], wide[2 : count + 2])
+
+
+def _wide(tokens: np.ndarray) -> np.ndarray:
+    """The eight bytes from each token on, as far as there are so many."""
     item = tokens.itemsize
-    wide = np.ndarray(len(tokens) - 8 // item + 1, "<u8", buffer=tokens, strides=(item,))
-    found = wide[places]
-    if item == 4:
-        found = found * np.uint64(0x9E3779B97F4A7C15)
-        found ^= found >> np.uint64(29)
-        found += wide[places + 2] * np.uint64(0xBF58476D1CE4E5B9)
+    return np.ndarray(len(tokens) - 8 // item + 1, "<u8", buffer=tokens, strides=(item,))
+
+
+def _mixed(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """One number for two."""
+    found = first * np.uint64(0x9E3779B97F4A7C15)
+    found ^= found >> np.uint64(29)
+    found += second * np.uint64(0xBF58476D1CE4E5B9)
     return found
 
 
@@ -144,11 +160,11 @@ def _repetition(body: np.ndarray) -> float:
     """The share of the most common sequence of four tokens; 0.0 where it is surely below the limit."""
     count = len(body) - GRAM + 1
     if count < 4 * MORE_PLACES:
-        return _most_common(grams_at(body, np.arange(count))) / count
+        return _most_common(all_grams(body)) / count
     if _most_common(grams_at(body, _more_places(count))) < MORE_GRAMS:
         return 0.0
     # Sorting a long document costs three times as much as sorting only what falls into the fullest classes.
-    grams = grams_at(body, np.arange(count))
+    grams = all_grams(body)
     classes = ((grams * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(48)).astype(np.int64)
     full = np.flatnonzero(np.bincount(classes) >= LIMITS["repetition"] * count)
     return max((_most_common(grams[classes == one]) for one in full.tolist()), default=0) / count
@@ -160,6 +176,8 @@ def _more_places(count: int) -> np.ndarray:
 
 def _most_common(values: np.ndarray) -> int:
     """How often the most common value stands there."""
+    if values.itemsize == 2 and len(values) > 1 << 14:
+        return int(np.bincount(values).max())
     ordered = np.sort(values)
     changes = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
     return int(np.diff(np.concatenate([[0], changes, [len(ordered)]])).max())

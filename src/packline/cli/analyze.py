@@ -1,0 +1,197 @@
+"""`packline analyze`: what is in a store, in another project's data set or in a batch, from every token."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from cyclopts import Group, Parameter
+
+from packline.cli.arguments import Flags, option
+from packline.cli.foreign import Reading
+from packline.cli.main import DONE
+from packline.cli.output import Line, output
+from packline.errors import RecipeError
+from packline.packing.prices import Price
+from packline.store.manifest import MANIFEST
+from packline.viewing.analysis import Analysis
+from packline.viewing.analysis import analyze as analyze_store
+from packline.viewing.analysis_page import analysis_page, warnings_of
+from packline.viewing.batch_files import SUFFIXES, read_batch
+from packline.viewing.counting import OnProgress
+from packline.viewing.seed_table import TensorSummary, missing_line, summarize, table_lines
+from packline.viewing.terminal import render
+from packline.viewing.text import plural, scaled
+
+STORE = Group("Of a store", sort_key=10)
+BATCH = Group("Of a batch", sort_key=20)
+SHOWN = Group("How much", sort_key=30)
+_FLAGS = Flags()
+TOP = 10
+
+
+def analyze(
+    target: Annotated[
+        str, Parameter(help="Folder of a store; a data set of another project; a batch (.npz, .pt).")
+    ],
+    *,
+    seq_len: Annotated[
+        list[int] | None, option("Tokens of a row, to price packings. May be given several times.", STORE)
+    ] = None,
+    packing: Annotated[
+        Literal["concat", "best_fit", "pad"] | None, option("Price this one only. Default: all.", STORE)
+    ] = None,
+    workers: Annotated[
+        int | None, option("Processes. Default: as many as this process may use.", STORE)
+    ] = None,
+    tensor_type: Annotated[
+        Literal["input", "target", "attention_mask", "both"] | None,
+        option("Which tensor. Default: input and target, and the mask where there is one.", BATCH),
+    ] = None,
+    pad_id: Annotated[
+        int | None, option("What pads, where the file does not say it. Default: the tokenizer's.", BATCH)
+    ] = None,
+    top: Annotated[int, option(f"Tokens, documents and groups of each kind. Default: {TOP}.", SHOWN)] = TOP,
+    reading: Annotated[Reading | None, Parameter(name="*")] = None,
+    flags: Flags = _FLAGS,
+) -> int:
+    """Count what is there; see `pages`."""
+    reading = reading or Reading()
+    if top < 0:
+        raise RecipeError(f"--top is {top}: expected 0 or more")
+    if packing is not None and not seq_len:
+        raise RecipeError("--packing goes with --seq-len: a packing is priced for rows of some length")
+    path = Path(target)
+    if path.is_file() and path.suffix in SUFFIXES and reading.from_ is None:
+        show_batch(target, reading.tokenizer, tensor_type, pad_id)
+        return DONE
+    if tensor_type is not None or pad_id is not None:
+        raise RecipeError(f"--tensor-type and --pad-id are for batches, .npz or .pt: {target} is none")
+    with watching() as on_progress:
+        if (path / MANIFEST).is_file() or not foreign(path, reading):
+            found = analyze_store(
+                target,
+                seq_len=seq_len or (),
+                packing=packing,
+                top=top,
+                workers=workers,
+                on_progress=on_progress,
+            )
+        else:
+            found = read_foreign(target, reading, bool(seq_len), top, on_progress)
+    output.lines(render(analysis_page(found), output.width, output.color))
+    output.result({"command": "analyze", "target": target, "exit_code": DONE, **facts(found)})
+    return DONE
+
+
+def foreign(path: Path, reading: Reading) -> bool:
+    """Whether it is to be read as a data set of another project."""
+    return path.is_file() or (path.exists() and (reading.from_ is not None or reading.tokenizer is not None))
+
+
+def read_foreign(target: str, reading: Reading, priced: bool, top: int, on_progress: OnProgress) -> Analysis:
+    """The analysis of a data set of another project.
+
+    Raises:
+        RecipeError: no tokenizer, or settings that are for a store.
+    """
+    from packline.viewing.foreign_analysis import analyze_foreign
+
+    if priced:
+        raise RecipeError(
+            f"--seq-len is for a store: {target} is none", hint="packline import makes one of it"
+        )
+    if reading.tokenizer is None:
+        raise RecipeError(
+            f"{target} is not a store, and no tokenizer was named to read it with",
+            hint="name the one that made the ids with --tokenizer, and the layout with --from",
+        )
+    eod, bos = reading.boundary()
+    return analyze_foreign(
+        target,
+        tokenizer=reading.tokenizer,
+        format=reading.from_,
+        eod=eod,
+        bos=bos,
+        options=reading.options(),
+        top=top,
+        on_progress=on_progress,
+    )
+
+
+def show_batch(target: str, tokenizer: str | None, tensor_type: str | None, pad_id: int | None) -> None:
+    """A table for each tensor, as scripts know it from chuk-mlx."""
+    from packline.encoders.tokenizer import load_tokenizer
+
+    batch = read_batch(target, None if tokenizer is None else load_tokenizer(tokenizer), pad_id)
+    wanted = ["input", "target"] if tensor_type in (None, "both") else [str(tensor_type)]
+    if tensor_type is None and "attention_mask" in batch.tensors:
+        wanted.append("attention_mask")
+    found: list[TensorSummary] = []
+    for place, tensor in enumerate(wanted):
+        if place:
+            output.line()
+        summary = summarize(batch, tensor)
+        if summary is None:
+            output.line(missing_line(tensor))
+            continue
+        found.append(summary)
+        for line in table_lines(target, summary):
+            output.line(line)
+    output.note((f"padding is told by {batch.told_by}", "quiet"))
+    if tokenizer is None:
+        output.note(("ids were not held against a vocabulary: --tokenizer names it", "quiet"))
+    output.result(
+        {
+            "command": "analyze",
+            "target": target,
+            "exit_code": 0,
+            "padding_told_by": batch.told_by,
+            "pad_id": batch.pad_id,
+            "tensors": [msgspec.to_builtins(one) for one in found],
+            "missing": [tensor for tensor in wanted if tensor not in batch.tensors],
+        }
+    )
+
+
+def facts(analysis: Analysis) -> dict[str, Any]:
+    """An analysis for a program."""
+    values: dict[str, Any] = msgspec.to_builtins(analysis, str_keys=True)
+    values["bytes_per_token"] = analysis.bytes_per_token
+    values["prices"] = [_price(price) for price in analysis.prices]
+    return {**values, "warnings": list(warnings_of(analysis))}
+
+
+def _price(price: Price) -> dict[str, Any]:
+    return {
+        "seq_len": price.seq_len,
+        "packing": price.packing,
+        "overflow": price.overflow,
+        **msgspec.to_builtins(price.counts),
+        "padding_share": price.padding,
+        "lost_share": price.lost,
+    }
+
+
+@contextmanager
+def watching() -> Iterator[OnProgress]:
+    """Say how far it is, on a terminal."""
+    done, began = 0, time.monotonic()
+
+    def hear(tokens: int) -> None:
+        nonlocal done
+        done += tokens
+
+    def draw(width: int) -> list[Line]:
+        rate = done / max(time.monotonic() - began, 0.1)
+        return [["  counting  ", (f"{plural(done, 'token')}, {scaled(rate)} tokens/s", "quiet")]]
+
+    if not output.interactive:
+        yield hear
+        return
+    with output.live(draw):
+        yield hear

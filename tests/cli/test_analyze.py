@@ -1,0 +1,142 @@
+"""`packline analyze`: stores, other projects' files, batches; what goes where, and what is refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.cli.command import result, run
+from tests.packing.stores import make_store
+from tests.viewing.test_seed_table import GOLDEN
+from tests.viewing.token_stores import store_of
+
+import packline
+from packline.viewing.analysis import analyze
+
+BODIES = [[5] * 200, [1, 2, 3], [1, 2, 3], [4, 9]]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return store_of(tmp_path_factory.mktemp("analyze") / "store", [BODIES, [[7] * 40]]).path
+
+
+def save(path: Path, **arrays: list[list[int]]) -> Path:
+    values: Any = {key: np.array(value, np.int32) for key, value in arrays.items()}
+    np.savez(path, **values)
+    return path
+
+
+def test_json_has_every_figure(store: Path) -> None:
+    done = run("analyze", store, "--seq-len", "8", "--top", "3", "--json")
+    assert done.returncode == 0, done.stderr
+    values, right = result(done), analyze(store, seq_len=8, top=3, workers=0)
+    assert (values["command"], values["exit_code"]) == ("analyze", 0)
+    assert (values["documents"], values["tokens"]) == (5, right.tokens)
+    assert values["bytes_per_token"] == right.bytes_per_token
+    assert [one["id"] for one in values["most_used"]] == [one.id for one in right.most_used] == [5, 7, 1]
+    assert values["duplicates"]["largest"][0]["documents"] == [1, 2]
+    assert values["places"]["1"] == right.places[1]
+    assert len(values["prices"]) == 5 and values["prices"][0]["padding_share"] == right.prices[0].padding
+    assert {one["reason"]: one["count"] for one in values["suspicious"]}["long run"] == 1
+    assert any("more than once" in line for line in values["warnings"])
+    assert len(done.stdout.splitlines()) == 1
+
+
+def test_the_page_is_plain_text_in_a_pipe(store: Path) -> None:
+    done = run("analyze", store, "--seq-len", "8", "--packing", "concat")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "" and "\x1b" not in done.stdout
+    for shown in ("documents", "By source", "Padding", "concat", "Most used tokens", "w5", "Long run"):
+        assert shown in done.stdout
+    assert "best_fit" not in done.stdout
+
+
+def test_a_batch_is_the_table_of_chuk_mlx(tmp_path: Path, tokenizer_json: Path) -> None:
+    (tmp_path / "ck").mkdir()
+    rows = [[97, 98, 99, 100, 101, 102, 0, 0], [97, 98, 0, 0, 0, 0, 0, 0]]
+    save(tmp_path / "ck/sample_batch_0001.npz", input_tensor=rows)
+    name = "ck/sample_batch_0001.npz"
+    done = run("analyze", name, "--tokenizer", tokenizer_json, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{GOLDEN}\n\nNo target tensor found in the .npz file\n"
+    assert done.stderr == "padding is told by the padding tokens (id 0) at the end of each row\n"
+    assert run("analyze", name, "--tensor-type", "input", cwd=tmp_path).stdout == f"{GOLDEN}\n"
+    only = run("analyze", name, "--tensor-type", "target", cwd=tmp_path)
+    assert (only.returncode, only.stdout) == (0, "No target tensor found in the .npz file\n")
+    values = result(run("analyze", name, "--json", cwd=tmp_path))
+    assert values["missing"] == ["target"]
+    assert [(one["real_tokens"], one["padding_tokens"]) for one in values["tensors"]] == [(8, 8)]
+
+
+def test_all_tensors_and_a_pad_that_is_the_end_of_document(tmp_path: Path) -> None:
+    path = save(
+        tmp_path / "b.npz",
+        input_tensor=[[5, 9, 9, 9]],
+        target_tensor=[[9, -100, -100, -100]],
+        attention_mask_tensor=[[1, 1, 0, 0]],
+    )
+    done = run("analyze", path, "--pad-id", "9")
+    assert re.findall(r"Summary for (\w+) tensor", done.stdout) == ["input", "target", "attention_mask"]
+    assert re.findall(r"Total Real Tokens in Batch +(\d+)", done.stdout) == ["2", "1", "2"]
+    assert done.stderr.startswith("padding is told by the attention mask\n")
+
+
+def test_another_projects_file(
+    tmp_path: Path, tokenizer_json: Path, write_jsonl: Callable[..., Path], documents: list[str]
+) -> None:
+    path = write_jsonl(tmp_path / "in.jsonl", documents[:50])
+    made = packline.build(path, tokenizer_json, out=tmp_path / "s", workers=0, eod="<|endoftext|>")
+    packline.export(made, to="nanogpt", out=tmp_path / "out", workers=0)
+    words = ["--from", "nanogpt", "--tokenizer", str(tokenizer_json), "--eod", "<|endoftext|>"]
+    values = result(run("analyze", tmp_path / "out/train.bin", *words, "--json"))
+    assert (values["format"], values["documents"]) == ("nanogpt", len(made.documents))
+    assert values["text_bytes"] == made.manifest.ledger.text_bytes
+
+
+def test_an_empty_store(tmp_path: Path) -> None:
+    done = run("analyze", make_store(tmp_path / "s", []).path)
+    assert done.returncode == 0 and "There is no document in it." in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words, code, said",
+    [
+        (["nowhere"], 1, "nowhere does not exist"),
+        (["folder"], 1, "folder is not a store"),
+        (["b.npz", "--tokenizer", "TOKENIZER"], 1, "expected an id below 4,096 of"),
+        (["text.npz"], 1, "text.npz"),
+        (["other.npz"], 1, "is not a batch: expected input_tensor or target_tensor, found weights"),
+        (["text.bin"], 2, "no tokenizer was named"),
+        (["text.bin", "--tokenizer", "TOKENIZER"], 1, "expected files of one format"),
+        (["text.bin", "--tokenizer", "TOKENIZER", "--seq-len", "8"], 2, "--seq-len is for a store"),
+        (["STORE", "--tensor-type", "input"], 2, "--tensor-type and --pad-id are for batches"),
+        (["STORE", "--packing", "pad"], 2, "--packing goes with --seq-len"),
+        (["STORE", "--top", "-1"], 2, "--top is -1"),
+        (["STORE", "--seq-len", "1"], 2, "seq_len"),
+    ],
+)
+def test_what_makes_no_sense_is_an_error(
+    tmp_path: Path, store: Path, tokenizer_json: Path, words: list[str], code: int, said: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    save(tmp_path / "b.npz", input_tensor=[[5, 60_000]])
+    save(tmp_path / "other.npz", weights=[[5, 6]])
+    (tmp_path / "text.npz").write_text("no archive")
+    (tmp_path / "text.bin").write_text("no tokens")
+    known = {"STORE": str(store), "TOKENIZER": str(tokenizer_json)}
+    done = run("analyze", *(known.get(word, word) for word in words), cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    assert done.stderr.startswith("error: ") and said in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_damaged_shard(tmp_path: Path) -> None:
+    made = store_of(tmp_path / "s", [[[1, 2], [3, 2000]]])
+    done = run("analyze", made.path)
+    assert done.returncode == 1
+    assert "document 1, token 1: expected an id below 1,000, found 2,000" in done.stderr
+    assert "hint: packline verify" in done.stderr

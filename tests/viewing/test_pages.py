@@ -1,0 +1,145 @@
+"""Pages of documents, rows and batches say what is true of them, and notebooks show them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.store.stores import build_store
+
+from packline.errors import RecipeError, StoreError
+from packline.loading.loader import Loader
+from packline.packing.row_reader import Row
+from packline.store.reader import Store
+from packline.viewing.batch_files import BatchFile
+from packline.viewing.batch_page import batch_page, learned_in
+from packline.viewing.page import Facts, Page, Strip
+from packline.viewing.pages import document_page, loader_page, row_page, step_page, store_page
+from packline.viewing.strips import document_strip, row_strip
+from packline.viewing.terminal import render_text
+
+
+@pytest.fixture(scope="module")
+def store(
+    tmp_path_factory: pytest.TempPathFactory,
+    tokenizer_json: Path,
+    documents: list[str],
+    write_jsonl: Callable[..., Path],
+) -> Store:
+    folder = tmp_path_factory.mktemp("pages")
+    records: list[dict[str, Any]] = [
+        {"text": text[:400], "id": f"n{place}"} for place, text in enumerate(documents[:80])
+    ]
+    return build_store(write_jsonl(folder / "<b>.jsonl", records), tokenizer_json, folder / "store")
+
+
+def facts_of(page: Page) -> dict[str, Any]:
+    return dict(next(block for block in page.blocks if isinstance(block, Facts)).rows)
+
+
+def strips_of(page: Page) -> list[Strip]:
+    return [block for block in page.blocks if isinstance(block, Strip)]
+
+
+@pytest.mark.parametrize("packing", ["concat", "best_fit", "pad"])
+def test_a_row_is_told_in_targets_and_padding(store: Store, packing: str) -> None:
+    rows = store.rows(48, packing=packing)
+    for index in (0, len(rows) // 2, len(rows) - 1):
+        row, page = rows[index], row_page(rows, index, most=20)
+        facts = facts_of(page)
+        assert facts["spans"] == f"{len(row.spans)}"
+        assert facts["learned from"].split()[0] == f"{int(row.loss_mask.sum())}"
+        assert facts["padding"].split()[0] == f"{int((row.segment_ids < 0).sum())}"
+        (strip,) = strips_of(page)
+        assert sum(len(cell.ids) for cell in strip.cells) == 20 and strip.more == 28
+    with pytest.raises(IndexError):
+        row_page(rows, len(rows))
+
+
+def test_the_first_token_of_a_documents_rest_is_not_said_to_be_unlearned(store: Store) -> None:
+    rows = store.rows(48)
+    for index in range(len(rows)):
+        cells = row_strip(rows, index).cells
+        for cell in cells:
+            if cell.position == 0 and cell.starts:
+                assert cell.loss is False  # nothing foretells the beginning of a document
+        if cells[0].position:
+            assert cells[0].loss is None or len(cells[0].ids) > 1  # the row before may
+
+
+def test_a_document_shows_where_it_is_from_and_links_where_there_are_pages(store: Store) -> None:
+    strip = document_strip(store, 3, href=lambda number: f"/document/{number}")
+    (origin,) = strip.origins
+    assert (origin.document, origin.href) == (3, "/document/3")
+    assert origin.text.endswith(f"<b>.jsonl at {store.provenance(3).position:,}, id n3")
+    assert [one for cell in strip.cells for one in cell.ids] == store.documents[3].tolist()
+    facts = facts_of(document_page(store, -1))
+    assert facts["id"] == store.provenance(len(store.documents) - 1).id
+    with pytest.raises(StoreError, match="has no document 80"):
+        document_page(store, 80)
+
+
+def test_a_loss_mask_marks_what_is_not_learned(store: Store, tmp_path: Path) -> None:
+    import shutil
+
+    shutil.copytree(store.path, tmp_path / "masked")
+    masked = Store(tmp_path / "masked")
+    for shard in masked.shards:
+        mask = (np.arange(shard.entry.tokens) % 3 != 0).astype(np.uint8)
+        mask.tofile(tmp_path / "masked" / f"{shard.entry.name}.loss")
+    masked = Store(tmp_path / "masked")
+    place = 0
+    for number in range(5):
+        tokens = masked.documents[number]
+        wanted = np.arange(place, place + len(tokens)) % 3 != 0
+        offset = 0
+        for cell in document_strip(masked, number).cells:
+            assert cell.loss == bool(wanted[offset : offset + len(cell.ids)].all())
+            offset += len(cell.ids)
+        place += len(tokens)
+    assert all(cell.loss is None for cell in document_strip(store, 0).cells)
+
+
+def test_a_step_is_its_rows_in_order(store: Store) -> None:
+    loader = Loader(store.rows(48), batch_size=4, seed=3, prefetch=0)
+    page = step_page(loader, 2)
+    tokens = [[one for cell in strip.cells for one in cell.ids] for strip in strips_of(page)]
+    assert tokens == loader.batch(2)["tokens"].tolist()
+    assert len(strips_of(step_page(loader, 2, row=3))) == 1
+    with pytest.raises(RecipeError, match="step"):
+        step_page(loader, len(loader))
+
+
+def test_notebooks_show_stores_rows_and_loaders(store: Store) -> None:
+    rows = store.rows(48, packing="best_fit")
+    loader = Loader(rows, batch_size=4, seed=3, rank=1, world_size=2, prefetch=0)
+    for thing in (store, rows, rows[1], loader):
+        text = thing._repr_html_()
+        assert text is not None and 'class="packline notebook"' in text and "<b>" not in text
+        assert "\n" not in repr(thing) and len(repr(thing)) < 300
+    assert repr(rows[1]).startswith("<Row 1: 48 tokens in ")
+    assert f"{store.manifest.tokens:,}" in render_text(store_page(store))
+    first = strips_of(loader_page(loader))[0]
+    expected = loader.batch(0)["tokens"][0].tolist()
+    assert [one for cell in first.cells for one in cell.ids] == expected
+    row = rows[1]
+    arrays = (row.tokens, row.targets, row.position_ids, row.segment_ids, row.loss_mask)
+    assert Row(1, *arrays, row.spans)._repr_html_() is None
+
+
+def test_targets_that_stand_with_their_tokens_are_told_from_those_that_stand_before() -> None:
+    tokens = np.array([[5, 6, 7, 8]])
+    before = BatchFile("b", {"input": tokens, "target": np.array([[6, 7, -100, -100]])}, None, 0)
+    beside = BatchFile("b", {"input": tokens, "target": np.array([[-100, 6, 7, -100]])}, None, 0)
+    ahead, same = learned_in(before), learned_in(beside)
+    assert ahead is not None and same is not None
+    assert ahead.tolist() == [[-1, 1, 1, 0]] and same.tolist() == [[0, 1, 1, 0]]
+    assert learned_in(BatchFile("b", {"input": tokens}, None, 0)) is None
+    text = render_text(batch_page(before, None, ("input", "target"), rows=1))
+    assert "row 0, targets" in text and "0  6│7\n" in text
+    assert "No target tensor" in render_text(
+        batch_page(BatchFile("b", {"input": tokens}, None, 0), None, ("target",))
+    )
