@@ -55,7 +55,7 @@ COPYING = [
     Contender("parquet, not compressed", "parquet", ["--set", "compression=none"], "middle", encodes=True),
     Contender("parquet, zstd", "parquet", store="middle", encodes=True),
     Contender("npz", "npz", ROWS, store="middle"),
-    Contender("stacks", "stacks", store="middle"),
+    Contender("stacks, nothing cut", "stacks", ["--set", "max_seq_len=1000000000"], "middle"),
     Contender("litdata", "litdata", ROWS, store="middle"),
     Contender("mds", "mds", ROWS, store="middle"),
     Contender("trl", "trl", ROWS, store="middle"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from tests.formats.stores import CASES, EOD, write_tokenizer
+from tests.formats.stores import CASES, EOD, Case, write_tokenizer
 
 import packline
 from packline.errors import InputError, RecipeError
@@ -126,3 +126,35 @@ def test_requests_that_make_no_sense_are_refused(shards: Path) -> None:
 def test_a_report_is_json(shards: Path) -> None:
     values = msgspec.json.decode(msgspec.json.encode(check(shards, "llmc")))
     assert values["ok"] is True and values["format"] == "llmc" and values["notes"] == []
+
+
+def test_a_pair_of_megatron_is_named_without_an_ending(tmp_path: Path) -> None:
+    store = CASES["plain"].make(tmp_path / "store")
+    options = {"files": "single", "prefix": "web.v1_"}
+    packline.export(store, to="megatron", out=tmp_path / "out", options=options, workers=0)
+    (tmp_path / "out/packline.json").unlink()
+    prefix, tokenizer = tmp_path / "out/web.v1_train_text_document", tmp_path / "out/tokenizer.json"
+    report = check(prefix, "megatron", tokenizer, eod=EOD)
+    assert report.ok and report.documents == len(CASES["plain"].documents) and report.files == 2
+    back = packline.import_store(prefix, tokenizer=tokenizer, eod=EOD, out=tmp_path / "back", workers=0)
+    assert [one.tolist() for one in back.documents] == [one.tolist() for one in store.documents]
+    with pytest.raises(InputError, match="cannot find"):
+        check(prefix.with_name("web.v1"), "megatron")
+
+
+@pytest.mark.parametrize("name", ["forager", "olmo", "datatrove"])
+@pytest.mark.parametrize("case", [CASES["plain"], CASES["wide"]], ids=["plain", "wide"])
+def test_the_tokenizer_says_how_wide_tokens_are_where_nothing_else_does(
+    tmp_path: Path, name: str, case: Case
+) -> None:
+    store = case.make(tmp_path / "store")
+    out, tokenizer = tmp_path / "out", tmp_path / "out/tokenizer.json"
+    packline.export(store, to=name, out=out, workers=0)
+    for path in (out / "packline.json", *out.rglob("*.csv.gz"), *out.rglob("*.metadata")):
+        path.unlink()
+    report = check(out, name, tokenizer, eod=EOD)
+    assert report.ok, problems(report)
+    back = packline.import_store(
+        out, format=name, tokenizer=tokenizer, eod=EOD, out=tmp_path / "back", workers=0
+    )
+    assert [one.tolist() for one in back.documents] == [one.tolist() for one in store.documents]

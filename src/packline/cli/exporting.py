@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -149,14 +150,24 @@ def show_exported(exported: Exported) -> None:
         ],
         [
             (exported.format, "quiet"),
-            f"{exported.out}: {plural(exported.files, 'file')}, {size(exported.bytes)}"
+            f"{near(exported.out)}: {plural(exported.files, 'file')}, {size(exported.bytes)}"
             + (f", {shared}" if shared else ""),
         ],
     ]
     output.line()
     output.lines(table(rows, "ll", width=output.wrap))
     output.line()
-    output.line("  check it  ", (f"packline verify {exported.out} --from {exported.format}", "hint"))
+    output.line("  check it  ", (f"packline verify {near(exported.out)} --from {exported.format}", "hint"))
+
+
+def near(path: str) -> str:
+    """A path as it is seen from here, where it is below.
+
+    >>> near(os.path.abspath("data")), near("/elsewhere/data")
+    ('data', '/elsewhere/data')
+    """
+    relative = os.path.relpath(path)
+    return path if relative.startswith(os.pardir) else relative
 
 
 def export_facts(exported: Exported, command: str, code: int) -> dict[str, Any]:

@@ -1,0 +1,92 @@
+"""Parts of an export: options from text, and which parts are worth a receipt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.formats.stores import make_store, random_documents
+
+from packline.errors import RecipeError
+from packline.formats import exporting, parts
+from packline.formats.exporting import PartDone, export
+from packline.formats.format import Part
+from packline.formats.parts import PartReceipt, convert_options
+from packline.formats.registry import get_format
+from packline.formats.staging import Staging
+from packline.store.manifest import FileEntry
+
+
+def test_none_unsets_an_option_unless_it_is_one_of_its_values() -> None:
+    options: Any = convert_options(get_format("forager"), {"vocab_size": "none", "edges": "none"})
+    assert options.vocab_size is None and options.edges == "none"
+    options = convert_options(get_format("parquet"), {"compression": "none", "shard_tokens": "7"})
+    assert options.compression == "none" and options.shard_tokens == 7
+    options = convert_options(get_format("npz"), {"pad_id": None, "prefix": "none"})
+    assert options.pad_id is None and options.prefix == "none"
+    with pytest.raises(RecipeError, match="Invalid enum value 'none'"):
+        convert_options(get_format("forager"), {"dtype": "none"})
+
+
+@pytest.mark.parametrize(
+    ("shared", "beside", "quick"),
+    [
+        ({"linked": 50_000_000}, 0, True),
+        ({"reflinked": 50_000_000}, parts.QUICK, True),
+        ({"linked": 50_000_000}, parts.QUICK + 1, False),
+        ({"copied": 50_000_000}, 0, False),
+        ({}, 10, False),
+    ],
+)
+def test_only_links_with_little_beside_them_are_quick(
+    shared: dict[str, int], beside: int, quick: bool
+) -> None:
+    entries = [FileEntry(name, size, "0" * 32) for name, size in shared.items()]
+    entries.append(FileEntry("beside", beside, "0" * 32))
+    receipt = PartReceipt(Part("one"), {}, tuple(entries), shared)
+    assert receipt.is_quick is quick
+    assert receipt.own_bytes == beside + shared.get("copied", 0)
+
+
+@pytest.mark.parametrize(("link", "receipts"), [("hard", 0), ("copy", 3)])
+def test_links_have_no_receipts_and_are_all_waited_for_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, link: Any, receipts: int
+) -> None:
+    store = make_store(tmp_path / "store", random_documents(30, 300), vocab_size=300, eod_id=0, shards=3)
+    committed: list[int] = []
+    waited: list[set[str]] = []
+    commit, sync = Staging.commit, exporting.sync_files
+
+    def committing(staging: Staging, number: int, receipt: PartReceipt) -> None:
+        committed.append(number)
+        commit(staging, number, receipt)
+
+    def syncing(folder: Path, names: list[str]) -> None:
+        waited.append(set(names))
+        sync(folder, names)
+
+    monkeypatch.setattr(Staging, "commit", committing)
+    monkeypatch.setattr(exporting, "sync_files", syncing)
+    done = export(store.path, to="datatrove", out=tmp_path / "out", link=link, workers=0)
+    assert len(committed) == receipts and done.parts == 3
+    files = {path.name for path in (tmp_path / "out").iterdir()} - {"packline.json"}
+    assert waited == [files if link == "hard" else {"tokenizer.json"}]
+
+
+def test_links_are_made_again_after_an_interruption(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "store", random_documents(30, 300), vocab_size=300, eod_id=0, shards=3)
+    settings: dict[str, Any] = {"to": "megatron", "out": tmp_path / "out", "workers": 0}
+
+    def stop(event: object) -> None:
+        if isinstance(event, PartDone):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        export(store.path, on_event=stop, **settings)
+    assert not (tmp_path / "out").exists()
+    done = export(store.path, **settings)
+    assert done.parts_kept == 0 and done.parts == 3
+    for shard in store.manifest.shards:
+        assert (tmp_path / "out" / f"{shard.name}.bin").samefile(store.path / f"{shard.name}.bin")
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
