@@ -9,7 +9,7 @@ import pytest
 from tests.formats.stores import make_store, random_documents
 
 from packline.errors import RecipeError
-from packline.formats import exporting, parts
+from packline.formats import exporting, parts, target
 from packline.formats.exporting import PartDone, export
 from packline.formats.format import Part
 from packline.formats.parts import PartReceipt, convert_options
@@ -56,7 +56,7 @@ def test_links_have_no_receipts_and_are_all_waited_for_at_the_end(
     store = make_store(tmp_path / "store", random_documents(30, 300), vocab_size=300, eod_id=0, shards=3)
     committed: list[int] = []
     waited: list[set[str]] = []
-    commit, sync = Staging.commit, exporting.sync_files
+    commit, sync = Staging.commit, target.sync_files
 
     def committing(staging: Staging, number: int, receipt: PartReceipt) -> None:
         committed.append(number)

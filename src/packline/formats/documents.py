@@ -30,6 +30,7 @@ from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.formats.edges import EdgeRule
 from packline.formats.format import Block, Edges
 from packline.formats.stretches import Stretches
+from packline.formats.vocabulary import OfTokenizer
 from packline.packing.selection import Selection
 from packline.ragged import offsets_of
 from packline.store.manifest import FileEntry, ShardEntry, TokenizerEntry
@@ -66,7 +67,7 @@ class SharedShard:
         return None
 
 
-class DocumentView:
+class DocumentView(OfTokenizer):
     """The chosen documents of a store, by split.
 
     Args:
@@ -142,21 +143,6 @@ class DocumentView:
     def tokens(self) -> int:
         """Of all splits, counted as in the output."""
         return sum(stream.tokens for stream in self._streams.values())
-
-    @property
-    def vocab_size(self) -> int:
-        """Every id is below it."""
-        return self.tokenizer.vocab_size
-
-    @property
-    def eod_id(self) -> int:
-        """The end-of-document token."""
-        return self.tokenizer.eod_id
-
-    @property
-    def bos_id(self) -> int | None:
-        """The begin-of-document token, where the store has one."""
-        return self.tokenizer.bos_id
 
     @property
     def marker_id(self) -> int:

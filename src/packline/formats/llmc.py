@@ -31,11 +31,11 @@ import numpy as np
 
 from packline.errors import InputError
 from packline.formats.format import DocumentFormat, Edges, Foreign, ForeignFile, Part, Plan, fitting_dtype
-from packline.formats.mapped import ScannedForeign, TokenFile
+from packline.formats.mapped import TokenFile
 from packline.formats.token_shards import (
     ShardOptions,
-    find_files,
     first_bytes,
+    open_shards,
     plan_shards,
     split_of,
     write_tokens,
@@ -94,13 +94,7 @@ class Llmc(DocumentFormat):
         return {}
 
     def open(self, path: Path, options: LlmcOptions, findings: Findings) -> Foreign:
-        files = find_files(path, (".bin",), "llm.c's shards, *.bin")
-        sources = [
-            source
-            for number in range(len(files))
-            if (source := _open_file(files, number, findings)) is not None
-        ]
-        return ScannedForeign(files, sources, marker=options.marker, edges=options.edges, findings=findings)
+        return open_shards(path, ".bin", "llm.c's shards, *.bin", _open_file, options, findings)
 
 
 def header(magic: int, version: int, tokens: int) -> bytes:

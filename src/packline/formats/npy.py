@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from packline.formats.format import DocumentFormat, Edges, Foreign, ForeignFile, Part, Plan, fitting_dtype
-from packline.formats.mapped import ScannedForeign, TokenFile
+from packline.formats.mapped import TokenFile
 from packline.formats.token_shards import (
     ShardOptions,
-    find_files,
     first_bytes,
+    open_shards,
     plan_shards,
     split_of,
     write_tokens,
@@ -81,13 +81,7 @@ class Npy(DocumentFormat):
         return {}
 
     def open(self, path: Path, options: NpyOptions, findings: Findings) -> Foreign:
-        files = find_files(path, (".npy",), "NumPy arrays of tokens, *.npy")
-        sources = [
-            source
-            for number in range(len(files))
-            if (source := _open_file(files, number, findings)) is not None
-        ]
-        return ScannedForeign(files, sources, marker=options.marker, edges=options.edges, findings=findings)
+        return open_shards(path, ".npy", "NumPy arrays of tokens, *.npy", _open_file, options, findings)
 
 
 def header(tokens: int, dtype: np.dtype) -> bytes:

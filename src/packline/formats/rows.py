@@ -24,6 +24,7 @@ import numpy as np
 from packline.errors import RecipeError
 from packline.fingerprint import hash_value
 from packline.formats.format import Lost
+from packline.formats.vocabulary import OfTokenizer
 from packline.loading.mixture import Mixture
 from packline.loading.schedule import Schedule, Stretch
 from packline.loading.stages import Stage
@@ -55,7 +56,7 @@ class RowSpans:
     """int64 `[S]`: tokens."""
 
 
-class RowView:
+class RowView(OfTokenizer):
     """Rows in the order of training. `RowView.of_store` and `RowView.of_loader` make it.
 
     >>> view = RowView.of_store(store, seq_len=5)
@@ -145,21 +146,6 @@ class RowView:
             )
         mark = hash_value({"run": loader.fingerprint, "stage": stage, "steps": [s.steps for s in stretches]})
         return cls(stretches, stretches[0].batch_size, mark)
-
-    @property
-    def vocab_size(self) -> int:
-        """Every id is below it."""
-        return self.tokenizer.vocab_size
-
-    @property
-    def eod_id(self) -> int:
-        """The end-of-document token."""
-        return self.tokenizer.eod_id
-
-    @property
-    def bos_id(self) -> int | None:
-        """The begin-of-document token, where there is one."""
-        return self.tokenizer.bos_id
 
     @cached_property
     def has_loss(self) -> bool:

@@ -22,10 +22,12 @@ import numpy as np
 from packline.errors import InputError, RecipeError
 from packline.formats.format import ForeignFile, Lost, Options, Part, Plan
 from packline.formats.lost import lost_of
+from packline.formats.mapped import ScannedForeign, TokenFile
 
 if TYPE_CHECKING:
     from packline.formats.documents import DocumentStream, DocumentView
     from packline.formats.target import Target
+    from packline.store.report import Findings
     from packline.store.writer import HashedFile
 
 HELD_OUT = frozenset({"val", "valid", "validation", "test", "eval", "dev"})
@@ -115,6 +117,29 @@ def find_files(path: Path, endings: tuple[str, ...], what: str) -> list[ForeignF
         )
     folder = path if path.is_dir() else path.parent
     return [ForeignFile(str(one.relative_to(folder)), str(one), one.stat().st_size) for one in found]
+
+
+def open_shards(
+    path: Path,
+    ending: str,
+    what: str,
+    open_file: Callable[[list[ForeignFile], int, Findings], TokenFile | None],
+    options: ShardOptions,
+    findings: Findings,
+) -> ScannedForeign:
+    """A data set of such shards.
+
+    Args:
+        ending, what: see `find_files`.
+        open_file: looks at the header of a file, by its number; None where it cannot be read.
+
+    Raises:
+        InputError: there is none.
+    """
+    files = find_files(path, (ending,), what)
+    opened = [open_file(files, number, findings) for number in range(len(files))]
+    sources = [source for source in opened if source is not None]
+    return ScannedForeign(files, sources, marker=options.marker, edges=options.edges, findings=findings)
 
 
 def _paths(path: Path, endings: tuple[str, ...]) -> Iterator[Path]:
