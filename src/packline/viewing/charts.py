@@ -66,7 +66,7 @@ def histogram(block: Histogram) -> Markup:
         (label, f"{count:,}", percent(count / whole) if whole else "")
         for label, count in zip(block.labels, block.counts, strict=True)
     ]
-    return figure(block.caption, drawing, numbers(("class", block.unit, "share"), rows))
+    return figure(block.caption, drawing, numbers(block.caption, ("class", block.unit, "share"), rows))
 
 
 def bars(block: Bars) -> Markup:

@@ -12,7 +12,7 @@ def figure(caption: str, drawing: Markup, *more: Content) -> Markup:
     return element("figure", element("figcaption", caption), drawing, *more, class_="chart")
 
 
-def numbers(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
+def numbers(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
     """The numbers of a chart as a table that opens; the first column names the rows."""
     table = element(
         "table",
@@ -38,5 +38,5 @@ def numbers(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
             ],
         ),
     )
-    box = element("div", table, class_="scroll", tabindex=0, role="region", aria_label="Numbers of the chart")
+    box = element("div", table, class_="scroll", tabindex=0, role="region", aria_label=f"Numbers: {caption}")
     return element("details", element("summary", "Numbers"), box)

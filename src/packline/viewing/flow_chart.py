@@ -54,7 +54,7 @@ def flow(block: Flow) -> Markup:
     return figure(
         block.caption,
         joined(_wide(block.stages, names), _narrow(block.stages, names)) if block.stages else Markup(),
-        numbers(("what", "count", "share"), rows),
+        numbers(block.caption, ("what", "count", "share"), rows),
     )
 
 

@@ -53,7 +53,7 @@ ROWS = 3
 ROW_TOKENS = 512
 SEQ_LEN = 2048
 TOP = 12
-NEIGHBOURS = 16
+NEIGHBOURS = 64
 """Rows of which one is shown."""
 
 
@@ -207,21 +207,29 @@ def _row_blocks(store: Store, length: int, packing: str, rows: int, tokens: int)
         return [Heading("Rows"), Note(error.message, "warning")]
     count = min(rows, len(found))
     said = (
-        f"{plural(count, 'row')} of {len(found):,}, packed by {packing}, from all over the store: each the "
-        f"one with most documents among {NEIGHBOURS} neighbours; the first {min(tokens, length):,} tokens."
+        f"{plural(count, 'row')} of {len(found):,}, packed by {packing}, from all over the store: of "
+        f"{NEIGHBOURS} neighbours the one with most documents in the first {min(tokens, length):,} tokens."
     )
-    strips = [row_strip(found, place, most=tokens) for place in telling_rows(found, count)]
+    strips = [row_strip(found, place, most=tokens) for place in telling_rows(found, count, tokens)]
     return [Heading("Rows"), Note(said), *strips]
 
 
-def telling_rows(rows: Rows, count: int) -> list[int]:
-    """Numbers of rows, evenly spread; of each and those after it, the one that holds most documents."""
+def telling_rows(rows: Rows, count: int, tokens: int) -> list[int]:
+    """Numbers of rows, evenly spread; of each and its neighbours, the one that begins with most documents.
+
+    Args:
+        tokens: how many of a row are looked at.
+    """
     found: list[int] = []
     for turn in range(count):
         first, end = turn * len(rows) // count, (turn + 1) * len(rows) // count
         start = first + max(end - first - NEIGHBOURS, 0) // 2
         spans = rows.spans(np.arange(start, min(start + NEIGHBOURS, end)))
-        found.append(start + int(np.argmax(np.diff(spans.offsets))))
+        ends = np.cumsum(spans.lengths)
+        before = np.repeat(ends[spans.offsets[1:] - 1] - spans.filled, np.diff(spans.offsets))
+        begins = ends - spans.lengths - before  # place of each span in its row
+        seen = np.add.reduceat((begins < tokens).astype(np.int64), spans.offsets[:-1])
+        found.append(start + int(np.argmax(seen)))
     return found
 
 

@@ -1,0 +1,71 @@
+"""`packline report`: a file that a browser opens, and a few lines that say where it is and what is wrong."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.cli.command import result, run
+from tests.viewing.tables import Parsed, number
+
+from packline.recipe import Recipe, RunOptions, Source
+from packline.runtime.build import run_build
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory, tokenizer_json: Path, documents: list[str]) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    for place, text in enumerate(documents[:40]):
+        (folder / f"{place}.txt").write_text(text, "utf-8")
+    (folder / "bad.txt").write_bytes(b"\xff\xfe\xff")
+    recipe = Recipe(sources=(Source(inputs=(str(folder / "*.txt"),)),), tokenizer=str(tokenizer_json))
+    run_build(recipe, folder / "store", RunOptions(workers=0), None)
+    return folder / "store"
+
+
+def test_it_writes_a_file_and_says_what_is_wrong(store: Path, tokenizer_json: Path, tmp_path: Path) -> None:
+    done = run("report", store, "--against", tokenizer_json, "--seq-len", "128", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "report.html" in done.stdout and "1 record of the input could not be read" in done.stdout
+    parsed = Parsed((tmp_path / "report.html").read_text("utf-8"))
+    assert number(parsed.facts["documents"]) == 40
+    assert parsed.table("What rows of 128 tokens cost, by packing")
+    assert parsed.table("Bytes a token, by source")
+
+
+def test_json_says_the_same_for_a_program(store: Path, tmp_path: Path) -> None:
+    out = tmp_path / "there.html"
+    done = run("report", store, "-o", out, "--json", "--rows", "1", "--packing", "best_fit")
+    values = result(done)
+    assert values["out"] == str(out) and values["bytes"] == out.stat().st_size
+    assert values["exit_code"] == done.returncode == 0
+    assert any("could not be read" in warning for warning in values["warnings"])
+    assert "packed by best_fit" in out.read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    "words, message, code",
+    [
+        (["-o", "no/such/folder.html"], "no folder", 1),
+        (["--seq-len", "1"], "seq_len is 1", 2),
+        (["--rows", "-1"], "rows is -1", 2),
+        (["--against", "missing/tokenizer.json"], "no tokenizer at", 1),
+    ],
+)
+def test_mistakes_are_named_and_leave_nothing(
+    store: Path, tmp_path: Path, words: list[str], message: str, code: int
+) -> None:
+    done = run("report", store, *words, cwd=tmp_path)
+    assert done.returncode == code
+    assert message in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_store_is_an_error_and_not_a_report(store: Path, tmp_path: Path) -> None:
+    damaged = shutil.copytree(store, tmp_path / "store")
+    shard = next(damaged.glob("*.bin"))
+    shard.write_bytes(shard.read_bytes()[:-2])
+    done = run("report", damaged, cwd=tmp_path)
+    assert done.returncode == 1 and str(shard.name) in done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / "report.html").exists()

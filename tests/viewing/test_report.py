@@ -1,0 +1,337 @@
+"""The report: its numbers are the store's, it is one small file that fetches and runs nothing, and it copes.
+
+Every number is held against the store's own files, counted here in plain Python: documents one by one, texts
+from the inputs, tokens of another tokenizer from the library itself.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from tests.conftest import HARD_TEXTS
+from tests.viewing.tables import Parsed, figures, number
+
+import packline
+from packline.encoders.tokenizer import load_tokenizer
+from packline.errors import RecipeError, StoreError, TokenizerError
+from packline.packing.prices import price_list
+from packline.packing.selection import Selection
+from packline.recipe import Recipe, RunOptions, Source
+from packline.runtime.build import run_build
+from packline.store.reader import Store
+from packline.viewing.compression import measure_compression
+from packline.viewing.html import document
+from packline.viewing.report import LARGEST, NEIGHBOURS, fitting_length, report_page, telling_rows
+from packline.viewing.report_blocks import short_name
+from packline.viewing.text import percent
+
+SEQ_LEN = 256
+HOSTILE = '<img src=x onerror="alert(1)">'
+HOSTILE_TEXTS = [
+    "<script>alert(1)</script>",
+    "</textarea><style>body{display:none}</style>",
+    '"><a href="javascript:alert(1)">x</a>',
+    "\u202ereversed\u202c and \x1b[2Jcleared",
+    "a\u0301" * 40 + "w" * 12_000,
+]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory, tokenizer_json: Path, documents: list[str]) -> Store:
+    """Three sources, two labels, two splits, losses of every kind, duplicates."""
+    folder = tmp_path_factory.mktemp("report")
+    third = len(documents) // 3
+    web = [{"id": f"w{place}", "text": text} for place, text in enumerate(documents[:third])]
+    lines = [json.dumps(one) for one in [*web, *web[:7]]]
+    lines += ["{oops", '{"text": 3}', '{"text": ""}', '{"text": ""}', '{"text": "ab"}']
+    (folder / "web.jsonl").write_text("\n".join(lines), "utf-8")
+    for name, texts in (("books", documents[third : 2 * third]), ("code", documents[2 * third :])):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in texts), "utf-8")
+    sources = (
+        Source(inputs=(str(folder / "web.jsonl"),), min_chars=3),
+        Source(inputs=(str(folder / "books.jsonl"),), label="prose", max_chars=15_000),
+        Source(inputs=(str(folder / "code.jsonl"),), label="program"),
+    )
+    recipe = Recipe(sources=sources, tokenizer=str(tokenizer_json), val_fraction=0.1)
+    run_build(recipe, folder / "store", RunOptions(workers=0), None)
+    return Store(folder / "store")
+
+
+def caption_of(figure: ElementTree.Element) -> str:
+    return figure.findtext("figcaption") or ""
+
+
+@pytest.fixture(scope="module")
+def page(store: Store, tokenizer_json: Path) -> str:
+    """The report as it is written."""
+    return document(report_page(store, seq_len=SEQ_LEN, against=str(tokenizer_json), workers=0))
+
+
+@pytest.fixture(scope="module")
+def parsed(page: str) -> Parsed:
+    return Parsed(page)
+
+
+def test_what_the_store_is_is_said_as_its_documents_say_it(store: Store, parsed: Parsed) -> None:
+    tokens = list(store.documents)
+    text_bytes = sum(store.provenance(number).text_bytes for number in range(len(tokens)))
+    whole = sum(map(len, tokens))
+    assert number(parsed.facts["documents"]) == len(tokens)
+    assert number(parsed.facts["tokens"]) == whole
+    assert parsed.facts["bytes a token"] == f"{text_bytes / (whole - len(tokens)):.2f}"
+
+
+def test_the_flow_is_the_ledger_with_every_loss_by_its_name(store: Store, parsed: Parsed) -> None:
+    ledger = store.manifest.ledger
+    assert ledger.empty and ledger.too_short and ledger.too_long and len(ledger.rejected) == 2
+    rows = parsed.table("Everything that came in, and what became of it")[1:]
+    told = {row[0]: number(row[1]) for row in rows}
+    expected = {
+        "input": ledger.documents_in,
+        "less without text": ledger.empty,
+        "less too short": ledger.too_short,
+        "less too long": ledger.too_long,
+        **{f"less bad: {name.replace('_', ' ')}": count for name, count in ledger.rejected.items()},
+        "then documents": ledger.documents,
+        "their text": ledger.text_bytes,
+        "then tokens of text": ledger.text_tokens,
+    }
+    assert {name: told.get(name) for name in expected} == expected
+    documents = told["input"] - sum(told[name] for name in expected if name.startswith("less"))
+    assert documents == told["then documents"] == len(store.documents)
+    held = sum(shard.tokens for shard in store.manifest.shards if shard.split == "val")
+    counts = price_list(Selection(store), SEQ_LEN, ["concat"])[0].counts
+    assert told["less kept for validation"] == held > 0
+    dropped = told.get("less a tail too short for a row", 0)
+    assert dropped == counts.dropped_tokens
+    assert told["then tokens in rows"] == ledger.tokens - held - dropped
+
+
+def test_tokens_by_source_and_label_are_those_of_the_documents(
+    store: Store, page: str, parsed: Parsed
+) -> None:
+    sources: Counter[str] = Counter()
+    labels: Counter[str] = Counter()
+    kept: Counter[str] = Counter()
+    documents: Counter[str] = Counter()
+    for place in range(len(store.documents)):
+        one = store.provenance(place)
+        sources[one.source] += one.tokens
+        documents[one.source] += 1
+        kept[one.source] += one.tokens if one.split == "val" else 0
+        if one.label is not None:
+            labels[one.label] += one.tokens
+    bars = {row[0]: row[-1] for row in parsed.table("Tokens by source")}
+    whole = sum(sources.values())
+    assert bars == {name: f"{n:,} ({percent(n / whole)})" for name, n in sources.items()}
+    assert list(bars) == [name for name, _ in sources.most_common()], "the largest first"
+    assert {row[0]: number(row[-1]) for row in parsed.table("Tokens by label")} == labels
+    for row in next(figure for figure in figures(page) if caption_of(figure) == "Tokens by source").iter(
+        "tr"
+    ):
+        name = row.findtext("th") or ""
+        plain, marked = (
+            sum(
+                float((bar.get("width") or "").rstrip("%"))
+                for bar in row.iter("rect")
+                if bar.get("class") == kind
+            )
+            for kind in ("fill", "part")
+        )
+        assert marked / (plain + marked) == pytest.approx(kept[name] / sources[name], abs=0.001), (
+            "those held out"
+        )
+    told = {row[0]: [number(cell) for cell in row[2:5]] for row in parsed.table("Sources in numbers")[1:]}
+    assert told == {name: [documents[name], sources[name], kept[name]] for name in sources}
+
+
+def test_the_histogram_counts_every_document_in_its_class(store: Store, page: str, parsed: Parsed) -> None:
+    classes = Counter(len(document).bit_length() for document in store.documents)
+    rows = parsed.table("Tokens a document")[1:]
+    told = {number(row[0]).bit_length(): number(row[1]) for row in rows}
+    assert {power: count for power, count in told.items() if count} == classes
+    lengths = sorted(len(document) for document in store.documents)
+    drawn = "".join("".join(figure.itertext()) for figure in figures(page))
+    for name, part in (("half", 0.5), ("90%", 0.9), ("99%", 0.99)):
+        assert f"{name} ≤ {lengths[int(part * len(lengths))]:,}" in drawn
+
+
+def test_prices_are_those_of_the_packings(store: Store, parsed: Parsed) -> None:
+    rows = parsed.table(f"What rows of {SEQ_LEN} tokens cost, by packing")
+    assert rows[0] == ["packing", "padding", "lost", "split", "rows"]
+    assert rows[1:] == [
+        [one.name, percent(one.padding), percent(one.lost), percent(one.split), f"{one.counts.rows:,}"]
+        for one in price_list(Selection(store), SEQ_LEN)
+    ]
+
+
+def test_a_tokenizer_held_against_itself_is_neither_better_nor_worse(store: Store, parsed: Parsed) -> None:
+    # What is in the store was encoded by this very tokenizer: both columns say the same.
+    rows = parsed.table("Bytes a token, by source")[1:]
+    assert {row[0] for row in rows} == {"web", "books", "code"}
+    for _, own, other in rows:
+        assert float(own) > 1
+        rate, times = re.fullmatch(r"([\d.]+) \(×([\d.]+)\)", other).groups()  # type: ignore[union-attr]
+        assert float(rate) == pytest.approx(float(own), rel=0.01)
+        assert float(times) == pytest.approx(1, abs=0.01)
+
+
+def test_a_sample_is_whole_documents_where_they_are_short(tmp_path: Path, tokenizer_json: Path) -> None:
+    texts = [f"a short text, the {place}. of all, naïve café" for place in range(10)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), "utf-8")
+    sources = (Source(inputs=(str(tmp_path / "in.jsonl"),)),)
+    recipe = Recipe(sources=sources, tokenizer=str(tokenizer_json), bos="<|endoftext|>")
+    run_build(recipe, tmp_path / "store", RunOptions(workers=0), None)
+    store = Store(tmp_path / "store")
+    other = load_tokenizer(str(tokenizer_json))
+    (found,) = measure_compression(store, [other], 5)
+    tokens = sum(len(document) - 2 for document in store.documents)
+    size = sum(len(text.encode()) for text in texts)
+    assert (found.documents, found.text_bytes, found.tokens) == (10, size, (tokens, tokens))
+
+
+def test_another_tokenizer_is_measured_on_the_texts_of_the_store(store: Store, tmp_path: Path) -> None:
+    bytewise = {f"<0x{byte:02X}>": byte for byte in range(256)}
+    model = {"type": "BPE", "vocab": {**bytewise, "<unk>": 256}, "merges": [], "byte_fallback": True}
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {**model, "unk_token": "<unk>"}}))
+    found = Parsed(document(report_page(store, seq_len=SEQ_LEN, against=str(tmp_path), workers=0)))
+    rows = found.table("Bytes a token, by source")[1:]
+    assert rows and all(row[2].startswith("1.00 ") for row in rows), "a token a byte"
+
+
+def test_it_is_one_file_that_fetches_and_runs_nothing(page: str, parsed: Parsed) -> None:
+    assert len(page.encode()) < 1_000_000
+    assert page.startswith("<!doctype html>")
+    assert "default-src 'none'" in html.unescape(page) and "script-src" not in page
+    assert not parsed.tags & {"script", "iframe", "object", "embed", "link", "img"}
+    assert not {name for name in parsed.attributes if name.startswith("on")} | (parsed.attributes & {"style"})
+    assert all(tag == "a" and address.startswith("#") for tag, address in parsed.addresses)
+    assert "url(" not in page and "@import" not in page
+    assert not parsed.open and not parsed.unbalanced
+
+
+def test_every_picture_is_well_formed_and_says_what_it_shows(page: str) -> None:
+    found = figures(page)
+    assert len(found) >= 6
+    pictures = [svg for figure in found for svg in figure.iter("svg") if svg.get("role") == "img"]
+    assert len(pictures) == 3, "a flow for wide and for narrow windows, a histogram"
+    for picture in pictures:
+        title, description = picture.find("title"), picture.find("desc")
+        assert title is not None and title.text and description is not None and description.text
+    for figure in found:
+        beside = figure.findall(".//td/svg")
+        assert all(svg.get("aria-hidden") == "true" for svg in beside), "decoration beside a number"
+        assert figure.find("figcaption") is not None
+
+
+def test_warnings_come_before_anything_else(page: str, store: Store) -> None:
+    assert "2 records of the input could not be read" in page
+    assert page.index('class="warnings"') < page.index('id="the-store"')
+    twice = len(store.documents) - len({document.tobytes() for document in store.documents})
+    assert twice >= 5
+    assert f"{percent(twice / len(store.documents))} of the documents are there more than once" in page
+
+
+def test_hostile_names_and_texts_are_shown_and_do_nothing(tmp_path: Path, tokenizer_json: Path) -> None:
+    folder = tmp_path / 'a"><b onclick=alert(1)>'
+    folder.mkdir()
+    file = folder / "<svg onload=alert(1)>.jsonl"
+    rows = [{"id": HOSTILE, "text": text} for text in [*HOSTILE_TEXTS, *HARD_TEXTS, *HOSTILE_TEXTS] * 3]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    sources = (Source(inputs=(str(file),), name="<u>s</u>", label=HOSTILE),)
+    recipe = Recipe(sources=sources, tokenizer=str(tokenizer_json))
+    run_build(recipe, folder / "store", RunOptions(workers=0), None)
+    page = document(report_page(folder / "store", seq_len=512, against=str(tokenizer_json), workers=0))
+    parsed = Parsed(page)
+    assert not parsed.tags & {"script", "img", "u", "b", "textarea", "iframe"}
+    assert not {name for name in parsed.attributes if name.startswith("on")}
+    assert all(address.startswith("#") for _, address in parsed.addresses)
+    assert not set(page) & {"\x1b", "\u202e", "\u202c", "\x00"}
+    assert "&lt;img src=x onerror=" in page and "&lt;u&gt;s&lt;/u&gt;" in page
+    assert len(page.encode()) < 1_000_000 and not parsed.unbalanced
+    figures(page)
+
+
+@pytest.mark.parametrize("texts", [["{oops"], [], ['{"text": "one document alone"}'], ['{"text": "a"}']])
+def test_tiny_and_empty_stores_have_a_report(texts: list[str], tmp_path: Path, tokenizer_json: Path) -> None:
+    (tmp_path / "in.jsonl").write_text("".join(f"{line}\n" for line in texts), "utf-8")
+    recipe = Recipe(sources=(Source(inputs=(str(tmp_path / "in.jsonl"),)),), tokenizer=str(tokenizer_json))
+    run_build(recipe, tmp_path / "store", RunOptions(workers=0), None)
+    store = Store(tmp_path / "store")
+    page = document(report_page(store, against=str(tokenizer_json), workers=0))
+    parsed = Parsed(page)
+    assert number(parsed.facts["tokens"]) == store.manifest.tokens
+    assert ("the store is empty" in page) == (store.manifest.documents == 0)
+    assert not parsed.unbalanced
+    figures(page)
+
+
+def test_rows_are_left_out_token_by_token_before_a_file_is_too_large(store: Store) -> None:
+    page = report_page(store, seq_len=4096, rows=200, workers=0)
+    size = len(document(page).encode())
+    assert LARGEST / 4 < size <= LARGEST
+    few = report_page(store, seq_len=4096, rows=2, workers=0)
+    assert "in the first 512 tokens" in document(few)
+    assert "in the first 512 tokens" not in document(page)
+
+
+def test_rows_that_are_shown_begin_with_more_documents_than_their_neighbours(store: Store) -> None:
+    rows = store.rows(SEQ_LEN)
+    assert len(rows) > 4 * NEIGHBOURS
+
+    def documents(place: int) -> int:
+        return len({int(segment) for segment in rows[place].segment_ids[:100]} - {-1})
+
+    places = telling_rows(rows, 3, 100)
+    thirds = [len(rows) * turn // 3 for turn in range(4)]
+    for place, first, end in zip(places, thirds, thirds[1:], strict=False):
+        assert first <= place < end, "one from each third"
+        start = first + (end - first - NEIGHBOURS) // 2
+        assert documents(place) == max(map(documents, range(start, start + NEIGHBOURS)))
+    assert max(map(documents, places)) > 1
+    assert telling_rows(rows, len(rows), 100) == list(range(len(rows)))
+
+
+def test_a_usual_row_length_fits_the_store(store: Store) -> None:
+    assert fitting_length(store) == 2048
+    page = Parsed(document(report_page(store, workers=0, rows=1)))
+    assert page.table("What rows of 2,048 tokens cost, by packing")
+
+
+def test_the_same_store_gives_the_same_file(store: Store, tmp_path: Path) -> None:
+    first = packline.report(store, out=tmp_path / "a.html", workers=0)
+    second = packline.report(store.path, out=tmp_path / "b.html", workers=2)
+    assert first == tmp_path / "a.html"
+    assert first.read_bytes() == second.read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.html", "b.html"], "nothing else is left"
+
+
+def test_what_cannot_be_is_refused_before_anything_is_counted(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="expected a place for a file, found a folder"):
+        packline.report(store, out=tmp_path)
+    with pytest.raises(StoreError, match="no folder"):
+        packline.report(store, out=tmp_path / "missing" / "r.html")
+    with pytest.raises(StoreError, match="does not exist"):
+        packline.report(tmp_path / "no-store", out=tmp_path / "r.html")
+    with pytest.raises(RecipeError, match="rows is -1"):
+        packline.report(store, out=tmp_path / "r.html", rows=-1)
+    with pytest.raises(RecipeError, match="seq_len is 1"):
+        packline.report(store, out=tmp_path / "r.html", seq_len=1, workers=0)
+    with pytest.raises(RecipeError, match="packing is 'tight'"):
+        packline.report(store, out=tmp_path / "r.html", packing="tight", workers=0)
+    with pytest.raises(TokenizerError, match="no tokenizer"):
+        packline.report(store, out=tmp_path / "r.html", against=tmp_path / "none.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "name, short", [("gpt2", "gpt2"), ("tokenizer.json", "tokenizer.json"), ("/a/b/tokenizer.json", "b")]
+)
+def test_a_tokenizer_is_called_by_its_own_name(name: str, short: str) -> None:
+    assert short_name(name) == short
