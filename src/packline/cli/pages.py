@@ -233,6 +233,22 @@ token. Nothing is written. Needs packline[web].""",
   packline serve old new --port 0
   packline serve store --host 0.0.0.0""",
     ),
+    "tokenizer": (
+        """Train a vocabulary, compare it with others, check it against a model.
+
+train learns a byte-level BPE from text of any size; its merges are those of
+HF's trainer. eval says how many bytes a token stands for, beside baselines, by
+kind of text and by language. check holds a tokenizer against a model's
+embedding, its own declarations, hard text and every engine.""",
+        """Examples:
+
+  packline tokenizer train 'web/*.jsonl.zst' --vocab-size 32768 --out tok
+  packline tokenizer train corpus/ --vocab-size 32768 --pattern nanochat \\
+      --specials nanochat --max-chars 2000000000 --doc-chars 10000 --out tok
+  packline tokenizer eval tok --against gpt2 --against cl100k_base \\
+      --text mine=notes.txt --html tok.html
+  packline tokenizer check tok --model config.json""",
+    ),
     "demo": (
         """Build, verify and show a store of Python's own library. No network.
 
@@ -245,3 +261,6 @@ Python. A tokenizer is trained on it, a store is built, verified and shown.""",
     ),
 }
 """Commands in the order of the list: what it says above its options, and below."""
+
+GROUPS = ("tokenizer",)
+"""Those that have commands of their own, such as `packline tokenizer train`."""

@@ -213,7 +213,7 @@ def _facts(pair: tuple[Opened, Opened]) -> Table:
         (name, value, right.get(name, ""), "same" if value == right.get(name) else "differs")
         for name, value in left.items()
     )
-    return Table("What they are", ("", pair[0].name, pair[1].name, "compared"), rows, "lrrl")
+    return Table("What they are", ("", pair[0].name, pair[1].name, "compared"), rows, "llll")
 
 
 def _sources(view: View, pair: tuple[Opened, Opened]) -> Table:

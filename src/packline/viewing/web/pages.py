@@ -36,7 +36,7 @@ from packline.viewing.web.site import View
 A_PAGE = 25
 BEGINNING = 24
 """Tokens of a document's beginning in a list."""
-SHOWN_CHARACTERS = 90
+SHOWN_CHARACTERS = 60
 TOKENS_A_PAGE = 1024
 """Tokens of a document on one page."""
 ALL = "all"
@@ -198,10 +198,10 @@ def documents(view: View) -> Page:
     chosen = {"source": "" if source == ALL else source, "split": "" if split == ALL else split}
     found = view.opened.origins.of(numbers)
     rows = tuple(_listed(view, one, found.get(one)) for one in numbers)
-    head = ("document", "tokens", "bytes", "source", "begins")
+    head = ("document", "begins", "tokens", "bytes", "source")
     first = page * A_PAGE
     caption = f"{first:,} to {first + len(rows) - 1:,} of {plural(count, 'document')}"
-    blocks = (form, Table(caption, head, rows, "lrrll"), steps(view, "/documents", page, count, chosen))
+    blocks = (form, Table(caption, head, rows, "llrrl"), steps(view, "/documents", page, count, chosen))
     return Page("Documents", blocks, summary=f"{count:,} of {plural(len(view.store.documents), 'document')}")
 
 
@@ -209,10 +209,10 @@ def _listed(view: View, document: int, provenance: Provenance | None) -> tuple[V
     tokens = view.store.documents[document]
     return (
         Link(f"{document:,}", view.document(document)),
+        beginning(view.vocabulary, tokens),
         f"{len(tokens):,}",
         f"{provenance.text_bytes:,}" if provenance else "",
         provenance.source if provenance else "",
-        beginning(view.vocabulary, tokens),
     )
 
 
@@ -247,7 +247,7 @@ def document(view: View, wanted: int) -> Page:
     provenance = view.opened.origins.of([wanted])[wanted]
     strip = document_strip(store, wanted, first=first, most=TOKENS_A_PAGE, provenance=provenance)
     facts: list[tuple[str, Value]] = [*document_facts(provenance)]
-    seq_len = default_seq_len(view)
+    seq_len = default_seq_len(view, provenance.split)
     if seq_len is not None:
         found = view.opened.rows(seq_len, "concat", provenance.split).rows_of(wanted)
         if len(found):
@@ -282,9 +282,10 @@ def _numbered(view: View, word: str, document: int, end: str = "") -> Value:
     return "first document" if document < 0 else "last document"
 
 
-def default_seq_len(view: View) -> int | None:
-    """Tokens of a row where none are asked for; None for a store that is too small for rows."""
-    tokens = view.store.manifest.tokens
+def default_seq_len(view: View, split: str) -> int | None:
+    """Tokens of a row where none are asked for; None for a split that is too small for rows."""
+    shards = (shard.entry for shard in view.store.shards)
+    tokens = sum(shard.tokens for shard in shards if split in (ALL, shard.split))
     return min(2048, tokens) if tokens >= 2 else None
 
 

@@ -41,12 +41,12 @@ def settings_of(view: View) -> tuple[Rows, dict[str, str | int | None]]:
         StoreError: no rows.
     """
     tokens = view.store.manifest.tokens
-    default = default_seq_len(view)
-    if default is None:
+    if tokens < 2:
         raise RecipeError(f"{view.opened.name} has no rows: it has {plural(tokens, 'token')}")
+    split = choice(view.params, "split", (*view.opened.splits, "all"), view.opened.splits[0])
+    default = default_seq_len(view, split) or 2
     seq_len = number(view.params, "seq_len", default, least=2, most=tokens, what="tokens of a row")
     packing = choice(view.params, "packing", PACKINGS, "concat")
-    split = choice(view.params, "split", (*view.opened.splits, "all"), view.opened.splits[0])
     params: dict[str, str | int | None] = {
         "seq_len": seq_len,
         "packing": None if packing == "concat" else packing,
@@ -59,7 +59,7 @@ def fields_of(view: View) -> tuple[Field, ...]:
     """What a form asks about rows, filled in as the address has it."""
     splits = (*view.opened.splits, *(("all",) if len(view.opened.splits) > 1 else ()))
     split = view.params.get("split") or (splits[0] if splits else "train")
-    default = str(default_seq_len(view) or "")
+    default = str(default_seq_len(view, split) or "")
     return (
         Field("seq_len", "Tokens a row", view.params.get("seq_len") or default, "number"),
         Field(

@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable
 from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -111,8 +111,7 @@ class Guard:
         given = [value for name, value in params if name == "token"]
         if any(_equal(value, token) for value in given):
             rest = urlencode([(name, value) for name, value in params if name != "token"])
-            path = "/" + scope["path"].lstrip("/")  # `//host` would lead elsewhere
-            path = path.encode("ascii", "ignore").decode()
+            path = "/" + quote(scope["path"].lstrip("/\\"))  # `//host` would lead elsewhere
             cookie = f"{self._cookie}={token}; Path=/; HttpOnly; SameSite=Lax"
             where = (("location", path + (f"?{rest}" if rest else "")), ("set-cookie", cookie))
             await self._answer(send, 303, "This way.", "", where)

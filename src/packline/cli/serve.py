@@ -1,0 +1,66 @@
+"""`packline serve`: stores as pages in a browser."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Group, Parameter
+
+from packline.cli.arguments import Flags, option
+from packline.cli.main import DONE
+from packline.cli.output import output
+from packline.viewing.text import plural
+
+SERVER = Group("Server", sort_key=5)
+SHOWN = Group("What is shown", sort_key=10)
+_FLAGS = Flags()
+
+
+def serve(
+    *stores: Annotated[str, Parameter(help="Folders of finished stores; with several, two can be compared.")],
+    port: Annotated[int, Parameter(help="Port; 0 for any that is free.", group=SERVER)] = 8642,
+    host: Annotated[
+        str,
+        Parameter(help="Where to listen. Beyond this machine, pages ask for a token.", group=SERVER),
+    ] = "127.0.0.1",
+    allow_host: Annotated[
+        list[str] | None,
+        option("What else readers call this machine, as behind a proxy. May be repeated.", SERVER),
+    ] = None,
+    tokenizer: Annotated[
+        list[str] | None,
+        option("A tokenizer to compare with. May be repeated.", SHOWN),
+    ] = None,
+    flags: Flags = _FLAGS,
+) -> int:
+    """Serve pages about stores; see `pages`."""
+    from packline.errors import RecipeError
+    from packline.viewing.web.serving import check_installed, listen
+    from packline.viewing.web.serving import serve as run
+
+    if not stores:
+        raise RecipeError("no store was named", hint="packline serve STORE")
+    check_installed()
+    listening = listen(host, port, names=tuple(allow_host or ()))
+    with listening.socket:
+        from packline.viewing.web.app import warm_up
+        from packline.viewing.web.site import Site
+
+        site = Site(stores, tokenizer or ())
+        warm_up(site)
+        documents = sum(len(opened.store.documents) for opened in site.stores)
+        held = plural(documents, "document")
+        output.line("  ", ("packline serve", "title"), f"  {plural(len(site.stores), 'store')}, {held}")
+        output.line()
+        output.line("  ", (listening.url, "number"))
+        output.line()
+        if listening.token is not None:
+            output.line(
+                "  ", ("others can reach this port: only who has this address can read the pages", "quiet")
+            )
+        output.line("  ", ("Ctrl-C ends it", "quiet"))
+        output.result(
+            {"command": "serve", "url": listening.url, "port": listening.port, "token": listening.token}
+        )
+        run(site, listening)
+    return DONE

@@ -1,0 +1,110 @@
+"""An evaluation of a tokenizer as a page, and as Markdown.
+
+What it does not do: measure (`encoders.evaluating`), or draw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from packline.encoders.evaluating import Comparison, Evaluation, Measured, Row
+from packline.viewing.page import Block, Facts, Heading, Note, Page, Table
+from packline.viewing.text import percent
+
+OURS = ("Text Type", "Bytes", "Tokens", "Ratio", "Fertility")
+
+
+def evaluation_page(found: Evaluation) -> Page:
+    """All of an evaluation."""
+    blocks: list[Block] = [
+        Facts(
+            (
+                ("vocabulary", f"{found.vocab_size:,} tokens"),
+                ("not needed by these texts", _unused(found.unused, found.vocab_size)),
+                ("round trip", f"{found.round_trip}, asserted on every text"),
+            )
+        )
+    ]
+    if not found.comparisons:
+        rows = tuple(
+            (name, f"{found.texts[name]:,}", *_measured(one)) for name, one in found.measured.items()
+        )
+        blocks.append(Table("Ours", OURS, rows, "lrrrr"))
+        languages = tuple((name, *_measured(one)) for name, one in found.languages.items())
+        blocks.append(Table("The same sentences in several languages", ("Language", *OURS[2:]), languages, "lrrr"))
+    for one in found.comparisons:
+        blocks += [Heading(f"Beside {one.base}"), _facts(one)]
+        blocks.append(Table("By kind of text", head(one), _cells([*one.rows, one.whole]), "lrrrrrrl"))
+        blocks.append(
+            Table("The same sentences in several languages", head(one), _cells(one.languages), "lrrrrrrl")
+        )
+    blocks += [Note(f"{one.base} is not here: {one.reason}", "warning") for one in found.absent]
+    return Page(f"Tokenizer {found.tokenizer}", tuple(blocks))
+
+
+def head(one: Comparison) -> tuple[str, ...]:
+    """The columns of a table of rows."""
+    base = one.base.rstrip("/").rpartition("/")[2]
+    return ("Text Type", "Bytes", f"{base} Tokens", "Ratio", "Ours Tokens", "Ratio", "Relative Diff %", "Better")
+
+
+def _measured(one: Measured) -> tuple[str, str, str]:
+    return f"{one.tokens:,}", f"{one.bytes_per_token:.2f}", f"{one.fertility:.2f}"
+
+
+def _unused(count: int, whole: int) -> str:
+    return f"{count:,} tokens, {percent(count / max(whole, 1))}"
+
+
+def _facts(one: Comparison) -> Facts:
+    return Facts(
+        (
+            ("vocabulary", f"{one.base_vocab_size:,} tokens"),
+            ("not needed by these texts", _unused(one.base_unused, one.base_vocab_size)),
+            ("round trip", one.base_round_trip),
+            ("tokens a word", f"{one.whole.base.fertility:.2f}, ours {one.whole.ours.fertility:.2f}"),
+        )
+    )
+
+
+def _cells(rows: Sequence[Row]) -> tuple[tuple[str, ...], ...]:
+    return tuple(
+        (
+            row.text,
+            f"{row.bytes:,}",
+            f"{row.base.tokens:,}",
+            f"{row.base.bytes_per_token:.2f}",
+            f"{row.ours.tokens:,}",
+            f"{row.ours.bytes_per_token:.2f}",
+            f"{row.diff_percent:+.1f}%",
+            row.better,
+        )
+        for row in rows
+    )
+
+
+def evaluation_markdown(found: Evaluation) -> str:
+    """The same tables in Markdown."""
+    lines = [f"# Tokenizer {_safe(found.tokenizer)}", "", f"{found.vocab_size:,} tokens; round trip {found.round_trip}."]
+    for block in evaluation_page(found).blocks[1:]:
+        lines.append("")
+        if isinstance(block, Heading):
+            lines.append(f"## {_safe(block.text)}")
+        elif isinstance(block, Note):
+            lines.append(_safe(block.text))
+        elif isinstance(block, Facts):
+            lines += [f"- {name}: {_safe(str(value))}" for name, value in block.rows]
+        elif isinstance(block, Table):
+            lines += [f"### {block.caption}", "", _line(block.head)]
+            lines.append("|" + "|".join("---:" if side == "r" else "---" for side in block.align) + "|")
+            lines += [_line(tuple(map(str, row))) for row in block.rows]
+    return "\n".join(lines)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(_safe(cell) for cell in cells) + " |"
+
+
+def _safe(text: str) -> str:
+    """What a file's name holds must not become markup."""
+    return "".join(f"\\{letter}" if letter in "\\`|<>[]*_#" else letter for letter in text).replace("\n", " ")

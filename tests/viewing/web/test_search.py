@@ -1,0 +1,132 @@
+"""A search finds what a slow one finds, whatever its pages are cut into."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.formats.stores import make_store
+from tests.viewing.web.sites import small_store
+
+import packline.viewing.web.search as searching
+from packline.errors import CorruptStore
+from packline.store.reader import Store
+from packline.viewing.web.search import Found, Hit, find_origins, find_tokens, patterns_of
+
+FEW = st.integers(2, 4)
+"""Ids of few kinds, so that sequences repeat and overlap."""
+
+
+@pytest.fixture(scope="module")
+def repetitive(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    random = np.random.default_rng(3)
+    bodies = [random.integers(2, 5, size).tolist() for size in random.integers(0, 30, 60)]
+    return make_store(tmp_path_factory.mktemp("few") / "store", bodies, vocab_size=300, eod_id=0, shards=4)
+
+
+def slowly(store: Store, patterns: list[list[int]]) -> set[tuple[int, int, int]]:
+    """The same by comparing everywhere."""
+    found = set()
+    for number in range(len(store.documents)):
+        tokens = store.documents[number].tolist()
+        for ids in patterns:
+            for start in range(len(tokens) - len(ids) + 1):
+                if tokens[start : start + len(ids)] == ids:
+                    found.add((number, start, len(ids)))
+    return found
+
+
+def pages(store: Store, patterns: list[list[int]], *, most: int, budget: float) -> list[Found]:
+    found = [find_tokens(store, patterns, most=most, budget=budget)]
+    while found[-1].after is not None:
+        assert len(found) < 10_000
+        found.append(find_tokens(store, patterns, after=found[-1].after, most=most, budget=budget))
+    return found
+
+
+@given(
+    patterns=st.lists(st.lists(FEW, min_size=1, max_size=5), min_size=1, max_size=2, unique_by=tuple),
+    most=st.integers(1, 40),
+    block=st.sampled_from([1, 2, 7, 64, 1 << 18]),
+    budget=st.sampled_from([0.0, 10.0]),
+)
+def test_pages_together_find_what_a_slow_search_finds(
+    repetitive: Store, patterns: list[list[int]], most: int, block: int, budget: float
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(searching, "BLOCK", block)
+        found = pages(repetitive, patterns, most=most, budget=budget)
+    hits = [hit for page in found for hit in page.hits]
+    assert len(hits) == len(set(hits))
+    assert {(hit.document, hit.start, hit.length) for hit in hits} == slowly(repetitive, patterns)
+    assert [hit.document for hit in hits] == sorted(hit.document for hit in hits)
+    assert all(len(page.hits) < most + len(patterns) for page in found)
+    done = [page.done for page in found]
+    assert done == sorted(done) and done[-1] == 1.0
+
+
+def test_a_page_ends_when_its_time_is_up(repetitive: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(searching, "BLOCK", 16)
+    found = find_tokens(repetitive, [[299, 298]], budget=0.0)
+    assert found.hits == () and found.after == 16
+
+
+@pytest.mark.parametrize("ids", [[], [70_000], [-1], [5] * 600])
+def test_what_no_store_can_hold_is_not_found(repetitive: Store, ids: list[int]) -> None:
+    assert find_tokens(repetitive, [ids]) == Found((), None, 1.0)
+
+
+def test_a_hit_does_not_reach_into_the_next_document(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "store", [[5, 6], [7, 8]], vocab_size=300, eod_id=0)
+    assert find_tokens(store, [[0, 7]]).hits == ()
+    assert find_tokens(store, [[6, 0]]).hits == (Hit(0, 1, 2),)
+
+
+def test_a_text_is_found_alone_and_after_a_space(tokenizer_json: Path) -> None:
+    import tokenizers
+
+    tokenizer = tokenizers.Tokenizer.from_file(str(tokenizer_json))
+    alone, spaced = patterns_of(tokenizer, "import")
+    assert tokenizer.decode(alone) == "import" and tokenizer.decode(spaced) == " import"
+
+
+@given(most=st.integers(1, 150), budget=st.sampled_from([0.0, 10.0]), position=st.sampled_from([None, 700]))
+def test_documents_of_a_file_are_all_found(
+    origins_store: Store, most: int, budget: float, position: int | None
+) -> None:
+    after: int | None = 0
+    hits: list[int] = []
+    while after is not None:
+        found = find_origins(
+            origins_store, "file", "made.txt", position=position, after=after, most=most, budget=budget
+        )
+        hits += [hit.document for hit in found.hits]
+        after = found.after
+    expected = [
+        number
+        for number in range(len(origins_store.documents))
+        if position is None or origins_store.provenance(number).position == position
+    ]
+    assert hits == expected
+
+
+@pytest.fixture(scope="module")
+def origins_store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return small_store(tmp_path_factory.mktemp("origins") / "store")
+
+
+def test_an_id_is_found_where_it_is(origins_store: Store) -> None:
+    for wanted in ("d0", "d50", "d119"):
+        (hit,) = find_origins(origins_store, "id", wanted).hits
+        assert origins_store.provenance(hit.document).id == wanted
+    assert find_origins(origins_store, "id", "D0").hits == ()
+
+
+def test_a_damaged_provenance_is_an_error(tmp_path: Path) -> None:
+    store = small_store(tmp_path / "store")
+    (store.path / f"{store.shards[0].entry.name}.docs.parquet").write_bytes(b"no parquet")
+    with pytest.raises(CorruptStore, match="cannot read"):
+        find_origins(store, "id", "d0")
