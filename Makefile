@@ -9,13 +9,14 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+WEB    := tests/viewing/browser
 PIP    := -m pip --disable-pip-version-check --no-input -qq install
 INSTALL := $(BIN)/python $(PIP) -c constraints.txt
 PEERS  := $(VENV)-peers/bin/python $(PIP)
 PYTEST := $(BIN)/python -m pytest -n auto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast check format bench peers lock clean
+.PHONY: help setup demo test test-fast check format bench peers browser pictures lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \2/p' $(MAKEFILE_LIST) | awk '{ printf "  make %-11s", $$2; $$1 = $$2 = ""; print }'
@@ -50,11 +51,16 @@ bench: $(VENV)/.dev $(VENV)-peers/.done ## measure packline beside other tools a
 
 peers: $(VENV)/.torch $(VENV)-peers/.done ## install torch, and .venv-peers with the projects that tests compare with
 
+browser: $(VENV)/.browser ## install Chromium and axe-core, with which tests look at the pages
+
+pictures: $(VENV)/.browser ## take the pictures of docs/pictures from pages of the demo's store
+	@$(BIN)/python -m tools.pictures
+
 lock: ## resolve the newest versions into constraints.txt
 	@$(PYTHON) tools/lock.py
 
 clean: ## remove the environments and all caches
-	rm -rf $(VENV) $(VENV)-peers build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-peers $(WEB)/node_modules build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 # ------------------------------------------------------------------------------------ environment
 
@@ -88,6 +94,12 @@ $(VENV)/.torch: $(VENV)/.dev
 	@echo "packline: installing torch (large)"
 	@$(INSTALL) torch
 	@$(INSTALL) torchdata
+	@touch $@
+
+# Chromium and npm are the system's; axe-core, which judges how well a page can be read aloud, is npm's.
+$(VENV)/.browser: $(WEB)/package-lock.json | $(VENV)/.dev
+	@tools/install-browser.sh
+	@npm --prefix $(WEB) ci --silent --no-audit --no-fund
 	@touch $@
 
 # Torch first; last, and without their requirements, the lines that are marked so (peers.txt says why).

@@ -71,6 +71,7 @@ def ledger_flow(store: Store, analysis: Analysis) -> Flow:
         ("without text", ledger.empty, "warning"),
         ("too short", ledger.too_short, "warning"),
         ("too long", ledger.too_long, "warning"),
+        ("left out by filters", ledger.filtered or 0, "warning"),
         *((f"bad: {reason.replace('_', ' ')}", count, "bad") for reason, count in ledger.rejected.items()),
     ]
     lost = tuple(Stream(label, count, mood) for label, count, mood in losses if count)
@@ -122,7 +123,7 @@ def ledger_warnings(store: Store) -> tuple[str, ...]:
     if ledger.bad:
         share = percent(ledger.bad_fraction)
         found.append(f"{plural(ledger.bad, 'record')} of the input could not be read ({share}); see rejects/")
-    left_out = ledger.empty + ledger.too_short + ledger.too_long
+    left_out = ledger.left_out - (ledger.filtered or 0)  # what a filter leaves out was meant to go
     if ledger.documents_in and left_out >= 0.01 * ledger.documents_in:
         share = percent(left_out / ledger.documents_in)
         found.append(f"{share} of the input was left out: empty, too short or too long")

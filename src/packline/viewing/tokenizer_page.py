@@ -31,7 +31,9 @@ def evaluation_page(found: Evaluation) -> Page:
         )
         blocks.append(Table("Ours", OURS, rows, "lrrrr"))
         languages = tuple((name, *_measured(one)) for name, one in found.languages.items())
-        blocks.append(Table("The same sentences in several languages", ("Language", *OURS[2:]), languages, "lrrr"))
+        blocks.append(
+            Table("The same sentences in several languages", ("Language", *OURS[2:]), languages, "lrrr")
+        )
     for one in found.comparisons:
         blocks += [Heading(f"Beside {one.base}"), _facts(one)]
         blocks.append(Table("By kind of text", head(one), _cells([*one.rows, one.whole]), "lrrrrrrl"))
@@ -45,7 +47,16 @@ def evaluation_page(found: Evaluation) -> Page:
 def head(one: Comparison) -> tuple[str, ...]:
     """The columns of a table of rows."""
     base = one.base.rstrip("/").rpartition("/")[2]
-    return ("Text Type", "Bytes", f"{base} Tokens", "Ratio", "Ours Tokens", "Ratio", "Relative Diff %", "Better")
+    return (
+        "Text Type",
+        "Bytes",
+        f"{base} Tokens",
+        "Ratio",
+        "Ours Tokens",
+        "Ratio",
+        "Relative Diff %",
+        "Better",
+    )
 
 
 def _measured(one: Measured) -> tuple[str, str, str]:
@@ -85,7 +96,11 @@ def _cells(rows: Sequence[Row]) -> tuple[tuple[str, ...], ...]:
 
 def evaluation_markdown(found: Evaluation) -> str:
     """The same tables in Markdown."""
-    lines = [f"# Tokenizer {_safe(found.tokenizer)}", "", f"{found.vocab_size:,} tokens; round trip {found.round_trip}."]
+    lines = [
+        f"# Tokenizer {_safe(found.tokenizer)}",
+        "",
+        f"{found.vocab_size:,} tokens; round trip {found.round_trip}.",
+    ]
     for block in evaluation_page(found).blocks[1:]:
         lines.append("")
         if isinstance(block, Heading):

@@ -1,0 +1,51 @@
+"""axe-core finds nothing serious or critical on any page in either scheme, and would find what is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.viewing.browser.harness import PAGES, SCHEMES, Chrome, Scheme, axe
+
+from packline.store.reader import Store
+from packline.viewing.html import document
+from packline.viewing.pages import document_page, row_page, store_page
+
+POOR = """<!doctype html><title>x</title><main><p style="color:#999">pale</p><img src="data:,"><input>
+<a href="#"></a></main>"""
+
+
+def test_axe_finds_what_is_wrong(chrome: Chrome) -> None:
+    page = chrome.open(strict=False)
+    page.set_content(POOR)
+    found = " ".join(axe(page))
+    for rule in ("color-contrast", "html-has-lang", "image-alt", "label", "link-name"):
+        assert rule in found
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_files(chrome: Chrome, store: Store, tmp_path: Path, scheme: Scheme) -> None:
+    rows = store.rows(seq_len=512, packing="pad")
+    page = chrome.open(scheme=scheme)
+    for number, one in enumerate((store_page(store), document_page(store, 7), row_page(rows, 3))):
+        path = tmp_path / f"{number}.html"
+        path.write_text(document(one), "utf-8")
+        page.goto(path.as_uri())
+        assert axe(page) == [], one.title
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [400, 1200])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_report(chrome: Chrome, report: Path, scheme: Scheme, width: int) -> None:
+    page = chrome.open(report.as_uri(), scheme=scheme, width=width)
+    assert axe(page) == []
+    page.locator("details").evaluate_all("all => all.forEach(one => { one.open = true })")
+    assert axe(page) == [], "with all numbers shown"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("path", PAGES)
+def test_pages_of_the_viewer(chrome: Chrome, site: str, path: str, scheme: Scheme) -> None:
+    assert axe(chrome.open(site + path, scheme=scheme)) == []

@@ -1,0 +1,253 @@
+"""The viewer as a person uses it with a mouse: from the overview to a token, by links, forms and pointing."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.viewing.browser.harness import PAGES, SCHEMES, WIDTHS, Chrome, fits, follow, picture
+
+from packline.store.reader import Store
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+
+def go(page: Page, entry: str) -> None:
+    """Follow an entry of the navigation."""
+    follow(page, page.get_by_role("navigation", name="Viewer").get_by_role("link", name=entry, exact=True))
+
+
+def card_of(page: Page) -> dict[str, str]:
+    """What the card beside a token says."""
+    card = page.locator(".card")
+    card.wait_for(state="visible")
+    names = card.locator("dt").all_inner_texts()
+    return dict(zip(names, card.locator("dd").all_inner_texts(), strict=True))
+
+
+def number_in(title: str) -> int:
+    found = re.search(r"[\d,]+", title)
+    assert found is not None, title
+    return int(found[0].replace(",", ""))
+
+
+def name_of(path: str) -> str:
+    return re.sub(r"\W+", "-", path).strip("-") or "overview"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", PAGES)
+def test_pages_fit_any_window(chrome: Chrome, site: str, path: str) -> None:
+    for width in WIDTHS:
+        for scheme in SCHEMES if width != 800 else SCHEMES[:1]:
+            page = chrome.open(site + path, width=width, scheme=scheme)
+            picture(page, f"serve-{name_of(path)}-{width}-{scheme}")
+            assert fits(page) == "", (width, scheme)
+
+
+def test_from_the_overview_to_a_document(chrome: Chrome, site: str, store: Store) -> None:
+    page = chrome.open(site)
+    assert f"{len(store.documents):,}" in page.locator("main").inner_text()
+    follow(page, page.locator("main").get_by_role("link", name="prose").first)
+    page.wait_for_url("**/documents?*")
+    first = page.locator("main tbody th a").first
+    wanted = number_in(first.inner_text())
+    assert store.provenance(wanted).source == "prose"
+    follow(page, first)
+    assert number_in(page.locator("h1").inner_text()) == wanted
+    assert store.provenance(wanted).file in page.locator("main").inner_text()
+    follow(page, page.get_by_role("link", name=f"document {wanted + 1}"))
+    assert number_in(page.locator("h1").inner_text()) == wanted + 1
+    page.go_back()
+    assert number_in(page.locator("h1").inner_text()) == wanted
+
+
+def test_the_tokens_are_the_documents(chrome: Chrome, site: str, store: Store) -> None:
+    """Ids and bytes of all tokens on the page, against the store and its tokenizer."""
+    page = chrome.open(f"{site}/document/5")
+    cells = page.locator(".tokens .t")
+    ids = [
+        int(one)
+        for cell in cells.evaluate_all("all => all.map(one => one.dataset.ids)")
+        for one in cell.split()
+    ]
+    assert ids == store.documents[5].tolist()[:1024]
+    data = cells.evaluate_all("all => all.map(one => one.dataset.bytes || '')")
+    text = bytes.fromhex("".join(data)).decode("utf-8", "ignore")
+    whole = store.tokenizer.decode(store.documents[5][:-1].tolist())
+    assert text.replace("<|endoftext|>", "") == whole[: len(text)]
+
+
+def test_pointing_at_a_token_says_what_it_is(chrome: Chrome, site: str, store: Store) -> None:
+    page = chrome.open(f"{site}/row/3?seq_len=512&packing=best_fit")
+    row = store.rows(seq_len=512, packing="best_fit", split="train")[3]
+    assert not page.locator(".card").is_visible()
+    for place in (0, 7):
+        token = page.locator(".tokens .t").nth(place)
+        token.hover()
+        said = card_of(page)
+        provenance = store.provenance(row.spans[0].document)
+        assert said["id"] == str(token.get_attribute("data-ids")).replace(" ", ", ")
+        assert said["bytes"] == token.get_attribute("data-bytes")
+        assert said["segment"] == "0"
+        assert int(said["position"].replace(",", "")) == row.spans[0].start + int(row.position_ids[place])
+        assert int(said["id"].split(",")[0]) == row.tokens[place]
+        # A token is learned where some position has it as its target. Of the first of a row, which goes on
+        # with a document, the row does not say.
+        assert said.get("loss") == ("learned" if place else None if row.spans[0].start else "not learned")
+        assert int(said["document"].replace(",", "")) == row.spans[0].document
+        assert provenance.file in said["from"] and f"{provenance.position:,}" in said["from"]
+    inside = page.locator(".card").bounding_box()
+    assert inside is not None and inside["x"] >= 0 and inside["x"] + inside["width"] <= 1200
+    picture(page, "serve-card", whole=False)
+    page.mouse.move(2, 2)
+    page.locator(".card").wait_for(state="hidden")
+
+
+def test_the_card_fits_a_narrow_window(chrome: Chrome, site: str) -> None:
+    page = chrome.open(f"{site}/document/3", width=400, height=700)
+    for place in range(0, 40, 5):
+        page.locator(".tokens .t").nth(place).hover()
+        card_of(page)
+        assert fits(page) == ""
+
+
+def test_rows_and_batches(chrome: Chrome, site: str, store: Store) -> None:
+    page = chrome.open(site)
+    go(page, "Rows")
+    form = page.get_by_role("form", name="Which rows")
+    form.get_by_label("Tokens a row").fill("256")
+    form.get_by_label("Packing").select_option("pad")
+    follow(page, form.get_by_role("button"))
+    rows = store.rows(seq_len=256, packing="pad", split="train")
+    assert f"{len(rows):,} rows of 256 tokens, pad" in page.locator(".summary").inner_text()
+    follow(page, page.locator("main tbody th a").nth(2))
+    assert number_in(page.locator("h1").inner_text()) == 2
+    padding = int((rows[2].segment_ids < 0).sum())
+    assert (f"padding, {padding:,} token" in page.locator("main").inner_text()) == (padding > 0)
+    go(page, "Batch")
+    form = page.get_by_role("form", name="Which batch")
+    for label, value in (
+        ("Step", "2"),
+        ("Rows a batch", "4"),
+        ("Seed", "5"),
+        ("Ranks", "2"),
+        ("Rank", "1"),
+        ("Tokens a row", "256"),
+    ):
+        form.get_by_label(label, exact=True).fill(value)
+    follow(page, form.get_by_role("button"))
+    assert page.locator("h1").inner_text() == "Batch of step 2, rank 1"
+    shown = [
+        number_in(text.split("row ")[-1]) for text in page.locator(".strip figcaption").all_inner_texts()
+    ]
+    assert shown == expected_rows(store, step=2)[2:]
+    follow(page, page.get_by_role("link", name="next step"))
+    assert page.locator("h1").inner_text() == "Batch of step 3, rank 1"
+
+
+def expected_rows(store: Store, step: int) -> list[int]:
+    """The rows of a step, by the loader itself."""
+    import packline
+
+    rows = store.rows(seq_len=256, packing="concat", split="train")
+    loader = packline.Loader(rows, batch_size=4, seed=5, world_size=2, prefetch=0)
+    return [int(row) for row in loader.rows_of_step(step).rows]
+
+
+@pytest.mark.parametrize(
+    ("kind", "number", "title"),
+    [("document", "12", "Document 12"), ("row", "4", "Row 4"), ("step", "1", "Batch of step 1")],
+)
+def test_jumping(chrome: Chrome, site: str, kind: str, number: str, title: str) -> None:
+    page = chrome.open(f"{site}/rows?seq_len=256")
+    form = page.get_by_role("search", name="Jump")
+    form.get_by_label("Go to").select_option(kind)
+    form.get_by_label("its number").fill(number)
+    follow(page, form.get_by_role("button"))
+    assert page.locator("h1").inner_text() == title
+    if kind != "document":
+        assert "seq_len=256" in page.url
+
+
+def test_a_wrong_number_is_answered(chrome: Chrome, site: str) -> None:
+    page = chrome.open(site)
+    for number in ("99999999", "many"):
+        form = page.get_by_role("search", name="Jump")
+        form.get_by_label("its number").fill(number)
+        follow(page, form.get_by_role("button"))
+        assert "expected" in page.locator("main").inner_text()
+        assert page.get_by_role("navigation", name="Viewer").is_visible()
+
+
+def test_search_finds_text_and_leads_there(chrome: Chrome, site: str, store: Store) -> None:
+    page = chrome.open(site)
+    go(page, "Search")
+    form = page.get_by_role("form", name="Search")
+    form.get_by_label("Search for").fill("raise ValueError")
+    follow(page, form.get_by_role("button"))
+    found = page.locator("main tbody tr")
+    assert found.count() >= 5
+    for line in found.all()[:5]:
+        document = number_in(line.locator("th").inner_text())
+        assert "raise ValueError" in store.tokenizer.decode(store.documents[document].tolist())
+    follow(page, found.first.locator("th a"))
+    assert "raise ValueError" in page.locator(".tokens").first.inner_text()
+
+
+def test_search_finds_nothing_and_says_so(chrome: Chrome, site: str) -> None:
+    page = chrome.open(f"{site}/search?q=qzxqzxqzx+no+such+words")
+    while page.get_by_role("link", name="go on from there").count():
+        follow(page, page.get_by_role("link", name="go on from there"))
+    assert "Nothing was found" in page.locator("main").inner_text()
+
+
+def test_tokenizers_side_by_side(chrome: Chrome, site: str, store: Store, other: Store) -> None:
+    page = chrome.open(site)
+    go(page, "Tokenizers")
+    text = "def naïve(x):\n\treturn x + 1  # 漢字"
+    page.get_by_role("textbox").last.fill(text)
+    follow(page, page.locator("main form button"))
+    strips = page.locator(".strip")
+    assert strips.count() == 2
+    for strip, one in zip(strips.all(), (store, other), strict=True):
+        ids = one.tokenizer.encode(text, add_special_tokens=False).ids
+        cells = strip.locator(".tokens .t").evaluate_all("all => all.map(one => one.dataset.ids).join(' ')")
+        assert cells == " ".join(map(str, ids))
+    left, right = (strip.bounding_box() for strip in strips.all())
+    assert left and right and abs(left["y"] - right["y"]) < 2 and right["x"] >= left["x"] + left["width"]
+    assert page.get_by_role("textbox").last.input_value() == text
+
+
+def test_stores_side_by_side(chrome: Chrome, site: str, store: Store, other: Store) -> None:
+    page = chrome.open(site)
+    go(page, "Stores")
+    text = page.locator("main").inner_text()
+    for one in (store, other):
+        assert f"{one.manifest.tokens:,}" in text
+    page.get_by_role("textbox", name="Document").fill("3")
+    follow(page, page.locator("main form button"))
+    assert page.locator(".strip").count() == 2
+
+
+def test_without_a_script_all_of_it_works(chrome: Chrome, site: str) -> None:
+    page = chrome.open(site, script=False, strict=False)
+    for entry in ("Sources", "Documents", "Rows", "Batch", "Search", "Tokenizers", "Stores"):
+        go(page, entry)
+        assert page.locator("h1").count() == 1
+    form = page.get_by_role("search", name="Jump")
+    form.get_by_label("its number").fill("12")
+    follow(page, form.get_by_role("button"))
+    assert page.locator("h1").inner_text() == "Document 12"
+
+
+@pytest.mark.parametrize("policy", [True, False], ids=["policy", "escaping alone"])
+def test_nothing_is_asked_of_another_host(chrome: Chrome, site: str, policy: bool) -> None:
+    page = chrome.open(policy=policy)
+    for path in PAGES:
+        page.goto(site + path)
+    asked = chrome.watch_of(page).asked
+    assert len(asked) >= len(PAGES)
+    assert [url for url in asked if not url.startswith(f"{site}/")] == []

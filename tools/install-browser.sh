@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Install Chromium and npm where they are missing, as root or by sudo, with apt-get (Debian, Ubuntu).
+# Elsewhere it says what is missing: tests of the pages skip without Chromium.
+set -euo pipefail
+
+missing=()
+for program in chromium npm; do
+  command -v "$program" >/dev/null || missing+=("$program")
+done
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+if ! command -v apt-get >/dev/null; then
+  echo "packline: no ${missing[*]} here, and no apt-get to install it: install it by hand" >&2
+  exit 1
+fi
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  command -v sudo >/dev/null || { echo "packline: installing ${missing[*]} needs root or sudo" >&2; exit 1; }
+  as_root=(sudo)
+fi
+echo "packline: installing ${missing[*]} with apt-get"
+export DEBIAN_FRONTEND=noninteractive
+"${as_root[@]}" apt-get -qq update
+"${as_root[@]}" apt-get -qq install -y --no-install-recommends "${missing[@]}" >/dev/null
