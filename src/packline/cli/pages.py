@@ -219,6 +219,23 @@ With a NAME: its layout byte by byte, and its options with their defaults.""",
   packline formats
   packline formats megatron""",
     ),
+    "evals": (
+        """Turn evaluation sets into tokens with what is scored of them.
+
+KIND is core (PATH: a bundle of the CORE benchmark), chat (MMLU and ARC as
+questions to an assistant, files by --mmlu, --arc-easy, --arc-challenge) or
+hellaswag (PATH: its JSON lines). Few-shot prompts, seeds, truncation, start and
+end are those of nanochat and stacks. Writes a file a task, and config.json.""",
+        """Examples:
+
+  packline evals core eval_bundle --tokenizer my/tokenizer.json --out core
+  packline evals core eval_bundle --tokenizer gpt2/tokenizer.json \\
+      --bos '<|endoftext|>' --max-seq-len 1024 --task copa --out core
+  packline evals chat --mmlu mmlu/test --arc-easy arc/easy \\
+      --tokenizer my/tokenizer.json --out chat
+  packline evals hellaswag hellaswag_val.jsonl --format llmc \\
+      --tokenizer gpt2/tokenizer.json --out hellaswag""",
+    ),
     "serve": (
         """Show stores in a browser.
 

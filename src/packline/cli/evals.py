@@ -1,0 +1,136 @@
+"""`packline evals`: evaluation sets as tokens."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from cyclopts import Group, Parameter
+
+from packline.cli.arguments import Flags, _token, option
+from packline.cli.main import DONE
+from packline.cli.output import Line, output, table
+from packline.errors import RecipeError
+from packline.tasks.evals.making import (
+    MAX_SEQ_LEN,
+    EvalsSettings,
+    TaskReport,
+    make_chat,
+    make_core,
+    make_hellaswag,
+)
+from packline.viewing.text import plural
+
+QUESTIONS = Group("Questions", sort_key=5)
+TOKENS = Group("Tokens", sort_key=20)
+FILES = Group("Files", sort_key=30)
+_FLAGS = Flags()
+
+
+def evals(
+    kind: Annotated[Literal["core", "chat", "hellaswag"], Parameter(help="What is evaluated.")],
+    path: Annotated[
+        str | None,
+        Parameter(help="core: the folder with core.yaml; hellaswag: its file.", show_default=False),
+    ] = None,
+    *,
+    tokenizer: Annotated[
+        str,
+        option("A tokenizer.json, a folder with one, a hub id, a .tiktoken or SentencePiece file.", TOKENS),
+    ],
+    out: Annotated[str, option("Folder to write; made if it is not there.", FILES)],
+    mmlu: Annotated[
+        str | None, option("chat: file or folder of MMLU; of several splits the test split.", QUESTIONS)
+    ] = None,
+    arc_easy: Annotated[str | None, option("chat: file or folder of ARC-Easy.", QUESTIONS)] = None,
+    arc_challenge: Annotated[str | None, option("chat: file or folder of ARC-Challenge.", QUESTIONS)] = None,
+    task: Annotated[
+        list[str] | None, option("core: only this task, by its label. May be repeated.", QUESTIONS)
+    ] = None,
+    encoding: Annotated[
+        str | None, option("Encoding of a .tiktoken file whose name does not tell it.", TOKENS)
+    ] = None,
+    bos: Annotated[
+        str | None,
+        option(
+            "Begin of every sequence: a token's string, or an id. Default: <|bos|> or the tokenizer's own; "
+            "for hellaswag none.",
+            TOKENS,
+        ),
+    ] = None,
+    max_seq_len: Annotated[
+        int,
+        option(
+            f"Longer prompts lose their beginning; in chat they are left out. Default: {MAX_SEQ_LEN:,}.",
+            TOKENS,
+        ),
+    ] = MAX_SEQ_LEN,
+    format: Annotated[
+        Literal["npz", "safetensors", "pt", "llmc"],
+        option("Of the files: npz (default), safetensors, pt (stacks' dicts), llmc.", FILES),
+    ] = "npz",
+    force: Annotated[bool, option("Write over sets that are there.", FILES)] = False,
+    flags: Flags = _FLAGS,
+) -> int:
+    """Make evaluation sets; see `pages`."""
+    chat = {"MMLU": mmlu, "ARC-Easy": arc_easy, "ARC-Challenge": arc_challenge}
+    _check(kind, path, chat, task)
+    settings = EvalsSettings(
+        tokenizer=tokenizer,
+        out=out,
+        encoding=encoding,
+        bos=None if bos is None else _token(bos),
+        max_seq_len=max_seq_len,
+        format=format,
+        force=force,
+    )
+
+    def hear(report: TaskReport) -> None:
+        output.note(f"  {report.label}  {plural(report.sequences, 'sequence')}")
+
+    if kind == "core":
+        reports = make_core(path or "", settings, labels=tuple(task or ()), on_task=hear)
+    elif kind == "chat":
+        named = {label: place for label, place in chat.items() if place is not None}
+        reports = make_chat(named, settings, on_task=hear)
+    else:
+        reports = make_hellaswag(path or "", settings, on_task=hear)
+    output.lines(report_lines(reports))
+    for report in reports:
+        if report.reason:
+            output.warning(report.reason, "")
+    facts: list[dict[str, Any]] = msgspec.to_builtins(reports)
+    output.result({"command": "evals", "kind": kind, "out": out, "exit_code": DONE, "tasks": facts})
+    return DONE
+
+
+def _check(kind: str, path: str | None, chat: dict[str, str | None], task: list[str] | None) -> None:
+    """Refuse what does not belong together."""
+    if kind == "chat":
+        if path is not None:
+            raise RecipeError(
+                f"chat takes no path, found {path}", hint="give --mmlu, --arc-easy or --arc-challenge"
+            )
+    elif path is None:
+        wanted = "the folder of a bundle" if kind == "core" else "a file of questions"
+        raise RecipeError(f"{kind} needs {wanted}", hint=f"packline evals {kind} PATH")
+    elif any(place is not None for place in chat.values()):
+        raise RecipeError("--mmlu, --arc-easy and --arc-challenge are for chat", hint="packline evals chat")
+    if task and kind != "core":
+        raise RecipeError(f"--task is for core, not for {kind}", hint="leave it out")
+
+
+def report_lines(reports: list[TaskReport]) -> list[Line]:
+    """A line a task."""
+    names = ("task", "kind", "questions", "sequences", "tokens", "cut on the left", "too long", "not scored")
+    head: Line = [(name, "quiet") for name in names]
+    rows: list[Line] = [
+        [
+            (one.label, "title"),
+            one.task_type,
+            *(f"{n:,}" for n in (one.questions, one.sequences, one.tokens)),
+            *(f"{n:,}" if n else "" for n in (one.truncated, one.skipped, one.unscored)),
+        ]
+        for one in reports
+    ]
+    return table([head, *rows], "llrrrrrr", width=output.wrap)

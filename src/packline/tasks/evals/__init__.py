@@ -1,0 +1,1 @@
+"""Evaluation sets as tokens, and whether a store has seen them."""

@@ -1,0 +1,104 @@
+"""MMLU and ARC as chat: a question is asked, and the model's next token should be the right letter.
+
+    <|bos|> <|user_start|> Multiple Choice question: ... <|user_end|> <|assistant_start|>
+                                                                      ^ answer_pos
+
+One sequence a question, in nanochat's tokens; the letters' tokens are compared at `answer_pos`. Letters that
+are not one token each are an error, for then nothing could be compared. Questions of more than `max_seq_len`
+tokens are left out and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from packline.encoders.tokenizer import Tokenizer
+from packline.errors import TokenizerError
+from packline.ragged import Ragged, offsets_of
+from packline.tasks.evals.encoding import TextEncoder
+from packline.tasks.evals.questions import Lettered, render, shuffled
+from packline.tasks.evals.task import LetterTask
+
+USER_START, USER_END, ASSISTANT_START = "<|user_start|>", "<|user_end|>", "<|assistant_start|>"
+
+
+def chat_tokens(tokenizer: Tokenizer) -> tuple[int, int, int]:
+    """Ids of the tokens around a question.
+
+    Raises:
+        TokenizerError: the tokenizer has not all of them.
+    """
+    wanted = (USER_START, USER_END, ASSISTANT_START)
+    missing = [token for token in wanted if token not in tokenizer.special_tokens]
+    if missing:
+        raise TokenizerError(
+            f"{tokenizer.name} has no special token {missing[0]}: chat questions need {', '.join(wanted)}",
+            hint="packline tokenizer train --specials nanochat makes a tokenizer that has them",
+        )
+    user_start, user_end, assistant_start = (tokenizer.special_tokens[token] for token in wanted)
+    return user_start, user_end, assistant_start
+
+
+def chat_task(
+    label: str, questions: Sequence[Lettered], encoder: TextEncoder, *, bos_id: int, max_seq_len: int
+) -> LetterTask:
+    """A set of questions as arrays.
+
+    Args:
+        label: what the task is called.
+        questions: in the order of their files; here they are shuffled.
+        encoder: of a tokenizer with nanochat's tokens.
+        bos_id: begins every sequence.
+        max_seq_len: questions of more tokens are left out.
+
+    Raises:
+        TokenizerError: a letter that is not one token.
+    """
+    user_start, user_end, assistant_start = chat_tokens(encoder.tokenizer)
+    ordered = shuffled(list(questions))
+    letters = {letter: 0 for question in ordered for letter in question.letters}
+    for letter in letters:
+        ids = encoder.encode_one(letter)
+        if len(ids) != 1:
+            raise TokenizerError(
+                f"task {label}: the letter {letter!r} is {len(ids)} tokens of {encoder.tokenizer.name}, "
+                "expected 1",
+                hint="answers are compared at one place, so each letter has to be one token",
+            )
+        letters[letter] = ids[0]
+    texts = encoder.encode([render(question) for question in ordered])
+    framed = [
+        np.concatenate([[bos_id, user_start], texts[number], [user_end, assistant_start]])
+        for number in range(len(ordered))
+    ]
+    kept = [number for number, ids in enumerate(framed) if len(ids) <= max_seq_len]
+    asked = [ordered[number] for number in kept]
+    return LetterTask(
+        label,
+        guessing(ordered, asked),
+        _ragged([framed[number] for number in kept], encoder.dtype),
+        _ragged(
+            [np.array([letters[one] for one in question.letters]) for question in asked], np.dtype("<i4")
+        ),
+        np.array([question.gold for question in asked], np.int32),
+        np.array(kept, np.int32),
+        len(framed) - len(kept),
+    )
+
+
+def guessing(ordered: Sequence[Lettered], asked: Sequence[Lettered]) -> float:
+    """How often a guess is right: the mean of 1 / number of choices, over the questions that are asked.
+
+    >>> two, four = (Lettered("?", tuple("ABCD"[:n]), ("x",) * n, 0) for n in (2, 4))
+    >>> guessing([two, four], [two, four]), guessing([four], [])
+    (0.375, 0.25)
+    """
+    shares = [1 / len(question.letters) for question in asked or ordered]
+    return shares[0] if len(set(shares)) == 1 else sum(shares) / len(shares)
+
+
+def _ragged(arrays: list[np.ndarray], dtype: np.dtype) -> Ragged:
+    tokens = np.concatenate(arrays).astype(dtype) if arrays else np.empty(0, dtype)
+    return Ragged(tokens, offsets_of([len(one) for one in arrays]))

@@ -1,0 +1,204 @@
+"""Make evaluation sets: from files and a tokenizer to a folder, a task at a time.
+
+    make_core        a bundle of CORE      ──┐
+    make_chat        MMLU, ARC             ──┼──> folder of tasks, config.json
+    make_hellaswag   HellaSwag             ──┘
+
+Only one task is in memory at a time. What fits no file of the chosen format is left out and named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from packline.encoders.tokenizer import load_tokenizer
+from packline.errors import RecipeError
+from packline.tasks.evals.chat_evals import chat_task, chat_tokens
+from packline.tasks.evals.core import DATA, core_task, read_baselines, read_bundle, read_questions
+from packline.tasks.evals.encoding import TextEncoder, begin_of_sequence
+from packline.tasks.evals.hellaswag import hellaswag_task, read_hellaswag
+from packline.tasks.evals.questions import Kind, read_lettered
+from packline.tasks.evals.task import LetterTask, ScoredTask
+from packline.tasks.evals.writing import EvalFormat, EvalsWriter, Task
+
+CHAT: dict[str, Kind] = {"MMLU": "mmlu", "ARC-Easy": "arc", "ARC-Challenge": "arc"}
+"""The chat tasks by their labels."""
+MAX_SEQ_LEN = 2048
+
+
+class TaskReport(msgspec.Struct, frozen=True):
+    """What became of a task."""
+
+    label: str
+    task_type: str
+    questions: int
+    sequences: int
+    tokens: int
+    truncated: int
+    """Sequences that lost tokens on the left."""
+    skipped: int
+    """Questions that were left out because they are too long."""
+    unscored: int
+    """Sequences without a token to score, as the data has them."""
+    file: str
+    """Empty where the task did not fit into the format."""
+    reason: str = ""
+    """Why it did not."""
+
+
+class EvalsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What all kinds have in common."""
+
+    tokenizer: str
+    out: str
+    encoding: str | None = None
+    bos: str | int | None = None
+    """Token that begins every sequence; None for the tokenizer's own."""
+    max_seq_len: int = MAX_SEQ_LEN
+    format: EvalFormat = "npz"
+    force: bool = False
+
+
+OnTask = Callable[[TaskReport], None]
+
+
+def make_core(
+    bundle: str, settings: EvalsSettings, *, labels: tuple[str, ...] = (), on_task: OnTask | None = None
+) -> list[TaskReport]:
+    """Write the tasks of a bundle of CORE.
+
+    Args:
+        bundle: its folder.
+        settings: of tokens and files.
+        labels: only these tasks.
+        on_task: is called after each.
+
+    Raises:
+        InputError: the bundle is not one.
+        TokenizerError: a tokenizer that cannot do it.
+    """
+    entries, baselines = read_bundle(bundle, labels), read_baselines(bundle)
+    without = [entry.label for entry in entries if entry.label not in baselines]
+    if without:
+        raise RecipeError(
+            f"{bundle} has no random baseline for {', '.join(without)}", hint="choose tasks with --task"
+        )
+    encoder = _encoder(settings)
+    bos_id = begin_of_sequence(encoder.tokenizer, settings.bos)
+
+    def tasks() -> Iterator[Task]:
+        for entry in entries:
+            questions = read_questions(Path(bundle) / DATA / entry.dataset_uri, entry.icl_task_type)
+            yield core_task(
+                entry,
+                questions,
+                encoder,
+                bos_id=bos_id,
+                max_seq_len=settings.max_seq_len,
+                random_baseline=baselines[entry.label],
+            )
+
+    return _write(tasks(), settings, bos_id, on_task)
+
+
+def make_chat(
+    paths: Mapping[str, str], settings: EvalsSettings, *, on_task: OnTask | None = None
+) -> list[TaskReport]:
+    """Write MMLU and ARC as chat.
+
+    Args:
+        paths: a file or folder for each label of `CHAT` that is wanted.
+        settings: of tokens and files.
+        on_task: is called after each.
+
+    Raises:
+        InputError: files of another layout.
+        TokenizerError: the tokenizer lacks nanochat's tokens, or a letter is not one token.
+    """
+    if not paths:
+        raise RecipeError("no questions were named", hint="give --mmlu, --arc-easy or --arc-challenge")
+    encoder = _encoder(settings)
+    bos_id = begin_of_sequence(encoder.tokenizer, settings.bos)
+    chat_tokens(encoder.tokenizer)
+    tasks = (
+        chat_task(
+            label,
+            read_lettered(paths[label], kind),
+            encoder,
+            bos_id=bos_id,
+            max_seq_len=settings.max_seq_len,
+        )
+        for label, kind in CHAT.items()
+        if label in paths
+    )
+    return _write(tasks, settings, bos_id, on_task)
+
+
+def make_hellaswag(path: str, settings: EvalsSettings, *, on_task: OnTask | None = None) -> list[TaskReport]:
+    """Write HellaSwag as llm.c asks it: nothing begins a sequence unless `settings.bos` says so.
+
+    Raises:
+        InputError: files of another layout.
+    """
+    questions = read_hellaswag(path)
+    encoder = _encoder(settings)
+    bos_id = None if settings.bos is None else begin_of_sequence(encoder.tokenizer, settings.bos)
+    task = hellaswag_task(questions, encoder, bos_id=bos_id, max_seq_len=settings.max_seq_len)
+    return _write(iter([task]), settings, bos_id, on_task)
+
+
+def _encoder(settings: EvalsSettings) -> TextEncoder:
+    if settings.max_seq_len < 2:
+        raise RecipeError(f"max_seq_len is {settings.max_seq_len}: expected 2 or more")
+    return TextEncoder(load_tokenizer(settings.tokenizer, settings.encoding))
+
+
+def _write(
+    tasks: Iterator[Task], settings: EvalsSettings, bos_id: int | None, on_task: OnTask | None
+) -> list[TaskReport]:
+    writer = EvalsWriter(
+        settings.out,
+        format=settings.format,
+        max_seq_len=settings.max_seq_len,
+        bos_id=bos_id,
+        force=settings.force,
+    )
+    reports = []
+    for task in tasks:
+        file = reason = ""
+        try:
+            file = writer.write(task).name
+        except RecipeError as error:
+            reason = error.message
+        reports.append(_report(task, file, reason))
+        if on_task is not None:
+            on_task(reports[-1])
+    if not any(report.file for report in reports):
+        raise RecipeError(reports[0].reason, hint="choose another --format")
+    writer.finish()
+    return reports
+
+
+def _report(task: Task, file: str, reason: str) -> TaskReport:
+    sequences, tokens = len(task.sequences), len(task.sequences.tokens)
+    if isinstance(task, LetterTask):
+        asked = len(task.gold)
+        return TaskReport(
+            task.label, "categorical", asked, sequences, tokens, 0, task.skipped, 0, file, reason
+        )
+    assert isinstance(task, ScoredTask)
+    return TaskReport(
+        task.label,
+        task.task_type,
+        task.questions,
+        sequences,
+        tokens,
+        task.truncated,
+        0,
+        task.unscored,
+        file,
+        reason,
+    )

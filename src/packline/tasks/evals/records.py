@@ -1,0 +1,110 @@
+"""Records of the files that evaluation sets come in: JSON lines, CSV, Parquet, compressed or not.
+
+    path ──> files, of which those of the test split are kept where names tell ──> records with file and place
+
+Evaluation sets are small (the largest file here is 20 MB), so a file is read as a whole.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from packline.errors import InputError
+from packline.filesystem import open_input
+from packline.sources.compression import DecompressedStream, detect_compression
+from packline.sources.files import _expand
+
+TEST = re.compile(r"(?:^|[/_.-])test(?:[/_.-]|$)", re.IGNORECASE)
+ENDINGS = (".jsonl", ".ndjson", ".json", ".csv", ".parquet")
+COMPRESSED = (".gz", ".zst", ".zstd")
+
+
+def files_of(path: str) -> list[str]:
+    """The files below a path, in order of name; only those of the test split where names tell.
+
+    Raises:
+        InputError: there are none.
+    """
+    paths = [found for found in _expand(path) if _plain(found).endswith(ENDINGS)]
+    if not paths:
+        raise InputError(f"{path}: expected {', '.join(ENDINGS)}, found no such file")
+    root = path.rstrip("/")
+    tests = [found for found in paths if TEST.search(found.removeprefix(root))] if len(paths) > 1 else []
+    return tests or paths
+
+
+def _plain(path: str) -> str:
+    lower = path.lower()
+    for ending in COMPRESSED:
+        lower = lower.removesuffix(ending)
+    return lower
+
+
+def read_bytes(path: str) -> bytes:
+    """A whole file, decompressed.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    with open_input(path) as file:
+        try:
+            data = file.read()
+        except OSError as error:
+            raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+    kind = detect_compression(data[:64])
+    if not kind:
+        return data
+    stream = DecompressedStream(io.BytesIO(data), kind)
+    parts = []
+    while part := stream.read(1 << 24):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def lines_of(path: str) -> Iterator[tuple[int, bytes]]:
+    """The lines that are not blank, numbered from 1."""
+    data = read_bytes(path).removeprefix(b"\xef\xbb\xbf")
+    for number, line in enumerate(data.split(b"\n"), 1):
+        if line := line.strip():
+            yield number, line
+
+
+def records_of(path: str) -> Iterator[tuple[str, Any]]:
+    """Each record, a dict, or for CSV a row of strings, with its place for messages.
+
+    Raises:
+        InputError: a file that is not what its name says.
+    """
+    if (name := _plain(path)).endswith(".parquet"):
+        yield from _parquet(path)
+    elif name.endswith(".csv"):
+        try:
+            rows = csv.reader(io.StringIO(read_bytes(path).decode("utf-8-sig"), newline=""), strict=True)
+            yield from ((f"{path}, row {number}", row) for number, row in enumerate(rows, 1) if row)
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise InputError(f"{path} is not CSV in UTF-8: {error}") from error
+    else:
+        for number, line in lines_of(path):
+            where = f"{path}, line {number}"
+            try:
+                record = msgspec.json.decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise InputError(f"{where}: not JSON: {error}") from error
+            yield where, record
+
+
+def _parquet(path: str) -> Iterator[tuple[str, Any]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        rows = pq.read_table(pa.BufferReader(read_bytes(path)), use_threads=False).to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path} is not Parquet: {error}") from error
+    yield from ((f"{path}, row {number}", row) for number, row in enumerate(rows))
