@@ -166,7 +166,7 @@ def sources(view: View) -> Page:
         blocks.append(Table(caption, ("file", "format", "compression", "bytes"), rows, "lllr"))
     else:
         blocks.append(Note("There is no file on this page."))
-    blocks.append(steps(view, "/sources", page, count, {}))
+    blocks += steps(view, "/sources", page, count, {})
     summary = f"{plural(len(manifest.sources), 'source')}, {plural(count, 'file')}"
     return Page("Sources", tuple(blocks), summary=summary)
 
@@ -201,7 +201,7 @@ def documents(view: View) -> Page:
     head = ("document", "begins", "tokens", "bytes", "source")
     first = page * A_PAGE
     caption = f"{first:,} to {first + len(rows) - 1:,} of {plural(count, 'document')}"
-    blocks = (form, Table(caption, head, rows, "llrrl"), steps(view, "/documents", page, count, chosen))
+    blocks = (form, Table(caption, head, rows, "llrrl"), *steps(view, "/documents", page, count, chosen))
     return Page("Documents", blocks, summary=f"{count:,} of {plural(len(view.store.documents), 'document')}")
 
 
@@ -299,14 +299,16 @@ def store_field(view: View) -> tuple[Field, ...]:
     return (Field("store", "store", str(view.number), "hidden"),) if view.number else ()
 
 
-def steps(view: View, path: str, page: int, count: int, params: dict[str, str]) -> Links:
-    """Links to the pages of a list around one of them."""
+def steps(view: View, path: str, page: int, count: int, params: dict[str, str]) -> tuple[Links, ...]:
+    """Links to the pages of a list around one of them; none where there is just one."""
     last = max((count - 1) // A_PAGE, 0)
+    if last == 0 and page == 0:
+        return ()
 
     def to(text: str, target: int, there: bool) -> Value:
         return Link(text, view.href(path, page=target or None, **params)) if there else text
 
-    return Links(
+    pages = Links(
         "Pages",
         (
             to("« first", 0, page > 0),
@@ -316,3 +318,4 @@ def steps(view: View, path: str, page: int, count: int, params: dict[str, str]) 
             to("last »", last, page < last),
         ),
     )
+    return (pages,)

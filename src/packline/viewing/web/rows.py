@@ -108,7 +108,7 @@ def rows(view: View) -> Page:
     blocks = (
         form,
         Table(caption, head, tuple(table), "lrrrll"),
-        steps(view, "/rows", page, len(found), chosen),
+        *steps(view, "/rows", page, len(found), chosen),
     )
     selection = found.selection
     summary = (

@@ -75,6 +75,21 @@ class Unclear(RecipeError):
         return cls(Page(title, (form, *notes)), error)
 
 
+def distinct(paths: Sequence[Path]) -> list[str]:
+    """Names of folders: the last part, and as many before it as tell them apart.
+
+    >>> distinct([Path("a/store"), Path("b/store"), Path("c")])
+    ['a/store', 'b/store', 'c']
+    """
+    parts = [path.resolve().parts for path in paths]
+
+    def name(own: tuple[str, ...], length: int) -> str:
+        same = sum(other[-length:] == own[-length:] for other in parts)
+        return name(own, length + 1) if same > 1 and length < len(own) else "/".join(own[-length:])
+
+    return [name(own, 1) for own in parts]
+
+
 class Opened:
     """A store, and what pages need of it again and again."""
 
@@ -153,6 +168,8 @@ class Site:
 
     def __init__(self, stores: Sequence[str | Path], tokenizers: Sequence[str] = ()) -> None:
         self.stores = [Opened(Store(path)) for path in stores]
+        for opened, name in zip(self.stores, distinct([one.store.path for one in self.stores]), strict=True):
+            opened.name = name
         found: dict[str, Choice] = {}
         for opened in self.stores:
             found.setdefault(opened.store.manifest.tokenizer.fingerprint, Choice.of_store(opened.store))
