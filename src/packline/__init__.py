@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from packline.loading.mixture import Mixture
     from packline.loading.run_file import load
     from packline.loading.stages import Stage
+    from packline.tasks.sft import sft
     from packline.viewing.analysis import analyze
     from packline.viewing.report import report
 
@@ -45,6 +46,7 @@ __all__ = [
     "open",
     "plan",
     "report",
+    "sft",
 ]
 
 _HOMES = {
@@ -61,6 +63,7 @@ _HOMES = {
     "Mixture": "packline.loading.mixture",
     "Stage": "packline.loading.stages",
     "load": "packline.loading.run_file",
+    "sft": "packline.tasks.sft",
 }
 """Where each export is defined: loaded when it is first asked for."""
 

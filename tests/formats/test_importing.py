@@ -27,7 +27,7 @@ from packline.errors import (
     ResumeMismatch,
     TokenizerError,
 )
-from packline.formats import import_run
+from packline.formats import committing
 from packline.formats.facts import check_tokenizer
 from packline.formats.import_run import ImportPlan, ImportRequest, run_import
 from packline.formats.importing import import_store
@@ -366,7 +366,7 @@ def test_requests_that_make_no_sense_are_refused(
     with pytest.raises(InputError, match="cannot find"):
         import_store(tmp_path / "nowhere", format="llmc", tokenizer=tokenizer, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    monkeypatch.setattr(import_run, "free_disk", lambda folder: 10)
+    monkeypatch.setattr(committing, "free_disk", lambda folder: 10)
     with pytest.raises(OutOfSpace, match="too small"):
         attempt()
 

@@ -35,6 +35,7 @@ EXPORTS = [
     "open",
     "plan",
     "report",
+    "sft",
 ]
 
 HEAVY = {"awkward", "cyclopts", "fastokens", "gigatoken", "pyarrow", "ray", "rich", "tokenizers", "torch"}

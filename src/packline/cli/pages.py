@@ -36,6 +36,25 @@ goes on where it stopped, and the bytes come out the same.""",
 Exit codes: 0 done, 1 error, 2 wrong usage, 3 done but with more bad
 records than --max-bad-fraction, 130 interrupted.""",
     ),
+    "sft": (
+        """Turn conversations into a token store with a loss mask.
+
+INPUTS are JSONL or Parquet: OpenAI's messages, ShareGPT, bare lists of
+messages, prompt and response. They are written by the tokenizer's own chat
+template or by nanochat's scheme; trained on is what the assistant said and
+nothing else. What is malformed or too long is kept in rejects/, and counted.""",
+        """Examples:
+
+  packline sft chat.jsonl --tokenizer Qwen/Qwen3-8B --out store
+  packline sft chat/ --tokenizer qwen --chat-template chat.jinja \\
+      --eod '<|endoftext|>' --max-tokens 4096 --out store
+  packline sft chat.jsonl --tokenizer mine --scheme nanochat \\
+      --max-tokens 2048 --overflow truncate --out store
+  packline view store --document 0
+
+Exit codes: 0 done, 1 error, 2 wrong usage, 3 done but with more bad
+records than --max-bad-fraction, 130 interrupted.""",
+    ),
     "plan": (
         """Predict what a build would take, and write nothing.
 

@@ -28,7 +28,11 @@ REPORT_SECONDS = 0.1
 Runner = Callable[[msgspec.Raw, Callable[[int], None]], Any]
 """Does a task; is given a function to call with tokens that are done; returns what JSON knows."""
 
-RUNNERS = {"export": "packline.formats.parts", "import": "packline.formats.importing"}
+RUNNERS = {
+    "export": "packline.formats.parts",
+    "import": "packline.formats.importing",
+    "sft": "packline.tasks.sft_unit",
+}
 """By kind of job: the module whose `open_job(job: msgspec.Raw) -> Runner` knows how."""
 
 

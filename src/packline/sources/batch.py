@@ -32,6 +32,18 @@ Reason = Literal[
     "corrupt_stream",
     "corrupt_parquet",
     "special_token",
+    # of conversations
+    "not_a_conversation",
+    "unknown_role",
+    "roles_out_of_order",
+    "empty_content",
+    "content_not_text",
+    "tool_call_without_output",
+    "tool_output_without_call",
+    "nothing_to_train",
+    "too_long",
+    "template",
+    "mask",
 ]
 
 

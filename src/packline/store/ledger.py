@@ -16,6 +16,24 @@ import msgspec
 from packline.recipe import Recipe
 
 
+class MaskCounts(msgspec.Struct, kw_only=True):
+    """Counts that only a store with a loss mask has."""
+
+    trained_tokens: int = 0
+    """Tokens that are trained on."""
+    truncated: int = 0
+    """Documents that were cut to a number of tokens."""
+    truncated_tokens: int = 0
+    """Tokens cut off them."""
+
+    def __add__(self, other: MaskCounts) -> MaskCounts:
+        return MaskCounts(
+            trained_tokens=self.trained_tokens + other.trained_tokens,
+            truncated=self.truncated + other.truncated,
+            truncated_tokens=self.truncated_tokens + other.truncated_tokens,
+        )
+
+
 class Ledger(msgspec.Struct, kw_only=True):
     """Counts of documents, bytes and tokens. Add them up with `+`.
 
@@ -43,11 +61,15 @@ class Ledger(msgspec.Struct, kw_only=True):
     """Bad records by reason; verbatim in rejects/."""
     special_token_strings: int = 0
     """How often a special token stood as a string in a text."""
+    mask: MaskCounts | msgspec.UnsetType = msgspec.UNSET
+    """Of a store of conversations; absent otherwise."""
 
     def __add__(self, other: Ledger) -> Ledger:
         total = Ledger(rejected=dict(self.rejected))
+        if self.mask or other.mask:
+            total.mask = (self.mask or MaskCounts()) + (other.mask or MaskCounts())
         for name in self.__struct_fields__:
-            if name != "rejected":
+            if name not in ("rejected", "mask"):
                 setattr(total, name, getattr(self, name) + getattr(other, name))
         for reason, count in sorted(other.rejected.items()):
             total.rejected[reason] = total.rejected.get(reason, 0) + count
@@ -75,6 +97,12 @@ class Ledger(msgspec.Struct, kw_only=True):
             problems.append(f"tokens: {self.tokens:,} in the store, {tokens:,} accounted for")
         if self.eod_tokens != self.documents:
             problems.append(f"ends: {self.documents:,} documents, {self.eod_tokens:,} end-of-document tokens")
+        if mask := self.mask:
+            if mask.trained_tokens > self.tokens:
+                problems.append(f"loss mask: {mask.trained_tokens:,} of {self.tokens:,} tokens trained on")
+            if mask.truncated > min(self.documents, mask.truncated_tokens):
+                cut = f"{mask.truncated:,} cut, {mask.truncated_tokens:,} tokens cut off"
+                problems.append(f"truncation: {self.documents:,} documents, {cut}")
         return problems
 
 

@@ -68,6 +68,7 @@ class ShardCounts:
     text_bytes: int = 0
     eod_tokens: int = 0
     bos_tokens: int = 0
+    trained_tokens: int = 0
     complete: bool = True
     """False where a file is missing or damaged, so that the counts say nothing."""
 
@@ -139,7 +140,9 @@ def check_shard(
         whole = False
     for file in loss_file:
         findings.compare(file.name, "bytes, one a token", entry.tokens, file.bytes)
-        whole &= check_file(folder, file, findings, _LossScan(file.name, findings).take)
+        loss = _LossScan(file.name, findings)
+        whole &= check_file(folder, file, findings, loss.take)
+        counts.trained_tokens = loss.trained
     counts.complete = whole and index is not None
     findings.documents += counts.documents
     findings.tokens += counts.tokens
@@ -194,10 +197,13 @@ class _LossScan:
 
     name: str
     findings: Findings
+    trained: int = 0
+    """Bytes so far that are not 0."""
     _start: int = 0
 
     def take(self, block: memoryview) -> None:
         values = np.frombuffer(block, np.uint8)
+        self.trained += int(np.count_nonzero(values))
         if int(values.max(initial=0)) > 1:
             at = int(np.argmax(values > 1))
             self.findings.add(self.name, f"byte {self._start + at}", "0 or 1", int(values[at]))

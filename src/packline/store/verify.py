@@ -350,6 +350,10 @@ def _compare_counts(findings: Findings, name: str, ledger: Ledger, shards: list[
     counted["text_tokens"] = counted["tokens"] - counted["eod_tokens"] - counted["bos_tokens"]
     for field in COUNTED:
         findings.compare(name, f"{field}, as counted in its shards", counted[field], getattr(ledger, field))
+    if ledger.mask:
+        trained = sum(shard.trained_tokens for shard in shards)
+        what = "trained tokens, as counted in its shards"
+        findings.compare(name, what, trained, ledger.mask.trained_tokens)
 
 
 def _compare_ledgers(findings: Findings, name: str, said: Ledger, found: Ledger, of: str) -> None:

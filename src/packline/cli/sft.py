@@ -1,0 +1,154 @@
+"""`packline sft`: conversations become a store with a loss mask."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from cyclopts import Parameter
+
+from packline.cli.arguments import DOCUMENTS, MAIN, RUNNING, SPLITS, TOKENS, Flags, _token, option
+from packline.cli.foreign import ImportTally, watch_import
+from packline.cli.import_ import finished_lines, interrupted
+from packline.cli.main import DONE, TOO_MANY_BAD
+from packline.cli.output import output
+from packline.cli.summary import too_many_bad
+from packline.errors import RecipeError
+from packline.formats.import_run import Imported
+from packline.tasks.sft import SftRequest, run_sft
+from packline.tasks.sources import ConversationSource
+from packline.viewing.text import percent, plural
+
+_FLAGS = Flags()
+
+
+def sft(
+    *inputs: Annotated[str, Parameter(help="Files, folders, globs or URIs of JSONL or Parquet.")],
+    out: Annotated[
+        str, Parameter(help="Folder of the store: new, empty, or with this very build unfinished.")
+    ],
+    tokenizer: Annotated[
+        str | None, option("A tokenizer.json, a folder with one, a hub id, ...", MAIN)
+    ] = None,
+    scheme: Annotated[
+        Literal["template", "nanochat"],
+        Parameter(help="The tokenizer's chat template, or nanochat's nine tokens.", group=MAIN),
+    ] = "template",
+    chat_template: Annotated[
+        str | None, option("File with the template. Default: the tokenizer's own.", MAIN)
+    ] = None,
+    max_tokens: Annotated[
+        int | None, option("Of a document, boundary tokens included. Default: any number.", DOCUMENTS)
+    ] = None,
+    overflow: Annotated[
+        Literal["reject", "truncate"],
+        Parameter(help="What becomes of a longer one.", group=DOCUMENTS),
+    ] = "reject",
+    field: Annotated[
+        str | None,
+        option("Field of the messages. Default: messages, conversations or conversation.", DOCUMENTS),
+    ] = None,
+    label: Annotated[str | None, option("Kept with every document.", DOCUMENTS)] = None,
+    eod: Annotated[
+        str | None, option("End of document: a token's string, or an id. Default: the end of text.", TOKENS)
+    ] = None,
+    bos: Annotated[
+        str | None, option("Begin of document, where the template puts none. Default: none.", TOKENS)
+    ] = None,
+    val_fraction: Annotated[float, Parameter(help="Share for validation.", group=SPLITS)] = 0.0,
+    seed: Annotated[int, Parameter(help="Seed of the split.", group=SPLITS)] = 0,
+    max_bad_fraction: Annotated[
+        float, Parameter(help="Exit with 3 if more of the records are bad.", group=RUNNING)
+    ] = 0.01,
+    workers: Annotated[
+        int | None, option("Processes. Default: as many as there are cores, where it is worth it.", RUNNING)
+    ] = None,
+    flags: Flags = _FLAGS,
+) -> int:
+    """Turn conversations into a store; see `pages`."""
+    if tokenizer is None:
+        raise RecipeError("no tokenizer", hint="name one with --tokenizer")
+    if not inputs:
+        raise RecipeError("no inputs", hint="name a file or folder of conversations")
+    request = SftRequest(
+        sources=(ConversationSource(inputs=inputs, label=label, field=field),),
+        tokenizer=tokenizer,
+        out=out,
+        scheme=scheme,
+        chat_template=None if chat_template is None else read_template(chat_template),
+        eod=None if eod is None else _token(eod),
+        bos=None if bos is None else _token(bos),
+        max_tokens=max_tokens,
+        overflow=overflow,
+        val_fraction=val_fraction,
+        seed=seed,
+        workers=workers,
+    )
+    return run(request, max_bad_fraction)
+
+
+def run(request: SftRequest, max_bad_fraction: float) -> int:
+    """Build, show it, and say what came of it."""
+    tally = ImportTally()
+    try:
+        with watch_import(tally) as hear:
+            done = run_sft(request, hear)
+    except KeyboardInterrupt:
+        return interrupted(tally)
+    output.lines(finished_lines(done, request.out))
+    output.lines([[("  ", ""), mask_line(done)]])
+    ledger = done.manifest.ledger
+    code = TOO_MANY_BAD if ledger.bad_fraction > max_bad_fraction else DONE
+    if code:
+        message, hint = too_many_bad(ledger, max_bad_fraction, request.out)
+        output.warning(message, hint)
+    output.result(facts(done, tally, request.out, code))
+    return code
+
+
+def mask_line(done: Imported) -> str:
+    """How much is trained on, and what was cut."""
+    ledger = done.manifest.ledger
+    mask = ledger.mask
+    if not mask:
+        return ""
+    share = percent(mask.trained_tokens / max(ledger.tokens, 1))
+    line = f"{plural(mask.trained_tokens, 'token')} trained on, {share} of all"
+    if mask.truncated:
+        line += f"; {plural(mask.truncated, 'document')} cut by {plural(mask.truncated_tokens, 'token')}"
+    return line
+
+
+def read_template(path: str) -> str:
+    """The text of a template's file.
+
+    Raises:
+        RecipeError: it cannot be read.
+    """
+    try:
+        return Path(path).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise RecipeError(f"cannot read the chat template {path}: {reason}") from error
+
+
+def facts(done: Imported, tally: ImportTally, out: str, code: int) -> dict[str, Any]:
+    """What a program wants to know."""
+    manifest = done.manifest
+    ledger = manifest.ledger
+    return {
+        "command": "sft",
+        "store": out,
+        "exit_code": code,
+        "nothing_to_do": done.nothing_to_do,
+        "documents": manifest.documents,
+        "tokens": manifest.tokens,
+        "bad_records": ledger.bad,
+        "ledger": msgspec.to_builtins(ledger),
+        "sources": msgspec.to_builtins(manifest.sources),
+        "seconds": done.seconds,
+        "units_done_before": tally.plan.units_done if tally.plan else 0,
+        "workers": tally.plan.workers if tally.plan else 0,
+        "notes": tally.notes,
+    }

@@ -1,0 +1,218 @@
+"""What builds share whose units are known beforehand: run and commit them, refuse what has changed, sum up.
+
+    run_tasks ──> Receipt ──> BuildFolder.commit, in a thread ──> UnitDone        all units ──> Manifest
+
+An import and a build of conversations differ in what a unit does. That a receipt is the commit point, that
+workers go on while a commit waits for the disk, and that files must be what they were, is the same.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+
+from packline.encoders.boundary import Boundary
+from packline.encoders.parity import Reference, RoundTrip
+from packline.encoders.special import without_special_tokens
+from packline.encoders.tokenizer import Tokenizer
+from packline.errors import OutOfSpace, ResumeMismatch, TokenizerError
+from packline.formats.import_unit import hash_piece, join_checksums
+from packline.formats.processes import run_tasks
+from packline.recipe import Recipe, recipe_difference
+from packline.runtime.events import UnitDone
+from packline.runtime.folder import BuildFolder, BuildIdentity, input_differences, refuse_differences
+from packline.runtime.resources import free_disk
+from packline.sources.files import InputFile
+from packline.store.index import dtype_for
+from packline.store.ledger import source_names, total
+from packline.store.manifest import (
+    FORMAT_VERSION,
+    MANIFEST,
+    RECEIPTS,
+    TOKENIZER,
+    ImportEntry,
+    InputEntry,
+    Manifest,
+    Receipt,
+    TokenizerEntry,
+)
+from packline.version import __version__
+
+MOST_WAITING = 4
+"""Units that wait for the disk; with more, nobody would gain."""
+
+
+def commit_units(
+    kind: str,
+    job: Any,
+    todo: Sequence[int],
+    folder: BuildFolder,
+    *,
+    workers: int,
+    receipt_of: Callable[[msgspec.Raw], Receipt],
+    on_tokens: Callable[[int], None],
+    on_done: Callable[[UnitDone], None],
+) -> None:
+    """Run the units with these numbers and commit each.
+
+    Args:
+        kind: of `formats.worker.RUNNERS`.
+        job: what all units share.
+        folder: of the store.
+        workers: processes at most; 0: this one.
+        receipt_of: reads what came of a unit.
+        on_tokens: is called with the tokens that were done since the last call.
+        on_done: is called when a unit is committed.
+
+    Raises:
+        PacklineError: what stopped the first unit that failed; what is committed stays.
+    """
+    commits: deque[tuple[Future[None], Receipt]] = deque()
+
+    def settle(most: int) -> None:
+        """Tell of what is committed; wait until no more than so many are not."""
+        while commits and (len(commits) > most or commits[0][0].done()):
+            commit, receipt = commits.popleft()
+            commit.result()
+            on_done(UnitDone(receipt.unit, receipt.ledger.documents, receipt.ledger.tokens, {}))
+
+    with ThreadPoolExecutor(2 if workers else 1) as threads:
+        tasks = [(f"{number:06d}", number) for number in todo]
+        for _, result in run_tasks(kind, job, tasks, workers=workers, on_tokens=on_tokens):
+            receipt = receipt_of(result)
+            commits.append((threads.submit(folder.commit, receipt), receipt))
+            settle(MOST_WAITING)
+        settle(0)
+
+
+def check_room(folder: BuildFolder, tokens: int, vocab_size: int) -> None:
+    """Refuse before writing what cannot fit.
+
+    Args:
+        tokens: that are still to be written.
+    """
+    needed, free = max(tokens, 0) * dtype_for(vocab_size).itemsize, free_disk(folder.path)
+    if needed > free:
+        raise OutOfSpace(
+            f"the disk of {folder.path} is too small: expected {needed / 1e9:.1f} GB free, "
+            f"found {free / 1e9:.1f} GB",
+            hint="make room, or choose another --out; finished units are kept",
+        )
+
+
+def refuse_other_store(
+    folder: BuildFolder,
+    manifest: Manifest,
+    recipe: Recipe,
+    entry: ImportEntry,
+    tokenizer: Tokenizer,
+    files: Sequence[InputFile],
+) -> None:
+    """Refuse to write into a finished store, unless it is just what would be written."""
+    builtins = msgspec.to_builtins
+    differences = recipe_difference(builtins(manifest.recipe), builtins(recipe))
+    said = {} if not isinstance(manifest.imported, ImportEntry) else builtins(manifest.imported)
+    differences += recipe_difference(said, builtins(entry))
+    if manifest.tokenizer.fingerprint != tokenizer.fingerprint:
+        differences.append("the tokenizer's content")
+    differences += input_differences(
+        [(one.name, one.bytes) for one in manifest.inputs], [(file.name, file.size) for file in files]
+    )
+    published = (folder.path / MANIFEST).stat().st_mtime_ns
+    differences += [
+        f"{file.path} was modified after the store was made"
+        for file in files
+        if file.modified.isdigit() and int(file.modified) > published
+    ]
+    refuse_differences(folder.path, differences)
+
+
+def refuse_changed_files(
+    folder: BuildFolder, earlier: BuildIdentity, files: Sequence[InputFile], receipts: Iterable[Receipt]
+) -> None:
+    """Refuse to go on if what finished units have read is not what it was."""
+    before = {file.index: file.modified for file in earlier.files}
+    suspects = {file.index for file in files if before.get(file.index) != file.modified}
+    changed = {
+        piece.file
+        for receipt in receipts
+        for piece in receipt.inputs
+        if piece.file in suspects
+        and hash_piece(files[piece.file].path, piece.start, piece.stop) != piece.checksum
+    }
+    if changed:
+        paths = ", ".join(files[file].path for file in sorted(changed)[:5])
+        raise ResumeMismatch(
+            f"{folder.path} was begun with another state of {paths}: expected the content that it has "
+            "read, found other content",
+            hint="put the earlier files back to go on, or choose another --out",
+        )
+
+
+def sum_up(
+    folder: BuildFolder,
+    units: int,
+    *,
+    recipe: Recipe,
+    entry: ImportEntry,
+    tokenizer: Tokenizer,
+    boundary: Boundary,
+    round_trip: RoundTrip,
+    inputs: Sequence[InputEntry],
+) -> Manifest:
+    """The manifest of a store whose units are all committed; checksums of inputs are filled in."""
+    receipts = folder.committed()
+    ordered = [receipts[f"{number:06d}"] for number in range(units)]
+    checksums: list[list[str]] = [[] for _ in inputs]
+    for receipt in ordered:
+        for piece in receipt.inputs:
+            checksums[piece.file].append(piece.checksum)
+    return Manifest(
+        format_version=FORMAT_VERSION,
+        packline=__version__,
+        recipe=recipe,
+        tokenizer=TokenizerEntry(
+            name=tokenizer.name,
+            kind=tokenizer.kind,
+            fingerprint=tokenizer.fingerprint,
+            vocab_size=tokenizer.vocab_size,
+            eod_id=boundary.eod_id,
+            eod=boundary.eod,
+            bos_id=boundary.bos_id,
+            bos=boundary.bos,
+            round_trip=round_trip,
+        ),
+        dtype=dtype_for(tokenizer.vocab_size).name,
+        inputs=tuple(
+            msgspec.structs.replace(one, checksum=join_checksums(parts))
+            for one, parts in zip(inputs, checksums, strict=True)
+        ),
+        shards=tuple(shard for receipt in ordered for shard in receipt.shards),
+        rejects=tuple(one for receipt in ordered for one in receipt.rejects),
+        receipts=tuple(folder.entry(f"{RECEIPTS}/{number:06d}.json") for number in range(units)),
+        tokenizer_files=(folder.entry(f"{TOKENIZER}/tokenizer.json"),),
+        ledger=total(receipt.ledger for receipt in ordered),
+        sources={
+            name: total(receipt.ledger for receipt in ordered if receipt.source == number)
+            for number, name in enumerate(source_names(recipe))
+        },
+        imported=entry,
+    )
+
+
+def round_trip_of(tokenizer: Tokenizer) -> RoundTrip:
+    """Whether ids of this tokenizer decode to the text.
+
+    Raises:
+        TokenizerError: the reference library cannot read it, so nobody could ever decode the store.
+    """
+    try:
+        return Reference(without_special_tokens(tokenizer)).round_trip
+    except Exception as error:  # the library raises bare Exception
+        raise TokenizerError(
+            f"{tokenizer.name} is not a tokenizer that HF tokenizers reads: {error}"
+        ) from error

@@ -1,0 +1,1 @@
+"""Supervised mixtures and evaluation sets as tokens."""

@@ -1,0 +1,331 @@
+"""`packline.sft`: conversations become a store with a loss mask, with the machinery of a build.
+
+    look      files, tokenizer, boundary, chat template or scheme            nothing is written yet
+    units     in worker processes, each committed with its receipt           (sft_unit)
+    publish   the manifest; `imported` says by which scheme, template and limits
+
+Interrupted at any time, the same call goes on where it stopped, and the bytes come out the same whatever the
+number of processes. A conversation that is malformed, too long, or whose mask is not just the assistant's
+words is kept in rejects/ with its reason; the ledger has them all.
+
+Cost: rendering by a template makes 2 to 3 MB/s of conversations a core, most of it Jinja's; nanochat's
+scheme twice that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from packline.encoders.boundary import END_OF_TEXT, Boundary, resolve_boundary
+from packline.encoders.chat_files import read_chat_template
+from packline.encoders.tokenizer import Tokenizer, load_tokenizer
+from packline.errors import RecipeError
+from packline.formats.committing import (
+    commit_units,
+    refuse_changed_files,
+    refuse_other_store,
+    round_trip_of,
+    sum_up,
+)
+from packline.formats.import_run import Imported, ImportEvent, ImportPlan
+from packline.recipe import Recipe, Source, check_recipe
+from packline.runtime.events import Note, Progress
+from packline.runtime.folder import BuildFolder, BuildIdentity
+from packline.runtime.resources import usable_cores
+from packline.store.index import dtype_for
+from packline.store.ledger import source_names
+from packline.store.manifest import TOKENIZER, ImportEntry, InputEntry, Receipt
+from packline.store.reader import Store
+from packline.tasks.sft_unit import Overflow, Scheme, SftJob, SftOptions, make_renderer
+from packline.tasks.sources import ConversationSource, check_sources, find_conversation_files, plan_units
+from packline.transforms.nanochat import BOS, TOKENS
+
+FORMAT = "conversations"
+SMALL_BYTES = 4 << 20
+"""Of inputs for which starting processes would take longer than the work."""
+
+OnEvent = Callable[[ImportEvent], None]
+
+
+class SftRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The arguments of a build of conversations."""
+
+    sources: tuple[ConversationSource, ...]
+    tokenizer: str
+    out: str
+    scheme: Scheme = "template"
+    chat_template: str | None = None
+    """The template itself; by default the tokenizer's own."""
+    eod: str | int | None = None
+    bos: str | int | None = None
+    max_tokens: int | None = None
+    overflow: Overflow = "reject"
+    val_fraction: float = 0.0
+    seed: int = 0
+    workers: int | None = None
+
+
+def sft(
+    inputs: str | Path | Sequence[str | Path | ConversationSource],
+    tokenizer: str | Path,
+    *,
+    out: str | Path,
+    on_event: OnEvent | None = None,
+    **settings: Any,
+) -> Store:
+    """Turn conversations into a store with a loss mask, or go on with one that was interrupted.
+
+    Args:
+        inputs: files, folders, globs or URIs of JSONL or Parquet; or sources, each with its own label, split,
+            task and repetitions.
+        tokenizer: a tokenizer.json, a folder with one, a hub id, ...
+        out: the folder of the store: new, empty, or one that holds the same build.
+        on_event: is called with `ImportPlan`, `Progress`, `UnitDone` and `Note`.
+        **settings: `scheme` ("template" or "nanochat"), `chat_template` (its text), `eod`, `bos`,
+            `max_tokens` of a document, boundary tokens included, `overflow` ("reject" or "truncate"),
+            `val_fraction`, `seed`, `workers`; and of all inputs that are paths: `label`, `field`, `split`.
+
+    Raises:
+        RecipeError: a setting that makes no sense, or a template that does not tell what the assistant said.
+        InputError, TokenizerError: inputs or a tokenizer that cannot be used.
+        OutOfSpace: the disk is full; finished units are kept.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / "chat.jsonl").write_text('{"prompt": "a", "response": "b"}\\n')
+    >>> template = (
+    ...     "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }} "
+    ...     "{% else %}{% generation %}{{ m.content }}{% endgeneration %}{% endif %}{% endfor %}"
+    ... )
+    >>> model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2}, "unk_token": "</s>"}
+    >>> text = msgspec.json.encode({"model": model, "pre_tokenizer": {"type": "Whitespace"}})
+    >>> _ = (folder / "tokenizer.json").write_bytes(text)
+    >>> store = sft(
+    ...     folder / "chat.jsonl",
+    ...     folder / "tokenizer.json",
+    ...     out=folder / "store",
+    ...     chat_template=template,
+    ...     eod="</s>",
+    ...     workers=0,
+    ... )
+    >>> store.documents[0].tolist(), store.shards[0].loss.tolist()
+    ([0, 1, 2], [0, 1, 0])
+    """
+    given = [inputs] if isinstance(inputs, str | Path) else list(inputs)
+    common = {name: settings.pop(name) for name in ("label", "field", "split") if name in settings}
+    sources = [one for one in given if isinstance(one, ConversationSource)]
+    paths = tuple(str(one) for one in given if not isinstance(one, ConversationSource))
+    if paths:
+        sources.append(ConversationSource(inputs=paths, **common))
+    elif common:
+        raise RecipeError(f"{min(common)!r} belongs to a source", hint="set it in each ConversationSource")
+    unknown = set(settings) - set(SftRequest.__struct_fields__)
+    if unknown:
+        raise RecipeError(f"unknown setting {min(unknown)!r}")
+    try:
+        request = msgspec.convert(
+            {**settings, "sources": sources, "tokenizer": str(tokenizer), "out": str(out)}, SftRequest
+        )
+    except msgspec.ValidationError as error:
+        raise RecipeError(f"a setting is wrong: {error}") from error
+    run_sft(request, on_event)
+    return Store(out)
+
+
+def build_conversations(
+    sources: Sequence[ConversationSource], *, tokenizer: str | Path, out: str | Path, **settings: Any
+) -> Store:
+    """The same as `sft`, of sources alone."""
+    return sft(list(sources), tokenizer, out=out, **settings)
+
+
+def run_sft(request: SftRequest, on_event: OnEvent | None = None) -> Imported:
+    """Build; say what came of it."""
+    return _Build(request, on_event or (lambda event: None)).run()
+
+
+class _Build:
+    """The state of one build."""
+
+    def __init__(self, request: SftRequest, tell: OnEvent) -> None:
+        self._request, self._tell = request, tell
+        self._started = time.monotonic()
+        _check_request(request)
+        self._tokenizer = load_tokenizer(request.tokenizer)
+        self._boundary = _boundary(request, self._tokenizer)
+        self._options = _options(request, self._tokenizer)
+        make_renderer(self._options, self._tokenizer.json)  # refuses a template that cannot be used
+        self._files = find_conversation_files(request.sources)
+        self._units = plan_units(request.sources, self._files)
+        self._recipe = check_recipe(
+            Recipe(
+                sources=tuple(
+                    Source(inputs=one.inputs, name=one.name, label=one.label) for one in request.sources
+                ),
+                tokenizer=request.tokenizer,
+                eod=self._boundary.eod,
+                bos=self._boundary.bos,
+                val_fraction=request.val_fraction,
+                seed=request.seed,
+            )
+        )
+        self._entry = ImportEntry(FORMAT, msgspec.to_builtins(self._options))
+        imported = {**msgspec.to_builtins(self._entry), "units": len(self._units)}
+        boundary = {**msgspec.to_builtins(self._boundary), "import": imported}
+        self._identity = BuildIdentity(self._recipe, self._tokenizer.fingerprint, boundary, self._files)
+
+    def run(self) -> Imported:
+        folder = BuildFolder(Path(self._request.out))
+        try:
+            return self._run(folder)
+        finally:
+            folder.close()
+
+    def _run(self, folder: BuildFolder) -> Imported:
+        if (manifest := folder.finished()) is not None:
+            folder.clean()
+            refuse_other_store(folder, manifest, self._recipe, self._entry, self._tokenizer, self._files)
+            return Imported(manifest, 0, time.monotonic() - self._started, nothing_to_do=True)
+        earlier = folder.begin(self._identity, self._tokenizer.json)
+        receipts = folder.committed()
+        if earlier is not None:
+            refuse_changed_files(folder, earlier, self._files, receipts.values())
+        todo = [number for number in range(len(self._units)) if f"{number:06d}" not in receipts]
+        workers = self._count_workers(len(todo))
+        self._announce(len(self._units) - len(todo), workers)
+        round_trip = round_trip_of(self._tokenizer)
+        job = SftJob(
+            self._options,
+            str(folder.path / TOKENIZER / "tokenizer.json"),
+            self._tokenizer.kind,
+            self._boundary,
+            self._tokenizer.vocab_size,
+            dtype_for(self._tokenizer.vocab_size).name,
+            source_names(self._recipe),
+            self._files,
+            self._units,
+            self._request.seed,
+            self._request.val_fraction,
+            str(folder.tmp),
+        )
+        commit_units(
+            "sft",
+            job,
+            todo,
+            folder,
+            workers=workers,
+            receipt_of=lambda result: msgspec.json.decode(result, type=Receipt),
+            on_tokens=lambda tokens: self._tell(Progress(FORMAT, 0, 0, tokens)),
+            on_done=self._tell,
+        )
+        inputs = [
+            InputEntry(file.name, file.source, file.size, file.format, file.compression, file.text, "")
+            for file in self._files
+        ]
+        manifest = sum_up(
+            folder,
+            len(self._units),
+            recipe=self._recipe,
+            entry=self._entry,
+            tokenizer=self._tokenizer,
+            boundary=self._boundary,
+            round_trip=round_trip,
+            inputs=inputs,
+        )
+        folder.publish(manifest)
+        folder.clean()
+        self._say(manifest.ledger.rejected)
+        return Imported(manifest, 0, time.monotonic() - self._started)
+
+    def _count_workers(self, units: int) -> int:
+        if self._request.workers is not None:
+            return self._request.workers
+        small = sum(file.size for file in self._files) < SMALL_BYTES
+        return 0 if small or units < 2 else min(usable_cores(), units)
+
+    def _announce(self, done: int, workers: int) -> None:
+        tokenizer = self._tokenizer
+        self._tell(
+            ImportPlan(
+                f"{FORMAT} by {_scheme_name(self._options)}",
+                len(self._files),
+                sum(file.size for file in self._files),
+                None,
+                None,
+                len(self._units),
+                done,
+                workers,
+                tokenizer.name,
+                tokenizer.vocab_size,
+                self._boundary.eod,
+                self._boundary.eod_id,
+                "eod" if self._boundary.bos is None else "both",
+                dtype_for(tokenizer.vocab_size).name,
+            )
+        )
+
+    def _say(self, rejected: dict[str, int]) -> None:
+        if rejected:
+            reasons = ", ".join(f"{reason} {count:,}" for reason, count in rejected.items())
+            self._tell(Note(f"bad records, kept in rejects/: {reasons}"))
+
+
+def _scheme_name(options: SftOptions) -> str:
+    return "nanochat's scheme" if options.scheme == "nanochat" else "the chat template"
+
+
+def _check_request(request: SftRequest) -> None:
+    check_sources(request.sources)
+    if request.workers is not None and request.workers < 0:
+        raise RecipeError(f"workers is {request.workers}: expected 0 or more")
+    if request.max_tokens is not None and request.max_tokens < 3:
+        raise RecipeError(f"max_tokens is {request.max_tokens}: expected at least 3")
+    if request.scheme == "nanochat" and request.chat_template is not None:
+        raise RecipeError("a chat template goes with scheme = template, not with nanochat's")
+    if request.overflow == "truncate" and request.max_tokens is None:
+        raise RecipeError(
+            "overflow = truncate goes with max_tokens", hint="say how many tokens a document may have"
+        )
+
+
+def _boundary(request: SftRequest, tokenizer: Tokenizer) -> Boundary:
+    """The boundary tokens; nanochat has one for both ends."""
+    if request.scheme == "nanochat":
+        missing = [token for token in TOKENS if token not in tokenizer.special_tokens]
+        if missing:
+            raise RecipeError(
+                f"{tokenizer.name} is not a tokenizer for nanochat's scheme: it has no {', '.join(missing)}",
+                hint="train one with packline tokenizer train --specials nanochat, or use --scheme template",
+            )
+        bos = BOS if request.bos is None else request.bos
+        return resolve_boundary(tokenizer, BOS if request.eod is None else request.eod, bos)
+    eod = request.eod
+    if eod is None:
+        # A chat tokenizer has ends of turns and an end of text. Turns end by the template: the text is meant.
+        texts = [token for token in tokenizer.special_tokens if token in END_OF_TEXT]
+        eod = texts[0] if len(texts) == 1 else None
+    return resolve_boundary(tokenizer, eod, request.bos)
+
+
+def _options(request: SftRequest, tokenizer: Tokenizer) -> SftOptions:
+    template = request.chat_template
+    if request.scheme == "template" and template is None:
+        template = read_chat_template(request.tokenizer)
+        if template is None:
+            raise RecipeError(
+                f"{request.tokenizer} has no chat template",
+                hint="name a file with one (--chat-template FILE), or use --scheme nanochat",
+            )
+    return SftOptions(
+        scheme=request.scheme,
+        template=template,
+        variables={"bos_token": tokenizer.bos_token or "", "eos_token": tokenizer.eos_token or ""},
+        max_tokens=request.max_tokens,
+        overflow=request.overflow,
+        sources=request.sources,
+    )

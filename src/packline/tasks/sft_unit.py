@@ -1,0 +1,299 @@
+"""One unit of supervised data: conversations of a file as documents with a loss mask, and its receipt.
+
+    read ──> normal form ──> render ──> check ──> encode ──> cut ──> split ──> write ──> Receipt
+    record   conversations   pieces     pieces    tokens     max_tokens        shards
+
+What does not pass is a bad record, kept verbatim with its reason. The result depends on nothing but the
+unit's bytes, the tokenizer and the options. Publishing it is the caller's (`BuildFolder.commit`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+
+from packline.encoders.boundary import Boundary
+from packline.encoders.parity import audited
+from packline.encoders.special import SpecialTokenCounter
+from packline.encoders.token_bytes import TextBytes
+from packline.encoders.tokenizer import load_tokenizer
+from packline.filesystem import disk_errors
+from packline.fingerprint import split_of
+from packline.formats.import_unit import hash_piece
+from packline.formats.worker import Runner
+from packline.ragged import Ragged, offsets_of
+from packline.runtime.unit import check_unchanged
+from packline.sources.batch import Reject
+from packline.sources.files import InputFile
+from packline.sources.texts import Texts
+from packline.store.ledger import Ledger, MaskCounts
+from packline.store.manifest import InputPiece, Receipt
+from packline.store.writer import RejectsWriter, ShardWriter
+from packline.tasks.adapters import adapter_of
+from packline.tasks.encoding import Encoded, PieceEncoder
+from packline.tasks.records import Record, read_records
+from packline.tasks.sources import ConversationSource, ConversationUnit
+from packline.transforms.chat_template import ChatTemplate, strips_of
+from packline.transforms.conversations import Conversation, Malformed, read_conversation
+from packline.transforms.nanochat import render_nanochat
+from packline.transforms.pieces import Piece, check_pieces
+
+Scheme = Literal["template", "nanochat"]
+Overflow = Literal["reject", "truncate"]
+BATCH = 256
+"""Conversations that are encoded together. No byte of a store depends on it."""
+MAX_RECORD_BYTES = 64 << 20
+
+
+class SftOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What decides how conversations become tokens."""
+
+    scheme: Scheme
+    template: str | None
+    """The chat template's text, of the scheme of that name."""
+    variables: dict[str, str | None]
+    """Of the template: bos_token, eos_token."""
+    max_tokens: int | None
+    overflow: Overflow
+    sources: tuple[ConversationSource, ...]
+
+
+class SftJob(msgspec.Struct, frozen=True):
+    """What all units share."""
+
+    options: SftOptions
+    tokenizer: str
+    """The tokenizer.json that is kept with the store."""
+    kind: str
+    boundary: Boundary
+    vocab_size: int
+    dtype: str
+    names: list[str]
+    """Of the sources."""
+    files: list[InputFile]
+    units: list[ConversationUnit]
+    seed: int
+    val_fraction: float
+    folder: str
+    """Where the unit's files go."""
+
+
+class ConversationRunner:
+    """Runs units in this process, one after another."""
+
+    def __init__(self, job: SftJob) -> None:
+        self.job = job
+        tokenizer = msgspec.structs.replace(load_tokenizer(job.tokenizer), kind=job.kind)
+        self.encoder = PieceEncoder(tokenizer, job.boundary)
+        self.text_bytes = TextBytes(tokenizer)
+        self.special = SpecialTokenCounter(tokenizer.special_tokens)
+        self.render = make_renderer(job.options, tokenizer.json)
+
+    def run(self, number: int, report: Callable[[int], None]) -> Receipt:
+        """Write a unit's files into the work folder.
+
+        Raises:
+            EncoderMismatch: an engine and the reference disagree.
+            InputChanged: a file is not what it was when the build began.
+            OutOfSpace: the disk is full.
+        """
+        with disk_errors(Path(self.job.folder)):
+            return _Unit(self, number, report).run()
+
+
+def make_renderer(options: SftOptions, tokenizer_json: str) -> Callable[[Conversation], list[Piece]]:
+    """What turns a conversation into pieces.
+
+    Raises:
+        RecipeError: a template that cannot be used.
+    """
+    if options.scheme == "nanochat":
+        return render_nanochat
+    assert options.template is not None
+    added = msgspec.json.decode(tokenizer_json).get("added_tokens") or []
+    return ChatTemplate(options.template, strips_of(added), options.variables).render
+
+
+class _Unit:
+    """The state of one unit."""
+
+    def __init__(self, runner: ConversationRunner, number: int, report: Callable[[int], None]) -> None:
+        self._runner, self._job, self._report = runner, runner.job, report
+        self._name = f"{number:06d}"
+        self._unit = self._job.units[number]
+        self._file = self._job.files[self._unit.file]
+        self._source = self._job.options.sources[self._file.source]
+        self._adapt = adapter_of(self._source.task)
+        self._ledger = Ledger(mask=MaskCounts())
+        self._mask = MaskCounts()
+        self._met = self._audited = 0
+        self._writers: dict[str, ShardWriter] = {}
+        self._rejects = RejectsWriter(Path(self._job.folder), self._name)
+
+    def run(self) -> Receipt:
+        try:
+            for batch in self._batches():
+                self._take(batch)
+            pieces = () if self._unit.turn else (self._piece(),)
+            shards = tuple(self._writers[split].close() for split in sorted(self._writers))
+            rejects = self._rejects.close()
+        except BaseException:
+            for writer in self._writers.values():
+                writer.abandon()
+            self._rejects.abandon()
+            raise
+        self._ledger.mask = self._mask
+        self._ledger.rejected = dict(sorted(self._ledger.rejected.items()))
+        return Receipt(self._name, self._file.source, pieces, shards, rejects, self._ledger, self._audited)
+
+    def _batches(self) -> Iterator[list[Record | Reject]]:
+        batch: list[Record | Reject] = []
+        read = read_records(self._file, self._unit.start, self._unit.stop, MAX_RECORD_BYTES)
+        for record in islice(read, self._source.limit):
+            batch.append(record)
+            if len(batch) == BATCH:
+                yield batch
+                batch = []
+        if batch:
+            yield batch
+
+    def _take(self, batch: list[Record | Reject]) -> None:
+        """Encode and write a batch; bad records go to rejects, in the order of the file."""
+        rendered: list[tuple[Record, list[Piece]]] = []
+        bad: list[Reject] = []
+        for record in batch:
+            if isinstance(record, Reject):
+                bad.append(record)
+                continue
+            try:
+                rendered.append((record, self._render(record)))
+            except Malformed as error:
+                bad.append(record.reject(self._file.index, error.reason, error.detail))
+        audit = [number - self._met for number in audited(self._met, self._met + len(rendered))]
+        self._met += len(rendered)
+        self._audited += len(audit)
+        encoded = self._runner.encoder.encode([pieces for _, pieces in rendered], audit, self._file.path)
+        good: dict[str, list[tuple[Record, Encoded]]] = {}
+        texts: list[str] = []
+        for (record, pieces), one in zip(rendered, encoded, strict=True):
+            try:
+                document = self._fit(one)
+            except Malformed as error:
+                bad.append(record.reject(self._file.index, error.reason, error.detail))
+                continue
+            good.setdefault(self._split(pieces), []).append((record, document))
+            texts += (piece.text for piece in pieces if not piece.control)
+        for split, documents in good.items():
+            self._write(split, documents)
+        self._ledger.special_token_strings += int(self._runner.special.count(Texts.of(texts)).sum())
+        for reject in sorted(bad, key=lambda one: one.position):
+            self._reject(reject)
+
+    def _render(self, record: Record) -> list[Piece]:
+        conversation = read_conversation(self._adapt(record.value, self._source.options), self._source.field)
+        pieces = self._runner.render(conversation)
+        check_pieces(conversation, pieces)
+        return pieces
+
+    def _fit(self, one: Encoded | Malformed) -> Encoded:
+        """The document cut to `max_tokens`, end included, where that is wanted.
+
+        Raises:
+            Malformed: it is too long, or its mask cannot be.
+        """
+        if isinstance(one, Malformed):
+            raise one
+        options = self._job.options
+        length, most = len(one.tokens), options.max_tokens
+        if most is None or length <= most:
+            return one
+        detail = f"expected at most {most:,} tokens, found {length:,}"
+        if options.overflow == "reject":
+            raise Malformed("too_long", detail)
+        tokens, loss = one.tokens[:most].copy(), one.loss[:most].copy()
+        tokens[-1], loss[-1] = self._job.boundary.eod_id, 0
+        if not loss.any():
+            raise Malformed("too_long", f"{detail}; nothing that is trained on is among the first")
+        self._mask.truncated += 1
+        self._mask.truncated_tokens += length - most
+        return Encoded(tokens, loss)
+
+    def _split(self, pieces: list[Piece]) -> str:
+        if self._source.split is not None:
+            return self._source.split
+        if not self._job.val_fraction:
+            return "train"
+        text = "".join(piece.text for piece in pieces).encode("utf-8")
+        return split_of(text, self._job.seed, self._job.val_fraction)
+
+    def _write(self, split: str, documents: list[tuple[Record, Encoded]]) -> None:
+        job, ledger = self._job, self._ledger
+        tokens = np.concatenate([one.tokens for _, one in documents]).astype(job.dtype)
+        loss = np.concatenate([one.loss for _, one in documents])
+        offsets = offsets_of(np.array([len(one.tokens) for _, one in documents], np.int64))
+        with_bos = int(job.boundary.bos_id is not None)
+        text_bytes = self._runner.text_bytes.of(tokens, offsets, with_bos, 1)
+        positions = np.array([record.position for record, _ in documents], np.int64)
+        ids = [_id_of(record.value) for record, _ in documents]
+        writer = self._writers.get(split)
+        if writer is None:
+            writer = self._writers[split] = ShardWriter(
+                Path(job.folder),
+                f"{split}-{self._name}",
+                split,
+                job.names[self._file.source],
+                self._source.label,
+                np.dtype(job.dtype),
+                with_loss=True,
+            )
+        named = ids if any(ids) else None
+        writer.append(Ragged(tokens, offsets), self._file.name, positions, named, text_bytes, loss)
+        count = len(documents)
+        ledger.documents_in += count
+        ledger.documents += count
+        ledger.text_bytes += int(text_bytes.sum())
+        ledger.tokens += len(tokens)
+        ledger.eod_tokens += count
+        ledger.bos_tokens += count * with_bos
+        ledger.text_tokens += len(tokens) - count * (1 + with_bos)
+        self._mask.trained_tokens += int(np.count_nonzero(loss))
+        self._report(len(tokens))
+
+    def _reject(self, reject: Reject) -> None:
+        self._rejects.write(reject, self._file.name)
+        if not reject.continued:
+            ledger = self._ledger
+            ledger.documents_in += reject.records
+            ledger.rejected[reject.reason] = ledger.rejected.get(reject.reason, 0) + reject.records
+
+    def _piece(self) -> InputPiece:
+        """The checksum of what the unit took of its file, which is as it was at the start."""
+        file, start, stop = self._file, self._unit.start, self._unit.stop
+        checksum = hash_piece(file.path, start, stop)
+        check_unchanged(file)
+        return InputPiece(file.index, start, stop, checksum)
+
+
+def _id_of(value: Any) -> str | None:
+    """A record's own id."""
+    found = value.get("id") if isinstance(value, dict) else None
+    return (
+        found
+        if found is None or isinstance(found, str)
+        else msgspec.json.encode(found, enc_hook=str).decode()
+    )
+
+
+def open_job(job: msgspec.Raw) -> Runner:
+    """What does the units, in a worker process or here."""
+    runner = ConversationRunner(msgspec.json.decode(job, type=SftJob))
+
+    def run(task: msgspec.Raw, report: Callable[[int], None]) -> Any:
+        return runner.run(msgspec.json.decode(task, type=int), report)
+
+    return run

@@ -1,0 +1,130 @@
+"""Where conversations come from: files, what they are for, and how they are cut into units.
+
+A JSONL file that is not compressed is cut at every `UNIT_BYTES`; a line belongs to the unit in which it
+begins. Any other file is one unit. A source that is repeated has its units once for each time. Units are a
+function of the files alone, and each accounts for the bytes that it took, so that `verify` finds a gap.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from packline.errors import InputError, RecipeError
+from packline.filesystem import file_facts, open_input, read_fully
+from packline.sources.compression import detect_compression
+from packline.sources.files import COMPRESSED_NAMES, InputFile, _expand, common_folder
+
+UNIT_BYTES = 16 << 20
+"""Of JSONL: rendering and encoding it takes a few seconds."""
+HEAD_BYTES = 64
+
+Split = Literal["train", "val"]
+
+
+class ConversationSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Files of conversations of one kind."""
+
+    inputs: tuple[str, ...]
+    """Files, folders, globs or fsspec URIs: JSONL (also compressed) or Parquet."""
+    name: str = ""
+    """What provenance and counts call it; by default the common name of its inputs."""
+    label: str | None = None
+    field: str | None = None
+    """Of the messages, where it is none of those that are known."""
+    split: Split | None = None
+    """All of it is for this split; by default `val_fraction` decides."""
+    task: str = "conversations"
+    """How records become conversations: a name of `packline.tasks.adapters`."""
+    options: dict[str, Any] = {}
+    """Of the task."""
+    repeat: int = 1
+    """How many times each conversation is there."""
+    limit: int | None = None
+    """The first so many records of each file only."""
+
+
+class ConversationUnit(msgspec.Struct, frozen=True):
+    """A stretch of one file: the atom of work and of resume."""
+
+    file: int
+    start: int
+    stop: int
+    """Bytes; the whole file of one that cannot be cut."""
+    turn: int = 0
+    """Which repetition it is; only the first accounts for the file's bytes."""
+
+
+def check_sources(sources: tuple[ConversationSource, ...]) -> None:
+    """Refuse what no build could honour.
+
+    >>> check_sources((ConversationSource(inputs=("a",), repeat=0),))
+    Traceback (most recent call last):
+    packline.errors.RecipeError: a: repeat is 0: expected at least 1
+    """
+    if not sources:
+        raise RecipeError("no conversations: expected at least one source", hint="name a file or a folder")
+    for source in sources:
+        if not source.inputs:
+            raise RecipeError("a source of conversations has no inputs", hint="name a file or a folder")
+        where = source.name or source.inputs[0]
+        for name in ("repeat", "limit"):
+            value: int | None = getattr(source, name)
+            if value is not None and value < 1:
+                raise RecipeError(f"{where}: {name} is {value}: expected at least 1")
+
+
+def find_conversation_files(sources: tuple[ConversationSource, ...]) -> list[InputFile]:
+    """All files of all sources, in order.
+
+    Raises:
+        InputError: nothing there, or something that is neither JSONL nor Parquet.
+    """
+    files: list[InputFile] = []
+    for number, source in enumerate(sources):
+        paths = list(dict.fromkeys(path for given in source.inputs for path in _expand(given)))
+        if not paths:
+            raise InputError(f"no files in {', '.join(source.inputs)}", hint="check the path or the glob")
+        root = common_folder(paths)
+        for path in paths:
+            name = path[len(root) :].lstrip("/") if root else path
+            files.append(_describe(len(files), number, name, path, source))
+    return files
+
+
+def _describe(index: int, number: int, name: str, path: str, source: ConversationSource) -> InputFile:
+    facts = file_facts(path)
+    with open_input(path) as file:
+        head = read_fully(file, HEAD_BYTES)
+    compression = detect_compression(head)
+    kind: Literal["jsonl", "parquet", "text"] = "parquet" if head.startswith(b"PAR1") else "jsonl"
+    if source.task != "conversations" and kind == "jsonl":
+        from packline.tasks.adapters import kind_of
+
+        kind = kind_of(source.task)
+    plain = name.lower()
+    for ending in COMPRESSED_NAMES:
+        plain = plain.removesuffix(ending)
+    if (
+        kind == "jsonl"
+        and plain.endswith(".json")
+        and head.lstrip(b"\xef\xbb\xbf \t\r\n")[:2] in (b"[\n", b"[{", b"[ ")
+    ):
+        raise InputError(f"{path} is one JSON array", hint="write one conversation a line (JSON lines)")
+    return InputFile(index, number, name, path, facts.size, facts.modified, kind, compression)
+
+
+def plan_units(sources: tuple[ConversationSource, ...], files: list[InputFile]) -> list[ConversationUnit]:
+    """The units of all files, in order."""
+    units = []
+    for file in files:
+        source = sources[file.source]
+        whole = file.format != "jsonl" or file.compression or source.limit is not None
+        step = max(file.size, 1) if whole else UNIT_BYTES
+        for turn in range(source.repeat):
+            units += [
+                ConversationUnit(file.index, start, min(start + step, file.size), turn)
+                for start in range(0, max(file.size, 1), step)
+            ]
+    return units

@@ -1,0 +1,267 @@
+"""Chat templates: a conversation as its tokenizer's own template writes it, and which of it is trained on.
+
+    {%- for message in messages %}
+    <|im_start|>{{ message.role }}
+    {% generation %}{{ message.content }}<|im_end|>{% endgeneration %}      marks: the assistant's own
+    {%- endfor %}
+
+Rendered as `apply_chat_template` of transformers does it: the same environment, filters and variables. Where
+a template has no marks, the assistant's stretches have to be proven: what is rendered up to an assistant's
+turn, with the prompt to generate, must begin what is rendered with the turn, and that must begin the whole.
+What lies between is what a model would have to say. A template that does not pass is refused.
+
+A template is data that was downloaded: it runs in Jinja's immutable sandbox, without files, without includes,
+without the time of day, and what it makes is bounded. Special-token strings inside messages are hidden from
+the template while it runs, so that they come out as the text that they are.
+
+Cost: about 30 microseconds a message with marks; without, as many renderings as there are turns.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from packline.errors import RecipeError
+from packline.transforms.conversations import Conversation, Malformed, Message, as_messages
+from packline.transforms.pieces import Piece, check_pieces, join_pieces
+
+HIDE, SHOW, OPEN, CLOSE = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3"
+"""Noncharacters: Unicode keeps them out of text for good, and where they are in it they are hidden too."""
+MOST_CHARACTERS = 64 << 20
+"""Of what one conversation may be rendered to."""
+MOST_REPEATED = 1 << 20
+"""Of what `*` may make of a string or a list."""
+NO_INCLUDES = {"Include", "Import", "FromImport", "Extends"}
+
+PROBE = Conversation(
+    (
+        Message("user", "What is one and one?"),
+        Message("assistant", "Two, as far as I can see."),
+        Message("user", "Are you sure of that?"),
+        Message("assistant", "I counted it twice."),
+    )
+)
+"""What a template without marks has to prove itself on before any work."""
+
+
+class ChatTemplate:
+    """One template, ready to render.
+
+    Args:
+        text: Jinja, as in a tokenizer's `chat_template`.
+        special_tokens: the strings that stand for control tokens; for each, whether it takes white space
+            before and after it away.
+        variables: such as `bos_token`, by name.
+
+    Raises:
+        RecipeError: not a template, one that reads files, or one whose mask can neither be read off marks
+            nor be proven.
+
+    >>> text = (
+    ...     "{% for m in messages %}<|{{ m.role }}|>"
+    ...     "{% if m.role == 'assistant' %}{% generation %}{{ m.content }}<|end|>{% endgeneration %}"
+    ...     "{% else %}{{ m.content }}<|end|>{% endif %}{% endfor %}"
+    ... )
+    >>> template = ChatTemplate(text, dict.fromkeys(["<|user|>", "<|assistant|>", "<|end|>"], (False, False)))
+    >>> pieces = template.render(Conversation((Message("user", "a <|end|>"), Message("assistant", "b"))))
+    >>> [piece.text for piece in pieces if piece.control], [piece.text for piece in pieces if piece.trained]
+    (['<|user|>', '<|end|>', '<|assistant|>', '<|end|>'], ['b', '<|end|>'])
+    """
+
+    def __init__(
+        self,
+        text: str,
+        special_tokens: Mapping[str, tuple[bool, bool]],
+        variables: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._strips = dict(special_tokens)
+        self._variables = dict(variables or {})
+        self._template, self.marked = _compile(text)
+        tokens = sorted(filter(None, special_tokens), key=lambda token: (-len(token), token))
+        self._hidden = [HIDE, SHOW, OPEN, CLOSE, *tokens]
+        self._numbers = {string: number for number, string in enumerate(self._hidden)}
+        self._hide = re.compile("|".join(map(re.escape, self._hidden)))
+        self._split = re.compile("(" + "|".join(map(re.escape, [OPEN, CLOSE, *tokens])) + ")")
+        try:
+            check_pieces(PROBE, self.render(PROBE))
+        except Malformed as error:
+            known = "its {% generation %} marks" if self.marked else "rendering what comes before each turn"
+            raise RecipeError(
+                f"the chat template does not tell what the assistant said, by {known}: {error.detail}",
+                hint="put {% generation %} and {% endgeneration %} around the assistant's words in a copy of "
+                "it, and name that with --chat-template",
+            ) from error
+
+    def render(self, conversation: Conversation) -> list[Piece]:
+        """The pieces of a conversation.
+
+        Raises:
+            Malformed: the template refuses it (reason `template`), or what it wrote does not tell what the
+                assistant said (reason `mask`).
+        """
+        if any(message.parts for message in conversation.messages):
+            raise Malformed(
+                "content_not_text", "code among the words: only nanochat's scheme has a place for it"
+            )
+        messages = [self._hidden_in(one) for one in as_messages(conversation.messages)]
+        tools = [self._hidden_in(tool) for tool in conversation.tools] or None
+        whole = self._run(messages, tools, prompt=False)
+        if not self.marked:
+            whole = self._mark(whole, messages, tools)
+        return join_pieces(self._cut(whole))
+
+    def _run(self, messages: list[Any], tools: list[Any] | None, *, prompt: bool) -> str:
+        parts: list[str] = []
+        size = 0
+        try:
+            stream = self._template.generate(
+                {**self._variables, "messages": messages, "tools": tools, "add_generation_prompt": prompt}
+            )
+            for part in stream:
+                parts.append(part)
+                size += len(part)
+                if size > MOST_CHARACTERS:
+                    raise Malformed("template", f"the template made more than {MOST_CHARACTERS:,} characters")
+        except Malformed:
+            raise
+        except Exception as error:  # whatever a template does, it does to one conversation
+            raise Malformed("template", f"{type(error).__name__}: {error}"[:500]) from error
+        return "".join(parts)
+
+    def _mark(self, whole: str, messages: list[Any], tools: list[Any] | None) -> str:
+        """Put marks around the assistant's stretches, each proven."""
+        marked: list[str] = []
+        done = 0
+        for number, message in enumerate(messages):
+            if message["role"] != "assistant":
+                continue
+            before = self._run(messages[:number], tools, prompt=True)
+            after = whole
+            if number + 1 < len(messages):
+                after = self._run(messages[: number + 1], tools, prompt=False)
+            if not (after.startswith(before) and whole.startswith(after) and len(before) >= done):
+                raise Malformed(
+                    "mask", f"message {number}: what comes before it is rendered otherwise with it than alone"
+                )
+            # White space behind the last token of a turn is the template's, not something a model says.
+            end = len(before) + len(after[len(before) :].rstrip())
+            marked += (whole[done : len(before)], OPEN, whole[len(before) : end], CLOSE)
+            done = end
+        return "".join([*marked, whole[done:]])
+
+    def _cut(self, rendered: str) -> Iterator[Piece]:
+        """Text, control tokens and marks to pieces."""
+        trained = strip_next = False
+        parts = self._split.split(rendered)
+        for place, part in enumerate(parts):
+            if part in (OPEN, CLOSE):
+                trained = part == OPEN
+            elif place % 2:
+                strip_next = self._strips[part][1]
+                yield Piece(part, trained, control=True)
+            elif part:
+                if strip_next:
+                    part = part.lstrip()
+                after = parts[place + 1] if place + 1 < len(parts) else ""
+                if self._strips.get(after, (False, False))[0]:
+                    part = part.rstrip()
+                strip_next = False
+                yield Piece(self._shown(part), trained)
+
+    def _hidden_in(self, value: Any) -> Any:
+        """A value whose strings hold no special token and no mark."""
+        if isinstance(value, str):
+            return self._hide.sub(lambda match: f"{HIDE}{self._numbers[match[0]]}{SHOW}", value)
+        if isinstance(value, dict):
+            return {self._hidden_in(name): self._hidden_in(inner) for name, inner in value.items()}
+        return [self._hidden_in(inner) for inner in value] if isinstance(value, list) else value
+
+    def _shown(self, text: str) -> str:
+        if HIDE not in text:
+            return text
+        return re.sub(f"{HIDE}(\\d+){SHOW}", lambda match: self._hidden[int(match[1])], text)
+
+
+def _compile(text: str) -> tuple[Any, bool]:
+    """The template, and whether it has marks."""
+    from jinja2 import TemplateError, nodes
+
+    environment = make_environment()
+    try:
+        tree = environment.parse(text)
+        for kind in sorted(NO_INCLUDES):
+            for node in tree.find_all(getattr(nodes, kind)):
+                raise RecipeError(
+                    f"the chat template reads other templates (line {node.lineno}, {kind.lower()})",
+                    hint="a template has to be whole: put what it includes into it",
+                )
+        return environment.from_string(text), re.search(r"\{%-?\+?\s*generation\b", text) is not None
+    except TemplateError as error:
+        number = getattr(error, "lineno", None)
+        line = f", line {number}" if number else ""
+        raise RecipeError(
+            f"the chat template is not one{line}: {error}",
+            hint="it has to be Jinja, as transformers reads it",
+        ) from error
+
+
+def make_environment() -> Any:
+    """Jinja as transformers sets it up, in a sandbox that changes nothing and reaches nothing."""
+    from jinja2 import nodes
+    from jinja2.exceptions import SecurityError, TemplateError
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """`{% generation %}`: what stands in it is the assistant's."""
+
+        tags = {"generation"}  # noqa: RUF012  Jinja's own name for it
+
+        def parse(self, parser: Any) -> Any:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.CallBlock(self.call_method("_marked"), [], [], body).set_lineno(line)
+
+        def _marked(self, caller: Callable[[], str]) -> str:
+            return f"{OPEN}{caller()}{CLOSE}"
+
+    class Sandbox(ImmutableSandboxedEnvironment):
+        """Refuses what would take all memory."""
+
+        intercepted_binops = frozenset(["*", "**"])
+
+        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+            if operator == "**":
+                raise SecurityError("a template has no use for powers")
+            for one, other in ((left, right), (right, left)):
+                sized = isinstance(one, str | list | tuple) and isinstance(other, int)
+                if sized and len(one) * other > MOST_REPEATED:
+                    raise SecurityError("a template that repeats something too often")
+            return super().call_binop(context, operator, left, right)
+
+    def tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, **more: Any) -> str:
+        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **more)
+
+    def refuse(message: str) -> None:
+        raise TemplateError(message)
+
+    environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
+    environment.filters["tojson"] = tojson
+    environment.globals["raise_exception"] = refuse
+    return environment
+
+
+def strips_of(added_tokens: Iterable[Mapping[str, Any]]) -> dict[str, tuple[bool, bool]]:
+    """The special ones of a tokenizer.json's `added_tokens`, and whether they take white space away.
+
+    >>> strips_of([{"content": "<s>", "special": True, "rstrip": True}, {"content": "<think>"}])
+    {'<s>': (False, True)}
+    """
+    return {
+        token["content"]: (bool(token.get("lstrip")), bool(token.get("rstrip")))
+        for token in added_tokens
+        if token.get("special")
+    }

@@ -1,0 +1,121 @@
+"""Pieces: a rendered conversation as stretches of text and control tokens, each with loss or without.
+
+    <|im_start|>  "assistant\\n"   "hello"  <|im_end|>  "\\n"
+    control       text             text     control     text
+    -             -                trained  trained     -
+
+What a piece's text is made of can never become a control token, whatever it says; control tokens come from
+the scheme alone. Pieces are encoded one by one, so that no token reaches over the beginning or the end of
+what is trained on: the model is trained to say just what it will have to say after the same prompt.
+
+`check_pieces` holds pieces against the conversation: what is trained on are the assistant's words, all of
+them, in order, and in as many stretches as the assistant speaks. Cost: one search a message.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from packline.transforms.conversations import Call, Conversation, Malformed
+
+
+class Piece(NamedTuple):
+    """A stretch of text, or one control token."""
+
+    text: str
+    trained: bool = False
+    control: bool = False
+
+
+def join_pieces(pieces: Iterable[Piece]) -> list[Piece]:
+    """The same with neighbouring texts of one kind as one, and without empty ones.
+
+    >>> join_pieces([Piece("a"), Piece("b"), Piece(""), Piece("c", trained=True)])
+    [Piece(text='ab', trained=False, control=False), Piece(text='c', trained=True, control=False)]
+    """
+    joined: list[Piece] = []
+    for piece in pieces:
+        if not piece.text:
+            continue
+        last = joined[-1] if joined else None
+        if last and not last.control and not piece.control and last.trained == piece.trained:
+            joined[-1] = Piece(last.text + piece.text, piece.trained)
+        else:
+            joined.append(piece)
+    return joined
+
+
+def trained_runs(pieces: Iterable[Piece]) -> list[str]:
+    """The text of each stretch that is trained on, control tokens included."""
+    runs: list[str] = []
+    before = False
+    for piece in pieces:
+        if piece.trained:
+            if not before:
+                runs.append("")
+            runs[-1] += piece.text
+        before = piece.trained
+    return runs
+
+
+def turns_of(conversation: Conversation) -> list[list[str | Call]]:
+    """What the assistant says in each stretch that nobody else interrupts: words and calls, in order."""
+    turns: list[list[str | Call]] = []
+    for message in conversation.messages:
+        if message.role != "assistant":
+            continue
+        turns.append([])
+        for part in message.parts:
+            if part.kind == "python_output":
+                turns.append([])
+            else:
+                turns[-1].append(part.text)
+        if not message.parts:
+            turns[-1].append(message.content)
+        turns[-1] += message.calls
+    return turns
+
+
+def check_pieces(conversation: Conversation, pieces: list[Piece]) -> None:
+    """See that the trained stretches are the assistant's.
+
+    Raises:
+        Malformed: with reason `mask`, and which stretch is wrong.
+
+    >>> from packline.transforms.conversations import Message
+    >>> talk = Conversation((Message("user", "hi"), Message("assistant", "hello")))
+    >>> check_pieces(talk, [Piece("hi"), Piece("hello", trained=True)])
+    >>> check_pieces(talk, [Piece("hi", trained=True), Piece("hello")])
+    Traceback (most recent call last):
+    packline.transforms.conversations.Malformed: mask: turn 0 of the assistant: 'hello' is not trained on
+    """
+    runs, turns = trained_runs(pieces), turns_of(conversation)
+    if len(runs) != len(turns):
+        raise Malformed("mask", f"the assistant speaks {len(turns)} times, and {len(runs)} are trained on")
+    for number, (run, turn) in enumerate(zip(runs, turns, strict=True)):
+        at = 0
+        for words in turn:
+            wanted = _wanted(words)
+            found = run.find(wanted, at)
+            if found < 0:
+                said = wanted if len(wanted) < 40 else f"{wanted[:40]}..."
+                raise Malformed("mask", f"turn {number} of the assistant: {said!r} is not trained on")
+            at = found + len(wanted)
+
+
+def _wanted(words: str | Call) -> str:
+    """What has to be found of words or a call. A template may take white space and thoughts off."""
+    if isinstance(words, Call):
+        return words.name
+    return words.rpartition("</think>")[2].strip()
+
+
+def call_text(call: Call) -> str:
+    """A call as one JSON object.
+
+    >>> call_text(Call("add", {"a": 1}))
+    '{"name": "add", "arguments": {"a": 1}}'
+    """
+    return json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
