@@ -1,0 +1,247 @@
+"""What the five pipelines get wrong or promise, point by point: those points that no other test is about.
+
+S0.1  inputs of several kinds, in order          S0.6  a kill leaves no half batch, a second run does nothing
+S1.2, S1.3  texts joined and cut                 S2.6  every token is in a chunk or said to be left over
+S3.7, S3.8  nothing without a tokenizer          S4.1  the end of documents
+S4.7  labels by their shares
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tests.cli.command import environment, result, run
+from tests.packing.stores import EOD_ID, make_store, token_of
+from tests.seeds.workspace import make_workspace, write_lines
+
+import packline
+from packline.loading.run_file import load
+from packline.loading.trace import trace_step
+
+# ------------------------------------------------------------------------------------- S0: batches in .npz
+
+
+def test_inputs_of_several_kinds_are_rows_in_order(
+    tmp_path: Path, tokenizer_json: Path, write_jsonl: Callable[..., Path]
+) -> None:
+    """S0.1"""
+    write_jsonl(tmp_path / "b.jsonl", ["first", "second"])
+    write_jsonl(tmp_path / "a.jsonl", ["third"], field="content")
+    (tmp_path / "c.txt").write_text("fourth\n\nfifth\n", "utf-8")
+    words = ["--documents", "line", "--tokenizer", str(tokenizer_json), "--out", "store", "--json"]
+    done = run("build", "b.jsonl", "a.jsonl", "c.txt", *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    store = packline.open(tmp_path / "store")
+    assert [store.text(n) for n in range(len(store.documents))] == [
+        "first",
+        "second",
+        "third",
+        "fourth",
+        "fifth",
+    ]
+    assert store.manifest.ledger.empty == 1  # chuk-mlx makes a row of nothing of the empty line
+
+
+@pytest.mark.parametrize("bad", ['{"title": "no text"}', "plain text among JSON", '{"text": 5}'])
+def test_a_line_without_a_text_is_counted_or_stops_with_its_place(
+    tmp_path: Path, tokenizer_json: Path, bad: str
+) -> None:
+    """S0.1"""
+    (tmp_path / "a.jsonl").write_text(f'{{"text": "good"}}\n{bad}\n{{"text": "also good"}}\n', "utf-8")
+    words = ["build", "a.jsonl", "--tokenizer", str(tokenizer_json)]
+    strict = run(*words, "--out", "strict", "--strict", cwd=tmp_path)
+    assert strict.returncode == 1 and "a.jsonl at 17" in strict.stderr
+    done = run(*words, "--out", "store", "--max-bad-fraction", "0.5", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    store = packline.open(tmp_path / "store")
+    assert len(store.documents) == 2 and sum(store.manifest.ledger.rejected.values()) == 1
+    assert run(*words, "--out", "third", cwd=tmp_path).returncode == 3  # many are bad, and it says so
+
+
+NPZ: dict[str, Any] = {"to": "npz", "workers": 0, "seq_len": 16, "packing": "pad", "batch_size": 4}
+KILLED = """
+import os, signal, sys
+import packline, packline.formats.exporting
+
+left = int(sys.argv[3])
+
+def dying(call):
+    def called(*arguments, **settings):
+        global left
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return call(*arguments, **settings)
+    return called
+
+for name in ("rename", "replace", "fsync", "write", "pwrite", "ftruncate"):
+    setattr(os, name, dying(getattr(os, name)))
+packline.export(sys.argv[1], out=sys.argv[2], **{settings})
+print(left)
+"""
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_kill_leaves_no_half_batch_and_the_next_run_finishes(tmp_path: Path) -> None:
+    """S0.6"""
+    store = make_store(tmp_path / "store", [[3, 17, 16, 1] * 6])
+
+    def export(out: Path, after: int) -> subprocess.CompletedProcess[str]:
+        words = [
+            sys.executable,
+            "-c",
+            KILLED.replace("{settings}", repr(NPZ)),
+            str(store.path),
+            str(out),
+            str(after),
+        ]
+        return subprocess.run(words, capture_output=True, text=True, check=False, env=environment())
+
+    whole = export(tmp_path / "whole", 10**6)
+    assert whole.returncode == 0, whole.stderr
+    calls = 10**6 - int(whole.stdout)
+    assert calls > 10 and len(list((tmp_path / "whole").glob("*.npz"))) == 6
+    for after in (0, calls // 3, calls - 2):
+        out = tmp_path / f"killed-{after}"
+        assert export(out, after).returncode == -signal.SIGKILL
+        assert not out.exists()  # a batch has its name when all have theirs
+        assert not packline.export(store, out=out, **NPZ).nothing_to_do
+        assert files(out) == files(tmp_path / "whole")
+
+
+def test_a_second_run_writes_nothing(tmp_path: Path) -> None:
+    """S0.6"""
+    store, out = make_store(tmp_path / "store", [[3, 17, 16, 1] * 6]), tmp_path / "out"
+    packline.export(store, out=out, **NPZ)
+    before = {path.name: path.stat().st_mtime_ns for path in out.iterdir()}
+    assert packline.export(store, out=out, **NPZ).nothing_to_do
+    assert {path.name: path.stat().st_mtime_ns for path in out.iterdir()} == before
+
+
+# --------------------------------------------------------------------------------- S1: texts joined and cut
+
+
+def chunks_of(texts: list[list[int]], length: int) -> list[list[int]]:
+    """What the notes ask for: joined with an end behind each, cut, a last one kept if half full."""
+    joined = list(chain.from_iterable(texts))
+    cut = [joined[at : at + length] for at in range(0, len(joined), length)]
+    return [one for one in cut if len(one) >= 0.5 * length]
+
+
+@settings(max_examples=30)
+@given(st.lists(st.integers(2, 40), min_size=1, max_size=60), st.integers(2, 32), st.integers(1, 50))
+@example([200] * 20, 32, 20)
+def test_texts_are_joined_as_one_stream_whatever_the_batches(
+    tmp_path_factory: pytest.TempPathFactory, lengths: list[int], seq_len: int, group: int
+) -> None:
+    """S1.2, S1.3, and the answer of the notes: chunks depend on tokens, not on how texts are grouped."""
+    store = make_store(tmp_path_factory.mktemp("joined") / "store", [lengths])
+    texts = [tokens.tolist() for tokens in store.documents]
+    seq_len = max(2, min(seq_len, sum(lengths)))
+    whole = chunks_of(texts, seq_len)
+    rows: Any = store.rows(seq_len, packing="concat", min_tail_fraction=0.5)
+    assert [row.tokens[: len(chunk)].tolist() for row, chunk in zip(rows, whole, strict=True)] == whole
+    groups = [texts[at : at + group] for at in range(0, len(texts), group)]
+    assert abs(len(rows) - sum(len(chunks_of(one, seq_len)) for one in groups)) <= len(groups)
+
+
+# ------------------------------------------------------------------------------------ S2: .pt, token by token
+
+
+def test_every_token_is_in_a_chunk_or_said_to_be_left_over(
+    tmp_path: Path, tokenizer_json: Path, documents: list[str]
+) -> None:
+    """S2.6"""
+    write_lines(tmp_path / "in.jsonl", [{"text": text} for text in documents[:60]])
+    built = run("build", "in.jsonl", "--tokenizer", tokenizer_json, "--out", "store", "--json", cwd=tmp_path)
+    assert built.returncode == 0, built.stderr
+    words = ["export", "store", "--to", "pt", "--seq-len", "1000", "--out", "out", "--json"]
+    found = result(run(*words, cwd=tmp_path))
+    chunks = len(list((tmp_path / "out").glob("chunk_*.pt")))
+    left_over = sum(lost["count"] for lost in found["lost"] if lost["unit"] == "tokens")
+    assert chunks > 1 and found["tokens"] == chunks * 1000
+    assert found["tokens"] + left_over == packline.open(tmp_path / "store").manifest.tokens
+
+
+# ---------------------------------------------------------------------------- S3: what needs the tokenizer
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["build", "texts.jsonl"],
+        ["sft", "conversations.jsonl", "--scheme", "nanochat"],
+        ["evals", "core", "eval_bundle"],
+        ["evals", "chat", "--mmlu", "mmlu/test"],
+    ],
+    ids=" ".join,
+)
+def test_nothing_is_done_without_a_tokenizer(tmp_path: Path, tokenizer_json: Path, words: list[str]) -> None:
+    """S3.7"""
+    make_workspace(tmp_path, tokenizer_json, ["a few words"] * 90)
+    for more, code in (([], 2), (["--tokenizer", "fineweb_edu_32k/tokenizer"], 1)):
+        done = run(*words, *more, "--out", "out", cwd=tmp_path, HF_HUB_OFFLINE="1")
+        assert done.returncode == code, done.stderr
+        assert "tokenizer" in done.stderr and "Traceback" not in done.stderr
+        assert not (tmp_path / "out").exists()
+
+
+# ----------------------------------------------------------------------------- S4: ends, labels and shares
+
+
+def test_the_end_of_documents_is_the_one_that_was_named(
+    tmp_path: Path, tokenizer_json: Path, documents: list[str]
+) -> None:
+    """S4.1: by string and id, behind the last document too, and never the end of a turn by default."""
+    make_workspace(tmp_path, tokenizer_json, [text for text in documents if text.strip()][:90])
+    words = ["build", "texts.jsonl", "--tokenizer", "Qwen/Qwen3-1.7B"]
+    left_open = run(*words, "--out", "no", cwd=tmp_path)
+    assert left_open.returncode != 0 and not (tmp_path / "no").exists()
+    assert "<|endoftext|> (0)" in left_open.stderr and "<|im_end|> (4097)" in left_open.stderr
+    for name, eod in (("string", "<|endoftext|>"), ("id", "0"), ("turn", "<|im_end|>")):
+        done = run(*words, "--eod", eod, "--out", name, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        store = packline.open(tmp_path / name)
+        wanted = 4097 if name == "turn" else 0
+        assert store.eod_id == store.manifest.tokenizer.eod_id == wanted
+        assert {int(tokens[-1]) for tokens in store.documents} == {wanted}
+        assert sum(int((tokens == wanted).sum()) for tokens in store.documents) == len(store.documents)
+    shards = [sorted((tmp_path / name).glob("*.bin")) for name in ("string", "id")]
+    assert [path.read_bytes() for path in shards[0]] == [path.read_bytes() for path in shards[1]]
+
+
+def test_labels_share_the_rows_as_their_weights_say(tmp_path: Path) -> None:
+    """S4.7"""
+    store = make_store(tmp_path / "store", [[8] * 40, [8] * 60, [8] * 60], labels=["code", "web", "maths"])
+    shares = {"code": 1, "web": 5, "maths": 2}
+    tables = "".join(
+        f'[[stages.sources]]\nstore = "store"\nlabels = ["{label}"]\nweight = {weight}\n'
+        for label, weight in shares.items()
+    )
+    text = f"[loader]\nbatch_size = 4\nseed = 3\n[[stages]]\nseq_len = 8\ntokens = 512\n{tables}"
+    (tmp_path / "run.toml").write_text(text, "utf-8")
+    loader = load(tmp_path / "run.toml")
+    found: Counter[str | None] = Counter()
+    for step in range(len(loader)):
+        batch = loader.batch(step)
+        for number, row in enumerate(trace_step(loader, step).rows):
+            (span,) = row.spans
+            document = np.append(token_of(span.document, np.arange(7)), EOD_ID)
+            assert np.array_equal(batch["tokens"][number], document)
+            found[store.provenance(span.document).label] += 1
+    assert sum(found.values()) == 64
+    assert all(abs(found[label] - 64 * weight / 8) <= 1 for label, weight in shares.items()), found

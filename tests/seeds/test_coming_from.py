@@ -1,0 +1,176 @@
+"""docs/coming-from.md against the code: all of its commands run, and no command of the guides is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.seeds.workspace import HUB, make_workspace
+
+import packline
+from packline.cli.main import main
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "coming-from.md").read_text("utf-8")
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+OPTION = re.compile(r"--[a-z][\w-]*")
+TORCH = importlib.util.find_spec("torch") is not None
+TEXTS = 800_000
+"""Characters that the commands run on: enough for rows of 32,768 tokens."""
+
+
+SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
+
+
+def lines(block: str) -> list[str]:
+    """Commands of a block, those over several lines joined."""
+    return [line.strip() for line in block.replace("\\\n", " ").splitlines() if line.strip()]
+
+
+@pytest.fixture
+def workspace(
+    tmp_path: Path, tokenizer_json: Path, documents: list[str], monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """The folder in which a section's commands are run, from its first to its last."""
+    texts, volume = [], 0
+    for text in documents:
+        if volume < TEXTS and text.strip():
+            texts.append(text)
+            volume += len(text)
+    make_workspace(tmp_path, tokenizer_json, texts)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(line: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """A command of the page, with a folder in place of the hub; what it printed."""
+    dollar, *words = shlex.split(line)
+    assert (dollar, words[0]) == ("$", "packline"), line
+    there = [word.replace("hf://", f"file://{folder}/{HUB}/") for word in words[1:]]
+    code = main(there)
+    said = capsys.readouterr()
+    assert code == 0, f"{line}\n{said.out}\n{said.err}"
+    return said.out
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_command_and_program_of_a_section_runs(
+    section: str, workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran = 0
+    names: dict[str, Any] = {}
+    for language, block in FENCE.findall(SECTIONS[section]):
+        if language == "toml":
+            (workspace / "run.toml").write_text(block, "utf-8")
+        elif language == "python" and (TORCH or not block.startswith("# needs torch")):
+            exec(compile(block, "coming-from.md", "exec"), names)
+        elif language == "console":
+            for line in lines(block):
+                run(line, workspace, capsys)
+                ran += 1
+    assert ran >= 4
+    CHECKS[section](workspace, names)
+
+
+# ------------------------------------------------------- what the commands of a section have to have left
+
+
+def check_chuk_mlx(folder: Path, names: dict[str, Any]) -> None:
+    with np.load(folder / "output/sample/batches/sample_batch_0001.npz") as batch:
+        found = {key: batch[key] for key in batch.files}
+    assert sorted(found) == ["attention_mask_tensor", "input_tensor", "lengths", "target_tensor"]
+    assert found["input_tensor"].shape == (30, 8096) and found["input_tensor"].dtype == np.int32
+    assert [packline.open(folder / "mixed").text(number) for number in (30, 31)] == [
+        "a line",
+        "is a document",
+    ]
+
+
+def check_datasets(folder: Path, names: dict[str, Any]) -> None:
+    windows, joined = names["windows"].counts, names["joined"].counts
+    assert windows.tokens == joined.tokens == names["texts"].manifest.tokens
+    assert windows.dropped_tokens == windows.truncated_tokens == 0 and windows.split_documents > 0
+    assert joined.dropped_tokens < 512 and joined.padding_tokens <= 512
+
+
+def check_eigenstate(folder: Path, names: dict[str, Any]) -> None:
+    data = json.loads((folder / "tokenized/finewebedu/metadata.json").read_bytes())
+    chunks = sorted((folder / "tokenized/finewebedu").glob("chunk_*.pt"))
+    assert data["num_chunks"] == len(chunks) > 2 and data["dataset"] == "finewebedu"
+    assert data["total_tokens"] == len(chunks) * data["chunk_size"] == len(chunks) * 32_768
+    assert packline.open(folder / "fineweb-edu").manifest.tokens - data["total_tokens"] < 32_768
+
+
+def check_stacks(folder: Path, names: dict[str, Any]) -> None:
+    made = folder / "fineweb_edu_32k"
+    assert np.load(made / "tokenizer/token_bytes.npy")[-9:].tolist() == [0] * 9
+    shards = sorted(path.name for path in (made / "shards").glob("*.bin"))
+    assert shards == ["train_000001.bin", "val_000000.bin"] or shards == ["train_000000.bin"]
+    tasks = json.loads((made / "core_eval/config.json").read_bytes())["tasks"]
+    assert [task["label"] for task in tasks] == ["copa", "wsc", "jeopardy"]
+    for path in made.rglob("*.npz"):
+        with np.load(path) as arrays:  # refuses to unpickle
+            assert all(len(arrays[key].shape) > 0 or arrays[key].size for key in arrays.files), path
+    masked = sorted(path.name for path in (made / "sft").glob("sft_train_*.bin"))
+    assert [name.replace("_mask", "") for name in masked] == [masked[0], masked[0]]
+    answered = json.loads((made / "chat_eval/config.json").read_bytes())["tasks"]
+    assert {task["label"] for task in answered} == {"MMLU", "ARC-Easy", "ARC-Challenge"}
+
+
+def check_forager(folder: Path, names: dict[str, Any]) -> None:
+    store = packline.open(folder / "agentic")
+    assert store.manifest.tokenizer.eod == "<|endoftext|>" and store.provenance(0).label == "knowledge"
+    index = np.fromfile(folder / "forager/index/sample_locations.bin", "<u8").reshape(-1, 3)
+    assert index[:, 2].tolist() == [2 * 32_768] * len(index) and len(index) == store.manifest.tokens // 32_768
+    assert len(names["short"]) == 8 * len(names["rows"])
+
+
+CHECKS = dict(
+    zip(
+        SECTIONS, (check_chuk_mlx, check_datasets, check_eigenstate, check_stacks, check_forager), strict=True
+    )
+)
+
+
+# ------------------------------------------------------------------------------ the page against the guides
+
+
+def theirs() -> list[list[str]]:
+    """Every command of the guides that the page shows, as words."""
+    return [
+        shlex.split(line)
+        for language, block in FENCE.findall(PAGE)
+        if language == "sh"
+        for line in lines(block)
+    ]
+
+
+def test_every_command_of_the_guides_is_on_the_page(shared: Path) -> None:
+    guides = sorted((shared / "seeds").glob("*.txt"))
+    assert len(guides) == 5
+    shown = theirs()
+    scripts = re.compile(r"^(python3?|pkill|cd|git|tmux|htop|iostat|tail|ps) ?.*")
+    found = 0
+    for guide in guides:
+        text = re.sub(r"/root(?=/)", "~", guide.read_text("utf-8"))
+        for _, block in FENCE.findall(text):
+            for line in lines(block):
+                if scripts.match(line):
+                    assert shlex.split(line, comments=True) in shown, f"{guide.name}: {line}"
+                    found += 1
+    assert found > 20
+
+
+def test_every_option_of_the_guides_has_its_counterpart(shared: Path) -> None:
+    told = {option for row in PAGE.splitlines() if row.startswith("|") for option in OPTION.findall(row)}
+    for part in re.split(r"^## ", (shared / "reference/systems.md").read_text("utf-8"), flags=re.MULTILINE):
+        if re.match("[134] ", part):
+            scripts = re.findall(r"^Flags.*", part, re.MULTILINE)
+            assert scripts, part[:40]
+            asked = {option for line in scripts for option in OPTION.findall(line)}
+            assert asked - told == set()
