@@ -50,6 +50,8 @@ nothing else. What is malformed or too long is kept in rejects/, and counted."""
       --eod '<|endoftext|>' --max-tokens 4096 --out store
   packline sft chat.jsonl --tokenizer mine --scheme nanochat \\
       --max-tokens 2048 --overflow truncate --out store
+  packline sft --preset nanochat-sft --data data --hub --tokenizer mine \\
+      --scheme nanochat --max-tokens 2049 --overflow truncate --out store
   packline view store --document 0
 
 Exit codes: 0 done, 1 error, 2 wrong usage, 3 done but with more bad

@@ -16,6 +16,7 @@ from packline.cli.output import output
 from packline.cli.summary import too_many_bad
 from packline.errors import RecipeError
 from packline.formats.import_run import Imported
+from packline.tasks.mixture import preset_sources
 from packline.tasks.sft import SftRequest, run_sft
 from packline.tasks.sources import ConversationSource
 from packline.viewing.text import percent, plural
@@ -38,6 +39,16 @@ def sft(
     chat_template: Annotated[
         str | None, option("File with the template. Default: the tokenizer's own.", MAIN)
     ] = None,
+    preset: Annotated[
+        Literal["nanochat-sft"] | None, option("A mixture by name, instead of inputs.", MAIN)
+    ] = None,
+    data: Annotated[str | None, option("Folder with the data sets of the preset.", MAIN)] = None,
+    without: Annotated[
+        list[str] | None, option("Leave out this part of the preset. May be repeated.", MAIN)
+    ] = None,
+    hub: Annotated[
+        bool, option("Take parts of the preset that the folder has not from the hub.", MAIN)
+    ] = False,
     max_tokens: Annotated[
         int | None, option("Of a document, boundary tokens included. Default: any number.", DOCUMENTS)
     ] = None,
@@ -69,10 +80,15 @@ def sft(
     """Turn conversations into a store; see `pages`."""
     if tokenizer is None:
         raise RecipeError("no tokenizer", hint="name one with --tokenizer")
-    if not inputs:
-        raise RecipeError("no inputs", hint="name a file or folder of conversations")
+    if (not inputs) == (preset is None):
+        hint = "name a file or folder of conversations, or --preset nanochat-sft --data FOLDER"
+        raise RecipeError("expected either inputs or a preset", hint=hint)
+    if preset is not None and (data is None or label is not None or field is not None):
+        raise RecipeError("a preset goes with --data, and has its own labels and fields")
     request = SftRequest(
-        sources=(ConversationSource(inputs=inputs, label=label, field=field),),
+        sources=(ConversationSource(inputs=inputs, label=label, field=field),)
+        if preset is None
+        else tuple(preset_sources(preset, data or ".", without=without or (), hub=hub)),
         tokenizer=tokenizer,
         out=out,
         scheme=scheme,

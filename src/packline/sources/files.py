@@ -57,7 +57,7 @@ def find_files(recipe: Recipe) -> list[InputFile]:
     files: list[InputFile] = []
     problems: list[PacklineError] = []
     for number, source in enumerate(recipe.sources):
-        paths = list(dict.fromkeys(path for given in source.inputs for path in _expand(given)))
+        paths = list(dict.fromkeys(path for given in source.inputs for path in expand(given)))
         if not paths:
             raise InputError(
                 f"no files in {', '.join(source.inputs)}",
@@ -92,7 +92,7 @@ def common_folder(paths: list[str]) -> str:
     return "".join(f"{part}/" for part in folders[0][:shared])
 
 
-def _expand(given: str) -> Iterator[str]:
+def expand(given: str) -> Iterator[str]:
     """Paths of one input: itself, a folder's files, a glob's matches."""
     if is_remote(given):
         yield from _expand_remote(given)

@@ -1,7 +1,8 @@
 """Tasks: how the records of a data set become conversations, by name.
 
-An adapter takes a record and gives what `read_conversation` knows. A data set that is made rather than read
-(`spelling`) gives its records itself: see `GENERATORS`.
+conversations             as they are
+gsm8k, mmlu               a record to a conversation
+spelling, spelling_bee    made from a list of words (see `spelling.GENERATORS`)
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from packline.errors import RecipeError
+from packline.tasks.gsm8k import read_gsm8k
+from packline.tasks.mmlu import read_mmlu
+from packline.tasks.spelling import GENERATORS
 
 Adapter = Callable[[Any, dict[str, Any]], Any]
 """A record and the task's options to a conversation in a known shape; raises `Malformed`."""
@@ -20,7 +24,12 @@ def as_it_is(record: Any, options: dict[str, Any]) -> Any:
     return record
 
 
-ADAPTERS: dict[str, Adapter] = {"conversations": as_it_is}
+ADAPTERS: dict[str, Adapter] = {
+    "conversations": as_it_is,
+    "gsm8k": read_gsm8k,
+    "mmlu": read_mmlu,
+    **dict.fromkeys(GENERATORS, as_it_is),
+}
 
 
 def adapter_of(task: str) -> Adapter:
@@ -37,7 +46,7 @@ def adapter_of(task: str) -> Adapter:
     return ADAPTERS[task]
 
 
-def kind_of(task: str) -> Literal["jsonl", "text"]:
-    """What a task's files are, where they are not Parquet."""
+def kind_of(task: str, name: str) -> Literal["jsonl", "text"]:
+    """What a task's file is, where it is not Parquet: text is a list of words, or a table (CSV)."""
     adapter_of(task)
-    return "jsonl"
+    return "text" if task in GENERATORS or (task == "mmlu" and name.endswith(".csv")) else "jsonl"

@@ -10,17 +10,22 @@ is decoded to Python's own values. Cost: about 100 MB/s. Memory: a block of line
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple, cast
 
 import msgspec
 
+from packline.errors import InputError
 from packline.filesystem import open_input
 from packline.sources.batch import Block, Reason, Reject, reject_block
 from packline.sources.compression import DecompressedStream
 from packline.sources.delimited import Fill, read_blocks, seek_record
 from packline.sources.files import InputFile
 
+MAX_RECORD_BYTES = 64 << 20
+"""Of one line: a longer one is a bad record."""
 ROWS = 256
 """Of a Parquet file that are in memory together."""
 
@@ -51,6 +56,9 @@ def read_records(file: InputFile, start: int, stop: int, max_bytes: int) -> Iter
     """
     if file.format == "parquet":
         yield from _read_rows(file)
+        return
+    if file.format == "text":
+        yield from _read_table(file)
         return
     with open_input(file.path) as raw:
         if file.compression:
@@ -89,6 +97,29 @@ def _read_lines(file: int, blocks: Iterator[Block]) -> Iterator[Record | Reject]
                 yield Reject(file, position, "invalid_utf8", f"not UTF-8: {error.reason}", line)
             except (msgspec.MsgspecError, RecursionError) as error:
                 yield Reject(file, position, "malformed_json", str(error), line)
+
+
+def read_whole(file: InputFile) -> bytes:
+    """All bytes of a small file, decompressed."""
+    with open_input(file.path) as raw:
+        stream = DecompressedStream(raw, file.compression) if file.compression else raw
+        parts = []
+        while data := stream.read(1 << 20):
+            parts.append(data)
+    if file.compression and stream.problem:  # type: ignore[union-attr]
+        raise InputError(f"{file.path}: {stream.problem[1]}")  # type: ignore[union-attr]
+    return b"".join(parts)
+
+
+def _read_table(file: InputFile) -> Iterator[Record]:
+    """Rows of CSV as lists of strings, without the names of columns; a position is the number of the row."""
+    try:
+        text = read_whole(file).decode("utf-8-sig")
+        for number, row in enumerate(csv.reader(io.StringIO(text, newline=""), strict=True)):
+            if row and not (number == 0 and row[0] == "question"):
+                yield Record(number, row, None)
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise InputError(f"{file.path} is not CSV in UTF-8: {error}") from error
 
 
 def _read_rows(file: InputFile) -> Iterator[Record | Reject]:

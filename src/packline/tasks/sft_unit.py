@@ -36,8 +36,9 @@ from packline.store.manifest import InputPiece, Receipt
 from packline.store.writer import RejectsWriter, ShardWriter
 from packline.tasks.adapters import adapter_of
 from packline.tasks.encoding import Encoded, PieceEncoder
-from packline.tasks.records import Record, read_records
+from packline.tasks.records import MAX_RECORD_BYTES, Record, read_records, read_whole
 from packline.tasks.sources import ConversationSource, ConversationUnit
+from packline.tasks.spelling import GENERATORS, read_words
 from packline.transforms.chat_template import ChatTemplate, strips_of
 from packline.transforms.conversations import Conversation, Malformed, read_conversation
 from packline.transforms.nanochat import render_nanochat
@@ -47,7 +48,6 @@ Scheme = Literal["template", "nanochat"]
 Overflow = Literal["reject", "truncate"]
 BATCH = 256
 """Conversations that are encoded together. No byte of a store depends on it."""
-MAX_RECORD_BYTES = 64 << 20
 
 
 class SftOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,14 +153,23 @@ class _Unit:
 
     def _batches(self) -> Iterator[list[Record | Reject]]:
         batch: list[Record | Reject] = []
-        read = read_records(self._file, self._unit.start, self._unit.stop, MAX_RECORD_BYTES)
-        for record in islice(read, self._source.limit):
+        read = self._read()
+        for record in islice(read, self._unit.most):
             batch.append(record)
             if len(batch) == BATCH:
                 yield batch
                 batch = []
         if batch:
             yield batch
+
+    def _read(self) -> Iterator[Record | Reject]:
+        """Records of the unit's file, or those that a task makes of it."""
+        file, unit, make = self._file, self._unit, GENERATORS.get(self._source.task)
+        if make is None:
+            yield from read_records(file, unit.start, unit.stop, MAX_RECORD_BYTES)
+            return
+        made = make(read_words(read_whole(file), file.path), self._source.options)
+        yield from (Record(number, one, None) for number, one in enumerate(made))
 
     def _take(self, batch: list[Record | Reject]) -> None:
         """Encode and write a batch; bad records go to rejects, in the order of the file."""

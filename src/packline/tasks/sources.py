@@ -7,6 +7,7 @@ function of the files alone, and each accounts for the bytes that it took, so th
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any, Literal
 
 import msgspec
@@ -14,7 +15,9 @@ import msgspec
 from packline.errors import InputError, RecipeError
 from packline.filesystem import file_facts, open_input, read_fully
 from packline.sources.compression import detect_compression
-from packline.sources.files import COMPRESSED_NAMES, InputFile, _expand, common_folder
+from packline.sources.files import COMPRESSED_NAMES, InputFile, common_folder, expand
+from packline.tasks.adapters import kind_of
+from packline.tasks.records import MAX_RECORD_BYTES, read_records
 
 UNIT_BYTES = 16 << 20
 """Of JSONL: rendering and encoding it takes a few seconds."""
@@ -42,7 +45,7 @@ class ConversationSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     repeat: int = 1
     """How many times each conversation is there."""
     limit: int | None = None
-    """The first so many records of each file only."""
+    """The first so many records only."""
 
 
 class ConversationUnit(msgspec.Struct, frozen=True):
@@ -54,6 +57,8 @@ class ConversationUnit(msgspec.Struct, frozen=True):
     """Bytes; the whole file of one that cannot be cut."""
     turn: int = 0
     """Which repetition it is; only the first accounts for the file's bytes."""
+    most: int | None = None
+    """Stop after so many records."""
 
 
 def check_sources(sources: tuple[ConversationSource, ...]) -> None:
@@ -83,7 +88,7 @@ def find_conversation_files(sources: tuple[ConversationSource, ...]) -> list[Inp
     """
     files: list[InputFile] = []
     for number, source in enumerate(sources):
-        paths = list(dict.fromkeys(path for given in source.inputs for path in _expand(given)))
+        paths = list(dict.fromkeys(path for given in source.inputs for path in expand(given)))
         if not paths:
             raise InputError(f"no files in {', '.join(source.inputs)}", hint="check the path or the glob")
         root = common_folder(paths)
@@ -99,13 +104,11 @@ def _describe(index: int, number: int, name: str, path: str, source: Conversatio
         head = read_fully(file, HEAD_BYTES)
     compression = detect_compression(head)
     kind: Literal["jsonl", "parquet", "text"] = "parquet" if head.startswith(b"PAR1") else "jsonl"
-    if source.task != "conversations" and kind == "jsonl":
-        from packline.tasks.adapters import kind_of
-
-        kind = kind_of(source.task)
     plain = name.lower()
     for ending in COMPRESSED_NAMES:
         plain = plain.removesuffix(ending)
+    if kind == "jsonl":
+        kind = kind_of(source.task, plain)
     if (
         kind == "jsonl"
         and plain.endswith(".json")
@@ -116,15 +119,24 @@ def _describe(index: int, number: int, name: str, path: str, source: Conversatio
 
 
 def plan_units(sources: tuple[ConversationSource, ...], files: list[InputFile]) -> list[ConversationUnit]:
-    """The units of all files, in order."""
+    """The units of all files, in order.
+
+    Cost: where a source has a limit and several files, as much of them is read as the limit allows.
+    """
     units = []
+    left = [source.limit for source in sources]
+    several = {number for number in range(len(sources)) if sum(one.source == number for one in files) > 1}
     for file in files:
-        source = sources[file.source]
-        whole = file.format != "jsonl" or file.compression or source.limit is not None
+        source, most = sources[file.source], left[file.source]
+        if most is not None and file.source in several:
+            left[file.source] = most - sum(
+                1 for _ in islice(read_records(file, 0, file.size, MAX_RECORD_BYTES), most)
+            )
+        whole = file.format != "jsonl" or file.compression or most is not None
         step = max(file.size, 1) if whole else UNIT_BYTES
         for turn in range(source.repeat):
             units += [
-                ConversationUnit(file.index, start, min(start + step, file.size), turn)
+                ConversationUnit(file.index, start, min(start + step, file.size), turn, most)
                 for start in range(0, max(file.size, 1), step)
             ]
     return units

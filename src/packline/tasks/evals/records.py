@@ -18,7 +18,7 @@ import msgspec
 from packline.errors import InputError
 from packline.filesystem import open_input
 from packline.sources.compression import DecompressedStream, detect_compression
-from packline.sources.files import _expand
+from packline.sources.files import expand
 
 TEST = re.compile(r"(?:^|[/_.-])test(?:[/_.-]|$)", re.IGNORECASE)
 ENDINGS = (".jsonl", ".ndjson", ".json", ".csv", ".parquet")
@@ -31,7 +31,7 @@ def files_of(path: str) -> list[str]:
     Raises:
         InputError: there are none.
     """
-    paths = [found for found in _expand(path) if _plain(found).endswith(ENDINGS)]
+    paths = [found for found in expand(path) if _plain(found).endswith(ENDINGS)]
     if not paths:
         raise InputError(f"{path}: expected {', '.join(ENDINGS)}, found no such file")
     root = path.rstrip("/")

@@ -1,0 +1,141 @@
+"""Two tasks that are made from a list of words, so that a small model learns how its tokens are spelled.
+
+    spelling      Spell the word: apple                 apple: a,p,p,l,e
+    spelling_bee  How many p are in the word apple?     the letters one by one with a running count, then the
+                                                        same asked of Python, then #### 2
+
+The n-th conversation is a pure function of the words, the seed and n: words and phrasings are drawn by a
+hash, not by a generator whose stream a new Python may change. Words of the held-out share are never in train.
+
+Cost: 5 to 20 microseconds a conversation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import xxhash
+
+from packline.errors import InputError, RecipeError
+from packline.fingerprint import split_of
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+OTHER_LETTER = 10
+"""One question in so many asks for a letter that may not be in the word."""
+QUESTIONS = (
+    "How many {letter} are in the word {word}",
+    "How many times does {letter} appear in {word}",
+    "Count the {letter} in {word}",
+    "What is the number of {letter} in the word {word}",
+    "In {word}, how often do you see the letter {letter}",
+    "Tell me how many {letter} there are in {word}",
+    "{word}: how many {letter} does it have",
+    "Number of times {letter} occurs in {word}",
+)
+QUOTES = ("", "'", '"')
+
+
+class SpellingOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What may be chosen about the tasks."""
+
+    count: int
+    """Conversations."""
+    seed: int = 0
+    held_out: float = 0.05
+    """Share of the words (by their hash) that only `of = "held_out"` asks for."""
+    of: str = "train"
+    """Which words: train, or held_out."""
+
+
+def spelling(words: Sequence[str], options: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Words to be spelled.
+
+    >>> next(spelling(["apple"], {"count": 1, "held_out": 0.0}))["messages"][1]["content"]
+    'apple: a,p,p,l,e'
+    """
+    chosen, said = _choose(words, options)
+    for number in range(said.count):
+        word = chosen[_draw(said.seed, number, "word", len(chosen))]
+        yield _conversation(f"Spell the word: {word}", f"{word}: {','.join(word)}")
+
+
+def spelling_bee(words: Sequence[str], options: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Letters to be counted.
+
+    >>> talk = next(spelling_bee(["apple"], {"count": 1, "held_out": 0.0}))
+    >>> [part["type"] for part in talk["messages"][1]["content"]]
+    ['text', 'python', 'python_output', 'text']
+    """
+    chosen, said = _choose(words, options)
+    for number in range(said.count):
+
+        def draw(what: str, size: int, number: int = number) -> int:
+            return _draw(said.seed, number, what, size)
+
+        word = chosen[draw("word", len(chosen))]
+        own = draw("whose letter", OTHER_LETTER) > 0
+        letter = word[draw("letter", len(word))] if own else LETTERS[draw("letter", len(LETTERS))]
+        quotes = [QUOTES[draw(f"quote of {what}", len(QUOTES))] for what in ("letter", "word")]
+        asked = QUESTIONS[draw("question", len(QUESTIONS))].format(
+            letter=f"{quotes[0]}{letter}{quotes[0]}", word=f"{quotes[1]}{word}{quotes[1]}"
+        )
+        yield _conversation(asked + "?" * draw("question mark", 2), _count_out(word, letter))
+
+
+GENERATORS = {"spelling": spelling, "spelling_bee": spelling_bee}
+"""Tasks whose file is a list of words, one a line."""
+
+
+def read_words(data: bytes, where: str) -> list[str]:
+    """The words of a list, in its order: letters a to z only, each once.
+
+    Raises:
+        InputError: there are none.
+    """
+    lines = data.decode("utf-8", "replace").split()
+    words = list(
+        dict.fromkeys(word for word in lines if word.isascii() and word.isalpha() and word.islower())
+    )
+    if not words:
+        raise InputError(f"{where} has no words", hint="expected a word of letters a to z a line")
+    return words
+
+
+def _choose(words: Sequence[str], options: dict[str, Any]) -> tuple[list[str], SpellingOptions]:
+    try:
+        said = msgspec.convert(options, SpellingOptions)
+    except msgspec.ValidationError as error:
+        raise RecipeError(f"options of spelling: {error}") from error
+    if said.of not in ("train", "held_out") or said.count < 1:
+        raise RecipeError("options of spelling: expected of = train or held_out, and a count from 1")
+    wanted = "val" if said.of == "held_out" else "train"
+    chosen = [word for word in words if split_of(word.encode(), said.seed, said.held_out) == wanted]
+    if not chosen:
+        raise InputError(f"no words are {said.of}", hint="the list is short: choose another held_out")
+    return chosen, said
+
+
+def _draw(seed: int, number: int, what: str, size: int) -> int:
+    """A number below `size`: the same in every Python."""
+    return xxhash.xxh3_64_intdigest(f"{number} {what}".encode(), seed) % size
+
+
+def _count_out(word: str, letter: str) -> list[dict[str, str]]:
+    lines, count = [], 0
+    for place, one in enumerate(word, 1):
+        count += one == letter
+        lines.append(f"{place}:{one}" + (f" yes, that makes {count}" if one == letter else ""))
+    spelled = f"I spell {word} first: {','.join(word)}\n\nNow I look for {letter}, letter by letter:\n\n"
+    by_hand = spelled + "\n".join(lines) + f"\n\nThat is {count}. Python can check it:\n\n"
+    return [
+        {"type": "text", "text": by_hand},
+        {"type": "python", "text": f"'{word}'.count('{letter}')"},
+        {"type": "python_output", "text": str(count)},
+        {"type": "text", "text": f"\n\nPython counts {count} too.\n\n#### {count}"},
+    ]
+
+
+def _conversation(asked: str, said: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": asked}, {"role": "assistant", "content": said}]}
