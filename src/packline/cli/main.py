@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import packline
 from packline.cli.output import output
-from packline.cli.pages import PAGES, SUMMARY, SUMMARY_END
+from packline.cli.pages import GROUPS, PAGES, SUMMARY, SUMMARY_END
 from packline.errors import PacklineError, RecipeError
 
 if TYPE_CHECKING:
@@ -47,7 +47,9 @@ def make_app() -> App:
     )
     for place, (name, (help, end)) in enumerate(PAGES.items()):
         word = f"{name}_" if keyword.iskeyword(name) else name
-        app.command(f"packline.cli.{word}:{word}", name=name, help=help, help_epilogue=end, sort_key=place)
+        # A command with commands of its own is an App that says its end itself.
+        more = {} if name in GROUPS else {"help_epilogue": end}
+        app.command(f"packline.cli.{word}:{word}", name=name, help=help, sort_key=place, **more)
     return app
 
 

@@ -83,11 +83,13 @@ build runs and after it was interrupted.""",
 Sizes, checksums, indexes, provenance, end-of-document tokens, and a ledger
 counted anew. With --deep the inputs are read again and a sample of documents
 is encoded by the reference tokenizer and compared. With --from the data set of
-another project is checked: sizes, indexes, ids, boundaries.""",
+another project is checked: sizes, indexes, ids, boundaries. With --against
+the documents that say what questions of evaluation sets say are listed.""",
         """Examples:
 
   packline verify store
   packline verify store --deep
+  packline verify store --against eval_bundle --against gsm8k/test.jsonl
   packline verify data --from megatron --tokenizer gpt2/tokenizer.json
 
 Exit codes: 0 all is well, 1 problems were found.""",

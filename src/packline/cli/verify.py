@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
 from cyclopts import Group, Parameter
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from packline.formats.checking import ForeignReport
 
 FOREIGN = Group("Data sets of other projects", sort_key=20)
+AGAINST = Group("Evaluation sets", sort_key=15)
 R = TypeVar("R")
 _FLAGS = Flags()
 
@@ -30,6 +31,16 @@ def verify(
         bool,
         Parameter(help="Also read the inputs again and compare documents.", negative="", show_default=False),
     ] = False,
+    against: Annotated[
+        list[str] | None,
+        option(
+            "Look for these questions instead: a bundle of CORE, a file, a folder. May be repeated.", AGAINST
+        ),
+    ] = None,
+    ngram: Annotated[int | None, option("How many in a row count. Default: 13.", AGAINST)] = None,
+    ngram_of: Annotated[
+        Literal["words", "tokens"] | None, option("Of what: words (default), or tokens.", AGAINST)
+    ] = None,
     from_: Annotated[
         str | None,
         option(
@@ -47,6 +58,12 @@ def verify(
     flags: Flags = _FLAGS,
 ) -> int:
     """Check a store from its files alone; see `pages`."""
+    if against:
+        if from_ is not None or deep:
+            raise RecipeError("--against goes with neither --from nor --deep", hint="ask one after the other")
+        return verify_against(store, against, 13 if ngram is None else ngram, ngram_of or "words")
+    if ngram is not None or ngram_of is not None:
+        raise RecipeError("--ngram and --ngram-of say how to look --against evaluation sets")
     if from_ is not None:
         return verify_foreign(store, from_, tokenizer, eod, bos, set)
     if tokenizer is not None or eod is not None or bos is not None or set:
@@ -57,6 +74,19 @@ def verify(
     report = run_verify(store, deep)
     output.lines(report_lines(report))
     code = DONE if report.ok else FAILED
+    values: dict[str, Any] = msgspec.to_builtins(report)
+    output.result({"command": "verify", "store": store, "exit_code": code, **values})
+    return code
+
+
+def verify_against(store: str, against: list[str], n: int, gram_of: Literal["words", "tokens"]) -> int:
+    """Look for evaluation sets in a store."""
+    from packline.cli.contamination import contamination_page, find_contamination
+    from packline.viewing.terminal import render
+
+    report = _with_bar(find_contamination(store, against, n, gram_of), "")
+    output.lines(render(contamination_page(report, store), output.width, output.color))
+    code = DONE if report.clean else FAILED
     values: dict[str, Any] = msgspec.to_builtins(report)
     output.result({"command": "verify", "store": store, "exit_code": code, **values})
     return code

@@ -1,38 +1,86 @@
 """Train a byte-level BPE tokenizer: texts in, a tokenizer.json out.
 
-gigatoken counts and merges, with the same rule for ties as HF `tokenizers`, so the merges are those that
-its trainer finds, in a fraction of the time: 12 MB of code to 16,000 tokens take about a second on two
-cores. All texts are held in memory once, as bytes.
+    texts ── words by a pattern, counted (`word_counts`) ── merges (`merging`) ──> tokenizer.json
 
-What it does not do: other models than byte-level BPE with GPT-2's pre-tokenizer, or choose the texts.
+The merges are those that HF's trainer finds on the same texts, ties and all, in a fraction of the time, and a
+corpus may be larger than memory. A pattern whose rules `splitting` does not know (o200k) is left to HF's own
+trainer.
+
+What it does not do: other models than byte-level BPE, or choose the texts (`training_texts`).
 """
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
 
 import msgspec
 
+from packline.encoders.patterns import Pattern, PatternName, pattern_of
 from packline.encoders.tiktoken import ALPHABET, special_entries
-from packline.errors import TokenizerError
+from packline.encoders.word_counts import WordCounts, batches_of, count_words
+from packline.errors import RecipeError, TokenizerError
+from packline.sources.texts import Texts
 
-SEPARATOR = b"\xff\xfe\xff"
-"""Between texts; no UTF-8 holds it, so no pair is counted across two texts and no text is cut by it."""
+SpecialPlace = Literal["first", "last"]
+
+MEMORY_BYTES = 4 << 30
+WORDS_SHARE = 32
+"""Finding merges takes so many times the memory of the distinct words."""
+
+NANOCHAT = (
+    "<|bos|>",
+    "<|user_start|>",
+    "<|user_end|>",
+    "<|assistant_start|>",
+    "<|assistant_end|>",
+    "<|python_start|>",
+    "<|python_end|>",
+    "<|output_start|>",
+    "<|output_end|>",
+)
+SPECIALS: dict[str, tuple[tuple[str, ...], SpecialPlace]] = {
+    "endoftext": (("<|endoftext|>",), "first"),
+    "nanochat": (NANOCHAT, "last"),
+    "none": ((), "first"),
+}
+"""Presets: special tokens in their order, and whether they have the first ids or the last."""
+
+
+class Trained(msgspec.Struct, frozen=True, kw_only=True):
+    """A tokenizer and what it was learned from."""
+
+    json: str
+    """The text of a tokenizer.json."""
+    trainer: str
+    merges: int
+    vocab_size: int
+    documents: int
+    text_bytes: int
+    words: int | None
+    """Distinct ones; None where HF's trainer counted them."""
+    forgotten_words: int = 0
+    """Distinct words that did not fit into memory: the rarest."""
+    forgotten_share: float = 0.0
+    """Their share of all distinct words that were seen."""
 
 
 def train_bpe(
-    texts: Iterable[str], vocab_size: int, special_tokens: Sequence[str] = ("<|endoftext|>",)
+    texts: Iterable[str],
+    vocab_size: int,
+    special_tokens: Sequence[str] = ("<|endoftext|>",),
+    *,
+    pattern: PatternName = "gpt2",
+    place: SpecialPlace = "first",
 ) -> str:
     """Train on some texts.
 
     Args:
         texts: what to learn from.
         vocab_size: tokens in all: 256 bytes, the special tokens, and merges.
-        special_tokens: tokens that no text becomes; they have the first ids.
+        special_tokens: tokens that no text becomes.
+        pattern: how text is cut into words.
+        place: which ids the special tokens have.
 
     Returns:
         The text of a tokenizer.json. The texts may run out of pairs to merge before it is full.
@@ -44,30 +92,142 @@ def train_bpe(
     >>> tokenizer["model"]["merges"]
     [['l', 'o'], ['lo', 'w'], ['Ġ', 'low'], ['Ġlow', 'e'], ['s', 't']]
     """
-    import gigatoken
+    return train_batches(
+        batches_of(texts), vocab_size, special_tokens, pattern=pattern_of(pattern), place=place
+    ).json
 
-    if vocab_size <= 256 + len(special_tokens):
+
+def train_batches(
+    batches: Iterable[Texts],
+    vocab_size: int,
+    special_tokens: Sequence[str],
+    *,
+    pattern: Pattern,
+    place: SpecialPlace = "first",
+    memory_bytes: int = MEMORY_BYTES,
+    threads: int | None = None,
+) -> Trained:
+    """Train on batches of texts, of a bounded size each.
+
+    Args:
+        memory_bytes: a bound for what is learned from; beyond it rare words are forgotten. It does not
+            bind HF's trainer, which counts for patterns with other rules.
+
+    Raises:
+        RecipeError: special tokens that are empty or come twice.
+        TokenizerError: no text, or no room for a single merge.
+    """
+    check_specials(special_tokens)
+    room = vocab_size - 256 - len(special_tokens)
+    if room < 1:
         raise TokenizerError(
             f"vocab_size is {vocab_size}: expected more than 256 bytes and"
             f" {len(special_tokens)} special tokens"
         )
-    data = SEPARATOR.join(text.encode("utf-8") for text in texts)
-    if not data:
+    if pattern.rules == "other":
+        return _train_by_hf(batches, room, special_tokens, pattern, place)
+    counted = count_words(batches, pattern, memory_bytes=memory_bytes // WORDS_SHARE, threads=threads)
+    if not len(counted):
         raise TokenizerError("no text to train on")
-    with _silence():
-        _, merges = gigatoken.train_bpe(
-            data, vocab_size, list(special_tokens), tie_breaking="huggingface", separator=SEPARATOR
-        )
-    return _tokenizer_json(merges, special_tokens)
+    merges = find_merges(counted, room)
+    seen = counted.forgotten_words + len(counted)
+    return Trained(
+        json=tokenizer_json(merges, special_tokens, pattern, place),
+        trainer="packline",
+        merges=len(merges),
+        vocab_size=_vocab_size(merges, special_tokens),
+        documents=counted.documents,
+        text_bytes=counted.text_bytes,
+        words=len(counted),
+        forgotten_words=counted.forgotten_words,
+        forgotten_share=counted.forgotten_words / seen,
+    )
 
 
-def _tokenizer_json(merges: list[tuple[bytes, bytes]], special_tokens: Sequence[str]) -> str:
-    """Ids: special tokens, bytes in the order of their characters, merges in their order."""
-    names = [*special_tokens, *sorted(map(chr, ALPHABET.values()))]
+def check_specials(special_tokens: Sequence[str]) -> None:
+    """Refuse special tokens that could not be told apart.
+
+    >>> check_specials(["<s>", "<s>"])
+    Traceback (most recent call last):
+    packline.errors.RecipeError: the special token '<s>' comes twice: expected every one once
+    """
+    for token in special_tokens:
+        if not token:
+            raise RecipeError("a special token is empty")
+        if list(special_tokens).count(token) > 1:
+            raise RecipeError(f"the special token {token!r} comes twice: expected every one once")
+
+
+def find_merges(counted: WordCounts, room: int) -> list[tuple[bytes, bytes]]:
+    """Merges that add so many tokens to the 256 bytes, or fewer where pairs run out."""
+    from packline.encoders.merging import Merger
+
+    return Merger(counted.data, counted.offsets, counted.counts).run(room)
+
+
+def _train_by_hf(
+    batches: Iterable[Texts], room: int, special_tokens: Sequence[str], pattern: Pattern, place: SpecialPlace
+) -> Trained:
+    """By the reference trainer, an order of magnitude slower; it holds all distinct words."""
+    import tokenizers
+    from tokenizers import Regex, models, pre_tokenizers, trainers
+
+    seen = [0, 0]
+
+    def texts() -> Iterable[list[str]]:
+        for batch in batches:
+            seen[0] += len(batch)
+            seen[1] += len(batch.data)
+            yield batch.to_list()
+
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(pattern.expression), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    trainer = trainers.BpeTrainer(
+        vocab_size=room + 256, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    tokenizer.train_from_iterator(texts(), trainer)
+    if not seen[1]:
+        raise TokenizerError("no text to train on")
+    letters = {chr(letter): byte for byte, letter in ALPHABET.items()}
+    pairs = msgspec.json.decode(tokenizer.to_str())["model"]["merges"]
+    merges = [
+        (bytes(letters[letter] for letter in left), bytes(letters[letter] for letter in right))
+        for left, right in pairs
+    ]
+    return Trained(
+        json=tokenizer_json(merges, special_tokens, pattern, place),
+        trainer="HF tokenizers",
+        merges=len(merges),
+        vocab_size=_vocab_size(merges, special_tokens),
+        documents=seen[0],
+        text_bytes=seen[1],
+        words=None,
+    )
+
+
+def _vocab_size(merges: list[tuple[bytes, bytes]], special_tokens: Sequence[str]) -> int:
+    return 256 + len(special_tokens) + len({left + right for left, right in merges})
+
+
+def tokenizer_json(
+    merges: list[tuple[bytes, bytes]],
+    special_tokens: Sequence[str],
+    pattern: Pattern,
+    place: SpecialPlace = "first",
+) -> str:
+    """Merges as a tokenizer.json. Ids: bytes in the order of their characters, merges in their order."""
     pairs = [(_written(left), _written(right)) for left, right in merges]
-    names += [left + right for left, right in pairs]
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    added = special_entries({token: number for number, token in enumerate(special_tokens)})
+    # Two merges may give one string; the first of them is the token.
+    names = dict.fromkeys([*sorted(map(chr, ALPHABET.values())), *(left + right for left, right in pairs)])
+    special = dict.fromkeys(special_tokens)
+    vocab = {
+        name: number for number, name in enumerate(special | names if place == "first" else names | special)
+    }
     model: dict[str, Any] = {
         "type": "BPE",
         "dropout": None,
@@ -77,19 +237,18 @@ def _tokenizer_json(merges: list[tuple[bytes, bytes]], special_tokens: Sequence[
         "fuse_unk": False,
         "byte_fallback": False,
         "ignore_merges": False,
-        # Two merges may give one string; the first of them is the token.
-        "vocab": {name: number for number, name in enumerate(dict.fromkeys(names))},
+        "vocab": vocab,
         "merges": pairs,
     }
     whole = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": added,
+        "added_tokens": special_entries({token: vocab[token] for token in special_tokens}),
         "normalizer": None,
-        "pre_tokenizer": byte_level,
+        "pre_tokenizer": pattern.pre_tokenizer(),
         "post_processor": None,
-        "decoder": byte_level,
+        "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
         "model": model,
     }
     return msgspec.json.encode(whole).decode()
@@ -98,21 +257,3 @@ def _tokenizer_json(merges: list[tuple[bytes, bytes]], special_tokens: Sequence[
 def _written(token: bytes) -> str:
     """A token in the printable alphabet of byte-level vocabularies."""
     return token.decode("latin-1").translate(ALPHABET)
-
-
-@contextmanager
-def _silence() -> Iterator[None]:
-    """Nothing on standard output and error, whoever writes: the trainer reports there, past Python."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    kept = [os.dup(1), os.dup(2)]
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
-        for descriptor in (1, 2):
-            os.dup2(nowhere, descriptor)
-        yield
-    finally:
-        for descriptor, before in zip((1, 2), kept, strict=True):
-            os.dup2(before, descriptor)
-            os.close(before)
-        os.close(nowhere)

@@ -1,0 +1,205 @@
+"""`packline tokenizer train | eval | check`: a vocabulary of one's own, beside others, and for a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from cyclopts import App, Group, Parameter
+
+from packline.cli.arguments import Flags, option
+from packline.cli.main import DONE, FAILED
+from packline.cli.output import Line, output, table
+from packline.cli.pages import PAGES
+from packline.encoders.patterns import PatternName
+from packline.errors import RecipeError
+from packline.viewing.text import duration, percent, plural, size
+
+LEARNING = Group("Learning", sort_key=10)
+TEXTS = Group("Texts", sort_key=20)
+SHOWN = Group("Shown as", sort_key=30)
+_FLAGS = Flags()
+MOODS = {"ok": "good", "note": "warning", "problem": "error"}
+
+tokenizer = App(
+    name="tokenizer",
+    help=PAGES["tokenizer"][0],
+    help_epilogue=PAGES["tokenizer"][1],
+    help_format="plaintext",
+    result_action="return_value",
+)
+"""The command and its own commands; its help is in `pages`."""
+
+
+@tokenizer.command
+def train(
+    *inputs: Annotated[str, Parameter(help="Files, folders, globs or URIs of text; or one recipe (.toml).")],
+    vocab_size: Annotated[
+        int, Parameter(help="Tokens in all: bytes, merges and special tokens.", group=LEARNING)
+    ],
+    out: Annotated[str, Parameter(help="Folder to write, new or empty.")],
+    pattern: Annotated[
+        PatternName, Parameter(help="How text is cut into words before merging.", group=LEARNING)
+    ] = "gpt4",
+    specials: Annotated[
+        Literal["endoftext", "nanochat", "none"],
+        Parameter(help="A preset of special tokens; nanochat's nine have the last ids.", group=LEARNING),
+    ] = "endoftext",
+    special_tokens: Annotated[
+        list[str] | None,
+        option("Special tokens instead of a preset, in the order of their ids. May be repeated.", LEARNING),
+    ] = None,
+    specials_last: Annotated[
+        bool | None, option("Give special tokens the last ids instead of the first.", LEARNING)
+    ] = None,
+    eos: Annotated[str | None, option("The special token that ends a document.", LEARNING)] = None,
+    bos: Annotated[str | None, option("The one that begins it.", LEARNING)] = None,
+    text: Annotated[str | None, option("Field of the text. Default: as build finds it.", TEXTS)] = None,
+    max_chars: Annotated[int | None, option("Read so many characters, from the beginning.", TEXTS)] = None,
+    doc_chars: Annotated[int | None, option("Of a document, read so many characters.", TEXTS)] = None,
+    memory: Annotated[
+        str, Parameter(help="Beyond it rare words are forgotten, and counted.", group=LEARNING)
+    ] = "4GiB",
+    threads: Annotated[
+        int | None, option("That count words. Default: as many as may be used.", LEARNING)
+    ] = None,
+    force: Annotated[bool, Parameter(help="Write into a folder that is not empty.", negative="")] = False,
+    flags: Flags = _FLAGS,
+) -> int:
+    """Train a byte-level BPE tokenizer on text.
+
+    The merges are those of HF's trainer, and the folder loads in transformers and with --tokenizer.
+    """
+    from packline.encoders.trained_folder import train_folder
+    from packline.encoders.training import SPECIALS
+    from packline.recipe import Recipe, Source, check_recipe, load_recipe, parse_bytes
+
+    if not inputs:
+        raise RecipeError("no inputs", hint="name files, folders or globs of text, or a recipe")
+    if len(inputs) == 1 and inputs[0].endswith(".toml"):
+        if text is not None:
+            raise RecipeError("--text belongs to a source: in a recipe it stands under [[sources]]")
+        recipe = load_recipe(inputs[0])[0]
+    else:
+        recipe = check_recipe(Recipe(sources=(Source(inputs=inputs, text=text),), tokenizer=""))
+    tokens, place = SPECIALS[specials]
+    if special_tokens is not None:
+        tokens, place = tuple(special_tokens), "first"
+    if specials_last is not None:
+        place = "last" if specials_last else "first"
+    report = train_folder(
+        recipe,
+        vocab_size,
+        out,
+        pattern=pattern,
+        special_tokens=tokens,
+        place=place,
+        eos=eos,
+        bos=bos,
+        max_chars=max_chars,
+        doc_chars=doc_chars,
+        memory_bytes=parse_bytes(memory),
+        threads=threads,
+        force=force,
+    )
+    one = report.token_bytes
+    special = ", ".join(f"{token} {number}" for token, number in report.special_tokens.items())
+    documents = f"{plural(report.documents, 'document')} of {plural(report.files, 'file')}"
+    rows: list[Line] = [
+        [("tokenizer", "quiet"), (out, "title")],
+        [
+            ("vocabulary", "quiet"),
+            f"{report.vocab_size:,} tokens, {report.merges:,} merges, pattern {report.pattern}",
+        ],
+        [("special tokens", "quiet"), f"{len(report.special_tokens)}: {special}" if special else "none"],
+        [("token bytes", "quiet"), f"min {one.min}, max {one.max}, mean {one.mean:.2f}, std {one.std:.2f}"],
+        [("learned from", "quiet"), f"{documents}, {size(report.text_bytes)}"],
+        [("time", "quiet"), f"{duration(report.seconds)}, by {report.trainer}'s trainer"],
+    ]
+    if report.words is not None:
+        rows.insert(5, [("words", "quiet"), f"{report.words:,} distinct"])
+    if report.vocab_size < report.asked_vocab_size:
+        text_ran_out = f"no pair was left to merge: {report.asked_vocab_size:,} tokens were asked for"
+        rows.append([("note", "warning"), text_ran_out])
+    if report.forgotten_words:
+        share = percent(report.forgotten_share)
+        rows.append(
+            [("note", "warning"), f"{report.forgotten_words:,} rare words did not fit into memory, {share}"]
+        )
+    for reason, count in report.bad_records.items():
+        rows.append([("bad records", "warning"), f"{count:,} {reason}"])
+    output.lines(table(rows, "ll", width=output.wrap))
+    values: dict[str, Any] = msgspec.to_builtins(report)
+    output.result({"command": "tokenizer train", "out": out, "exit_code": DONE, **values})
+    return DONE
+
+
+@tokenizer.command(name="eval")
+def evaluate(
+    name: Annotated[str, Parameter(help="A tokenizer: a file, a folder or a hub id.")],
+    *,
+    against: Annotated[
+        list[str] | None,
+        option("A baseline: a file, a folder, a hub id, gpt2, cl100k_base. May be repeated.", TEXTS),
+    ] = None,
+    text: Annotated[
+        list[str] | None, option("A file of your own text, or NAME=FILE. May be repeated.", TEXTS)
+    ] = None,
+    markdown: Annotated[bool, Parameter(help="Print Markdown.", negative="", group=SHOWN)] = False,
+    html: Annotated[str | None, option("Write a page that opens offline.", SHOWN)] = None,
+    flags: Flags = _FLAGS,
+) -> int:
+    """Compare a tokenizer with others: bytes a token, by kind of text and by language."""
+    from packline.encoders.evaluating import evaluate as measure
+    from packline.encoders.evaluating import read_text
+    from packline.encoders.passages import PASSAGES
+    from packline.encoders.tokenizer import load_tokenizer
+    from packline.viewing.terminal import render
+    from packline.viewing.tokenizer_page import evaluation_markdown, evaluation_page
+
+    texts = dict(PASSAGES)
+    for given in text or ():
+        named, equals, path = given.partition("=")
+        named, path = (named, path) if equals and not Path(given).exists() else (Path(given).name, given)
+        if named in texts:
+            raise RecipeError(f"two texts are called {named!r}", hint="name one with --text NAME=FILE")
+        texts[named] = read_text(path)
+    found = measure(load_tokenizer(name), against or (), texts)
+    if markdown:
+        for line in evaluation_markdown(found).splitlines():
+            output.line(line)
+    else:
+        output.lines(render(evaluation_page(found), output.width, output.color))
+    if html is not None:
+        from packline.viewing.html import document
+
+        Path(html).write_text(document(evaluation_page(found)), encoding="utf-8")
+        output.note(("written: ", "quiet"), html)
+    values: dict[str, Any] = msgspec.to_builtins(found)
+    output.result({"command": "tokenizer eval", "exit_code": DONE, **values})
+    return DONE
+
+
+@tokenizer.command
+def check(
+    name: Annotated[str, Parameter(help="A tokenizer: a file, a folder or a hub id.")],
+    *,
+    model: Annotated[
+        str | None, Parameter(help="The model's config.json, or its folder.", show_default=False)
+    ] = None,
+    flags: Flags = _FLAGS,
+) -> int:
+    """Check a tokenizer: ids, special tokens, round trip, engines, and the model's embedding."""
+    from packline.encoders.tokenizer_check import check_tokenizer
+
+    report = check_tokenizer(name, model)
+    rows: list[Line] = [
+        [(found.level, MOODS[found.level]), (found.about, "quiet"), found.text] for found in report.findings
+    ]
+    output.lines(table(rows, "lll", width=output.wrap))
+    code = DONE if report.ok else FAILED
+    output.line("  ", ("all is well", "good") if report.ok else ("there are problems", "error"))
+    values: dict[str, Any] = msgspec.to_builtins(report)
+    output.result({"command": "tokenizer check", "exit_code": code, **values})
+    return code

@@ -1,0 +1,170 @@
+"""Passages to compare tokenizers on, written for this project: news, Korean, code, mathematics, science.
+
+About a page each, so that a table of them says something of a kind of text and nothing of a corpus. For the
+text that a model will see, give a file of it besides.
+"""
+
+from __future__ import annotations
+
+NEWS = """\
+HARBOUR TOWN, 14 March - The city council voted 9 to 4 on Tuesday evening to rebuild the old ferry terminal, \
+ending a dispute that had divided residents for the better part of six years. The project, expected to cost \
+$48.5 million, will replace the 1937 building's failing piers, widen the public walkway along the water, and \
+add a covered market with room for some sixty stalls.
+
+"We have studied this question long enough," said the council's chair after the vote. "Every winter that we \
+wait, the repairs get dearer and the building gets sadder." Opponents, who had filled the gallery with \
+yellow signs, argued that the money should go to the schools first; two of them were escorted out when \
+they refused to stop singing.
+
+Construction is to begin in early September and should last until the spring of the year after next. During \
+that time the ferries will leave from a temporary dock at the foot of Mill Street, about 400 metres to the \
+north. Commuters were told to expect delays of five to ten minutes, "perhaps fifteen in bad weather," \
+according to a spokesperson for the port.
+
+Shopkeepers nearby were of two minds. "It'll be noisy, and we'll lose the summer," said the owner of a \
+bakery across the square, who hasn't decided whether to stay. "But I've been looking at that \
+scaffolding since my daughter was born, and she's in the fourth grade now." The final design will be on \
+display in the town hall from Monday to Friday, 9 a.m. to 6:30 p.m., until the end of April.
+"""
+
+KOREAN = """\
+봄이 오면 마을 사람들은 강가에 모여 작은 잔치를 열었다. 아이들은 종이배를 접어 물 위에 띄웠고, 어른들은 나무 \
+그늘에 자리를 펴고 앉아 지난겨울에 있었던 일을 이야기했다. 올해는 눈이 유난히 많이 내려서 산길이 두 번이나 \
+막혔지만, 서로 도와 길을 치운 덕분에 큰 어려움은 없었다고 했다.
+
+할머니는 아침 일찍 일어나 쑥을 뜯어 떡을 만드셨다. "떡은 식기 전에 먹어야 제맛이지." 하시며 웃으셨지만, 정작 \
+당신은 한 조각도 드시지 않고 이웃에게 모두 나누어 주셨다. 나는 그 모습을 보며 나중에 어른이 되면 나도 저렇게 \
+살 수 있을까 하고 생각했다.
+
+해가 질 무렵에는 누군가 북을 치기 시작했다. 처음에는 느리던 가락이 점점 빨라지자 사람들은 하나둘 일어나 춤을 \
+추었다. 서울에서 온 사촌은 부끄럽다며 뒤로 숨었으나, 결국 동생의 손에 이끌려 가운데로 나왔다. 그날 찍은 사진 \
+12장은 지금도 우리 집 벽에 걸려 있다.
+
+밤이 깊어 집으로 돌아오는 길에는 개구리 우는 소리가 들렸다. 아버지는 내일 비가 올 것 같다고 하셨고, 어머니는 \
+빨래를 걷어야 한다며 걸음을 재촉하셨다. 나는 맨 뒤에서 천천히 걸으며 별을 세었다. 서른일곱까지 세다가 졸음이 \
+와서 그만두었다.
+"""
+
+CODE = '''\
+import heapq
+from collections import defaultdict
+
+
+class Graph:
+    """A directed graph whose edges have lengths."""
+
+    def __init__(self):
+        self._edges = defaultdict(list)  # node -> [(neighbour, length), ...]
+
+    def add_edge(self, start, end, length=1.0, both_ways=False):
+        if length < 0:
+            raise ValueError(f"length is {length}: expected 0 or more")
+        self._edges[start].append((end, length))
+        if both_ways:
+            self._edges[end].append((start, length))
+
+    def shortest_path(self, start, goal):
+        """Return (distance, [nodes]) or None where no way leads there."""
+        queue, seen = [(0.0, start, None)], {}
+        while queue:
+            distance, node, came_from = heapq.heappop(queue)
+            if node in seen:
+                continue
+            seen[node] = came_from
+            if node == goal:
+                path = [node]
+                while seen[path[-1]] is not None:
+                    path.append(seen[path[-1]])
+                return distance, path[::-1]
+            for neighbour, length in self._edges[node]:
+                if neighbour not in seen:
+                    heapq.heappush(queue, (distance + length, neighbour, node))
+        return None
+
+
+if __name__ == "__main__":
+    graph = Graph()
+    for a, b, km in [("A", "B", 4.2), ("B", "C", 1), ("A", "C", 7.75)]:
+        graph.add_edge(a, b, km, both_ways=True)
+    assert graph.shortest_path("A", "C") == (5.2, ["A", "B", "C"])
+    print("ok" if graph.shortest_path("A", "Z") is None else "??")
+'''
+
+MATHEMATICS = r"""\documentclass{article}
+\begin{document}
+\section{A series and its limit}
+
+Let $(a_n)_{n \ge 1}$ be a sequence of positive real numbers with $a_{n+1} \le q\,a_n$ for some $0 < q < 1$
+and all $n$. By induction $a_n \le a_1 q^{n-1}$, and therefore
+\begin{equation}\label{eq:bound}
+  \sum_{n=1}^{N} a_n \;\le\; a_1 \sum_{n=0}^{N-1} q^n \;=\; a_1 \cdot \frac{1 - q^{N}}{1 - q}
+  \;<\; \frac{a_1}{1-q}.
+\end{equation}
+The partial sums increase and are bounded by \eqref{eq:bound}, so the series converges.
+
+\paragraph{How good is the bound?} Take $a_n = 2^{-n}$, that is $q = \tfrac12$ and $a_1 = \tfrac12$. Then the
+sum is exactly $1 = a_1/(1-q)$, and the bound cannot be improved. For $a_n = 1/n!$ we may use $q = \tfrac12$
+from $n = 1$ on, which gives
+\[
+  e - 1 = \sum_{n=1}^{\infty} \frac{1}{n!} \le 2, \qquad\text{while in truth } e - 1 \approx 1.7182818284590.
+\]
+
+\paragraph{Exercise.} Show that $\int_0^\infty x^{k} e^{-x}\,dx = k!$ for every $k \in \mathbb{N}_0$. Hint:
+integrate by parts, $\int u\,dv = uv - \int v\,du$, with $u = x^k$ and $dv = e^{-x}dx$. Conclude that
+$\Gamma(\alpha + 1) = \alpha\,\Gamma(\alpha)$ for all $\alpha > 0$, and that $\Gamma(\frac12) = \sqrt{\pi}$
+implies $\Gamma(\frac52) = \frac{3}{4}\sqrt{\pi} \approx 1.32934$.
+\end{document}
+"""
+
+SCIENCE = """\
+Photosynthesis turns the energy of light into the energy of chemical bonds. In plants it takes place in the \
+chloroplasts, whose inner membranes, the thylakoids, hold two pigment-protein complexes known as photosystem \
+II and photosystem I. When chlorophyll absorbs a photon of a wavelength near 680 nm, an electron is \
+lifted to a higher level and handed along a chain of carriers (plastoquinone, the cytochrome b6f \
+complex, plastocyanin); water gives the replacement, and so oxygen is set free: 2 H2O -> O2 + 4 H+ + 4 e-.
+
+The protons that gather inside the thylakoid flow back through ATP synthase, a rotating enzyme which makes \
+about three molecules of ATP for every fourteen protons. ATP and NADPH then drive the Calvin-Benson cycle in \
+the stroma, where the enzyme RuBisCO attaches carbon dioxide to ribulose-1,5-bisphosphate. Per molecule of \
+glucose the cycle spends 18 ATP and 12 NADPH.
+
+RuBisCO is slow, with 3 to 10 turnovers a second, and it also accepts O2 by mistake. This photorespiration \
+costs C3 plants up to a quarter of the carbon they have fixed, more at temperatures above 30 \u00b0C. \
+Maize and sugar cane avoid most of it: they concentrate CO2 in bundle-sheath cells by way of a \
+four-carbon acid, malate. Cacti open their stomata only at night (crassulacean acid metabolism), when \
+evaporation is lowest. Measured at the leaf, the efficiency of the whole process seldom exceeds 4.6% in \
+C3 plants and 6% in C4 plants.
+"""
+
+PASSAGES: dict[str, str] = {
+    "news": NEWS,
+    "korean": KOREAN,
+    "code": CODE,
+    "mathematics": MATHEMATICS,
+    "science": SCIENCE,
+}
+
+LANGUAGES: dict[str, str] = {
+    "English": (
+        "Every morning the children walk to school together. In winter it is still dark when they leave."
+    ),
+    "German": (
+        "Jeden Morgen gehen die Kinder zusammen zur Schule. "
+        "Im Winter ist es noch dunkel, wenn sie aufbrechen."
+    ),
+    "French": (
+        "Chaque matin, les enfants vont ensemble à l’école. En hiver, il fait encore nuit quand ils partent."
+    ),
+    "Spanish": (
+        "Cada mañana los niños caminan juntos a la escuela. En invierno todavía está oscuro cuando salen."
+    ),
+    "Russian": "Каждое утро дети вместе идут в школу. Зимой ещё темно, когда они выходят.",
+    "Turkish": "Çocuklar her sabah birlikte okula yürür. Kışın yola çıktıklarında hava hâlâ karanlıktır.",
+    "Arabic": "كل صباح يمشي الأطفال معًا إلى المدرسة. في الشتاء يكون الظلام لا يزال قائمًا عندما يخرجون.",
+    "Hindi": "हर सुबह बच्चे साथ में स्कूल जाते हैं। सर्दियों में जब वे निकलते हैं तब भी अँधेरा होता है।",
+    "Chinese": "每天早上，孩子们一起走路去上学。冬天他们出门的时候，天还是黑的。",
+    "Japanese": "毎朝、子どもたちは一緒に歩いて学校へ行きます。冬は、家を出るときまだ外が暗いです。",
+    "Korean": "매일 아침 아이들은 함께 걸어서 학교에 간다. 겨울에는 집을 나설 때 아직 어둡다.",
+}
+"""The same two sentences, so that tokens may be compared across languages."""

@@ -1,0 +1,228 @@
+"""A trained tokenizer as a folder, and what there is to say of it.
+
+    tokenizer.json           every engine, `--tokenizer`, HF `tokenizers`
+    tokenizer_config.json    with it transformers loads the folder
+    token_bytes.npy          int32 [V]: raw bytes of each token, 0 for special tokens
+    report.json              what it was trained on and how it came out
+
+Bits per byte are summed with `token_bytes`: a loss per token divided by the bytes that the tokens stand for.
+A token that is not UTF-8 by itself has the bytes it has, not those of a replacement character.
+
+All but the report is a function of texts and settings alone.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from packline.encoders.parity import PROBES
+from packline.encoders.patterns import pattern_of
+from packline.encoders.token_bytes import token_bytes
+from packline.encoders.tokenizer import JSON, Tokenizer, load_tokenizer
+from packline.encoders.training import MEMORY_BYTES, SpecialPlace, Trained, check_specials, train_batches
+from packline.encoders.training_texts import TrainingTexts
+from packline.errors import RecipeError, StoreError, TokenizerError
+from packline.recipe import Recipe
+
+CONFIG, TOKEN_BYTES, REPORT = "tokenizer_config.json", "token_bytes.npy", "report.json"
+ENDS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>")
+BEGINS = ("<|bos|>", "<s>", "<|begin_of_text|>", "<bos>")
+
+
+class TokenBytes(msgspec.Struct, frozen=True):
+    """Bytes of a token, over all but the special tokens."""
+
+    min: int
+    max: int
+    mean: float
+    std: float
+
+
+class TrainingReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How a training went."""
+
+    pattern: str
+    trainer: str
+    """"packline", or "HF tokenizers" for patterns that only its trainer knows."""
+    asked_vocab_size: int
+    vocab_size: int
+    """Smaller than asked where the texts ran out of pairs."""
+    merges: int
+    special_tokens: dict[str, int]
+    eos_token: str | None
+    bos_token: str | None
+    token_bytes: TokenBytes
+    documents: int
+    characters: int
+    text_bytes: int
+    words: int | None
+    forgotten_words: int
+    forgotten_share: float
+    cut_documents: int
+    left_out: int
+    stopped_early: bool
+    bad_records: dict[str, int]
+    files: int
+    fingerprint: str
+    seconds: float
+
+
+def train_folder(
+    recipe: Recipe,
+    vocab_size: int,
+    out: str | Path,
+    *,
+    pattern: str = "gpt4",
+    special_tokens: Sequence[str] = ("<|endoftext|>",),
+    place: SpecialPlace = "first",
+    eos: str | None = None,
+    bos: str | None = None,
+    max_chars: int | None = None,
+    doc_chars: int | None = None,
+    memory_bytes: int = MEMORY_BYTES,
+    threads: int | None = None,
+    force: bool = False,
+) -> TrainingReport:
+    """Train a tokenizer on the sources of a recipe and write its folder.
+
+    Args:
+        recipe: its sources are read; what it says of tokens does not matter.
+        vocab_size: tokens in all.
+        out: a folder, new or empty, unless `force`.
+        pattern: one of `patterns.PATTERN_NAMES`.
+        special_tokens: in the order of their ids.
+        place: whether theirs are the first ids or the last.
+        eos: the special token that ends a document; default the one that usually does, if it is there.
+        bos: likewise for its beginning.
+
+    Raises:
+        RecipeError: settings that make no sense.
+        InputError: inputs that cannot be read.
+        TokenizerError: no text, no room for a merge, or a result that does not give text back.
+        StoreError: `out` is in use.
+    """
+    started = time.perf_counter()
+    folder = Path(out)
+    scheme = pattern_of(pattern)
+    check_specials(special_tokens)
+    eos = _named(eos, ENDS, special_tokens, "eos")
+    bos = _named(bos, BEGINS, special_tokens, "bos")
+    if folder.exists() and not force and (not folder.is_dir() or any(folder.iterdir())):
+        raise StoreError(
+            f"{folder} is there already and not empty", hint="name a new folder, or say --force to replace"
+        )
+    texts = TrainingTexts(recipe, max_chars, doc_chars)
+    trained = train_batches(
+        texts.batches(),
+        vocab_size,
+        special_tokens,
+        pattern=scheme,
+        place=place,
+        memory_bytes=memory_bytes,
+        threads=threads,
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    _write(folder / JSON, trained.json.encode("utf-8"))
+    _write(folder / CONFIG, msgspec.json.format(msgspec.json.encode(_config(special_tokens, eos, bos))))
+    tokenizer = load_tokenizer(str(folder / JSON))
+    check_round_trip(tokenizer)
+    sizes = save_token_bytes(tokenizer, folder / TOKEN_BYTES)
+    report = _report(texts, trained, tokenizer, sizes, pattern, vocab_size, eos, bos, started)
+    _write(folder / REPORT, msgspec.json.format(msgspec.json.encode(report)))
+    return report
+
+
+def _named(given: str | None, usual: Sequence[str], special_tokens: Sequence[str], what: str) -> str | None:
+    if given is not None and given not in special_tokens:
+        raise RecipeError(
+            f"--{what} {given!r} is no special token: expected one of {', '.join(special_tokens) or 'none'}",
+            hint="name it with --special-tokens too",
+        )
+    return given or next((token for token in usual if token in special_tokens), None)
+
+
+def _config(special_tokens: Sequence[str], eos: str | None, bos: str | None) -> dict[str, Any]:
+    named = {"eos_token": eos, "bos_token": bos}
+    config: dict[str, Any] = {name: token for name, token in named.items() if token is not None}
+    others = [token for token in special_tokens if token not in (eos, bos)]
+    return config | {
+        "additional_special_tokens": others,
+        "clean_up_tokenization_spaces": False,
+        "tokenizer_class": "PreTrainedTokenizerFast",
+    }
+
+
+def check_round_trip(tokenizer: Tokenizer) -> None:
+    """Refuse a tokenizer that does not give hard text back.
+
+    Raises:
+        TokenizerError: with the text.
+    """
+    reference = tokenizer.reference()
+    for text in PROBES:
+        found = reference.decode(reference.encode(text, add_special_tokens=False).ids)
+        if found != text:
+            raise TokenizerError(f"{tokenizer.name} gives back {found!r}: expected {text!r}")
+
+
+def save_token_bytes(tokenizer: Tokenizer, path: Path) -> np.ndarray:
+    """Write the bytes of every token, int32 `[V]`, and return them."""
+    sizes = np.array([len(one) for one in token_bytes(tokenizer)], "<i4")
+    partial = path.with_name(f".{path.name}.partial")
+    with partial.open("wb") as file:
+        np.save(file, sizes, allow_pickle=False)
+    os.replace(partial, path)
+    return sizes
+
+
+def _write(path: Path, data: bytes) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_bytes(data if data.endswith(b"\n") else data + b"\n")
+    os.replace(partial, path)
+
+
+def _report(
+    texts: TrainingTexts,
+    trained: Trained,
+    tokenizer: Tokenizer,
+    sizes: np.ndarray,
+    pattern: str,
+    asked: int,
+    eos: str | None,
+    bos: str | None,
+    started: float,
+) -> TrainingReport:
+    ordinary = np.delete(sizes, list(tokenizer.special_tokens.values()))
+    return TrainingReport(
+        pattern=pattern,
+        trainer=trained.trainer,
+        asked_vocab_size=asked,
+        vocab_size=tokenizer.vocab_size,
+        merges=trained.merges,
+        special_tokens=tokenizer.special_tokens,
+        eos_token=eos,
+        bos_token=bos,
+        token_bytes=TokenBytes(
+            int(ordinary.min()), int(ordinary.max()), float(ordinary.mean()), float(ordinary.std())
+        ),
+        documents=texts.documents,
+        characters=texts.characters,
+        text_bytes=trained.text_bytes,
+        words=trained.words,
+        forgotten_words=trained.forgotten_words,
+        forgotten_share=trained.forgotten_share,
+        cut_documents=texts.cut_documents,
+        left_out=texts.left_out,
+        stopped_early=texts.stopped_early,
+        bad_records=dict(texts.bad_records),
+        files=len(texts.files),
+        fingerprint=tokenizer.fingerprint,
+        seconds=time.perf_counter() - started,
+    )

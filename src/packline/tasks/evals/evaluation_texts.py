@@ -1,0 +1,116 @@
+"""The texts of evaluation sets: of each question its words with the right answer, by set.
+
+    a bundle of CORE (folder with core.yaml)     a set a task
+    anything else                                a set a file, or one of all CSV files of a folder
+
+Layouts are those that `packline evals` reads; of any other record, such as GSM8K's `question` and `answer`,
+all strings are taken. Where a folder has several splits, only the test split is read. Choices that are wrong
+are left out, because they are often other questions' words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+import msgspec
+
+from packline.errors import InputError
+from packline.filesystem import is_remote
+from packline.tasks.evals.core import BUNDLE, DATA, read_bundle, read_questions
+from packline.tasks.evals.hellaswag import _Published
+from packline.tasks.evals.prompts import KINDS, Choice, Continuation, Schema, answered
+from packline.tasks.evals.questions import MMLU_LETTERS, _Arc, _Mmlu, _OriginalArc
+from packline.tasks.evals.records import files_of, records_of
+
+WRITTEN = "config.json"
+HEADER = ("question", "answer")
+"""The first and the last field of the row of names of a CSV file."""
+
+
+class EvaluationText(NamedTuple):
+    """A question with its answer."""
+
+    set: str
+    number: int
+    """In its file, or of all CSV files of a folder, from 0."""
+    text: str
+
+
+def read_evaluations(path: str) -> Iterator[EvaluationText]:
+    """The texts of a file, a folder or a bundle.
+
+    Raises:
+        InputError: nothing to read there.
+    """
+    if not is_remote(path) and (Path(path) / BUNDLE).is_file():
+        seen = set()
+        for entry in read_bundle(path):
+            if entry.dataset_uri in seen:  # asked with other shots
+                continue
+            seen.add(entry.dataset_uri)
+            questions = read_questions(Path(path) / DATA / entry.dataset_uri, entry.icl_task_type)
+            for number, question in enumerate(questions):
+                text = answered(question, entry.continuation_delimiter)
+                yield EvaluationText(entry.label, number, text)
+        return
+    if not is_remote(path) and (Path(path) / WRITTEN).is_file() and list(Path(path).glob("*.npz")):
+        raise InputError(
+            f"{path} holds ids with few-shot prompts, not questions",
+            hint="give what packline evals was given: the bundle, or the files of questions",
+        )
+    counts: dict[str, int] = {}
+    for file in files_of(path):
+        name = PurePosixPath(file).name.partition(".")[0]
+        if file.lower().endswith(".csv") and file != path:
+            name = PurePosixPath(path).name
+        for _, record in records_of(file):
+            if isinstance(record, list) and (record[0], record[-1]) == HEADER:
+                continue
+            number = counts.get(name, 0)
+            counts[name] = number + 1
+            yield EvaluationText(name, number, text_of(record))
+
+
+def text_of(record: Any) -> str:
+    """The words of a record: its question and the right answer where the layout is known.
+
+    >>> text_of({"question": "Sky?", "choices": ["red", "blue"], "answer": 1})
+    'Sky? blue'
+    >>> text_of({"prompt": "Sky?", "more": {"notes": ["is", 3, "blue"]}})
+    'Sky? is blue'
+    """
+    if isinstance(record, list):
+        if len(record) == 6 and (record[5] in MMLU_LETTERS or record[5] in ("0", "1", "2", "3")):
+            place = MMLU_LETTERS.index(record[5]) if record[5] in MMLU_LETTERS else int(record[5])
+            return f"{record[0]} {record[1 + place]}"
+        return " ".join(record)
+    for kind in (*KINDS.values(), _Published, _Mmlu, _Arc, _OriginalArc):
+        try:
+            return _answered(msgspec.convert(record, kind))
+        except (msgspec.ValidationError, IndexError, ValueError):
+            continue
+    return " ".join(_strings(record))
+
+
+def _answered(question: Any) -> str:
+    if isinstance(question, Choice | Schema | Continuation):
+        return answered(question, " ")
+    if isinstance(question, _Published):
+        return f"{question.ctx} {question.endings[int(question.label)]}"
+    if isinstance(question, _Mmlu):
+        return f"{question.question} {question.choices[question.answer]}"
+    if isinstance(question, _Arc):
+        place = question.choices.label.index(question.answerKey)
+        return f"{question.question} {question.choices.text[place]}"
+    choices = {choice.label: choice.text for choice in question.question.choices}
+    return f"{question.question.stem} {choices.get(question.answerKey, '')}"
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _strings(inner)

@@ -1,0 +1,121 @@
+"""`packline tokenizer`, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.cli.command import result, run
+from tests.conftest import python_sources
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `corpus/`, and `tok/` trained on it by the command."""
+    folder = tmp_path_factory.mktemp("cli")
+    (folder / "corpus").mkdir()
+    for path, text in python_sources(300_000):
+        (folder / "corpus" / f"{path.stem}.txt").write_text(text, "utf-8")
+    done = run(
+        "tokenizer", "train", "corpus", "--vocab-size", "800", "--out", "tok", "--specials", "nanochat",
+        "--pattern", "nanochat", "--doc-chars", "20000", "--json", cwd=folder,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    values = result(done)
+    assert values["vocab_size"] == 800
+    assert values["special_tokens"]["<|bos|>"] == 791
+    assert values["bos_token"] == "<|bos|>"
+    assert values["documents"] == len(python_sources(300_000))
+    assert values["characters"] == sum(min(len(text), 20_000) for _, text in python_sources(300_000))
+    return folder
+
+
+def test_the_folder_builds_a_store(made: Path) -> None:
+    done = run(
+        "build", "corpus", "--tokenizer", "tok", "--eod", "<|bos|>", "--out", "store", "--json", cwd=made
+    )
+    assert done.returncode == 0, done.stderr
+    sizes = np.load(made / "tok" / "token_bytes.npy")
+    tokens = np.concatenate([np.fromfile(path, np.uint16) for path in sorted((made / "store").glob("*.bin"))])
+    assert int(sizes[tokens].sum()) == sum(len(text.encode()) for _, text in python_sources(300_000))
+
+
+def test_a_training_says_what_it_did_and_does_not_write_over_another(made: Path) -> None:
+    words = ("tokenizer", "train", "corpus", "--vocab-size", "400", "--out")
+    done = run(*words, "other", "--special-tokens", "<s>", "--special-tokens", "</s>", cwd=made)
+    assert done.returncode == 0, done.stderr
+    assert "2: <s> 0, </s> 1" in done.stdout
+    assert "400 tokens" in done.stdout
+    again = run(*words, "other", cwd=made)
+    assert again.returncode == 1
+    assert "not empty" in again.stderr
+    assert run(*words, "other", "--force", cwd=made).returncode == 0
+
+
+def test_eval_in_every_form(made: Path) -> None:
+    (made / "notes.txt").write_text("import this\n" * 50)
+    words = (
+        "tokenizer",
+        "eval",
+        "tok",
+        "--against",
+        "other",
+        "--against",
+        "./none.json",
+        "--text",
+        "mine=notes.txt",
+    )
+    done = run(*words, "--html", "page.html", cwd=made)
+    assert done.returncode == 0, done.stderr
+    assert "Relative Diff %" in done.stdout
+    assert "none.json is not here" in done.stdout
+    page = (made / "page.html").read_text("utf-8")
+    assert "mine" in page and "<script" not in page
+    markdown = run(*words, "--markdown", cwd=made).stdout
+    assert markdown.startswith("# Tokenizer tok")
+    values = result(run(*words, "--json", cwd=made))
+    (comparison,) = values["comparisons"]
+    mine = next(row for row in comparison["rows"] if row["text"] == "mine")
+    assert mine["bytes"] == 600
+    assert f"| mine | 600 | {mine['base']['tokens']} |" in markdown
+
+
+def test_check_ends_with_the_right_code(made: Path) -> None:
+    (made / "config.json").write_text(json.dumps({"vocab_size": 800}))
+    good = run("tokenizer", "check", "tok", "--model", "config.json", cwd=made)
+    assert good.returncode == 0, good.stdout
+    assert "all is well" in good.stdout
+    (made / "config.json").write_text(json.dumps({"vocab_size": 799}))
+    bad = run("tokenizer", "check", "tok", "--model", "config.json", "--json", cwd=made)
+    assert bad.returncode == 1
+    assert [one["about"] for one in result(bad)["findings"] if one["level"] == "problem"] == ["model"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("train", "--vocab-size", "400", "--out", "x"), 2, "no inputs"),
+        (("train", "corpus", "--vocab-size", "400", "--out", "x", "--pattern", "gpt5"), 2, "pattern"),
+        (("train", "missing", "--vocab-size", "400", "--out", "x"), 1, "cannot find missing"),
+        (("train", "corpus", "--vocab-size", "200", "--out", "x"), 1, "vocab_size is 200"),
+        (("eval", "tok", "--text", "code=notes.txt"), 2, "two texts are called 'code'"),
+        (("check", "tok", "--model", "nowhere"), 1, "cannot read the model's"),
+    ],
+)
+def test_what_makes_no_sense_is_an_error_of_two_lines(
+    made: Path, words: tuple[str, ...], code: int, said: str
+) -> None:
+    done = run("tokenizer", *words, cwd=made)
+    assert done.returncode == code
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (made / "x").exists()
+
+
+def test_help_of_each_command_has_its_options(made: Path) -> None:
+    for command, option in (("train", "--vocab-size"), ("eval", "--against"), ("check", "--model")):
+        assert option in run("tokenizer", command, "--help").stdout
+    assert "packline tokenizer train" in run("tokenizer", "--help").stdout
+    assert "tokenizer" in run("--help").stdout

@@ -1,0 +1,156 @@
+"""Evaluating: the numbers of the table, computed a second way from a fixed text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import tokenizers
+from tests.conftest import python_sources
+
+from packline.encoders.evaluating import TEXT_BYTES, evaluate, pieces_of, read_text
+from packline.encoders.passages import LANGUAGES, PASSAGES
+from packline.encoders.tokenizer import load_tokenizer
+from packline.encoders.training import train_bpe
+from packline.errors import InputError, TokenizerError
+from packline.viewing.html import document
+from packline.viewing.terminal import render_text
+from packline.viewing.tokenizer_page import evaluation_markdown, evaluation_page
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A tokenizer of code and a smaller one of prose."""
+    root = tmp_path_factory.mktemp("two")
+    code = [text for _, text in python_sources(400_000)]
+    for name, texts, size in (("ours", code, 3000), ("base", [*PASSAGES.values()], 600)):
+        (root / name).mkdir()
+        (root / name / "tokenizer.json").write_text(train_bpe(texts, size), "utf-8")
+    return root / "ours", root / "base"
+
+
+def test_the_table_is_what_a_second_computation_gives(folders: tuple[Path, Path]) -> None:
+    ours, base = folders
+    texts = {"fixed": "def f(x):\n    return x + 1\n" * 40, "korean": "한국어 문장입니다. 둘째 문장.\n"}
+    found = evaluate(load_tokenizer(str(ours)), [str(base)], texts)
+    read = {
+        name: tokenizers.Tokenizer.from_file(str(path / "tokenizer.json"))
+        for name, path in (("o", ours), ("b", base))
+    }
+    (comparison,) = found.comparisons
+    used: dict[str, set[int]] = {"o": set(), "b": set()}
+    whole = {"o": 0, "b": 0}
+    for row in comparison.rows:
+        text = texts[row.text]
+        ids = {name: tokenizer.encode(text).ids for name, tokenizer in read.items()}
+        for name in used:
+            used[name] |= set(ids[name])
+            whole[name] += len(ids[name])
+        size = len(text.encode())
+        assert row.bytes == size
+        assert (row.ours.tokens, row.base.tokens) == (len(ids["o"]), len(ids["b"]))
+        assert row.ours.bytes_per_token == size / len(ids["o"])
+        assert row.base.bytes_per_token == size / len(ids["b"])
+        assert row.diff_percent == pytest.approx(100 - 100 * len(ids["o"]) / len(ids["b"]))
+        assert row.ours.fertility == len(ids["o"]) / len(text.split())
+        assert row.better == ("ours" if len(ids["o"]) < len(ids["b"]) else "base")
+    assert {row.text: row.better for row in comparison.rows} == {"fixed": "ours", "korean": "base"}
+    assert (comparison.whole.ours.tokens, comparison.whole.base.tokens) == (whole["o"], whole["b"])
+    words = sum(len(text.split()) for text in texts.values())
+    assert comparison.whole.ours.fertility == pytest.approx(whole["o"] / words)
+    # One id of each is special, and is not counted as unused.
+    assert found.unused == read["o"].get_vocab_size() - 1 - len(used["o"])
+    assert comparison.base_unused == read["b"].get_vocab_size() - 1 - len(used["b"])
+
+
+def test_passages_and_languages_are_measured_by_default(folders: tuple[Path, Path]) -> None:
+    found = evaluate(load_tokenizer(str(folders[0])))
+    assert set(found.measured) == {"news", "korean", "code", "mathematics", "science"}
+    assert all(1200 < len(text.encode()) < 1800 for text in PASSAGES.values())
+    tokenizer = tokenizers.Tokenizer.from_file(str(folders[0] / "tokenizer.json"))
+    assert {name: one.tokens for name, one in found.languages.items()} == {
+        name: len(tokenizer.encode(text).ids) for name, text in LANGUAGES.items()
+    }
+    # What was learned from code is best at code.
+    assert max(found.measured, key=lambda name: found.measured[name].bytes_per_token) == "code"
+
+
+def test_control_tokens_in_a_text_are_text(folders: tuple[Path, Path]) -> None:
+    text = "a<|endoftext|>b"
+    found = evaluate(load_tokenizer(str(folders[0])), texts={"t": text})
+    assert found.measured["t"].tokens > 3
+
+
+def test_an_absent_baseline_is_named_and_the_rest_is_measured(
+    folders: tuple[Path, Path], tmp_path: Path
+) -> None:
+    found = evaluate(load_tokenizer(str(folders[0])), [str(tmp_path / "none.json"), str(folders[1])])
+    assert [(one.base, "found nothing" in one.reason) for one in found.absent] == [
+        (str(tmp_path / "none.json"), True)
+    ]
+    assert [one.base for one in found.comparisons] == [str(folders[1])]
+
+
+def test_a_tokenizer_that_does_not_give_text_back_is_an_error(
+    folders: tuple[Path, Path], tmp_path: Path
+) -> None:
+    whole = json.loads((folders[0] / "tokenizer.json").read_text("utf-8"))
+    vocab = whole["model"]["vocab"]
+    # Two tokens change places with their merges left alone: only words with them come back as others.
+    vocab["def"], vocab["self"] = vocab["self"], vocab["def"]
+    broken = tmp_path / "tokenizer.json"
+    broken.write_text(json.dumps(whole), "utf-8")
+    assert evaluate(load_tokenizer(str(broken))).round_trip == "exact"  # a bijection still decodes
+    whole["decoder"] = {
+        "type": "Sequence",
+        "decoders": [
+            {"type": "Replace", "pattern": {"String": "harbour"}, "content": ""},
+            whole["decoder"],
+            {"type": "Replace", "pattern": {"String": "ferry"}, "content": "fairy"},
+        ],
+    }
+    broken.write_text(json.dumps(whole), "utf-8")
+    with pytest.raises(TokenizerError, match="does not give the text 'news' back"):
+        evaluate(load_tokenizer(str(broken)), texts={"news": "ferry"})
+
+
+def test_every_surface_says_the_same_numbers(folders: tuple[Path, Path]) -> None:
+    found = evaluate(load_tokenizer(str(folders[0])), [str(folders[1]), "no|such<tag>.json/x/y"])
+    markdown, terminal = evaluation_markdown(found), render_text(evaluation_page(found), 160)
+    html = document(evaluation_page(found))
+    row = found.comparisons[0].rows[0]
+    cells = [row.text, f"{row.bytes:,}", f"{row.base.tokens:,}", f"{row.base.bytes_per_token:.2f}"]
+    cells += [
+        f"{row.ours.tokens:,}",
+        f"{row.ours.bytes_per_token:.2f}",
+        f"{row.diff_percent:+.1f}%",
+        row.better,
+    ]
+    assert "| " + " | ".join(cells) + " |" in markdown
+    assert (
+        "| Text Type | Bytes | base Tokens | Ratio | Ours Tokens | Ratio | Relative Diff % | Better |"
+        in markdown
+    )
+    assert any(line.split() == cells for line in terminal.splitlines())
+    assert all(cell in html for cell in cells)
+    assert "<tag>" not in html
+    assert "<tag>" not in markdown
+
+
+def test_long_texts_are_cut_and_nothing_is_lost() -> None:
+    text = "".join(f"line {number}\n" for number in range(30_000)) + "x" * 200_000
+    pieces = pieces_of(text)
+    assert "".join(pieces) == text
+    assert len(pieces) > 5
+
+
+def test_a_file_is_read_at_whole_characters(tmp_path: Path) -> None:
+    long = tmp_path / "long.txt"
+    long.write_text("x" * (TEXT_BYTES - 1) + "한국", "utf-8")
+    assert read_text(str(long)) == "x" * (TEXT_BYTES - 1)
+    (tmp_path / "bad.txt").write_bytes(b"ab\xff")
+    (tmp_path / "empty.txt").write_bytes(b"")
+    for name, said in (("bad.txt", "byte 2"), ("empty.txt", "is empty"), ("none.txt", "cannot read")):
+        with pytest.raises(InputError, match=said):
+            read_text(str(tmp_path / name))

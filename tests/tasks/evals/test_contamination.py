@@ -1,0 +1,316 @@
+"""What a search finds, against one in plain Python over the texts; edges, long documents, every layout."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.cli.command import result, run
+
+import packline
+from packline.errors import InputError, RecipeError
+from packline.store.reader import Store
+from packline.tasks.evals import contamination
+from packline.tasks.evals.contamination import search
+from packline.tasks.evals.evaluation_texts import read_evaluations
+from packline.tasks.evals.ngrams import GramIndex, gram_hashes, mix, runs_of, varied
+from packline.tasks.evals.words import LOWER, WordSplitter
+
+WriteJsonl = Callable[..., Path]
+WORDS = re.compile("[a-z0-9\x80-\U0010ffff]+")
+BETWEEN = re.compile("[\x80-\xbf\u2000-\u207f\u3000-\u303f]")
+
+
+def plain_words(text: str) -> list[str]:
+    """The normalisation in the words of its page."""
+    lower = "".join(one.lower() if one.isascii() else one for one in text)
+    return WORDS.findall(BETWEEN.sub(" ", lower))
+
+
+def plain_grams(words: list[Any], n: int) -> set[tuple[Any, ...]]:
+    grams = {tuple(words[place : place + n]) for place in range(len(words) - n + 1)}
+    return {gram for gram in grams if 2 * len(set(gram)) >= n}
+
+
+def split(text: str) -> list[str]:
+    data = np.frombuffer(text.encode().translate(LOWER), np.uint8).copy()
+    starts, ends, hashes = WordSplitter().split(data)
+    found = [data[start:end].tobytes().decode() for start, end in zip(starts, ends, strict=True)]
+    assert len({*hashes.tolist()}) == len({*found})
+    return found
+
+
+@given(st.text(st.sampled_from("aB9 .,-'\n\té’—…\u00a0\u3000。漢字Ω\U0001f600"), max_size=60))
+def test_words_are_those_of_the_page(text: str) -> None:
+    assert split(text) == plain_words(text)
+
+
+def test_equal_words_have_equal_hashes_wherever_they_are() -> None:
+    data = np.frombuffer(b"one two one  three two one", np.uint8).copy()
+    hashes = WordSplitter().split(data)[2]
+    assert hashes[0] == hashes[2] == hashes[5] != hashes[1] == hashes[4] != hashes[3]
+
+
+@given(st.lists(st.integers(0, 3), max_size=40), st.integers(1, 15))
+def test_gram_hashes_are_equal_just_where_grams_are(values: list[int], n: int) -> None:
+    hashes = gram_hashes(mix(np.array(values, np.int64)), n).tolist()
+    grams = [tuple(values[place : place + n]) for place in range(len(values) - n + 1)]
+    assert len(hashes) == len(grams)
+    assert len(set(zip(hashes, grams, strict=True))) == len(set(hashes)) == len(set(grams))
+    different = [2 * len(set(gram)) >= n for gram in grams]
+    assert varied(np.array(values), n).tolist() == different
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 6)), max_size=30), st.integers(1, 3))
+def test_the_index_finds_every_gram_it_has_and_leaves_out_common_ones(
+    entries: list[tuple[int, int]], most: int
+) -> None:
+    entries = sorted(set(entries))
+    grams, texts = (np.array([entry[side] for entry in entries], np.int32) for side in (0, 1))
+    positions = np.arange(len(entries), dtype=np.int32)
+    index = GramIndex(mix(grams), texts, positions, most)
+    owners = {gram: [place for place, one in enumerate(grams) if one == gram] for gram in range(7)}
+    kept = {gram: places for gram, places in owners.items() if 0 < len(places) <= most}
+    assert index.common == sum(len(places) > most for places in owners.values())
+    found = index.find(mix(np.arange(7)))
+    expected = [(gram, int(texts[place]), place) for gram, places in kept.items() for place in places]
+    pairs = zip(found.places.tolist(), found.texts.tolist(), found.positions.tolist(), strict=True)
+    assert sorted(pairs) == sorted(expected)
+    assert sum(run[3] for run in runs_of(found)) == len(expected)
+
+
+# ------------------------------------------------------------------ stores
+
+
+def words_of(seed: int, count: int) -> str:
+    draw = random.Random(seed)
+    return " ".join("".join(draw.choices("abcdefghij", k=draw.randint(2, 5))) for _ in range(count))
+
+
+QUESTIONS = [words_of(number, 20) for number in range(30)]
+
+
+def build(folder: Path, texts: list[str], tokenizer_json: Path, write_jsonl: WriteJsonl) -> Store:
+    corpus = write_jsonl(
+        folder / "corpus.jsonl", [{"text": one, "id": f"n{n}"} for n, one in enumerate(texts)]
+    )
+    packline.build(corpus, tokenizer_json, out=folder / "store", workers=0)
+    return packline.open(folder / "store")
+
+
+def second_way(texts: list[str], questions: list[str], n: int) -> dict[tuple[int, int], int]:
+    """By document and question: words of the longest stretch they have in common, where it is n or more."""
+    found = {}
+    asked = [(plain_words(question), plain_grams(plain_words(question), n)) for question in questions]
+    for document, text in enumerate(texts):
+        words = plain_words(text)
+        said = plain_grams(words, n)
+        for number, (wanted, grams) in enumerate(asked):
+            if not said & grams:
+                continue
+            longest = 0
+            joined = " " + " ".join(words) + " "
+            for start in range(len(wanted)):
+                stop = start + max(longest + 1, n)
+                while stop <= len(wanted) and f" {' '.join(wanted[start:stop])} " in joined:
+                    longest, stop = stop - start, stop + 1
+            found[document, number] = longest
+    return found
+
+
+def spoiled(seed: int) -> list[str]:
+    """Documents of which some say what questions say: whole, in part, otherwise written, too little."""
+    draw = random.Random(seed)
+    texts = []
+    for number in range(40):
+        text = words_of(1000 + 40 * seed + number, draw.randint(5, 80))
+        question = draw.choice(QUESTIONS).split()
+        kind = number % 8
+        if kind == 1:
+            text += " " + " ".join(question)
+        elif kind == 2:
+            text = " ".join(question[3:16]) + " " + text
+        elif kind == 3:
+            text += " ... " + ",\n".join(question).upper() + "!\n" + text
+        elif kind == 4:
+            text += " " + " ".join(question[:12])  # one word short
+        elif kind == 5:
+            text = "x".join(question) + text
+        elif kind == 6:
+            text = f"{text} — “{'—'.join(question[2:])}”"
+        texts.append(text)
+    # A question that begins in one document and ends in the next is in neither.
+    halves = QUESTIONS[7].split()
+    return [*texts, " ".join(halves[:10]), " ".join(halves[10:])]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("stretch", [256, 1 << 17])  # thirteen words are up to 50 tokens
+def test_what_is_found_is_what_a_plain_search_finds(
+    tmp_path: Path,
+    tokenizer_json: Path,
+    write_jsonl: WriteJsonl,
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+    stretch: int,
+) -> None:
+    texts = spoiled(seed)
+    store = build(tmp_path, texts, tokenizer_json, write_jsonl)
+    questions = write_jsonl(tmp_path / "questions.jsonl", QUESTIONS, field="prompt")
+    monkeypatch.setattr(contamination, "STRETCH", stretch)
+    report = search(store, [str(questions)])
+    expected = second_way(texts, QUESTIONS, 13)
+    assert len(expected) > 15
+    found = {(one.document, one.question): one.length for one in report.overlaps}
+    assert found.keys() == expected.keys()
+    if stretch > 1000:  # a stretch that is looked through in parts is as long as its longest part
+        assert found == expected
+    assert all(13 <= found[one] <= expected[one] for one in expected)
+    (counts,) = report.sources.values()
+    assert counts == (len({document for document, _ in expected}), len(texts))
+    (only,) = report.sets.values()
+    assert (only.questions, only.found) == (30, len({question for _, question in expected}))
+    assert sum(only.documents.values()) == len({document for document, _ in expected})
+    for one in report.overlaps:
+        assert one.id == f"n{one.document}" and one.file == "corpus.jsonl"
+        assert f" {one.text} " in " " + " ".join(plain_words(texts[one.document])) + " "
+    assert not report.clean
+
+
+def test_tokens_are_compared_as_ids(
+    tmp_path: Path, tokenizer_json: Path, write_jsonl: WriteJsonl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = spoiled(3)
+    store = build(tmp_path, texts, tokenizer_json, write_jsonl)
+    questions = write_jsonl(tmp_path / "questions.jsonl", QUESTIONS, field="prompt")
+    asked = [store.tokenizer.encode(one, add_special_tokens=False).ids for one in QUESTIONS]
+    grams = [plain_grams(ids, 13) for ids in asked]
+    expected = {
+        (document, number)
+        for document, tokens in enumerate(store.documents)
+        for number, gram in enumerate(grams)
+        if plain_grams(tokens[:-1].tolist(), 13) & gram
+    }
+    assert len(expected) > 10
+    for stretch in (64, 1 << 17):
+        monkeypatch.setattr(contamination, "STRETCH", stretch)
+        report = search(store, [str(questions)], gram_of="tokens")
+        assert {(one.document, one.question) for one in report.overlaps} == expected
+
+
+def test_a_store_that_has_seen_nothing_is_clean(
+    tmp_path: Path, tokenizer_json: Path, write_jsonl: WriteJsonl
+) -> None:
+    store = build(tmp_path, [words_of(n, 50) for n in range(2000, 2010)], tokenizer_json, write_jsonl)
+    report = search(store, [str(write_jsonl(tmp_path / "q.jsonl", [*QUESTIONS, "too short"]))])
+    assert report.clean and report.overlaps == [] and report.sources == {next(iter(report.sources)): (0, 10)}
+    assert (report.sets["q"].questions, report.sets["q"].too_short, report.sets["q"].found) == (31, 1, 0)
+
+
+def test_what_many_questions_say_and_what_repeats_itself_is_left_out(
+    tmp_path: Path, tokenizer_json: Path, write_jsonl: WriteJsonl
+) -> None:
+    template = words_of(77, 13)
+    questions = [f"{template} {words_of(n, 3)}" for n in range(11)] + ["so " * 20]
+    store = build(tmp_path, [f"{template} nothing", "so " * 40], tokenizer_json, write_jsonl)
+    path = str(write_jsonl(tmp_path / "q.jsonl", questions))
+    report = search(store, [path])
+    assert report.clean and report.common_grams == 1 and report.repetitive_grams == 8
+    assert not search(store, [path], most_texts=11).clean
+
+
+def test_an_n_is_heeded(tmp_path: Path, tokenizer_json: Path, write_jsonl: WriteJsonl) -> None:
+    store = build(tmp_path, ["aa bb cc dd ee", "bb cc"], tokenizer_json, write_jsonl)
+    path = str(write_jsonl(tmp_path / "q.jsonl", ["zz bb cc dd yy"]))
+    assert search(store, [path], n=4).clean
+    assert [one.document for one in search(store, [path], n=3).overlaps] == [0]
+    assert {one.document for one in search(store, [path], n=2).overlaps} == {0, 1}
+    with pytest.raises(RecipeError, match="ngram is 0"):
+        search(store, [path], n=0)
+
+
+def test_only_the_longest_are_listed_and_all_are_counted(
+    tmp_path: Path, tokenizer_json: Path, write_jsonl: WriteJsonl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contamination, "MOST_LISTED", 3)
+    texts = [" ".join(QUESTIONS[n].split()[: 13 + n]) for n in range(7)]
+    store = build(tmp_path, texts, tokenizer_json, write_jsonl)
+    report = search(store, [str(write_jsonl(tmp_path / "q.jsonl", QUESTIONS))])
+    assert [one.length for one in report.overlaps] == [19, 18, 17]
+    assert report.not_listed == 4 and list(report.sources.values()) == [(7, 7)]
+
+
+@given(st.binary(max_size=50))
+def test_any_bytes_are_split_at_spaces(data: bytes) -> None:
+    array = np.frombuffer(data.translate(LOWER), np.uint8).copy()
+    starts, ends, hashes = WordSplitter().split(array)
+    assert [array[a:b].tobytes() for a, b in zip(starts, ends, strict=True)] == [
+        word for word in array.tobytes().split(b" ") if word
+    ]
+    assert len(hashes) == len(starts)
+
+
+# ------------------------------------------------------------------ layouts and the command
+
+
+def test_questions_are_read_with_their_right_answers(tmp_path: Path) -> None:
+    (tmp_path / "core.yaml").write_text(
+        json.dumps(
+            {
+                "icl_tasks": [
+                    {
+                        "label": label,
+                        "icl_task_type": "multiple_choice",
+                        "num_fewshot": [shots],
+                        "dataset_uri": "a.jsonl",
+                        "continuation_delimiter": " -> ",
+                    }
+                    for label, shots in (("a", 0), ("a_more", 10))
+                ]
+            }
+        )
+    )
+    (tmp_path / "eval_data").mkdir()
+    line = json.dumps({"query": "q", "choices": ["x", "y"], "gold": 1})
+    (tmp_path / "eval_data" / "a.jsonl").write_text(line)
+    assert list(read_evaluations(str(tmp_path))) == [("a", 0, "q -> y")]
+    table = tmp_path / "table"
+    table.mkdir()
+    (table / "one_test.csv").write_text("question,a,b,c,d,answer\nq,1,2,3,4,2\n")
+    (table / "two_test.csv").write_text("r,5,6,7,8,D\n")
+    assert list(read_evaluations(str(table))) == [("table", 0, "q 3"), ("table", 1, "r 8")]
+    lines = [
+        {"ctx": "h", "endings": ["i", "j"], "label": "1"},
+        {"question": "k", "choices": {"text": ["l", "m"], "label": ["A", "B"]}, "answerKey": "B"},
+        {"question": "n", "answer": "o <<1+1=2>>2"},
+    ]
+    (tmp_path / "mixed.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in lines))
+    found = [one.text for one in read_evaluations(str(tmp_path / "mixed.jsonl"))]
+    assert found == ["h j", "k m", "n o <<1+1=2>>2"]
+    with pytest.raises(InputError, match="found no such file"):
+        list(read_evaluations(str(tmp_path / "eval_data" / "nothing*")))
+
+
+def test_the_command_lists_documents_and_exits_with_1(
+    tmp_path: Path, tokenizer_json: Path, write_jsonl: WriteJsonl
+) -> None:
+    texts = [words_of(9000, 30), f"{words_of(9001, 30)} {QUESTIONS[4]}"]
+    build(tmp_path, texts, tokenizer_json, write_jsonl)
+    path = write_jsonl(tmp_path / "set.jsonl", QUESTIONS)
+    done = run("verify", tmp_path / "store", "--against", path)
+    assert done.returncode == 1, done.stderr
+    assert "1 question found in 1 document" in done.stdout
+    assert re.search(r"1 +corpus\.jsonl at [\d,]+, id n1 +set +4 +20 ", done.stdout)
+    found = result(run("verify", tmp_path / "store", "--against", path, "--ngram", "20", "--json"))
+    assert (found["exit_code"], found["n"], [one["document"] for one in found["overlaps"]]) == (1, 20, [1])
+    clean = run("verify", tmp_path / "store", "--against", path, "--ngram", "21")
+    assert clean.returncode == 0 and "No question was found" in clean.stdout
+    assert run("verify", tmp_path / "store", "--ngram", "5").returncode == 2
