@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.tasks import talks
 from tests.transforms.templates import CHATML, CHATML_TOKENS, LLAMA3, LLAMA3_TOKENS, unmarked
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 import packline
 from packline.errors import InputError, OutOfSpace, RecipeError, ResumeMismatch
@@ -338,3 +338,34 @@ def test_a_count_of_trained_tokens_that_is_wrong_is_noticed(
     path = talks.write(tmp_path / "chat.jsonl", [PLAIN])
     report = packline.sft(path, folder, out=tmp_path / "store", workers=0).verify()
     assert any("trained tokens" in str(problem) for problem in report.problems)
+
+
+def test_a_tokenizer_that_puts_a_space_before_texts_does_so_only_where_there_is_one(tmp_path: Path) -> None:
+    # Words that touch what is before them are encoded with it, and cut where a token begins.
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme="always")
+    trainer = trainers.BpeTrainer(vocab_size=200, special_tokens=["</s>"], show_progress=False)
+    words = [one["content"] for one in PLAIN] * 3 + ["[INST] Say x [/INST] yes, glued"]
+    tokenizer.train_from_iterator(words, trainer)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    template = (
+        "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]{% else %}"
+        "{% generation %}SPACE{{ m.content }}</s>{% endgeneration %}{% endif %}{% endfor %}"
+    )
+    path = talks.write(
+        tmp_path / "chat.jsonl", [PLAIN, [PLAIN[0], {"role": "assistant", "content": "glued"}]]
+    )
+    common: dict[str, Any] = {"eod": "</s>", "workers": 0}
+    for space in (" ", ""):
+        store = packline.sft(
+            path,
+            tmp_path / "tokenizer.json",
+            out=tmp_path / f"store{len(space)}",
+            chat_template=template.replace("SPACE", space),
+            **common,
+        )
+        assert talks.whole_texts(store)[0] == f"[INST] Say a word. [/INST]{space}A word, then.</s>"
+        assert store.verify().ok
+        said = [[run.lstrip() for run in runs] for runs in talks.trained_texts(store)]
+        assert said == [["A word, then.</s>"], ["glued</s>"]]
