@@ -9,12 +9,14 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from tests.seeds.workspace import HUB, make_workspace
 
 import packline
 from packline.cli.main import main
+from packline.tasks import mixture
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "coming-from.md").read_text("utf-8")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -44,6 +46,11 @@ def workspace(
             volume += len(text)
     make_workspace(tmp_path, tokenizer_json, texts)
     monkeypatch.chdir(tmp_path)
+    few = [
+        msgspec.structs.replace(part, options={**part.options, "count": 20}) if part.options else part
+        for part in mixture.PARTS
+    ]
+    monkeypatch.setattr(mixture, "PARTS", few)  # and not 280,000
     return tmp_path
 
 
@@ -51,14 +58,20 @@ def run(line: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
     """A command of the page, with a folder in place of the hub; what it printed."""
     dollar, *words = shlex.split(line)
     assert (dollar, words[0]) == ("$", "packline"), line
-    there = [word.replace("hf://", f"file://{folder}/{HUB}/") for word in words[1:]]
-    code = main(there)
+    served = f"file://{folder}/{HUB}/"
+    code = main([word.replace("hf://", served) for word in words[1:]])
     said = capsys.readouterr()
     assert code == 0, f"{line}\n{said.out}\n{said.err}"
+    for recipe in folder.glob("*.toml"):
+        recipe.write_text(recipe.read_text("utf-8").replace("hf://", served), "utf-8")
     return said.out
 
 
-@pytest.mark.parametrize("section", SECTIONS)
+@pytest.mark.parametrize(
+    "section",
+    # A vocabulary is trained, judged and checked there.
+    [pytest.param(name, marks=pytest.mark.slow if name == "stacks" else ()) for name in SECTIONS],
+)
 def test_every_command_and_program_of_a_section_runs(
     section: str, workspace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -66,7 +79,7 @@ def test_every_command_and_program_of_a_section_runs(
     names: dict[str, Any] = {}
     for language, block in FENCE.findall(SECTIONS[section]):
         if language == "toml":
-            (workspace / "run.toml").write_text(block, "utf-8")
+            (workspace / block.splitlines()[0].removeprefix("# ")).write_text(block, "utf-8")
         elif language == "python" and (TORCH or not block.startswith("# needs torch")):
             exec(compile(block, "coming-from.md", "exec"), names)
         elif language == "console":
@@ -103,7 +116,9 @@ def check_eigenstate(folder: Path, names: dict[str, Any]) -> None:
     chunks = sorted((folder / "tokenized/finewebedu").glob("chunk_*.pt"))
     assert data["num_chunks"] == len(chunks) > 2 and data["dataset"] == "finewebedu"
     assert data["total_tokens"] == len(chunks) * data["chunk_size"] == len(chunks) * 32_768
-    assert packline.open(folder / "fineweb-edu").manifest.tokens - data["total_tokens"] < 32_768
+    whole, preset = (packline.open(folder / name).manifest for name in ("fineweb-edu", "from-preset"))
+    assert whole.tokens == preset.tokens and preset.recipe.val_fraction > 0
+    assert whole.tokens - data["total_tokens"] < 32_768
 
 
 def check_stacks(folder: Path, names: dict[str, Any]) -> None:
@@ -118,6 +133,13 @@ def check_stacks(folder: Path, names: dict[str, Any]) -> None:
             assert all(len(arrays[key].shape) > 0 or arrays[key].size for key in arrays.files), path
     masked = sorted(path.name for path in (made / "sft").glob("sft_train_*.bin"))
     assert [name.replace("_mask", "") for name in masked] == [masked[0], masked[0]]
+    counts = packline.open(made / "sft_store").manifest.sources
+    assert [counts[name].documents for name in ("smoltalk", "gsm8k", "identity", "spelling")] == [
+        8,
+        16,
+        8,
+        20,
+    ]
     answered = json.loads((made / "chat_eval/config.json").read_bytes())["tasks"]
     assert {task["label"] for task in answered} == {"MMLU", "ARC-Easy", "ARC-Challenge"}
 
@@ -127,6 +149,8 @@ def check_forager(folder: Path, names: dict[str, Any]) -> None:
     assert store.manifest.tokenizer.eod == "<|endoftext|>" and store.provenance(0).label == "knowledge"
     index = np.fromfile(folder / "forager/index/sample_locations.bin", "<u8").reshape(-1, 3)
     assert index[:, 2].tolist() == [2 * 32_768] * len(index) and len(index) == store.manifest.tokens // 32_768
+    ledger = packline.open(folder / "purposes").manifest.sources["questions"]
+    assert ledger.documents == 2000
     assert len(names["short"]) == 8 * len(names["rows"])
 
 
@@ -169,8 +193,8 @@ def test_every_command_of_the_guides_is_on_the_page(shared: Path) -> None:
 def test_every_option_of_the_guides_has_its_counterpart(shared: Path) -> None:
     told = {option for row in PAGE.splitlines() if row.startswith("|") for option in OPTION.findall(row)}
     for part in re.split(r"^## ", (shared / "reference/systems.md").read_text("utf-8"), flags=re.MULTILINE):
-        if re.match("[134] ", part):
-            scripts = re.findall(r"^Flags.*", part, re.MULTILINE)
+        if re.match("[1345] ", part):
+            scripts = re.findall(r"^(?:Flags|mlpug CLI).*", part, re.MULTILINE)
             assert scripts, part[:40]
             asked = {option for line in scripts for option in OPTION.findall(line)}
             assert asked - told == set()

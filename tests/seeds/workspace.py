@@ -5,6 +5,7 @@ Hub ids of tokenizers are folders of those names, `hf://` is a folder as well. T
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,8 +39,11 @@ def make_workspace(folder: Path, tokenizer_json: Path, texts: Sequence[str]) -> 
     half = len(texts) // 2
     write_lines(folder / "corpus/short.jsonl", [{"text": text} for text in texts[:half]])
     write_lines(folder / "corpus/deep/long.jsonl", [{"text": "\n".join(texts[half:])}])
+    asked = [{"question": f"What is {n} and one?", "answer": f"{n + 1}, of course."} for n in range(2000)]
+    write_lines(folder / "questions.jsonl", asked)
     _bundle(folder / "eval_bundle")
     _questions(folder)
+    _mixture(folder / "data")
     write_lines(folder / "conversations.jsonl", [{"messages": _messages(number)} for number in range(20)])
 
 
@@ -67,7 +71,7 @@ def _tokenizers(folder: Path, tokenizer_json: Path) -> None:
 
 def _parquet(path: Path, texts: Sequence[str]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table({"text": list(texts)}), path)
+    pq.write_table(pa.table({"text": list(texts), "id": [f"d{n}" for n in range(len(texts))]}), path)
 
 
 def _messages(number: int) -> list[dict[str, str]]:
@@ -116,3 +120,20 @@ def _questions(folder: Path) -> None:
         choices = {"text": ["one", "two", "three"], "label": ["A", "B", "C"]}
         records = [{"question": f"How many in {n}?", "choices": choices, "answerKey": "B"} for n in range(5)]
         write_lines(folder / f"arc/{name}.jsonl", records)
+
+
+def _mixture(folder: Path) -> None:
+    """Files of each data set of the preset."""
+    talks = [{"messages": _messages(number)} for number in range(8)]
+    sums = [
+        {"question": f"{n} and 2?", "answer": f"<<{n}+2={n + 2}>>{n + 2}\n#### {n + 2}"} for n in range(8)
+    ]
+    lettered = [{"question": f"{n}?", "choices": [f"{n}", "x", "y", "z"], "answer": 0} for n in range(8)]
+    for name in ("train", "test"):
+        write_lines(folder / f"smoltalk/{name}.jsonl", talks)
+        write_lines(folder / f"gsm8k/{name}.jsonl", sums)
+    for name in ("auxiliary_train", "test"):
+        write_lines(folder / f"mmlu/{name}.jsonl", lettered)
+    write_lines(folder / "identity_conversations.jsonl", [_messages(number) for number in range(4)])
+    words = ("".join(letters) for letters in itertools.product("abcdefg", repeat=3))
+    (folder / "words.txt").write_text("\n".join(words), "utf-8")
