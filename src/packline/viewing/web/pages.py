@@ -201,7 +201,11 @@ def documents(view: View) -> Page:
     head = ("document", "begins", "tokens", "bytes", "source")
     first = page * A_PAGE
     caption = f"{first:,} to {first + len(rows) - 1:,} of {plural(count, 'document')}"
-    blocks = (form, Table(caption, head, rows, "llrrl"), *steps(view, "/documents", page, count, chosen))
+    blocks: tuple[Block, ...] = (
+        form,
+        Table(caption, head, rows, "llrrl"),
+        *steps(view, "/documents", page, count, chosen),
+    )
     return Page("Documents", blocks, summary=f"{count:,} of {plural(len(view.store.documents), 'document')}")
 
 

@@ -105,7 +105,7 @@ def rows(view: View) -> Page:
     head = ("row", "documents", "tokens", "padding", "first document", "which begins")
     caption = f"{first:,} to {first + len(table) - 1:,} of {plural(len(found), 'row')}"
     chosen = {name: str(value) for name, value in params.items() if value is not None}
-    blocks = (
+    blocks: tuple[Block, ...] = (
         form,
         Table(caption, head, tuple(table), "lrrrll"),
         *steps(view, "/rows", page, len(found), chosen),
