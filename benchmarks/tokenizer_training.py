@@ -2,7 +2,7 @@
 
 `python -m benchmarks.tokenizer_training FILE`, of JSONL with `text`. Every run is a fresh process, contenders
 in turn, round after round; medians of wall and of CPU time are printed, the second because on a busy machine
-the first says little. HF is left out with --without huggingface: with a `Split` it takes minutes. Merges of packline,
+the first says little. HF is left out with --without huggingface: it takes minutes. Merges of packline,
 gigatoken and HF must be the same, or the rates are of different work.
 """
 

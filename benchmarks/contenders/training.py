@@ -27,7 +27,7 @@ def packline(texts: list[str], vocab_size: int, pattern: str) -> list[tuple[byte
 
 def rustbpe(texts: list[str], vocab_size: int, pattern: str) -> None:
     """nanochat's; its ties are its own, so its merges are not compared."""
-    import rustbpe as peer  # type: ignore[import-not-found, unused-ignore]
+    import rustbpe as peer  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
     from packline.encoders.patterns import pattern_of
 
