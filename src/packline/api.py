@@ -278,7 +278,8 @@ def make_recipe(
 
 def _replace(value: Any, changes: dict[str, Any]) -> Any:
     kind = type(value)
-    return _convert({**{name: getattr(value, name) for name in kind.__struct_fields__}, **changes}, kind)
+    fields = {name: getattr(value, name) for name in kind.__struct_fields__} | changes
+    return _convert({name: field for name, field in fields.items() if field is not msgspec.UNSET}, kind)
 
 
 def _convert(fields: dict[str, Any], kind: type[Any]) -> Any:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from packline.errors import RecipeError
 
@@ -30,6 +31,40 @@ Format = Literal["auto", "jsonl", "parquet", "text"]
 Documents = Literal["file", "line", "separator"]
 SpecialTokens = Literal["text", "parse", "reject"]
 Engine = Literal["auto", "gigatoken", "fastokens", "tokenizers"]
+Split = Literal["train", "val", "test"]
+SPLITS: tuple[Split, ...] = ("train", "val", "test")
+"""All there are, in the order in which they are shown and written."""
+Operator = Literal[
+    "==",
+    "!=",
+    "<",
+    "<=",
+    ">",
+    ">=",
+    "in",
+    "not in",
+    "contains",
+    "starts with",
+    "ends with",
+    "exists",
+    "missing",
+]
+Plain = str | int | float | bool
+
+
+class Where(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A filter: what a field of a record has to be, or the record is left out and counted."""
+
+    field: str
+    """Its name, `a.b` for a nested one."""
+    op: Operator
+    """Of two values; `exists` and `missing` take none."""
+    value: Plain | tuple[Plain, ...] | UnsetType = UNSET
+    """What the field is compared with: a list for `in` and `not in`, else one value."""
+
+
+# Fields with UNSET came later. Where they are not given they are left out of the manifest, whose bytes are
+# then those of a packline that did not know them, and a build that was begun before goes on.
 
 
 class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -55,6 +90,12 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Documents with fewer characters (code points) are left out and counted."""
     max_chars: int | None = None
     """Documents with more characters are left out and counted."""
+    template: str | UnsetType = UNSET
+    """Makes the text out of a record's fields: sandboxed Jinja. Instead of `text`."""
+    where: tuple[Where, ...] | UnsetType = UNSET
+    """Only records that pass all of these."""
+    split: Split | UnsetType = UNSET
+    """All its documents belong to this split, whatever their hash says."""
 
 
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -73,6 +114,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Special-token strings inside documents: plain text, control tokens, or a reason to reject."""
     val_fraction: float = 0.0
     """The share of documents (by hash of their text) that goes to the validation split."""
+    test_fraction: float | UnsetType = UNSET
+    """The share that goes to the test split, likewise."""
     seed: int = 0
     """Of the split."""
     limit_documents: int | None = None
@@ -100,23 +143,75 @@ class RunOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 def load_recipe(path: str | Path) -> tuple[Recipe, RunOptions]:
     """Read a recipe, and how to run it from its optional `[run]` table.
 
-    Relative inputs are relative to the recipe's folder.
+    Relative inputs are relative to the recipe's folder. What a source says of reading the store (`weight`,
+    `tokens`, `max_epochs`; see `load_shares`) is checked and is no part of the recipe: no byte depends on it.
 
     Raises:
         RecipeError: not TOML, an unknown or missing field, a wrong type; with the place.
     """
+    recipe, options, _ = _load(path)
+    return recipe, options
+
+
+class Share(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How much of a source a training run is to read. Nothing of it is in a store."""
+
+    weight: int | float | str | None = None
+    """Its share of the rows, relative to that of the others: `0.7`, `"1/3"`."""
+    tokens: int | None = None
+    """Instead: how many tokens of it."""
+    max_epochs: int | Literal["unlimited"] | None = None
+    """How often a row of it may be read at the most."""
+
+
+def load_shares(path: str | Path) -> list[Share]:
+    """What a recipe says of reading its sources, in their order.
+
+    Raises:
+        RecipeError: whatever `load_recipe` would raise; weights for some sources and not for all, or
+            weights and budgets together.
+    """
+    return _load(path)[2]
+
+
+def _load(path: str | Path) -> tuple[Recipe, RunOptions, list[Share]]:
     path = Path(path)
     table = read_toml(path, "recipe")
     run = table.pop("run", {})
     if isinstance(run, dict) and isinstance(run.get("memory"), str):
         run["memory_bytes"] = parse_bytes(run.pop("memory"))
+    sources = table.get("sources")
+    given = [source for source in sources if isinstance(source, dict)] if isinstance(sources, list) else []
+    said = [
+        {name: source.pop(name) for name in Share.__struct_fields__ if name in source} for source in given
+    ]
     try:
         recipe = msgspec.convert(table, Recipe)
         options = msgspec.convert(run, RunOptions)
+        shares = msgspec.convert(said, list[Share])
     except msgspec.ValidationError as error:
         hint = "the fields of a recipe are listed in docs/recipe.md"
         raise RecipeError(f"{path}: {error}", hint=hint) from error
-    return check_recipe(_relative_to(recipe, path.parent)), check_options(options)
+    _check_shares(shares, path)
+    return check_recipe(_relative_to(recipe, path.parent)), check_options(options), shares
+
+
+def _check_shares(shares: list[Share], path: Path) -> None:
+    for number, share in enumerate(shares):
+        where = f"{path}: sources[{number}]"
+        if share.weight is not None and share.tokens is not None:
+            raise RecipeError(f"{where} has a weight and a budget of tokens: expected one of them")
+        if share.tokens is not None and share.tokens < 1:
+            raise RecipeError(f"{where}: tokens is {share.tokens}: expected at least 1")
+        if isinstance(share.max_epochs, int) and share.max_epochs < 1:
+            raise RecipeError(f"{where}: max_epochs is {share.max_epochs}: expected at least 1")
+    for name in ("weight", "tokens"):
+        having = sum(getattr(share, name) is not None for share in shares)
+        if 0 < having < len(shares):
+            raise RecipeError(
+                f"{path}: {having} of {len(shares)} sources have {name!r}: expected all of them or none",
+                hint="shares are relative to each other",
+            )
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
@@ -165,6 +260,11 @@ def check_recipe(recipe: Recipe) -> Recipe:
         raise RecipeError("the recipe has no sources", hint="name at least one input")
     if not 0 <= recipe.val_fraction < 1:
         raise RecipeError(f"val_fraction is {recipe.val_fraction}: expected 0 <= val_fraction < 1")
+    test_fraction = recipe.test_fraction or 0.0
+    if not 0 <= test_fraction < 1 or recipe.val_fraction + test_fraction > 1:
+        raise RecipeError(
+            f"test_fraction is {test_fraction}: expected 0 or more, and no more than val_fraction leaves"
+        )
     if not 0 <= recipe.seed < 2**63:
         raise RecipeError(f"seed is {recipe.seed}: expected 0 <= seed < 2**63")
     for name in ("limit_documents", "limit_tokens"):
@@ -191,10 +291,36 @@ def _check_source(source: Source, where: str) -> None:
         )
     if source.separator == "":
         raise RecipeError(f"{where}: the separator is empty")
+    if source.template is not UNSET and source.text is not None:
+        raise RecipeError(
+            f"{where} has both a text field and a template: expected one of them",
+            hint="a template names the fields itself: {{ title }}",
+        )
+    for number, one in enumerate(source.where or ()):
+        _check_where(one, f"{where}: where[{number}]")
     if source.min_chars < 0:
         raise RecipeError(f"{where}: min_chars is {source.min_chars}: expected 0 or more")
     if source.max_chars is not None and source.max_chars < source.min_chars:
         raise RecipeError(f"{where}: max_chars {source.max_chars} is below min_chars {source.min_chars}")
+
+
+def _check_where(one: Where, where: str) -> None:
+    if not all(one.field.split(".")):
+        raise RecipeError(f"{where}: field is {one.field!r}: expected a name, or names with dots between")
+    if one.op in ("exists", "missing"):
+        expected, right = "no value", one.value is UNSET
+    elif one.op in ("in", "not in"):
+        expected, right = "a list of values", isinstance(one.value, tuple)
+    elif one.op in ("<", "<=", ">", ">="):
+        expected = "a number or a string"
+        right = isinstance(one.value, str | int | float) and not isinstance(one.value, bool)
+    elif one.op in ("starts with", "ends with"):
+        expected, right = "a string", isinstance(one.value, str)
+    else:
+        expected, right = "one value", one.value is not UNSET and not isinstance(one.value, tuple)
+    if not right:
+        found = "none" if one.value is UNSET else repr(one.value)
+        raise RecipeError(f"{where}: {one.op!r} takes {expected}, found {found}")
 
 
 def check_options(options: RunOptions) -> RunOptions:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import packline
-from packline.recipe import Recipe, RunOptions, Source
+from packline.recipe import Recipe, RunOptions, Share, Source
 from packline.sources.batch import Reason
 from packline.store.ledger import Ledger
 from packline.store.manifest import InputEntry, Manifest, Receipt, ShardEntry, TokenizerEntry
@@ -50,7 +50,7 @@ def test_the_reader_in_the_page_reads_a_store(
     assert all(np.array_equal(one, other) for one, other in zip(found, store.documents, strict=True))
 
 
-@pytest.mark.parametrize("kind", [Recipe, Source, RunOptions])
+@pytest.mark.parametrize("kind", [Recipe, Source, RunOptions, Share])
 def test_every_field_of_a_recipe_is_in_the_page(kind: Any) -> None:
     rows = re.findall(r"^\| `(\w+)` \|", page("recipe.md"), re.MULTILINE)
     fields = {"memory" if field == "memory_bytes" else field for field in kind.__struct_fields__}
@@ -59,7 +59,7 @@ def test_every_field_of_a_recipe_is_in_the_page(kind: Any) -> None:
 
 def test_every_row_of_the_page_is_a_field_of_a_recipe() -> None:
     rows = set(re.findall(r"^\| `(\w+)` \|", page("recipe.md"), re.MULTILINE))
-    fields = {field for kind in (Recipe, Source, RunOptions) for field in kind.__struct_fields__}
+    fields = {field for kind in (Recipe, Source, RunOptions, Share) for field in kind.__struct_fields__}
     assert rows - {"memory"} <= fields
 
 
@@ -74,4 +74,4 @@ def test_every_field_of_the_files_is_in_the_page(kind: Any) -> None:
 
 def test_every_column_and_every_reason_is_in_its_page() -> None:
     assert all(f"| `{column}` |" in page("store.md") for column in DOCUMENTS_SCHEMA.names)
-    assert all(f"`{reason}`" in page("recipe.md") for reason in get_args(Reason))
+    assert all(f"`{reason}`" in page("recipe.md") + page("sft.md") for reason in get_args(Reason))

@@ -52,7 +52,7 @@ def test_bytes_do_not_depend_on_processes(tmp_path: Path, way: str) -> None:
         ("VALIDATION.bin", "val"),
         ("evaluations_000001.bin", "train"),
         ("valid/train_000001.bin", "train"),
-        ("test0.bin", "val"),
+        ("test0.bin", "test"),
     ],
 )
 def test_a_name_tells_the_split(name: str, split: str) -> None:

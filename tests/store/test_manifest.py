@@ -78,7 +78,8 @@ def test_a_sum_of_ledgers_is_the_sum_of_every_count(ledgers: list[Ledger]) -> No
 
 @given(LEDGERS)
 def test_a_ledger_that_is_made_to_balance_balances(ledger: Ledger) -> None:
-    ledger.documents_in = ledger.documents + ledger.empty + ledger.too_short + ledger.too_long + ledger.bad
+    left_out = ledger.empty + ledger.too_short + ledger.too_long + (ledger.filtered or 0)
+    ledger.documents_in = ledger.documents + left_out + ledger.bad
     ledger.eod_tokens = ledger.documents
     ledger.tokens = ledger.text_tokens + ledger.eod_tokens + ledger.bos_tokens
     assert ledger.imbalance() == []
@@ -86,3 +87,10 @@ def test_a_ledger_that_is_made_to_balance_balances(ledger: Ledger) -> None:
     for name in counted:
         changed = msgspec.structs.replace(ledger, **{name: getattr(ledger, name) + 1})
         assert changed.imbalance(), name
+
+
+def test_what_no_source_filters_is_no_part_of_a_ledger() -> None:
+    plain, filtered = Ledger(documents_in=1, documents=1), Ledger(filtered=0)
+    assert b"filtered" not in msgspec.json.encode(total([plain, plain]))
+    assert total([plain, filtered]).filtered == 0
+    assert total([filtered, Ledger(filtered=3), plain]).filtered == 3

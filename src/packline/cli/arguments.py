@@ -82,6 +82,9 @@ class Settings:
             "Field of the text, a.b for a nested one. Default: text, content, article or document.", DOCUMENTS
         ),
     ] = None
+    template: Annotated[
+        str | None, option("Makes the text of fields, instead: '{{ title }}: {{ body }}'.", DOCUMENTS)
+    ] = None
     id: Annotated[str | None, option("Field of a document's id. Default: id.", DOCUMENTS)] = None
     format: Annotated[
         Literal["auto", "jsonl", "parquet", "text"] | None,
@@ -102,6 +105,9 @@ class Settings:
     val_fraction: Annotated[
         float | None, option("Share of documents for validation. Default: 0.", SPLITS)
     ] = None
+    test_fraction: Annotated[float | None, option("Share of documents for testing. Default: 0.", SPLITS)] = (
+        None
+    )
     seed: Annotated[int | None, option("Seed of the split. Default: 0.", SPLITS)] = None
     limit_documents: Annotated[int | None, option("Take so many documents, the first.", SPLITS)] = None
     limit_tokens: Annotated[int | None, option("Take the first documents, to so many tokens.", SPLITS)] = None

@@ -35,7 +35,7 @@ def pack(
         bool, option("With --packing best_fit: write the plan, or check the one that is there.", ROWS)
     ] = False,
     plans: Annotated[str | None, option("Folder of plans. Default: in the store.", ROWS)] = None,
-    split: Annotated[str, option("train (default), val or all.", CHOICE)] = "train",
+    split: Annotated[str, option("train (default), val, test or all.", CHOICE)] = "train",
     label: Annotated[list[str] | None, option("Only with this label. May be repeated.", CHOICE)] = None,
     source: Annotated[list[str] | None, option("Only of this source. May be repeated.", CHOICE)] = None,
     min_tokens: Annotated[int | None, option("Only documents with so many tokens or more.", CHOICE)] = None,

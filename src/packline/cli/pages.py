@@ -57,6 +57,23 @@ nothing else. What is malformed or too long is kept in rejects/, and counted."""
 Exit codes: 0 done, 1 error, 2 wrong usage, 3 done but with more bad
 records than --max-bad-fraction, 130 interrupted.""",
     ),
+    "init": (
+        """Write a recipe, or a run file, to begin with.
+
+Looks at the first records of INPUTS: which fields there are, which is the text
+or which make it together, what it is about. The recipe that comes out builds
+as it stands; its comments are what else could be chosen. --preset writes that
+of a well-known data set, --run a run file for a store, with the weights or
+budgets of --recipe.""",
+        """Examples:
+
+  packline init 'web/*.jsonl.zst' books/ --tokenizer gpt2/tokenizer.json
+  packline init --preset wikitext-103 --tokenizer gpt2 --out wiki.toml
+  packline init --run store --recipe recipe.toml --seq-len 4096 \\
+      --out run.toml
+
+Presets: fineweb-edu, wikitext-103, tinystories, openwebtext, climbmix.""",
+    ),
     "plan": (
         """Predict what a build would take, and write nothing.
 

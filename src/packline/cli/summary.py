@@ -16,6 +16,7 @@ def ledger_lines(ledger: Ledger) -> list[Line]:
         ("without text", ledger.empty),
         ("too short", ledger.too_short),
         ("too long", ledger.too_long),
+        ("left out by filters", ledger.filtered or 0),
         *((reason.replace("_", " "), count) for reason, count in ledger.rejected.items()),
     ]
     left: list[tuple[Piece, Piece]] = [("records in", f"{ledger.documents_in:,}")]

@@ -109,9 +109,10 @@ class ColumnForeign(Foreign):
 
 
 def split_of_path(name: str) -> str:
-    """The split that the path of a file tells: `val` if a word of it, or of a folder, says so.
+    """The split that the path of a file tells: `val` or `test` if a word of it, or of a folder, says so.
 
     >>> split_of_path("data/test-00000-of-00001.parquet"), split_of_path("validation/data.arrow")
-    ('val', 'val')
+    ('test', 'val')
     """
-    return "val" if any(split_of(part) == "val" for part in PurePath(name).parts) else "train"
+    found = (split_of(part) for part in PurePath(name).parts)
+    return next((split for split in found if split != "train"), "train")

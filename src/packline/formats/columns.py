@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 LABELS = "labels"
 LOSS_MASK = "loss_mask"
 PROVENANCE = ("source", "file", "position", "id")
-SPLITS = {"train": "train", "val": "validation"}
+SPLITS = {"train": "train", "val": "validation", "test": "test"}
 """What the `datasets` library calls them."""
 LIMITS = {"int32": 2**31, "int64": 2**63}
 """The largest vocabulary of each dtype."""

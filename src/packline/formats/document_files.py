@@ -28,7 +28,7 @@ from packline.errors import InputError, RecipeError
 from packline.formats.export_record import read_record
 from packline.formats.format import ForeignFile, Part, fitting_dtype
 from packline.formats.mapped import LossFile, TokenFile
-from packline.formats.token_shards import HELD_OUT
+from packline.formats.token_shards import split_told_by
 
 if TYPE_CHECKING:
     from packline.formats.documents import DocumentStream, DocumentView, SharedShard
@@ -254,10 +254,9 @@ def told_dtype(path: Path, format: str, limits: dict[str, int], choice: str) -> 
 
 
 def split_of_folder(name: str) -> str:
-    """The split that the folders on the way to a file tell: `val` if one is called so, else `train`.
+    """The split that the folders on the way to a file tell: `val` or `test` if one is called so.
 
     >>> split_of_folder("val/00000_unshuffled.ds"), split_of_folder("validation-set/part-0-00000.npy")
     ('val', 'train')
     """
-    folders = {part.lower() for part in PurePosixPath(name).parts[:-1]}
-    return "train" if HELD_OUT.isdisjoint(folders) else "val"
+    return split_told_by(part.lower() for part in PurePosixPath(name).parts[:-1])

@@ -33,6 +33,7 @@ from packline.formats.stretches import Stretches
 from packline.formats.vocabulary import OfTokenizer
 from packline.packing.selection import Selection
 from packline.ragged import offsets_of
+from packline.recipe import SPLITS
 from packline.store.manifest import FileEntry, ShardEntry, TokenizerEntry
 from packline.store.reader import Store
 
@@ -112,7 +113,7 @@ class DocumentView(OfTokenizer):
             "shuffle_documents": shuffle_documents,
         }
         there = {shard.entry.split for shard in store.shards if len(shard)}
-        wanted = [split] if split != "all" else [name for name in ("train", "val") if name in there]
+        wanted = [split] if split != "all" else [name for name in SPLITS if name in there]
         self._streams: dict[str, DocumentStream] = {}
         refused: StoreError | None = None
         for name in wanted or ["all"]:  # of an empty store: let the selection say so

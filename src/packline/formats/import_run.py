@@ -31,7 +31,7 @@ from packline.formats.committing import (
 from packline.formats.format import Foreign, ForeignUnit
 from packline.formats.import_unit import ImportedUnit, ImportJob
 from packline.formats.opening import open_foreign
-from packline.recipe import Recipe, Source, check_recipe
+from packline.recipe import SPLITS, Recipe, Source, check_recipe
 from packline.runtime.events import Note, Progress, UnitDone
 from packline.runtime.folder import BuildFolder, BuildIdentity
 from packline.runtime.resources import usable_cores
@@ -128,8 +128,8 @@ class _Import:
         if not foreign.units:
             raise InputError(f"{request.path} has no documents", hint="check the path and the format")
         for unit in foreign.units:
-            if unit.split not in ("train", "val"):
-                raise RecipeError(f"{request.path} has a split {unit.split!r}: expected train or val")
+            if unit.split not in SPLITS:
+                raise RecipeError(f"{request.path} has a split {unit.split!r}: expected train, val or test")
         self._units = _account_for_all(foreign)
         source = Source(inputs=(request.path,))
         self._recipe = check_recipe(

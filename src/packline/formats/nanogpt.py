@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 DTYPE = np.dtype("<u2")
 LIMITS = {"uint16": 65_536}
-NAMES = ("train.bin", "val.bin")
+NAMES = ("train.bin", "val.bin", "test.bin")
 
 
 class NanogptOptions(Options, frozen=True):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 INDEX = "index.json"
 BLOCK_TOKENS = 1 << 20
 """Of rows that are written at a time, about."""
-SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val"}
+SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 """Folders below a data set that hold one each, and what a store calls them."""
 
 

@@ -23,7 +23,7 @@ class Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     """Which documents or rows of a source, in which order."""
 
     split: str | None = None
-    """`train`, `val` or `all`; by default all for documents, and train for rows."""
+    """`train`, `val`, `test` or `all`; by default all for documents, and train for rows."""
     labels: tuple[str, ...] | None = None
     sources: tuple[str, ...] | None = None
     min_tokens: int | None = None

@@ -49,15 +49,16 @@ from packline.formats.llmc import HEAD, HEADER_BYTES, header
 from packline.formats.lost import lost_of
 from packline.formats.mapped import LossFile, ScannedForeign, TokenFile
 from packline.formats.target import Target
-from packline.formats.token_shards import MOST_TOKENS
+from packline.formats.token_shards import MOST_TOKENS, SHARD_ORDER
 from packline.packing.cumulative import Cumulative
+from packline.recipe import SPLITS
 from packline.store.origins import origins
 from packline.store.report import Findings
 
 MAGIC, VERSION = 20240520, 1
 LIMITS = {"uint16": 65_536}
 UINT16 = np.dtype("<u2")
-NAME = re.compile(r"(?P<prefix>.*)(?P<split>val|train)_(?P<number>\d{6,})\.bin")
+NAME = re.compile(r"(?P<prefix>.*)(?P<split>val|test|train)_(?P<number>\d{6,})\.bin")
 CONFIG = "config.json"
 BLOCK_DOCUMENTS = 1 << 14
 """Whose lengths and tokens are looked at together, at most."""
@@ -95,7 +96,7 @@ class Stacks(DocumentFormat):
             )
         parts: list[Part] = []
         cut = size = 0
-        for split in sorted(view.splits, key=["val", "train"].index):
+        for split in sorted(view.splits, key=SHARD_ORDER.index):
             stream = Truncated(view.stream(split), options.max_seq_len)
             cut += view.stream(split).tokens - stream.tokens
             size += 4 * stream.tokens
@@ -130,14 +131,15 @@ class Stacks(DocumentFormat):
             "vocab_size": view.vocab_size,
         }
         sources: dict[str, Counter[str]] = {}
-        for split in ("val", "train"):
+        splits = ["val", "train", *(["test"] if "test" in view.splits else [])]
+        for split in splits:
             its = [one for one in written if one.part.split == split]
             sources[split] = sum((Counter(one.facts["sources"]) for one in its), Counter())
             config[f"{split}_conversations"] = sum(one.facts["documents"] for one in its)
             config[f"{split}_tokens"] = sum(one.part.stop - one.part.start for one in its)
             config[f"{split}_shards"] = len(its)
             config[f"{split}_truncated"] = sum(one.facts["truncated"] for one in its)
-        for split in ("train", "val"):
+        for split in sorted(splits, key=SPLITS.index):
             config[f"{split}_source_counts"] = dict(sorted(sources[split].items()))
         with target.create(CONFIG) as file:
             file.write(msgspec.json.format(msgspec.json.encode(config), indent=2) + b"\n")
@@ -242,7 +244,7 @@ def _pairs(path: Path, findings: Findings | None = None) -> list[tuple[Path, Pat
     folder = path if path.is_dir() else path.parent
     names = [one.name for one in folder.iterdir()] if path.is_dir() else [path.name]
     found = [match for name in names if (match := NAME.fullmatch(name))]
-    found.sort(key=lambda match: (match["prefix"], match["split"] == "train", int(match["number"])))
+    found.sort(key=lambda match: (match["prefix"], SHARD_ORDER.index(match["split"]), int(match["number"])))
     pairs = []
     for match in found:
         mask = folder / match[0].replace(".bin", "_mask.bin")

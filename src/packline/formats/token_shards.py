@@ -13,7 +13,7 @@ It knows nothing of headers: each format adds its own.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -23,6 +23,7 @@ from packline.errors import InputError, RecipeError
 from packline.formats.format import ForeignFile, Lost, Options, Part, Plan
 from packline.formats.lost import lost_of
 from packline.formats.mapped import ScannedForeign, TokenFile
+from packline.recipe import Split
 
 if TYPE_CHECKING:
     from packline.formats.documents import DocumentStream, DocumentView
@@ -30,8 +31,13 @@ if TYPE_CHECKING:
     from packline.store.report import Findings
     from packline.store.writer import HashedFile
 
-HELD_OUT = frozenset({"val", "valid", "validation", "test", "eval", "dev"})
-"""Words in the name of a file that is not for training."""
+HELD_OUT: dict[str, Split] = {
+    **dict.fromkeys(("val", "valid", "validation", "eval", "dev"), "val"),
+    "test": "test",
+}
+"""Words in the name of a file that is not for training, and the split that they tell."""
+SHARD_ORDER: tuple[Split, ...] = ("val", "test", "train")
+"""In which shards are numbered: train last, because it may go on."""
 MOST_TOKENS = 2**31 - 1
 """Of a shard, as its header counts them in an int32."""
 
@@ -73,7 +79,7 @@ def plan_shards(
         raise RecipeError(f"{format}: expected shard_tokens from 1 to {MOST_TOKENS:,}, found {size:,}")
     parts: list[Part] = []
     lost = list(lost_of(view, format))
-    for split in sorted(view.splits, key=["val", "train"].index):
+    for split in sorted(view.splits, key=SHARD_ORDER.index):
         tokens = view.stream(split).tokens
         if options.last_shard == "drop" and split == "train" and (tail := tokens % size):
             if tokens < size:
@@ -161,11 +167,19 @@ def first_bytes(path: Path, endings: tuple[str, ...], count: int) -> list[tuple[
     return found
 
 
-def split_of(name: str) -> str:
-    """The split that a file's name tells: `val` if one of its words says so, else `train`.
+def split_told_by(words: Iterable[str]) -> Split:
+    """The split that some words tell: the first of them that is one of `HELD_OUT`, else `train`.
+
+    >>> split_told_by(["en", "test"]), split_told_by(["tested"])
+    ('test', 'train')
+    """
+    return next((HELD_OUT[word] for word in words if word in HELD_OUT), "train")
+
+
+def split_of(name: str) -> Split:
+    """The split that a file's name tells: `val` or `test` if one of its words says so, else `train`.
 
     >>> split_of("fineweb_val_000000.bin"), split_of("en-test.0.npy"), split_of("evaluators_000001.bin")
-    ('val', 'val', 'train')
+    ('val', 'test', 'train')
     """
-    words = re.split(r"[^a-z]+", Path(name).name.lower())
-    return "train" if HELD_OUT.isdisjoint(words) else "val"
+    return split_told_by(re.split(r"[^a-z]+", Path(name).name.lower()))

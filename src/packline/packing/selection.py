@@ -198,7 +198,9 @@ def _choose_shards(store: Store, settings: dict[str, Any], losses: dict[str, int
     if split not in ("all", *splits):
         raise RecipeError(
             f"split is {split!r}: expected one of {', '.join([*splits, 'all'])} in {store.path}",
-            hint="" if split != "val" else "a build with --val-fraction makes a split val",
+            hint=""
+            if split not in ("val", "test")
+            else f"a build with --{split}-fraction makes a split {split}",
         )
     whence = origins(store) if labels is not None or sources is not None else []
     for what, wanted, found in (

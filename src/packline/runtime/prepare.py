@@ -28,12 +28,13 @@ from packline.runtime.folder import BuildFolder, BuildIdentity, refuse_differenc
 from packline.runtime.resources import GIB, MEMORY_A_WORKER, usable_cores, usable_memory
 from packline.runtime.unit import Job
 from packline.runtime.units import Stream, Unit, plan_units
-from packline.sources.files import InputFile, find_files
-from packline.sources.reader import Span, read_span
+from packline.sources.files import InputFile
+from packline.sources.reader import Span
 from packline.sources.slices import StreamEnd, cut_slices
 from packline.store.index import dtype_for
 from packline.store.ledger import source_names
 from packline.store.manifest import Manifest, Receipt
+from packline.transforms.reading import find_files, read_span
 
 SAMPLE_FILES, SAMPLE_DOCUMENTS = 8, 12
 SMALLEST_WORKER = GIB // 2

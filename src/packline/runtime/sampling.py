@@ -28,8 +28,9 @@ from packline.runtime.prepare import Work
 from packline.sources.batch import Batch
 from packline.sources.compression import DecompressedStream
 from packline.sources.files import InputFile
-from packline.sources.reader import Span, read_span
+from packline.sources.reader import Span
 from packline.store.rereading import far_apart
+from packline.transforms.reading import read_span
 
 SAMPLE_BYTES = 4 << 20
 """Of input (decompressed), of all files together."""
@@ -138,7 +139,7 @@ def _sample_file(file: InputFile, source: Source, max_document_bytes: int, budge
         for batch in batches:
             sample.take(batch)
             taken += batch.consumed_bytes
-            rows = len(batch) + sum(reject.records for reject in batch.rejects)
+            rows = len(batch) + len(batch.filtered) + sum(reject.records for reject in batch.rejects)
             sample.read += rows if file.format == "parquet" else batch.consumed_bytes
             if taken >= budget // len(places):
                 break

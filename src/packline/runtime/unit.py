@@ -25,15 +25,16 @@ from packline.errors import BadRecord, EncoderMismatch, InputChanged, InputError
 from packline.filesystem import disk_errors, file_facts
 from packline.fingerprint import Hasher, split_of
 from packline.ragged import Ragged
-from packline.recipe import Recipe, Source
+from packline.recipe import SPLITS, Recipe, Source
 from packline.sources.batch import Batch, Reject
 from packline.sources.files import InputFile
-from packline.sources.reader import Span, read_slice, read_span
+from packline.sources.reader import Span
 from packline.sources.slices import Slice
 from packline.sources.texts import Texts
 from packline.store.ledger import Ledger, source_names
 from packline.store.manifest import InputPiece, Receipt
 from packline.store.writer import RejectsWriter, ShardWriter
+from packline.transforms.reading import read_slice, read_span
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -102,7 +103,7 @@ class _UnitRun:
         self._runner, self._task, self._report = runner, task, report
         self._recipe = runner._job.recipe
         self._source = self._recipe.sources[task.source]
-        self._ledger = Ledger()
+        self._ledger = Ledger(filtered=0) if self._source.where else Ledger()
         self._writers: dict[str, ShardWriter] = {}
         self._rejects = RejectsWriter(runner._folder, task.unit)
         self._audited: list[int] = []
@@ -183,6 +184,7 @@ class _UnitRun:
             end = int(wanted[len(chosen)])
             first = int(batch.positions[end])
             batch.rejects = [reject for reject in batch.rejects if reject.position < first]
+            batch.filtered = [position for position in batch.filtered if position < first]
         self._count(batch, facts.verdicts[:end])
 
     def _encode(self, batch: Batch) -> Ragged:
@@ -221,13 +223,15 @@ class _UnitRun:
         ledger.bos_tokens += count if with_bos else 0
         ledger.text_tokens += len(ragged.tokens) - count * (2 if with_bos else 1)
         self._report(count, text_bytes, len(ragged.tokens))
-        if not self._recipe.val_fraction:
+        recipe, given = self._recipe, self._source.split
+        val_share, test_share = recipe.val_fraction, recipe.test_fraction or 0.0
+        if given or not (val_share or test_share):
             if count:
-                self._writer("train").write(ragged, batch, name)
+                self._writer(given or "train").write(ragged, batch, name)
             return
-        seed, share = self._recipe.seed, self._recipe.val_fraction
-        splits = np.array([split_of(text, seed, share) == "val" for text in batch.texts.raw()], bool)
-        for split, members in (("train", np.flatnonzero(~splits)), ("val", np.flatnonzero(splits))):
+        splits = np.array([split_of(text, recipe.seed, val_share, test_share) for text in batch.texts.raw()])
+        for split in SPLITS:
+            members = np.flatnonzero(splits == split)
             if len(members):
                 part = ragged if len(members) == count else ragged.take(members)
                 self._writer(split).write(part, batch.keep(members), name)
@@ -253,6 +257,9 @@ class _UnitRun:
         ledger.empty += int(counts[EMPTY])
         ledger.too_short += int(counts[TOO_SHORT])
         ledger.too_long += int(counts[TOO_LONG])
+        if batch.filtered:
+            ledger.documents_in += len(batch.filtered)
+            ledger.filtered = (ledger.filtered or 0) + len(batch.filtered)
         for index in np.flatnonzero(verdicts == SPECIAL).tolist():
             position, text = int(batch.positions[index]), batch.texts[index].encode("utf-8")
             detail = "a special token stands as a string in the text"

@@ -105,8 +105,11 @@ class _FileSize:
 
 
 def _row_groups(file: InputFile) -> list[int]:
-    """Uncompressed bytes of the text column in each row group."""
+    """Uncompressed bytes of the wanted columns in each row group."""
     from packline.sources.parquet import open_parquet
+
+    def wanted(path: str) -> bool:
+        return path.partition(".")[0] in file.columns if file.columns else path == file.text
 
     with open_input(file.path) as raw:
         metadata = open_parquet(raw, file.path).metadata
@@ -115,9 +118,7 @@ def _row_groups(file: InputFile) -> list[int]:
             group = metadata.row_group(number)
             columns = [group.column(place) for place in range(group.num_columns)]
             sizes.append(
-                sum(
-                    column.total_uncompressed_size for column in columns if column.path_in_schema == file.text
-                )
+                sum(column.total_uncompressed_size for column in columns if wanted(column.path_in_schema))
             )
         return sizes
 

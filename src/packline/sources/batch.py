@@ -32,6 +32,7 @@ Reason = Literal[
     "corrupt_stream",
     "corrupt_parquet",
     "special_token",
+    "filter",
     # of conversations
     "not_a_conversation",
     "unknown_role",
@@ -92,6 +93,8 @@ class Batch:
     rejects: list[Reject] = field(default_factory=list)
     consumed_bytes: int = 0
     """Bytes of input (decompressed) behind this batch, for progress."""
+    filtered: list[int] = field(default_factory=list)
+    """Positions of records that a filter left out."""
 
     def __len__(self) -> int:
         return len(self.texts)

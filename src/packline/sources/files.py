@@ -12,7 +12,7 @@ from __future__ import annotations
 import glob as globbing
 import os
 from collections.abc import Iterator
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -20,7 +20,10 @@ from packline.errors import InputError, PacklineError, RecipeError
 from packline.filesystem import file_facts, is_remote, open_input, read_fully, remote
 from packline.recipe import Recipe, Source
 from packline.sources.compression import Compression, DecompressedStream, detect_compression
-from packline.sources.jsonl import JsonlDecoder
+from packline.sources.jsonl import JsonlDecoder, fits_a_type
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 TEXT_FIELDS = ("text", "content", "article", "document")
 HEAD_BYTES = 256 << 10
@@ -46,6 +49,8 @@ class InputFile(msgspec.Struct, frozen=True):
     text: str = ""
     """The field or column that holds the text; empty for plain text."""
     id: str | None = None
+    columns: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Of a Parquet file whose records a template or filter takes: the columns that it wants."""
 
 
 def find_files(recipe: Recipe) -> list[InputFile]:
@@ -199,6 +204,8 @@ def _parquet_fields(path: str, source: Source) -> tuple[str, str | None]:
     with open_input(path) as file:
         schema = open_parquet(file, path).schema_arrow
     candidates = (source.text,) if source.text else TEXT_FIELDS
+    if source.template:
+        return "", _parquet_id(path, schema, source)
     text = next((name for name in candidates if is_text(column_type(schema, name))), None)
     if text is None:
         found = ", ".join(f"{field.name} ({field.type})" for field in schema)
@@ -206,16 +213,30 @@ def _parquet_fields(path: str, source: Source) -> tuple[str, str | None]:
             f"{path} has no text column: expected {' or '.join(candidates)} of strings, found {found}",
             hint="name the column with --text",
         )
+    return text, _parquet_id(path, schema, source)
+
+
+def _parquet_id(path: str, schema: pa.Schema, source: Source) -> str | None:
+    from packline.sources.parquet import column_type
+
     if source.id and column_type(schema, source.id) is None:
         raise InputError(f"{path} has no column {source.id!r}: found {', '.join(schema.names)}")
-    return text, source.id or ("id" if column_type(schema, "id") is not None else None)
+    return source.id or ("id" if column_type(schema, "id") is not None else None)
 
 
 def _jsonl_fields(path: str, head: bytes, source: Source) -> tuple[str, str | None]:
     """The text field, by the first record that has one; checked against the records at hand."""
-    records = list(_first_records(head))
+    records = list(first_records(head))
     has_id = any("id" in record for record in records)
     id = source.id or ("id" if has_id else None)
+    if source.template:
+        return "", id
+    for field in (source.text, source.id):
+        if field is not None and not fits_a_type(field):
+            raise RecipeError(
+                f"{path}: the name {field!r} has quotes, backslashes or control characters",
+                hint=f"a template can read it: {{{{ record[{field!r}] }}}}",
+            )
     if source.text:
         try:
             JsonlDecoder(source.text, id)
@@ -234,7 +255,8 @@ def _jsonl_fields(path: str, head: bytes, source: Source) -> tuple[str, str | No
     )
 
 
-def _first_records(head: bytes, most: int = 32) -> Iterator[dict[str, object]]:
+def first_records(head: bytes, most: int = 32) -> Iterator[dict[str, object]]:
+    """The objects among the first lines."""
     for line in head.removeprefix(b"\xef\xbb\xbf").splitlines()[:most]:
         try:
             record = msgspec.json.decode(line)

@@ -56,7 +56,7 @@ class JsonlDecoder:
             records = self._decoder.decode_lines(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return self._decode_one_by_one(file, data, block, starts)
-        if len(records) != len(starts) or not _one_object_a_line(data, starts):
+        if len(records) != len(starts) or not one_object_a_line(data, starts):
             return self._decode_one_by_one(file, data, block, starts)
         get_text = self._get_text
         texts = [record.t for record in records] if get_text is None else list(map(get_text, records))
@@ -103,6 +103,15 @@ class JsonlDecoder:
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             pass
         return "malformed_json", str(error)
+
+
+def fits_a_type(name: str) -> bool:
+    """Whether a typed decoder can have a field of this name: not with characters that JSON escapes.
+
+    >>> fits_a_type("my field"), fits_a_type('a "quoted" one')
+    (True, False)
+    """
+    return not any(letter in '"\\' or letter < " " for letter in name)
 
 
 def _record_type(text: str, id: str | None) -> tuple[Any, Getter | None, Getter]:
@@ -179,7 +188,7 @@ def _id_text(value: Any) -> str | None:
     return msgspec.json.encode(value).decode()
 
 
-def _one_object_a_line(data: memoryview, starts: np.ndarray) -> bool:
+def one_object_a_line(data: memoryview, starts: np.ndarray) -> bool:
     """Whether each line opens and closes an object.
 
     `decode_lines` takes records that span lines, or two in one line; with as many records as lines and

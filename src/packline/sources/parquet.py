@@ -11,7 +11,7 @@ Cost: about 0.8 GB/s of text a core with zstd pages.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -78,15 +78,18 @@ def read_row_group(
     parquet: pq.ParquetFile, group: int, text: str, id: str | None
 ) -> Iterator[tuple[pa.Array, pa.Array | None]]:
     """Text as `large_string` and ids (any type) of one row group, batch by batch."""
-    columns = [text] if id is None else [text, id]
-    batches = parquet.iter_batches(
+    for batch in read_columns(parquet, group, [text] if id is None else [text, id]):
+        yield _as_large_string(_column(batch, text)), None if id is None else _column(batch, id)
+
+
+def read_columns(parquet: pq.ParquetFile, group: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Some columns of one row group, batch by batch."""
+    yield from parquet.iter_batches(
         batch_size=rows_a_batch(parquet.metadata, group),
         row_groups=[group],
-        columns=columns,
+        columns=list(columns),
         use_threads=False,
     )
-    for batch in batches:
-        yield _as_large_string(_column(batch, text)), None if id is None else _column(batch, id)
 
 
 def read_row_groups(
@@ -108,6 +111,30 @@ def read_row_groups(
                 hash_text(hasher, column)
                 yield arrow_batch(file, column, ids, row, max_bytes)
                 row += len(column)
+        except (pa.ArrowException, OSError) as error:
+            yield lost_rows(file, group, row, end, error)
+        row = end
+
+
+def read_records(
+    file: int,
+    parquet: pq.ParquetFile,
+    groups: range,
+    columns: Sequence[str],
+    make: Callable[[pa.RecordBatch, int], Batch],
+) -> Iterator[Batch]:
+    """Batches of whole row groups, for sources whose text is not a column.
+
+    Args:
+        make: documents out of some rows and the number of the first of them.
+    """
+    row = sum(parquet.metadata.row_group(group).num_rows for group in range(groups.start))
+    for group in groups:
+        end = row + parquet.metadata.row_group(group).num_rows
+        try:
+            for rows in read_columns(parquet, group, columns):
+                yield make(rows, row)
+                row += len(rows)
         except (pa.ArrowException, OSError) as error:
             yield lost_rows(file, group, row, end, error)
         row = end

@@ -8,9 +8,9 @@ Both give the same batches for the same bytes. Every reader feeds a checksum of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import msgspec
 import numpy as np
@@ -22,8 +22,12 @@ from packline.sources.compression import DecompressedStream
 from packline.sources.delimited import Fill, read_blocks, seek_record
 from packline.sources.files import InputFile
 from packline.sources.jsonl import JsonlDecoder
+from packline.sources.records import JsonlRecords, Transform, row_batch
 from packline.sources.slices import Slice, delimiter_of
 from packline.sources.text import decode_records, read_whole_file
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -35,19 +39,29 @@ class Span(msgspec.Struct, frozen=True):
 
 
 def read_span(
-    file: InputFile, source: Source, span: Span, max_document_bytes: int, hasher: Any
+    file: InputFile,
+    source: Source,
+    span: Span,
+    max_document_bytes: int,
+    hasher: Any,
+    transform: Transform | None = None,
 ) -> Iterator[Batch]:
     """The documents that begin in a span, in order.
 
     Args:
         hasher: is fed the bytes behind the batches (of a compressed file: its compressed bytes).
+        transform: makes texts out of whole records, for a source with a template or filters.
     """
     if file.format == "parquet":
-        from packline.sources.parquet import open_parquet, read_row_groups
+        from packline.sources.parquet import open_parquet, read_records, read_row_groups
 
         with open_input(file.path) as raw:
             groups = range(span.start, span.stop)
             parquet = open_parquet(raw, file.path)
+            if transform is not None:
+                make = _row_maker(file, transform, hasher)
+                yield from read_records(file.index, parquet, groups, file.columns or (), make)
+                return
             yield from read_row_groups(
                 file.index, parquet, groups, file.text, file.id, hasher, max_document_bytes
             )
@@ -55,7 +69,7 @@ def read_span(
     with open_input(file.path) as raw:
         if file.compression:
             stream = DecompressedStream(raw, file.compression)
-            yield from _read_stream(file, source, stream, max_document_bytes)
+            yield from _read_stream(file, source, stream, max_document_bytes, transform)
             hasher.update(stream.checksum().encode())
             return
         if file.format == "text" and source.documents != "line":
@@ -65,13 +79,19 @@ def read_span(
         if start >= span.stop:
             return
         blocks = read_blocks(_filler(raw), start, stop=span.stop, max_bytes=max_document_bytes)
-        yield from _decode(file, source, _hash_blocks(blocks, hasher))
+        yield from _decode(file, source, _hash_blocks(blocks, hasher), transform)
 
 
-def read_slice(file: InputFile, source: Source, piece: Slice, max_document_bytes: int) -> Iterator[Batch]:
-    """The documents of a slice, in order."""
+def read_slice(
+    file: InputFile,
+    source: Source,
+    piece: Slice,
+    max_document_bytes: int,
+    transform: Transform | None = None,
+) -> Iterator[Batch]:
+    """The documents of a slice, in order; `transform` as in `read_span`."""
     if file.format == "parquet":
-        yield from _read_arrow_slice(file, piece, max_document_bytes)
+        yield from _read_arrow_slice(file, piece, max_document_bytes, transform)
         return
     delimiter = delimiter_of(file, source)
     with open(piece.path, "rb", buffering=0) as raw:
@@ -82,7 +102,7 @@ def read_slice(file: InputFile, source: Source, piece: Slice, max_document_bytes
             max_bytes=max_document_bytes,
             problem=lambda: piece.problem,
         )
-        yield from _decode(file, source, blocks)
+        yield from _decode(file, source, blocks, transform)
 
 
 def _read_plain(
@@ -104,7 +124,11 @@ def _read_plain(
 
 
 def _read_stream(
-    file: InputFile, source: Source, stream: DecompressedStream, max_document_bytes: int
+    file: InputFile,
+    source: Source,
+    stream: DecompressedStream,
+    max_document_bytes: int,
+    transform: Transform | None,
 ) -> Iterator[Batch]:
     """A compressed file from its start to its end."""
     if file.format == "text" and source.documents == "file":
@@ -121,13 +145,16 @@ def _read_stream(
     blocks = read_blocks(
         stream.readinto, 0, delimiter=delimiter, max_bytes=max_document_bytes, problem=lambda: stream.problem
     )
-    yield from _decode(file, source, blocks)
+    yield from _decode(file, source, blocks, transform)
 
 
-def _decode(file: InputFile, source: Source, blocks: Iterator[Block]) -> Iterator[Batch]:
+def _decode(
+    file: InputFile, source: Source, blocks: Iterator[Block], transform: Transform | None = None
+) -> Iterator[Batch]:
     """A batch a block."""
     if file.format == "jsonl":
-        decoder = _decoder(file.text, file.id)
+        decoder: JsonlDecoder | JsonlRecords
+        decoder = _decoder(file.text, file.id) if transform is None else _records(transform, file.id)
         for block in blocks:
             yield decoder.decode(file.index, block)
         return
@@ -142,7 +169,23 @@ def _decoder(text: str, id: str | None) -> JsonlDecoder:
     return JsonlDecoder(text, id)
 
 
-def _read_arrow_slice(file: InputFile, piece: Slice, max_bytes: int) -> Iterator[Batch]:
+@cache
+def _records(transform: Transform, id: str | None) -> JsonlRecords:
+    return JsonlRecords(transform, id)
+
+
+def _row_maker(
+    file: InputFile, transform: Transform, hasher: Any = None
+) -> Callable[[pa.RecordBatch, int], Batch]:
+    def make(rows: pa.RecordBatch, row: int) -> Batch:
+        return row_batch(file.index, rows, row, transform, file.id, hasher)
+
+    return make
+
+
+def _read_arrow_slice(
+    file: InputFile, piece: Slice, max_bytes: int, transform: Transform | None
+) -> Iterator[Batch]:
     import os
 
     import pyarrow as pa
@@ -158,8 +201,11 @@ def _read_arrow_slice(file: InputFile, piece: Slice, max_bytes: int) -> Iterator
                     loss = losses.pop(0)
                     yield lost_rows(file.index, loss.group, loss.row, loss.end, OSError(loss.detail))
                     row = loss.end
-                ids = batch.column("id") if "id" in batch.schema.names else None
-                yield arrow_batch(file.index, batch.column("text"), ids, row, max_bytes)
+                if transform is not None:
+                    yield _row_maker(file, transform)(batch, row)
+                else:
+                    ids = batch.column("id") if "id" in batch.schema.names else None
+                    yield arrow_batch(file.index, batch.column("text"), ids, row, max_bytes)
                 row += len(batch)
     for loss in losses:
         yield lost_rows(file.index, loss.group, loss.row, loss.end, OSError(loss.detail))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
@@ -24,6 +24,10 @@ from packline.sources.batch import CUT_BYTES, Block, Reason
 from packline.sources.compression import DecompressedStream
 from packline.sources.delimited import NEWLINE, read_blocks
 from packline.sources.files import InputFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
 
 class LostRows(msgspec.Struct, frozen=True):
@@ -159,11 +163,11 @@ def _cut_parquet(
     import pyarrow as pa
 
     from packline.fingerprint import Hasher
-    from packline.sources.parquet import hash_text, open_parquet, read_row_group, text_bytes
+    from packline.sources.parquet import open_parquet
 
     hasher = Hasher()
     number = row = start = size = 0
-    held: list[tuple[Any, Any]] = []
+    held: list[pa.RecordBatch] = []
     lost: list[LostRows] = []
 
     def finish() -> Slice:
@@ -179,15 +183,14 @@ def _cut_parquet(
         for group in range(parquet.metadata.num_row_groups):
             end = row + parquet.metadata.row_group(group).num_rows
             try:
-                for texts, ids in read_row_group(parquet, group, file.text, file.id):
+                for rows, row_bytes in _hashed_rows(parquet, group, file, hasher):
                     if size >= slice_bytes:
                         yield finish()
                         held, lost = [], []
                         number, start, size = number + 1, row, 0
-                    hash_text(hasher, texts)
-                    held.append((texts, ids))
-                    size += text_bytes(texts)
-                    row += len(texts)
+                    held.append(rows)
+                    size += row_bytes
+                    row += len(rows)
             except (pa.ArrowException, OSError) as error:
                 lost.append(LostRows(group, row, end, str(error)))
             row = end
@@ -195,14 +198,32 @@ def _cut_parquet(
     yield StreamEnd(number + 1, str(hasher.hexdigest()))
 
 
-def _write_arrow(path: str, held: list[tuple[Any, Any]]) -> None:
+def _hashed_rows(
+    parquet: pq.ParquetFile, group: int, file: InputFile, hasher: Any
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Rows of a row group and their bytes: text and id, or the columns that a template or filter wants."""
+    import pyarrow as pa
+
+    from packline.sources.parquet import hash_text, read_columns, read_row_group, text_bytes
+    from packline.sources.records import hash_rows
+
+    if file.columns:
+        for rows in read_columns(parquet, group, file.columns):
+            hash_rows(hasher, rows)
+            yield rows, rows.nbytes
+        return
+    for texts, ids in read_row_group(parquet, group, file.text, file.id):
+        hash_text(hasher, texts)
+        columns = {"text": texts} if ids is None else {"text": texts, "id": ids}
+        yield pa.RecordBatch.from_pydict(columns), text_bytes(texts)
+
+
+def _write_arrow(path: str, held: list[pa.RecordBatch]) -> None:
     import pyarrow as pa
 
     with pa.OSFile(path, "wb") as sink:
         writer = None
-        for texts, ids in held:
-            columns = {"text": texts} if ids is None else {"text": texts, "id": ids}
-            batch = pa.RecordBatch.from_pydict(columns)
+        for batch in held:
             if writer is None:
                 writer = pa.ipc.new_stream(sink, batch.schema)
             writer.write_batch(batch)

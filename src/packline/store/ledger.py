@@ -1,6 +1,6 @@
 """The ledger: counts that must balance.
 
-    documents_in = documents + empty + too_short + too_long + rejected
+    documents_in = documents + empty + too_short + too_long + filtered + rejected
     tokens       = text_tokens + eod_tokens + bos_tokens
 
 `verify` counts the right-hand sides again from the store's files and holds them against this. Nothing
@@ -63,18 +63,27 @@ class Ledger(msgspec.Struct, kw_only=True):
     """How often a special token stood as a string in a text."""
     mask: MaskCounts | msgspec.UnsetType = msgspec.UNSET
     """Of a store of conversations; absent otherwise."""
+    filtered: int | msgspec.UnsetType = msgspec.UNSET
+    """Left out by a source's filters; absent where no source has any."""
 
     def __add__(self, other: Ledger) -> Ledger:
         total = Ledger(rejected=dict(self.rejected))
+        if self.filtered is not msgspec.UNSET or other.filtered is not msgspec.UNSET:
+            total.filtered = (self.filtered or 0) + (other.filtered or 0)
         if self.mask or other.mask:
             total.mask = (self.mask or MaskCounts()) + (other.mask or MaskCounts())
         for name in self.__struct_fields__:
-            if name not in ("rejected", "mask"):
+            if name not in ("rejected", "filtered", "mask"):
                 setattr(total, name, getattr(self, name) + getattr(other, name))
         for reason, count in sorted(other.rejected.items()):
             total.rejected[reason] = total.rejected.get(reason, 0) + count
         total.rejected = dict(sorted(total.rejected.items()))
         return total
+
+    @property
+    def left_out(self) -> int:
+        """Good records that are no documents: empty, too short, too long, filtered."""
+        return self.empty + self.too_short + self.too_long + (self.filtered or 0)
 
     @property
     def bad(self) -> int:
@@ -89,7 +98,7 @@ class Ledger(msgspec.Struct, kw_only=True):
     def imbalance(self) -> list[str]:
         """What does not add up, a line each; empty for a ledger that balances."""
         problems = []
-        out = self.documents + self.empty + self.too_short + self.too_long + self.bad
+        out = self.documents + self.left_out + self.bad
         if out != self.documents_in:
             problems.append(f"documents: {self.documents_in:,} in, {out:,} accounted for")
         tokens = self.text_tokens + self.eod_tokens + self.bos_tokens

@@ -29,12 +29,14 @@ from packline.errors import PacklineError
 from packline.filesystem import open_input, read_fully
 from packline.fingerprint import Hasher, split_of
 from packline.recipe import Source
-from packline.sources.files import InputFile, find_files
-from packline.sources.reader import Span, read_span
+from packline.sources.files import InputFile
+from packline.sources.reader import Span
 from packline.sources.text import BOM
+from packline.store.ledger import source_names
 from packline.store.manifest import InputPiece, Manifest
 from packline.store.reader import Provenance, Shard
 from packline.store.report import DeepReport, Findings
+from packline.transforms.reading import find_files, read_span
 
 TEXT_BYTES = 2 << 20
 """Of text to encode again, of all shards together."""
@@ -112,6 +114,7 @@ class _Rereading:
         self.shards: set[str] = set()
         self.notes: list[str] = []
         self._manifest, self._reference, self._findings = manifest, reference, findings
+        self._names = source_names(manifest.recipe)
         self._pieces = pieces
         self._picked: dict[tuple[str, str], list[_Picked]] = {}
 
@@ -191,9 +194,7 @@ class _Rereading:
 
     def _inputs(self) -> dict[tuple[str, str], InputFile]:
         """Inputs that are where they were, by source and name; notes on the others."""
-        from packline.store.ledger import source_names
-
-        names = source_names(self._manifest.recipe)
+        names = self._names
         try:
             found = find_files(self._manifest.recipe)
         except PacklineError as error:
@@ -228,7 +229,11 @@ class _Rereading:
         provenance = f"{one.shard}.docs.parquet"
         findings.compare(provenance, f"text_bytes of {one.place}", len(encoded), where.text_bytes)
         findings.compare(provenance, f"id of {one.place}", id, where.id)
-        split = split_of(encoded, recipe.seed, recipe.val_fraction) if recipe.val_fraction else "train"
+        given = next(
+            recipe.sources[number].split for number, name in enumerate(self._names) if name == where.source
+        )
+        test_fraction = recipe.test_fraction or 0.0
+        split = given or split_of(encoded, recipe.seed, recipe.val_fraction, test_fraction)
         findings.compare(provenance, f"split of {one.place}", split, where.split)
         part = beginning_of(text, longest)
         found, expected = one.ids.tolist(), self._reference.encode(part)

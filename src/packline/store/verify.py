@@ -26,6 +26,7 @@ from packline.encoders.boundary import resolve_boundary
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import CorruptStore, PacklineError
 from packline.fingerprint import hash_bytes
+from packline.recipe import SPLITS, Recipe, Split
 from packline.store.index import CODES, dtype_for
 from packline.store.ledger import Ledger, source_names, total
 from packline.store.manifest import (
@@ -46,7 +47,7 @@ from packline.store.shard_check import ShardCounts, ShardOrigin, TokenRules, che
 
 __all__ = ["DeepReport", "Problem", "Report", "verify"]
 
-SHARD_FILE = re.compile(r"(train|val)-.*|.*\.(bin|idx|docs\.parquet|loss)")
+SHARD_FILE = re.compile(r"(train|val|test)-.*|.*\.(bin|idx|docs\.parquet|loss)")
 UNIT_NAME = re.compile(r"(\d{6,})(?:-(\d{6,}))?")
 COUNTED = ("documents", "tokens", "text_bytes", "eod_tokens", "bos_tokens", "text_tokens")
 """Of a ledger: what can be counted again from shards."""
@@ -288,6 +289,7 @@ class _Verification:
             tuple(number for number in control if 0 <= number < entry.vocab_size),
             0 if manifest.imported else 1,
         )
+        splits = SPLITS if manifest.imported else splits_of(manifest.recipe)
         files: list[set[str]] = [set() for _ in self._names]
         for given in manifest.inputs:
             if 0 <= given.source < len(files):
@@ -296,8 +298,6 @@ class _Verification:
         for shard in manifest.shards:
             split, _, unit = shard.name.partition("-")
             findings.compare(MANIFEST, f"split of shard {shard.name}", split, shard.split)
-            both = manifest.recipe.val_fraction or manifest.imported
-            splits = ("train", "val") if both else ("train",)
             if split not in splits:
                 findings.add(MANIFEST, f"split of shard {shard.name}", " or ".join(splits), split)
             receipt, origin = self._receipts.get(unit), None
@@ -342,6 +342,20 @@ class _Verification:
                     self._findings.add(
                         name, "a stray file", "nothing", "a file that the manifest does not name"
                     )
+
+
+def splits_of(recipe: Recipe) -> list[Split]:
+    """The splits that a recipe's documents can be in.
+
+    >>> from packline.recipe import Source
+    >>> splits_of(Recipe(sources=(Source(inputs=("a",)),), tokenizer="t", test_fraction=0.1))
+    ['train', 'test']
+    """
+    there: set[Split] = {source.split or "train" for source in recipe.sources}
+    if any(source.split is msgspec.UNSET for source in recipe.sources):
+        there |= {"val"} if recipe.val_fraction else set()
+        there |= {"test"} if recipe.test_fraction else set()
+    return [split for split in SPLITS if split in there]
 
 
 def _compare_counts(findings: Findings, name: str, ledger: Ledger, shards: list[ShardCounts]) -> None:

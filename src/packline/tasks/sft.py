@@ -8,8 +8,8 @@ Interrupted at any time, the same call goes on where it stopped, and the bytes c
 number of processes. A conversation that is malformed, too long, or whose mask is not just the assistant's
 words is kept in rejects/ with its reason; the ledger has them all.
 
-Cost: a few MB/s of conversations a core, most of it rendering the template; a corpus of conversations is small
-beside a corpus of text, so nothing was done about that.
+Cost: a few MB/s of conversations a core, most of it rendering the template; conversations are few beside a
+corpus of text, so nothing was done about that.
 """
 
 from __future__ import annotations

@@ -1,0 +1,106 @@
+"""`packline init`: a recipe or a run file to begin with, written from what is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Group
+
+from packline.cli.arguments import MAIN, Flags, Inputs, option
+from packline.cli.main import DONE
+from packline.cli.output import output
+from packline.errors import PacklineError, RecipeError, StoreError, TokenizerError
+
+RUN = Group("Run files", sort_key=10)
+DEFAULT_TOKENIZER = "openai-community/gpt2"
+ENDS = ("<|endoftext|>", "<|end_of_text|>", "<|endofdoc|>", "</s>", "<eos>", "<|bos|>", "[SEP]")
+"""Tokens that are likely to end a document, where a tokenizer leaves a choice; in this order."""
+_FLAGS = Flags()
+
+
+def init(
+    *inputs: Inputs,
+    preset: Annotated[str | None, option("A well-known data set, instead of INPUTS.", MAIN)] = None,
+    tokenizer: Annotated[
+        str | None, option(f"What the recipe is to name. Default: {DEFAULT_TOKENIZER}.", MAIN)
+    ] = None,
+    eod: Annotated[str | None, option("What ends a document. Default: the tokenizer's own.", MAIN)] = None,
+    out: Annotated[str | None, option("The file. Default: recipe.toml, or run.toml.", MAIN)] = None,
+    force: Annotated[bool, option("Replace the file.", MAIN)] = False,
+    run: Annotated[str | None, option("A store: write a run file for it.", RUN)] = None,
+    recipe: Annotated[str | None, option("Its recipe, for weights and budgets.", RUN)] = None,
+    seq_len: Annotated[int, option("Tokens of a row. Default: 4096.", RUN)] = 4096,
+    batch_size: Annotated[int, option("Rows of a global batch. Default: 32.", RUN)] = 32,
+    tokens: Annotated[int | None, option("Of the stage. Default: the sum of budgets.", RUN)] = None,
+    flags: Flags = _FLAGS,
+) -> int:
+    """Write a recipe or a run file; see `pages`."""
+    if sum([bool(inputs), preset is not None, run is not None]) != 1:
+        raise RecipeError("init takes INPUTS, --preset or --run", hint="packline init --help")
+    path = Path(out or ("recipe.toml" if run is None else "run.toml"))
+    if path.exists() and not force:
+        raise StoreError(f"{path} is there already", hint="--force replaces it; --out chooses another name")
+    if run is not None:
+        text = _run_file(run, recipe, path, seq_len, batch_size, tokens)
+    else:
+        text = _recipe(inputs, preset, tokenizer, eod, path)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror}", hint="choose another --out") from error
+    next_step = f"packline trace {path} --step 0" if run is not None else f"packline build {path} --out store"
+    output.line("  ", ("wrote ", "good"), str(path))
+    output.line("  ", ("next   ", "quiet"), next_step)
+    output.result({"command": "init", "path": str(path), "next": next_step})
+    return DONE
+
+
+def _run_file(
+    store: str, recipe: str | None, path: Path, seq_len: int, batch_size: int, tokens: int | None
+) -> str:
+    from packline.loading.drafting import draft_run
+    from packline.recipe import load_shares
+    from packline.store.reader import Store
+
+    shares = load_shares(recipe) if recipe is not None else []
+    return draft_run(
+        Store(store), shares, seq_len=seq_len, batch_size=batch_size, folder=path.parent, tokens=tokens
+    )
+
+
+def _recipe(
+    inputs: tuple[str, ...], preset: str | None, tokenizer: str | None, eod: str | None, path: Path
+) -> str:
+    from packline.transforms.drafting import draft_preset, draft_recipe
+    from packline.transforms.presets import find_preset
+    from packline.transforms.survey import survey
+
+    found = find_preset(preset) if preset is not None else None
+    surveys = [(given, survey(given)) for given in inputs]
+    notes = [] if tokenizer else ["No tokenizer was named: this is only the best known one."]
+    name = tokenizer or DEFAULT_TOKENIZER
+    if tokenizer is not None and eod is None:
+        eod, note = guess_eod(tokenizer)
+        notes += [note] if note else []
+    if found is not None:
+        return draft_preset(preset or "", found, tokenizer=name, eod=eod, folder=path.parent, notes=notes)
+    return draft_recipe(surveys, tokenizer=name, eod=eod, folder=path.parent, notes=notes)
+
+
+def guess_eod(tokenizer: str) -> tuple[str | None, str]:
+    """What is to end documents: the tokenizer's only choice, or the likeliest one, and a word about it."""
+    from packline.encoders.boundary import resolve_boundary
+    from packline.encoders.tokenizer import load_tokenizer
+
+    try:
+        loaded = load_tokenizer(tokenizer, None)
+    except PacklineError as error:
+        return None, f"The tokenizer could not be looked at: {error}".replace("\n", " ")
+    try:
+        return resolve_boundary(loaded, None, None).eod, ""
+    except TokenizerError:
+        likely = next((end for end in ENDS if end in loaded.special_tokens), None)
+        if likely is None:
+            return None, "This tokenizer does not say what ends a document: eod has to be given."
+        return likely, "This tokenizer leaves a choice of what ends a document; this is a guess."

@@ -1,0 +1,185 @@
+"""Read documents of any source: those whose text is a field, and those with a template or filters.
+
+    from packline.transforms.reading import find_files, read_span, read_slice
+
+The same functions as in `sources`, which know nothing of templates; whoever reads documents reads them here.
+A source without template and filters goes straight through, at no cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from packline.errors import InputError, RecipeError
+from packline.filesystem import open_input
+from packline.recipe import Recipe, Source
+from packline.sources import files as plain_files
+from packline.sources import reader
+from packline.sources.batch import Batch
+from packline.sources.files import InputFile
+from packline.sources.reader import Span
+from packline.sources.records import RecordProblem
+from packline.sources.slices import Slice
+from packline.transforms.filters import field_value, head_fields, make_filter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from packline.transforms.template import Template
+
+
+class RecordText:
+    """What makes the text of a source's records: its filters, then its template or its text field.
+
+    Args:
+        source: with a template, or filters, or both.
+        field: of the text, where there is no template.
+        max_bytes: of a text; a longer one is a bad record.
+
+    Raises:
+        RecipeError: the template is refused.
+
+    >>> from packline.recipe import Where
+    >>> where = (Where(field="n", op=">", value=1),)
+    >>> made = RecordText(Source(inputs=("x",), template="{{ a }}!", where=where), "", 1000)
+    >>> made.fields, made.text({"a": "hey", "n": 2}), made.text({"a": "hey", "n": 1})
+    (('a', 'n'), 'hey!', None)
+    """
+
+    def __init__(self, source: Source, field: str, max_bytes: int) -> None:
+        where = source.where or ()
+        self._passes: Callable[[dict[str, Any]], bool] = make_filter(where)
+        self._field, self._path, self._max_bytes = field, field.split("."), max_bytes
+        self._template: Template | None = None
+        wanted: list[str] | None = [self._path[0]]
+        if source.template is not msgspec.UNSET:
+            from packline.transforms.template import Template
+
+            self._template = Template(source.template, max_bytes)
+            wanted = None if self._template.fields is None else list(self._template.fields)
+        self.fields = None if wanted is None else tuple(dict.fromkeys([*wanted, *head_fields(where)]))
+
+    def text(self, record: dict[str, Any]) -> str | None:
+        """The record's text, or None where a filter leaves it out.
+
+        Raises:
+            RecordProblem: a filter or the template fails on it, or it has no text.
+        """
+        if not self._passes(record):
+            return None
+        text = self._text_field(record) if self._template is None else self._template.render(record)
+        try:
+            size = len(text) if text.isascii() else len(text.encode("utf-8"))
+        except UnicodeEncodeError as error:
+            raise RecordProblem("lone_surrogate", str(error)) from error
+        if size > self._max_bytes:
+            raise RecordProblem("too_large", f"its text has {size:,} bytes, more than {self._max_bytes:,}")
+        return text
+
+    def _text_field(self, record: dict[str, Any]) -> str:
+        value = field_value(record, self._path)
+        if isinstance(value, str):
+            return value
+        holder = field_value(record, self._path[:-1])
+        if value is None and not (isinstance(holder, dict) and self._path[-1] in holder):
+            raise RecordProblem("missing_field", f"no field {self._field!r}")
+        found = "null" if value is None else f"a {type(value).__name__}"
+        raise RecordProblem("not_a_string", f"field {self._field!r}: expected a string, found {found}")
+
+
+def needs_records(source: Source) -> bool:
+    """Whether a source's texts are made of whole records."""
+    return source.template is not msgspec.UNSET or bool(source.where)
+
+
+@cache
+def transform_of(source: Source, field: str, max_bytes: int) -> RecordText:
+    """Made once a process: a template is compiled."""
+    return RecordText(source, field, max_bytes)
+
+
+def check_transforms(recipe: Recipe) -> None:
+    """Refuse templates that could not run, before any input is looked at.
+
+    Raises:
+        RecipeError: with the source.
+    """
+    for number, source in enumerate(recipe.sources):
+        try:
+            if needs_records(source):
+                transform_of(source, source.text or "", recipe.max_document_bytes)
+        except RecipeError as error:
+            where = source.name or f"sources[{number}]"
+            raise RecipeError(f"{where}: {error.message}", hint=error.hint) from error
+
+
+def find_files(recipe: Recipe) -> list[InputFile]:
+    """All files of a recipe, in the order of their documents; see `packline.sources.files.find_files`.
+
+    Raises:
+        RecipeError: a template that is refused.
+        InputError: nothing found, files that cannot be read, or without a column that is wanted.
+    """
+    check_transforms(recipe)
+    files = plain_files.find_files(recipe)
+    return [
+        _with_columns(file, recipe) if needs_records(recipe.sources[file.source]) else file for file in files
+    ]
+
+
+def read_span(
+    file: InputFile, source: Source, span: Span, max_document_bytes: int, hasher: Any
+) -> Iterator[Batch]:
+    """The documents that begin in a span, in order; see `packline.sources.reader.read_span`."""
+    transform = transform_of(source, file.text, max_document_bytes) if needs_records(source) else None
+    return reader.read_span(file, source, span, max_document_bytes, hasher, transform)
+
+
+def read_slice(file: InputFile, source: Source, piece: Slice, max_document_bytes: int) -> Iterator[Batch]:
+    """The documents of a slice, in order."""
+    transform = transform_of(source, file.text, max_document_bytes) if needs_records(source) else None
+    return reader.read_slice(file, source, piece, max_document_bytes, transform)
+
+
+def _with_columns(file: InputFile, recipe: Recipe) -> InputFile:
+    source = recipe.sources[file.source]
+    if file.format == "text":
+        raise InputError(
+            f"{file.path} is plain text: expected records with fields, for a template or filters",
+            hint="give JSON lines or Parquet, or take the template and the filters away",
+        )
+    if file.format != "parquet":
+        return file
+    from packline.sources.parquet import open_parquet
+
+    with open_input(file.path) as raw:
+        schema = open_parquet(raw, file.path).schema_arrow
+    fields = transform_of(source, file.text, recipe.max_document_bytes).fields
+    wanted = tuple(schema.names) if fields is None else (fields or tuple(schema.names[:1]))
+    if file.id is not None:
+        wanted = tuple(dict.fromkeys([*wanted, file.id.partition(".")[0]]))
+    there = tuple(name for name in wanted if name in schema.names)
+    if not there:
+        found = ", ".join(f"{field.name} ({field.type})" for field in schema)
+        raise InputError(f"{file.path} has no column {' or '.join(wanted)}: found {found}")
+    for name in there:
+        _refuse_nanoseconds(file.path, name, schema.field(name).type)
+    return msgspec.structs.replace(file, columns=there)
+
+
+def _refuse_nanoseconds(path: str, name: str, kind: pa.DataType) -> None:
+    """Python's own times end at microseconds; what a finer one becomes depends on what else is installed."""
+    import pyarrow as pa
+
+    parts = [kind.field(number).type for number in range(kind.num_fields)] if pa.types.is_nested(kind) else []
+    for part in parts:
+        _refuse_nanoseconds(path, name, part)
+    if getattr(kind, "unit", None) == "ns":
+        raise InputError(
+            f"{path}: column {name} has times in nanoseconds ({kind}), which a template cannot print",
+            hint="leave the column out of template and filters, or write it as microseconds",
+        )
