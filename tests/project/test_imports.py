@@ -26,6 +26,7 @@ EXPORTS = [
     "Loader",
     "Mixture",
     "Stage",
+    "analyze",
     "bake",
     "build",
     "convert",
