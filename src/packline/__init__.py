@@ -23,7 +23,7 @@ from packline.version import __version__ as __version__
 if TYPE_CHECKING:
     from packline.api import bake, build, export, open, plan
     from packline.formats.converting import convert
-    from packline.formats.importing import import_store
+    from packline.formats.importing.importing import import_store
     from packline.loading.loader import Loader
     from packline.loading.mixture import Mixture
     from packline.loading.run_file import load
@@ -54,7 +54,7 @@ _HOMES = {
     "bake": "packline.api",
     "convert": "packline.formats.converting",
     "export": "packline.api",
-    "import_store": "packline.formats.importing",
+    "import_store": "packline.formats.importing.importing",
     "build": "packline.api",
     "open": "packline.api",
     "plan": "packline.api",

@@ -20,8 +20,8 @@ from packline.recipe import Recipe, RunOptions, Source, check_options, check_rec
 
 if TYPE_CHECKING:
     from packline.formats.baked import BakedRows
-    from packline.formats.exporting import Exported, ExportEvent
-    from packline.formats.target import Link
+    from packline.formats.exporting.run import Exported, ExportEvent
+    from packline.formats.exporting.target import Link
     from packline.loading.loader import Loader
     from packline.runtime.estimate import Estimate
     from packline.runtime.events import Event
@@ -152,8 +152,9 @@ def export(
         link: how bytes of the store are shared where they are the output's too: `hard` links, `reflink` or
             `copy`; `auto` is the first that can be.
         workers: processes; None: as many as this process has cores, 0: none but this one.
-        on_event: is called with every event of `packline.formats.exporting`.
-        **settings: which documents or rows: any field of `packline.formats.source.Choice`, as `split`,
+        on_event: is called with every event of `packline.formats.exporting.run`.
+        **settings: which documents or rows: any field of
+            `packline.formats.exporting.source.Choice`, as `split`,
             `labels`, `seq_len`, `packing`, `batch_size`, `seed`, `stage`; and for text the settings of
             `build` that have other names.
 
@@ -168,9 +169,9 @@ def export(
     >>> (folder / "data" / "train.bin").read_bytes() == store.documents[0].tobytes()
     True
     """
-    from packline.formats.exporting import export as export_view
-    from packline.formats.rows import RowView
-    from packline.formats.source import make_choice
+    from packline.formats.exporting.rows import RowView
+    from packline.formats.exporting.run import export as export_view
+    from packline.formats.exporting.source import make_choice
     from packline.loading.loader import Loader
     from packline.store.reader import Store
 

@@ -18,7 +18,7 @@ import packline
 from packline.cli.exporting import ExportTally, _draw, plan_lines
 from packline.cli.output import plain
 from packline.formats.baked import BakedRows
-from packline.formats.exporting import Advanced, PartDone, Planned
+from packline.formats.exporting.run import Advanced, PartDone, Planned
 from packline.formats.format import Lost
 from packline.store.reader import Store
 

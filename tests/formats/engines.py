@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from packline.errors import CorruptStore
-from packline.formats.checking import check
-from packline.formats.exporting import Exported, export
-from packline.formats.importing import import_store
-from packline.formats.source import Choice
-from packline.formats.target import Link
+from packline.formats.exporting.run import Exported, export
+from packline.formats.exporting.source import Choice
+from packline.formats.exporting.target import Link
+from packline.formats.importing.checking import check
+from packline.formats.importing.importing import import_store
 from packline.store.reader import Store
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
+from packline.formats.exporting.rows import RowView
+from packline.formats.exporting.target import Target
 from packline.formats.format import Plan, RowFormat, Written
 from packline.formats.registry import get_format
-from packline.formats.rows import RowView
-from packline.formats.target import Target
 
 
 def write_rows(view: RowView, name: str, folder: Path, options: dict[str, Any] | None = None) -> Plan:

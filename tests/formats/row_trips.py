@@ -8,9 +8,9 @@ from typing import Any
 
 from tests.formats.stores import EOD, Case
 
-from packline.formats.exporting import export
-from packline.formats.importing import import_store
-from packline.formats.source import Choice
+from packline.formats.exporting.run import export
+from packline.formats.exporting.source import Choice
+from packline.formats.importing.importing import import_store
 from packline.store.reader import Store
 
 IGNORED = -100

@@ -15,10 +15,10 @@ import msgspec
 import pytest
 from tests.formats.stores import EOD, Case
 
-from packline.formats.documents import DocumentView
+from packline.formats.exporting.documents import DocumentView
+from packline.formats.exporting.target import Link, Target
 from packline.formats.format import DocumentFormat, Edges, Foreign, Plan, Written
 from packline.formats.registry import get_format
-from packline.formats.target import Link, Target
 from packline.store.reader import Store
 from packline.store.report import Findings
 
@@ -112,8 +112,8 @@ def flat(documents: Sequence[Sequence[int]]) -> list[int]:
 
 def round_trip(case: Case, name: str, folder: Path, options: dict[str, Any] | None = None) -> Store:
     """Export a store, import that, export it again: the same documents, the same bytes. The second store."""
-    from packline.formats.exporting import export
-    from packline.formats.importing import import_store
+    from packline.formats.exporting.run import export
+    from packline.formats.importing.importing import import_store
 
     store = case.make(folder / "store")
     there, back = folder / "there", folder / "back"
@@ -142,7 +142,7 @@ def round_trip(case: Case, name: str, folder: Path, options: dict[str, Any] | No
 
 def refused(case: Case, name: str, folder: Path, damage: Any, error: type[Exception], match: str) -> None:
     """Export a store and damage that: importing it raises this error and leaves no store."""
-    from packline.formats.importing import import_store
+    from packline.formats.importing.importing import import_store
 
     store = case.make(folder / "store")
     write_all(store, name, folder / "out", link="copy")

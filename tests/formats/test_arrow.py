@@ -18,9 +18,10 @@ from tests.formats.steps import expected, read_all
 from tests.formats.stores import CASES, Case, make_store, write_tokenizer
 
 from packline.errors import InputError, RecipeError, TokenizerError
-from packline.formats import arrow, columns
-from packline.formats.importing import import_store
+from packline.formats import arrow
+from packline.formats.importing.importing import import_store
 from packline.formats.registry import get_format, recognise
+from packline.formats.shared import columns
 
 LOAD = """
 import datasets
@@ -257,8 +258,8 @@ def test_a_single_stream_is_read_and_an_empty_one_too(tmp_path: Path) -> None:
 def test_units_are_cut_between_record_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case = CASES["plain"]
     write(case.make(tmp_path / "store"), "arrow", tmp_path / "out")
-    monkeypatch.setattr("packline.formats.column_files.UNIT_TOKENS", 100)
-    monkeypatch.setattr("packline.formats.column_reader.BLOCK_TOKENS", 30)
+    monkeypatch.setattr("packline.formats.shared.column_files.UNIT_TOKENS", 100)
+    monkeypatch.setattr("packline.formats.shared.column_reader.BLOCK_TOKENS", 30)
     found = read_all("arrow", tmp_path / "out")
     assert len(found.foreign.units) > 5 and found.documents == {"train": case.stored}
     sizes = [block.tokens.size for unit in found.foreign.units for block in found.foreign.blocks(unit)]

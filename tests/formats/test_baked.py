@@ -13,8 +13,8 @@ from tests.formats.stores import CASES, Case, make_store, random_documents, rand
 import packline
 from packline.errors import CorruptStore, InputError
 from packline.formats.baked import FORMAT, BakedOptions, BakedRows
-from packline.formats.exporting import export
-from packline.formats.rows import RowView
+from packline.formats.exporting.rows import RowView
+from packline.formats.exporting.run import export
 from packline.packing.arrays import ALL_FIELDS
 from packline.store.index import Index
 from packline.store.reader import Store

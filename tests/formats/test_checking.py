@@ -11,7 +11,7 @@ from tests.formats.stores import CASES, EOD, Case, write_tokenizer
 
 import packline
 from packline.errors import InputError, RecipeError
-from packline.formats.checking import ForeignReport, check
+from packline.formats.importing.checking import ForeignReport, check
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from tests.formats.stores import CASES, EOD, Case, make_store, random_documents,
 
 from packline.errors import InputError, RecipeError, TokenizerError
 from packline.formats.datatrove import FORMAT, humanised
-from packline.formats.importing import import_store
+from packline.formats.importing.importing import import_store
 from packline.store.manifest import to_json
 from packline.store.reader import Store
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.formats.stores import CASES, Case, make_store, random_documents, random_loss
 
 from packline.errors import CorruptStore, RecipeError, StoreError
-from packline.formats.documents import DocumentView
+from packline.formats.exporting.documents import DocumentView
 from packline.store.reader import Store
 
 EOD, BOS = 0, 1

@@ -27,12 +27,12 @@ from packline.errors import (
     WorkerDied,
 )
 from packline.fingerprint import hash_bytes
-from packline.formats import exporting
 from packline.formats.export_record import read_record
-from packline.formats.exporting import Advanced, PartDone, Planned, export
+from packline.formats.exporting import run as exporting
+from packline.formats.exporting.run import Advanced, PartDone, Planned, export
+from packline.formats.exporting.source import Choice
+from packline.formats.exporting.staging import Staging
 from packline.formats.registry import NAMES
-from packline.formats.source import Choice
-from packline.formats.staging import Staging
 from packline.store.reader import Store
 from packline.store.writer import HashedFile
 
@@ -71,9 +71,9 @@ def left(out: Path) -> list[str]:
 
 CRASHING = """
 import os, signal, sys
-from packline.formats import staging, target
-from packline.formats.exporting import export
-from packline.formats.source import Choice
+from packline.formats.exporting import staging, target
+from packline.formats.exporting.run import export
+from packline.formats.exporting.source import Choice
 from packline.store.writer import HashedFile
 import packline.filesystem, packline.store.writer
 
@@ -144,7 +144,7 @@ def test_killed_while_being_renamed_is_finished_by_the_next_run(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("packline.formats.staging.os.rename", killed)
+        patch.setattr("packline.formats.exporting.staging.os.rename", killed)
         bake(store, out)
     assert not out.exists()
     parts = len(list((tmp_path / ".out.packline" / "parts").iterdir()))
@@ -157,8 +157,8 @@ def test_a_process_that_dies_takes_its_workers_with_it(store: Store, tmp_path: P
         pytest.skip("looks at processes through /proc")
     out = tmp_path / "work" / "out"
     code = f"""
-from packline.formats.exporting import export
-from packline.formats.source import Choice
+from packline.formats.exporting.run import export
+from packline.formats.exporting.source import Choice
 for number in range(20):
     export({str(store.path)!r}, to="baked", out={str(out)!r} + str(number), workers=2,
            options={{"file_rows": 2}}, choice=Choice(seq_len=16, epochs=2))

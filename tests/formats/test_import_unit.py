@@ -12,10 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.formats.stores import write_tokenizer
 
-from packline.formats import import_unit, mapped, opening
 from packline.formats.format import DocumentFormat, Edges, Foreign, ForeignFile, Options, Part, Plan
-from packline.formats.importing import import_store
-from packline.formats.mapped import LossFile, ScannedForeign, TokenFile
+from packline.formats.importing import mapped, opening
+from packline.formats.importing import unit as import_unit
+from packline.formats.importing.importing import import_store
+from packline.formats.importing.mapped import LossFile, ScannedForeign, TokenFile
 from packline.store.report import Findings
 
 

@@ -27,10 +27,10 @@ from packline.errors import (
     ResumeMismatch,
     TokenizerError,
 )
-from packline.formats import committing
-from packline.formats.facts import check_tokenizer
-from packline.formats.import_run import ImportPlan, ImportRequest, run_import
-from packline.formats.importing import import_store
+from packline.formats.importing import committing
+from packline.formats.importing.facts import check_tokenizer
+from packline.formats.importing.importing import import_store
+from packline.formats.importing.run import ImportPlan, ImportRequest, run_import
 from packline.runtime.events import Note, Progress, UnitDone
 from packline.runtime.status import status
 
@@ -141,7 +141,7 @@ def test_any_number_of_processes_gives_the_same_bytes(shards: Path, tokenizer: P
 
 KILLED = """
 import os, signal, sys
-from packline.formats.importing import import_store
+from packline.formats.importing.importing import import_store
 from packline.runtime.events import UnitDone
 
 done = 0

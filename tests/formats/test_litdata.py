@@ -18,9 +18,9 @@ from tests.formats.steps import flat, read_all
 from tests.formats.stores import CASES, Case, make_store, random_documents
 
 from packline.errors import CorruptStore, InputError, RecipeError
-from packline.formats.records import row_tokens
+from packline.formats.exporting.rows import RowView
 from packline.formats.registry import get_format
-from packline.formats.rows import RowView
+from packline.formats.shared.records import row_tokens
 from packline.store.report import Findings
 
 LITDATA = ("litdata", "torch")

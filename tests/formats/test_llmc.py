@@ -15,7 +15,7 @@ from tests.formats.steps import expected, flat, read_all, refused, round_trip, w
 from tests.formats.stores import CASES, Case, make_store
 
 from packline.errors import CorruptStore, InputError, RecipeError
-from packline.formats.mapped import BLOCK_TOKENS
+from packline.formats.importing.mapped import BLOCK_TOKENS
 
 SIZES = {20240520: (1, "<u2"), 20240801: (7, "<u4")}
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packline.errors import CorruptStore
-from packline.formats import mapped
 from packline.formats.format import Edges, Foreign, ForeignFile
-from packline.formats.mapped import IndexedForeign, LossFile, ScannedForeign, TokenFile
+from packline.formats.importing import mapped
+from packline.formats.importing.mapped import IndexedForeign, LossFile, ScannedForeign, TokenFile
 from packline.store.report import Findings
 
 MARKER = 9

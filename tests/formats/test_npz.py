@@ -24,12 +24,12 @@ from tests.formats.steps import read_all
 from tests.formats.stores import CASES, Case, make_store, random_loss
 
 from packline.errors import CorruptStore, RecipeError, TokenizerError
-from packline.formats import row_files
-from packline.formats.exporting import export
-from packline.formats.importing import import_store
+from packline.formats.exporting.rows import RowView
+from packline.formats.exporting.run import export
+from packline.formats.exporting.source import Choice
+from packline.formats.importing.importing import import_store
 from packline.formats.registry import get_format
-from packline.formats.rows import RowView
-from packline.formats.source import Choice
+from packline.formats.shared import row_files
 from packline.store.reader import Store
 
 KEYS = ["input_tensor", "target_tensor", "attention_mask_tensor", "lengths"]

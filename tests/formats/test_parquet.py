@@ -21,8 +21,8 @@ from tests.formats.stores import CASES, Case, make_store, write_tokenizer
 
 from packline.errors import InputError, TokenizerError
 from packline.formats import parquet
-from packline.formats.exporting import export
-from packline.formats.importing import import_store
+from packline.formats.exporting.run import export
+from packline.formats.importing.importing import import_store
 from packline.formats.registry import recognise
 
 LOAD = """
@@ -161,7 +161,7 @@ def test_what_the_library_wrote_is_imported(tmp_path: Path, kind: str, rows: int
 def test_units_are_row_groups_and_blocks_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case = CASES["plain"]
     write(case.make(tmp_path / "store"), "parquet", tmp_path / "out", {"provenance": True})
-    monkeypatch.setattr("packline.formats.column_files.UNIT_TOKENS", 150)
+    monkeypatch.setattr("packline.formats.shared.column_files.UNIT_TOKENS", 150)
     for module in ("column_reader", "parquet"):
         monkeypatch.setattr(f"packline.formats.{module}.BLOCK_TOKENS", 30)
     found = read_all("parquet", tmp_path / "out")

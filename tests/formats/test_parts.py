@@ -9,12 +9,13 @@ import pytest
 from tests.formats.stores import make_store, random_documents
 
 from packline.errors import RecipeError
-from packline.formats import exporting, parts, target
-from packline.formats.exporting import PartDone, export
+from packline.formats.exporting import parts, target
+from packline.formats.exporting import run as exporting
+from packline.formats.exporting.parts import PartReceipt, convert_options
+from packline.formats.exporting.run import PartDone, export
+from packline.formats.exporting.staging import Staging
 from packline.formats.format import Part
-from packline.formats.parts import PartReceipt, convert_options
 from packline.formats.registry import get_format
-from packline.formats.staging import Staging
 from packline.store.manifest import FileEntry
 
 

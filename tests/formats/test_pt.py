@@ -24,14 +24,14 @@ from tests.formats.stores import CASES, Case, make_store
 
 from packline.errors import CorruptStore, RecipeError, TokenizerError
 from packline.formats import pt
-from packline.formats.exporting import export
+from packline.formats.exporting.rows import RowView
+from packline.formats.exporting.run import export
+from packline.formats.exporting.source import Choice
+from packline.formats.exporting.target import Target
 from packline.formats.format import Plan, RowFormat, Written
-from packline.formats.importing import import_store
+from packline.formats.importing.importing import import_store
 from packline.formats.registry import get_format
-from packline.formats.rows import RowView
-from packline.formats.source import Choice
-from packline.formats.target import Target
-from packline.formats.torch_file import read_tensor, tensor_file_bytes, write_tensor
+from packline.formats.shared.torch_file import read_tensor, tensor_file_bytes, write_tensor
 
 # The project's own data set: files in the order of their names, cut to what the model takes.
 LOAD = """

@@ -17,14 +17,14 @@ from tests.formats.steps import read_all
 from tests.formats.stores import CASES, make_store, random_documents, write_tokenizer
 
 from packline.errors import CorruptStore, PacklineError, TokenizerError
-from packline.formats.checking import check
-from packline.formats.exporting import export
+from packline.formats.exporting.run import export
+from packline.formats.exporting.source import Choice
 from packline.formats.format import Block, ForeignFile
-from packline.formats.importing import import_store
-from packline.formats.mapped import TokenFile
-from packline.formats.records import RecordFile
-from packline.formats.separate_rows import SeparateRows
-from packline.formats.source import Choice
+from packline.formats.importing.checking import check
+from packline.formats.importing.importing import import_store
+from packline.formats.importing.mapped import TokenFile
+from packline.formats.shared.records import RecordFile
+from packline.formats.shared.separate_rows import SeparateRows
 from packline.store.reader import Store
 from packline.store.report import Findings
 

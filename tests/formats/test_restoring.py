@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from packline.errors import RecipeError
 from packline.formats.format import Block, Edges
-from packline.formats.restoring import Restoring
+from packline.formats.importing.restoring import Restoring
 from packline.ragged import offsets_of
 
 EOD, BOS = 9, 8

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.formats.stores import make_store, random_documents, random_loss
 
 from packline.errors import RecipeError
-from packline.formats.rows import RowView
+from packline.formats.exporting.rows import RowView
 from packline.loading.loader import Loader
 from packline.loading.mixture import Mixture
 from packline.loading.stages import Stage

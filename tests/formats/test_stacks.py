@@ -19,12 +19,12 @@ from tests.formats.stores import CASES, Case, make_store, random_loss
 
 from packline.errors import CorruptStore, RecipeError, TokenizerError
 from packline.formats import stacks
-from packline.formats.documents import DocumentView
-from packline.formats.exporting import export
+from packline.formats.exporting.documents import DocumentView
+from packline.formats.exporting.run import export
+from packline.formats.exporting.source import Choice
+from packline.formats.exporting.target import Target
 from packline.formats.format import DocumentFormat, Plan, Written
 from packline.formats.registry import DOCUMENT_FORMATS, get_format
-from packline.formats.source import Choice
-from packline.formats.target import Target
 from packline.store.reader import Store
 
 SMALL = {name: case for name, case in CASES.items() if case.vocab_size <= 65_536}

@@ -9,9 +9,9 @@ import pytest
 from tests.formats.stores import CASES
 
 from packline.errors import InputError
-from packline.formats.exporting import export
+from packline.formats.exporting.run import export
 from packline.formats.registry import recognise
-from packline.formats.token_shards import find_files, split_of
+from packline.formats.shared.token_shards import find_files, split_of
 
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "megatron many": ("megatron", {}),

@@ -17,11 +17,11 @@ from tests.formats.stores import CASES, EOD, Case, make_store
 
 from packline.errors import CorruptStore, RecipeError
 from packline.formats import trl
-from packline.formats.exporting import export
-from packline.formats.importing import import_store
+from packline.formats.exporting.rows import RowView
+from packline.formats.exporting.run import export
+from packline.formats.exporting.source import Choice
+from packline.formats.importing.importing import import_store
 from packline.formats.registry import recognise
-from packline.formats.rows import RowView
-from packline.formats.source import Choice
 from packline.store.reader import Store
 
 LOAD = """

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from packline.formats import zipped
-from packline.formats.zipped import StoredZip, stored_bytes
+from packline.formats.shared import zipped
+from packline.formats.shared.zipped import StoredZip, stored_bytes
 
 
 def make(members: dict[str, bytes], *, large: bool = False) -> bytes:

@@ -12,9 +12,9 @@ from packline.cli.foreign import ImportTally, Reading, watch_import
 from packline.cli.main import DONE, INTERRUPTED, command_line
 from packline.cli.output import output
 from packline.formats.converting import is_store
-from packline.formats.exporting import export
-from packline.formats.import_run import run_import
-from packline.formats.source import make_choice
+from packline.formats.exporting.run import export
+from packline.formats.exporting.source import make_choice
+from packline.formats.importing.run import run_import
 
 ROWS = Group("Rows", sort_key=25)
 _FLAGS, _READING = Flags(), Reading()

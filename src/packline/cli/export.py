@@ -15,9 +15,9 @@ from packline.cli.main import DONE, INTERRUPTED, command_line
 from packline.cli.output import output
 from packline.cli.progress import Tally, watch
 from packline.errors import InputError
-from packline.formats.exporting import Exported
-from packline.formats.exporting import export as export_store
-from packline.formats.source import make_choice
+from packline.formats.exporting.run import Exported
+from packline.formats.exporting.run import export as export_store
+from packline.formats.exporting.source import make_choice
 
 TEXT = Group("Text", sort_key=10)
 CHOICE = Group("Choice of documents", sort_key=20)

@@ -12,7 +12,7 @@ import msgspec
 
 from packline.cli.output import Line, output, table
 from packline.errors import RecipeError
-from packline.formats.exporting import Advanced, Exported, ExportEvent, PartDone, Planned
+from packline.formats.exporting.run import Advanced, Exported, ExportEvent, PartDone, Planned
 from packline.viewing.text import bar, duration, percent, plural, scaled, size
 
 PLAIN_EVERY_SECONDS = 5.0

@@ -14,7 +14,7 @@ from packline.cli.arguments import MAIN, TOKENS, _token, option
 from packline.cli.exporting import options_of
 from packline.cli.output import Line, output
 from packline.errors import RecipeError
-from packline.formats.import_run import ImportEvent, ImportPlan, ImportRequest, OnEvent
+from packline.formats.importing.run import ImportEvent, ImportPlan, ImportRequest, OnEvent
 from packline.runtime.events import Note, Progress, UnitDone
 from packline.viewing.text import bar, duration, plural, scaled, size
 

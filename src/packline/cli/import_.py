@@ -11,7 +11,7 @@ from packline.cli.arguments import RUNNING, Flags, option
 from packline.cli.foreign import ImportTally, Reading, watch_import
 from packline.cli.main import DONE, INTERRUPTED, command_line
 from packline.cli.output import Line, output, table
-from packline.formats.import_run import Imported, run_import
+from packline.formats.importing.run import Imported, run_import
 from packline.viewing.text import duration, plural
 
 _FLAGS, _READING = Flags(), Reading()

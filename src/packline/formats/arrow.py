@@ -25,8 +25,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from packline.formats.column_files import ColumnForeign
-from packline.formats.columns import (
+from packline.formats.exporting.documents import DocumentView
+from packline.formats.exporting.target import Target
+from packline.formats.format import DocumentFormat, Edges, Foreign, Part, Plan, Written, fitting_dtype
+from packline.formats.shared.column_files import ColumnForeign
+from packline.formats.shared.columns import (
     LIMITS,
     SPLITS,
     ColumnOptions,
@@ -36,12 +39,15 @@ from packline.formats.columns import (
     plan_parts,
     record_batches,
 )
-from packline.formats.documents import DocumentView
-from packline.formats.format import DocumentFormat, Edges, Foreign, Part, Plan, Written, fitting_dtype
-from packline.formats.lost import lost_of
-from packline.formats.packed_rows import SEQ_LENGTHS
-from packline.formats.saved import SavedFiles, features_of_saved, write_dict, write_folder, write_stream
-from packline.formats.target import Target
+from packline.formats.shared.lost import lost_of
+from packline.formats.shared.packed_rows import SEQ_LENGTHS
+from packline.formats.shared.saved import (
+    SavedFiles,
+    features_of_saved,
+    write_dict,
+    write_folder,
+    write_stream,
+)
 from packline.store.report import Findings
 
 BATCH_DOCUMENTS = 1000

@@ -39,8 +39,8 @@ from packline.store.index import index_size, write_index
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
-    from packline.formats.rows import RowView
-    from packline.formats.target import Target
+    from packline.formats.exporting.rows import RowView
+    from packline.formats.exporting.target import Target
 
 __all__ = ["FORMAT", "Baked", "BakedOptions", "BakedRows"]
 

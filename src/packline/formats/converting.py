@@ -18,9 +18,9 @@ from packline.errors import RecipeError
 from packline.store.manifest import MANIFEST
 
 if TYPE_CHECKING:
-    from packline.formats.exporting import Exported, ExportEvent
-    from packline.formats.import_run import ImportEvent
-    from packline.formats.target import Link
+    from packline.formats.exporting.run import Exported, ExportEvent
+    from packline.formats.exporting.target import Link
+    from packline.formats.importing.run import ImportEvent
 
 
 def convert(
@@ -56,7 +56,8 @@ def convert(
         workers: processes; 0 for this one.
         on_import: is called with the events of the import.
         on_export: is called with those of the export.
-        **choice: which documents or rows: fields of `packline.formats.source.Choice`, such as `seq_len`.
+        **choice: which documents or rows: fields of `Choice` of
+            `packline.formats.exporting.source`, such as `seq_len`.
 
     Raises:
         PacklineError: what importing or exporting raises. What is finished is kept.
@@ -78,9 +79,9 @@ def convert(
     >>> done.documents, (folder / "shards" / "fineweb_train_000000.bin").read_bytes()[1024:].hex()
     (2, '02000000010002000100')
     """
-    from packline.formats.exporting import export
-    from packline.formats.import_run import ImportRequest, run_import
-    from packline.formats.source import make_choice
+    from packline.formats.exporting.run import export
+    from packline.formats.exporting.source import make_choice
+    from packline.formats.importing.run import ImportRequest, run_import
 
     chosen, rest = make_choice(choice)
     if rest:

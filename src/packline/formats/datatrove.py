@@ -31,7 +31,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from packline.errors import InputError, RecipeError
-from packline.formats.document_files import (
+from packline.formats.format import DocumentFormat, Edges, Foreign, Options, Part, Plan, fitting_dtype
+from packline.formats.importing.mapped import IndexedForeign, ScannedForeign, TokenFile
+from packline.formats.shared.document_files import (
     SHARD_TOKENS,
     FileList,
     ends_of,
@@ -45,13 +47,11 @@ from packline.formats.document_files import (
     told_dtype,
     write_files,
 )
-from packline.formats.format import DocumentFormat, Edges, Foreign, Options, Part, Plan, fitting_dtype
-from packline.formats.lost import lost_of
-from packline.formats.mapped import IndexedForeign, ScannedForeign, TokenFile
+from packline.formats.shared.lost import lost_of
 
 if TYPE_CHECKING:
-    from packline.formats.documents import DocumentView
-    from packline.formats.target import Target
+    from packline.formats.exporting.documents import DocumentView
+    from packline.formats.exporting.target import Target
     from packline.store.report import Findings
 
 LIMITS = {"uint16": 65_536, "uint32": 2**32}

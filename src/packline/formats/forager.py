@@ -30,18 +30,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from packline.errors import CorruptStore, InputError, RecipeError
-from packline.formats.document_files import (
-    BLOCK_DOCUMENTS,
-    SHARD_TOKENS,
-    FileList,
-    folder_of,
-    open_source,
-    plan_files,
-    shared_bytes,
-    split_of_folder,
-    told_dtype,
-    write_files,
-)
 from packline.formats.format import (
     DocumentFormat,
     Edges,
@@ -53,13 +41,25 @@ from packline.formats.format import (
     Written,
     fitting_dtype,
 )
-from packline.formats.lost import lost_of
-from packline.formats.mapped import IndexedForeign, ScannedForeign, TokenFile
-from packline.formats.token_shards import write_tokens
+from packline.formats.importing.mapped import IndexedForeign, ScannedForeign, TokenFile
+from packline.formats.shared.document_files import (
+    BLOCK_DOCUMENTS,
+    SHARD_TOKENS,
+    FileList,
+    folder_of,
+    open_source,
+    plan_files,
+    shared_bytes,
+    split_of_folder,
+    told_dtype,
+    write_files,
+)
+from packline.formats.shared.lost import lost_of
+from packline.formats.shared.token_shards import write_tokens
 
 if TYPE_CHECKING:
-    from packline.formats.documents import DocumentView
-    from packline.formats.target import Target
+    from packline.formats.exporting.documents import DocumentView
+    from packline.formats.exporting.target import Target
     from packline.store.report import Findings
 
 LIMITS = {"uint16": 65_535, "uint32": 2**32}

@@ -26,9 +26,9 @@ from packline.errors import RecipeError
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
-    from packline.formats.documents import DocumentView
-    from packline.formats.rows import RowView
-    from packline.formats.target import Target
+    from packline.formats.exporting.documents import DocumentView
+    from packline.formats.exporting.rows import RowView
+    from packline.formats.exporting.target import Target
 
 Kind = Literal["documents", "rows"]
 Edges = Literal["eod", "bos", "both", "none"]

@@ -34,9 +34,9 @@ import numpy as np
 from packline.errors import InputError, RecipeError
 from packline.fingerprint import hash_value
 from packline.formats.format import Foreign, ForeignFile, Part, Plan, RowFormat, Written, fitting_dtype
-from packline.formats.mapped import IndexedForeign, ScannedForeign
-from packline.formats.record_options import RecordOptions, Settled, settle
-from packline.formats.records import (
+from packline.formats.importing.mapped import IndexedForeign, ScannedForeign
+from packline.formats.shared.record_options import RecordOptions, Settled, settle
+from packline.formats.shared.records import (
     BLOCK_TOKENS,
     INDEX,
     RecordFile,
@@ -47,13 +47,13 @@ from packline.formats.records import (
     row_tokens,
     split_folders,
 )
-from packline.formats.row_files import folder_of
-from packline.formats.separate_rows import SeparateRows
+from packline.formats.shared.row_files import folder_of
+from packline.formats.shared.separate_rows import SeparateRows
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
-    from packline.formats.rows import RowView
-    from packline.formats.target import Target
+    from packline.formats.exporting.rows import RowView
+    from packline.formats.exporting.target import Target
 
 LOADER = "TokensLoader"
 TENSOR_CODES = {"int32": 16, "int64": 18, "uint16": 20}

@@ -31,8 +31,8 @@ import numpy as np
 
 from packline.errors import InputError
 from packline.formats.format import DocumentFormat, Edges, Foreign, ForeignFile, Part, Plan, fitting_dtype
-from packline.formats.mapped import TokenFile
-from packline.formats.token_shards import (
+from packline.formats.importing.mapped import TokenFile
+from packline.formats.shared.token_shards import (
     ShardOptions,
     first_bytes,
     open_shards,
@@ -43,8 +43,8 @@ from packline.formats.token_shards import (
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
-    from packline.formats.documents import DocumentView
-    from packline.formats.target import Target
+    from packline.formats.exporting.documents import DocumentView
+    from packline.formats.exporting.target import Target
 
 HEADER_BYTES = 1024
 HEAD = struct.Struct("<3i")

@@ -36,8 +36,8 @@ import numpy as np
 from packline.errors import InputError, RecipeError
 from packline.formats.format import Foreign, Part, Plan, RowFormat, Written
 from packline.formats.mds_reader import open_mds
-from packline.formats.record_options import RecordOptions
-from packline.formats.records import (
+from packline.formats.shared.record_options import RecordOptions
+from packline.formats.shared.records import (
     BLOCK_TOKENS,
     INDEX,
     lost_of,
@@ -48,8 +48,8 @@ from packline.packing.arrays import ALL_FIELDS
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
-    from packline.formats.rows import RowView
-    from packline.formats.target import Target
+    from packline.formats.exporting.rows import RowView
+    from packline.formats.exporting.target import Target
 
 VERSION = 2
 MOST_BYTES = 2**32 - 1

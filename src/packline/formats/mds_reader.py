@@ -19,12 +19,12 @@ import numpy as np
 
 from packline.errors import CorruptStore, InputError
 from packline.formats.format import Block, Edges, Foreign, ForeignFile, ForeignUnit
-from packline.formats.mapped import Pieces, ScannedForeign, TokenSource
+from packline.formats.importing.mapped import Pieces, ScannedForeign, TokenSource
 from packline.formats.mds_shard import Columns, Shard
-from packline.formats.record_options import settle
-from packline.formats.records import INDEX, foreign_file, read_index, split_folders
-from packline.formats.row_files import folder_of
-from packline.formats.separate_rows import SeparateRows
+from packline.formats.shared.record_options import settle
+from packline.formats.shared.records import INDEX, foreign_file, read_index, split_folders
+from packline.formats.shared.row_files import folder_of
+from packline.formats.shared.separate_rows import SeparateRows
 from packline.ragged import offsets_of
 from packline.store.report import Findings
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from packline.errors import CorruptStore, InputError
 from packline.formats.format import ForeignFile
-from packline.formats.records import read_bytes
+from packline.formats.shared.records import read_bytes
 
 BLOCK_BYTES = 4 << 20
 """Of records that are read at a time, about."""

@@ -43,15 +43,15 @@ from packline.formats.format import (
     Plan,
     fitting_dtype,
 )
-from packline.formats.lost import lost_of
-from packline.formats.mapped import IndexedForeign, TokenFile
+from packline.formats.importing.mapped import IndexedForeign, TokenFile
 from packline.formats.megatron_index import DocumentEnds, open_index
-from packline.formats.token_shards import find_files, first_bytes, split_of, write_tokens
+from packline.formats.shared.lost import lost_of
+from packline.formats.shared.token_shards import find_files, first_bytes, split_of, write_tokens
 from packline.store.index import CODES, HEADER, MAGIC, UINT16_BELOW, index_size
 
 if TYPE_CHECKING:
-    from packline.formats.documents import DocumentStream, DocumentView
-    from packline.formats.target import Target
+    from packline.formats.exporting.documents import DocumentStream, DocumentView
+    from packline.formats.exporting.target import Target
     from packline.store.report import Findings
     from packline.store.writer import HashedFile
 

@@ -36,15 +36,15 @@ from packline.formats.format import (
     Written,
     fitting_dtype,
 )
+from packline.formats.importing.mapped import ScannedForeign, TokenFile
 from packline.formats.llmc import EVALUATION, HEAD, MAGICS
-from packline.formats.lost import lost_of
-from packline.formats.mapped import ScannedForeign, TokenFile
-from packline.formats.token_shards import StreamEdges, find_files, first_bytes, split_of, write_tokens
+from packline.formats.shared.lost import lost_of
+from packline.formats.shared.token_shards import StreamEdges, find_files, first_bytes, split_of, write_tokens
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
-    from packline.formats.documents import DocumentView
-    from packline.formats.target import Target
+    from packline.formats.exporting.documents import DocumentView
+    from packline.formats.exporting.target import Target
 
 DTYPE = np.dtype("<u2")
 LIMITS = {"uint16": 65_536}

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from packline.formats.format import DocumentFormat, Edges, Foreign, ForeignFile, Part, Plan, fitting_dtype
-from packline.formats.mapped import TokenFile
-from packline.formats.token_shards import (
+from packline.formats.importing.mapped import TokenFile
+from packline.formats.shared.token_shards import (
     ShardOptions,
     first_bytes,
     open_shards,
@@ -37,8 +37,8 @@ from packline.formats.token_shards import (
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
-    from packline.formats.documents import DocumentView
-    from packline.formats.target import Target
+    from packline.formats.exporting.documents import DocumentView
+    from packline.formats.exporting.target import Target
 
 MAGIC = b"\x93NUMPY"
 LIMITS = {"uint16": 65_536, "uint32": 2**31}

@@ -37,15 +37,15 @@ import numpy as np
 from packline.errors import InputError, RecipeError
 from packline.formats.format import Foreign, Lost, Part, Plan, RowFormat
 from packline.formats.npz_reader import find_batches, open_batches
-from packline.formats.records import lost_of
-from packline.formats.row_files import RowFileOptions
-from packline.formats.zipped import StoredZip, stored_bytes
+from packline.formats.shared.records import lost_of
+from packline.formats.shared.row_files import RowFileOptions
+from packline.formats.shared.zipped import StoredZip, stored_bytes
 from packline.packing.targets import IGNORED
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
-    from packline.formats.rows import RowView
-    from packline.formats.target import Target
+    from packline.formats.exporting.rows import RowView
+    from packline.formats.exporting.target import Target
 
 TENSORS = ("input_tensor", "target_tensor", "attention_mask_tensor")
 BATCH_SIZE = 32

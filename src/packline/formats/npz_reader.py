@@ -20,7 +20,7 @@ import numpy as np
 
 from packline.errors import CorruptStore
 from packline.formats.format import Foreign, ForeignFile
-from packline.formats.row_files import Rows, are_separate, group_files, open_rows
+from packline.formats.shared.row_files import Rows, are_separate, group_files, open_rows
 from packline.store.report import Findings
 
 if TYPE_CHECKING:

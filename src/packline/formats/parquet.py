@@ -26,9 +26,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packline.errors import CorruptStore
-from packline.formats.column_files import ColumnFile, ColumnForeign, split_of_path
-from packline.formats.column_reader import Columns
-from packline.formats.columns import (
+from packline.formats.exporting.documents import DocumentView
+from packline.formats.exporting.target import Target
+from packline.formats.format import DocumentFormat, Edges, Foreign, ForeignFile, Part, Plan, fitting_dtype
+from packline.formats.importing.mapped import BLOCK_DOCUMENTS, BLOCK_TOKENS
+from packline.formats.shared.column_files import ColumnFile, ColumnForeign, split_of_path
+from packline.formats.shared.column_reader import Columns
+from packline.formats.shared.columns import (
     LIMITS,
     ColumnOptions,
     column_types,
@@ -37,12 +41,8 @@ from packline.formats.columns import (
     plan_parts,
     record_batches,
 )
-from packline.formats.document_files import FileList, find_below
-from packline.formats.documents import DocumentView
-from packline.formats.format import DocumentFormat, Edges, Foreign, ForeignFile, Part, Plan, fitting_dtype
-from packline.formats.lost import lost_of
-from packline.formats.mapped import BLOCK_DOCUMENTS, BLOCK_TOKENS
-from packline.formats.target import Target
+from packline.formats.shared.document_files import FileList, find_below
+from packline.formats.shared.lost import lost_of
 from packline.ragged import offsets_of
 from packline.store.report import Findings
 

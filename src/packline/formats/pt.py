@@ -32,14 +32,14 @@ import numpy as np
 
 from packline.errors import CorruptStore, InputError, RecipeError
 from packline.formats.format import Foreign, ForeignFile, Lost, Part, Plan, RowFormat, Written
-from packline.formats.records import lost_of
-from packline.formats.row_files import RowFileOptions, Rows, group_files, open_rows
-from packline.formats.torch_file import read_tensor, tensor_file_bytes, write_tensor
+from packline.formats.shared.records import lost_of
+from packline.formats.shared.row_files import RowFileOptions, Rows, group_files, open_rows
+from packline.formats.shared.torch_file import read_tensor, tensor_file_bytes, write_tensor
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
-    from packline.formats.rows import RowView
-    from packline.formats.target import Target
+    from packline.formats.exporting.rows import RowView
+    from packline.formats.exporting.target import Target
 
 NAME = re.compile(r"chunk_(\d{6,})\.pt")
 METADATA = "metadata.json"

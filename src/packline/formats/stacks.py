@@ -32,7 +32,8 @@ import msgspec
 import numpy as np
 
 from packline.errors import InputError, RecipeError
-from packline.formats.documents import DocumentStream, DocumentView
+from packline.formats.exporting.documents import DocumentStream, DocumentView
+from packline.formats.exporting.target import Target
 from packline.formats.format import (
     DocumentFormat,
     Edges,
@@ -45,11 +46,10 @@ from packline.formats.format import (
     Written,
     fitting_dtype,
 )
+from packline.formats.importing.mapped import LossFile, ScannedForeign, TokenFile
 from packline.formats.llmc import HEAD, HEADER_BYTES, header
-from packline.formats.lost import lost_of
-from packline.formats.mapped import LossFile, ScannedForeign, TokenFile
-from packline.formats.target import Target
-from packline.formats.token_shards import MOST_TOKENS, SHARD_ORDER
+from packline.formats.shared.lost import lost_of
+from packline.formats.shared.token_shards import MOST_TOKENS, SHARD_ORDER
 from packline.packing.cumulative import Cumulative
 from packline.recipe import SPLITS
 from packline.store.origins import origins

@@ -38,9 +38,9 @@ import pyarrow as pa
 
 from packline.errors import CorruptStore, RecipeError
 from packline.formats.arrow import BATCH_DOCUMENTS, BATCH_TOKENS, FILE
-from packline.formats.column_reader import ATTENTION
-from packline.formats.columns import LABELS, LIMITS, list_array, make_schema
 from packline.formats.export_record import read_record
+from packline.formats.exporting.rows import RowSpans, RowView
+from packline.formats.exporting.target import Target
 from packline.formats.format import (
     Edges,
     Foreign,
@@ -52,13 +52,13 @@ from packline.formats.format import (
     Written,
     fitting_dtype,
 )
-from packline.formats.mapped import UNIT_TOKENS, ScannedForeign
-from packline.formats.packed_rows import OWN, SEQ_LENGTHS, PackedRows, Sequences
-from packline.formats.records import lost_of
-from packline.formats.row_files import RowFileOptions, are_separate, folder_of
-from packline.formats.rows import RowSpans, RowView
-from packline.formats.saved import SavedFiles, features_of_saved, write_folder, write_stream
-from packline.formats.target import Target
+from packline.formats.importing.mapped import UNIT_TOKENS, ScannedForeign
+from packline.formats.shared.column_reader import ATTENTION
+from packline.formats.shared.columns import LABELS, LIMITS, list_array, make_schema
+from packline.formats.shared.packed_rows import OWN, SEQ_LENGTHS, PackedRows, Sequences
+from packline.formats.shared.records import lost_of
+from packline.formats.shared.row_files import RowFileOptions, are_separate, folder_of
+from packline.formats.shared.saved import SavedFiles, features_of_saved, write_folder, write_stream
 from packline.packing.targets import IGNORED
 from packline.ragged import offsets_of
 from packline.store.report import Findings

@@ -29,8 +29,8 @@ Runner = Callable[[msgspec.Raw, Callable[[int], None]], Any]
 """Does a task; is given a function to call with tokens that are done; returns what JSON knows."""
 
 RUNNERS = {
-    "export": "packline.formats.parts",
-    "import": "packline.formats.importing",
+    "export": "packline.formats.exporting.parts",
+    "import": "packline.formats.importing.importing",
     "sft": "packline.tasks.sft_unit",
 }
 """By kind of job: the module whose `open_job(job: msgspec.Raw) -> Runner` knows how."""

@@ -25,14 +25,14 @@ from packline.encoders.boundary import END_OF_TEXT, Boundary, resolve_boundary
 from packline.encoders.chat_files import read_chat_template
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import RecipeError
-from packline.formats.committing import (
+from packline.formats.importing.committing import (
     commit_units,
     refuse_changed_files,
     refuse_other_store,
     round_trip_of,
     sum_up,
 )
-from packline.formats.import_run import Imported, ImportEvent, ImportPlan
+from packline.formats.importing.run import Imported, ImportEvent, ImportPlan
 from packline.recipe import Recipe, Source, check_recipe
 from packline.runtime.events import Note, Progress
 from packline.runtime.folder import BuildFolder, BuildIdentity

@@ -24,7 +24,7 @@ from packline.encoders.token_bytes import TextBytes
 from packline.encoders.tokenizer import load_tokenizer
 from packline.filesystem import disk_errors
 from packline.fingerprint import split_of
-from packline.formats.import_unit import hash_piece
+from packline.formats.importing.unit import hash_piece
 from packline.formats.worker import Runner
 from packline.ragged import Ragged, offsets_of
 from packline.runtime.unit import check_unchanged

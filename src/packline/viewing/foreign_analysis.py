@@ -19,7 +19,7 @@ import numpy as np
 
 from packline.encoders.token_bytes import TextBytes
 from packline.errors import CorruptStore
-from packline.formats.opening import Opened, open_foreign
+from packline.formats.importing.opening import Opened, open_foreign
 from packline.store.reader import Store
 from packline.store.report import Findings
 from packline.viewing.analysis import TOP, Analysis, Group, put_together

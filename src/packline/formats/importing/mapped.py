@@ -32,7 +32,7 @@ import numpy as np
 
 from packline.errors import CorruptStore
 from packline.formats.format import Block, Edges, Foreign, ForeignFile, ForeignUnit
-from packline.formats.token_source import LossFile, Pieces, TokenFile, TokenSource, read_numbers
+from packline.formats.importing.token_source import LossFile, Pieces, TokenFile, TokenSource, read_numbers
 from packline.ragged import offsets_of
 from packline.store.report import Findings
 

@@ -20,7 +20,7 @@ from typing import Literal
 from packline.errors import RecipeError
 from packline.formats.export_record import read_record
 from packline.formats.format import Edges, Options
-from packline.formats.row_files import RowFileOptions, are_separate, folder_of
+from packline.formats.shared.row_files import RowFileOptions, are_separate, folder_of
 
 Way = Literal["items", "joined", "separate"]
 

@@ -20,7 +20,8 @@ import msgspec
 from packline.encoders.parity import RoundTrip
 from packline.errors import CorruptStore, InputError, RecipeError
 from packline.filesystem import file_facts
-from packline.formats.committing import (
+from packline.formats.format import Foreign, ForeignUnit
+from packline.formats.importing.committing import (
     check_room,
     commit_units,
     refuse_changed_files,
@@ -28,9 +29,8 @@ from packline.formats.committing import (
     round_trip_of,
     sum_up,
 )
-from packline.formats.format import Foreign, ForeignUnit
-from packline.formats.import_unit import ImportedUnit, ImportJob
-from packline.formats.opening import open_foreign
+from packline.formats.importing.opening import open_foreign
+from packline.formats.importing.unit import ImportedUnit, ImportJob
 from packline.recipe import SPLITS, Recipe, Source, check_recipe
 from packline.runtime.events import Note, Progress, UnitDone
 from packline.runtime.folder import BuildFolder, BuildIdentity

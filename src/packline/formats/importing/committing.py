@@ -20,7 +20,7 @@ from packline.encoders.parity import Reference, RoundTrip
 from packline.encoders.special import without_special_tokens
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import OutOfSpace, ResumeMismatch, TokenizerError
-from packline.formats.import_unit import hash_piece, join_checksums
+from packline.formats.importing.unit import hash_piece, join_checksums
 from packline.formats.processes import run_tasks
 from packline.recipe import Recipe, recipe_difference
 from packline.runtime.events import UnitDone

@@ -27,12 +27,12 @@ import numpy as np
 from packline.errors import InputError, RecipeError
 from packline.formats.export_record import read_record
 from packline.formats.format import ForeignFile, Part, fitting_dtype
-from packline.formats.mapped import LossFile, TokenFile
-from packline.formats.token_shards import split_told_by
+from packline.formats.importing.mapped import LossFile, TokenFile
+from packline.formats.shared.token_shards import split_told_by
 
 if TYPE_CHECKING:
-    from packline.formats.documents import DocumentStream, DocumentView, SharedShard
-    from packline.formats.target import Target
+    from packline.formats.exporting.documents import DocumentStream, DocumentView, SharedShard
+    from packline.formats.exporting.target import Target
     from packline.store.report import Findings
 
 BLOCK_DOCUMENTS = 1 << 17

@@ -24,12 +24,12 @@ import pyarrow as pa
 
 from packline.errors import RecipeError
 from packline.formats.format import Edges, Options, Part
-from packline.formats.mapped import BLOCK_DOCUMENTS
+from packline.formats.importing.mapped import BLOCK_DOCUMENTS
 from packline.packing.targets import IGNORED
 from packline.ragged import offsets_of
 
 if TYPE_CHECKING:
-    from packline.formats.documents import DocumentStream, DocumentView
+    from packline.formats.exporting.documents import DocumentStream, DocumentView
 
 LABELS = "labels"
 LOSS_MASK = "loss_mask"

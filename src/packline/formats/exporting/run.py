@@ -25,8 +25,7 @@ import msgspec
 from packline.errors import OutOfSpace, RecipeError
 from packline.filesystem import disk_errors
 from packline.formats.export_record import TOKENIZER_FILE, ExportIdentity, ExportRecord
-from packline.formats.format import Lost, Options, Part, Plan, Written
-from packline.formats.parts import (
+from packline.formats.exporting.parts import (
     ExportJob,
     PartReceipt,
     View,
@@ -35,12 +34,13 @@ from packline.formats.parts import (
     open_view,
     writing,
 )
+from packline.formats.exporting.rows import RowView
+from packline.formats.exporting.source import Choice, is_run
+from packline.formats.exporting.staging import Staging, finished_export
+from packline.formats.exporting.target import Link, Target, sync_files
+from packline.formats.format import Lost, Options, Part, Plan, Written
 from packline.formats.processes import run_here, run_tasks
 from packline.formats.registry import get_format
-from packline.formats.rows import RowView
-from packline.formats.source import Choice, is_run
-from packline.formats.staging import Staging, finished_export
-from packline.formats.target import Link, Target, sync_files
 from packline.runtime.resources import free_disk, usable_cores
 from packline.store.manifest import MANIFEST, TOKENIZER
 

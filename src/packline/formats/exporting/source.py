@@ -15,8 +15,8 @@ from packline.formats.format import Edges
 from packline.store.reader import Store
 
 if TYPE_CHECKING:
-    from packline.formats.documents import DocumentView
-    from packline.formats.rows import RowView
+    from packline.formats.exporting.documents import DocumentView
+    from packline.formats.exporting.rows import RowView
 
 
 class Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -83,7 +83,7 @@ def document_view(source: str, edges: Edges, choice: Choice) -> DocumentView:
     Raises:
         RecipeError: settings that belong to rows.
     """
-    from packline.formats.documents import DocumentView
+    from packline.formats.exporting.documents import DocumentView
 
     if is_run(source):
         raise RecipeError(
@@ -105,7 +105,7 @@ def row_view(source: str, choice: Choice) -> RowView:
     Raises:
         RecipeError: settings that belong to the other, or no row length.
     """
-    from packline.formats.rows import RowView
+    from packline.formats.exporting.rows import RowView
 
     given: dict[str, Any] = msgspec.to_builtins(choice)
     if is_run(source):

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from packline.formats.column_reader import Columns
 from packline.formats.format import Block, Edges, Foreign, ForeignFile, ForeignUnit
-from packline.formats.mapped import UNIT_TOKENS
-from packline.formats.token_shards import split_of
+from packline.formats.importing.mapped import UNIT_TOKENS
+from packline.formats.shared.column_reader import Columns
+from packline.formats.shared.token_shards import split_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,7 +16,8 @@ from typing import Any
 from packline.encoders.boundary import Boundary, resolve_boundary
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import InputError, PacklineError
-from packline.formats.facts import (
+from packline.formats.format import Foreign, Format
+from packline.formats.importing.facts import (
     check_tokenizer,
     find_record,
     make_options,
@@ -24,9 +25,8 @@ from packline.formats.facts import (
     with_marker,
     with_vocabulary,
 )
-from packline.formats.format import Foreign, Format
+from packline.formats.importing.restoring import Restoring
 from packline.formats.registry import get_format, recognise
-from packline.formats.restoring import Restoring
 from packline.store.report import Findings
 
 

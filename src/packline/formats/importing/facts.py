@@ -20,8 +20,8 @@ import msgspec
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import TokenizerError
 from packline.formats.export_record import ExportRecord, read_record
+from packline.formats.exporting.parts import convert_options
 from packline.formats.format import Format, Options
-from packline.formats.parts import convert_options
 
 MOST_ROUNDED = 1024
 """By how much a vocabulary is rounded up at most."""

@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 
 from packline.errors import CorruptStore
-from packline.formats.arrow_stream import ArrowFile
-from packline.formats.column_reader import ColumnReader
 from packline.formats.format import Block, ForeignFile, ForeignUnit
-from packline.formats.mapped import BLOCK_TOKENS, ScannedForeign
-from packline.formats.row_files import RowGroup
+from packline.formats.importing.mapped import BLOCK_TOKENS, ScannedForeign
+from packline.formats.shared.arrow_stream import ArrowFile
+from packline.formats.shared.column_reader import ColumnReader
+from packline.formats.shared.row_files import RowGroup
 from packline.ragged import offsets_of
 
 SEQ_LENGTHS = "seq_lengths"

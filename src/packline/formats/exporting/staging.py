@@ -28,8 +28,8 @@ from packline.formats.export_record import (
     read_record,
     record_bytes,
 )
+from packline.formats.exporting.parts import PartReceipt
 from packline.formats.format import Part
-from packline.formats.parts import PartReceipt
 from packline.recipe import recipe_difference
 from packline.store.manifest import FileEntry, to_json
 

@@ -22,10 +22,10 @@ from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import CorruptStore, InputChanged
 from packline.filesystem import disk_errors, open_input, read_fully
 from packline.fingerprint import Hasher, hash_bytes
+from packline.formats.exporting.parts import convert_options
 from packline.formats.format import Block, Foreign, ForeignUnit
-from packline.formats.parts import convert_options
+from packline.formats.importing.restoring import Restoring, Wrong
 from packline.formats.registry import get_format
-from packline.formats.restoring import Restoring, Wrong
 from packline.ragged import Ragged
 from packline.runtime.unit import check_unchanged
 from packline.sources.files import InputFile

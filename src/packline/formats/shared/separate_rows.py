@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from packline.formats.format import Block, Edges, ForeignFile, ForeignUnit
-from packline.formats.mapped import BLOCK_TOKENS, UNIT_TOKENS, ScannedForeign, TokenSource
+from packline.formats.importing.mapped import BLOCK_TOKENS, UNIT_TOKENS, ScannedForeign, TokenSource
 from packline.store.report import Findings
 
 

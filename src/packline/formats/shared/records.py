@@ -18,11 +18,11 @@ import numpy as np
 
 from packline.errors import CorruptStore, InputError
 from packline.formats.format import ForeignFile, Lost
-from packline.formats.mapped import Pieces, TokenSource, read_numbers
+from packline.formats.importing.mapped import Pieces, TokenSource, read_numbers
 from packline.packing.targets import IGNORED
 
 if TYPE_CHECKING:
-    from packline.formats.rows import RowView
+    from packline.formats.exporting.rows import RowView
 
 INDEX = "index.json"
 BLOCK_TOKENS = 1 << 20

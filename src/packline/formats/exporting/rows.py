@@ -23,8 +23,8 @@ import numpy as np
 
 from packline.errors import RecipeError
 from packline.fingerprint import hash_value
+from packline.formats.exporting.vocabulary import OfTokenizer
 from packline.formats.format import Lost
-from packline.formats.vocabulary import OfTokenizer
 from packline.loading.mixture import Mixture
 from packline.loading.schedule import Schedule, Stretch
 from packline.loading.stages import Stage

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from packline.formats.format import Lost
 
 if TYPE_CHECKING:
-    from packline.formats.documents import DocumentView
+    from packline.formats.exporting.documents import DocumentView
 
 
 def lost_of(
@@ -21,7 +21,7 @@ def lost_of(
     Args:
         format: its name, for the reasons.
 
-    >>> from packline.formats.documents import DocumentView
+    >>> from packline.formats.exporting.documents import DocumentView
     >>> [str(one).partition(":")[0] for one in lost_of(DocumentView(store, edges="none"), "some format")]
     ['end-of-document tokens', 'provenance']
     """

@@ -21,13 +21,13 @@ import numpy as np
 
 from packline.errors import InputError, RecipeError
 from packline.formats.format import ForeignFile, Lost, Options, Part, Plan
-from packline.formats.lost import lost_of
-from packline.formats.mapped import ScannedForeign, TokenFile
+from packline.formats.importing.mapped import ScannedForeign, TokenFile
+from packline.formats.shared.lost import lost_of
 from packline.recipe import Split
 
 if TYPE_CHECKING:
-    from packline.formats.documents import DocumentStream, DocumentView
-    from packline.formats.target import Target
+    from packline.formats.exporting.documents import DocumentStream, DocumentView
+    from packline.formats.exporting.target import Target
     from packline.store.report import Findings
     from packline.store.writer import HashedFile
 

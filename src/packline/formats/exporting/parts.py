@@ -9,12 +9,12 @@ from typing import Any, cast, get_args
 import msgspec
 
 from packline.errors import RecipeError
-from packline.formats.documents import DocumentView
+from packline.formats.exporting.documents import DocumentView
+from packline.formats.exporting.rows import RowView
+from packline.formats.exporting.source import Choice, document_view, row_view
+from packline.formats.exporting.target import Link, Target
 from packline.formats.format import DocumentFormat, Format, Options, Part, RowFormat
 from packline.formats.registry import get_format
-from packline.formats.rows import RowView
-from packline.formats.source import Choice, document_view, row_view
-from packline.formats.target import Link, Target
 from packline.formats.worker import Runner
 from packline.store.manifest import FileEntry
 

@@ -21,8 +21,8 @@ from typing import Any
 
 import msgspec
 
-from packline.formats.import_run import ImportRequest, OnEvent, run_import
-from packline.formats.import_unit import ImportJob, UnitImporter
+from packline.formats.importing.run import ImportRequest, OnEvent, run_import
+from packline.formats.importing.unit import ImportJob, UnitImporter
 from packline.formats.worker import Runner
 from packline.store.reader import Store
 

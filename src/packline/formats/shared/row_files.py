@@ -25,7 +25,7 @@ import numpy as np
 
 from packline.formats.export_record import read_record
 from packline.formats.format import Block, Edges, Foreign, ForeignFile, ForeignUnit, Options
-from packline.formats.mapped import BLOCK_TOKENS, UNIT_TOKENS, Pieces, ScannedForeign, TokenSource
+from packline.formats.importing.mapped import BLOCK_TOKENS, UNIT_TOKENS, Pieces, ScannedForeign, TokenSource
 from packline.ragged import offsets_of
 from packline.store.report import Findings
 

@@ -27,10 +27,10 @@ import numpy as np
 import numpy.typing as npt
 
 from packline.errors import CorruptStore, RecipeError, StoreError
-from packline.formats.edges import EdgeRule
+from packline.formats.exporting.edges import EdgeRule
+from packline.formats.exporting.stretches import Stretches
+from packline.formats.exporting.vocabulary import OfTokenizer
 from packline.formats.format import Block, Edges
-from packline.formats.stretches import Stretches
-from packline.formats.vocabulary import OfTokenizer
 from packline.packing.selection import Selection
 from packline.ragged import offsets_of
 from packline.recipe import SPLITS
@@ -270,7 +270,7 @@ class DocumentStream:
 
     @cached_property
     def _provenance(self) -> Any:
-        from packline.formats.provenance import ProvenanceReader
+        from packline.formats.exporting.provenance import ProvenanceReader
 
         shuffled = self.selection.settings["shuffle_documents"] is not None
         return ProvenanceReader(self._view.store, keep=None if shuffled else 2)

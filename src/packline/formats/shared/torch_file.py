@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from packline.errors import CorruptStore
-from packline.formats.zipped import Sink, StoredZip
+from packline.formats.shared.zipped import Sink, StoredZip
 
 ALIGNMENT = 64
 STORAGES = {"Long": "<i8", "Int": "<i4", "Short": "<i2", "Byte": "u1", "Char": "i1"}

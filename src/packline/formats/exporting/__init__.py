@@ -1,0 +1,1 @@
+"""From a store to another layout: what is written, where, and how it goes on after an interruption."""
