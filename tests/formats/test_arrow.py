@@ -218,7 +218,7 @@ def test_what_the_library_saved_is_imported(tmp_path: Path) -> None:
         dtype = read_all("arrow", tmp_path / name).foreign.dtype
         assert dtype == np.dtype(name.split("-")[1])
         if name.endswith("dict"):
-            assert documents_of(store) == {"train": case.stored[:5], "val": case.stored[5:]}
+            assert documents_of(store) == {"train": case.stored[:5], "test": case.stored[5:]}
         else:
             assert documents_of(store) == {"train": case.stored[::-1]}
             assert [store.provenance(number).id for number in (0, 39)] == ["n39", "n0"]

@@ -149,7 +149,7 @@ def test_what_the_library_wrote_is_imported(tmp_path: Path, kind: str, rows: int
     path.mkdir(parents=True)
     run_peer(SAVE, path, json.dumps(case.stored), kind, rows, modules=("datasets",))
     store = bring_back(tmp_path / "theirs", "parquet", case.make(tmp_path / "store"), tmp_path / "back")
-    assert documents_of(store) == {"train": case.stored[:35], "val": case.stored[35:]}
+    assert documents_of(store) == {"train": case.stored[:35], "test": case.stored[35:]}
     assert read_all("parquet", tmp_path / "theirs").foreign.dtype == np.dtype(kind)
     places = [store.provenance(number) for number in range(40)]
     rows_of_first = [
@@ -162,7 +162,7 @@ def test_units_are_row_groups_and_blocks_are_bounded(tmp_path: Path, monkeypatch
     case = CASES["plain"]
     write(case.make(tmp_path / "store"), "parquet", tmp_path / "out", {"provenance": True})
     monkeypatch.setattr("packline.formats.shared.column_files.UNIT_TOKENS", 150)
-    for module in ("column_reader", "parquet"):
+    for module in ("shared.column_reader", "parquet"):
         monkeypatch.setattr(f"packline.formats.{module}.BLOCK_TOKENS", 30)
     found = read_all("parquet", tmp_path / "out")
     assert len(found.foreign.units) > 3 and found.documents == {"train": case.stored}
