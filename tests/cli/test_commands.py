@@ -11,7 +11,7 @@ import pytest
 from tests.cli.command import result, run
 
 import packline
-from packline.cli.pages import PAGES
+from packline.cli.pages import GROUPS, PAGES
 
 TEXTS = ["one document", "another one, a little longer", "naïve 漢字 👍🏽", "it says <|endoftext|> inside"]
 WriteJsonl = Callable[..., Path]
@@ -30,7 +30,7 @@ def store(tmp_path: Path, corpus: Path, tokenizer_json: Path) -> Path:
     return tmp_path / "store"
 
 
-@pytest.mark.parametrize("command", PAGES)
+@pytest.mark.parametrize("command", [name for name in PAGES if name not in GROUPS])
 def test_help_has_command_lines_that_are_true(command: str) -> None:
     done = run(command, "--help")
     assert done.returncode == 0, done.stderr
@@ -41,6 +41,22 @@ def test_help_has_command_lines_that_are_true(command: str) -> None:
     assert {"--json", "--debug"} <= known
     assert set(re.findall(r"--[a-z][\w-]*", " ".join(lines))) <= known
     assert max(map(len, done.stdout.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_help_of_commands_within_a_command_has_command_lines_that_are_true(group: str) -> None:
+    whole, known = run(group, "--help").stdout, dict[str, set[str]]()
+    listed, _, shown = whole.partition("Examples:")
+    for name in re.findall(r"│ (\w+) ", listed):
+        done = run(group, name, "--help")
+        assert done.returncode == 0, done.stderr
+        known[name] = set(re.findall(r"--[a-z][\w-]*", done.stdout.partition("Examples:")[0]))
+        assert {"--json", "--debug"} <= known[name]
+        assert max(map(len, done.stdout.splitlines())) <= 100
+    lines = re.findall(rf"^ +packline {group} (\w+)\b(.*)$", shown.replace("\\\n", " "), re.MULTILINE)
+    assert {name for name, _ in lines} == set(known)
+    for name, line in lines:
+        assert set(re.findall(r"--[a-z][\w-]*", line)) <= known[name]
 
 
 def test_the_list_of_commands_has_all_of_them_with_what_they_do() -> None:

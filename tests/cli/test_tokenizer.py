@@ -13,7 +13,7 @@ from tests.conftest import python_sources
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `corpus/`, and `tok/` trained on it by the command."""
+    """A folder with `corpus/`, and `tok/` and the smaller `baseline/` trained on it by the command."""
     folder = tmp_path_factory.mktemp("cli")
     (folder / "corpus").mkdir()
     for path, text in python_sources(300_000):
@@ -29,6 +29,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert values["bos_token"] == "<|bos|>"
     assert values["documents"] == len(python_sources(300_000))
     assert values["characters"] == sum(min(len(text), 20_000) for _, text in python_sources(300_000))
+    words = ("tokenizer", "train", "corpus", "--vocab-size", "400", "--out", "baseline")
+    assert run(*words, cwd=folder).returncode == 0
     return folder
 
 
@@ -61,7 +63,7 @@ def test_eval_in_every_form(made: Path) -> None:
         "eval",
         "tok",
         "--against",
-        "other",
+        "baseline",
         "--against",
         "./none.json",
         "--text",
