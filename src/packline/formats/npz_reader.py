@@ -21,14 +21,13 @@ import numpy as np
 from packline.errors import CorruptStore
 from packline.formats.format import Foreign, ForeignFile
 from packline.formats.shared.row_files import Rows, are_separate, group_files, open_rows
+from packline.formats.shared.zipped import DAMAGE
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
     from packline.formats.npz import NpzOptions
 
 NAME = re.compile(r"(?P<prefix>.+)_batch_(?P<number>\d{4,})\.npz")
-DAMAGE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, NotImplementedError, RuntimeError)
-"""What the standard library and NumPy raise for damaged archives and arrays."""
 
 
 def find_batches(path: Path) -> list[Path]:

@@ -15,6 +15,7 @@ import errno
 import fcntl
 import os
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -204,9 +205,9 @@ class Staging:
 
 def _check_files(folder: Path, entries: tuple[FileEntry, ...]) -> None:
     """A format that leaves files behind that nobody knows of has a mistake in it."""
-    names = [entry.name for entry in entries]
+    counts = Counter(entry.name for entry in entries)
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
-    wrong = found.symmetric_difference(names) or {name for name in names if names.count(name) > 1}
+    wrong = found.symmetric_difference(counts) or {name for name, count in counts.items() if count > 1}
     if wrong - {RECORD}:
         raise PacklineError(f"{folder}: expected every file to be entered once, found {min(wrong)!r} is not")
 

@@ -23,12 +23,10 @@ from pathlib import Path
 import numpy as np
 
 from packline.errors import CorruptStore
-from packline.formats.shared.zipped import Sink, StoredZip
+from packline.formats.shared.zipped import DAMAGE, Sink, StoredZip
 
 ALIGNMENT = 64
 STORAGES = {"Long": "<i8", "Int": "<i4", "Short": "<i2", "Byte": "u1", "Char": "i1"}
-DAMAGE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, NotImplementedError, RuntimeError)
-"""What the standard library raises for a damaged archive."""
 
 _HEAD = (
     b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\nq\x00((X\x07\x00\x00\x00storageq\x01"
