@@ -80,7 +80,8 @@ def main() -> None:
     import resource
 
     who, path, vocab_size, pattern = sys.argv[1:5]
-    texts = [json.loads(line)["text"] for line in Path(path).read_text("utf-8").splitlines()]
+    with Path(path).open("rb") as file:  # bytes: a line of text may hold other ends of line
+        texts = [json.loads(line)["text"] for line in file]
     text_bytes = sum(len(text.encode()) for text in texts)
     started, cpu = time.perf_counter(), time.process_time()
     merges = TRAINERS[who](texts, int(vocab_size), pattern)
