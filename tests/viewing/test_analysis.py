@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import os
 import shutil
-import signal
 import tempfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -23,6 +20,7 @@ from tests.viewing.token_stores import equal_groups, store_of, what_is_wrong
 
 import packline
 from packline.errors import CorruptStore, RecipeError, StoreNotFound, WorkerDied
+from packline.formats import processes
 from packline.store.reader import Store
 from packline.viewing import counting
 from packline.viewing.analysis import Analysis, Suspicious, analyze
@@ -123,7 +121,8 @@ def test_ranges_of_documents_add_up_to_the_same(shards: Shards, ranges: int) -> 
                 "count_store",
                 lambda store, special, folder, files, **_: [
                     counting.count_range(
-                        counting.Job(str(store.path), start, stop, special, str(folder), files, number),
+                        counting.Job(str(store.path), special, str(folder), files),
+                        counting.Range(number, start, stop),
                         store,
                         lambda tokens: None,
                     )
@@ -160,17 +159,17 @@ def test_processes_give_the_same_as_this_one(large: Store, monkeypatch: pytest.M
 
 def test_a_dead_worker_is_an_error(large: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counting, "ALONE_TOKENS", 1000)
-    start = counting._start
+    send = processes._Worker.send
 
-    def killed(job: counting.Job) -> Any:
-        worker = start(job)
-        if job.writer == 1:
-            os.kill(worker.pid, signal.SIGKILL)
-        return worker
+    def killed(worker: processes._Worker, line: bytes) -> None:
+        if b'"writer":1' in line:
+            worker.process.kill()
+        send(worker, line)
 
-    monkeypatch.setattr(counting, "_start", killed)
-    with pytest.raises(WorkerDied, match="exit code -9"):
+    monkeypatch.setattr(processes._Worker, "send", killed)
+    with pytest.raises(WorkerDied, match="exit code -9") as error:
         analyze(large, workers=2)
+    assert error.value.hint == "use fewer workers if memory ran out"
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -1,4 +1,4 @@
-"""Run the tasks of an export or an import, in worker processes or in this one.
+"""Run tasks over a store (an export, an import, a count), in worker processes or in this one.
 
     for name, result in run_tasks("export", job, tasks, workers=2, on_tokens=bar.advance):
         ...                                      # in the order in which they are done
@@ -32,6 +32,8 @@ from packline.formats.worker import (
     open_runner,
 )
 
+IF_DIED = "what is finished is kept: run the same command again, with fewer --workers if memory ran out"
+
 Task = tuple[str, Any]
 """A name of its own, and what is to be done: anything that JSON knows."""
 
@@ -43,6 +45,7 @@ def run_tasks(
     *,
     workers: int,
     on_tokens: Callable[[int], None] = lambda tokens: None,
+    if_died: str = IF_DIED,
 ) -> Iterator[tuple[str, msgspec.Raw]]:
     """Do all tasks; give what came of each when it is done.
 
@@ -51,13 +54,14 @@ def run_tasks(
         job: what all tasks have in common, as JSON knows it.
         workers: processes at most; 0: in this one, in order.
         on_tokens: is called with the tokens that were done since the last call.
+        if_died: what to do where a process ended by itself.
 
     Raises:
         PacklineError: what the first task to fail raised.
         WorkerDied: a process ended by itself.
     """
     if workers and tasks:
-        yield from _Workers(kind, job, list(tasks), min(workers, len(tasks)), on_tokens).run()
+        yield from _Workers(kind, job, list(tasks), min(workers, len(tasks)), on_tokens, if_died).run()
         return
     if tasks:
         yield from run_here(open_runner(kind, job), tasks, on_tokens)
@@ -85,7 +89,7 @@ class _Worker:
             env=_environment(),
             bufsize=0,
         )
-        self._said = b""
+        self._said = bytearray()
         self.send(job)
 
     @property
@@ -114,7 +118,11 @@ class _Worker:
         data = os.read(self.output, 1 << 16)
         if not data:
             return None
-        *lines, self._said = (self._said + data).split(b"\n")
+        self._said += data
+        if b"\n" not in data:
+            return []  # of a long line: looked at once, when it has ended
+        *lines, rest = bytes(self._said).split(b"\n")
+        self._said[:] = rest
         return lines
 
     def close(self) -> None:
@@ -129,9 +137,15 @@ class _Workers:
     """The processes of one call."""
 
     def __init__(
-        self, kind: str, job: Any, tasks: list[Task], workers: int, on_tokens: Callable[[int], None]
+        self,
+        kind: str,
+        job: Any,
+        tasks: list[Task],
+        workers: int,
+        on_tokens: Callable[[int], None],
+        if_died: str,
     ) -> None:
-        self._tasks, self._on_tokens = tasks[::-1], on_tokens
+        self._tasks, self._on_tokens, self._if_died = tasks[::-1], on_tokens, if_died
         self._left, self._count = len(tasks), workers
         line = JobLine(kind, msgspec.Raw(msgspec.json.encode(job)), os.getpid())
         self._job = msgspec.json.encode(line) + b"\n"
@@ -184,11 +198,7 @@ class _Workers:
         """A worker may end when it was told that there is nothing more to do, and in no other way."""
         code = worker.process.wait()
         if code or not (worker.process.stdin is None or worker.process.stdin.closed):
-            raise WorkerDied(
-                f"a worker process ended by itself (exit code {code})",
-                hint="what is finished is kept: run the same command again, with fewer --workers if memory "
-                "ran out",
-            )
+            raise WorkerDied(f"a worker process ended by itself (exit code {code})", hint=self._if_died)
 
 
 def _environment() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""A worker process of an export or an import: one job, then a task at a time, until there are no more.
+"""A worker process of `processes.run_tasks`: one job, then a task at a time, until there are no more.
 
     standard input     a line for the job, then a line a task
     standard output    lines: how far it is, what came of each task, or what went wrong
@@ -32,6 +32,7 @@ RUNNERS = {
     "export": "packline.formats.exporting.parts",
     "import": "packline.formats.importing.importing",
     "sft": "packline.tasks.sft_unit",
+    "count": "packline.viewing.counting",
 }
 """By kind of job: the module whose `open_job(job: msgspec.Raw) -> Runner` knows how."""
 

@@ -4,62 +4,49 @@
     process:   range ── blocks of a million tokens ──> Counter ──> Tally
     together:  add_up
 
-A worker is started fresh (`python -m packline.viewing.counting`): a line of JSON says what to do, lines of
-JSON say how far it is and what came of it. The first error ends all; however this ends, no process is left.
+Processes are those of `formats.processes`: a range is a task, and its tally is what comes of it.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
-import selectors
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from packline.errors import ERRORS, CorruptStore, PacklineError, WorkerDied
+from packline.errors import CorruptStore
+from packline.formats.processes import run_tasks
+from packline.formats.worker import Runner
 from packline.store.reader import Store
 from packline.viewing.duplicates import HashFiles
 from packline.viewing.tally import BLOCK_TOKENS, Counter, Tally
 
 ALONE_TOKENS = 1 << 24
 """Fewer are counted here: a process takes a quarter of a second to begin."""
-REPORT_SECONDS = 0.1
+IF_DIED = "use fewer workers if memory ran out"
 OnProgress = Callable[[int], None]
 """Is called with tokens that were counted."""
 
 
 class Job(msgspec.Struct, frozen=True):
-    """A range of documents to count."""
+    """What all ranges of a store have in common."""
 
     store: str
-    start: int
-    stop: int
     special: list[int]
     folder: str
     """Of the hashes."""
     files: int
+
+
+class Range(msgspec.Struct, frozen=True):
+    """Documents that are counted together."""
+
     writer: int
-    parent: int = 0
-
-
-class Said(msgspec.Struct, frozen=True):
-    """A line of a worker: tokens that are done; at the end a tally or an error."""
-
-    tokens: int = 0
-    tally: Tally | None = None
-    error: str = ""
-    message: str = ""
-    hint: str = ""
-
-
-SAID = msgspec.json.Decoder(Said)
+    """Number of the range, which keeps its hashes apart from those of the others."""
+    start: int
+    stop: int
 
 
 def count_store(
@@ -85,13 +72,14 @@ def count_store(
     """
     wanted = min(workers, store.manifest.tokens // ALONE_TOKENS)
     cuts = cut_documents(store, max(wanted, 1))
-    jobs = [
-        Job(str(store.path), start, stop, special, str(folder), files, number, os.getpid())
-        for number, (start, stop) in enumerate(itertools.pairwise(cuts))
-    ]
+    job = Job(str(store.path), special, str(folder), files)
+    ranges = [Range(number, *ends) for number, ends in enumerate(itertools.pairwise(cuts))]
     if wanted < 2:
-        return [count_range(job, store, on_progress) for job in jobs]
-    return run_jobs(jobs, on_progress)
+        return [count_range(job, one, store, on_progress) for one in ranges]
+    tasks = [(str(one.writer), one) for one in ranges]
+    done = run_tasks("count", job, tasks, workers=wanted, on_tokens=on_progress, if_died=IF_DIED)
+    tallies = {name: msgspec.json.decode(tally, type=Tally) for name, tally in done}
+    return [tallies[name] for name, _ in tasks]
 
 
 def cut_documents(store: Store, ranges: int) -> list[int]:
@@ -107,15 +95,26 @@ def cut_documents(store: Store, ranges: int) -> list[int]:
     return [*cuts, len(store.documents)]
 
 
-def count_range(job: Job, store: Store, on_progress: OnProgress) -> Tally:
+def open_job(job: msgspec.Raw) -> Runner:
+    """What counts the ranges of a job; see `formats.worker.RUNNERS`."""
+    decoded = msgspec.json.decode(job, type=Job)
+    store = Store(decoded.store)
+
+    def run(task: msgspec.Raw, report: OnProgress) -> Tally:
+        return count_range(decoded, msgspec.json.decode(task, type=Range), store, report)
+
+    return run
+
+
+def count_range(job: Job, documents: Range, store: Store, on_progress: OnProgress) -> Tally:
     """Count a range of documents in this process."""
     entry = store.manifest.tokenizer
     before = 0 if entry.bos_id is None else 1
-    hashes = HashFiles(Path(job.folder), job.files, job.writer)
+    hashes = HashFiles(Path(job.folder), job.files, documents.writer)
     counter = Counter(entry.vocab_size, job.special, before, hashes)
     for number, shard in enumerate(store.shards):
         first = int(store.firsts[number])
-        start, stop = max(job.start - first, 0), min(job.stop - first, len(shard))
+        start, stop = max(documents.start - first, 0), min(documents.stop - first, len(shard))
         if start >= stop:
             continue
         sizes = read_text_bytes(store, number)[start:stop]
@@ -169,104 +168,3 @@ def read_text_bytes(store: Store, number: int) -> np.ndarray:
     if len(sizes) != len(store.shards[number]):
         raise CorruptStore(f"{path}: expected {len(store.shards[number]):,} documents, found {len(sizes):,}")
     return sizes
-
-
-def run_jobs(jobs: list[Job], on_progress: OnProgress) -> list[Tally]:
-    """Do each job in a process of its own; tallies in the order of the jobs."""
-    tallies: dict[int, Tally] = {}
-    workers = []
-    try:
-        with selectors.DefaultSelector() as selector:
-            for number, job in enumerate(jobs):
-                worker = _start(job)
-                workers.append(worker)
-                assert worker.stdout is not None
-                selector.register(worker.stdout, selectors.EVENT_READ, (number, worker, bytearray()))
-            while len(tallies) < len(jobs):
-                for key, _ in selector.select():
-                    number, worker, waiting = key.data
-                    data = os.read(key.fd, 1 << 20)
-                    if not data:
-                        raise WorkerDied(
-                            f"a worker process ended by itself (exit code {worker.wait()})",
-                            hint="use fewer workers if memory ran out",
-                        )
-                    waiting += data
-                    *lines, rest = bytes(waiting).split(b"\n") if b"\n" in data else [bytes(waiting)]
-                    waiting[:] = rest
-                    for said in map(SAID.decode, lines):
-                        if said.error:
-                            raise ERRORS.get(said.error, PacklineError)(said.message, hint=said.hint)
-                        on_progress(said.tokens)
-                        if said.tally is not None:
-                            tallies[number] = said.tally
-                            selector.unregister(key.fd)
-    except BaseException:
-        for worker in workers:
-            worker.kill()  # it works on something that nobody waits for
-        raise
-    finally:
-        for worker in workers:
-            worker.communicate()
-    return [tallies[number] for number in range(len(jobs))]
-
-
-def _start(job: Job) -> subprocess.Popen[bytes]:
-    home = str(Path(__file__).parents[2])
-    paths = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
-    worker = subprocess.Popen(
-        [sys.executable, "-P", "-m", "packline.viewing.counting"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": paths},
-    )
-    assert worker.stdin is not None
-    try:
-        worker.stdin.write(msgspec.json.encode(job) + b"\n")
-        worker.stdin.flush()
-    except BrokenPipeError:
-        pass  # it died: its output ends, and says so
-    return worker
-
-
-def main() -> int:
-    """Do one job."""
-    from packline.runtime.resources import die_with_parent
-
-    die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the asking process decides what an interruption means
-    messages = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-
-    def tell(said: Said) -> None:
-        messages.write(msgspec.json.encode(said) + b"\n")
-        messages.flush()
-
-    waiting, told = 0, time.monotonic()
-
-    def on_progress(tokens: int) -> None:
-        nonlocal waiting, told
-        waiting += tokens
-        if time.monotonic() - told > REPORT_SECONDS:
-            tell(Said(waiting))
-            waiting, told = 0, time.monotonic()
-
-    try:
-        job = msgspec.json.decode(sys.stdin.buffer.readline(), type=Job)
-        if os.getppid() != job.parent:
-            return 1  # it ended before the kernel was told to end this one with it
-        tally = count_range(job, Store(job.store), on_progress)
-        tell(Said(waiting, tally))
-    except BrokenPipeError:
-        return 1  # nobody listens any more
-    except BaseException as error:  # told, not raised: the asking process shows it
-        if isinstance(error, PacklineError):
-            tell(Said(error=type(error).__name__, message=error.message, hint=error.hint))
-        else:
-            tell(Said(error="PacklineError", message=f"{type(error).__name__}: {error}"))
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
