@@ -8,15 +8,18 @@ import sys
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import tokenizers
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.cli.command import run
 
 import packline
+from packline.cli import info
 from packline.cli.output import Output, plain, table
 from packline.cli.tokens import document_lines, split_text
 from packline.viewing.lengths import measure_lengths
@@ -24,6 +27,14 @@ from packline.viewing.text import cells, columns, cut, duration, pad, scaled, si
 
 EVIL = "\x1b[2J\x1b]0;title\x07 \x9b31m \u202egnp.exe\u2066 \r\x08\x7f \u2028 end"
 ACTING = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+any_letter = st.characters(codec="utf-8")
+BYTES = tokenizers.Tokenizer(
+    tokenizers.models.BPE(
+        {f"<0x{byte:02X}>": byte for byte in range(256)}, [], byte_fallback=True, unk_token="<0x00>"
+    )
+)
+"""A byte a token; decoding loses all of a run of bytes that ends within a character."""
+BYTES.decoder = tokenizers.decoders.Sequence([tokenizers.decoders.ByteFallback(), tokenizers.decoders.Fuse()])
 any_text = st.text(st.characters(codec=None), max_size=60)
 
 
@@ -88,9 +99,27 @@ def test_durations_stay_short(seconds: float) -> None:
 def test_the_pieces_of_a_document_are_its_text_and_its_tokens(tokenizer_json: Path, text: str) -> None:
     tokenizer = tokenizers.Tokenizer.from_file(str(tokenizer_json))
     ids = tokenizer.encode(text, add_special_tokens=False).ids
-    pieces = split_text(tokenizer, ids)
+    pieces = list(split_text(tokenizer, ids))
     assert "".join(piece for piece, _ in pieces) == tokenizer.decode(ids, skip_special_tokens=False)
     assert [number for _, held in pieces for number in held] == ids
+
+
+@settings(max_examples=200)
+@given(
+    text=st.text(st.sampled_from("ab é漢👍\n"), max_size=300) | st.text(any_letter, max_size=300),
+    most=st.integers(1, 40),
+    by_bytes=st.booleans(),
+)
+def test_the_beginning_of_a_text_is_that_of_the_whole_text(
+    tokenizer_json: Path, text: str, most: int, by_bytes: bool
+) -> None:
+    tokenizer = BYTES if by_bytes else tokenizers.Tokenizer.from_file(str(tokenizer_json))
+    ids = [*tokenizer.encode(text, add_special_tokens=False).ids, 0]
+    entry = SimpleNamespace(tokenizer=SimpleNamespace(bos_id=None))
+    store: Any = SimpleNamespace(manifest=entry, documents=[np.array(ids)], tokenizer=tokenizer)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(info, "CHARACTERS", most)
+        assert info.beginning_of(store, 0) == tokenizer.decode(ids[:-1], skip_special_tokens=False)[:most]
 
 
 def test_a_document_is_shown_within_its_width_and_says_that_there_is_more(tokenizer_json: Path) -> None:

@@ -11,7 +11,7 @@ from packline.cli.arguments import Flags
 from packline.cli.main import DONE
 from packline.cli.output import Line, output, table
 from packline.cli.summary import ledger_lines
-from packline.cli.tokens import document_lines
+from packline.cli.tokens import UNKNOWN, document_lines
 from packline.runtime.publish import store_bytes
 from packline.store.manifest import Manifest
 from packline.store.origins import Origin, origins
@@ -22,6 +22,10 @@ from packline.viewing.text import columns, cut, plural, size
 _FLAGS = Flags()
 LINES_A_DOCUMENT = 4
 HISTOGRAM_START = 56
+CHARACTERS = 1000
+"""Of a document's text that a program gets."""
+MARGIN = 8
+"""Characters at the end of a text that was cut which may change with the next token."""
 
 
 def info(
@@ -70,10 +74,26 @@ def facts(store: Store, lengths: Lengths, groups: list[dict[str, Any]], shown: l
         "ledger": msgspec.to_builtins(manifest.ledger),
         "sources": msgspec.to_builtins(manifest.sources),
         "first_documents": [
-            {**msgspec.to_builtins(store.provenance(number)), "text": store.text(number)[:1000]}
+            {**msgspec.to_builtins(store.provenance(number)), "text": beginning_of(store, number)}
             for number in shown
         ],
     }
+
+
+def beginning_of(store: Store, number: int) -> str:
+    """The first characters of a document's text, of which not much more is decoded than is wanted.
+
+    A cut may fall within a character, and some decoders then lose what is before it as well: so more
+    tokens are taken until the characters are there and whole, or until there are no more tokens.
+    """
+    start = 0 if store.manifest.tokenizer.bos_id is None else 1
+    tokens, taken = store.documents[number][start:-1], CHARACTERS
+    while True:
+        text = str(store.tokenizer.decode(tokens[:taken].tolist(), skip_special_tokens=False))
+        found = text[:CHARACTERS]
+        if taken >= len(tokens) or (len(text) > CHARACTERS + MARGIN and UNKNOWN not in found):
+            return found
+        taken *= 4
 
 
 def identity_lines(store: Store) -> list[Line]:
