@@ -6,6 +6,7 @@ python -m benchmarks memory              add the measurement of memory to it
 python -m benchmarks packing             add the measurement of best_fit to it
 python -m benchmarks loading             add the rates of batches to it
 python -m benchmarks export              add the rates of other layouts to it
+python -m benchmarks training            add the seconds of training tokenizers to it
 python -m benchmarks render              rewrite the tables of README.md
 """
 
@@ -39,6 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
             "packing": packing,
             "loading": loading,
             "export": export,
+            "training": training,
             "render": render,
         }
         commands[options.command](options)
@@ -96,6 +98,12 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--formats", help="only these, with commas between them; default: all")
     _add_tokenizer(command)
 
+    command = commands.add_parser("training", parents=[common], help="measure training of tokenizers")
+    command.add_argument("--rounds", type=int, default=3)
+    command.add_argument("--size", default="300MB", help="text that is learned from")
+    command.add_argument("--vocab-size", type=int, default=32768)
+    command.add_argument("--peers-python", help="interpreter with peers.txt installed")
+
     command = commands.add_parser("render", parents=[common], help="rewrite the tables")
     command.add_argument("--readme", type=Path, default=ROOT / "README.md")
     return parser
@@ -140,6 +148,7 @@ def run(options: argparse.Namespace) -> None:
             results.memory, results.packing = kept.memory, kept.packing
             results.loading, results.opening = kept.loading, kept.opening
             results.permutation, results.exporting = kept.permutation, kept.exporting
+            results.training = kept.training
         _save(options.results, results)
 
     measure(
@@ -225,6 +234,25 @@ def export(options: argparse.Namespace) -> None:
     results = load_results(options.results) if options.results.exists() else new_results({})
     kept = [run for run in results.exporting if only is not None and run.format not in only]
     results.exporting = kept + runs
+    _save(options.results, results)
+
+
+def training(options: argparse.Namespace) -> None:
+    """Measure trainers of tokenizers and add them to the results."""
+    from benchmarks.results import load_results, new_results
+    from benchmarks.training import measure_training
+    from packline.recipe import parse_bytes
+
+    results = load_results(options.results) if options.results.exists() else new_results({})
+    measure_training(
+        options.folder,
+        results,
+        text_bytes=parse_bytes(options.size),
+        vocab_size=options.vocab_size,
+        rounds=options.rounds,
+        peers_python=_peers_python(options.peers_python),
+        say=_say,
+    )
     _save(options.results, results)
 
 

@@ -40,6 +40,7 @@ def all_figures(results: Results) -> list[Figure]:
         *loading_figures(results),
         *opening_figures(results),
         *exporting_figures(results),
+        *training_figures(results),
     ]
 
 
@@ -208,6 +209,20 @@ def exporting_figures(results: Results) -> list[Figure]:
             more = [run.wall_seconds - other.wall_seconds for run, other in pairs]
             title = f"{name}, seconds more for {sizes[-1] / 1e9:.1f} GB than for {sizes[0] / 1e9:.1f} GB"
             figures.append(Figure(title, "export", "", spread_of(more), 1.0, at_most=True))
+    return figures
+
+
+def training_figures(results: Results) -> list[Figure]:
+    """How many times as long other trainers take as packline, round by round, by pattern."""
+    figures = []
+    for pattern in dict.fromkeys(run.pattern for run in results.training):
+        runs = [run for run in results.training if run.pattern == pattern]
+        ours = {run.round: run.seconds for run in runs if run.contender == "packline"}
+        for name in ("rustbpe", "HF tokenizers"):
+            times = [run.seconds / ours[run.round] for run in runs if run.contender == name]
+            if times:
+                title = f"{pattern}: {name}, times as long as packline"
+                figures.append(Figure(title, "training", "", spread_of(times), 2.0))
     return figures
 
 

@@ -24,7 +24,7 @@ from benchmarks.catalogue import packline as build_command
 from benchmarks.errors import BenchmarkError
 from benchmarks.process import run_fresh
 from benchmarks.results import LoadingRun, OpeningRun, PermutationRun, Results
-from benchmarks.suite import ROOT, environment
+from benchmarks.suite import ROOT, environment, peer_versions
 
 PEERS = ("torch", "litdata", "mosaicml-streaming")
 FOUR, TWO = "tokens, targets, positions, segments", "tokens, targets"
@@ -117,7 +117,7 @@ def measure_loading(
             results.left_out.append("loading: peers, since no interpreter with them was named")
         else:
             contenders += PEER_CONTENDERS
-            results.versions |= _versions(peers_python)
+            results.versions |= peer_versions(peers_python, PEERS)
             for name, script in (("litdata", "litdata_tokens"), ("mds", "mosaic_streaming")):
                 arguments = [str(work / name), "--prepare", str(work / "tokens.bin")]
                 _run(peers_python, script, arguments)
@@ -138,17 +138,6 @@ def measure_loading(
 def _run(python: str, script: str, arguments: list[str]) -> dict[str, Any]:
     command = [python, "-m", f"benchmarks.contenders.{script}", *arguments]
     return run_fresh(command, cwd=ROOT, env=environment()).report
-
-
-def _versions(python: str) -> dict[str, str]:
-    code = "import importlib.metadata as m, json; print(json.dumps({n: m.version(n) for n in NAMES}))"
-    try:
-        return run_fresh(
-            [python, "-c", code.replace("NAMES", repr(PEERS))], cwd=ROOT, env=environment()
-        ).report
-    except (BenchmarkError, OSError) as error:
-        hint = "make peers installs them (peers.txt)"
-        raise BenchmarkError(f"{python} lacks a peer of loading: {error}", hint=hint) from error
 
 
 def prepare_tokens(text: Path, work: Path, tokenizer: TokenizerFile) -> None:

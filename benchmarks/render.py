@@ -64,6 +64,8 @@ def render(results: Results) -> str:
         parts.append(loading_table(results))
     if results.exporting:
         parts.append(exporting_table(results))
+    if results.training:
+        parts.append(training_table(results))
     if results.figures:
         parts.append(figure_table(results.figures))
     if results.left_out:
@@ -213,6 +215,26 @@ def exporting_table(results: Results) -> str:
             show_rate(spread_of(run.rate for run in runs)) if copied else "linked",
             show_rate(spread_of(run.copy_rate for run in runs)) if copied else "",
         ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def training_table(results: Results) -> str:
+    """Seconds of each trainer, a column a pattern."""
+    patterns = list(dict.fromkeys(run.pattern for run in results.training))
+    first = results.training[0]
+    title = f"{first.vocab_size:,} tokens learned from {show_size(first.text_bytes)}, seconds"
+    lines = [
+        f"| {title} | {' | '.join(f'`{pattern}`' for pattern in patterns)} | memory |",
+        f"|---|{'---:|' * (len(patterns) + 1)}",
+    ]
+    for name in dict.fromkeys(run.contender for run in results.training):
+        cells = [f"**{name}**" if name == "packline" else name]
+        runs = [run for run in results.training if run.contender == name]
+        for pattern in patterns:
+            seconds = [run.seconds for run in runs if run.pattern == pattern]
+            cells.append(show_rate(spread_of(seconds)) if seconds else "")
+        cells.append(show_size(max(run.resident_bytes for run in runs)))
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 

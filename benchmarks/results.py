@@ -203,6 +203,22 @@ class ExportRun(msgspec.Struct, frozen=True, kw_only=True):
         return self.rate / self.copy_rate
 
 
+class TrainingRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A tokenizer trained once."""
+
+    contender: str
+    pattern: str
+    vocab_size: int
+    round: int
+    text_bytes: int
+    seconds: float
+    """From texts in memory to merges; of a whole command, of its process."""
+    resident_bytes: int
+    """The peak, the texts in memory included."""
+    merges: str | None = None
+    """Their hash, of trainers that follow HF's rules."""
+
+
 class Spread(msgspec.Struct, frozen=True):
     """Median, least and greatest of the rounds."""
 
@@ -245,6 +261,7 @@ class Results(msgspec.Struct, kw_only=True):
     opening: list[OpeningRun] = []
     permutation: list[PermutationRun] = []
     exporting: list[ExportRun] = []
+    training: list[TrainingRun] = []
     left_out: list[str] = []
     """What was not measured, and why."""
     figures: list[Figure] = []

@@ -55,7 +55,7 @@ def measure(
     if peers_python is None:
         results.left_out.append("peers: no interpreter with them was named")
     else:
-        results.versions |= peer_versions(peers_python)
+        results.versions |= peer_versions(peers_python, PEERS)
     results.parity = check_engines(folder, corpora, tokenizers, say)
     engines: dict[tuple[str, str], set[str]] = {}
     for check in results.parity:
@@ -102,19 +102,19 @@ def check_engines(
     return checks
 
 
-def peer_versions(python: str) -> dict[str, str]:
+def peer_versions(python: str, names: tuple[str, ...]) -> dict[str, str]:
     """Versions of the peers, under the interpreter that has them.
 
     Raises:
         BenchmarkError: one of them is not installed there.
     """
-    code = "import importlib.metadata as m, json; print(json.dumps({n: m.version(n) for n in PEERS}))"
+    code = "import importlib.metadata as m, json; print(json.dumps({n: m.version(n) for n in NAMES}))"
     try:
-        command = [python, "-c", code.replace("PEERS", repr(PEERS))]
+        command = [python, "-c", code.replace("NAMES", repr(names))]
         return run_fresh(command, cwd=ROOT, env=environment()).report
     except (BenchmarkError, OSError) as error:
         hint = "make peers installs them (peers.txt)"
-        raise BenchmarkError(f"{python} lacks a peer: {error}", hint=hint) from error
+        raise BenchmarkError(f"{python} lacks one of {', '.join(names)}: {error}", hint=hint) from error
 
 
 def run_script(name: str, arguments: list[str]) -> Outcome:

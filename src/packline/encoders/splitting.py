@@ -4,9 +4,9 @@
     kind    L  L  O  L  L  V  O  L  L  O  R         letter, number, other, line end, other white space
     words   we    're      V( . ok    )\\n
 
-Whether a word begins at a character depends on its kind and its neighbours' (but for long numbers, contractions
-and blank lines, which are few), so the words of a stretch of text are found by comparing arrays of one byte a
-character, at 100 to 150 MB/s a core. Which character is of which kind is asked of
+Whether a word begins at a character depends on its kind and its neighbours' (but for long numbers,
+contractions and blank lines, which are few), so the words of a stretch of text are found by comparing arrays
+of a byte a character, at 100 to 150 MB/s a core. Which character is of which kind is asked of
 the engine of regular expressions of HF `tokenizers` itself, once: so the two cannot disagree about a
 character, whatever their Unicode.
 
