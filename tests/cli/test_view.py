@@ -168,7 +168,7 @@ def test_a_grid_has_the_rows_and_tensors_that_were_asked_for(folder: Path) -> No
         (["store", "--rank", "1"], 2, "belong to --step"),
         (["store", "--grid"], 2, "--grid is for a batch file"),
         (["store", "--tokens", "0"], 2, "--tokens of 1 or more"),
-        (["store", "--out", "no/such/folder.html"], 2, "cannot write no/such/folder.html: No such file"),
+        (["store", "--out", "no/such/folder.html"], 1, "cannot write no/such/folder.html: No such file"),
         (["run.toml"], 2, "--step is missing"),
         (["run.toml", "--step", "9999"], 2, "step 9,999: expected 0 to"),
         (["run.toml", "--step", "1", "--seq-len", "8"], 2, "says itself"),

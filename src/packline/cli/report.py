@@ -10,7 +10,8 @@ from packline.cli.analyze import watching
 from packline.cli.arguments import Flags, option
 from packline.cli.main import DONE
 from packline.cli.output import Line, output, table
-from packline.viewing.report import ROWS, SEQ_LEN, check_place, report_page, write_page
+from packline.viewing.page_file import check_place, write_page
+from packline.viewing.report import ROWS, SEQ_LEN, report_page
 from packline.viewing.text import size
 
 CONTENTS = Group("What is in it", sort_key=10)

@@ -20,6 +20,7 @@ from packline.viewing.batch_files import SUFFIXES, BatchFile, read_batch
 from packline.viewing.batch_page import batch_page
 from packline.viewing.grid import grid_lines
 from packline.viewing.page import Page, Strip
+from packline.viewing.page_file import write_page
 from packline.viewing.pages import document_page, row_page, step_page
 from packline.viewing.strips import MOST
 from packline.viewing.terminal import render
@@ -114,7 +115,8 @@ def view(
     else:
         page = page_of(target, wanted, shown, settings)
     if shown.out is not None:
-        write_page(page, shown.out)
+        write_page(page, Path(shown.out))
+        output.line("  ", ("wrote", "quiet"), f"  {shown.out}")
     else:
         show(render(page, output.width, output.color))
     output.result({"command": "view", "target": target, "exit_code": DONE, **facts(page)})
@@ -222,21 +224,6 @@ def show_grid(target: str, batch: Batch) -> int:
     show(lines)
     output.result({"command": "view", "target": target, "exit_code": DONE, "grid": grids})
     return DONE
-
-
-def write_page(page: Page, out: str) -> None:
-    """Write a page as one HTML file.
-
-    Raises:
-        RecipeError: it cannot be written there.
-    """
-    from packline.viewing.html import document
-
-    try:
-        Path(out).write_text(document(page), encoding="utf-8")
-    except OSError as error:
-        raise RecipeError(f"cannot write {out}: {error.strerror}") from error
-    output.line("  ", ("wrote", "quiet"), f"  {out}")
 
 
 def facts(page: Page) -> dict[str, Any]:

@@ -21,7 +21,6 @@ import numpy as np
 
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import RecipeError, StoreError
-from packline.filesystem import disk_errors, publish_bytes
 from packline.packing.rows import Rows
 from packline.store.reader import Store
 from packline.viewing.analysis import Analysis, analyze
@@ -35,6 +34,7 @@ from packline.viewing.analysis_page import (
 from packline.viewing.counting import OnProgress
 from packline.viewing.html import document
 from packline.viewing.page import Block, Heading, Note, Page
+from packline.viewing.page_file import check_place, write_page
 from packline.viewing.report_blocks import (
     compression_blocks,
     identity,
@@ -104,33 +104,6 @@ def report(
     )
     write_page(page, path)
     return path
-
-
-def check_place(out: str | Path) -> Path:
-    """A place for a file, looked at before the work is done and not after it.
-
-    Raises:
-        StoreError: it is a folder, or in none.
-    """
-    path = Path(out)
-    if path.is_dir() or not path.parent.is_dir():
-        found = "a folder" if path.is_dir() else f"no folder {path.parent}"
-        raise StoreError(f"cannot write {path}: expected a place for a file, found {found}")
-    return path
-
-
-def write_page(page: Page, path: Path) -> None:
-    """Write a page as one file, whole or not at all.
-
-    Raises:
-        OutOfSpace: the disk is full.
-        StoreError: the file cannot be written.
-    """
-    try:
-        with disk_errors(path.parent):
-            publish_bytes(path, document(page).encode("utf-8"))
-    except PermissionError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror}") from error
 
 
 def report_page(
