@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from cyclopts import Group, Parameter
+from cyclopts import Parameter
 
 from packline.cli.arguments import MAIN, RUNNING, Flags, option
+from packline.cli.choice import RowShape
 from packline.cli.exporting import export_facts, options_of, show_exported, watch_export
 from packline.cli.foreign import ImportTally, Reading, watch_import
 from packline.cli.main import DONE, INTERRUPTED, command_line
@@ -14,10 +15,10 @@ from packline.cli.output import output
 from packline.formats.converting import is_store
 from packline.formats.exporting.run import export
 from packline.formats.exporting.source import make_choice
+from packline.formats.exporting.target import Link
 from packline.formats.importing.run import run_import
 
-ROWS = Group("Rows", sort_key=25)
-_FLAGS, _READING = Flags(), Reading()
+_FLAGS, _READING, _ROWS = Flags(), Reading(), RowShape()
 
 
 def convert(
@@ -29,20 +30,15 @@ def convert(
     set_out: Annotated[
         list[str] | None, option("An option of the format to write, NAME=VALUE. May be repeated.", MAIN)
     ] = None,
-    seq_len: Annotated[int | None, option("Tokens of a row, for formats of rows.", ROWS)] = None,
-    packing: Annotated[Literal["concat", "best_fit", "pad"] | None, option("Default: concat.", ROWS)] = None,
-    batch_size: Annotated[int | None, option("Rows of a global batch.", ROWS)] = None,
-    link: Annotated[
-        Literal["auto", "hard", "reflink", "copy"],
-        option("How bytes of the store are shared. Default: auto.", RUNNING),
-    ] = "auto",
+    rows: RowShape = _ROWS,
+    link: Annotated[Link, option("How bytes of the store are shared. Default: auto.", RUNNING)] = "auto",
     workers: Annotated[
         int | None, option("Processes. Default: as many as this process may use.", RUNNING)
     ] = None,
     flags: Flags = _FLAGS,
 ) -> int:
     """Write a data set in another layout; see `pages`."""
-    choice, _ = make_choice({"seq_len": seq_len, "packing": packing, "batch_size": batch_size})
+    choice, _ = make_choice(rows.settings())
     store, tally = source, ImportTally()
     try:
         if not is_store(source, reading.from_):

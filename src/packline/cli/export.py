@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
 from packline.api import is_recipe, make_recipe
 from packline.cli.arguments import MAIN, RUNNING, Flags, _token, option
+from packline.cli.choice import DocumentOptions, RowOptions
 from packline.cli.exporting import export_facts, options_of, show_exported, watch_export
 from packline.cli.main import DONE, INTERRUPTED, command_line
 from packline.cli.output import output
@@ -18,13 +19,10 @@ from packline.errors import InputError
 from packline.formats.exporting.run import Exported
 from packline.formats.exporting.run import export as export_store
 from packline.formats.exporting.source import make_choice
+from packline.formats.exporting.target import Link
 
 TEXT = Group("Text", sort_key=10)
-CHOICE = Group("Choice of documents", sort_key=20)
-ROWS = Group("Rows", sort_key=30)
-_FLAGS = Flags()
-
-Link = Literal["auto", "hard", "reflink", "copy"]
+_FLAGS, _ROWS, _DOCUMENTS = Flags(), RowOptions(), DocumentOptions()
 
 
 def export(
@@ -50,39 +48,11 @@ def export(
     bos: Annotated[str | None, option("Begin of document, likewise. Default: none.", TEXT)] = None,
     text: Annotated[str | None, option("Field of the text.", TEXT)] = None,
     val_fraction: Annotated[float | None, option("Share of documents for validation.", TEXT)] = None,
-    split: Annotated[str | None, option("train, val or all. Default: all; of rows: train.", CHOICE)] = None,
-    label: Annotated[list[str] | None, option("Only with this label. May be repeated.", CHOICE)] = None,
-    only_source: Annotated[
-        list[str] | None, option("Only of this source. May be repeated.", CHOICE, name="--source")
-    ] = None,
-    min_tokens: Annotated[int | None, option("Only documents with so many tokens or more.", CHOICE)] = None,
-    max_tokens: Annotated[int | None, option("Only documents with so many or fewer.", CHOICE)] = None,
-    shuffle_documents: Annotated[
-        int | None, option("Seed of a shuffle of documents. Default: as stored.", CHOICE)
-    ] = None,
-    seq_len: Annotated[int | None, option("Tokens of a row.", ROWS)] = None,
-    packing: Annotated[Literal["concat", "best_fit", "pad"] | None, option("Default: concat.", ROWS)] = None,
-    batch_size: Annotated[int | None, option("Rows of a global batch.", ROWS)] = None,
-    seed: Annotated[int | None, option("Of the loader's order. Default: rows as packed.", ROWS)] = None,
-    epochs: Annotated[int | None, option("How often rows are gone through. Default: once.", ROWS)] = None,
-    stage: Annotated[int | None, option("Of a run file: which stage. Default: all.", ROWS)] = None,
+    rows: RowOptions = _ROWS,
+    documents: DocumentOptions = _DOCUMENTS,
     flags: Flags = _FLAGS,
 ) -> int:
     """Write a store, a run or text in another layout; see `pages`."""
-    settings = {
-        "split": split,
-        "labels": label,
-        "sources": only_source,
-        "min_tokens": min_tokens,
-        "max_tokens": max_tokens,
-        "shuffle_documents": shuffle_documents,
-        "seq_len": seq_len,
-        "packing": packing,
-        "batch_size": batch_size,
-        "seed": seed,
-        "epochs": epochs,
-        "stage": stage,
-    }
     of_text = {
         "eod": None if eod is None else _token(eod),
         "bos": None if bos is None else _token(bos),
@@ -95,7 +65,7 @@ def export(
         to=to,
         out=out,
         options=options_of(set),
-        settings=settings,
+        settings={**documents.settings(), **rows.settings()},
         link=link,
         workers=workers,
         tokenizer=tokenizer,

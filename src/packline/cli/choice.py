@@ -1,0 +1,61 @@
+"""Options of which documents and which rows are written: of `export`, `bake` and `convert`, said once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Literal
+
+from cyclopts import Group, Parameter
+
+from packline.cli.arguments import option
+
+ROWS = Group("Rows", sort_key=15)
+CHOICE = Group("Choice of documents", sort_key=20)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Given:
+    """Options as a choice takes them; None for what was not given."""
+
+    def settings(self) -> dict[str, Any]:
+        """By the names of `formats.exporting.source.Choice`."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class RowShape(_Given):
+    """What rows look like."""
+
+    seq_len: Annotated[int | None, option("Tokens of a row.", ROWS)] = None
+    packing: Annotated[Literal["concat", "best_fit", "pad"] | None, option("Default: concat.", ROWS)] = None
+    batch_size: Annotated[int | None, option("Rows of a global batch.", ROWS)] = None
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class RowOptions(RowShape):
+    """What rows look like, and which of them in which order."""
+
+    seed: Annotated[int | None, option("Of the loader's order. Default: rows as packed.", ROWS)] = None
+    epochs: Annotated[int | None, option("How often rows are gone through. Default: once.", ROWS)] = None
+    stage: Annotated[int | None, option("Of a run file: which stage. Default: all.", ROWS)] = None
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class DocumentOptions(_Given):
+    """Which documents in which order."""
+
+    split: Annotated[str | None, option("train, val, test or all. Default: all; rows: train.", CHOICE)] = None
+    labels: Annotated[
+        list[str] | None, option("Only with this label. May be repeated.", CHOICE, name="--label")
+    ] = None
+    sources: Annotated[
+        list[str] | None, option("Only of this source. May be repeated.", CHOICE, name="--source")
+    ] = None
+    min_tokens: Annotated[int | None, option("Only documents with so many tokens or more.", CHOICE)] = None
+    max_tokens: Annotated[int | None, option("Only documents with so many or fewer.", CHOICE)] = None
+    shuffle_documents: Annotated[
+        int | None, option("Seed of a shuffle of documents. Default: as stored.", CHOICE)
+    ] = None
