@@ -20,6 +20,7 @@ from packline.cli.output import plain
 from packline.formats.baked import BakedRows
 from packline.formats.exporting.run import Advanced, PartDone, Planned
 from packline.formats.format import Lost
+from packline.store.origins import origins
 from packline.store.reader import Store
 
 
@@ -93,6 +94,22 @@ def test_baked_rows_are_those_of_the_loader(store: Store, tmp_path: Path) -> Non
         batch = loader.batch(step)
         baked = rows.read(np.arange(3 * step, 3 * step + 3))
         assert all(np.array_equal(batch[name], baked[name]) for name in batch)
+
+
+@pytest.mark.parametrize("command", [["bake"], ["export", "--to", "baked"]])
+def test_a_choice_of_documents_reaches_the_rows(store: Store, tmp_path: Path, command: list[str]) -> None:
+    source = origins(store)[0].source
+    words = ["--seq-len", "16", "--source", source, "--max-tokens", "20", "--split", "all"]
+    done = run(*command, store.path, *words, "--shuffle-documents", "5", "--out", "rows", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = store.rows(16, sources=[source], max_tokens=20, split="all", shuffle_documents=5)
+    baked = BakedRows(tmp_path / "rows")
+    every = np.arange(len(rows))
+    assert len(baked) == len(rows) < len(store.rows(16, split="all"))
+    assert np.array_equal(baked.read(every)["tokens"], rows.read(every)["tokens"])
+    for option in ("--source", "--label"):
+        done = run(*command, store.path, "--seq-len", "16", option, "nope", "--out", "no", cwd=tmp_path)
+        assert done.returncode == 2 and "'nope'" in done.stderr, done.stderr
 
 
 def test_a_run_file_and_its_stages(store: Store, tmp_path: Path) -> None:

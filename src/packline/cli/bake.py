@@ -16,6 +16,7 @@ _FLAGS, _ROWS, _DOCUMENTS = Flags(), RowOptions(), DocumentOptions()
 
 def bake(
     source: Annotated[str, Parameter(help="Folder of a store, or a run file (.toml).")],
+    /,  # `--source` chooses documents
     *,
     out: Annotated[str, Parameter(help="Folder of the rows: new, empty, or with these very rows.")],
     set: Annotated[list[str] | None, option("file_rows=N: rows of a file.", MAIN)] = None,
