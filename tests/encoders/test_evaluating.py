@@ -115,6 +115,43 @@ def test_a_tokenizer_that_does_not_give_text_back_is_an_error(
         evaluate(load_tokenizer(str(broken)), texts={"news": "ferry"})
 
 
+def word_level(folder: Path, words: list[str]) -> Path:
+    """A tokenizer of some words, whose `[UNK]` stands for all others."""
+    vocab = {word: number for number, word in enumerate(["[UNK]", *words])}
+    whole = {
+        "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "[UNK]"},
+        "pre_tokenizer": {"type": "Whitespace"},
+    }
+    folder.mkdir()
+    (folder / "tokenizer.json").write_text(json.dumps(whole), "utf-8")
+    return folder
+
+
+def test_few_tokens_for_what_is_not_known_are_not_better(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    words = word_level(tmp_path / "words", ["the", "cat"])
+    texts = {"known": "the cat the cat", "unknown": "the dog sees two cats"}
+    ours = load_tokenizer(str(folders[0]))
+    (beside,) = evaluate(ours, [str(words)], texts).comparisons
+    assert {row.text: row.base.unknown for row in beside.rows} == {"known": 0, "unknown": 4}
+    assert {row.text: row.better for row in beside.rows} == {"known": "base", "unknown": "neither"}
+    assert (beside.whole.base.unknown, beside.whole.better) == (4, "neither")
+    found = evaluate(load_tokenizer(str(words)), [str(folders[0])], texts)
+    assert [row.better for row in found.comparisons[0].rows] == ["ours", "neither"]
+    for shown in (evaluation_markdown(found), render_text(evaluation_page(found), 160)):
+        assert "does not know all of these texts" in shown
+        assert "unknown 4" in shown.replace("\n", " ")
+        assert "lossy" in shown and "asserted on every text" in shown  # the one, and the other
+
+
+def test_a_special_token_that_merges_make_too_is_refused(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    whole = json.loads((folders[0] / "tokenizer.json").read_text("utf-8"))
+    made = {"id": whole["model"]["vocab"]["se"], "content": "se", "special": True}
+    whole["added_tokens"].append(whole["added_tokens"][0] | made)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(whole), "utf-8")
+    with pytest.raises(TokenizerError, match="without its special tokens"):
+        evaluate(load_tokenizer(str(tmp_path)))
+
+
 def test_every_surface_says_the_same_numbers(folders: tuple[Path, Path]) -> None:
     found = evaluate(load_tokenizer(str(folders[0])), [str(folders[1]), "no|such<tag>.json/x/y"])
     markdown, terminal = evaluation_markdown(found), render_text(evaluation_page(found), 160)

@@ -6,7 +6,9 @@
     unused     ids that none of the texts needed, special tokens aside
 
 Every text must come back from its ids, for both, or the comparison means nothing: where a tokenizer is known
-to lose something (white space, case), that is said; where one should not lose and does, it is an error.
+to lose something (white space, case), that is said; where one should not lose and does, it is an error. A
+vocabulary that has no tokens for a text says so with one token for any length of it. These are counted, and
+of such a text nobody is called the better one.
 
 The reference tokenizer encodes, at 1 to 2 MB/s; a few megabytes of a user's file are enough. What it does
 not do: say which tokenizer makes the better model.
@@ -21,22 +23,16 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from packline.encoders.baselines import load_baseline
 from packline.encoders.parity import Reference, RoundTrip
 from packline.encoders.passages import LANGUAGES, PASSAGES
 from packline.encoders.special import without_special_tokens
-from packline.encoders.tokenizer import Tokenizer, load_tokenizer
+from packline.encoders.tokenizer import Tokenizer
 from packline.errors import InputError, TokenizerError
 
 TEXT_BYTES = 4 << 20
 """Of a file of the user's: its beginning is looked at."""
 PIECE_CHARS = 1 << 16
-ON_THE_HUB = {
-    "gpt2": "openai-community/gpt2",
-    "r50k_base": "openai-community/gpt2",
-    "cl100k_base": "Xenova/gpt-4",
-    "o200k_base": "Xenova/gpt-4o",
-}
-"""Where the usual baselines are; a file or folder of such a name goes first."""
 WORD = re.compile(r"\S+")
 
 
@@ -46,6 +42,8 @@ class Measured(msgspec.Struct, frozen=True):
     tokens: int
     bytes_per_token: float
     fertility: float
+    unknown: int = 0
+    """Of the tokens, those that stand for text that the vocabulary does not know."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -58,7 +56,7 @@ class Row(msgspec.Struct, frozen=True):
     diff_percent: float
     """Positive where ours needs fewer tokens."""
     better: str
-    """"ours", "base", or "equal"."""
+    """"ours", "base", "equal", or "neither" where a vocabulary does not know some of the text."""
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,7 +123,7 @@ def evaluate(
     comparisons, absent = [], []
     for name in against:
         try:
-            base = load_tokenizer(ON_THE_HUB.get(name, name) if not Path(name).exists() else name)
+            base = load_baseline(name)
         except Exception as error:  # a hub client raises what it likes
             absent.append(Absent(name, str(error).splitlines()[0] if str(error) else type(error).__name__))
             continue
@@ -147,10 +145,11 @@ class _Measure:
     """One tokenizer on all texts."""
 
     def __init__(self, tokenizer: Tokenizer, texts: Mapping[str, str]) -> None:
-        reference = Reference(without_special_tokens(tokenizer))
+        reference = plain_reference(tokenizer)
         self.vocab_size = tokenizer.vocab_size
         self.round_trip = reference.round_trip
         self._name, self._reference = tokenizer.name, reference
+        self._unknown = unknown_ids(tokenizer)
         self._used = np.zeros(tokenizer.vocab_size, np.bool_)
         self.languages = {name: self._measure(name, text) for name, text in LANGUAGES.items()}
         self._used[:] = False
@@ -159,7 +158,7 @@ class _Measure:
         self.unused = int(np.count_nonzero(~self._used))
 
     def _measure(self, name: str, text: str) -> Measured:
-        tokens = 0
+        tokens = unknown = 0
         for piece in pieces_of(text):
             ids = self._reference.encode(piece)
             if not self._reference.gives_back(piece, ids):
@@ -170,21 +169,56 @@ class _Measure:
                 )
             self._used[ids] = True
             tokens += len(ids)
-        return measured(text, tokens)
+            unknown += sum(number in self._unknown for number in ids) if self._unknown else 0
+        return measured(text, tokens, unknown)
+
+
+def plain_reference(tokenizer: Tokenizer) -> Reference:
+    """The reference tokenizer for which control tokens in a text are text.
+
+    Raises:
+        TokenizerError: it cannot be read, or not without its special tokens.
+    """
+    tokenizer.reference()
+    try:
+        return Reference(without_special_tokens(tokenizer))
+    except Exception as error:  # the library raises bare Exception
+        raise TokenizerError(
+            f"{tokenizer.name} cannot be read without its special tokens: {error}",
+            hint="a special token that merges make too is no control token: text becomes it",
+        ) from error
+
+
+def unknown_ids(tokenizer: Tokenizer) -> set[int]:
+    """The id that text becomes where a vocabulary does not know it, if there is one.
+
+    >>> model = {"type": "WordLevel", "vocab": {"a": 0, "[UNK]": 1}, "unk_token": "[UNK]"}
+    >>> text = msgspec.json.encode({"model": model}).decode()
+    >>> tiny = Tokenizer(name="tiny", kind="huggingface", json=text, vocab_size=2, special_tokens={})
+    >>> unknown_ids(tiny)
+    {1}
+    """
+    model = msgspec.json.decode(tokenizer.json)["model"]
+    if model.get("unk_id") is not None:  # Unigram
+        return {model["unk_id"]}
+    token = model.get("unk_token")
+    vocab = model["vocab"] if isinstance(model["vocab"], dict) else {}
+    ids = vocab | tokenizer.special_tokens
+    return {ids[token]} if token in ids else set()
 
 
 def _sizes(texts: Mapping[str, str]) -> dict[str, int]:
     return {name: len(text.encode("utf-8")) for name, text in texts.items()}
 
 
-def measured(text: str, tokens: int) -> Measured:
+def measured(text: str, tokens: int, unknown: int = 0) -> Measured:
     """The rates of a text of so many tokens.
 
     >>> measured("two words", 3)
-    Measured(tokens=3, bytes_per_token=3.0, fertility=1.5)
+    Measured(tokens=3, bytes_per_token=3.0, fertility=1.5, unknown=0)
     """
     words = sum(1 for _ in WORD.finditer(text))
-    return Measured(tokens, len(text.encode("utf-8")) / max(tokens, 1), tokens / max(words, 1))
+    return Measured(tokens, len(text.encode("utf-8")) / max(tokens, 1), tokens / max(words, 1), unknown)
 
 
 def pieces_of(text: str) -> list[str]:
@@ -224,12 +258,14 @@ def _compare(name: str, base: _Measure, ours: _Measure, sizes: dict[str, int]) -
 def _sum(one: _Measure, sizes: dict[str, int]) -> Measured:
     tokens = sum(found.tokens for found in one.found.values())
     words = sum(found.tokens / found.fertility for found in one.found.values() if found.fertility)
-    return Measured(tokens, sum(sizes.values()) / max(tokens, 1), tokens / max(words, 1))
+    unknown = sum(found.unknown for found in one.found.values())
+    return Measured(tokens, sum(sizes.values()) / max(tokens, 1), tokens / max(words, 1), unknown)
 
 
 def _row(text: str, size: int, base: Measured, ours: Measured) -> Row:
     diff = (base.tokens - ours.tokens) / max(base.tokens, 1) * 100
     better = "equal" if base.tokens == ours.tokens else "ours" if diff > 0 else "base"
+    better = "neither" if base.unknown or ours.unknown else better
     return Row(text, size, base, ours, diff, better)
 
 

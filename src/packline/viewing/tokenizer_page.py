@@ -5,13 +5,19 @@ What it does not do: measure (`encoders.evaluating`), or draw.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from packline.encoders.evaluating import Comparison, Evaluation, Measured, Row
+from packline.encoders.parity import RoundTrip
 from packline.viewing.page import Block, Facts, Heading, Note, Page, Table
 from packline.viewing.text import percent
 
 OURS = ("Text Type", "Bytes", "Tokens", "Ratio", "Fertility")
+ROUND_TRIPS: dict[RoundTrip, str] = {
+    "exact": "exact, asserted on every text",
+    "normalized": "of the normalized text, asserted on every text",
+    "lossy": "lossy: white space, case or letters do not come back",
+}
 
 
 def evaluation_page(found: Evaluation) -> Page:
@@ -21,7 +27,7 @@ def evaluation_page(found: Evaluation) -> Page:
             (
                 ("vocabulary", f"{found.vocab_size:,} tokens"),
                 ("not needed by these texts", _unused(found.unused, found.vocab_size)),
-                ("round trip", f"{found.round_trip}, asserted on every text"),
+                ("round trip", ROUND_TRIPS[found.round_trip]),
             )
         )
     ]
@@ -34,12 +40,19 @@ def evaluation_page(found: Evaluation) -> Page:
         blocks.append(
             Table("The same sentences in several languages", ("Language", *OURS[2:]), languages, "lrrr")
         )
+    blocks += _unknown(found.tokenizer, found.measured | found.languages)
     for one in found.comparisons:
         blocks += [Heading(f"Beside {one.base}"), _facts(one)]
         blocks.append(Table("By kind of text", head(one), _cells([*one.rows, one.whole]), "lrrrrrrl"))
         blocks.append(
-            Table("The same sentences in several languages", head(one), _cells(one.languages), "lrrrrrrl")
+            Table(
+                "The same sentences in several languages",
+                ("Language", *head(one)[1:]),
+                _cells(one.languages),
+                "lrrrrrrl",
+            )
         )
+        blocks += _unknown(one.base, {row.text: row.base for row in [*one.rows, *one.languages]})
     blocks += [Note(f"{one.base} is not here: {one.reason}", "warning") for one in found.absent]
     return Page(f"Tokenizer {found.tokenizer}", tuple(blocks))
 
@@ -59,6 +72,21 @@ def head(one: Comparison) -> tuple[str, ...]:
     )
 
 
+def _unknown(name: str, texts: Mapping[str, Measured]) -> list[Block]:
+    """What a vocabulary has no tokens for, if anything: few tokens of such a text mean nothing."""
+    counts = {text: one.unknown for text, one in texts.items() if one.unknown}
+    if not counts:
+        return []
+    listed = ", ".join(f"{text} {count:,}" for text, count in counts.items())
+    return [
+        Note(
+            f"{name} does not know all of these texts, and how few tokens it needs there means nothing."
+            f" Tokens for what is unknown: {listed}.",
+            "warning",
+        )
+    ]
+
+
 def _measured(one: Measured) -> tuple[str, str, str]:
     return f"{one.tokens:,}", f"{one.bytes_per_token:.2f}", f"{one.fertility:.2f}"
 
@@ -72,7 +100,7 @@ def _facts(one: Comparison) -> Facts:
         (
             ("vocabulary", f"{one.base_vocab_size:,} tokens"),
             ("not needed by these texts", _unused(one.base_unused, one.base_vocab_size)),
-            ("round trip", one.base_round_trip),
+            ("round trip", ROUND_TRIPS[one.base_round_trip]),
             ("tokens a word", f"{one.whole.base.fertility:.2f}, ours {one.whole.ours.fertility:.2f}"),
         )
     )
@@ -96,12 +124,8 @@ def _cells(rows: Sequence[Row]) -> tuple[tuple[str, ...], ...]:
 
 def evaluation_markdown(found: Evaluation) -> str:
     """The same tables in Markdown."""
-    lines = [
-        f"# Tokenizer {_safe(found.tokenizer)}",
-        "",
-        f"{found.vocab_size:,} tokens; round trip {found.round_trip}.",
-    ]
-    for block in evaluation_page(found).blocks[1:]:
+    lines = [f"# Tokenizer {_safe(found.tokenizer)}"]
+    for block in evaluation_page(found).blocks:
         lines.append("")
         if isinstance(block, Heading):
             lines.append(f"## {_safe(block.text)}")
