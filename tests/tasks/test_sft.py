@@ -9,8 +9,9 @@ import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,6 +22,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 import packline
 from packline.errors import InputError, OutOfSpace, RecipeError, ResumeMismatch
+from packline.recipe import SPLITS
 from packline.runtime.folder import BuildFolder
 from packline.tasks import sources as sources_module
 from packline.tasks.sft_unit import _Unit
@@ -264,14 +266,47 @@ def test_sources_have_their_own_split_label_and_number_of_times(tokenizer_json: 
     sources = [
         ConversationSource(inputs=(str(path),), name="plain", label="chat", repeat=2, split="train"),
         ConversationSource(inputs=(str(other),), name="tools", split="val", limit=2),
+        ConversationSource(inputs=(str(other),), name="exam", split="test"),
     ]
     folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml")
     store = packline.sft(sources, folder, out=tmp_path / "store", workers=0)
     counts = {name: ledger.documents for name, ledger in store.manifest.sources.items()}
-    assert counts == {"plain": 10, "tools": 2}
-    assert {shard.entry.split: len(shard) for shard in store.shards[-1:]} == {"val": 2}
+    assert counts == {"plain": 10, "tools": 2, "exam": 3}
+    splits = {split: sum(len(one) for one in store.shards if one.entry.split == split) for split in SPLITS}
+    assert splits == {"train": 10, "val": 2, "test": 3}
     assert store.provenance(0).label == "chat"
     assert store.verify().ok
+
+
+def test_equal_conversations_are_in_one_split_and_shares_are_about_what_was_asked_for(
+    tokenizer_json: Path, tmp_path: Path
+) -> None:
+    talks_made = [[PLAIN[0], {"role": "assistant", "content": f"{n} times"}] for n in range(400)]
+    path = talks.write(tmp_path / "chat.jsonl", talks_made * 2)
+    folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml")
+    shares = {"two": {"val_fraction": 0.2}, "three": {"val_fraction": 0.2, "test_fraction": 0.3}}
+    made = {
+        name: packline.sft(path, folder, out=tmp_path / name, workers=0, **cast("Any", share))
+        for name, share in shares.items()
+    }
+    texts = {
+        name: {
+            split: [text for shard in store.shards if shard.entry.split == split for text in _texts(shard)]
+            for split in SPLITS
+        }
+        for name, store in made.items()
+    }
+    assert [len(texts["three"][split]) for split in SPLITS] == pytest.approx([400, 160, 240], rel=0.25)
+    assert sum(len(set(one)) for one in texts["three"].values()) == 400
+    assert texts["two"]["val"] == texts["three"]["val"]
+    assert made["three"].verify().ok
+    assert made["two"].manifest.recipe.test_fraction is msgspec.UNSET
+    with pytest.raises(RecipeError, match=r"test_fraction is 0\.9"):
+        packline.sft(path, folder, out=tmp_path / "no", val_fraction=0.2, test_fraction=0.9)
+
+
+def _texts(shard: Any) -> list[bytes]:
+    return [shard.document(number).tobytes() for number in range(len(shard))]
 
 
 def test_rows_carry_the_mask(tokenizer_json: Path, tmp_path: Path) -> None:
@@ -312,15 +347,15 @@ def test_settings_that_make_no_sense_are_refused(
     assert not (tmp_path / "store").exists()
 
 
-def test_a_tokenizer_without_a_template_and_an_array_are_refused(
+def test_a_tokenizer_without_a_template_and_an_array_of_messages_are_refused(
     tokenizer_json: Path, tmp_path: Path
 ) -> None:
     path = talks.write(tmp_path / "chat.jsonl", [PLAIN])
     with pytest.raises(RecipeError, match="has no chat template"):
         packline.sft(path, tokenizer_json, out=tmp_path / "store")
-    (tmp_path / "chat.json").write_text(json.dumps([{"messages": PLAIN}]))
+    (tmp_path / "chat.json").write_text(json.dumps(PLAIN))
     folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml")
-    with pytest.raises(InputError, match="one JSON array"):
+    with pytest.raises(InputError, match="an array of messages"):
         packline.sft(tmp_path / "chat.json", folder, out=tmp_path / "store")
 
 

@@ -68,6 +68,7 @@ def sft(
         str | None, option("Begin of document, where the template puts none. Default: none.", TOKENS)
     ] = None,
     val_fraction: Annotated[float, Parameter(help="Share for validation.", group=SPLITS)] = 0.0,
+    test_fraction: Annotated[float, Parameter(help="Share for testing.", group=SPLITS)] = 0.0,
     seed: Annotated[int, Parameter(help="Seed of the split.", group=SPLITS)] = 0,
     max_bad_fraction: Annotated[
         float, Parameter(help="Exit with 3 if more of the records are bad.", group=RUNNING)
@@ -98,6 +99,7 @@ def sft(
         max_tokens=max_tokens,
         overflow=overflow,
         val_fraction=val_fraction,
+        test_fraction=test_fraction,
         seed=seed,
         workers=workers,
     )

@@ -20,7 +20,8 @@ from typing import Any
 import msgspec
 
 from packline.errors import InputError, RecipeError
-from packline.tasks.sources import ConversationSource, Split
+from packline.recipe import Split
+from packline.tasks.sources import ConversationSource
 
 PRESETS = ("nanochat-sft",)
 WORDS = ("words*.txt", "words/*.txt")

@@ -66,6 +66,7 @@ class SftRequest(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int | None = None
     overflow: Overflow = "reject"
     val_fraction: float = 0.0
+    test_fraction: float = 0.0
     seed: int = 0
     workers: int | None = None
 
@@ -88,7 +89,8 @@ def sft(
         on_event: is called with `ImportPlan`, `Progress`, `UnitDone` and `Note`.
         **settings: `scheme` ("template" or "nanochat"), `chat_template` (its text), `eod`, `bos`,
             `max_tokens` of a document, boundary tokens included, `overflow` ("reject" or "truncate"),
-            `val_fraction`, `seed`, `workers`; and of all inputs that are paths: `label`, `field`, `split`.
+            `val_fraction`, `test_fraction`, `seed`, `workers`; and of all inputs that are paths: `label`,
+            `field`, `split`.
 
     Raises:
         RecipeError: a setting that makes no sense, or a template that does not tell what the assistant said.
@@ -171,6 +173,7 @@ class _Build:
                 eod=self._boundary.eod,
                 bos=self._boundary.bos,
                 val_fraction=request.val_fraction,
+                test_fraction=request.test_fraction or msgspec.UNSET,
                 seed=request.seed,
             )
         )
@@ -211,6 +214,7 @@ class _Build:
             self._units,
             self._request.seed,
             self._request.val_fraction,
+            self._request.test_fraction,
             str(folder.tmp),
         )
         commit_units(

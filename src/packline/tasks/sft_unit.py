@@ -79,6 +79,7 @@ class SftJob(msgspec.Struct, frozen=True):
     units: list[ConversationUnit]
     seed: int
     val_fraction: float
+    test_fraction: float
     folder: str
     """Where the unit's files go."""
 
@@ -235,10 +236,11 @@ class _Unit:
     def _split(self, pieces: list[Piece]) -> str:
         if self._source.split is not None:
             return self._source.split
-        if not self._job.val_fraction:
+        job = self._job
+        if not (job.val_fraction or job.test_fraction):
             return "train"
         text = "".join(piece.text for piece in pieces).encode("utf-8")
-        return split_of(text, self._job.seed, self._job.val_fraction)
+        return split_of(text, job.seed, job.val_fraction, job.test_fraction)
 
     def _write(self, split: str, documents: list[tuple[Record, Encoded]]) -> None:
         job, ledger = self._job, self._ledger

@@ -8,36 +8,38 @@ function of the files alone, and each accounts for the bytes that it took, so th
 from __future__ import annotations
 
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal, cast
 
 import msgspec
 
 from packline.errors import InputError, RecipeError
 from packline.filesystem import file_facts, open_input, read_fully
-from packline.sources.compression import detect_compression
-from packline.sources.files import COMPRESSED_NAMES, InputFile, common_folder, expand
+from packline.recipe import Split
+from packline.sources.compression import Compression, DecompressedStream, detect_compression
+from packline.sources.files import InputFile, common_folder, expand
 from packline.tasks.adapters import kind_of
-from packline.tasks.records import MAX_RECORD_BYTES, read_records
+from packline.tasks.json_array import BLANK, BOM
+from packline.tasks.records import MAX_RECORD_BYTES, first_element, plain_name, read_records
 
 UNIT_BYTES = 16 << 20
 """Of JSONL: rendering and encoding it takes a few seconds."""
 HEAD_BYTES = 64
-
-Split = Literal["train", "val"]
+ARRAY_HEAD_BYTES = 1 << 20
+"""In which the first element of a JSON array is looked for."""
 
 
 class ConversationSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Files of conversations of one kind."""
 
     inputs: tuple[str, ...]
-    """Files, folders, globs or fsspec URIs: JSONL (also compressed) or Parquet."""
+    """Files, folders, globs or fsspec URIs: JSONL or a JSON array (also compressed), or Parquet."""
     name: str = ""
     """What provenance and counts call it; by default the common name of its inputs."""
     label: str | None = None
     field: str | None = None
     """Of the messages, where it is none of those that are known."""
     split: Split | None = None
-    """All of it is for this split; by default `val_fraction` decides."""
+    """All of it is for this split; by default `val_fraction` and `test_fraction` decide."""
     task: str = "conversations"
     """How records become conversations: a name of `packline.tasks.adapters`."""
     options: dict[str, Any] = {}
@@ -104,18 +106,32 @@ def _describe(index: int, number: int, name: str, path: str, source: Conversatio
         head = read_fully(file, HEAD_BYTES)
     compression = detect_compression(head)
     kind: Literal["jsonl", "parquet", "text"] = "parquet" if head.startswith(b"PAR1") else "jsonl"
-    plain = name.lower()
-    for ending in COMPRESSED_NAMES:
-        plain = plain.removesuffix(ending)
+    plain = plain_name(name)
     if kind == "jsonl":
         kind = kind_of(source.task, plain)
-    if (
-        kind == "jsonl"
-        and plain.endswith(".json")
-        and head.lstrip(b"\xef\xbb\xbf \t\r\n")[:2] in (b"[\n", b"[{", b"[ ")
-    ):
-        raise InputError(f"{path} is one JSON array", hint="write one conversation a line (JSON lines)")
+    if kind == "jsonl" and plain.endswith(".json") and _is_array(path, compression):
+        kind = "text"
     return InputFile(index, number, name, path, facts.size, facts.modified, kind, compression)
+
+
+def _is_array(path: str, compression: Compression) -> bool:
+    """Whether a file named `.json` is one array of conversations, not JSON lines.
+
+    Raises:
+        InputError: it is an array of messages: one conversation, or lines that are conversations.
+    """
+    with open_input(path) as file:
+        stream = DecompressedStream(file, compression) if compression else file
+        head = read_fully(cast("BinaryIO", stream), ARRAY_HEAD_BYTES)
+    if not head.removeprefix(BOM).lstrip(BLANK).startswith(b"["):
+        return False
+    first = first_element(head)
+    if isinstance(first, dict) and {"role", "from"} & set(first):
+        raise InputError(
+            f"{path} begins with an array of messages: expected an array of conversations",
+            hint="JSON lines, a conversation each, have a name that ends in .jsonl",
+        )
+    return True
 
 
 def plan_units(sources: tuple[ConversationSource, ...], files: list[InputFile]) -> list[ConversationUnit]:

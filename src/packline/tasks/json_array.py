@@ -1,0 +1,140 @@
+"""One JSON array cut into its elements, in bounded memory: what dumps of conversations often are.
+
+    [ {"conversations": [..]} ,  {"conversations": [..]} ]
+      ^ position 2               ^ position 29
+
+Only brackets, commas and strings are looked at; an element is decoded by whoever takes it. So an element that
+is not JSON is one bad record and not the end of the file, unless it is its brackets or quotes that are wrong.
+An element longer than the limit comes in pieces that say so, and is never held whole.
+
+Cost: about 40 MB/s of chat. A file is read from its start, by one process. It does not look for arrays that
+stand deeper, as in `{"data": [...]}`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from packline.sources.batch import Reason
+
+STRING = rb'"(?:[^"\\]++|\\.)*+"'
+BETWEEN = re.compile(rb'(?:[^][{},"]++|' + STRING + rb')*+([][{},"])', re.DOTALL)
+INSIDE = re.compile(rb'(?:[^][{}"]++|' + STRING + rb')*+([][{}"])', re.DOTALL)
+"""The next bracket or comma behind whole strings; a quote where a string goes on behind these bytes."""
+STRING_END = re.compile(rb'(["\\])')
+BLOCK_BYTES = 1 << 20
+BLANK = b" \t\r\n"
+BOM = b"\xef\xbb\xbf"
+
+Problem = tuple[Reason, str]
+
+
+class Element(NamedTuple):
+    """One element, or what stands in its place."""
+
+    position: int
+    """Byte offset in the (decompressed) file."""
+    data: bytes
+    """Without the white space around it."""
+    problem: Problem | None = None
+    continued: bool = False
+    """Not the first piece of an element that is too long."""
+
+
+def read_array(
+    read: Callable[[int], bytes], max_bytes: int, problem: Callable[[], Problem | None] = lambda: None
+) -> Iterator[Element]:
+    """The elements of an array, in order.
+
+    Args:
+        read: gives up to so many bytes, none at the end.
+        max_bytes: of an element; a longer one comes in pieces that say so.
+        problem: asked at the end of the bytes: what broke them off.
+
+    >>> import io
+    >>> [(one.position, one.data) for one in read_array(io.BytesIO(b'[{"a": ","}, 7]').read, 99)]
+    [(1, b'{"a": ","}'), (13, b'7')]
+    """
+    cutter = _Cutter(max_bytes)
+    while data := read(BLOCK_BYTES):
+        yield from cutter.take(data)
+    yield from cutter.finish(problem())
+
+
+class _Cutter:
+    """Where in the array the bytes end that were seen so far."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._buffer = bytearray()
+        self._base = 0  # offset of the buffer in the file
+        self._at = 0  # what was looked at, in the buffer
+        self._start = 0  # of the element, in the buffer
+        self._depth = 0
+        self._in_string = self._too_long = self._closed = False
+
+    def take(self, data: bytes) -> Iterator[Element]:
+        """The elements that end in these bytes, which follow those before."""
+        self._buffer += data
+        while not self._closed:
+            if self._in_string:
+                mark = STRING_END.search(self._buffer, self._at)
+            else:
+                mark = (INSIDE if self._depth > 1 else BETWEEN).match(self._buffer, self._at)
+            if mark is None:
+                self._at = max(self._at, len(self._buffer))
+                break
+            character, self._at = mark[1], mark.end()
+            if character == b"\\":
+                self._at += 1  # whatever is escaped ends nothing; it may be in the next bytes
+            elif character == b'"':
+                self._in_string = not self._in_string
+            elif character in b"[{":
+                self._depth += 1
+                if self._depth == 1:
+                    self._start = self._at
+            elif character == b",":
+                yield from self._element(mark.end() - 1, last=False)
+                self._start = self._at
+            else:
+                self._depth -= 1
+                if self._depth == 0:
+                    yield from self._element(mark.end() - 1, last=True)
+                    self._closed, self._start = True, self._at
+        yield from self._shorten()
+
+    def finish(self, problem: Problem | None) -> Iterator[Element]:
+        """What is left where there is nothing more to come."""
+        if not self._closed:
+            what = problem or ("malformed_json", "the JSON array is not closed")
+        else:
+            what = problem or ("malformed_json", "something stands behind the end of the JSON array")
+        rest = bytes(self._buffer[self._start :])
+        if problem or not self._closed or rest.strip(BLANK):
+            yield Element(self._base + self._start, rest, what, self._too_long)
+
+    def _element(self, end: int, *, last: bool) -> Iterator[Element]:
+        data = bytes(self._buffer[self._start : end])
+        position = self._base + self._start + len(data) - len(data.lstrip(BLANK))
+        if self._too_long or len(data) > self._max_bytes:
+            yield Element(position, data, self._limit(), self._too_long)
+        elif not last or data.strip(BLANK):
+            yield Element(position, data.strip(BLANK))
+        self._too_long = False
+
+    def _shorten(self) -> Iterator[Element]:
+        """Let go of what was given out, and of an element that is too long already."""
+        if len(self._buffer) - self._start > self._max_bytes:
+            self._at = max(self._at, len(self._buffer))
+            data = bytes(self._buffer[self._start :])
+            yield Element(self._base + self._start, data, self._limit(), self._too_long)
+            self._too_long, self._start = True, len(self._buffer)
+        del self._buffer[: self._start]
+        self._base += self._start
+        self._at -= self._start
+        self._start = 0
+
+    def _limit(self) -> Problem:
+        return "too_large", f"an element longer than {self._max_bytes:,} bytes"
