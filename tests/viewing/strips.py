@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import unicodedata
+from typing import Literal, get_args, get_type_hints
 
 import numpy as np
 from hypothesis import strategies as st
@@ -13,11 +14,16 @@ from packline.viewing.cells import cells_of
 from packline.viewing.page import (
     Bar,
     Bars,
+    Beside,
+    Comparison,
     Facts,
+    Field,
     Flow,
+    Form,
     Heading,
     Histogram,
     Link,
+    Links,
     Note,
     Origin,
     Page,
@@ -77,6 +83,10 @@ def a_page(text: str, strip: Strip) -> Page:
     """Every block there is, with a text wherever a text may stand."""
     row = (text, Link(text, text))
     flow = Flow(text, (Stage(text, 3, text, Stream(text, 2, note=text), (Stream(text, 1, "bad", text),)),))
+    kinds: tuple[Literal["text", "number", "area", "choice", "hidden"], ...] = get_args(
+        get_type_hints(Field)["kind"]
+    )
+    fields = tuple(Field(kind + text, text, text, kind, ((text, text),)) for kind in kinds)
     return Page(
         text,
         (
@@ -87,8 +97,14 @@ def a_page(text: str, strip: Strip) -> Page:
             Table(text, (text, text), (row, row), "lr"),
             Bars(text, (Bar(text, 2.0, text, 1.0), Bar(text, 0.0, text)), part=text),
             Histogram(text, (text, text), (3, 0), text, ((text, 1),)),
+            Comparison(
+                text, text, (text, text), ((text, (Bar(text, 2.0, text, 1.0), Bar(text, 0.0, text))),)
+            ),
             flow,
             strip,
+            Links(text, (Link(text, text), text)),
+            Form(text, text, fields, text),
+            Beside(((Heading(text), Note(text)), (strip, Table(text, (text,), ((text,),), "l")))),
         ),
         warnings=(text, text),
         summary=text,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import get_args
 
 import numpy as np
 from hypothesis import given
@@ -10,13 +11,18 @@ from hypothesis import strategies as st
 from tests.viewing.strips import a_page, a_strip, acts, any_text, byte_strips
 
 from packline.viewing.cells import cells_of, shown
+from packline.viewing.html import html
 from packline.viewing.lines import Line, plain
 from packline.viewing.page import (
     Bar,
     Bars,
+    Beside,
+    Block,
     Cell,
     Flow,
+    Form,
     Histogram,
+    Links,
     Note,
     Page,
     Stage,
@@ -32,6 +38,17 @@ from packline.viewing.vocabulary import Vocabulary
 
 def joined(line: Line) -> str:
     return "".join(piece if isinstance(piece, str) else piece[0] for piece in line)
+
+
+def test_no_block_is_forgotten() -> None:
+    """The page that is drawn on both surfaces holds every block that there is, and each alone is seen."""
+    page = a_page("text", Strip("text", (Cell("text", (1,), b"text", 0),)))
+    assert {type(block) for block in page.blocks} == set(get_args(Block))
+    for block in page.blocks:
+        drawn = [plain(line) for line in render(Page("title", (block,)), 80, color=False)]
+        assert isinstance(block, Links | Form) != any("text" in line for line in drawn), block
+        for whole in (Page("title", (block,)), Page("title", (Beside(((block,), (block,))),))):
+            assert "text" in html(whole), block
 
 
 @given(any_text, byte_strips(), st.booleans(), st.integers(40, 120))

@@ -20,6 +20,7 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from packline.viewing import charts
 from packline.viewing.html_controls import form, links
 from packline.viewing.html_strip import strip_figure
 from packline.viewing.markup import Markup, element, escaped, joined, safe_href
@@ -170,7 +171,7 @@ def _sections(blocks: Sequence[Block], interactive: bool) -> Markup:
         if isinstance(block, Heading):
             found = next(names)
             name = found if block.level == 2 else name
-            current.append(element("h2" if block.level == 2 else "h3", block.text, id=found))
+            current.append(_heading(block, found))
         elif block is not None:
             current.append(_block(block, interactive))
     return joined(sections)
@@ -201,22 +202,14 @@ def _contents(page: Page) -> Markup:
 def _block(block: Block, interactive: bool) -> Markup:
     if isinstance(block, Strip):
         return strip_figure(block, interactive=interactive)
-    if isinstance(block, Histogram | Bars | Comparison | Flow):
-        return _chart(block)
     if isinstance(block, Beside):
         parts = [element("div", [_block(one, interactive) for one in part]) for part in block.parts]
         return element("div", parts, class_="beside")
     return _DRAWN[type(block)](block)
 
 
-def _chart(block: Histogram | Bars | Comparison | Flow) -> Markup:
-    from packline.viewing import charts  # it draws with `markup`, as this does
-
-    if isinstance(block, Histogram):
-        return charts.histogram(block)
-    if isinstance(block, Comparison):
-        return charts.comparison(block)
-    return charts.bars(block) if isinstance(block, Bars) else charts.flow(block)
+def _heading(block: Heading, name: str | None = None) -> Markup:
+    return element("h2" if block.level == 2 else "h3", block.text, id=name)
 
 
 def _note(block: Note) -> Markup:
@@ -274,9 +267,14 @@ def _value(value: Value) -> Markup:
 
 
 _DRAWN: dict[type, Callable[[Any], Markup]] = {
+    Heading: _heading,
     Note: _note,
     Facts: _facts,
     Table: data_table,
+    Bars: charts.bars,
+    Comparison: charts.comparison,
+    Histogram: charts.histogram,
+    Flow: charts.flow,
     Links: links,
     Form: form,
 }
