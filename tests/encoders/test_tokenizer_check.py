@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.command import run
 from tests.conftest import python_sources
 
+from packline.encoders.tokenizer import load_tokenizer
 from packline.encoders.tokenizer_check import CheckReport, check_tokenizer, read_model
 from packline.encoders.trained_folder import train_folder
 from packline.errors import InputError
@@ -69,6 +71,98 @@ def test_an_id_that_the_config_gives_otherwise(sound: Path, tmp_path: Path) -> N
     ]
 
 
+@pytest.mark.parametrize(
+    ("declared", "about", "said"),
+    [
+        (
+            {"added_tokens_decoder": {"0": {"content": "self", "special": True}}},
+            "special tokens",
+            "gives 'self' id 0, but it has id ID",
+        ),
+        (
+            {"added_tokens_decoder": {"x": {"content": "<|pad|>"}}},
+            "special tokens",
+            "gives '<|pad|>' id x, but it has id 1",
+        ),
+        (
+            {"added_tokens_decoder": {"7": {"content": "<|new|>"}}},
+            "special tokens",
+            "gives '<|new|>' id 7, but it is not in tokenizer.json",
+        ),
+        (
+            {"additional_special_tokens": ["<|pad|>", {"content": "<|new|>"}]},
+            "special tokens",
+            "'<|new|>' is declared, but is no token (additional_special_tokens",
+        ),
+        (
+            {"extra_special_tokens": {"image_token": "self"}},
+            "special tokens",
+            "'self' (id ID) is not marked special: text can become it (extra_special_tokens",
+        ),
+        ({"unk_token": "<unk>"}, "unk_token", "'<unk>' is declared, but is no token"),
+    ],
+)
+def test_declarations_that_contradict(
+    sound: Path, tmp_path: Path, declared: dict[str, Any], about: str, said: str
+) -> None:
+    folder = edited(sound, tmp_path / "t", "tokenizer_config.json", lambda c: c.update(declared))
+    ((found, text),) = problems(check_tokenizer(str(folder)))
+    assert found == about
+    number = load_tokenizer(str(sound)).reference().token_to_id("self")
+    assert said.replace("ID", str(number)) in text
+
+
+def test_a_token_that_only_the_config_calls_special(sound: Path, tmp_path: Path) -> None:
+    number = load_tokenizer(str(sound)).reference().token_to_id("self")
+    declared = {"added_tokens_decoder": {str(number): {"content": "self", "special": True}}}
+    folder = edited(sound, tmp_path / "t", "tokenizer_config.json", lambda c: c.update(declared))
+    assert problems(check_tokenizer(str(folder))) == [
+        (
+            "special tokens",
+            "tokenizer_config.json calls 'self' special, tokenizer.json does not: text can become it",
+        )
+    ]
+
+
+def test_a_special_token_that_merges_make_too(sound: Path, tmp_path: Path) -> None:
+    def edit(contents: dict[str, Any]) -> None:
+        number = contents["model"]["vocab"]["se"]
+        contents["added_tokens"].append(contents["added_tokens"][0] | {"id": number, "content": "se"})
+
+    found = problems(check_tokenizer(str(edited(sound, tmp_path / "t", "tokenizer.json", edit))))
+    assert [about for about, _ in found] == ["control tokens"]
+
+
+def test_what_the_hub_declares_is_looked_at(sound: Path, tmp_path: Path) -> None:
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    place = tmp_path / "hub" / "models--some--repository"
+    (place / "snapshots").mkdir(parents=True)
+    (place / "refs").mkdir()
+    (place / "refs" / "main").write_text(commit)
+    edited(sound, place / "snapshots" / commit, "tokenizer_config.json", lambda c: c.update(pad_token="[P]"))
+    offline = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
+    done = run("tokenizer", "check", "some/repository", cwd=tmp_path, **offline)
+    assert done.returncode == 1, done.stderr
+    assert "'[P]' is declared, but is no token" in done.stdout
+
+
+def notes(report: CheckReport, about: str) -> list[str]:
+    return [one.text for one in report.findings if (one.about, one.level) == (about, "note")]
+
+
+def test_padding_that_is_the_end_is_said(sound: Path, tmp_path: Path) -> None:
+    both = {"eos_token": "<|endoftext|>", "pad_token": {"content": "<|endoftext|>"}}
+    folder = edited(sound, tmp_path / "t", "tokenizer_config.json", lambda c: c.update(both))
+    report = check_tokenizer(str(folder))
+    assert report.ok
+    (said,) = notes(report, "pad_token")
+    assert "same token as eos" in said
+    assert notes(check_tokenizer(str(sound)), "pad_token") == ["none is declared"]
+    config = {"vocab_size": 700, "eos_token_id": 0, "pad_token_id": 0}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert notes(check_tokenizer(str(sound), str(tmp_path)), "pad_token_id") == [said]
+
+
 def test_two_tokens_with_one_id(sound: Path, tmp_path: Path) -> None:
     def edit(contents: dict[str, Any]) -> None:
         contents["added_tokens"][1]["id"] = 0
@@ -95,6 +189,10 @@ def test_a_decoder_that_loses_something(sound: Path, tmp_path: Path) -> None:
         ({"vocab_size": 700, "pad_token_id": 700}, "says 700, which is no id"),
         ({"vocab_size": 700, "pad_token_id": 300}, "says 300, which is no special token"),
         ({"eos_token_id": 0}, "no vocab_size"),
+        ({"vocab_size": "700"}, "says vocab_size '700': expected a number"),
+        ({"vocab_size": 700, "eos_token_id": "0"}, "says '0': expected an id"),
+        ({"vocab_size": 700, "pad_token_id": [1, True]}, "says [1, True]: expected an id"),
+        ({"vocab_size": 700, "pad_token_id": -1}, "says -1, which is no id"),
     ],
 )
 def test_a_model_that_does_not_fit(sound: Path, tmp_path: Path, config: dict[str, Any], said: str) -> None:

@@ -12,18 +12,19 @@ prove that two engines agree on every text; a build goes on checking while it ru
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
 from packline.encoders.engine import load_engines
+from packline.encoders.evaluating import plain_reference, unknown_ids
 from packline.encoders.parity import PROBES, Reference, try_engines
 from packline.encoders.passages import LANGUAGES, PASSAGES
 from packline.encoders.report import ENGINE_NAMES
-from packline.encoders.special import without_special_tokens
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
-from packline.errors import InputError
+from packline.errors import InputError, TokenizerError
 
 Level = Literal["ok", "note", "problem"]
 
@@ -36,7 +37,12 @@ HARD = (
     "1234567890 3.14159 1e-9 0xdeadbeef",
     "x" * 2000 + " " * 500 + "日" * 500,
 )
-OF_MODEL = ("eos_token_id", "bos_token_id", "pad_token_id")
+TEXTS = [*HARD, *PASSAGES.values(), *LANGUAGES.values()]
+
+CONFIG = "tokenizer_config.json"
+OF_MODEL = {"eos_token_id": "eos_token", "bos_token_id": "bos_token", "pad_token_id": "pad_token"}
+ROLES = (*OF_MODEL.values(), "unk_token", "sep_token", "cls_token", "mask_token")
+PAD_IS_EOS = "the same token as eos: a loss that leaves out padding by its id leaves out every end too"
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -72,11 +78,18 @@ def check_tokenizer(name: str, model: str | None = None) -> CheckReport:
         InputError: no config.json, or one that is no JSON object.
     """
     tokenizer = load_tokenizer(name)
-    beside = _beside(name)
-    findings = [*_special_findings(tokenizer, beside)]
+    beside, ids = _beside(tokenizer), _ids(tokenizer)
+    findings = [*_id_findings(tokenizer, ids), *_special_findings(tokenizer, ids, beside)]
     if model is not None:
-        findings += _model_findings(tokenizer, beside, read_model(model))
-    findings += [_round_trip(tokenizer), *_control_findings(tokenizer), *_engine_findings(tokenizer)]
+        findings += _model_findings(tokenizer, ids, beside, read_model(model))
+    tokenizer.reference()
+    try:
+        reference = plain_reference(tokenizer)
+    except TokenizerError as error:
+        findings.append(Finding("control tokens", "problem", f"{error}: {error.hint}"))
+    else:
+        findings += [_round_trip(reference), *_control_findings(tokenizer, reference)]
+        findings += _engine_findings(reference)
     return CheckReport(tokenizer=tokenizer.name, vocab_size=tokenizer.vocab_size, findings=findings)
 
 
@@ -100,16 +113,19 @@ def read_model(path: str) -> dict[str, Any]:
     )
 
 
-def _beside(name: str) -> dict[str, Any]:
-    """tokenizer_config.json of a folder or of the file's folder."""
-    path = Path(name).expanduser()
-    file = (path if path.is_dir() else path.parent) / "tokenizer_config.json"
-    if not path.exists() or not file.is_file():
+def _beside(tokenizer: Tokenizer) -> dict[str, Any]:
+    """The tokenizer_config.json that came with it, where one did."""
+    path = Path(tokenizer.name).expanduser()
+    file = (path if path.is_dir() else path.parent) / CONFIG
+    if tokenizer.revision is not None:  # from the hub: it is in the cache by now
+        from huggingface_hub import try_to_load_from_cache
+
+        repository = tokenizer.name.partition("@")[0]
+        cached = try_to_load_from_cache(repository, CONFIG, revision=tokenizer.revision)
+        file = Path(cached) if isinstance(cached, str) else Path()
+    if tokenizer.kind == "tiktoken" or not file.is_file():
         return {}
-    try:
-        found = msgspec.json.decode(file.read_bytes())
-    except (OSError, msgspec.DecodeError):
-        return {}
+    found = msgspec.json.decode(file.read_bytes())  # `load_tokenizer` has read it before
     return found if isinstance(found, dict) else {}
 
 
@@ -120,96 +136,127 @@ def _ids(tokenizer: Tokenizer) -> dict[str, int]:
     return ids | {token["content"]: token["id"] for token in whole.get("added_tokens") or []}
 
 
-def _special_findings(tokenizer: Tokenizer, beside: dict[str, Any]) -> list[Finding]:
-    ids, found = _ids(tokenizer), []
+def _id_findings(tokenizer: Tokenizer, ids: dict[str, int]) -> list[Finding]:
+    found = []
     by_id: dict[int, str] = {}
     for token, number in ids.items():
-        if number in by_id and (
-            token in tokenizer.special_tokens or by_id[number] in tokenizer.special_tokens
-        ):
+        if number in by_id and tokenizer.special_tokens.keys() & {token, by_id[number]}:
             text = f"{token!r} and {by_id[number]!r} both have id {number}: expected one token an id"
             found.append(Finding("ids", "problem", text))
         by_id[number] = token
-    missing = tokenizer.vocab_size - len(by_id)
-    if missing:
+    if missing := tokenizer.vocab_size - len(by_id):
         found.append(Finding("ids", "note", f"{missing:,} ids below {tokenizer.vocab_size:,} have no token"))
-    declared = beside.get("added_tokens_decoder") or {}
-    for number, entry in declared.items() if isinstance(declared, dict) else ():
-        content = entry.get("content") if isinstance(entry, dict) else None
-        if content is not None and ids.get(content) != int(number):
-            has = f"has id {ids[content]}" if content in ids else "is not in tokenizer.json"
-            text = f"tokenizer_config.json gives {content!r} id {number}, but it {has}"
-            found.append(Finding("special tokens", "problem", text))
-    for role in ("eos_token", "bos_token", "pad_token"):
-        token = _declared(tokenizer, beside, role)
-        if token is None:
-            found.append(Finding(role, "note", "none is declared"))
-        elif token not in ids:
-            found.append(Finding(role, "problem", f"{token!r} is declared, but is no token"))
-        elif token not in tokenizer.special_tokens:
-            text = f"{token!r} (id {ids[token]}) is not marked special: text can become it"
-            found.append(Finding(role, "problem", text))
-        else:
-            found.append(Finding(role, "ok", f"{token} is id {ids[token]}"))
+    return found
+
+
+def _special_findings(tokenizer: Tokenizer, ids: dict[str, int], beside: dict[str, Any]) -> list[Finding]:
+    found = []
     count = len(tokenizer.special_tokens)
     found.append(Finding("special tokens", "ok" if count else "note", f"{count} in tokenizer.json"))
+    found += [Finding("special tokens", "problem", text) for text in _contradictions(tokenizer, ids, beside)]
+    for role in ROLES:
+        token = _declared(tokenizer, beside, role)
+        if token is None:
+            found += [Finding(role, "note", "none is declared")] if role in OF_MODEL.values() else []
+        elif problem := _not_special(tokenizer, ids, token):
+            found.append(Finding(role, "problem", problem))
+        else:
+            found.append(Finding(role, "ok", f"{token} is id {ids[token]}"))
+    eos, pad = (_declared(tokenizer, beside, role) for role in ("eos_token", "pad_token"))
+    if pad is not None and pad == eos:
+        found.append(Finding("pad_token", "note", PAD_IS_EOS))
     return found
+
+
+def _contradictions(tokenizer: Tokenizer, ids: dict[str, int], beside: dict[str, Any]) -> Iterator[str]:
+    """Where tokenizer_config.json says otherwise than tokenizer.json."""
+    decoder = beside.get("added_tokens_decoder")
+    for number, entry in decoder.items() if isinstance(decoder, dict) else ():
+        content = entry.get("content") if isinstance(entry, dict) else None
+        if not isinstance(content, str):
+            continue
+        if str(ids.get(content)) != number:
+            has = f"has id {ids[content]}" if content in ids else "is not in tokenizer.json"
+            yield f"{CONFIG} gives {content!r} id {number}, but it {has}"
+        elif entry.get("special") and content not in tokenizer.special_tokens:
+            yield f"{CONFIG} calls {content!r} special, tokenizer.json does not: text can become it"
+    for field in ("additional_special_tokens", "extra_special_tokens"):
+        more = beside.get(field) or []
+        for token in map(_content, more.values() if isinstance(more, dict) else more):
+            if problem := _not_special(tokenizer, ids, token):
+                yield f"{problem} ({field} of {CONFIG})"
+
+
+def _not_special(tokenizer: Tokenizer, ids: dict[str, int], token: Any) -> str:
+    """What is wrong with a token that is declared special, or nothing."""
+    if token not in ids:
+        return f"{token!r} is declared, but is no token"
+    if token not in tokenizer.special_tokens:
+        return f"{token!r} (id {ids[token]}) is not marked special: text can become it"
+    return ""
 
 
 def _declared(tokenizer: Tokenizer, beside: dict[str, Any], role: str) -> Any:
-    """What the tokenizer's files call eos_token, bos_token or pad_token."""
-    token = beside.get(role, getattr(tokenizer, role, None))
+    """What the tokenizer's files call eos_token, bos_token and so on."""
+    return _content(beside.get(role, getattr(tokenizer, role, None)))
+
+
+def _content(token: Any) -> Any:
+    """The string of a token, which may be written as an object."""
     return token.get("content") if isinstance(token, dict) else token
 
 
-def _model_findings(tokenizer: Tokenizer, beside: dict[str, Any], model: dict[str, Any]) -> list[Finding]:
-    rows = model.get("vocab_size")
-    if not isinstance(rows, int):
-        return [Finding("model", "problem", "its config.json has no vocab_size")]
-    found = []
-    highest = tokenizer.vocab_size - 1
-    if rows <= highest:
-        text = f"the embedding has {rows:,} rows, but the highest id is {highest:,}"
-        text += f": expected at least {highest + 1:,}"
-        found.append(Finding("model", "problem", text))
-    elif rows > highest + 1:
-        text = (
-            f"{rows - highest - 1:,} rows of the embedding beyond the highest id {highest:,} are never used"
-        )
-        found.append(Finding("model", "note", text))
-    else:
-        found.append(Finding("model", "ok", f"the embedding has a row for each of {rows:,} ids"))
-    ids = _ids(tokenizer)
-    for field in OF_MODEL:
-        wanted = model.get(field)
-        wanted = [wanted] if isinstance(wanted, int) else wanted
-        role = field.removesuffix("_id")
-        token = _declared(tokenizer, beside, role)
-        if not isinstance(wanted, list) or not wanted:
+def _model_findings(
+    tokenizer: Tokenizer, ids: dict[str, int], beside: dict[str, Any], model: dict[str, Any]
+) -> list[Finding]:
+    found = [_embedding_finding(tokenizer.vocab_size, model.get("vocab_size"))]
+    for field, role in OF_MODEL.items():
+        given = model.get(field)
+        if given is None or given == []:
             continue
-        beyond = [number for number in wanted if not 0 <= number < tokenizer.vocab_size]
-        if beyond:
-            text = f"config.json says {beyond[0]}, which is no id of the tokenizer"
-            found.append(Finding(field, "problem", text))
+        several = given if isinstance(given, list) else [given]
+        wanted: list[int] = [number for number in several if type(number) is int]
+        says = f"config.json says {', '.join(map(str, wanted))}"
+        token = _declared(tokenizer, beside, role)
+        level: Level = "problem"
+        if len(wanted) < len(several):
+            says = f"config.json says {given!r}: expected an id"
+        elif beyond := [number for number in wanted if not 0 <= number < tokenizer.vocab_size]:
+            says = f"config.json says {beyond[0]}, which is no id of the tokenizer"
         elif token in ids and ids[token] not in wanted:
-            says = ", ".join(map(str, wanted))
-            text = f"config.json says {says}, the tokenizer {token} is {ids[token]}"
-            found.append(Finding(field, "problem", text))
+            says += f", the tokenizer {token} is {ids[token]}"
         elif ordinary := [number for number in wanted if number not in tokenizer.special_tokens.values()]:
-            text = f"config.json says {ordinary[0]}, which is no special token: text can become it"
-            found.append(Finding(field, "problem", text))
+            says = f"config.json says {ordinary[0]}, which is no special token: text can become it"
         else:
-            found.append(Finding(field, "ok", f"config.json says {', '.join(map(str, wanted))}"))
+            level = "ok"
+        found.append(Finding(field, level, says))
+    if model.get("pad_token_id") is not None and model["pad_token_id"] == model.get("eos_token_id"):
+        found.append(Finding("pad_token_id", "note", PAD_IS_EOS))
     return found
 
 
-def _round_trip(tokenizer: Tokenizer) -> Finding:
-    reference = Reference(without_special_tokens(tokenizer))
+def _embedding_finding(size: int, rows: Any) -> Finding:
+    """Whether an embedding has a row for each of `size` ids."""
+    if type(rows) is not int:
+        says = "has no vocab_size" if rows is None else f"says vocab_size {rows!r}: expected a number"
+        return Finding("model", "problem", f"its config.json {says}")
+    if rows < size:
+        text = (
+            f"the embedding has {rows:,} rows, but the highest id is {size - 1:,}: expected at least {size:,}"
+        )
+        return Finding("model", "problem", text)
+    if rows > size:
+        text = f"{rows - size:,} rows of the embedding beyond the highest id {size - 1:,} are never used"
+        return Finding("model", "note", text)
+    return Finding("model", "ok", f"the embedding has a row for each of {rows:,} ids")
+
+
+def _round_trip(reference: Reference) -> Finding:
     if reference.round_trip == "lossy":
         return Finding(
             "round trip", "note", "decoding does not give the very text back (white space or case)"
         )
-    for text in (*HARD, *PASSAGES.values(), *LANGUAGES.values()):
+    for text in TEXTS:
         ids = reference.encode(text)
         if not reference.gives_back(text, ids):
             found = reference.decode(ids)
@@ -218,36 +265,24 @@ def _round_trip(tokenizer: Tokenizer) -> Finding:
     return Finding("round trip", "ok", f"{how} comes back, of {len(HARD)} hard texts and all passages")
 
 
-def _control_findings(tokenizer: Tokenizer) -> list[Finding]:
+def _control_findings(tokenizer: Tokenizer, reference: Reference) -> list[Finding]:
     if not tokenizer.special_tokens:
         return []
     text = " a ".join(tokenizer.special_tokens)
     special = set(tokenizer.special_tokens.values())
-    kept = set(Reference(without_special_tokens(tokenizer)).encode(text)) & special
+    # The token for what a vocabulary does not know is what text may rightly become.
+    if became := (set(reference.encode(text)) & special) - unknown_ids(tokenizer):
+        return [Finding("control tokens", "problem", f"text becomes the ids {sorted(became)[:5]}")]
     plain = set(tokenizer.reference().encode(text, add_special_tokens=False).ids) & special
-    note = f"by itself, the tokenizer turns {len(plain)} such strings in text into control tokens"
-    unknown = _unknown(tokenizer)
-    if kept - unknown:
-        return [Finding("control tokens", "problem", f"text becomes the ids {sorted(kept - unknown)[:5]}")]
+    note = f"used without packline, it turns {len(plain)} such strings in text into control tokens"
     return [
         Finding("control tokens", "ok", "their strings in documents stay text"),
         Finding("control tokens", "note", note),
     ]
 
 
-def _unknown(tokenizer: Tokenizer) -> set[int]:
-    """What text may rightly become: the token for what a vocabulary does not know."""
-    model = msgspec.json.decode(tokenizer.json)["model"]
-    token = model.get("unk_token")
-    ids = {tokenizer.special_tokens[token]} if token in tokenizer.special_tokens else set()
-    return ids | ({model["unk_id"]} if model.get("unk_id") is not None else set())
-
-
-def _engine_findings(tokenizer: Tokenizer) -> list[Finding]:
-    json = without_special_tokens(tokenizer)
-    reports = try_engines(
-        load_engines(ENGINE_NAMES, json), Reference(json), [*HARD, *PASSAGES.values(), *LANGUAGES.values()]
-    )
+def _engine_findings(reference: Reference) -> list[Finding]:
+    reports = try_engines(load_engines(ENGINE_NAMES, reference.json), reference, TEXTS)
     found = [
         Finding(f"engine {report.name}", "ok" if report.exact else "note", report.note) for report in reports
     ]
