@@ -278,6 +278,58 @@ def test_sources_have_their_own_split_label_and_number_of_times(tokenizer_json: 
     assert store.verify().ok
 
 
+@pytest.mark.parametrize("case", ["chatml", "llama3 without marks", "nanochat"])
+def test_what_has_the_weight_0_is_read_and_not_learned(
+    case: str, tokenizer_json: Path, tmp_path: Path
+) -> None:
+    _, _, said, settings = CASES[case]
+    weather = cast("list[dict[str, Any]]", talks.WEATHER)
+    records: list[list[dict[str, Any]]] = [
+        [*PLAIN[:1], {**PLAIN[1], "weight": 0}, *weather[1:]],
+        [*weather[:2], {**weather[2], "weight": 0}, *weather[3:4], {**weather[4], "weight": 1}, *weather[5:]],
+        [*weather[:6], {**weather[6], "weight": 0.0}],
+    ]
+    plain = [[{**one, "weight": 1} for one in record] for record in records]
+    folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", case)
+    stores = [
+        packline.sft(talks.write(tmp_path / f"{name}.jsonl", given), folder, out=tmp_path / name, **settings)
+        for name, given in (("weighed", records), ("plain", plain))
+    ]
+    wanted = [
+        [text for text, one in zip(said(record), _assistants(record), strict=True) if one.get("weight", 1)]
+        for record in records
+    ]
+    assert talks.trained_texts(stores[0]) == wanted
+    assert talks.trained_texts(stores[1]) == [said(record) for record in records]
+    documents = [[one.tolist() for one in store.documents] for store in stores]
+    assert documents[0] == documents[1]
+    assert stores[0].verify().ok
+
+
+def _assistants(record: Any) -> list[Any]:
+    return [one for one in record if one["role"] == "assistant"]
+
+
+def test_what_arrow_fills_up_with_nulls_is_not_in_calls(tokenizer_json: Path, tmp_path: Path) -> None:
+    # Calls of two tools share one column of structs, so each has the other's arguments as nulls.
+    def talk(name: str, arguments: dict[str, Any]) -> list[dict[str, Any]]:
+        calls = [{"id": "c0", "type": "function", "function": {"name": name, "arguments": arguments}}]
+        output = {"role": "tool", "content": "done", "tool_call_id": "c0"}
+        return [PLAIN[0], {"role": "assistant", "content": "", "tool_calls": calls}, output]
+
+    records = [talk("find", {"city": "Rome"}), talk("add", {"a": 1, "b": [None, 2]})]
+    folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml")
+    pq.write_table(pa.table({"messages": records}), tmp_path / "chat.parquet")
+    lines = talks.write(tmp_path / "chat.jsonl", records)
+    stores = [
+        packline.sft(path, folder, out=tmp_path / f"store{n}", workers=0)
+        for n, path in enumerate((tmp_path / "chat.parquet", lines))
+    ]
+    texts = [talks.whole_texts(store) for store in stores]
+    assert texts[0] == texts[1]
+    assert '"arguments": {"city": "Rome"}}' in texts[0][0]
+
+
 def test_equal_conversations_are_in_one_split_and_shares_are_about_what_was_asked_for(
     tokenizer_json: Path, tmp_path: Path
 ) -> None:

@@ -123,6 +123,58 @@ def test_marks_around_the_wrong_words_are_refused() -> None:
         ChatTemplate(text, {})
 
 
+HEADER = "{{ '<|im_start|>' + m.role + '\n' }}"
+WORDS_AND_END = "{{ m.content + '<|im_end|>' }}"
+PROMPT = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+OPENED, CLOSED = "{% generation %}", "{% endgeneration %}"
+
+
+def each(assistant: str, others: str = HEADER + WORDS_AND_END) -> str:
+    """A template that writes so what an assistant says, and so what others say."""
+    which = "{% if m.role == 'assistant' %}" + assistant + "{% else %}" + others + "{% endif %}"
+    return "{% for m in messages %}" + which + "{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        # A header within the marks, where the prompt has it and where there is no prompt.
+        (each(OPENED + HEADER + WORDS_AND_END + CLOSED) + PROMPT, "before what the assistant says"),
+        (each(OPENED + HEADER + WORDS_AND_END + CLOSED), "before what the assistant says"),
+        # No marks, and no prompt that would prove where the assistant begins.
+        (each(HEADER + WORDS_AND_END), "before what the assistant says"),
+        # As many stretches as there should be, with the user's words in them.
+        (
+            "{% for m in messages %}{% if m.role == 'user' %}{% generation %}{{ m.content }}|"
+            "{{ messages[loop.index0 + 1].content }}{% endgeneration %}|{% endif %}{% endfor %}",
+            "the user's 'What is one and one.' is trained on",
+        ),
+    ],
+)
+def test_trained_stretches_begin_where_the_assistant_does_and_hold_nobody_else(
+    text: str, message: str
+) -> None:
+    with pytest.raises(RecipeError, match=message):
+        ChatTemplate(text, dict.fromkeys(CHATML_TOKENS, (False, False)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        each(HEADER + OPENED + WORDS_AND_END + CLOSED) + PROMPT,
+        each(HEADER + OPENED + WORDS_AND_END + CLOSED),
+        each(HEADER + WORDS_AND_END) + PROMPT,
+        # What a model has to say first, behind the prompt: an empty thought, or the name of a channel.
+        each(HEADER + OPENED + "<think>\n\n</think>\n\n" + WORDS_AND_END + CLOSED) + PROMPT,
+        each("{{ ' ' + m.content + '</s>' }}", "{{ '[INST] ' + m.content + ' [/INST]' }}"),
+    ],
+)
+def test_templates_that_train_on_what_a_model_has_to_say_pass(text: str) -> None:
+    template = ChatTemplate(text, dict.fromkeys(CHATML_TOKENS, (False, False)))
+    (run,) = trained_runs(template.render(TALK))
+    assert run.removeprefix("<think>\n\n</think>").strip() in ("hello<|im_end|>", "hello</s>")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -72,6 +72,17 @@ def test_calls_and_outputs_of_both_shapes_are_one() -> None:
         ([{"role": "user", "content": [{"type": "image_url"}]}, ASSISTANT], "content_not_text"),
         ([{"role": "user", "content": [{"type": "python", "text": "1"}]}, ASSISTANT], "content_not_text"),
         ([USER, {"role": "assistant", "tool_calls": [{"function": {}}]}], "content_not_text"),
+        (
+            [
+                USER,
+                {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": 5}}]},
+                OUTPUT,
+            ],
+            "content_not_text",
+        ),
+        ([USER, {**ASSISTANT, "weight": 0}], "nothing_to_train"),
+        ([USER, {**ASSISTANT, "weight": 0.5}], "not_a_conversation"),
+        ([USER, {**ASSISTANT, "weight": [0]}], "not_a_conversation"),
         ([USER, CALL, USER], "tool_call_without_output"),
         ([USER, CALL], "tool_call_without_output"),
         ([USER, ASSISTANT, OUTPUT], "tool_output_without_call"),
@@ -94,6 +105,34 @@ def test_outputs_of_several_calls_may_come_in_any_order_but_must_all_come() -> N
     assert len(read_conversation([USER, asks, *outputs, ASSISTANT]).messages) == 5
     with pytest.raises(Malformed, match="tool_call_without_output"):
         read_conversation([USER, asks, outputs[0], ASSISTANT])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        ({"a": {"b": [1, None]}}, {"a": {"b": [1, None]}}),
+        ('{"a": {"b": [1, null]}}', {"a": {"b": [1, None]}}),
+        ("", {}),
+        (None, {}),
+        ("as agents write", "as agents write"),
+        ("[1]", "[1]"),
+    ],
+)
+def test_arguments_are_an_object_or_the_string_that_is_none(arguments: Any, wanted: Any) -> None:
+    calls = [{"id": "c0", "type": "function", "function": {"name": "f", "arguments": arguments}}]
+    asks = {"role": "assistant", "content": None, "tool_calls": calls}
+    said = as_messages(read_conversation([USER, asks, OUTPUT]).messages)[1]
+    assert said["tool_calls"] == [
+        {"id": "c0", "type": "function", "function": {"name": "f", "arguments": wanted}}
+    ]
+
+
+def test_fields_that_nobody_knows_change_nothing() -> None:
+    record = {
+        "messages": [{**USER, "annotations": []}, {**ASSISTANT, "refusal": None, "audio": {}}],
+        "metadata": {"a": 1},
+    }
+    assert as_messages(read_conversation(record).messages) == [USER, ASSISTANT]
 
 
 JUNK = st.recursive(

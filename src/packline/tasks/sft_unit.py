@@ -42,7 +42,7 @@ from packline.tasks.spelling import GENERATORS, read_words
 from packline.transforms.chat_template import ChatTemplate, strips_of
 from packline.transforms.conversations import Conversation, Malformed, read_conversation
 from packline.transforms.nanochat import render_nanochat
-from packline.transforms.pieces import Piece, check_pieces
+from packline.transforms.pieces import Piece, check_pieces, mute
 
 Scheme = Literal["template", "nanochat"]
 Overflow = Literal["reject", "truncate"]
@@ -208,7 +208,7 @@ class _Unit:
         conversation = read_conversation(self._adapt(record.value, self._source.options), self._source.field)
         pieces = self._runner.render(conversation)
         check_pieces(conversation, pieces)
-        return pieces
+        return mute(conversation, pieces)
 
     def _fit(self, one: Encoded | Malformed) -> Encoded:
         """The document cut to `max_tokens`, end included, where that is wanted.

@@ -8,7 +8,8 @@
 Rendered as `apply_chat_template` of transformers does it: the same environment, filters and variables. Where
 a template has no marks, the assistant's stretches have to be proven: what is rendered up to an assistant's
 turn, with the prompt to generate, must begin what is rendered with the turn, and that must begin the whole.
-What lies between is what a model would have to say. A template that does not pass is refused.
+What lies between is what a model would have to say. A template that does not pass is refused, and so is one
+that trains on the header of a turn or on the user's words, as is seen on a plain conversation.
 
 A template is data that was downloaded: it runs in Jinja's immutable sandbox, without files, without includes,
 without the time of day, and what it makes is bounded. Special-token strings inside messages are hidden from
@@ -26,7 +27,7 @@ from typing import Any
 
 from packline.errors import RecipeError
 from packline.transforms.conversations import Conversation, Malformed, Message, as_messages
-from packline.transforms.pieces import Piece, check_pieces, join_pieces
+from packline.transforms.pieces import Piece, check_pieces, join_pieces, trained_runs
 
 HIDE, SHOW, OPEN, CLOSE = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3"
 """Noncharacters: Unicode keeps them out of text for good, and where they are in it they are hidden too."""
@@ -86,7 +87,7 @@ class ChatTemplate:
         self._hide = re.compile("|".join(map(re.escape, self._hidden)))
         self._split = re.compile("(" + "|".join(map(re.escape, [OPEN, CLOSE, *tokens])) + ")")
         try:
-            check_pieces(PROBE, self.render(PROBE))
+            self._probe()
         except Malformed as error:
             known = "its {% generation %} marks" if self.marked else "rendering what comes before each turn"
             raise RecipeError(
@@ -112,6 +113,26 @@ class ChatTemplate:
         if not self.marked:
             whole = self._mark(whole, messages, tools)
         return join_pieces(self._cut(whole))
+
+    def _probe(self) -> None:
+        """Hold a plain conversation to it: the assistant's stretches begin where it does and are its own.
+
+        Raises:
+            Malformed: with reason `mask` or `template`.
+        """
+        pieces = self.render(PROBE)
+        check_pieces(PROBE, pieces)
+        runs = trained_runs(pieces)
+        for message in PROBE.messages:
+            if message.role == "user" and any(message.content in run for run in runs):
+                raise Malformed("mask", f"the user's {message.content!r} is trained on")
+        if not (ahead := runs[0].partition(PROBE.messages[1].content)[0].strip()):
+            return
+        asked = as_messages(PROBE.messages[:1])
+        without, prompted = (self._run(asked, None, prompt=one) for one in (False, True))
+        prompt = prompted.removeprefix(without).strip() if prompted.startswith(without) else ""
+        if ahead.startswith(prompt):  # as anything does with "", the prompt of templates that have none
+            raise Malformed("mask", f"{ahead!r} is trained on, which stands before what the assistant says")
 
     def _run(self, messages: list[Any], tools: list[Any] | None, *, prompt: bool) -> str:
         parts: list[str] = []

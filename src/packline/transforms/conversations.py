@@ -76,7 +76,7 @@ class Call(msgspec.Struct, frozen=True):
 
     name: str
     arguments: Any
-    """An object; or a string, where it was one that is not a JSON object."""
+    """An object; or the string that stood there, where it is not a JSON object."""
     id: str | None = None
 
 
@@ -94,6 +94,8 @@ class Message(msgspec.Struct, frozen=True):
     name: str | None = None
     reasoning: str | None = None
     """What an assistant thought before, where it stands apart."""
+    trained: bool = True
+    """False of an assistant's words that are there to be read only: OpenAI's `"weight": 0`."""
 
 
 class Conversation(msgspec.Struct, frozen=True):
@@ -194,15 +196,12 @@ def _read_message(number: int, raw: Any) -> Message:
     reasoning = raw.get("reasoning_content", raw.get("reasoning"))
     if reasoning is not None and not isinstance(reasoning, str):
         raise Malformed("content_not_text", f"{where}: its reasoning is a {type(reasoning).__name__}")
-    if content is None and not calls and role != "tool":
+    said_anything = text.strip() or any(part.text.strip() for part in parts)
+    if not said_anything and not calls and role != "tool":
         raise Malformed("empty_content", f"{where}: the {role} says nothing")
-    if (
-        content is not None
-        and not calls
-        and role != "tool"
-        and not (text + "".join(p.text for p in parts)).strip()
-    ):
-        raise Malformed("empty_content", f"{where}: the {role} says nothing")
+    weight = raw.get("weight", 1)
+    if role == "assistant" and weight not in (0, 1):
+        raise Malformed("not_a_conversation", f"{where}: expected a weight of 0 or 1, found {weight!r}")
     call_id, name = raw.get("tool_call_id"), raw.get("name")
     return Message(
         role,
@@ -212,6 +211,7 @@ def _read_message(number: int, raw: Any) -> Message:
         call_id if isinstance(call_id, str) else None,
         name if isinstance(name, str) else None,
         reasoning or None,
+        role != "assistant" or bool(weight),
     )
 
 
@@ -265,7 +265,14 @@ def _read_call(where: str, raw: Any) -> Call:
     name = inner.get("name") if isinstance(inner, dict) else None
     if not isinstance(raw, dict) or not isinstance(inner, dict) or not isinstance(name, str) or not name:
         raise Malformed("content_not_text", f"{where}: a call of a tool without a name")
-    arguments = inner.get("arguments", {})
+    arguments = inner.get("arguments")
+    if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
+        arguments = {}  # both are how a call without any is written
+    if not isinstance(arguments, dict | str):
+        found = type(arguments).__name__
+        raise Malformed(
+            "content_not_text", f"{where}: arguments of {name}: expected an object, found a {found}"
+        )
     if isinstance(arguments, str):
         try:
             parsed = msgspec.json.decode(arguments)
@@ -281,7 +288,9 @@ def _check_order(messages: tuple[Message, ...]) -> None:
     if not messages:
         raise Malformed("empty_content", "a conversation without messages")
     if not any(message.role == "assistant" for message in messages):
-        raise Malformed("nothing_to_train", "nobody but user and system speaks")
+        raise Malformed("nothing_to_train", "no assistant speaks")
+    if not any(message.role == "assistant" and message.trained for message in messages):
+        raise Malformed("nothing_to_train", "all that the assistant says has the weight 0")
     before: Role | None = None
     open_calls: list[Call] = []
     for number, message in enumerate(messages):

@@ -9,7 +9,8 @@ the scheme alone. Pieces are encoded one by one, so that no token reaches over t
 what is trained on: the model is trained to say just what it will have to say after the same prompt.
 
 `check_pieces` holds pieces against the conversation: what is trained on are the assistant's words, all of
-them, in order, and in as many stretches as the assistant speaks. Cost: one search a message.
+them, in order, and in as many stretches as the assistant speaks. Only then are those muted that are there to
+be read only. Cost: one search a message.
 """
 
 from __future__ import annotations
@@ -103,6 +104,30 @@ def check_pieces(conversation: Conversation, pieces: list[Piece]) -> None:
                 said = wanted if len(wanted) < 40 else f"{wanted[:40]}..."
                 raise Malformed("mask", f"turn {number} of the assistant: {said!r} is not trained on")
             at = found + len(wanted)
+
+
+def mute(conversation: Conversation, pieces: list[Piece]) -> list[Piece]:
+    """The same without loss on messages that are not to be learned; pieces that `check_pieces` has passed.
+
+    >>> from packline.transforms.conversations import Message
+    >>> talk = Conversation((Message("user", "hi"), Message("assistant", "hello", trained=False)))
+    >>> mute(talk, [Piece("hi"), Piece("hello", trained=True)])
+    [Piece(text='hi', trained=False, control=False), Piece(text='hello', trained=False, control=False)]
+    """
+    learned: list[bool] = []
+    for message in conversation.messages:
+        if message.role == "assistant":
+            outputs = sum(part.kind == "python_output" for part in message.parts)
+            learned += [message.trained] * (1 + outputs)
+    if all(learned):
+        return pieces
+    muted: list[Piece] = []
+    turn, before = -1, False
+    for piece in pieces:
+        turn += piece.trained and not before
+        before = piece.trained
+        muted.append(piece._replace(trained=piece.trained and learned[turn]))
+    return muted
 
 
 def _wanted(words: str | Call) -> str:
