@@ -294,7 +294,7 @@ class _Reading:
         width = sources[0].width if sources else 1
         for source in sources[1:]:
             self._findings.compare(source.name, "tokens of a row, as of the first file", width, source.width)
-        return SeparateRows(self._files, sources, width, **whole)
+        return SeparateRows(self._files, sources, width, **whole, bos_id=self._settled.bos_id)
 
 
 def _dtype_of(path: Path, config: dict[str, Any]) -> np.dtype:

@@ -157,7 +157,7 @@ def open_mds(path: Path, options: MdsOptions, findings: Findings) -> Foreign:
         width = sources[0].width if sources else 1
         for source in sources:
             findings.compare(source.name, "tokens of every row", width or "one number", source.width)
-        return SeparateRows(files, sources, width or 1, **whole)
+        return SeparateRows(files, sources, width or 1, **whole, bos_id=settled.bos_id)
     for at in last.values():
         room = sources[at].tokens >= settled.padding
         if findings.compare(sources[at].name, "room for the padding", True, room):

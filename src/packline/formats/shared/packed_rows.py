@@ -18,9 +18,10 @@ import pyarrow as pa
 
 from packline.errors import CorruptStore
 from packline.formats.format import Block, ForeignFile, ForeignUnit
-from packline.formats.importing.mapped import BLOCK_TOKENS, ScannedForeign
+from packline.formats.importing.mapped import ScannedForeign
 from packline.formats.shared.arrow_stream import ArrowFile
 from packline.formats.shared.column_reader import ColumnReader
+from packline.formats.shared.row_documents import cut_off
 from packline.formats.shared.row_files import RowGroup
 from packline.ragged import offsets_of
 
@@ -115,24 +116,8 @@ class Sequences(ScannedForeign):
     def blocks(self, unit: ForeignUnit) -> Iterator[Block]:
         group = self._sources[unit.file]
         assert isinstance(group, PackedRows)
-        ends, piece, begin = group.sequence_ends, 0, 0
-        while piece < len(ends):
-            last = max(int(ends.searchsorted(begin + BLOCK_TOKENS, "right")), piece + 1)
-            stop = int(ends[last - 1])
-            if stop > begin:
-                tokens, loss = group.read(begin, stop)
-                offsets = np.unique(np.concatenate([[0], ends[piece:last] - begin]))
-                positions = group.positions(begin + offsets[:-1])
-                yield Block(tokens, offsets, loss, positions, unfinished=self._cut_off(tokens, offsets))
-            piece, begin = last, stop
-
-    def _cut_off(self, tokens: np.ndarray, offsets: np.ndarray) -> np.ndarray | None:
-        """Which pieces are not whole documents, as packing may cut them."""
-        if self.edges == "none":
-            return None
-        if self.marker is None:
-            return np.ones(len(offsets) - 1, np.bool_)
-        cut: np.ndarray = tokens[offsets[:-1] if self.edges == "bos" else offsets[1:] - 1] != self.marker
-        if self.edges == "both":
-            cut |= (tokens[offsets[:-1]] != self.bos_id) if self.bos_id is not None else True
-        return cut
+        for begin, stop, ends in group.stretches(group.sequence_ends):
+            tokens, loss = group.read(begin, stop)
+            offsets = np.unique(np.concatenate([[0], ends]))
+            unfinished = cut_off(tokens, offsets, marker=self.marker, edges=self.edges, bos_id=self.bos_id)
+            yield Block(tokens, offsets, loss, group.positions(begin + offsets[:-1]), unfinished=unfinished)

@@ -50,6 +50,8 @@ class Settled:
     edges: Edges
     overlap: int = 0
     padding: int = 0
+    bos_id: int | None = None
+    """Of the store whose rows these are, where it is known."""
 
 
 def settle(format: str, path: Path, options: RecordOptions, *, own_overlap: int) -> Settled:
@@ -63,13 +65,14 @@ def settle(format: str, path: Path, options: RecordOptions, *, own_overlap: int)
         CorruptStore: packline.json is damaged.
 
     >>> settle("mds", Path("nowhere"), RecordOptions(rows="joined", overlap=1), own_overlap=0)
-    Settled(way='joined', edges='eod', overlap=1, padding=0)
+    Settled(way='joined', edges='eod', overlap=1, padding=0, bos_id=None)
     >>> settle("mds", Path("nowhere"), RecordOptions(rows="items", overlap=1), own_overlap=0)
     Traceback (most recent call last):
     packline.errors.RecipeError: mds: overlap 1, padding 0: expected 0 where rows are items
     """
     record = read_record(folder_of(path))
-    edges: Edges = "both" if record is not None and record.tokenizer.bos_id is not None else "eod"
+    bos_id = None if record is None else record.tokenizer.bos_id
+    edges: Edges = "eod" if bos_id is None else "both"
     if options.edges != "auto":
         edges = options.edges
     way: Way = "items"
@@ -86,4 +89,4 @@ def settle(format: str, path: Path, options: RecordOptions, *, own_overlap: int)
     if min(overlap, padding) < 0 or (way == "items" and overlap) or (way != "joined" and padding):
         wanted = {"joined": "0 or more", "separate": "no padding", "items": "0 where rows are items"}[way]
         raise RecipeError(f"{format}: overlap {overlap}, padding {padding}: expected {wanted}")
-    return Settled(way, edges, overlap, padding)
+    return Settled(way, edges, overlap, padding, bos_id)

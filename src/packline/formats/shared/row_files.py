@@ -26,6 +26,7 @@ import numpy as np
 from packline.formats.export_record import read_record
 from packline.formats.format import Block, Edges, Foreign, ForeignFile, ForeignUnit, Options
 from packline.formats.importing.mapped import BLOCK_TOKENS, UNIT_TOKENS, Pieces, ScannedForeign, TokenSource
+from packline.formats.shared.row_documents import cut_rows
 from packline.ragged import offsets_of
 from packline.store.report import Findings
 
@@ -101,6 +102,23 @@ class RowGroup(TokenSource):
 
     def positions(self, places: np.ndarray) -> np.ndarray:
         return self._first_row + self.row_ends.searchsorted(places, "right")
+
+    def stretches(self, ends: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
+        """What to read at a time, about a block, where some of these ends must not be read across.
+
+        Args:
+            ends: int64, rising to all tokens of the group.
+
+        Yields:
+            First token, the one behind the last, and the ends between them, counted from the first.
+        """
+        place, begin = 0, 0
+        while place < len(ends):
+            last = max(int(ends.searchsorted(begin + BLOCK_TOKENS, "right")), place + 1)
+            stop = int(ends[last - 1])
+            if stop > begin:
+                yield begin, stop, ends[place:last] - begin
+            place, begin = last, stop
 
     def pieces(self, start: int, stop: int) -> Pieces:
         return tuple((number, 0, self._files[number].bytes) for number in (*self._numbers, *self._beside))
@@ -206,26 +224,9 @@ class _Separate(ScannedForeign):
     def blocks(self, unit: ForeignUnit) -> Iterator[Block]:
         group = self._sources[unit.file]
         assert isinstance(group, RowGroup)
-        ends, row, begin = group.row_ends, 0, 0
-        while row < len(ends):
-            last = max(int(ends.searchsorted(begin + BLOCK_TOKENS, "right")), row + 1)
-            stop = int(ends[last - 1])
-            if stop > begin:
-                yield self._block(group, begin, stop, ends[row:last] - begin)
-            row, begin = last, stop
-
-    def _block(self, group: RowGroup, begin: int, stop: int, row_ends: np.ndarray) -> Block:
-        tokens, loss = group.read(begin, stop)
-        cuts = [np.zeros(1, np.int64), row_ends]
-        marked = None
-        if self.marker is not None and self.edges != "none":
-            marked = tokens == self.marker
-            cuts.append(np.flatnonzero(marked) + (0 if self.edges == "bos" else 1))
-        offsets = np.unique(np.concatenate(cuts)).astype(np.int64)
-        unfinished = None
-        if self.edges != "none":
-            edge = offsets[:-1] if self.edges == "bos" else offsets[1:] - 1
-            unfinished = np.ones(len(edge), bool) if marked is None else ~marked[edge]
-            if self.edges == "both":  # one that goes on from another row has no beginning
-                unfinished |= (tokens[offsets[:-1]] != self.bos_id) if self.bos_id is not None else True
-        return Block(tokens, offsets, loss, group.positions(begin + offsets[:-1]), unfinished=unfinished)
+        for begin, stop, row_ends in group.stretches(group.row_ends):
+            tokens, loss = group.read(begin, stop)
+            offsets, unfinished = cut_rows(
+                tokens, row_ends, marker=self.marker, edges=self.edges, bos_id=self.bos_id
+            )
+            yield Block(tokens, offsets, loss, group.positions(begin + offsets[:-1]), unfinished=unfinished)

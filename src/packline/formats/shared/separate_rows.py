@@ -16,6 +16,7 @@ import numpy as np
 
 from packline.formats.format import Block, Edges, ForeignFile, ForeignUnit
 from packline.formats.importing.mapped import BLOCK_TOKENS, UNIT_TOKENS, ScannedForeign, TokenSource
+from packline.formats.shared.row_documents import cut_rows
 from packline.store.report import Findings
 
 
@@ -23,7 +24,8 @@ class SeparateRows(ScannedForeign):
     """Rows of equal length. A unit's `start` and `stop` are tokens of its file, at ends of rows.
 
     Args:
-        width: tokens of a row; what else is as for `ScannedForeign`.
+        width: tokens of a row.
+        bos_id: of the store whose rows these are, where it is known. What else is as for `ScannedForeign`.
     """
 
     def __init__(
@@ -35,8 +37,9 @@ class SeparateRows(ScannedForeign):
         marker: int | None,
         edges: Edges,
         findings: Findings,
+        bos_id: int | None = None,
     ) -> None:
-        self._width = width
+        self._width, self._bos_id = width, bos_id
         whole: dict[str, Any] = {"marker": marker, "edges": edges, "findings": findings}
         super().__init__(files, sources, unit_tokens=max(UNIT_TOKENS // width, 1) * width, **whole)
 
@@ -50,18 +53,9 @@ class SeparateRows(ScannedForeign):
         lengths = self._lengths(rows)
         places = np.flatnonzero(np.arange(self._width) < lengths[:, None])
         tokens = rows.reshape(-1)[places]
-        row_ends = np.cumsum(lengths)
-        cuts = [np.zeros(1, np.int64), row_ends]
-        marked = np.zeros(len(tokens), bool)
-        if self.marker is not None and self.edges != "none":
-            marked = tokens == self.marker
-            cuts.append(np.flatnonzero(marked) + (0 if self.edges == "bos" else 1))
-        offsets = np.unique(np.concatenate(cuts)).astype(np.int64)
-        unfinished = None
-        if self.edges != "none":
-            unfinished = ~marked[offsets[:-1] if self.edges == "bos" else offsets[1:] - 1]
-            if self.edges == "both":  # the first document of a row may have begun in another
-                unfinished |= np.isin(offsets[:-1], [0, *row_ends.tolist()])
+        offsets, unfinished = cut_rows(
+            tokens, np.cumsum(lengths), marker=self.marker, edges=self.edges, bos_id=self._bos_id
+        )
         positions = source.positions(start + places[offsets[:-1]])
         return Block(tokens, offsets, positions=positions, unfinished=unfinished)
 
