@@ -56,6 +56,14 @@ class _Pairs:
         places = self.places[np.repeat(starts - bounds[:-1], lengths) + np.arange(bounds[-1])]
         return _Pairs(self.keys[which], self.counts[which], bounds, places)
 
+    def take_first(self, stop: int) -> _Pairs:
+        """Those that wait, up to there; they wait no more. Nothing is copied but bounds."""
+        pairs = slice(self.done, stop)
+        bounds = self.bounds[self.done : stop + 1]
+        places = self.places[bounds[0] : bounds[-1]]
+        self.done = stop
+        return _Pairs(self.keys[pairs], self.counts[pairs], bounds - bounds[0], places)
+
 
 class Merger:
     """Finds merges one after another.
@@ -132,15 +140,15 @@ class Merger:
         at = np.flatnonzero((symbols[:-1] >= 0) & (symbols[1:] >= 0)).astype(self._dtype)
         keys = (symbols[at].astype(np.uint16) << 8) | symbols[at + 1].astype(np.uint16)
         order = np.argsort(keys, kind="stable")
-        wide = keys[order].astype(np.int64)
+        keys = keys[order]
         if len(at):
-            self._add(((wide >> 8) << 32) | (wide & 255), at[order])
+            first = _first_of_each(keys)
+            wide = keys[first].astype(np.int64)
+            self._add(((wide >> 8) << 32) | (wide & 255), first, at[order])
 
-    def _add(self, keys: np.ndarray, places: np.ndarray) -> None:
-        """New pairs: a key for each place, sorted by key."""
-        first = np.concatenate((ZERO, (keys[1:] != keys[:-1]).nonzero()[0] + 1))
+    def _add(self, keys: np.ndarray, first: np.ndarray, places: np.ndarray) -> None:
+        """New pairs: distinct keys, where the places of each begin, and all places."""
         counts = np.add.reduceat(self._weights[self._weighted[places]], first)
-        keys = keys[first]
         if self._twice:  # a pair that arises again: HF's trainer goes on counting from where it was
             for place, key in enumerate(keys.tolist()):
                 counts[place] += self._merged.get(key, 0)
@@ -171,8 +179,7 @@ class Merger:
         for one in self._waiting:
             stop = int(np.searchsorted(-one.counts, -self._least, side="right"))
             if stop > one.done:
-                self._let_in(one.take(np.arange(one.done, stop)))
-                one.done = stop
+                self._let_in(one.take_first(stop))
         return True
 
     def _let_in(self, pairs: _Pairs) -> None:
@@ -184,10 +191,11 @@ class Merger:
             lengths = np.diff(bounds)
             holds = self._holds(
                 pairs.places,
-                np.repeat(pairs.keys >> 32, lengths),
-                np.repeat(pairs.keys & 0xFFFFFFFF, lengths),
+                np.repeat((pairs.keys >> 32).astype(np.int32), lengths),
+                np.repeat((pairs.keys & 0xFFFFFFFF).astype(np.int32), lengths),
             )
-            weights = np.where(holds, self._weights[self._weighted[pairs.places]], 0)
+            weights = np.zeros(len(holds), np.int64)
+            weights[holds] = self._weights[self._weighted[pairs.places[holds]]]
             counts = np.add.reduceat(weights, bounds[:-1])
         for i in (counts >= self._least).nonzero()[0].tolist():
             part = slice(bounds[i], bounds[i + 1])
@@ -197,12 +205,14 @@ class Merger:
             pairs.counts = counts
             self._fresh.append(pairs.take(rest))
 
-    def _holds(self, places: np.ndarray, left: np.ndarray | int, right: np.ndarray | int) -> np.ndarray:
-        """Whether the pair still begins at each place."""
+    def _holds(self, places: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        """Whether a pair still begins at each place: of each, its two tokens."""
         sizes = self._sizes()
-        found = self._symbols[places] == left
-        following = np.where(found, places + sizes[left], 0)
-        return found & (self._symbols[following] == right)
+        holds = self._symbols[places] == left
+        found = holds.nonzero()[0]
+        following = places[found] + sizes[left[found]]
+        holds[found] = self._symbols[following] == right[found]
+        return holds
 
     def _sizes(self) -> np.ndarray:
         """Bytes of each token, by id."""
@@ -261,31 +271,33 @@ class Merger:
             places = self._every_other(np.sort(places), len(self._tokens[left]))
         if not len(places):
             return
-        size, first = len(self._tokens[token]), len(self._tokens[left])
-        if size - first > 1:
-            symbols[places + first] = GONE
+        size, behind = len(self._tokens[token]), len(self._tokens[left])
+        if size - behind > 1:
+            symbols[places + behind] = GONE
         ends = places + (size - 1)
         symbols[places] = token
         symbols[ends] = token
-        # Pairs with the neighbours on either side; a key is negative where there is none.
+        # Pairs with the neighbours on either side: the neighbour and its side in one number, negative where
+        # there is none.
         number = len(places)
-        keys = np.empty(2 * number, np.int64)
-        keys[:number] = on_left = symbols[places - 1]
-        keys[number:] = symbols[ends + 1]
-        before, behind = keys[:number], keys[number:]
-        before <<= 32
-        before |= token
-        behind |= token << 32
-        if (
-            on_left == token
-        ).any():  # a pair of two new tokens is found from both, and kept from the right one
-            before[on_left == token] = -1
-        order = keys.argsort()
-        keys = keys[order]
-        none = int(keys.searchsorted(0))
-        if none < len(keys):
+        neighbours = np.empty(2 * number, np.int32)
+        neighbours[:number] = on_left = symbols[places - 1]
+        neighbours[number:] = symbols[ends + 1]
+        neighbours <<= 1
+        neighbours[number:] |= 1
+        both_new = on_left == token
+        if both_new.any():  # a pair of two new tokens is found from both, and kept from the right one
+            neighbours[:number][both_new] = GONE
+        order = _order(neighbours, 2 * len(self._tokens))
+        neighbours = neighbours[order]
+        found = int(np.count_nonzero(neighbours >= 0))
+        if found:
+            first = _first_of_each(neighbours[:found])
+            wide = neighbours[first].astype(np.int64)
+            beside = wide >> 1
+            keys = np.where(wide & 1, token << 32 | beside, beside << 32 | token)
             at = np.concatenate((places - self._sizes()[on_left], places))
-            self._add(keys[none:], at[order[none:]])
+            self._add(keys, first, at[order[:found]])
 
     def _every_other(self, places: np.ndarray, size: int) -> np.ndarray:
         """Of a run of equal tokens, the first, third, fifth ... place: merging goes from left to right."""
@@ -295,6 +307,19 @@ class Merger:
         index = np.arange(len(places))
         start = np.where(np.concatenate(([False], touching)), 0, index)
         return places[(index - np.maximum.accumulate(start)) % 2 == 0]
+
+
+def _order(numbers: np.ndarray, limit: int) -> np.ndarray:
+    """What sorts numbers below a limit, negative ones last: by digits of 16 bits, the fastest way."""
+    order = numbers.astype(np.uint16).argsort(kind="stable")
+    if limit >= 0xFFFE:
+        order = order[(numbers >> 16).astype(np.uint16)[order].argsort(kind="stable")]
+    return order
+
+
+def _first_of_each(keys: np.ndarray) -> np.ndarray:
+    """Where each begins, of keys that are sorted."""
+    return np.concatenate((ZERO, (keys[1:] != keys[:-1]).nonzero()[0] + 1))
 
 
 def _bounds(lengths: np.ndarray) -> np.ndarray:
