@@ -56,6 +56,20 @@ def test_a_training_says_what_it_did_and_does_not_write_over_another(made: Path)
     assert run(*words, "other", "--force", cwd=made).returncode == 0
 
 
+def test_what_was_not_read_is_said(made: Path) -> None:
+    words = ("tokenizer", "train", "corpus", "--vocab-size", "300", "--max-chars", "20000", "--doc-chars")
+    done = run(*words, "4000", "--out", "limited", cwd=made)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((made / "limited" / "report.json").read_text("utf-8"))
+    assert report["characters"] == 20_000
+    assert 0 < report["cut_documents"] <= report["documents"]
+    shown = " ".join(done.stdout.split())
+    assert "stopped at 20,000 characters" in shown
+    assert f"cut {report['cut_documents']} documents at 4,000 characters" in shown
+    whole = run("tokenizer", "train", "corpus", "--vocab-size", "300", "--out", "whole", cwd=made).stdout
+    assert "stopped" not in whole and "cut" not in whole
+
+
 def test_eval_in_every_form(made: Path) -> None:
     (made / "notes.txt").write_text("import this\n" * 50)
     words = (

@@ -332,6 +332,8 @@ def test_limits_by_characters(most: int, each: int | None) -> None:
     assert found == expected
     assert reading.characters == sum(map(len, expected))
     assert reading.documents == len(expected)
+    whole = list(filter(None, texts))[: len(expected)]
+    assert reading.cut_documents == sum(len(text) > (each or len(text)) for text in whole)
 
 
 def test_filters_of_a_source_hold(tmp_path: Path) -> None:
@@ -356,6 +358,10 @@ def test_a_folder_in_use_is_refused_unless_forced(jsonl: Path, tmp_path: Path) -
     [
         ({"special_tokens": ("a", "a")}, "comes twice"),
         ({"special_tokens": ("",)}, "is empty"),
+        ({"special_tokens": ("a",)}, "'a' is a token of text too"),
+        ({"threads": 0}, "threads is 0"),
+        ({"memory_bytes": 0}, "memory is 0 bytes"),
+        ({"eos": "x", "special_tokens": ()}, "there are none"),
         ({"eos": "<none>"}, "no special token"),
         ({"pattern": "gpt5"}, "no pattern"),
         ({"max_chars": 0}, "max_chars is 0"),
@@ -367,6 +373,33 @@ def test_settings_that_make_no_sense_are_refused_before_work(
     with pytest.raises(RecipeError, match=said):
         train_folder(recipe(jsonl), 300, tmp_path / "out", **given)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("pattern", ["gpt4", "o200k"])
+def test_a_special_token_that_merges_make_is_refused(tmp_path: Path, pattern: str) -> None:
+    # Text would become it, and the tokenizer could not be read without it.
+    (tmp_path / "a.txt").write_text("the cat and the dog, the end. " * 50)
+    with pytest.raises(RecipeError, match="'the' is a token of text too"):
+        train_folder(
+            recipe(tmp_path / "a.txt"), 270, tmp_path / "out", special_tokens=("the",), pattern=pattern
+        )
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_text_says_why(jsonl: Path, tmp_path: Path) -> None:
+    with pytest.raises(TokenizerError, match=r"no text to train on: .* \d+ missing_field, 1 malformed_json"):
+        train_folder(recipe(jsonl, text="nowhere"), 300, tmp_path / "out")
+    with pytest.raises(TokenizerError, match="left out by length"):
+        train_folder(recipe(jsonl, min_chars=10**9), 300, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_place_where_nothing_can_be_written_is_known_before_the_work(jsonl: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for out, force in (("file", True), ("file", False), ("file/below", False)):
+        with pytest.raises(StoreError, match=r"a file: expected a folder|cannot make the folder"):
+            train_folder(recipe(jsonl), 300, tmp_path / out, force=force)
+    assert (tmp_path / "file").read_text() == "x"
 
 
 def test_texts_that_run_out_of_pairs_are_said(tmp_path: Path) -> None:

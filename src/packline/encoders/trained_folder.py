@@ -13,9 +13,11 @@ All but the report is a function of texts and settings alone.
 
 from __future__ import annotations
 
+import io
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +27,11 @@ import numpy as np
 from packline.encoders.parity import PROBES
 from packline.encoders.patterns import pattern_of
 from packline.encoders.token_bytes import token_bytes
-from packline.encoders.tokenizer import JSON, Tokenizer, load_tokenizer
+from packline.encoders.tokenizer import JSON, Tokenizer
 from packline.encoders.training import MEMORY_BYTES, SpecialPlace, Trained, check_specials, train_batches
 from packline.encoders.training_texts import TrainingTexts
 from packline.errors import RecipeError, StoreError, TokenizerError
+from packline.filesystem import publish_bytes
 from packline.recipe import Recipe
 
 CONFIG, TOKEN_BYTES, REPORT = "tokenizer_config.json", "token_bytes.npy", "report.json"
@@ -114,36 +117,85 @@ def train_folder(
     check_specials(special_tokens)
     eos = _named(eos, ENDS, special_tokens, "eos")
     bos = _named(bos, BEGINS, special_tokens, "bos")
-    if folder.exists() and not force and (not folder.is_dir() or any(folder.iterdir())):
+    texts = TrainingTexts(recipe, max_chars, doc_chars)
+    with _folder_for(folder, force):
+        trained = _train(
+            texts,
+            vocab_size,
+            special_tokens,
+            pattern=scheme,
+            place=place,
+            memory_bytes=memory_bytes,
+            threads=threads,
+        )
+        tokenizer = Tokenizer(
+            name=str(folder),
+            kind="huggingface",
+            json=trained.json,
+            vocab_size=trained.vocab_size,
+            special_tokens=_special_ids(trained.json),
+        )
+        check_round_trip(tokenizer)
+    sizes = np.array([len(one) for one in token_bytes(tokenizer)], "<i4")
+    report = _report(texts, trained, tokenizer, sizes, pattern, vocab_size, eos, bos, started)
+    publish_bytes(folder / JSON, trained.json.encode("utf-8") + b"\n")
+    publish_bytes(folder / CONFIG, _indented(_config(special_tokens, eos, bos)))
+    publish_bytes(folder / TOKEN_BYTES, _npy(sizes))
+    publish_bytes(folder / REPORT, _indented(report))
+    return report
+
+
+@contextmanager
+def _folder_for(folder: Path, force: bool) -> Iterator[None]:
+    """Make the folder before the work, so that a place where none can be made is known at once.
+
+    Where the work fails, a folder that was made for it goes again.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise StoreError(f"{folder} is a file: expected a folder", hint="name a new folder")
+    if not force and folder.exists() and any(folder.iterdir()):
         raise StoreError(
             f"{folder} is there already and not empty", hint="name a new folder, or say --force to replace"
         )
-    texts = TrainingTexts(recipe, max_chars, doc_chars)
-    trained = train_batches(
-        texts.batches(),
-        vocab_size,
-        special_tokens,
-        pattern=scheme,
-        place=place,
-        memory_bytes=memory_bytes,
-        threads=threads,
-    )
-    folder.mkdir(parents=True, exist_ok=True)
-    _write(folder / JSON, trained.json.encode("utf-8"))
-    _write(folder / CONFIG, msgspec.json.format(msgspec.json.encode(_config(special_tokens, eos, bos))))
-    tokenizer = load_tokenizer(str(folder / JSON))
-    check_round_trip(tokenizer)
-    sizes = save_token_bytes(tokenizer, folder / TOKEN_BYTES)
-    report = _report(texts, trained, tokenizer, sizes, pattern, vocab_size, eos, bos, started)
-    _write(folder / REPORT, msgspec.json.format(msgspec.json.encode(report)))
-    return report
+    new = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"cannot make the folder {folder}: {error.strerror}") from error
+    if not os.access(folder, os.W_OK):
+        raise StoreError(f"cannot write into the folder {folder}", hint="name another folder")
+    try:
+        yield
+    except BaseException:
+        if new:
+            folder.rmdir()
+        raise
+
+
+def _train(texts: TrainingTexts, vocab_size: int, special_tokens: Sequence[str], **settings: Any) -> Trained:
+    """Train; where there was no text, say why."""
+    try:
+        return train_batches(texts.batches(), vocab_size, special_tokens, **settings)
+    except TokenizerError as error:
+        reasons = [f"{count:,} {reason}" for reason, count in texts.bad_records.items()]
+        reasons += [f"{texts.left_out:,} left out by length"] if texts.left_out else []
+        if texts.documents or not reasons:
+            raise
+        raise TokenizerError(
+            f"{error}: all records are bad or left out, {', '.join(reasons)}",
+            hint="--text names the field of the text",
+        ) from error
+
+
+def _special_ids(text: str) -> dict[str, int]:
+    return {token["content"]: token["id"] for token in msgspec.json.decode(text)["added_tokens"]}
 
 
 def _named(given: str | None, usual: Sequence[str], special_tokens: Sequence[str], what: str) -> str | None:
     if given is not None and given not in special_tokens:
+        expected = f"expected one of {', '.join(special_tokens)}" if special_tokens else "there are none"
         raise RecipeError(
-            f"--{what} {given!r} is no special token: expected one of {', '.join(special_tokens) or 'none'}",
-            hint="name it with --special-tokens too",
+            f"--{what} {given!r} is no special token: {expected}", hint="name it with --special-tokens too"
         )
     return given or next((token for token in usual if token in special_tokens), None)
 
@@ -172,20 +224,14 @@ def check_round_trip(tokenizer: Tokenizer) -> None:
             raise TokenizerError(f"{tokenizer.name} gives back {found!r}: expected {text!r}")
 
 
-def save_token_bytes(tokenizer: Tokenizer, path: Path) -> np.ndarray:
-    """Write the bytes of every token, int32 `[V]`, and return them."""
-    sizes = np.array([len(one) for one in token_bytes(tokenizer)], "<i4")
-    partial = path.with_name(f".{path.name}.partial")
-    with partial.open("wb") as file:
-        np.save(file, sizes, allow_pickle=False)
-    os.replace(partial, path)
-    return sizes
+def _npy(sizes: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, sizes, allow_pickle=False)
+    return buffer.getvalue()
 
 
-def _write(path: Path, data: bytes) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_bytes(data if data.endswith(b"\n") else data + b"\n")
-    os.replace(partial, path)
+def _indented(value: Any) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value)) + b"\n"
 
 
 def _report(

@@ -11,7 +11,7 @@ What it does not do: other models than byte-level BPE, or choose the texts (`tra
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -25,8 +25,11 @@ from packline.sources.texts import Texts
 SpecialPlace = Literal["first", "last"]
 
 MEMORY_BYTES = 4 << 30
+LEAST_MEMORY_BYTES = 1_000_000
 WORDS_SHARE = 32
 """Finding merges takes so many times the memory of the distinct words."""
+
+LETTERS = {chr(letter): byte for byte, letter in ALPHABET.items()}
 
 NANOCHAT = (
     "<|bos|>",
@@ -114,15 +117,21 @@ def train_batches(
             bind HF's trainer, which counts for patterns with other rules.
 
     Raises:
-        RecipeError: special tokens that are empty or come twice.
+        RecipeError: special tokens that are empty, come twice or are tokens of text; threads or memory that
+            are none.
         TokenizerError: no text, or no room for a single merge.
     """
     check_specials(special_tokens)
+    if threads is not None and threads < 1:
+        raise RecipeError(f"threads is {threads}: expected at least 1")
+    if memory_bytes < LEAST_MEMORY_BYTES:
+        raise RecipeError(f"memory is {memory_bytes:,} bytes: expected at least {LEAST_MEMORY_BYTES:,}")
     room = vocab_size - 256 - len(special_tokens)
     if room < 1:
+        least = 257 + len(special_tokens)
         raise TokenizerError(
-            f"vocab_size is {vocab_size}: expected more than 256 bytes and"
-            f" {len(special_tokens)} special tokens"
+            f"vocab_size is {vocab_size}: expected at least {least}, which is 256 bytes, the special tokens"
+            " and one merge"
         )
     if pattern.rules == "other":
         return _train_by_hf(batches, room, special_tokens, pattern, place)
@@ -145,7 +154,7 @@ def train_batches(
 
 
 def check_specials(special_tokens: Sequence[str]) -> None:
-    """Refuse special tokens that could not be told apart.
+    """Refuse special tokens that could not be told apart, from each other or from a byte.
 
     >>> check_specials(["<s>", "<s>"])
     Traceback (most recent call last):
@@ -156,6 +165,15 @@ def check_specials(special_tokens: Sequence[str]) -> None:
             raise RecipeError("a special token is empty")
         if list(special_tokens).count(token) > 1:
             raise RecipeError(f"the special token {token!r} comes twice: expected every one once")
+        _check_apart(token, LETTERS)
+
+
+def _check_apart(token: str, others: Container[str]) -> None:
+    if token in others:
+        raise RecipeError(
+            f"the special token {token!r} is a token of text too, and text would become it",
+            hint="choose a string that no word is, such as '<|end|>'",
+        )
 
 
 def find_merges(counted: WordCounts, room: int) -> list[tuple[bytes, bytes]]:
@@ -193,10 +211,9 @@ def _train_by_hf(
     tokenizer.train_from_iterator(texts(), trainer)
     if not seen[1]:
         raise TokenizerError("no text to train on")
-    letters = {chr(letter): byte for byte, letter in ALPHABET.items()}
     pairs = msgspec.json.decode(tokenizer.to_str())["model"]["merges"]
     merges = [
-        (bytes(letters[letter] for letter in left), bytes(letters[letter] for letter in right))
+        (bytes(LETTERS[letter] for letter in left), bytes(LETTERS[letter] for letter in right))
         for left, right in pairs
     ]
     return Trained(
@@ -220,11 +237,17 @@ def tokenizer_json(
     pattern: Pattern,
     place: SpecialPlace = "first",
 ) -> str:
-    """Merges as a tokenizer.json. Ids: bytes in the order of their characters, merges in their order."""
+    """Merges as a tokenizer.json. Ids: bytes in the order of their characters, merges in their order.
+
+    Raises:
+        RecipeError: a special token is what merges make, too.
+    """
     pairs = [(_written(left), _written(right)) for left, right in merges]
     # Two merges may give one string; the first of them is the token.
-    names = dict.fromkeys([*sorted(map(chr, ALPHABET.values())), *(left + right for left, right in pairs)])
+    names = dict.fromkeys([*sorted(LETTERS), *(left + right for left, right in pairs)])
     special = dict.fromkeys(special_tokens)
+    for token in special:
+        _check_apart(token, names)
     vocab = {
         name: number for number, name in enumerate(special | names if place == "first" else names | special)
     }

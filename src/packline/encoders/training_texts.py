@@ -85,8 +85,8 @@ class TrainingTexts:
 
     def _limited(self, texts: Texts) -> Texts:
         characters = texts.characters()
+        long = np.zeros(len(texts), np.bool_)
         if self.doc_chars is not None and (long := characters > self.doc_chars).any():
-            self.cut_documents += int(np.count_nonzero(long))
             texts = Texts(pc.utf8_slice_codeunits(texts.array, 0, self.doc_chars))
             characters = np.minimum(characters, self.doc_chars)
         if self.max_chars is not None:
@@ -99,6 +99,7 @@ class TrainingTexts:
                 if rest > 0:
                     taken[-1] = taken[-1][:rest]
                 texts, characters = Texts.of(taken), np.append(characters[:whole], [rest] if rest else [])
+        self.cut_documents += int(np.count_nonzero(long[: len(texts)]))
         self.documents += len(texts)
         self.characters += int(characters.sum())
         return texts
