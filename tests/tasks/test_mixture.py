@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.tasks import talks
+from tokenizers import Tokenizer
 
 import packline
 from packline.errors import InputError, RecipeError
@@ -57,6 +58,11 @@ def test_the_mixture_has_its_parts_as_often_as_it_says(tokenizer_json: Path, tmp
         else ConversationSource(**{**_fields(one), "limit": 5 if one.name == "mmlu-val" else one.limit})
         for one in preset_sources("nanochat-sft", data)
     ]
+    held_out: dict[str, Any] = {
+        "inputs": (str(data / "words.txt"),),
+        "options": {"count": 50, "of": "held_out"},
+    }
+    sources.append(ConversationSource(**held_out, name="spelling-val", task="spelling", split="val"))
     tokenizer = talks.with_tokens(tokenizer_json, tmp_path / "tokenizer", talks.NANOCHAT_TOKENS)
     store = packline.sft(sources, tokenizer, out=tmp_path / "store", scheme="nanochat", workers=0)
     counts = {name: ledger.documents for name, ledger in store.manifest.sources.items()}
@@ -191,3 +197,53 @@ def test_words_are_those_of_letters_and_there_have_to_be_some() -> None:
     for options in ({"count": 0}, {"count": 1, "of": "all"}, {"counts": 1}):
         with pytest.raises(RecipeError, match="options of spelling"):
             next(spelling(WORDS, options))
+
+
+def test_the_preset_is_the_mixture_of_the_project_that_it_comes_from(tmp_path: Path) -> None:
+    sources = preset_sources("nanochat-sft", make_data(tmp_path / "data"))
+    said = [(one.name, one.split, one.repeat, one.limit, one.options.get("count")) for one in sources]
+    assert said == [
+        ("smoltalk", "train", 1, None, None),
+        ("mmlu", "train", 1, None, None),
+        ("gsm8k", "train", 2, None, None),
+        ("identity", "train", 2, None, None),
+        ("spelling", "train", 1, None, 200_000),
+        ("spelling_bee", "train", 1, None, 80_000),
+        ("smoltalk-val", "val", 1, None, None),
+        ("mmlu-val", "val", 1, 5200, None),
+        ("gsm8k-val", "val", 1, 420, None),
+    ]
+
+
+def test_what_is_cut_is_what_the_original_rule_cuts_and_what_just_fits_is_not_among_it(
+    shared: Path, tokenizer_json: Path, tmp_path: Path
+) -> None:
+    # The rule: one front token, the pieces, and all behind `most` tokens is lost. Here the end of the
+    # document stands behind, so that a document may have one token more.
+    path = shared / "evals" / "gsm8k" / "test.jsonl"
+    if not path.is_file():
+        pytest.skip("no GSM8K beside the project")
+    folder = talks.with_tokens(tokenizer_json, tmp_path / "tokenizer", talks.NANOCHAT_TOKENS)
+    tokenizer = Tokenizer.from_file(str(tokenizer_json))
+
+    def count(text: str) -> int:
+        return len(tokenizer.encode(text, add_special_tokens=False).ids)
+
+    lengths = []
+    for line in path.read_text("utf-8").splitlines()[:200]:
+        record = json.loads(line)
+        length = 1 + (1 + count(record["question"]) + 1) + 1
+        for piece in re.split(r"(<<[^>]*>>)", record["answer"]):
+            code, _, output = piece[2:-2].rpartition("=") if piece.startswith("<<") else (piece, "", "")
+            length += 4 + count(code) + count(output) if piece.startswith("<<") else count(piece)
+        lengths.append(length + 1)
+    most = sorted(lengths)[180]  # the length of one at least, which just fits
+    source = ConversationSource(inputs=(str(path),), task="gsm8k", limit=200)
+    settings: dict[str, Any] = {"scheme": "nanochat", "overflow": "truncate", "workers": 0}
+    store = packline.sft([source], folder, out=tmp_path / "store", max_tokens=most + 1, **settings)
+    mask = store.manifest.ledger.mask
+    assert mask
+    assert store.manifest.ledger.documents == 200
+    assert mask.truncated == sum(length > most for length in lengths)
+    assert mask.truncated_tokens == sum(max(length - most, 0) for length in lengths)
+    assert [len(one) for one in store.documents] == [min(length, most) + 1 for length in lengths]

@@ -2,8 +2,7 @@
 
     nanochat-sft    train: smoltalk, mmlu (auxiliary), gsm8k twice, identity twice, 200,000 spellings,
                     80,000 counts of letters
-                    val:   smoltalk's test set, the first 5,200 of mmlu's, the first 420 of gsm8k's,
-                    1,000 spellings of words that are not in train
+                    val:   smoltalk's test set, the first 5,200 of mmlu's, the first 420 of gsm8k's
 
 Each part is looked for in a folder, by the names in `PARTS`; one that is not there is taken from the hub,
 where the part has an address, if that is allowed, or named in the error. The order of rows is the reader's
@@ -58,9 +57,6 @@ PARTS = (
     ),
     MixturePart("mmlu-val", ("mmlu/test*",), f"{MMLU}/all/test-*.parquet", "mmlu", "val", limit=5200),
     MixturePart("gsm8k-val", ("gsm8k/test*",), f"{GSM8K}/test-*.parquet", "gsm8k", "val", limit=420),
-    MixturePart(
-        "spelling-val", WORDS, task="spelling", split="val", options={"count": 1000, "of": "held_out"}
-    ),
 )
 
 
