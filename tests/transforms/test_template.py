@@ -78,6 +78,37 @@ def test_fields_win_over_methods_and_are_never_attributes() -> None:
         Template("{{ a.upper }}").render({"a": "text"})
 
 
+def test_names_that_jinja_has_for_itself_are_fields_or_refused() -> None:
+    template = Template(
+        "{{ range }} {{ range(2) | list }} {{ loop }} {% for a in loop %}{{ loop.index }}{% endfor %}"
+    )
+    assert template.fields == ("loop", "range")
+    assert template.render({"range": "far", "loop": "xy"}) == "far [0, 1] xy 12"
+    with pytest.raises(RecipeError, match="'self' is the template") as refused:
+        Template("{{ self }}")
+    assert 'write record["self"]' in refused.value.hint
+    assert Template('{{ record["self"] }}').render({"self": "me"}) == "me"
+    with pytest.raises(RecipeError, match="line 3: 'loop' is not a value"):
+        Template("a\n{% for x in b %}\n{{ loop }}{% endfor %}")
+    with pytest.raises(RecipeError, match="line 2: 'scope'"):
+        Template("a\n{% autoescape true %}b{% endautoescape %}")
+
+
+def test_fields_of_fields_are_reached_as_in_jinja() -> None:
+    rows = [{"a": {"b": 2}, "n": 1}, {"a": {"b": 1}, "n": 2}]
+    for source in (
+        "{{ rows | map(attribute='a.b') | join(' ') }}",
+        "{{ rows | join(' ', attribute='a.b') }}",
+        "{{ rows | selectattr('a.b', '>', 1) | map(attribute='n') | join }}",
+        "{{ rows | sort(attribute='a.b') | map(attribute='n') | join }}",
+        "{{ rows | map(attribute='a.c', default='none') | join }}",
+        "{{ rows[1:] | length }} {{ rows[::-1] | length }} {{ 'abc'[:-1] }} {{ [rows, 1] | length }}",
+        "{{ 1 in (1, 2) }} {{ rows == rows }} {{ 1 < 2 < 3 }} {{ 2 is divisibleby(2) }}",
+    ):
+        plain = jinja2.Environment().from_string(source)
+        assert Template(source).render({"rows": rows}) == plain.render(rows=rows), source
+
+
 HOSTILE = (
     "{{ ''.__class__.__mro__[1].__subclasses__() }}",
     "{{ a['__class__'] }}",
@@ -112,6 +143,19 @@ HOSTILE = (
     "{{ a | map('upper') | pprint }}",
     "{{ a | random }}",
     "{{ 2 ** 1000000000 }}",
+    "{{ '{0.__class__}'.format(a) }}",
+    "{{ a.format_map(b) }}",
+    "{{ a | map('attr', '__class__') | list }}",
+    "{{ a | map('upper') | list }}",
+    "{{ self }}",
+    "{% for x in a %}{{ loop }}{% endfor %}",
+    "{% for x in a %}{{ [loop] }}{{ loop.index }}{% endfor %}",
+    "{% for x in a %}{{ loop.cycle }}{% endfor %}",
+    "{% for x in a %}{% for y in x %}{{ loop ~ y }}{% endfor %}{% endfor %}",
+    "{{ range() }}",
+    "{{ range(stop=3) }}",
+    "{% autoescape true %}{{ a }}{% endautoescape %}",
+    "{% for x in a %}" * 50 + "{% endfor %}" * 50,
     "{{ a is callable }}",
     "{{ a",
     "{% for %}",
@@ -129,6 +173,9 @@ def test_what_is_not_turning_fields_into_text_is_refused_before_any_record(sourc
 
 
 DOUBLE = "{% set a = 'x' * 1000 %}" + "{% set a = a ~ a %}" * 60 + "{{ a }}"
+LISTS = "".join(
+    f"{{% set {one} = [1] %}}" + f"{{% set {one} = [x, x] %}}".replace("x", one) * 40 for one in "xy"
+)
 COSTLY = (
     "{% for i in range(1000000000) %}x{% endfor %}",
     "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
@@ -150,6 +197,19 @@ COSTLY = (
     "{{ a | tojson(indent=1000000000) }}",
     "{% for i in range(99999) %}{{ ('a ' * 500000).split() | length }}{% endfor %}",
     "{% for i in range(99999) %}{% set x = ('a\\n' * 400000).splitlines() %}{% endfor %}",
+    # Lists of lists: they are small until somebody writes them out or compares them.
+    *(f"{LISTS}{{{{ {use} }}}}" for use in ("x", "x ~ ''", "x | string", "x | tojson", "x == y", "x in [y]")),
+    *(f"{LISTS}{{{{ {use} }}}}" for use in ("[x] | sort | length", "x | join", "[x].count(y)", "{'a': x}")),
+    LISTS.replace("[x, x]", "{'a': x, 'b': x}") + "{{ x }}",
+    LISTS.replace("[x, x]", "(x, x)").replace("[1]", "(1,)") + "{{ {x: 1} }}",
+    "{% set x = ['y' * 1000] * 9999999 %}",
+    "{% set x = ['y' * 1000] %}" + "{% set x = x + x %}" * 30,
+    "{% set x = ['y' * 1000] * 999 %}{{ range(9999) | list | map(attribute='b', default=x) | length }}",
+    # Reading that makes nothing.
+    "{% set x = 'y' * 900000 %}" + "{% set z = x[1:] %}" * 9 + "{{ z }}",
+    "{% set x = range(99999) | list %}{% for i in range(99999) %}{{ 'y' in x }}{% endfor %}",
+    "{% set x = 'y ' * 90000 %}{% for i in range(99999) %}{% set z = x | wordcount %}{% endfor %}",
+    "{% set x = 'y' * 900000 %}{% for i in range(99999) %}{% if x == x ~ '' %}{% endif %}{% endfor %}",
 )
 
 
@@ -196,6 +256,10 @@ def test_a_budget_is_for_each_record_anew() -> None:
         ("{{ a.strip() }}", {"a": 5}),
         ("{{ a | join }}", {"a": [None]}),
         ("{{ a | length }}", {"a": 5}),
+        ("{{ a | map(attribute='b') | list }}", {"a": [{}]}),
+        ("{{ [a] }}", {}),
+        ("{{ a[1:] }}", {"a": 5}),
+        ("{{ a[1:] }}", {}),
     ],
 )
 def test_a_record_that_does_not_fit_is_a_bad_one(source: str, record: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ Cost: some 5 to 20 microseconds a record. Not safe to share between threads: the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from jinja2 import StrictUndefined, TemplateSyntaxError, Undefined, meta, nodes
@@ -28,36 +29,15 @@ from jinja2.visitor import NodeTransformer
 
 from packline.errors import RecipeError
 from packline.sources.records import RecordProblem
-from packline.transforms.template_functions import FILTERS, METHODS, TESTS, Budget, call_method, counted
+from packline.transforms.template_budget import Budget
+from packline.transforms.template_functions import FILTERS, OWN, TESTS
+from packline.transforms.template_grammar import LOOP, refusal, refuse_strangers
 
 MOST_CHARACTERS = 100_000
 """Of a template itself."""
 MOST_STEPS = 1_000_000
 """Of all loops, a record."""
 WHOLE = "record"
-LOOP = frozenset(
-    {
-        "index",
-        "index0",
-        "revindex",
-        "revindex0",
-        "first",
-        "last",
-        "length",
-        "depth",
-        "depth0",
-        "previtem",
-        "nextitem",
-    }
-)
-
-ALLOWED: tuple[type[nodes.Node], ...] = (
-    *(nodes.Template, nodes.Output, nodes.TemplateData, nodes.If, nodes.For, nodes.Assign),
-    *(nodes.Name, nodes.Const, nodes.Tuple, nodes.List, nodes.Dict, nodes.Pair, nodes.Keyword),
-    *(nodes.Filter, nodes.Test, nodes.Getattr, nodes.Getitem, nodes.Slice, nodes.Call, nodes.CondExpr),
-    *(nodes.Concat, nodes.Compare, nodes.Operand, nodes.And, nodes.Or, nodes.Not, nodes.Neg, nodes.Pos),
-    *(nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.FloorDiv, nodes.Mod),
-)
 OPERATORS = frozenset(("+", "-", "*", "/", "//", "%"))
 
 
@@ -93,12 +73,13 @@ class Template:
         environment = self._environment
         try:
             tree = environment.parse(self.source)
-            _refuse_strangers(tree)
-            names = meta.find_undeclared_variables(tree) - set(environment.globals)
-            self._template = environment.from_string(_count_loops(tree))
+            refuse_strangers(tree)
+            tree = _Counted().visit(tree)
+            names = meta.find_undeclared_variables(tree)
+            self._template = environment.from_string(tree)
         except TemplateSyntaxError as error:
-            raise _refusal(error.lineno, str(error.message), "see docs/recipe.md for templates") from error
-        except RecursionError as error:
+            raise refusal(error.lineno, str(error.message), "see docs/recipe.md for templates") from error
+        except (RecursionError, SyntaxError) as error:  # Python's own, of what the template was compiled to
             raise RecipeError("the template is nested too deeply") from error
         return None if WHOLE in names else tuple(sorted(names))
 
@@ -116,7 +97,7 @@ class Template:
         try:
             parts = []
             for part in template.root_render_func(template.new_context(fields)):
-                budget.write(part)
+                budget.spend_characters(len(part))
                 parts.append(part)
             return "".join(parts)
         except RecordProblem:
@@ -144,6 +125,13 @@ class _Generator(CodeGenerator):
         return super()._output_child_to_const(node, frame, finalize)
 
 
+class _Missing(StrictUndefined):
+    """A field that is not there; also one in a list that is printed fails."""
+
+    __slots__ = ()
+    __repr__ = StrictUndefined.__str__
+
+
 class _Environment(ImmutableSandboxedEnvironment):
     """Jinja that knows fields and no objects."""
 
@@ -152,13 +140,11 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     def __init__(self, budget: Budget) -> None:
         super().__init__(
-            undefined=StrictUndefined, autoescape=False, optimized=False, finalize=_printable, cache_size=0
+            undefined=_Missing, autoescape=False, optimized=False, finalize=_printable, cache_size=0
         )
         self.budget = budget
-        self.globals = {"range": self.globals["range"]}
-        self.filters = dict(FILTERS)
-        self.filters["__counted"] = counted
-        self.filters.update({f"__{name}": call_method(name) for name in METHODS})
+        self.globals = {}
+        self.filters = FILTERS | OWN
         self.tests = {name: self.tests[name] for name in TESTS}
 
     def getattr(self, obj: Any, attribute: str) -> Any:
@@ -196,76 +182,62 @@ def _printable(value: Any) -> Any:
     return value
 
 
-def _refuse_strangers(tree: nodes.Template) -> None:
-    """Refuse whatever does not only turn fields into text."""
-    for node in [tree, *tree.find_all(nodes.Node)]:
-        if not isinstance(node, ALLOWED):
-            word = type(node).__name__.lower()
-            raise _refusal(
-                node.lineno, f"{word!r} is nothing that a template may do", "it sees one record only"
-            )
-        name = _name_of(node)
-        if name is not None and name.startswith("__"):
-            raise _refusal(node.lineno, f"{name!r} is an attribute of an object", "templates see fields only")
-        if isinstance(node, nodes.Getattr) and node.attr.startswith("_"):
-            hint = f"if it is a field, write [{node.attr!r}]"
-            raise _refusal(node.lineno, f"{node.attr!r} looks like an attribute of an object", hint)
-        if isinstance(node, nodes.Filter) and node.name not in FILTERS:
-            raise _refusal(node.lineno, f"no filter {node.name!r}", f"there are {', '.join(sorted(FILTERS))}")
-        if isinstance(node, nodes.Test) and node.name not in TESTS:
-            raise _refusal(node.lineno, f"no test {node.name!r}", f"there are {', '.join(sorted(TESTS))}")
-        if isinstance(node, nodes.For) and node.recursive:
-            raise _refusal(node.lineno, "a loop that calls itself", "write the loops one inside the other")
-        if isinstance(node, nodes.Call):
-            _refuse_call(node)
+class _Counted(NodeTransformer):
+    """What costs something becomes a filter that counts it; methods are never looked up on a value."""
 
-
-def _name_of(node: nodes.Node) -> str | None:
-    if isinstance(node, nodes.Name):
-        return node.name
-    if isinstance(node, nodes.Getattr):
-        return node.attr
-    if isinstance(node, nodes.Keyword):
-        return node.key
-    if (
-        isinstance(node, nodes.Getitem)
-        and isinstance(node.arg, nodes.Const)
-        and isinstance(node.arg.value, str)
-    ):
-        return node.arg.value
-    return None
-
-
-def _refuse_call(node: nodes.Call) -> None:
-    called = node.node
-    if isinstance(called, nodes.Name) and called.name == "range":
-        right = not (node.kwargs or node.dyn_args or node.dyn_kwargs)
-    else:
-        right = isinstance(called, nodes.Getattr) and called.attr in METHODS
-        right = right and not (node.dyn_args or node.dyn_kwargs)
-    if not right:
-        what = called.attr if isinstance(called, nodes.Getattr) else getattr(called, "name", "an expression")
-        known = ", ".join(f".{name}()" for name in sorted(METHODS))
-        raise _refusal(node.lineno, f"a call of {what!r}", f"there are range() and {known}")
-
-
-def _count_loops(tree: nodes.Template) -> nodes.Template:
-    """Send what a loop runs over through the budget, and make methods what they are: functions of a value."""
-    for loop in list(tree.find_all(nodes.For)):
-        loop.iter = nodes.Filter(loop.iter, "__counted", [], [], None, None, lineno=loop.lineno)
-    return _Methods().visit(tree)
-
-
-class _Methods(NodeTransformer):
-    """`a.strip(x)` as a filter of `a`, so that no method is ever looked up on a value."""
-
-    def visit_Call(self, node: nodes.Call) -> nodes.Node:
+    def visit_For(self, node: nodes.For) -> nodes.Node:
         self.generic_visit(node)
-        if isinstance(node.node, nodes.Getattr):
-            name = f"__{node.node.attr}"
-            return nodes.Filter(node.node.node, name, node.args, node.kwargs, None, None, lineno=node.lineno)
+        node.iter = _through("__counted", node.iter)
         return node
 
+    def visit_Call(self, node: nodes.Call) -> nodes.Node:
+        """`range(x, y)` as a filter of `x`, `a.strip(x)` as one of `a`."""
+        self.generic_visit(node)
+        if isinstance(node.node, nodes.Getattr):
+            return _through(f"__{node.node.attr}", node.node.node, node.args, node.kwargs)
+        return _through("__range", node.args[0], node.args[1:])
 
-def _refusal(line: int, what: str, hint: str) -> RecipeError:
-    return RecipeError(f"the template, line {line}: {what}", hint=hint)
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
+        self.generic_visit(node)
+        if not isinstance(node.arg, nodes.Slice):
+            return node
+        bounds = [node.arg.start, node.arg.stop, node.arg.step]
+        return _through("__sliced", node.node, [bound or nodes.Const(None) for bound in bounds])
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
+        self.generic_visit(node)
+        node.expr = _through("__read", node.expr)
+        for operand in node.ops:
+            operand.expr = _through("__read", operand.expr)
+        return node
+
+    def visit_Test(self, node: nodes.Test) -> nodes.Node:
+        self.generic_visit(node)
+        node.node, node.args = (
+            _through("__read", node.node),
+            [_through("__read", one) for one in node.args or ()],
+        )
+        return node
+
+    def visit_List(self, node: nodes.Literal) -> nodes.Node:
+        self.generic_visit(node)
+        return node if _is_constant(node) else _through("__made", node)
+
+    visit_Dict = visit_List
+
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
+        return self.visit_List(node) if node.ctx == "load" else node  # else names that are set
+
+
+def _through(
+    name: str, value: nodes.Node, arguments: Sequence[nodes.Expr] = (), named: Sequence[nodes.Keyword] = ()
+) -> nodes.Expr:
+    if isinstance(value, nodes.Const) and name == "__read":
+        return value
+    return nodes.Filter(value, name, list(arguments), list(named), None, None, lineno=value.lineno)
+
+
+def _is_constant(literal: nodes.Expr) -> bool:
+    """Whether a list is as large as the template says, whatever the record."""
+    parts = (nodes.Const, nodes.Pair, nodes.List, nodes.Tuple, nodes.Dict)
+    return all(isinstance(part, parts) for part in literal.find_all(nodes.Node))

@@ -8,99 +8,50 @@ Jinja's own are taken where they cannot make much out of little. Those that can 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
-from itertools import islice
+from collections.abc import Callable
 from typing import Any
 
 from jinja2 import Undefined, pass_environment
 from jinja2 import filters as jinja
+from jinja2.sandbox import safe_range
 
 from packline.sources.records import RecordProblem
+from packline.transforms.template_budget import TEXT_A_STEP, Budget
 
-MOST_BITS = 4096
-"""Of a whole number: a product of products is soon too long to print."""
 LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
-TEXT_A_STEP = 1 << 20
-"""Searching this much text is a step, so that loops that search are bounded too."""
-
-
-class Budget:
-    """What one record may cost.
-
-    Args:
-        steps: of loops.
-        characters: of text that is made, whether it is printed or not.
-    """
-
-    def __init__(self, steps: int, characters: int) -> None:
-        self._most = steps, characters
-        self.refill()
-
-    @property
-    def steps(self) -> int:
-        """Those that are left."""
-        return self._steps
-
-    def refill(self) -> None:
-        """Begin the next record."""
-        self._steps, self._characters = self._most
-
-    def spend_steps(self, count: int) -> None:
-        """Count steps of a loop, before it runs."""
-        self._steps -= count
-        if self._steps < 0:
-            raise RecordProblem("template", f"its loops take more than {self._most[0]:,} steps")
-
-    def spend_characters(self, count: int) -> None:
-        """Count text, before it is made."""
-        self._characters -= count
-        if self._characters < 0:
-            raise RecordProblem("template", f"it makes more than {self._most[1]:,} characters")
-
-    def write(self, part: str) -> None:
-        """Count a part of the output."""
-        self.spend_characters(len(part))
-
-    def operate(self, operator: str, left: Any, right: Any) -> None:
-        """Count what an operator would make.
-
-        Raises:
-            RecordProblem: of `%` with a string, or too much.
-        """
-        if isinstance(left, str) and operator == "%":
-            raise RecordProblem("template", "'%' formats strings: print the values one by one instead")
-        if operator == "*":
-            for many, times in ((left, right), (right, left)):
-                if isinstance(many, str | list | tuple) and isinstance(times, int):
-                    size = len(many) * max(times, 0)
-                    self.spend_characters(size) if isinstance(many, str) else self.spend_steps(size)
-            whole = isinstance(left, int) and isinstance(right, int)
-            if whole and left.bit_length() + right.bit_length() > MOST_BITS:
-                raise RecordProblem("template", f"a number of more than {MOST_BITS} bits")
-        if operator == "+":
-            if isinstance(left, str) and isinstance(right, str):
-                self.spend_characters(len(left) + len(right))
-            elif isinstance(left, list | tuple) and isinstance(right, list | tuple):
-                self.spend_steps(len(left) + len(right))
-
-    def listed(self, values: Any) -> list[Any]:
-        """The values of a list, an object (its names), a string or an iterator, counted as steps."""
-        if isinstance(values, Undefined):
-            iter(values)  # says which one it is
-        if isinstance(values, list | tuple | dict | str | range):
-            self.spend_steps(len(values))
-            return list(values)
-        if not isinstance(values, Iterable):
-            raise RecordProblem("template", f"a {type(values).__name__} has nothing to loop over")
-        found = list(islice(values, self._steps + 1))
-        self.spend_steps(len(found))
-        return found
 
 
 @pass_environment
 def counted(environment: Any, values: Any) -> list[Any]:
     """What a loop runs over."""
     return environment.budget.listed(values)
+
+
+@pass_environment
+def _made(environment: Any, value: Any) -> Any:
+    """A list, tuple or object that the template writes down."""
+    environment.budget.copy(value)
+    return value
+
+
+@pass_environment
+def _read(environment: Any, value: Any) -> Any:
+    """What is compared or tested."""
+    environment.budget.read(value)
+    return value
+
+
+@pass_environment
+def _sliced(environment: Any, value: Any, *bounds: Any) -> Any:
+    """`value[start:stop:step]`."""
+    if isinstance(value, Undefined):
+        str(value)  # says which one it is
+    if not isinstance(value, str | list | tuple):
+        raise RecordProblem("template", f"a {type(value).__name__} cannot be sliced")
+    size = len(range(*slice(*bounds).indices(len(value))))
+    spend = environment.budget.spend_characters if isinstance(value, str) else environment.budget.spend_steps
+    spend(size)
+    return value[slice(*bounds)]
 
 
 def _over_list(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -110,6 +61,7 @@ def _over_list(function: Callable[..., Any]) -> Callable[..., Any]:
     @pass_environment
     def of_list(environment: Any, values: Any, *arguments: Any, **named: Any) -> Any:
         items = environment.budget.listed(values)
+        environment.budget.read(items)
         found = (
             function(environment, items, *arguments, **named)
             if wants_environment
@@ -128,7 +80,7 @@ def _over_list(function: Callable[..., Any]) -> Callable[..., Any]:
 def _join(environment: Any, values: Any, separator: str = "", attribute: Any = None) -> str:
     items = environment.budget.listed(values)
     if attribute is not None:
-        items = [environment.getitem(item, attribute) for item in items]
+        items = list(map(jinja.make_attrgetter(environment, attribute), items))
     return environment.joined(tuple(part for item in items for part in (separator, item))[1:])
 
 
@@ -161,16 +113,13 @@ def _int(value: Any, default: int = 0) -> int:
 
 
 @pass_environment
-def _map(environment: Any, values: Any, attribute: str, default: Any = None) -> list[Any]:
-    found = [environment.getitem(item, attribute) for item in environment.budget.listed(values)]
-    return [default if isinstance(each, Undefined) and default is not None else each for each in found]
-
-
-@pass_environment
-def _string_of(environment: Any, value: Any) -> str:
-    made = str(value)
-    environment.budget.spend_characters(len(made))
-    return made
+def _map(environment: Any, values: Any, *, attribute: str | int, default: Any = None) -> list[Any]:
+    field_of = jinja.make_attrgetter(environment, attribute)
+    found = [field_of(item) for item in environment.budget.listed(values)]
+    if default is None:
+        return found
+    environment.budget.copy(default, sum(isinstance(each, Undefined) for each in found))
+    return [default if isinstance(each, Undefined) else each for each in found]
 
 
 def _string(value: Any) -> str:
@@ -180,14 +129,15 @@ def _string(value: Any) -> str:
     return value
 
 
-def _text_filter(function: Callable[..., str]) -> Callable[..., str]:
-    """A function of a string that makes about as much of it."""
+def _text_filter(function: Callable[..., Any], *, as_string: bool = True) -> Callable[..., Any]:
+    """A function that costs as much as its text is long; of what the value is as a string, or as it is."""
 
     @pass_environment
-    def of_text(environment: Any, value: Any, *arguments: Any, **named: Any) -> str:
-        text = value if isinstance(value, str) else str(value)
-        environment.budget.spend_characters(len(text))
-        return function(text, *arguments, **named)
+    def of_text(environment: Any, value: Any, *arguments: Any, **named: Any) -> Any:
+        if as_string and not isinstance(value, str):
+            value = str(value)
+        environment.budget.spend_characters(len(value) if isinstance(value, str) else 0)
+        return function(value, *arguments, **named)
 
     return of_text
 
@@ -196,8 +146,10 @@ def _select(
     environment: Any, values: Any, wanted: bool, attribute: str, test: str | None, value: Any
 ) -> list[Any]:
     found = []
+    field_of = jinja.make_attrgetter(environment, attribute)
     for item in environment.budget.listed(values):
-        field = environment.getitem(item, attribute)
+        field = field_of(item)
+        environment.budget.read(field)
         arguments = [] if value is None else [value]
         passes = bool(field) if test is None else environment.call_test(test, field, arguments)
         if passes == wanted:
@@ -223,6 +175,7 @@ def _split(
     budget: Budget, text: str, name: str, separator: str | None = None, maxsplit: int = -1
 ) -> list[str]:
     """Pieces of a text; no more are made than there are steps left."""
+    budget.spend_characters(len(text))
     most = budget.steps if maxsplit < 0 else min(maxsplit, budget.steps)
     found: list[str] = getattr(text, name)(separator, most)
     budget.spend_steps(len(found))
@@ -230,6 +183,7 @@ def _split(
 
 
 def _split_lines(budget: Budget, text: str, keepends: bool = False) -> list[str]:
+    budget.spend_characters(len(text))
     budget.spend_steps(sum(text.count(end) for end in LINE_ENDS) + 1)
     return text.splitlines(keepends)
 
@@ -242,8 +196,8 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "default": jinja.do_default,
     "dictsort": jinja.do_dictsort,
     "first": _over_list(lambda values: values[0] if values else ""),
-    "float": jinja.do_float,
-    "int": _int,
+    "float": _text_filter(jinja.do_float, as_string=False),
+    "int": _text_filter(_int, as_string=False),
     "items": lambda value: list(jinja.do_items(value)),
     "join": _join,
     "last": _over_list(lambda values: values[-1] if values else ""),
@@ -259,13 +213,13 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "round": _round,
     "selectattr": _selectattr,
     "sort": _over_list(jinja.do_sort),
-    "string": _string_of,
+    "string": _text_filter(str),
     "title": _text_filter(jinja.do_title),
     "tojson": _tojson,
     "trim": _text_filter(jinja.do_trim),
     "unique": _over_list(jinja.do_unique),
     "upper": _text_filter(jinja.do_upper),
-    "wordcount": lambda text: jinja.do_wordcount(_string(text)),
+    "wordcount": _text_filter(lambda text: jinja.do_wordcount(_string(text)), as_string=False),
 }
 """By name."""
 
@@ -306,7 +260,20 @@ def call_method(name: str) -> Callable[..., Any]:
         if isinstance(value, str):
             environment.budget.spend_steps(len(value) // TEXT_A_STEP + 1)
             environment.budget.spend_characters(len(value) if name not in ("startswith", "endswith") else 0)
+        else:
+            environment.budget.read([value, *arguments] if isinstance(value, list) else arguments)
         found = getattr(value, name)(*arguments, **named)
         return list(found) if name in ("items", "keys", "values") else found
 
     return method
+
+
+OWN: dict[str, Callable[..., Any]] = {
+    "__counted": counted,
+    "__made": _made,
+    "__range": safe_range,
+    "__read": _read,
+    "__sliced": _sliced,
+    **{f"__{name}": call_method(name) for name in METHODS},
+}
+"""What a template's loops, lists, comparisons, slices and calls become; no template can name them."""
