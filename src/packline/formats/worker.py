@@ -33,6 +33,7 @@ RUNNERS = {
     "import": "packline.formats.importing.importing",
     "sft": "packline.tasks.sft_unit",
     "count": "packline.viewing.counting",
+    "contamination": "packline.tasks.evals.scanning",
 }
 """By kind of job: the module whose `open_job(job: msgspec.Raw) -> Runner` knows how."""
 

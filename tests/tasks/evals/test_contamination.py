@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from tests.cli.command import result, run
 
 import packline
-from packline.errors import InputError, RecipeError
+from packline.errors import CorruptStore, InputError, RecipeError
 from packline.store.reader import Store
-from packline.tasks.evals import contamination
+from packline.tasks.evals import contamination, scanning
 from packline.tasks.evals.contamination import search
 from packline.tasks.evals.evaluation_texts import read_evaluations
-from packline.tasks.evals.ngrams import GramIndex, gram_hashes, mix, runs_of, varied
-from packline.tasks.evals.words import LOWER, WordSplitter
+from packline.tasks.evals.ngrams import GramIndex, gram_hashes, mix, runs_of, sort_grams, varied
+from packline.tasks.evals.words import LOWER, split_words
 
 WriteJsonl = Callable[..., Path]
 WORDS = re.compile("[a-z0-9\x80-\U0010ffff]+")
@@ -41,8 +41,7 @@ def plain_grams(words: list[Any], n: int) -> set[tuple[Any, ...]]:
 
 
 def split(text: str) -> list[str]:
-    data = np.frombuffer(text.encode().translate(LOWER), np.uint8).copy()
-    starts, ends, hashes = WordSplitter().split(data)
+    data, starts, ends, hashes = split_words(np.frombuffer(text.encode().translate(LOWER), np.uint8))
     found = [data[start:end].tobytes().decode() for start, end in zip(starts, ends, strict=True)]
     assert len({*hashes.tolist()}) == len({*found})
     return found
@@ -55,8 +54,16 @@ def test_words_are_those_of_the_page(text: str) -> None:
 
 def test_equal_words_have_equal_hashes_wherever_they_are() -> None:
     data = np.frombuffer(b"one two one  three two one", np.uint8).copy()
-    hashes = WordSplitter().split(data)[2]
+    hashes = split_words(data)[3]
     assert hashes[0] == hashes[2] == hashes[5] != hashes[1] == hashes[4] != hashes[3]
+
+
+@given(st.lists(st.text("ab", min_size=1, max_size=40), min_size=1, max_size=12), st.integers(0, 9))
+def test_hashes_are_equal_just_where_words_are_whatever_their_length(words: list[str], before: int) -> None:
+    text = " " * before + "  ".join([*words, *words])
+    hashes = split_words(np.frombuffer(text.encode(), np.uint8))[3].tolist()
+    assert hashes[: len(words)] == hashes[len(words) :]
+    assert len(set(hashes)) == len(set(words)) == len(set(zip(words, hashes, strict=False)))
 
 
 @given(st.lists(st.integers(0, 3), max_size=40), st.integers(1, 15))
@@ -73,13 +80,14 @@ def test_gram_hashes_are_equal_just_where_grams_are(values: list[int], n: int) -
 def test_the_index_finds_every_gram_it_has_and_leaves_out_common_ones(
     entries: list[tuple[int, int]], most: int
 ) -> None:
-    entries = sorted(set(entries))
+    entries = sorted(set(entries), key=lambda entry: entry[::-1])  # by text
     grams, texts = (np.array([entry[side] for entry in entries], np.int32) for side in (0, 1))
     positions = np.arange(len(entries), dtype=np.int32)
-    index = GramIndex(mix(grams), texts, positions, most)
+    *arrays, common = sort_grams(mix(grams), texts, positions, most)
+    index = GramIndex(*arrays)
     owners = {gram: [place for place, one in enumerate(grams) if one == gram] for gram in range(7)}
     kept = {gram: places for gram, places in owners.items() if 0 < len(places) <= most}
-    assert index.common == sum(len(places) > most for places in owners.values())
+    assert common == sum(len(places) > most for places in owners.values())
     found = index.find(mix(np.arange(7)))
     expected = [(gram, int(texts[place]), place) for gram, places in kept.items() for place in places]
     pairs = zip(found.places.tolist(), found.texts.tolist(), found.positions.tolist(), strict=True)
@@ -165,7 +173,7 @@ def test_what_is_found_is_what_a_plain_search_finds(
     texts = spoiled(seed)
     store = build(tmp_path, texts, tokenizer_json, write_jsonl)
     questions = write_jsonl(tmp_path / "questions.jsonl", QUESTIONS, field="prompt")
-    monkeypatch.setattr(contamination, "STRETCH", stretch)
+    monkeypatch.setattr(scanning, "STRETCH", stretch)
     report = search(store, [str(questions)])
     expected = second_way(texts, QUESTIONS, 13)
     assert len(expected) > 15
@@ -201,9 +209,62 @@ def test_tokens_are_compared_as_ids(
     }
     assert len(expected) > 10
     for stretch in (64, 1 << 17):
-        monkeypatch.setattr(contamination, "STRETCH", stretch)
+        monkeypatch.setattr(scanning, "STRETCH", stretch)
         report = search(store, [str(questions)], gram_of="tokens")
         assert {(one.document, one.question) for one in report.overlaps} == expected
+
+
+def test_a_document_counts_once_however_questions_lie_over_its_end(
+    tmp_path: Path, tokenizer_json: Path, write_jsonl: WriteJsonl
+) -> None:
+    long = words_of(5, 40).split()
+    store = build(tmp_path, [" ".join(long[:20]), " ".join(long[20:])], tokenizer_json, write_jsonl)
+    questions = [" ".join(long), " ".join(long[1:]), " ".join(long[:-1])]
+    report = search(store, [str(write_jsonl(tmp_path / "q.jsonl", questions))])
+    assert list(report.sources.values()) == [(2, 2)]
+    assert [sum(one.documents.values()) for one in report.sets.values()] == [2]
+    assert sorted((one.document, one.question, one.length) for one in report.overlaps) == [
+        (0, 0, 20), (0, 1, 19), (0, 2, 20), (1, 0, 20), (1, 1, 20), (1, 2, 19)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("gram_of", ["words", "tokens"])
+def test_processes_find_what_one_finds(
+    tmp_path: Path, tokenizer_json: Path, write_jsonl: WriteJsonl, gram_of: Any
+) -> None:
+    corpus = write_jsonl(tmp_path / "corpus.jsonl", spoiled(4) + spoiled(5))
+    packline.build(corpus, tokenizer_json, out=tmp_path / "store", workers=0, val_fraction=0.5)
+    store = packline.open(tmp_path / "store")
+    assert len(store.shards) == 2
+    path = str(write_jsonl(tmp_path / "q.jsonl", QUESTIONS))
+    heard: list[tuple[int, int]] = []
+    found = [
+        search(store, [path], gram_of=gram_of, workers=workers, on_progress=lambda *said: heard.append(said))
+        for workers in (0, 2)
+    ]
+    for report in found:
+        report.seconds = 0.0
+    assert (
+        found[0] == found[1]
+        and len(found[0].overlaps) > 10
+        and {one.split for one in found[0].overlaps} == {"train", "val"}
+    )
+    whole = sum(shard.tokens.nbytes for shard in store.shards)
+    assert heard[-1] == (whole, whole) and all(read <= whole for read, _ in heard)
+
+
+@pytest.mark.parametrize("gram_of", ["words", "tokens"])
+def test_an_id_outside_the_vocabulary_is_told(
+    tmp_path: Path, tokenizer_json: Path, write_jsonl: WriteJsonl, gram_of: Any
+) -> None:
+    store = build(tmp_path, QUESTIONS, tokenizer_json, write_jsonl)
+    path = tmp_path / "store" / f"{store.shards[0].entry.name}.bin"
+    tokens = np.fromfile(path, "<u2")
+    tokens[5] = 65_000
+    tokens.tofile(path)
+    question = str(write_jsonl(tmp_path / "q.jsonl", QUESTIONS))
+    with pytest.raises(CorruptStore, match=r"an id outside the vocabulary .* found 65,000"):
+        search(packline.open(tmp_path / "store"), [question], gram_of=gram_of)
 
 
 def test_a_store_that_has_seen_nothing_is_clean(
@@ -250,8 +311,7 @@ def test_only_the_longest_are_listed_and_all_are_counted(
 
 @given(st.binary(max_size=50))
 def test_any_bytes_are_split_at_spaces(data: bytes) -> None:
-    array = np.frombuffer(data.translate(LOWER), np.uint8).copy()
-    starts, ends, hashes = WordSplitter().split(array)
+    array, starts, ends, hashes = split_words(np.frombuffer(data.translate(LOWER), np.uint8))
     assert [array[a:b].tobytes() for a, b in zip(starts, ends, strict=True)] == [
         word for word in array.tobytes().split(b" ") if word
     ]

@@ -7,14 +7,15 @@ punctuation and spaces beyond ASCII (U+0080 to U+00BF, U+2000 to U+207F, U+3000 
 them. Letters beyond ASCII keep their case. Where a language has no spaces, a word is what stands between
 punctuation: there tokens are the better grams.
 
-Cost: about 6 ns a byte, arrays of 8 bytes a byte.
+A word is hashed eight bytes at a time, `sum(mix(block[i]) * BASE**i)`: nearly all words are one block, which
+is one look at the text. Cost: about 3 ns a byte, of which 2 for hashes.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from packline.tasks.evals.ngrams import BASE, MASK, mix
+from packline.tasks.evals.ngrams import BASE
 
 SPACE = 32
 LOWER = bytes(
@@ -22,47 +23,58 @@ LOWER = bytes(
     for byte in range(256)
 )
 """`bytes.translate` of it does all that ASCII needs."""
-_BYTES = mix(np.arange(256))
-_INVERSE = pow(BASE, -1, MASK + 1)
+BLOCK = 8
+_MASKS = np.array([(1 << 8 * size) - 1 for size in range(BLOCK + 1)], np.uint64)
+"""What a block of so many bytes has of eight."""
 
 
-class WordSplitter:
-    """Split bytes into words. It keeps powers of the base, as many as it needed."""
+def split_words(text: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Words of a text: its bytes, uint8, where words begin and end in it, int64 `[W]`, their hashes, uint64.
 
-    def __init__(self) -> None:
-        self._powers = np.ones(1, np.uint64)
-        self._inverses = np.ones(1, np.uint64)
+    Args:
+        text: uint8, translated by `LOWER`. It stays as it is; in the bytes that come back, punctuation
+            beyond ASCII is blank too.
 
-    def split(self, data: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Where words begin and end, int64 `[W]`, and their hashes, uint64 `[W]`.
+    >>> text = np.frombuffer("Don’t stop!".encode().translate(LOWER), np.uint8)
+    >>> data, starts, ends, hashes = split_words(text)
+    >>> [data[start:end].tobytes() for start, end in zip(starts, ends)]
+    [b'don', b't', b'stop']
+    """
+    size = len(text)
+    # The last word may be less than a block, and a block is read as a whole.
+    padded = np.full(size + BLOCK, SPACE, np.uint8)
+    data = padded[:size]
+    data[:] = text
+    blank(data)
+    inside = np.zeros(size + 2, np.bool_)
+    np.not_equal(data, SPACE, out=inside[1:-1])
+    edges = np.flatnonzero(inside[1:] != inside[:-1])
+    starts, ends = edges[::2], edges[1::2]
+    blocks = np.ndarray((size + 1,), "<u8", padded.data, strides=(1,))  # the eight bytes from each place on
+    return data, starts, ends, _hashes(blocks, starts, ends)
 
-        Args:
-            data: uint8, translated by `LOWER`; punctuation beyond ASCII is blanked in place.
 
-        >>> data = np.frombuffer("Don’t stop!".encode().translate(LOWER), np.uint8).copy()
-        >>> starts, ends, hashes = WordSplitter().split(data)
-        >>> [data[start:end].tobytes() for start, end in zip(starts, ends)]
-        [b'don', b't', b'stop']
-        """
-        blank(data)
-        inside = np.empty(len(data) + 2, np.bool_)
-        inside[0] = inside[-1] = False
-        np.not_equal(data, SPACE, out=inside[1:-1])
-        edges = np.flatnonzero(inside[1:] != inside[:-1])
-        starts, ends = edges[::2], edges[1::2]
-        self._grow(len(data) + 1)
-        sums = np.zeros(len(data) + 1, np.uint64)
-        np.multiply(_BYTES[data], self._powers[: len(data)], out=sums[1:])
-        np.add.accumulate(sums, out=sums)
-        hashes = (sums[ends] - sums[starts]) * self._inverses[starts]
-        return starts, ends, hashes ^ (hashes >> np.uint64(29))
+def _hashes(blocks: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    lengths = ends - starts
+    hashes = _mixed(blocks[starts] & _MASKS[np.minimum(lengths, BLOCK)])
+    longer = np.flatnonzero(lengths > BLOCK)
+    if len(longer):
+        counts = (lengths[longer] - 1) // BLOCK
+        firsts = np.cumsum(counts) - counts
+        steps = np.arange(1, int(counts.sum()) + 1) - np.repeat(firsts, counts)
+        at = np.repeat(starts[longer], counts) + steps * BLOCK
+        left = np.minimum(np.repeat(ends[longer], counts) - at, BLOCK)
+        powers = np.multiply.accumulate(np.full(int(counts.max()), BASE, np.uint64))
+        rest = _mixed(blocks[at] & _MASKS[left]) * powers[steps - 1]
+        hashes[longer] += np.add.reduceat(rest, firsts)
+    hashes ^= hashes >> np.uint64(29)
+    hashes *= np.uint64(BASE)
+    return hashes ^ (hashes >> np.uint64(32))
 
-    def _grow(self, size: int) -> None:
-        if len(self._powers) < size:
-            for name, base in (("_powers", BASE), ("_inverses", _INVERSE)):
-                powers = np.full(size, base, np.uint64)
-                powers[0] = 1
-                setattr(self, name, np.multiply.accumulate(powers))
+
+def _mixed(blocks: np.ndarray) -> np.ndarray:
+    """Each block with its high bits in its low ones and the other way round: a product alone only goes up."""
+    return (blocks ^ (blocks >> np.uint64(32))) * np.uint64(BASE)
 
 
 def blank(data: np.ndarray) -> None:

@@ -1,0 +1,160 @@
+"""The questions that are looked for, as grams: made once, mapped by every process that looks.
+
+    questions ──> words with hashes, or ids ──> grams, sorted by hash ──> FOLDER/*.npy ──> Asked
+
+    values                        words with a space after each, uint8; or ids, int32
+    starts                        int64 `[W+1]`: where each word begins in `values`; of ids there is none
+    firsts                        int64 `[Q+1]`: the first word or id of each question
+    hashes, texts, positions      of each gram; see `GramIndex`
+
+Grams of more than `most_texts` questions are how questions are put, not questions; those with less than n / 2
+different words are rules and rows of dots. Both are left out and counted, as are questions with less than n
+words. Cost: 2 s for the 80,000 questions of CORE, MMLU and GSM8K; 16 bytes a gram, 8 and its bytes a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from packline.errors import InputError
+from packline.ragged import Ragged
+from packline.tasks.evals.contamination_report import SetFound
+from packline.tasks.evals.evaluation_texts import EvaluationText
+from packline.tasks.evals.ngrams import GramIndex, gram_hashes, mix, sort_grams, varied
+from packline.tasks.evals.words import LOWER, split_words
+
+BATCH = 1 << 20
+"""Characters of questions at a time."""
+
+
+class Asked:
+    """The grams of all questions, and what they are made of.
+
+    Args:
+        folder: where `write_questions` put them.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        # Plain arrays that hold the maps: slicing `np.memmap` itself costs five times as much.
+        arrays = {file.stem: np.asarray(np.load(file, mmap_mode="r")) for file in Path(folder).glob("*.npy")}
+        self.index = GramIndex(arrays["hashes"], arrays["texts"], arrays["positions"])
+        self._values, self._firsts = arrays["values"], arrays["firsts"]
+        self._starts = arrays.get("starts")
+
+    def pieces(self, text: int, start: int, stop: int) -> list[bytes] | list[int]:
+        """The words or ids of a question, from one to another."""
+        start, stop = (int(self._firsts[text]) + place for place in (start, stop))
+        if self._starts is None:
+            ids: list[int] = self._values[start:stop].tolist()
+            return ids
+        return self._values[self._starts[start] : self._starts[stop]].tobytes().split()
+
+
+class Questions(NamedTuple):
+    """What is known of the questions themselves, beside their grams."""
+
+    sets: dict[str, SetFound]
+    names: list[str]
+    """Of each question, the set."""
+    numbers: list[int]
+    """Of each question, its number there."""
+    grams: int
+    common: int
+    """Grams of too many questions."""
+    repetitive: int
+    """Grams that say the same again and again."""
+
+
+def write_questions(
+    folder: Path,
+    texts: Iterable[EvaluationText],
+    n: int,
+    most_texts: int,
+    encode: Callable[[Sequence[str]], Ragged] | None = None,
+) -> Questions:
+    """Make the grams of all questions, and write them.
+
+    Args:
+        folder: for `Asked`.
+        texts: the questions.
+        n: how many words or ids make a gram.
+        most_texts: a gram of more questions is left out.
+        encode: texts to ids; None for words.
+
+    Raises:
+        InputError: there is no question.
+    """
+    sets: dict[str, SetFound] = {}
+    names: list[str] = []
+    numbers: list[int] = []
+    grams: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    values: list[np.ndarray] = []
+    lengths: list[np.ndarray] = []
+    counts: list[np.ndarray] = []
+    repetitive = 0
+    for batch in _batches(texts):
+        if encode is None:
+            hashes, said, sizes, owners = _words_of([one.text for one in batch])
+            lengths.append(sizes)
+        else:
+            ids = encode([one.text for one in batch])
+            hashes, said = mix(ids.tokens), ids.tokens.astype(np.int32)
+            owners = np.repeat(np.arange(len(batch)), ids.lengths)
+        values.append(said)
+        counts.append(np.bincount(owners, minlength=len(batch)))
+        whole = np.flatnonzero(owners[: max(len(owners) - n + 1, 0)] == owners[n - 1 :])
+        says = varied(hashes, n)[whole]
+        repetitive += len(whole) - int(says.sum())
+        whole = whole[says]
+        firsts = np.cumsum(counts[-1]) - counts[-1]
+        places = whole - firsts[owners[whole]]
+        texts_of = owners[whole] + len(names)
+        grams.append((gram_hashes(hashes, n)[whole], texts_of.astype(np.int32), places.astype(np.int32)))
+        for one, count in zip(batch, counts[-1].tolist(), strict=True):
+            found = sets.setdefault(one.set, SetFound(0))
+            found.questions += 1
+            found.too_short += count < n
+            names.append(one.set)
+            numbers.append(one.number)
+    if not names:
+        raise InputError("there are no questions to look for", hint="check what --against names")
+    hashes, texts_of, places = (np.concatenate(column) for column in zip(*grams, strict=True))
+    *arrays, common = sort_grams(hashes, texts_of, places, most_texts)
+    _save(folder, "values", np.concatenate(values))
+    _save(folder, "firsts", np.cumsum(np.concatenate([[0], *counts])))
+    if encode is None:
+        _save(folder, "starts", np.cumsum(np.concatenate([[0], *lengths])))
+    for name, array in zip(("hashes", "texts", "positions"), arrays, strict=True):
+        _save(folder, name, array)
+    return Questions(sets, names, numbers, len(arrays[0]), common, repetitive)
+
+
+def _words_of(texts: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Of the words of texts: their hashes, their bytes, how many bytes each has, the text of each."""
+    parts = [text.encode("utf-8", "surrogatepass").translate(LOWER) for text in texts]
+    data, starts, ends, hashes = split_words(np.frombuffer(b" ".join(parts), np.uint8))
+    behind = np.cumsum([len(part) + 1 for part in parts])
+    said = b" ".join([*data.tobytes().split(), b""])
+    owners = np.searchsorted(behind, starts, side="right")
+    return hashes, np.frombuffer(said, np.uint8), ends - starts + 1, owners
+
+
+def _save(folder: Path, name: str, array: np.ndarray) -> None:
+    np.save(folder / f"{name}.npy", array, allow_pickle=False)
+
+
+def _batches(texts: Iterable[EvaluationText]) -> Iterator[list[EvaluationText]]:
+    batch: list[EvaluationText] = []
+    size = 0
+    for one in texts:
+        batch.append(one)
+        size += len(one.text)
+        if size >= BATCH:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

@@ -1,0 +1,190 @@
+"""Look through the shards of a store for grams of questions: the task of a worker process.
+
+    shard ──> 128 K tokens ──> bytes ──> words ──> hashes ──> candidates ──> compared word by word ──> found
+                 └─────────── ids ────────────────────┘
+
+A gram lies within one document. A stretch begins some words before the end of the one before it, so that no
+gram is missed; one that is longer than half a stretch is not looked for. Memory does not depend on the store.
+
+Cost: 10 ns a byte of text by words. It makes no index (`asked`), and adds up nothing (`contamination`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from packline.errors import CorruptStore
+from packline.formats.worker import Runner
+from packline.store.reader import Shard, Store
+from packline.tasks.evals.asked import Asked
+from packline.tasks.evals.contamination_report import GramOf
+from packline.tasks.evals.ngrams import gram_hashes, mix, runs_of
+from packline.tasks.evals.words import split_words
+
+STRETCH = 1 << 17
+"""Tokens that are looked through at a time."""
+BYTES, BYTE_STARTS = "token_bytes.npy", "token_starts.npy"
+"""The bytes of each token, in lower case, for words: what a worker needs of the tokenizer."""
+
+
+class ScanJob(msgspec.Struct, frozen=True):
+    """What all shards have in common."""
+
+    store: str
+    folder: str
+    """Of the questions' grams and, for words, the tokens' bytes."""
+    n: int
+    gram_of: GramOf
+    stretch: int = STRETCH
+
+
+class ShardFound(msgspec.Struct, frozen=True):
+    """What was found in one shard: of each document and question that overlap the longest stretch."""
+
+    documents: list[int]
+    """Of the store, in their order."""
+    texts: list[int]
+    """The question."""
+    lengths: list[int]
+    """Words or ids in a row."""
+    positions: list[int]
+    """Where the stretch begins in the question."""
+
+
+class _Stretch(NamedTuple):
+    """Some tokens of a shard, as words or ids."""
+
+    hashes: np.ndarray
+    tokens: Callable[[int, int], np.ndarray]
+    """The token in which each word begins, from one word to another."""
+    pieces: Callable[[int, int], list[bytes] | list[int]]
+
+
+def open_job(job: msgspec.Raw) -> Runner:
+    """What looks through the shards of a job; see `formats.worker.RUNNERS`."""
+    scan = Scan(msgspec.json.decode(job, type=ScanJob))
+    return lambda task, report: scan.look(msgspec.json.decode(task, type=int), report)
+
+
+class Scan:
+    """Looks through one shard after another."""
+
+    def __init__(self, job: ScanJob) -> None:
+        self._job, self._n = job, job.n
+        self._store, self._asked = Store(job.store), Asked(job.folder)
+        self._vocab_size = self._store.manifest.tokenizer.vocab_size
+        self._by_words = job.gram_of == "words"
+        if self._by_words:
+            self._vocabulary = _read_vocabulary(Path(job.folder))
+        else:
+            self._ids = mix(np.arange(self._vocab_size))
+
+    def look(self, number: int, report: Callable[[int], None]) -> ShardFound:
+        """Look through a shard.
+
+        Args:
+            number: of the shard.
+            report: is called with tokens that are done.
+
+        Raises:
+            CorruptStore: an id outside the vocabulary.
+        """
+        shard = self._store.shards[number]
+        places = np.append(shard.places(slice(None)), shard.entry.tokens)
+        found: list[tuple[int, int, int, int]] = []
+        done = 0
+        for start, stop, skipped, stretch in self._stretches(shard):
+            matches = self._asked.index.find(gram_hashes(stretch.hashes[skipped:], self._n))
+            for place, text, position, grams in runs_of(matches):
+                run = (place + skipped, text, position, grams + self._n - 1)
+                found += self._compare(stretch, places, start, run)
+            report(stop - done)
+            done = stop
+        return _longest(np.array(found, np.int64).reshape(-1, 4), int(self._store.firsts[number]))
+
+    def _stretches(self, shard: Shard) -> Iterator[tuple[int, int, int, _Stretch]]:
+        """Where each begins and ends, and how many of its words to leave out at its beginning."""
+        start, total = 0, shard.entry.tokens
+        while start < total:
+            stop = min(start + self._job.stretch, total)
+            whole = self._read(shard, start, stop)
+            # What a stretch has of its first and of its last word may not be the whole word.
+            skipped = int(self._by_words and start > 0)
+            kept = len(whole.hashes) - int(self._by_words and stop < total)
+            yield start, stop, skipped, whole._replace(hashes=whole.hashes[:kept])
+            if stop == total:
+                return
+            words = len(whole.hashes)
+            back = self._n + 1 if self._by_words else self._n - 1
+            again = start
+            if not back:
+                again = stop
+            elif back <= words:
+                again += int(whole.tokens(words - back, words - back + 1)[0])
+            start = max(again, stop - self._job.stretch // 2, start + 1)
+
+    def _read(self, shard: Shard, start: int, stop: int) -> _Stretch:
+        tokens = shard.tokens[start:stop]
+        if (highest := int(tokens.max())) >= self._vocab_size or int(tokens.min()) < 0:
+            raise CorruptStore(
+                f"shard {shard.entry.name}: an id outside the vocabulary among tokens {start:,} to {stop:,}, "
+                f"expected 0 to {self._vocab_size - 1:,}, found {highest:,}",
+                hint="packline verify shows what else differs",
+            )
+        if not self._by_words:
+            return _Stretch(self._ids[tokens], np.arange, lambda first, last: tokens[first:last].tolist())
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        _, offsets, text = pc.take(self._vocabulary, pa.array(tokens), boundscheck=False).buffers()
+        begins = np.frombuffer(offsets, np.int64, len(tokens) + 1)
+        data, starts, ends, hashes = split_words(np.frombuffer(text or b"", np.uint8, int(begins[-1])))
+        return _Stretch(
+            hashes,
+            lambda first, last: np.searchsorted(begins, starts[first:last], side="right") - 1,
+            lambda first, last: data[starts[first] : ends[last - 1]].tobytes().split(),
+        )
+
+    def _compare(
+        self, stretch: _Stretch, places: np.ndarray, offset: int, run: tuple[int, int, int, int]
+    ) -> Iterator[tuple[int, int, int, int]]:
+        """Hold a run of candidates against its question: what of it lies within one document."""
+        place, text, position, length = run
+        tokens = offset + stretch.tokens(place, place + length)
+        documents = np.searchsorted(places, tokens, side="right") - 1
+        said = stretch.pieces(place, place + length)
+        asked = self._asked.pieces(text, position, position + length)
+        edges = np.flatnonzero(np.diff(documents)) + 1
+        for begin, end in pairwise([0, *edges.tolist(), length]):
+            if end - begin >= self._n and said[begin:end] == asked[begin:end]:
+                yield int(documents[begin]), text, end - begin, position + begin
+
+
+def _longest(found: np.ndarray, first: int) -> ShardFound:
+    """Of each document and question the longest stretch; of several the first."""
+    order = np.lexsort((-found[:, 2], found[:, 1], found[:, 0]))
+    found = found[order]
+    new = np.ones(len(found), np.bool_)
+    new[1:] = (found[1:, :2] != found[:-1, :2]).any(axis=1)
+    documents, texts, lengths, positions = found[new].T
+    return ShardFound((documents + first).tolist(), texts.tolist(), lengths.tolist(), positions.tolist())
+
+
+def write_vocabulary(folder: Path, tokens: list[bytes]) -> None:
+    """Keep the bytes of tokens for workers."""
+    np.save(folder / BYTES, np.frombuffer(b"".join(tokens), np.uint8))
+    np.save(folder / BYTE_STARTS, np.cumsum([0, *map(len, tokens)]).astype(np.int64))
+
+
+def _read_vocabulary(folder: Path) -> Any:
+    import pyarrow as pa
+
+    data, starts = np.load(folder / BYTES), np.load(folder / BYTE_STARTS)
+    buffers = [None, pa.py_buffer(starts), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.large_binary(), len(starts) - 1, buffers)
