@@ -15,7 +15,7 @@ from packline.cli.main import DONE, TOO_MANY_BAD
 from packline.cli.output import output
 from packline.cli.summary import too_many_bad
 from packline.errors import RecipeError
-from packline.formats.importing.run import Imported
+from packline.formats.importing.building import Imported
 from packline.tasks.mixture import preset_sources
 from packline.tasks.sft import SftRequest, run_sft
 from packline.tasks.sources import ConversationSource

@@ -15,7 +15,7 @@ corpus of text, so nothing was done about that.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +25,10 @@ from packline.encoders.boundary import END_OF_TEXT, Boundary, resolve_boundary
 from packline.encoders.chat_files import read_chat_template
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import RecipeError
-from packline.formats.importing.committing import (
-    commit_units,
-    refuse_changed_files,
-    refuse_other_store,
-    round_trip_of,
-    sum_up,
-)
-from packline.formats.importing.run import Imported, ImportEvent, ImportPlan
+from packline.formats.importing.building import Imported, OnEvent, UnitBuild, run_build
 from packline.recipe import Recipe, Source, check_recipe
-from packline.runtime.events import Note, Progress
-from packline.runtime.folder import BuildFolder, BuildIdentity
-from packline.runtime.resources import usable_cores
-from packline.store.index import dtype_for
+from packline.runtime.events import Note
+from packline.runtime.folder import BuildFolder
 from packline.store.ledger import source_names
 from packline.store.manifest import TOKENIZER, ImportEntry, InputEntry, Receipt
 from packline.store.reader import Store
@@ -48,8 +39,6 @@ from packline.transforms.nanochat import BOS, TOKENS
 FORMAT = "conversations"
 SMALL_BYTES = 4 << 20
 """Of inputs for which starting processes would take longer than the work."""
-
-OnEvent = Callable[[ImportEvent], None]
 
 
 class SftRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,7 +153,7 @@ class _Build:
         make_renderer(self._options, self._tokenizer.json)  # refuses a template that cannot be used
         self._files = find_conversation_files(request.sources)
         self._units = plan_units(request.sources, self._files)
-        self._recipe = check_recipe(
+        recipe = check_recipe(
             Recipe(
                 sources=tuple(
                     Source(inputs=one.inputs, name=one.name, label=one.label) for one in request.sources
@@ -177,39 +166,47 @@ class _Build:
                 seed=request.seed,
             )
         )
-        self._entry = ImportEntry(FORMAT, msgspec.to_builtins(self._options))
-        imported = {**msgspec.to_builtins(self._entry), "units": len(self._units)}
-        boundary = {**msgspec.to_builtins(self._boundary), "import": imported}
-        self._identity = BuildIdentity(self._recipe, self._tokenizer.fingerprint, boundary, self._files)
+        self._build = UnitBuild(
+            kind="sft",
+            title=f"{FORMAT} by {_scheme_name(self._options)}",
+            out=request.out,
+            recipe=recipe,
+            entry=ImportEntry(FORMAT, msgspec.to_builtins(self._options)),
+            tokenizer=self._tokenizer,
+            boundary=self._boundary,
+            edges="eod" if self._boundary.bos is None else "both",
+            files=self._files,
+            inputs=[
+                InputEntry(file.name, file.source, file.size, file.format, file.compression, file.text, "")
+                for file in self._files
+            ],
+            units=len(self._units),
+            small_bytes=SMALL_BYTES,
+            workers=request.workers,
+        )
 
     def run(self) -> Imported:
-        folder = BuildFolder(Path(self._request.out))
-        try:
-            return self._run(folder)
-        finally:
-            folder.close()
+        manifest, nothing_to_do = run_build(
+            self._build,
+            job_of=self._job,
+            receipt_of=lambda result: msgspec.json.decode(result, type=Receipt),
+            source=FORMAT,
+            tell=self._tell,
+        )
+        if (rejected := manifest.ledger.rejected) and not nothing_to_do:
+            reasons = ", ".join(f"{reason} {count:,}" for reason, count in rejected.items())
+            self._tell(Note(f"bad records, kept in rejects/: {reasons}"))
+        return Imported(manifest, 0, time.monotonic() - self._started, nothing_to_do)
 
-    def _run(self, folder: BuildFolder) -> Imported:
-        if (manifest := folder.finished()) is not None:
-            folder.clean()
-            refuse_other_store(folder, manifest, self._recipe, self._entry, self._tokenizer, self._files)
-            return Imported(manifest, 0, time.monotonic() - self._started, nothing_to_do=True)
-        earlier = folder.begin(self._identity, self._tokenizer.json)
-        receipts = folder.committed()
-        if earlier is not None:
-            refuse_changed_files(folder, earlier, self._files, receipts.values())
-        todo = [number for number in range(len(self._units)) if f"{number:06d}" not in receipts]
-        workers = self._count_workers(len(todo))
-        self._announce(len(self._units) - len(todo), workers)
-        round_trip = round_trip_of(self._tokenizer)
-        job = SftJob(
+    def _job(self, folder: BuildFolder) -> SftJob:
+        return SftJob(
             self._options,
             str(folder.path / TOKENIZER / "tokenizer.json"),
             self._tokenizer.kind,
             self._boundary,
             self._tokenizer.vocab_size,
-            dtype_for(self._tokenizer.vocab_size).name,
-            source_names(self._recipe),
+            self._build.dtype,
+            source_names(self._build.recipe),
             self._files,
             self._units,
             self._request.seed,
@@ -217,66 +214,6 @@ class _Build:
             self._request.test_fraction,
             str(folder.tmp),
         )
-        commit_units(
-            "sft",
-            job,
-            todo,
-            folder,
-            workers=workers,
-            receipt_of=lambda result: msgspec.json.decode(result, type=Receipt),
-            on_tokens=lambda tokens: self._tell(Progress(FORMAT, 0, 0, tokens)),
-            on_done=self._tell,
-        )
-        inputs = [
-            InputEntry(file.name, file.source, file.size, file.format, file.compression, file.text, "")
-            for file in self._files
-        ]
-        manifest = sum_up(
-            folder,
-            len(self._units),
-            recipe=self._recipe,
-            entry=self._entry,
-            tokenizer=self._tokenizer,
-            boundary=self._boundary,
-            round_trip=round_trip,
-            inputs=inputs,
-        )
-        folder.publish(manifest)
-        folder.clean()
-        self._say(manifest.ledger.rejected)
-        return Imported(manifest, 0, time.monotonic() - self._started)
-
-    def _count_workers(self, units: int) -> int:
-        if self._request.workers is not None:
-            return self._request.workers
-        small = sum(file.size for file in self._files) < SMALL_BYTES
-        return 0 if small or units < 2 else min(usable_cores(), units)
-
-    def _announce(self, done: int, workers: int) -> None:
-        tokenizer = self._tokenizer
-        self._tell(
-            ImportPlan(
-                f"{FORMAT} by {_scheme_name(self._options)}",
-                len(self._files),
-                sum(file.size for file in self._files),
-                None,
-                None,
-                len(self._units),
-                done,
-                workers,
-                tokenizer.name,
-                tokenizer.vocab_size,
-                self._boundary.eod,
-                self._boundary.eod_id,
-                "eod" if self._boundary.bos is None else "both",
-                dtype_for(tokenizer.vocab_size).name,
-            )
-        )
-
-    def _say(self, rejected: dict[str, int]) -> None:
-        if rejected:
-            reasons = ", ".join(f"{reason} {count:,}" for reason, count in rejected.items())
-            self._tell(Note(f"bad records, kept in rejects/: {reasons}"))
 
 
 def _scheme_name(options: SftOptions) -> str:

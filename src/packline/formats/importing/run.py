@@ -1,83 +1,43 @@
-"""One import from its request to its store: look, run the units that have no receipt, publish.
+"""One import from its request to its store: look at the data, then build it unit by unit.
 
-    .packline/build.json   what makes this import this import: files, tokenizer, boundary, format, options
-    receipts/UNIT.json     the commit record of a unit, as of a build's
-    manifest.json          written last; until then there is no store
-
-Lock, receipts, going on and publishing are a build's (`BuildFolder`); what the units do is `import_unit`'s.
+Looking finds all damage that headers and indexes show, what the tokenizer is, and where documents begin and
+end; nothing is written yet. The build is `building.run_build`'s, and what the units do `UnitImporter`'s.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from packline.encoders.parity import RoundTrip
 from packline.errors import CorruptStore, InputError, RecipeError
 from packline.filesystem import file_facts
 from packline.formats.format import Foreign, ForeignUnit
-from packline.formats.importing.committing import (
-    check_room,
-    commit_units,
-    refuse_changed_files,
-    refuse_other_store,
-    round_trip_of,
-    sum_up,
+from packline.formats.importing.building import (
+    Imported,
+    ImportEvent,
+    ImportPlan,
+    OnEvent,
+    UnitBuild,
+    run_build,
 )
 from packline.formats.importing.opening import open_foreign
 from packline.formats.importing.unit import ImportedUnit, ImportJob
 from packline.recipe import SPLITS, Recipe, Source, check_recipe
-from packline.runtime.events import Note, Progress, UnitDone
-from packline.runtime.folder import BuildFolder, BuildIdentity
-from packline.runtime.resources import usable_cores
+from packline.runtime.events import Note
+from packline.runtime.folder import BuildFolder
 from packline.sources.files import InputFile
-from packline.store.index import dtype_for
 from packline.store.ledger import source_names
-from packline.store.manifest import TOKENIZER, ImportEntry, InputEntry, Manifest, Receipt
+from packline.store.manifest import TOKENIZER, ImportEntry, InputEntry, Receipt
 from packline.store.report import Findings
+
+__all__ = ["ImportEvent", "ImportPlan", "ImportRequest", "Imported", "OnEvent", "run_import"]
 
 SMALL_BYTES = 64 << 20
 """Of a data set for which starting processes would take longer than the work."""
-
-
-class ImportPlan(msgspec.Struct, frozen=True):
-    """What an import is about to do."""
-
-    format: str
-    files: int
-    bytes: int
-    documents: int | None
-    tokens: int | None
-    """Documents and tokens as far as headers tell."""
-    units: int
-    units_done: int
-    """Committed by an earlier run of the same import."""
-    workers: int
-    tokenizer: str
-    vocab_size: int
-    eod: str
-    eod_id: int
-    edges: str
-    dtype: str
-
-
-class Imported(msgspec.Struct, frozen=True):
-    """What came of an import."""
-
-    manifest: Manifest
-    unfinished: int
-    """Documents of this run that the data's beginning or end cuts off; their ends were put on."""
-    seconds: float
-    nothing_to_do: bool = False
-
-
-ImportEvent = ImportPlan | Progress | UnitDone | Note
-OnEvent = Callable[[ImportEvent], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,53 +92,45 @@ class _Import:
                 raise RecipeError(f"{request.path} has a split {unit.split!r}: expected train, val or test")
         self._units = _account_for_all(foreign)
         source = Source(inputs=(request.path,))
-        self._recipe = check_recipe(
+        recipe = check_recipe(
             Recipe(sources=(source,), tokenizer=request.tokenizer, eod=request.eod, bos=request.bos)
         )
-        self._source = source_names(self._recipe)[0]
+        self._source = source_names(recipe)[0]
+        name, tokenizer = self._data.format.name, self._data.tokenizer
         self._files = [
             InputFile(number, 0, file.name, file.path, file.bytes, file_facts(file.path).modified, "text", "")
             for number, file in enumerate(foreign.files)
         ]
-        self._entry = ImportEntry(self._data.format.name, msgspec.to_builtins(self._data.options))
-        imported = {**msgspec.to_builtins(self._entry), "units": len(self._units)}
-        self._identity = BuildIdentity(
-            self._recipe,
-            self._data.tokenizer.fingerprint,
-            {**msgspec.to_builtins(boundary), "import": imported},
-            self._files,
+        self._build = UnitBuild(
+            kind="import",
+            title=name,
+            out=request.out,
+            recipe=recipe,
+            entry=ImportEntry(name, msgspec.to_builtins(self._data.options)),
+            tokenizer=tokenizer,
+            boundary=boundary,
+            edges=foreign.edges,
+            files=self._files,
+            inputs=[InputEntry(file.name, 0, file.size, name, "", "", "") for file in self._files],
+            units=len(self._units),
+            small_bytes=SMALL_BYTES,
+            workers=request.workers,
+            documents=foreign.documents,
+            tokens=foreign.tokens,
         )
-        self._dtype = dtype_for(self._data.tokenizer.vocab_size).name
-        self._restoring = self._data.restoring  # refuses edges that the boundary tokens cannot make
+        _ = self._data.restoring  # refuses edges that the boundary tokens cannot make
         self._unfinished = 0
 
     def run(self) -> Imported:
         for note in self._data.notes:
             self._tell(Note(note))
-        folder = BuildFolder(Path(self._request.out))
-        try:
-            return self._run(folder)
-        finally:
-            folder.close()
-
-    def _run(self, folder: BuildFolder) -> Imported:
-        if (manifest := folder.finished()) is not None:
-            folder.clean()
-            refuse_other_store(folder, manifest, self._recipe, self._entry, self._data.tokenizer, self._files)
-            return Imported(manifest, 0, time.monotonic() - self._started, nothing_to_do=True)
-        earlier = folder.begin(self._identity, self._data.tokenizer.json)
-        receipts = folder.committed()
-        if earlier is not None:
-            refuse_changed_files(folder, earlier, self._files, receipts.values())
-        todo = [number for number in range(len(self._units)) if f"{number:06d}" not in receipts]
-        workers = self._count_workers(len(todo))
-        self._announce(len(self._units) - len(todo), workers)
-        done = sum(receipt.ledger.tokens for receipt in receipts.values())
-        check_room(folder, (self._data.foreign.tokens or 0) - done, self._data.tokenizer.vocab_size)
-        round_trip = round_trip_of(self._data.tokenizer)
-        self._run_units(folder, todo, workers)
-        folder.publish(manifest := self._make_manifest(folder, round_trip))
-        folder.clean()
+        manifest, nothing_to_do = run_build(
+            self._build,
+            job_of=self._job,
+            receipt_of=self._receipt_of,
+            source=self._source,
+            tell=self._tell,
+        )
         if self._unfinished:
             self._tell(
                 Note(
@@ -186,84 +138,29 @@ class _Import:
                     "they were given the boundary tokens that they lacked"
                 )
             )
-        return Imported(manifest, self._unfinished, time.monotonic() - self._started)
+        return Imported(manifest, self._unfinished, time.monotonic() - self._started, nothing_to_do)
 
-    def _count_workers(self, units: int) -> int:
-        if self._request.workers is not None:
-            return self._request.workers
-        small = sum(file.size for file in self._files) < SMALL_BYTES
-        return 0 if small or units < 2 else min(usable_cores(), units)
-
-    def _announce(self, done: int, workers: int) -> None:
-        data, foreign = self._data, self._data.foreign
-        self._tell(
-            ImportPlan(
-                data.format.name,
-                len(self._files),
-                sum(file.size for file in self._files),
-                foreign.documents,
-                foreign.tokens,
-                len(self._units),
-                done,
-                workers,
-                data.tokenizer.name,
-                data.tokenizer.vocab_size,
-                data.boundary.eod,
-                data.boundary.eod_id,
-                foreign.edges,
-                self._dtype,
-            )
-        )
-
-    def _run_units(self, folder: BuildFolder, todo: list[int], workers: int) -> None:
+    def _job(self, folder: BuildFolder) -> ImportJob:
         data = self._data
-        job = ImportJob(
+        return ImportJob(
             self._request.path,
             data.format.name,
-            self._entry.options,
+            self._build.entry.options,
             str(folder.path / TOKENIZER / "tokenizer.json"),
             data.tokenizer.kind,
             data.boundary,
             data.tokenizer.vocab_size,
-            self._dtype,
+            self._build.dtype,
             self._source,
             self._files,
             [unit.pieces for unit in self._units],
             str(folder.tmp),
         )
 
-        def advanced(tokens: int) -> None:
-            self._tell(Progress(self._source, 0, 0, tokens))
-
-        def receipt_of(result: msgspec.Raw) -> Receipt:
-            unit = msgspec.json.decode(result, type=ImportedUnit)
-            self._unfinished += unit.unfinished
-            return unit.receipt
-
-        commit_units(
-            "import",
-            job,
-            todo,
-            folder,
-            workers=workers,
-            receipt_of=receipt_of,
-            on_tokens=advanced,
-            on_done=self._tell,
-        )
-
-    def _make_manifest(self, folder: BuildFolder, round_trip: RoundTrip) -> Manifest:
-        data = self._data
-        inputs = [InputEntry(file.name, 0, file.size, data.format.name, "", "", "") for file in self._files]
-        return sum_up(
-            folder,
-            len(self._units),
-            recipe=self._recipe,
-            entry=self._entry,
-            tokenizer=data.tokenizer,
-            boundary=data.boundary,
-            round_trip=round_trip,
-            inputs=inputs,
-        )
+    def _receipt_of(self, result: msgspec.Raw) -> Receipt:
+        unit = msgspec.json.decode(result, type=ImportedUnit)
+        self._unfinished += unit.unfinished
+        return unit.receipt
 
 
 def _account_for_all(foreign: Foreign) -> list[ForeignUnit]:

@@ -1,0 +1,213 @@
+"""A build whose units are known beforehand, from its lock to its manifest: an import, or conversations.
+
+    .packline/build.json   what makes this build this build: files, tokenizer, boundary, format, options
+    receipts/UNIT.json     the commit record of a unit, as of a build of text
+    manifest.json          written last; until then there is no store
+
+Lock, receipts, going on and publishing are those of a build of text (`BuildFolder`). What a unit does is
+known to the kind of job alone (`formats.worker`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from packline.encoders.boundary import Boundary
+from packline.encoders.tokenizer import Tokenizer
+from packline.formats.importing.committing import (
+    check_room,
+    commit_units,
+    refuse_changed_files,
+    refuse_other_store,
+    round_trip_of,
+    sum_up,
+)
+from packline.recipe import Recipe
+from packline.runtime.events import Note, Progress, UnitDone
+from packline.runtime.folder import BuildFolder, BuildIdentity
+from packline.runtime.resources import usable_cores
+from packline.sources.files import InputFile
+from packline.store.index import dtype_for
+from packline.store.manifest import ImportEntry, InputEntry, Manifest, Receipt
+
+
+class ImportPlan(msgspec.Struct, frozen=True):
+    """What an import is about to do."""
+
+    format: str
+    files: int
+    bytes: int
+    documents: int | None
+    tokens: int | None
+    """Documents and tokens as far as headers tell."""
+    units: int
+    units_done: int
+    """Committed by an earlier run of the same import."""
+    workers: int
+    tokenizer: str
+    vocab_size: int
+    eod: str
+    eod_id: int
+    edges: str
+    dtype: str
+
+
+class Imported(msgspec.Struct, frozen=True):
+    """What came of an import."""
+
+    manifest: Manifest
+    unfinished: int
+    """Documents of this run that the data's beginning or end cuts off; their ends were put on."""
+    seconds: float
+    nothing_to_do: bool = False
+
+
+ImportEvent = ImportPlan | Progress | UnitDone | Note
+OnEvent = Callable[[ImportEvent], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitBuild:
+    """What is to be built: everything but how a unit is done."""
+
+    kind: str
+    """Of job: a name of `formats.worker.RUNNERS`."""
+    title: str
+    """What the plan calls it."""
+    out: str
+    recipe: Recipe
+    entry: ImportEntry
+    tokenizer: Tokenizer
+    boundary: Boundary
+    edges: str
+    """Which boundary tokens the plan says there are."""
+    files: Sequence[InputFile]
+    inputs: Sequence[InputEntry]
+    """The same for the manifest; checksums are filled in."""
+    units: int
+    small_bytes: int
+    """Of files for which starting processes would take longer than the work."""
+    workers: int | None
+    documents: int | None = None
+    tokens: int | None = None
+    """As far as headers tell."""
+
+    @property
+    def dtype(self) -> str:
+        """Of the tokens."""
+        return dtype_for(self.tokenizer.vocab_size).name
+
+    def identity(self) -> BuildIdentity:
+        """What has to be the same for a build to go on."""
+        imported = {**msgspec.to_builtins(self.entry), "units": self.units}
+        boundary = {**msgspec.to_builtins(self.boundary), "import": imported}
+        return BuildIdentity(self.recipe, self.tokenizer.fingerprint, boundary, list(self.files))
+
+    def processes(self, units: int) -> int:
+        """For so many units; 0: this one."""
+        if self.workers is not None:
+            return self.workers
+        small = sum(file.size for file in self.files) < self.small_bytes
+        return 0 if small or units < 2 else min(usable_cores(), units)
+
+
+def run_build(
+    build: UnitBuild,
+    *,
+    job_of: Callable[[BuildFolder], Any],
+    receipt_of: Callable[[msgspec.Raw], Receipt],
+    source: str,
+    tell: OnEvent,
+) -> tuple[Manifest, bool]:
+    """Run the units that have no receipt, and publish; the manifest, and whether it was there already.
+
+    Args:
+        build: what is to be built.
+        job_of: what all units share, as JSON knows it, once there is a folder.
+        receipt_of: reads what came of a unit.
+        source: what progress is told of.
+        tell: is called with `ImportPlan`, `Progress` and `UnitDone`.
+
+    Raises:
+        ResumeMismatch: the folder holds another build, or files are not what they were.
+        OutOfSpace: what is known beforehand would not fit on the disk, or the disk is full.
+        TokenizerError: nobody could decode the store.
+        PacklineError: what stopped the first unit that failed; what is committed stays.
+    """
+    folder = BuildFolder(Path(build.out))
+    try:
+        return _run(build, folder, job_of, receipt_of, source, tell)
+    finally:
+        folder.close()
+
+
+def _run(
+    build: UnitBuild,
+    folder: BuildFolder,
+    job_of: Callable[[BuildFolder], Any],
+    receipt_of: Callable[[msgspec.Raw], Receipt],
+    source: str,
+    tell: OnEvent,
+) -> tuple[Manifest, bool]:
+    tokenizer = build.tokenizer
+    if (manifest := folder.finished()) is not None:
+        folder.clean()
+        refuse_other_store(folder, manifest, build.recipe, build.entry, tokenizer, build.files)
+        return manifest, True
+    earlier = folder.begin(build.identity(), tokenizer.json)
+    receipts = folder.committed()
+    if earlier is not None:
+        refuse_changed_files(folder, earlier, build.files, receipts.values())
+    todo = [number for number in range(build.units) if f"{number:06d}" not in receipts]
+    workers = build.processes(len(todo))
+    tell(_plan(build, build.units - len(todo), workers))
+    done = sum(receipt.ledger.tokens for receipt in receipts.values())
+    check_room(folder, (build.tokens or 0) - done, tokenizer.vocab_size)
+    round_trip = round_trip_of(tokenizer)
+    commit_units(
+        build.kind,
+        job_of(folder),
+        todo,
+        folder,
+        workers=workers,
+        receipt_of=receipt_of,
+        on_tokens=lambda tokens: tell(Progress(source, 0, 0, tokens)),
+        on_done=tell,
+    )
+    manifest = sum_up(
+        folder,
+        build.units,
+        recipe=build.recipe,
+        entry=build.entry,
+        tokenizer=tokenizer,
+        boundary=build.boundary,
+        round_trip=round_trip,
+        inputs=build.inputs,
+    )
+    folder.publish(manifest)
+    folder.clean()
+    return manifest, False
+
+
+def _plan(build: UnitBuild, done: int, workers: int) -> ImportPlan:
+    return ImportPlan(
+        build.title,
+        len(build.files),
+        sum(file.size for file in build.files),
+        build.documents,
+        build.tokens,
+        build.units,
+        done,
+        workers,
+        build.tokenizer.name,
+        build.tokenizer.vocab_size,
+        build.boundary.eod,
+        build.boundary.eod_id,
+        build.edges,
+        build.dtype,
+    )
