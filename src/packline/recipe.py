@@ -73,7 +73,7 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     inputs: tuple[str, ...]
     """Files, folders, globs or fsspec URIs."""
     name: str = ""
-    """What provenance and reports call it; by default the common name of its inputs."""
+    """What provenance and reports call it; by default after the file or folder that its inputs share."""
     format: Format = "auto"
     """`auto` looks at each file: Parquet by its magic, JSONL by its name or first byte, else text."""
     text: str | None = None

@@ -9,7 +9,8 @@ is lost without a name: each loss has its own line.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
 
 import msgspec
 
@@ -124,23 +125,32 @@ def total(ledgers: Iterable[Ledger]) -> Ledger:
 
 
 def source_names(recipe: Recipe) -> list[str]:
-    """What sources are called: as the recipe says, or after the folder or file of their first input.
+    """What sources are called: as the recipe says, or after the file or folder that their inputs share.
+
+    So files that a shell has put for `web/*.jsonl` are called what the glob is called.
 
     >>> from packline.recipe import Source
-    >>> sources = (Source(inputs=("web/*.jsonl",)), Source(inputs=("b",), name="web"))
-    >>> source_names(Recipe(sources=sources, tokenizer="t"))
-    ['web-0', 'web']
+    >>> sources = (Source(inputs=("web/*.jsonl",)), Source(inputs=("web/a.jsonl", "web/b.jsonl")))
+    >>> source_names(Recipe(sources=(*sources, Source(inputs=("c",), name="books")), tokenizer="t"))
+    ['web-0', 'web-1', 'books']
     """
-    names = [source.name or _name_of(source.inputs[0]) for source in recipe.sources]
+    names = [source.name or _name_of(source.inputs) for source in recipe.sources]
     return [
         name if recipe.sources[number].name or names.count(name) == 1 else f"{name}-{number}"
         for number, name in enumerate(names)
     ]
 
 
-def _name_of(path: str) -> str:
-    """The last part of a path without a wildcard, and without endings."""
-    parts = [part for part in path.rstrip("/").split("/") if part not in ("", ".", "..")]
-    plain = [part for part in parts if not any(sign in part for sign in "*?[")]
+def _name_of(inputs: Sequence[str]) -> str:
+    """The last part without a wildcard of what paths have in common, without endings.
+
+    >>> _name_of(["data/web.v2.jsonl"]), _name_of(["s3://bucket/a.txt", "s3://bucket/b/c.txt"])
+    ('web', 'bucket')
+    >>> _name_of(["a.txt", "b.txt"]), _name_of(["*.txt"])
+    ('source', 'source')
+    """
+    paths = [[part for part in path.split("/") if part not in ("", ".", "..")] for path in inputs]
+    shared = [parts[0] for parts in takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False))]
+    plain = [part for part in shared if not part.endswith(":") and not any(sign in part for sign in "*?[")]
     name = plain[-1] if plain else "source"
     return name.split(".")[0] or name
