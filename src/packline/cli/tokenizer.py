@@ -131,6 +131,8 @@ def _shown(report: TrainingReport, out: str, max_chars: int | None, doc_chars: i
         facts["cut"] = f"{plural(report.cut_documents, 'document')} at {doc_chars:,} characters"
     if report.left_out:
         facts["left out"] = f"{plural(report.left_out, 'document')} that are empty or filtered"
+    if report.held_out:
+        facts["held out"] = f"{plural(report.held_out, 'document')} for validation and testing"
     facts["time"] = f"{duration(report.seconds)}, trained by {report.trainer}"
     rows: list[Line] = [[("tokenizer", "quiet"), (out, "title")]]
     rows += [[(name, "quiet"), fact] for name, fact in facts.items()]

@@ -70,6 +70,8 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True):
     forgotten_share: float
     cut_documents: int
     left_out: int
+    held_out: int
+    """For validation and testing, by the recipe."""
     stopped_early: bool
     bad_records: dict[str, int]
     files: int
@@ -178,7 +180,8 @@ def _train(texts: TrainingTexts, vocab_size: int, special_tokens: Sequence[str],
         return train_batches(texts.batches(), vocab_size, special_tokens, **settings)
     except TokenizerError as error:
         reasons = [f"{count:,} {reason}" for reason, count in texts.bad_records.items()]
-        reasons += [f"{texts.left_out:,} left out by length"] if texts.left_out else []
+        reasons += [f"{texts.left_out:,} left out by length or by where"] if texts.left_out else []
+        reasons += [f"{texts.held_out:,} held out of training"] if texts.held_out else []
         if texts.documents or not reasons:
             raise
         raise TokenizerError(
@@ -266,6 +269,7 @@ def _report(
         forgotten_share=trained.forgotten_share,
         cut_documents=texts.cut_documents,
         left_out=texts.left_out,
+        held_out=texts.held_out,
         stopped_early=texts.stopped_early,
         bad_records=dict(texts.bad_records),
         files=len(texts.files),

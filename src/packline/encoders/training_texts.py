@@ -1,9 +1,10 @@
-"""The texts that a tokenizer is trained on: those that a build of the same sources would read.
+"""The texts that a tokenizer is trained on: those that a build of the same sources would train on.
 
-    files ── batches ── filters of the source ── each document cut at --doc-chars ── the first --max-chars
+    files ── batches ── template, filters ── split train ── cut at --doc-chars ── the first --max-chars
 
-Files come in the order of the recipe, so a limit takes from the beginning: put first what matters, or give a
-folder that is shuffled. Records that cannot be read are left out and counted by their reason.
+What a recipe sets aside for validation and testing is not learned from. Files come in the order of the
+recipe, so a limit takes from the beginning: put first what matters, or a folder that is shuffled. Records
+that cannot be read are left out and counted by their reason.
 
 Cost: reading. What it does not do: sample at random, or weigh sources.
 """
@@ -19,11 +20,12 @@ import pyarrow.compute as pc
 
 from packline.errors import RecipeError
 from packline.filesystem import open_input
-from packline.fingerprint import Hasher
+from packline.fingerprint import Hasher, split_of
 from packline.recipe import Recipe, Source
-from packline.sources.files import InputFile, find_files
-from packline.sources.reader import Span, read_span
+from packline.sources.files import InputFile
+from packline.sources.reader import Span
 from packline.sources.texts import Texts
+from packline.transforms.reading import find_files, read_span
 
 
 @dataclass
@@ -45,6 +47,8 @@ class TrainingTexts:
     """That went on beyond `doc_chars`."""
     left_out: int = 0
     """By the filters of their source."""
+    held_out: int = 0
+    """For validation and testing, by the recipe."""
     bad_records: Counter[str] = field(default_factory=Counter)
     """By reason."""
     stopped_early: bool = False
@@ -59,6 +63,7 @@ class TrainingTexts:
 
     def batches(self) -> Iterator[Texts]:
         """The texts, batch by batch."""
+        room = self.recipe.limit_documents
         for file in self.files:
             source = self.recipe.sources[file.source]
             span = Span(file.index, 0, _end_of(file))
@@ -66,10 +71,15 @@ class TrainingTexts:
                 for reject in batch.rejects:
                     if not reject.continued:
                         self.bad_records[reject.reason] += reject.records
-                texts = self._limited(self._filtered(batch.texts, source))
+                self.left_out += len(batch.filtered)
+                texts = self._filtered(batch.texts, source)
+                if room is not None:
+                    texts = texts.take(np.arange(min(len(texts), room)))
+                    room -= len(texts)
+                texts = self._limited(self._to_train(texts, source))
                 if len(texts):
                     yield texts
-                if self.stopped_early:
+                if self.stopped_early or room == 0:
                     return
 
     def _filtered(self, texts: Texts, source: Source) -> Texts:
@@ -81,6 +91,18 @@ class TrainingTexts:
         if kept.all():
             return texts
         self.left_out += int(np.count_nonzero(~kept))
+        return texts.take(np.flatnonzero(kept))
+
+    def _to_train(self, texts: Texts, source: Source) -> Texts:
+        val_share, test_share = self.recipe.val_fraction, self.recipe.test_fraction or 0.0
+        if source.split:
+            kept = np.full(len(texts), source.split == "train")
+        elif val_share or test_share:
+            splits = [split_of(text, self.recipe.seed, val_share, test_share) for text in texts.raw()]
+            kept = np.array([split == "train" for split in splits], bool)
+        else:
+            return texts
+        self.held_out += int(np.count_nonzero(~kept))
         return texts.take(np.flatnonzero(kept))
 
     def _limited(self, texts: Texts) -> Texts:
