@@ -1,10 +1,10 @@
 """Prove a store from its own files: that they are whole, agree with each other, and that nothing is lost.
 
     manifest ── names ──> every file: size, checksum; no stray ones
-        │                    └─ shards: tokens, index, provenance (shard_check), rejects
-        ├── is the sum of ── receipts: units without a gap, ledgers that balance
+        │                    └─ shards: tokens, index, provenance (shard_check), rejects (rejects_check)
+        ├── is the sum of ── receipts: units without a gap, ledgers that balance (receipts_check)
         │                    └─ each equal to what is counted in its unit's shards and rejects
-        └── agrees with ──── tokenizer: fingerprint, vocabulary, EOD, BOS, dtype
+        └── agrees with ──── tokenizer: fingerprint, vocabulary, EOD, BOS, dtype (tokenizer_check)
 
 All problems are collected; none of them stops the others from being found. `deep` goes on to the inputs
 and the reference tokenizer (`rereading`). Cost: every byte is read once, about 1 GB/s; memory is bounded.
@@ -22,33 +22,29 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from packline.encoders.boundary import resolve_boundary
-from packline.encoders.tokenizer import Tokenizer, load_tokenizer
-from packline.errors import CorruptStore, PacklineError
-from packline.fingerprint import hash_bytes
+from packline.encoders.tokenizer import Tokenizer
+from packline.errors import CorruptStore
 from packline.recipe import SPLITS, Recipe, Split
-from packline.store.index import CODES, dtype_for
-from packline.store.ledger import Ledger, source_names, total
+from packline.store.index import CODES
+from packline.store.ledger import Ledger, source_names
 from packline.store.manifest import (
     MANIFEST,
     RECEIPTS,
     REJECTS,
     TOKENIZER,
     FileEntry,
-    InputPiece,
     Manifest,
-    Receipt,
-    StreamReceipt,
     read_manifest,
 )
+from packline.store.receipts_check import ReceiptsCheck
 from packline.store.rejects_check import check_rejects
 from packline.store.report import DeepReport, Findings, OnProgress, Problem, Report
 from packline.store.shard_check import ShardCounts, ShardOrigin, TokenRules, check_file, check_shard
+from packline.store.tokenizer_check import check_tokenizer, control_ids
 
 __all__ = ["DeepReport", "Problem", "Report", "verify"]
 
 SHARD_FILE = re.compile(r"(train|val|test)-.*|.*\.(bin|idx|docs\.parquet|loss)")
-UNIT_NAME = re.compile(r"(\d{6,})(?:-(\d{6,}))?")
 COUNTED = ("documents", "tokens", "text_bytes", "eod_tokens", "bos_tokens", "text_tokens")
 """Of a ledger: what can be counted again from shards."""
 
@@ -92,7 +88,7 @@ def verify(path: str | Path, *, deep: bool = False, on_progress: OnProgress | No
             manifest,
             verification.tokenizer,
             verification.readable,
-            verification.pieces(),
+            verification.receipts.pieces(),
             findings,
         )
     return findings.report(deep_report, time.perf_counter() - started)
@@ -112,170 +108,20 @@ class _Verification:
         """Shards whose documents can be read."""
         self._folder, self._manifest, self._findings = folder, manifest, findings
         self._names = source_names(manifest.recipe)
-        recipe = manifest.recipe
-        self._limited = recipe.limit_documents is not None or recipe.limit_tokens is not None
-        self._receipts: dict[str, Receipt] = {}
-        self._streams: dict[str, StreamReceipt] = {}
-        self._all_receipts = True
+        self.receipts = ReceiptsCheck(folder, manifest, findings)
 
     def run(self) -> None:
-        self._check_tokenizer()
-        self._check_receipts()
-        self._check_sums()
-        self._check_units_without_gap()
-        self._check_inputs()
+        """All checks."""
+        self.tokenizer = check_tokenizer(self._folder, self._manifest, self._findings)
+        self.receipts.run()
         self._check_units()
         self._check_strays()
-
-    def _check_tokenizer(self) -> None:
-        """The tokenizer that is kept with the store, and what the manifest says of it."""
-        manifest, findings, entry = self._manifest, self._findings, self._manifest.tokenizer
-        whole = [check_file(self._folder, file, findings) for file in manifest.tokenizer_files]
-        name = f"{TOKENIZER}/tokenizer.json"
-        if name not in [file.name for file in manifest.tokenizer_files]:
-            findings.add(MANIFEST, "tokenizer_files", name, "not among them")
-            return
-        if not all(whole):
-            return
-        try:
-            tokenizer = load_tokenizer(str(self._folder / name))
-            boundary = resolve_boundary(tokenizer, entry.eod, entry.bos)
-        except PacklineError as error:
-            findings.add(name, str(error))
-            return
-        self.tokenizer = tokenizer
-        findings.compare(name, "fingerprint", entry.fingerprint, tokenizer.fingerprint)
-        findings.compare(name, "vocabulary", entry.vocab_size, tokenizer.vocab_size)
-        findings.compare(name, f"id of EOD {entry.eod}", entry.eod_id, boundary.eod_id)
-        findings.compare(name, f"id of BOS {entry.bos}", entry.bos_id, boundary.bos_id)
-        findings.compare(MANIFEST, "dtype", dtype_for(tokenizer.vocab_size).name, manifest.dtype)
-        for role, asked, token, number in (
-            ("eod", manifest.recipe.eod, entry.eod, entry.eod_id),
-            ("bos", manifest.recipe.bos, entry.bos, entry.bos_id),
-        ):
-            if asked is not None and asked not in (token, number):
-                findings.add(MANIFEST, f"{role} of the recipe and of the tokenizer", asked, token)
-
-    def _check_receipts(self) -> None:
-        findings = self._findings
-        for entry in self._manifest.receipts:
-            if not check_file(self._folder, entry, findings):
-                self._all_receipts = False
-                continue
-            stem = Path(entry.name).stem
-            try:
-                data = (self._folder / entry.name).read_bytes()
-                if stem.startswith("stream-"):
-                    name = stem.removeprefix("stream-")
-                    self._streams[name] = msgspec.json.decode(data, type=StreamReceipt)
-                    continue
-                receipt = msgspec.json.decode(data, type=Receipt)
-            except (msgspec.MsgspecError, OSError, UnicodeDecodeError) as error:
-                findings.add(entry.name, f"not a receipt: {error}")
-                self._all_receipts = False
-                continue
-            findings.compare(entry.name, "unit", stem, receipt.unit)
-            if not findings.compare(entry.name, "source", True, 0 <= receipt.source < len(self._names)):
-                self._all_receipts = False
-                continue
-            self._receipts[stem] = receipt
-            for problem in receipt.ledger.imbalance():
-                findings.add(entry.name, f"the ledger does not balance: {problem}")
-            if not receipt.complete and not self._limited:
-                findings.add(entry.name, "the unit was ended by a limit, and the recipe has none")
-        self._receipts = dict(sorted(self._receipts.items()))
-
-    def _check_sums(self) -> None:
-        """The manifest is the sum of the receipts."""
-        manifest, findings = self._manifest, self._findings
-        for problem in manifest.ledger.imbalance():
-            findings.add(MANIFEST, f"the ledger does not balance: {problem}")
-        findings.compare(MANIFEST, "sources", self._names, list(manifest.sources))
-        _compare_ledgers(
-            findings, MANIFEST, manifest.ledger, total(manifest.sources.values()), "of all sources"
-        )
-        if not self._all_receipts:
-            return  # said already; the sums of the others would only repeat it
-        receipts = self._receipts.values()
-        for number, name in enumerate(self._names):
-            ledger = total(receipt.ledger for receipt in receipts if receipt.source == number)
-            said = manifest.sources.get(name, Ledger())
-            _compare_ledgers(findings, MANIFEST, said, ledger, f"of source {name} in receipts/")
-        shards = tuple(shard for receipt in receipts for shard in receipt.shards)
-        if shards != manifest.shards:
-            listed, named = {shard.name for shard in manifest.shards}, {shard.name for shard in shards}
-            differing = sorted(listed ^ named) or [
-                one.name for one, other in zip(shards, manifest.shards, strict=True) if one != other
-            ]
-            findings.add(MANIFEST, "shards are not those of the receipts", "the same", differing[0])
-        rejects = tuple(entry for receipt in receipts for entry in receipt.rejects)
-        findings.compare(MANIFEST, "rejects are those of the receipts", True, rejects == manifest.rejects)
-
-    def _check_units_without_gap(self) -> None:
-        """Units are numbered, and a stream says how many it made, so one that is lost is missed."""
-        if not self._all_receipts:
-            return
-        findings = self._findings
-        numbers: dict[str, list[int]] = {name: [] for name in self._streams}
-        for unit in self._receipts:
-            match = UNIT_NAME.fullmatch(unit)
-            if match is None:
-                findings.add(f"{RECEIPTS}/{unit}.json", "name", "the number of a unit", unit)
-                return
-            numbers.setdefault(match[1], []).extend([int(match[2])] if match[2] else [])
-        work = [f"{number:06d}" for number in range(len(numbers))]
-        findings.compare(RECEIPTS, "units without a gap", work, sorted(numbers))
-        for name, found in numbers.items():
-            stream = self._streams.get(name)
-            count = stream.units if stream is not None and not self._limited else len(found)
-            findings.compare(RECEIPTS, f"units of stream {name}", list(range(count)), sorted(found))
-
-    def _check_inputs(self) -> None:
-        """What units took of each input: all of it, once, with the checksum that the manifest gives."""
-        if not self._all_receipts:
-            return
-        findings = self._findings
-        pieces: dict[int, list[tuple[int, int]]] = {}
-        checksums: dict[int, list[str]] = {}
-        for receipt in self._receipts.values():
-            for piece in receipt.inputs:
-                pieces.setdefault(piece.file, []).append((piece.start, piece.stop))
-                checksums.setdefault(piece.file, []).append(piece.checksum)
-        for stream in self._streams.values():
-            checksums.setdefault(stream.file, []).append(stream.checksum)
-        for number, entry in enumerate(self._manifest.inputs):
-            parts = checksums.get(number, [])
-            joined = hash_bytes("".join(parts).encode()) if len(parts) > 1 else "".join(parts)
-            findings.compare(MANIFEST, f"checksum of input {entry.name}", joined, entry.checksum)
-            if self._limited:
-                continue
-            if not parts:
-                findings.add(MANIFEST, f"input {entry.name}", "read by some unit", "by none")
-            end = 0
-            for start, stop in pieces.get(number, []):
-                findings.compare(RECEIPTS, f"units of input {entry.name}: the next begins at", end, start)
-                end = stop
-            if number in pieces and entry.format != "parquet":
-                findings.compare(RECEIPTS, f"units of input {entry.name}: bytes", entry.bytes, end)
-
-    def pieces(self) -> dict[int, list[InputPiece]]:
-        """What units took of each input file, by its number."""
-        from packline.store.rereading import WHOLE_STREAM
-
-        taken: dict[int, list[InputPiece]] = {}
-        for receipt in self._receipts.values():
-            for piece in receipt.inputs:
-                taken.setdefault(piece.file, []).append(piece)
-        for stream in self._streams.values():
-            whole = InputPiece(stream.file, 0, WHOLE_STREAM, stream.checksum)
-            taken.setdefault(stream.file, []).append(whole)
-        return taken
 
     def _check_units(self) -> None:
         """Every unit's shards and rejects, and the ledger of its receipt."""
         manifest, findings = self._manifest, self._findings
         entry = manifest.tokenizer
-        control = _control_ids(self.tokenizer) if self.tokenizer is not None else ()
+        control = control_ids(self.tokenizer) if self.tokenizer is not None else ()
         if manifest.recipe.special_tokens == "parse" or manifest.imported:
             control = ()  # who made the ids may have put them anywhere
         if manifest.dtype not in CODES:
@@ -300,7 +146,7 @@ class _Verification:
             findings.compare(MANIFEST, f"split of shard {shard.name}", split, shard.split)
             if split not in splits:
                 findings.add(MANIFEST, f"split of shard {shard.name}", " or ".join(splits), split)
-            receipt, origin = self._receipts.get(unit), None
+            receipt, origin = self.receipts.by_unit.get(unit), None
             if receipt is not None:
                 number = receipt.source
                 label = manifest.recipe.sources[number].label
@@ -310,7 +156,7 @@ class _Verification:
             if found.complete:
                 self.readable.add(shard.name)
         rejected = self._check_rejects()
-        for unit, receipt in self._receipts.items():
+        for unit, receipt in self.receipts.by_unit.items():
             name = f"{RECEIPTS}/{unit}.json"
             shards = counts.get(unit, [])
             if len(shards) == len(receipt.shards) and all(shard.complete for shard in shards):
@@ -368,35 +214,3 @@ def _compare_counts(findings: Findings, name: str, ledger: Ledger, shards: list[
         trained = sum(shard.trained_tokens for shard in shards)
         what = "trained tokens, as counted in its shards"
         findings.compare(name, what, trained, ledger.mask.trained_tokens)
-
-
-def _compare_ledgers(findings: Findings, name: str, said: Ledger, found: Ledger, of: str) -> None:
-    for field in Ledger.__struct_fields__:
-        findings.compare(name, f"{field}: the sum {of}", getattr(found, field), getattr(said, field))
-
-
-def _control_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Ids of special tokens that no text can become.
-
-    A model without an id for every byte says <unk> of what it does not know, so that one is left out.
-    """
-    contents = msgspec.json.decode(tokenizer.json)
-    model, control = contents["model"], dict(tokenizer.special_tokens)
-    unknown = model.get("unk_token")
-    if model.get("type") == "Unigram" and model.get("unk_id") is not None:
-        unknown = model["vocab"][model["unk_id"]][0]
-    if unknown is not None and not _knows_all_bytes(model):
-        control.pop(unknown, None)
-    return tuple(sorted(set(control.values())))
-
-
-def _knows_all_bytes(model: dict[str, object]) -> bool:
-    """Whether a BPE has tokens for single bytes: as `<0x0A>`, or by the usual letters for bytes."""
-    vocab = model.get("vocab")
-    if not isinstance(vocab, dict) or "merges" not in model:
-        return False
-    if model.get("byte_fallback") is True:
-        return True
-    from tokenizers import pre_tokenizers
-
-    return all(letter in vocab for letter in pre_tokenizers.ByteLevel.alphabet())

@@ -1,0 +1,175 @@
+"""Check the receipts of a store: that they are whole, none is missing, and their sum is the manifest.
+
+    receipts/ ──┬── ledgers balance, and add up to those of the manifest
+                ├── shards and rejects are those that the manifest lists
+                ├── units are numbered without a gap, those of a stream as many as it made
+                └── what units took of each input is all of it, once, with its checksum
+
+Memory is that of the receipts, a few hundred bytes for each unit. What it does not do: look into shards and
+rejects, which `verify` holds against the ledgers.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+
+from packline.fingerprint import hash_bytes
+from packline.store.ledger import Ledger, source_names, total
+from packline.store.manifest import (
+    MANIFEST,
+    RECEIPTS,
+    InputPiece,
+    Manifest,
+    Receipt,
+    StreamReceipt,
+)
+from packline.store.report import Findings
+from packline.store.shard_check import check_file
+
+UNIT_NAME = re.compile(r"(\d{6,})(?:-(\d{6,}))?")
+
+
+class ReceiptsCheck:
+    """The receipts of a store, and what is wrong with them."""
+
+    def __init__(self, folder: Path, manifest: Manifest, findings: Findings) -> None:
+        self.by_unit: dict[str, Receipt] = {}
+        """By name of the unit, in order."""
+        self.streams: dict[str, StreamReceipt] = {}
+        self.complete = True
+        """False where one cannot be read: then sums over the others say nothing."""
+        self._folder, self._manifest, self._findings = folder, manifest, findings
+        self._names = source_names(manifest.recipe)
+        recipe = manifest.recipe
+        self._limited = recipe.limit_documents is not None or recipe.limit_tokens is not None
+
+    def run(self) -> None:
+        """All checks."""
+        self._read()
+        self._check_sums()
+        self._check_units_without_gap()
+        self._check_inputs()
+
+    def _read(self) -> None:
+        """All receipts: whole, and each with a ledger that balances."""
+        findings = self._findings
+        for entry in self._manifest.receipts:
+            if not check_file(self._folder, entry, findings):
+                self.complete = False
+                continue
+            stem = Path(entry.name).stem
+            try:
+                data = (self._folder / entry.name).read_bytes()
+                if stem.startswith("stream-"):
+                    name = stem.removeprefix("stream-")
+                    self.streams[name] = msgspec.json.decode(data, type=StreamReceipt)
+                    continue
+                receipt = msgspec.json.decode(data, type=Receipt)
+            except (msgspec.MsgspecError, OSError, UnicodeDecodeError) as error:
+                findings.add(entry.name, f"not a receipt: {error}")
+                self.complete = False
+                continue
+            findings.compare(entry.name, "unit", stem, receipt.unit)
+            if not findings.compare(entry.name, "source", True, 0 <= receipt.source < len(self._names)):
+                self.complete = False
+                continue
+            self.by_unit[stem] = receipt
+            for problem in receipt.ledger.imbalance():
+                findings.add(entry.name, f"the ledger does not balance: {problem}")
+            if not receipt.complete and not self._limited:
+                findings.add(entry.name, "the unit was ended by a limit, and the recipe has none")
+        self.by_unit = dict(sorted(self.by_unit.items()))
+
+    def _check_sums(self) -> None:
+        """The manifest is the sum of the receipts."""
+        manifest, findings = self._manifest, self._findings
+        for problem in manifest.ledger.imbalance():
+            findings.add(MANIFEST, f"the ledger does not balance: {problem}")
+        findings.compare(MANIFEST, "sources", self._names, list(manifest.sources))
+        _compare_ledgers(
+            findings, MANIFEST, manifest.ledger, total(manifest.sources.values()), "of all sources"
+        )
+        if not self.complete:
+            return  # said already; the sums of the others would only repeat it
+        receipts = self.by_unit.values()
+        for number, name in enumerate(self._names):
+            ledger = total(receipt.ledger for receipt in receipts if receipt.source == number)
+            said = manifest.sources.get(name, Ledger())
+            _compare_ledgers(findings, MANIFEST, said, ledger, f"of source {name} in receipts/")
+        shards = tuple(shard for receipt in receipts for shard in receipt.shards)
+        if shards != manifest.shards:
+            listed, named = {shard.name for shard in manifest.shards}, {shard.name for shard in shards}
+            differing = sorted(listed ^ named) or [
+                one.name for one, other in zip(shards, manifest.shards, strict=True) if one != other
+            ]
+            findings.add(MANIFEST, "shards are not those of the receipts", "the same", differing[0])
+        rejects = tuple(entry for receipt in receipts for entry in receipt.rejects)
+        findings.compare(MANIFEST, "rejects are those of the receipts", True, rejects == manifest.rejects)
+
+    def _check_units_without_gap(self) -> None:
+        """Units are numbered, and a stream says how many it made, so one that is lost is missed."""
+        if not self.complete:
+            return
+        findings = self._findings
+        numbers: dict[str, list[int]] = {name: [] for name in self.streams}
+        for unit in self.by_unit:
+            match = UNIT_NAME.fullmatch(unit)
+            if match is None:
+                findings.add(f"{RECEIPTS}/{unit}.json", "name", "the number of a unit", unit)
+                return
+            numbers.setdefault(match[1], []).extend([int(match[2])] if match[2] else [])
+        work = [f"{number:06d}" for number in range(len(numbers))]
+        findings.compare(RECEIPTS, "units without a gap", work, sorted(numbers))
+        for name, found in numbers.items():
+            stream = self.streams.get(name)
+            count = stream.units if stream is not None and not self._limited else len(found)
+            findings.compare(RECEIPTS, f"units of stream {name}", list(range(count)), sorted(found))
+
+    def _check_inputs(self) -> None:
+        """What units took of each input: all of it, once, with the checksum that the manifest gives."""
+        if not self.complete:
+            return
+        findings = self._findings
+        pieces: dict[int, list[tuple[int, int]]] = {}
+        checksums: dict[int, list[str]] = {}
+        for receipt in self.by_unit.values():
+            for piece in receipt.inputs:
+                pieces.setdefault(piece.file, []).append((piece.start, piece.stop))
+                checksums.setdefault(piece.file, []).append(piece.checksum)
+        for stream in self.streams.values():
+            checksums.setdefault(stream.file, []).append(stream.checksum)
+        for number, entry in enumerate(self._manifest.inputs):
+            parts = checksums.get(number, [])
+            joined = hash_bytes("".join(parts).encode()) if len(parts) > 1 else "".join(parts)
+            findings.compare(MANIFEST, f"checksum of input {entry.name}", joined, entry.checksum)
+            if self._limited:
+                continue
+            if not parts:
+                findings.add(MANIFEST, f"input {entry.name}", "read by some unit", "by none")
+            end = 0
+            for start, stop in pieces.get(number, []):
+                findings.compare(RECEIPTS, f"units of input {entry.name}: the next begins at", end, start)
+                end = stop
+            if number in pieces and entry.format != "parquet":
+                findings.compare(RECEIPTS, f"units of input {entry.name}: bytes", entry.bytes, end)
+
+    def pieces(self) -> dict[int, list[InputPiece]]:
+        """What units took of each input file, by its number."""
+        from packline.store.rereading import WHOLE_STREAM
+
+        taken: dict[int, list[InputPiece]] = {}
+        for receipt in self.by_unit.values():
+            for piece in receipt.inputs:
+                taken.setdefault(piece.file, []).append(piece)
+        for stream in self.streams.values():
+            whole = InputPiece(stream.file, 0, WHOLE_STREAM, stream.checksum)
+            taken.setdefault(stream.file, []).append(whole)
+        return taken
+
+
+def _compare_ledgers(findings: Findings, name: str, said: Ledger, found: Ledger, of: str) -> None:
+    for field in Ledger.__struct_fields__:
+        findings.compare(name, f"{field}: the sum {of}", getattr(found, field), getattr(said, field))
