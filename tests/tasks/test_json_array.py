@@ -121,7 +121,8 @@ def test_bad_elements_are_kept_with_their_place_and_good_ones_are_read(
 ) -> None:
     monkeypatch.setattr(json_array, "BLOCK_BYTES", 64)
     good = json.dumps({"messages": PLAIN}).encode()
-    bad = [b'{"messages": nope}', json.dumps(PLAIN[:1]).encode(), b'["\xff"]', b'["' + b"x" * 500 + b'"]']
+    long = b'["' + b"x" * 500 + b'"]'
+    bad = [b'{"messages": nope}', json.dumps(PLAIN[:1]).encode(), long, b'["\xff"]']
     monkeypatch.setattr("packline.tasks.sft_unit.MAX_RECORD_BYTES", 300)
     path = tmp_path / "chat.json"
     path.write_bytes(
@@ -135,10 +136,11 @@ def test_bad_elements_are_kept_with_their_place_and_good_ones_are_read(
     assert store.verify().ok
     kept = [json.loads(line) for line in (store.path / "rejects" / "000000.jsonl").read_text().splitlines()]
     raw = (store.path / "rejects" / "000000.raw").read_bytes()
-    assert [raw[one["offset"] : one["offset"] + one["bytes"]] for one in kept[:3]] == bad[:3]
-    assert raw[kept[3]["offset"] :].strip() == bad[3]
-    assert [one["file"] for one in kept] == ["chat.json"] * len(kept)
-    assert [one["position"] for one in kept[:3]] == [path.read_bytes().index(one) for one in bad[:3]]
+    assert [raw[one["offset"] : one["offset"] + one["bytes"]].strip() for one in kept] == bad
+    assert [one["file"] for one in kept] == ["chat.json"] * 4
+    assert [
+        path.read_bytes()[one["position"] :].lstrip().find(b) for one, b in zip(kept, bad, strict=True)
+    ] == [0] * 4
     assert [one["detail"].split(":")[0] for one in kept] == [f"element {n}" for n in (1, 3, 5, 7)]
 
 

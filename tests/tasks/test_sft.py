@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -120,6 +121,13 @@ BAD: list[tuple[Any, str]] = [
     ([PLAIN[0], {"role": "assistant", "content": "long " * 400}], "too_long"),
     ({"text": "no conversation"}, "not_a_conversation"),
     ([PLAIN[0]], "nothing_to_train"),
+    ([PLAIN[0], PLAIN[0], PLAIN[1]], "roles_out_of_order"),
+    ([talks.WEATHER[0], talks.WEATHER[0], *PLAIN], "roles_out_of_order"),
+    ([talks.WEATHER[0], PLAIN[1]], "roles_out_of_order"),
+    ([PLAIN[0], talks.WEATHER[3], PLAIN[1]], "tool_output_without_call"),
+    ([*PLAIN, {"role": "user", "content": None}], "empty_content"),
+    ([*talks.WEATHER[1:3], PLAIN[0], PLAIN[1]], "tool_call_without_output"),
+    (7, "not_a_conversation"),
 ]
 
 
@@ -137,7 +145,7 @@ def test_bad_conversations_are_kept_with_their_reason_and_the_ledger_balances(
         workers=0,
     )
     ledger = store.manifest.ledger
-    assert ledger.rejected == {"malformed_json": 2, **{reason: 1 for _, reason in BAD}}
+    assert ledger.rejected == {"malformed_json": 2, **Counter(reason for _, reason in BAD)}
     assert ledger.documents == len(BAD)
     assert ledger.documents_in == 2 * len(BAD) + 2
     assert ledger.imbalance() == []

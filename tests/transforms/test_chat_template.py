@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,9 +17,9 @@ from tests.transforms.templates import (
 
 from packline.errors import RecipeError
 from packline.transforms.chat_template import ChatTemplate
-from packline.transforms.conversations import Conversation, Malformed, Message, read_conversation
+from packline.transforms.conversations import Conversation, Malformed, Message, Part, read_conversation
 from packline.transforms.nanochat import TOKENS, render_nanochat
-from packline.transforms.pieces import Piece, check_pieces, trained_runs
+from packline.transforms.pieces import Piece, check_pieces, mute, trained_runs
 
 TALK = Conversation((Message("user", "hi"), Message("assistant", "hello")))
 CASES = {"chatml": (CHATML, CHATML_TOKENS), "llama3": (LLAMA3, LLAMA3_TOKENS), "nanochat": (NANOCHAT, TOKENS)}
@@ -105,6 +106,28 @@ def test_tools_are_written_and_outputs_never_trained_on() -> None:
         '<|python_start|>{"name": "add", "arguments": {"a": 2}}<|python_end|>',
         "Four.<|assistant_end|>",
     ]
+
+
+def test_code_among_words_that_are_not_learned_mutes_its_own_message_alone() -> None:
+    parts = (
+        Part("text", "Let me see: "),
+        Part("python", "1+1"),
+        Part("python_output", "2"),
+        Part("text", "2."),
+    )
+    first, last = Message("assistant", "Let me see: 2.", parts), Message("assistant", "Yes.")
+    asked = (Message("user", "1+1?"), Message("user", "Sure?"))
+    runs = ["Let me see: <|python_start|>1+1<|python_end|>", "2.<|assistant_end|>", "Yes.<|assistant_end|>"]
+    for learned, wanted in (((True, True), runs), ((False, True), runs[2:]), ((True, False), runs[:2])):
+        said = [
+            msgspec.structs.replace(one, trained=is_learned)
+            for one, is_learned in zip((first, last), learned, strict=True)
+        ]
+        talk = Conversation((asked[0], said[0], asked[1], said[1]))
+        pieces = render_nanochat(talk)
+        check_pieces(talk, pieces)
+        assert trained_runs(mute(talk, pieces)) == wanted
+        assert [piece.text for piece in mute(talk, pieces)] == [piece.text for piece in pieces]
 
 
 def test_a_template_that_rewrites_earlier_turns_cannot_be_proven() -> None:
