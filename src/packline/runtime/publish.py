@@ -11,22 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from packline.encoders.parity import RoundTrip
-from packline.fingerprint import hash_bytes
 from packline.runtime.folder import BuildFolder
 from packline.runtime.prepare import Work
 from packline.runtime.units import Stream
-from packline.store.ledger import total
-from packline.store.manifest import (
-    FORMAT_VERSION,
-    RECEIPTS,
-    TOKENIZER,
-    InputEntry,
-    Manifest,
-    Receipt,
-    StreamReceipt,
-    TokenizerEntry,
-)
-from packline.version import __version__
+from packline.store.manifest import RECEIPTS, TOKENIZER, InputEntry, Manifest, Receipt, StreamReceipt
+from packline.store.summing import join_checksums, sum_of_receipts
 
 
 def in_order(work: Work, receipts: dict[str, Receipt], streams: dict[str, StreamReceipt]) -> list[str]:
@@ -133,37 +122,17 @@ def make_manifest(
 ) -> Manifest:
     """Sum up all receipts. Needs every unit, unless a limit has been reached."""
     ordered = [receipts[name] for name in in_order(work, receipts, streams)]
-    sources = {
-        name: total(receipt.ledger for receipt in ordered if receipt.source == number)
-        for number, name in enumerate(work.names)
-    }
-    tokenizer, boundary = work.tokenizer, work.boundary
     names = sorted(path.name for path in folder.receipts.glob("*.json"))
-    return Manifest(
-        format_version=FORMAT_VERSION,
-        packline=__version__,
+    tokenizers = sorted((folder.path / TOKENIZER).iterdir())
+    return sum_of_receipts(
+        ordered,
         recipe=work.recipe,
-        tokenizer=TokenizerEntry(
-            name=tokenizer.name,
-            kind=tokenizer.kind,
-            fingerprint=tokenizer.fingerprint,
-            vocab_size=tokenizer.vocab_size,
-            eod_id=boundary.eod_id,
-            eod=boundary.eod,
-            bos_id=boundary.bos_id,
-            bos=boundary.bos,
-            round_trip=round_trip,
-        ),
-        dtype=work.dtype,
+        tokenizer=work.tokenizer,
+        boundary=work.boundary,
+        round_trip=round_trip,
         inputs=_inputs(work, ordered, streams),
-        shards=tuple(shard for receipt in ordered for shard in receipt.shards),
-        rejects=tuple(entry for receipt in ordered for entry in receipt.rejects),
-        receipts=tuple(folder.entry(f"{RECEIPTS}/{name}") for name in names),
-        tokenizer_files=tuple(
-            folder.entry(f"{TOKENIZER}/{path.name}") for path in sorted((folder.path / TOKENIZER).iterdir())
-        ),
-        ledger=total(receipt.ledger for receipt in ordered),
-        sources=sources,
+        receipt_files=[folder.entry(f"{RECEIPTS}/{name}") for name in names],
+        tokenizer_files=[folder.entry(f"{TOKENIZER}/{path.name}") for path in tokenizers],
     )
 
 
@@ -183,17 +152,10 @@ def _inputs(work: Work, receipts: list[Receipt], streams: dict[str, StreamReceip
             file.format,
             file.compression,
             file.text,
-            _joined(pieces[file.index]),
+            join_checksums(pieces[file.index]),
         )
         for file in work.files
     )
-
-
-def _joined(checksums: list[str]) -> str:
-    """One checksum of a file that was read in pieces; empty for one that a limit left unread."""
-    if len(checksums) <= 1:
-        return "".join(checksums)
-    return hash_bytes("".join(checksums).encode())
 
 
 def store_bytes(folder: Path, manifest: Manifest) -> int:

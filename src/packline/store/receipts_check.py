@@ -16,7 +16,6 @@ from pathlib import Path
 
 import msgspec
 
-from packline.fingerprint import hash_bytes
 from packline.store.ledger import Ledger, source_names, total
 from packline.store.manifest import (
     MANIFEST,
@@ -28,6 +27,7 @@ from packline.store.manifest import (
 )
 from packline.store.report import Findings
 from packline.store.shard_check import check_file
+from packline.store.summing import join_checksums
 
 UNIT_NAME = re.compile(r"(\d{6,})(?:-(\d{6,}))?")
 
@@ -143,8 +143,8 @@ class ReceiptsCheck:
             checksums.setdefault(stream.file, []).append(stream.checksum)
         for number, entry in enumerate(self._manifest.inputs):
             parts = checksums.get(number, [])
-            joined = hash_bytes("".join(parts).encode()) if len(parts) > 1 else "".join(parts)
-            findings.compare(MANIFEST, f"checksum of input {entry.name}", joined, entry.checksum)
+            whole = join_checksums(parts)
+            findings.compare(MANIFEST, f"checksum of input {entry.name}", whole, entry.checksum)
             if self._limited:
                 continue
             if not parts:

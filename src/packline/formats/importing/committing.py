@@ -20,7 +20,7 @@ from packline.encoders.parity import Reference, RoundTrip
 from packline.encoders.special import without_special_tokens
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import OutOfSpace, ResumeMismatch, TokenizerError
-from packline.formats.importing.unit import hash_piece, join_checksums
+from packline.formats.importing.unit import hash_piece
 from packline.formats.processes import run_tasks
 from packline.recipe import Recipe, recipe_difference
 from packline.runtime.events import UnitDone
@@ -28,9 +28,7 @@ from packline.runtime.folder import BuildFolder, BuildIdentity, input_difference
 from packline.runtime.resources import free_disk
 from packline.sources.files import InputFile
 from packline.store.index import dtype_for
-from packline.store.ledger import source_names, total
 from packline.store.manifest import (
-    FORMAT_VERSION,
     MANIFEST,
     RECEIPTS,
     TOKENIZER,
@@ -38,9 +36,8 @@ from packline.store.manifest import (
     InputEntry,
     Manifest,
     Receipt,
-    TokenizerEntry,
 )
-from packline.version import __version__
+from packline.store.summing import join_checksums, sum_of_receipts
 
 MOST_WAITING = 4
 """Units that wait for the disk; with more, nobody would gain."""
@@ -171,35 +168,18 @@ def sum_up(
     for receipt in ordered:
         for piece in receipt.inputs:
             checksums[piece.file].append(piece.checksum)
-    return Manifest(
-        format_version=FORMAT_VERSION,
-        packline=__version__,
+    return sum_of_receipts(
+        ordered,
         recipe=recipe,
-        tokenizer=TokenizerEntry(
-            name=tokenizer.name,
-            kind=tokenizer.kind,
-            fingerprint=tokenizer.fingerprint,
-            vocab_size=tokenizer.vocab_size,
-            eod_id=boundary.eod_id,
-            eod=boundary.eod,
-            bos_id=boundary.bos_id,
-            bos=boundary.bos,
-            round_trip=round_trip,
-        ),
-        dtype=dtype_for(tokenizer.vocab_size).name,
-        inputs=tuple(
+        tokenizer=tokenizer,
+        boundary=boundary,
+        round_trip=round_trip,
+        inputs=[
             msgspec.structs.replace(one, checksum=join_checksums(parts))
             for one, parts in zip(inputs, checksums, strict=True)
-        ),
-        shards=tuple(shard for receipt in ordered for shard in receipt.shards),
-        rejects=tuple(one for receipt in ordered for one in receipt.rejects),
-        receipts=tuple(folder.entry(f"{RECEIPTS}/{number:06d}.json") for number in range(units)),
-        tokenizer_files=(folder.entry(f"{TOKENIZER}/tokenizer.json"),),
-        ledger=total(receipt.ledger for receipt in ordered),
-        sources={
-            name: total(receipt.ledger for receipt in ordered if receipt.source == number)
-            for number, name in enumerate(source_names(recipe))
-        },
+        ],
+        receipt_files=[folder.entry(f"{RECEIPTS}/{number:06d}.json") for number in range(units)],
+        tokenizer_files=[folder.entry(f"{TOKENIZER}/tokenizer.json")],
         imported=entry,
     )
 

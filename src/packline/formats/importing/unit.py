@@ -21,7 +21,7 @@ from packline.encoders.token_bytes import TextBytes
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import CorruptStore, InputChanged
 from packline.filesystem import disk_errors, open_input, read_fully
-from packline.fingerprint import Hasher, hash_bytes
+from packline.fingerprint import Hasher
 from packline.formats.exporting.parts import convert_options
 from packline.formats.format import Block, Foreign, ForeignUnit
 from packline.formats.importing.restoring import Restoring, Wrong
@@ -218,8 +218,3 @@ def hash_piece(path: str, start: int, stop: int) -> str:
     if done < stop:
         raise InputChanged(f"{path} changed while it was read: expected {stop:,} bytes, found {done:,}")
     return str(hasher.hexdigest())
-
-
-def join_checksums(checksums: list[str]) -> str:
-    """One checksum of a file that was read in pieces, as a build makes it."""
-    return "".join(checksums) if len(checksums) < 2 else hash_bytes("".join(checksums).encode())
