@@ -25,7 +25,9 @@ _FLAGS = Flags()
 
 
 def sft(
-    *inputs: Annotated[str, Parameter(help="Files, folders, globs or URIs of JSONL or Parquet.")],
+    *inputs: Annotated[
+        str, Parameter(help="Files, folders, globs or URIs of JSONL, JSON arrays or Parquet.")
+    ],
     out: Annotated[
         str, Parameter(help="Folder of the store: new, empty, or with this very build unfinished.")
     ],

@@ -71,8 +71,8 @@ def sft(
     """Turn conversations into a store with a loss mask, or go on with one that was interrupted.
 
     Args:
-        inputs: files, folders, globs or URIs of JSONL or Parquet; or sources, each with its own label, split,
-            task and repetitions.
+        inputs: files, folders, globs or URIs of JSONL, JSON arrays or Parquet; or sources, each with its
+            own label, split, task and repetitions.
         tokenizer: a tokenizer.json, a folder with one, a hub id, ...
         out: the folder of the store: new, empty, or one that holds the same build.
         on_event: is called with `ImportPlan`, `Progress`, `UnitDone` and `Note`.
@@ -126,13 +126,6 @@ def sft(
         raise RecipeError(f"a setting is wrong: {error}") from error
     run_sft(request, on_event)
     return Store(out)
-
-
-def build_conversations(
-    sources: Sequence[ConversationSource], *, tokenizer: str | Path, out: str | Path, **settings: Any
-) -> Store:
-    """The same as `sft`, of sources alone."""
-    return sft(list(sources), tokenizer, out=out, **settings)
 
 
 def run_sft(request: SftRequest, on_event: OnEvent | None = None) -> Imported:
