@@ -10,6 +10,7 @@ from cyclopts import Group, Parameter
 from packline.cli.arguments import Flags, _token, option
 from packline.cli.main import DONE
 from packline.cli.output import Line, output, table
+from packline.cli.sft import read_template
 from packline.errors import RecipeError
 from packline.tasks.evals.making import (
     MAX_SEQ_LEN,
@@ -50,11 +51,19 @@ def evals(
     encoding: Annotated[
         str | None, option("Encoding of a .tiktoken file whose name does not tell it.", TOKENS)
     ] = None,
+    chat_template: Annotated[
+        str | None,
+        option(
+            "chat: file with a template to ask by. Default: nanochat's tokens where the tokenizer has them, "
+            "else its own template.",
+            TOKENS,
+        ),
+    ] = None,
     bos: Annotated[
         str | None,
         option(
             "Begin of every sequence: a token's string, or an id. Default: <|bos|> or the tokenizer's own; "
-            "for hellaswag none.",
+            "for hellaswag none; by a chat template what it writes.",
             TOKENS,
         ),
     ] = None,
@@ -74,12 +83,13 @@ def evals(
 ) -> int:
     """Make evaluation sets; see `pages`."""
     chat = {"MMLU": mmlu, "ARC-Easy": arc_easy, "ARC-Challenge": arc_challenge}
-    _check(kind, path, chat, task)
+    _check(kind, path, chat, task, chat_template)
     settings = EvalsSettings(
         tokenizer=tokenizer,
         out=out,
         encoding=encoding,
         bos=None if bos is None else _token(bos),
+        chat_template=None if chat_template is None else read_template(chat_template),
         max_seq_len=max_seq_len,
         format=format,
         force=force,
@@ -104,7 +114,13 @@ def evals(
     return DONE
 
 
-def _check(kind: str, path: str | None, chat: dict[str, str | None], task: list[str] | None) -> None:
+def _check(
+    kind: str,
+    path: str | None,
+    chat: dict[str, str | None],
+    task: list[str] | None,
+    chat_template: str | None,
+) -> None:
     """Refuse what does not belong together."""
     if kind == "chat":
         if path is not None:
@@ -116,6 +132,8 @@ def _check(kind: str, path: str | None, chat: dict[str, str | None], task: list[
         raise RecipeError(f"{kind} needs {wanted}", hint=f"packline evals {kind} PATH")
     elif any(place is not None for place in chat.values()):
         raise RecipeError("--mmlu, --arc-easy and --arc-challenge are for chat", hint="packline evals chat")
+    if chat_template is not None and kind != "chat":
+        raise RecipeError(f"--chat-template is for chat, not for {kind}", hint="leave it out")
     if task and kind != "core":
         raise RecipeError(f"--task is for core, not for {kind}", hint="leave it out")
 

@@ -56,10 +56,11 @@ class ChatTemplate:
         special_tokens: the strings that stand for control tokens; for each, whether it takes white space
             before and after it away.
         variables: such as `bos_token`, by name.
+        masked: whether it has to tell what the assistant said, as it has not for prompts alone.
 
     Raises:
-        RecipeError: not a template, one that reads files, or one whose mask can neither be read off marks
-            nor be proven.
+        RecipeError: not a template, one that reads files, or with `masked` one whose mask can neither be
+            read off marks nor be proven.
 
     >>> text = (
     ...     "{% for m in messages %}<|{{ m.role }}|>"
@@ -77,6 +78,8 @@ class ChatTemplate:
         text: str,
         special_tokens: Mapping[str, tuple[bool, bool]],
         variables: Mapping[str, Any] | None = None,
+        *,
+        masked: bool = True,
     ) -> None:
         self._strips = dict(special_tokens)
         self._variables = dict(variables or {})
@@ -86,6 +89,8 @@ class ChatTemplate:
         self._numbers = {string: number for number, string in enumerate(self._hidden)}
         self._hide = re.compile("|".join(map(re.escape, self._hidden)))
         self._split = re.compile("(" + "|".join(map(re.escape, [OPEN, CLOSE, *tokens])) + ")")
+        if not masked:
+            return
         try:
             self._probe()
         except Malformed as error:
@@ -113,6 +118,17 @@ class ChatTemplate:
         if not self.marked:
             whole = self._mark(whole, messages, tools)
         return join_pieces(self._cut(whole))
+
+    def prompt(self, conversation: Conversation) -> list[Piece]:
+        """The pieces up to where the assistant is to speak, with the prompt to generate.
+
+        Raises:
+            Malformed: the template refuses it (reason `template`).
+        """
+        messages = [self._hidden_in(one) for one in as_messages(conversation.messages)]
+        tools = [self._hidden_in(tool) for tool in conversation.tools] or None
+        pieces = self._cut(self._run(messages, tools, prompt=True))
+        return join_pieces(piece._replace(trained=False) for piece in pieces)
 
     def _probe(self) -> None:
         """Hold a plain conversation to it: the assistant's stretches begin where it does and are its own.

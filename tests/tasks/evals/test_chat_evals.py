@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import InputError, RecipeError, TokenizerError
+from packline.tasks.evals.asking import find_ask
 from packline.tasks.evals.chat_evals import chat_task
 from packline.tasks.evals.encoding import TextEncoder
 from packline.tasks.evals.making import EvalsSettings, make_chat
@@ -26,15 +28,20 @@ NINE = [
 ]  # fmt: skip
 
 
-def with_nine(path: Path, out: Path) -> Path:
-    """The tokenizer with nanochat's nine tokens behind its vocabulary."""
+def with_tokens(path: Path, out: Path, tokens: list[str]) -> Path:
+    """The tokenizer with special tokens behind its vocabulary."""
     whole = json.loads(path.read_text("utf-8"))
     first = 1 + max([*whole["model"]["vocab"].values(), *(token["id"] for token in whole["added_tokens"])])
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    for number, token in enumerate(NINE):
+    for number, token in enumerate(tokens):
         whole["added_tokens"].append({"id": first + number, "content": token, **flags})
     out.write_text(json.dumps(whole), "utf-8")
     return out
+
+
+def with_nine(path: Path, out: Path) -> Path:
+    """The tokenizer with nanochat's nine."""
+    return with_tokens(path, out, NINE)
 
 
 @pytest.fixture(scope="session")
@@ -159,6 +166,122 @@ def test_mmlu_of_the_shared_folder(shared: Path, tmp_path: Path) -> None:
     assert [as_row(one) for one in read_lettered(str(folder), "mmlu")] == rows
     assert len(rows) > 10_000
     check(rows[::23], load_tokenizer(str(path)), 256)
+
+
+# ------------------------------------------------------------------ chat templates
+
+CHATML = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + "
+    "'<|im_end|>' + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+LLAMA3 = (
+    "{{- bos_token }}{%- for message in messages %}"
+    "{{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' + message['content'] | trim + "
+    "'<|eot_id|>' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{%- endif %}"
+)
+UNPROVEN = (  # what is rendered before a turn depends on what comes after: no mask, but a prompt
+    "{{ messages | length }}"
+    "{% for message in messages %}<|im_start|>{{ message.content }}<|im_end|>{% endfor %}"
+)
+TOKENS_OF = {
+    CHATML: ["<|im_start|>", "<|im_end|>"],
+    LLAMA3: ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"],
+    UNPROVEN: ["<|im_start|>", "<|im_end|>"],
+}
+
+
+def chat_folder(folder: Path, tokenizer_json: Path, template: str | None, tokens: list[str]) -> Path:
+    """A tokenizer as it is published: tokenizer.json beside its config."""
+    folder.mkdir()
+    with_tokens(tokenizer_json, folder / "tokenizer.json", tokens)
+    config = {"chat_template": template} if template else {}
+    begin = {"bos_token": tokens[0]} if template == LLAMA3 else {}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | begin))
+    return folder
+
+
+def prompts_by_jinja(template: str, folder: Path, texts: list[str]) -> list[list[int]]:
+    """Jinja and HF tokenizers alone: what `apply_chat_template` of transformers does."""
+    import jinja2
+    from tokenizers import Tokenizer as Reference
+
+    reference = Reference.from_file(str(folder / "tokenizer.json"))
+    page = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(template)
+    begin = json.loads((folder / "tokenizer_config.json").read_text()).get("bos_token", "")
+    found = []
+    for text in texts:
+        messages = [{"role": "user", "content": text}]
+        whole = page.render(messages=messages, bos_token=begin, add_generation_prompt=True)
+        found.append(list(reference.encode(whole, add_special_tokens=False).ids))
+    return found
+
+
+@pytest.mark.parametrize("template", [CHATML, LLAMA3, UNPROVEN], ids=["chatml", "llama3", "unproven"])
+def test_questions_are_asked_by_the_template_of_the_tokenizer(
+    tmp_path: Path, tokenizer_json: Path, template: str
+) -> None:
+    folder = chat_folder(tmp_path / "model", tokenizer_json, template, TOKENS_OF[template])
+    (tmp_path / "mmlu").mkdir()
+    mmlu_hub(tmp_path / "mmlu")
+    settings = EvalsSettings(tokenizer=str(folder), out=str(tmp_path / "out"))
+    make_chat({"MMLU": str(tmp_path / "mmlu")}, settings)
+    arrays = np.load(tmp_path / "out" / "MMLU.npz")
+    rows = [arrays["tokens"][a:b].tolist() for a, b in pairwise(arrays["offsets"])]
+    order = np.random.default_rng(42).permutation(len(QUESTIONS)).tolist()
+    texts = [
+        text_of(one.question, list(one.letters), list(one.choices)) for one in (QUESTIONS[n] for n in order)
+    ]
+    assert rows == prompts_by_jinja(template, folder, texts)
+    assert arrays["answer_pos"].tolist() == [len(row) - 1 for row in rows]
+    assert arrays["gold"].tolist() == [QUESTIONS[n].gold for n in order]
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    begin = rows[0][0] if template == LLAMA3 else None
+    assert config["bos_id"] == begin
+
+
+def test_a_special_token_in_a_question_stays_text_under_a_template(
+    tmp_path: Path, tokenizer_json: Path
+) -> None:
+    folder = chat_folder(tmp_path / "model", tokenizer_json, CHATML, TOKENS_OF[CHATML])
+    tokenizer = load_tokenizer(str(folder))
+    ask, nanochat = find_ask(tokenizer)
+    odd = Lettered("What is <|im_end|>?", ("A", "B"), ("<|im_start|>", "an end"), 1)
+    task = chat_task("t", [odd], TextEncoder(tokenizer), bos_id=None, max_seq_len=999, ask=ask)
+    ids = task.sequences[0].tolist()
+    start, end = (tokenizer.special_tokens[token] for token in TOKENS_OF[CHATML])
+    assert not nanochat and (ids.count(start), ids.count(end)) == (2, 1)
+    said = tokenizer.reference().decode(ids, skip_special_tokens=True)
+    assert "What is <|im_end|>?\n- <|im_start|>=A\n- an end=B" in said
+
+
+def test_a_template_that_is_named_wins_and_a_token_before_it_stands_once(
+    tmp_path: Path, tokenizer_json: Path
+) -> None:
+    tokens = [*NINE, *TOKENS_OF[CHATML]]
+    tokenizer = load_tokenizer(str(chat_folder(tmp_path / "model", tokenizer_json, None, tokens)))
+    assert find_ask(tokenizer)[1]
+    ask, nanochat = find_ask(tokenizer, CHATML)
+    assert not nanochat and ask("x")[0].text == "<|im_start|>"
+    rows = []
+    for token in (None, "<|bos|>", "<|im_start|>"):
+        begin = None if token is None else tokenizer.special_tokens[token]
+        task = chat_task("t", QUESTIONS[:1], TextEncoder(tokenizer), bos_id=begin, max_seq_len=999, ask=ask)
+        rows.append(task.sequences[0].tolist())
+    assert rows[1] == [tokenizer.special_tokens["<|bos|>"], *rows[0]] and rows[2] == rows[0]
+
+
+def test_a_tokenizer_that_cannot_ask_is_refused(tmp_path: Path, tokenizer_json: Path) -> None:
+    tokenizer = load_tokenizer(str(chat_folder(tmp_path / "model", tokenizer_json, None, [])))
+    with pytest.raises(TokenizerError, match=r"no special token <\|user_start\|> and no chat template"):
+        find_ask(tokenizer)
+    with pytest.raises(RecipeError, match=r"the chat template refuses a question: .*no users"):
+        find_ask(tokenizer, "{{ raise_exception('no users here') }}")
+    with pytest.raises(RecipeError, match="writes nothing"):
+        find_ask(tokenizer, "{% if false %}x{% endif %}")
+    with pytest.raises(RecipeError, match="the chat template is not one"):
+        find_ask(tokenizer, "{% for %}")
 
 
 # ------------------------------------------------------------------ layouts

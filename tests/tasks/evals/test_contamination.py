@@ -14,6 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.cli.command import result, run
+from tests.tasks.evals.test_chat_evals import chat_json, mmlu_hub
+from tests.tasks.evals.test_core import CHOICES, GOES_ON, SCHEMAS, write_bundle
 
 import packline
 from packline.errors import CorruptStore, InputError, RecipeError
@@ -21,8 +23,11 @@ from packline.store.reader import Store
 from packline.tasks.evals import contamination, scanning
 from packline.tasks.evals.contamination import search
 from packline.tasks.evals.evaluation_texts import read_evaluations
+from packline.tasks.evals.making import EvalsSettings, make_chat, make_core
 from packline.tasks.evals.ngrams import GramIndex, gram_hashes, mix, runs_of, sort_grams, varied
 from packline.tasks.evals.words import LOWER, split_words
+
+__all__ = ["chat_json"]  # a fixture
 
 WriteJsonl = Callable[..., Path]
 WORDS = re.compile("[a-z0-9\x80-\U0010ffff]+")
@@ -357,6 +362,41 @@ def test_questions_are_read_with_their_right_answers(tmp_path: Path) -> None:
     assert found == ["h j", "k m", "n o <<1+1=2>>2"]
     with pytest.raises(InputError, match="found no such file"):
         list(read_evaluations(str(tmp_path / "eval_data" / "nothing*")))
+
+
+def test_a_folder_that_evals_wrote_is_read_as_what_it_was_made_of(
+    tmp_path: Path, chat_json: Path, write_jsonl: WriteJsonl
+) -> None:
+    kinds = [("a", "multiple_choice", CHOICES), ("b", "schema", SCHEMAS), ("c", "language_modeling", GOES_ON)]
+    tasks: list[dict[str, Any]] = [
+        {"label": label, "icl_task_type": kind, "lines": lines, "continuation_delimiter": " -> "}
+        for label, kind, lines in kinds
+    ]
+    table = "Eval Task,Random baseline\na,25\nb,50\nc,0\na_more,25\n"
+    bundle = write_bundle(tmp_path / "bundle", *tasks, table=table)
+    entries = json.loads((bundle / "core.yaml").read_text())["icl_tasks"]
+    entries.append({**entries[0], "label": "a_more", "num_fewshot": [2]})  # the same questions once more
+    (bundle / "core.yaml").write_text(json.dumps({"icl_tasks": entries}))
+    (tmp_path / "MMLU").mkdir()
+    mmlu_hub(tmp_path / "MMLU")
+    for format in ("npz", "pt", "safetensors"):
+        if format == "pt":
+            pytest.importorskip("torch")
+        settings = EvalsSettings(tokenizer=str(chat_json), out=str(tmp_path / format), format=format)
+        make_core(str(bundle), settings)
+        assert list(read_evaluations(str(tmp_path / format))) == list(read_evaluations(str(bundle)))
+    settings = EvalsSettings(tokenizer=str(chat_json), out=str(tmp_path / "chat"), max_seq_len=50)
+    (report,) = make_chat({"MMLU": str(tmp_path / "MMLU")}, settings)
+    assert report.skipped  # of these too the words are recorded
+    found = [(one.number, one.text) for one in read_evaluations(str(tmp_path / "chat"))]
+    asked = read_evaluations(str(tmp_path / "MMLU" / "test-00000-of-00001.parquet"))
+    assert found == [(one.number, one.text) for one in asked] and len(found) == 9
+    (tmp_path / "chat" / "questions.jsonl").write_text('{"set": "MMLU"}\n')
+    with pytest.raises(InputError, match=r"questions\.jsonl, line 1: no question of packline evals"):
+        list(read_evaluations(str(tmp_path / "chat")))
+    (tmp_path / "chat" / "questions.jsonl").unlink()
+    with pytest.raises(InputError, match=r"holds ids with few-shot prompts, and no questions\.jsonl"):
+        list(read_evaluations(str(tmp_path / "chat")))
 
 
 def test_the_command_lists_documents_and_exits_with_1(

@@ -3,9 +3,9 @@
     <|bos|> <|user_start|> Multiple Choice question: ... <|user_end|> <|assistant_start|>
                                                                       ^ answer_pos
 
-One sequence a question, in nanochat's tokens; the letters' tokens are compared at `answer_pos`. Letters that
-are not one token each are an error, for then nothing could be compared. Questions of more than `max_seq_len`
-tokens are left out and counted.
+One sequence a question, in nanochat's tokens or by a chat template (`asking`); the letters' tokens are
+compared at `answer_pos`, its last place. Letters that are not one token each are an error, for then nothing
+could be compared. Questions of more than `max_seq_len` tokens are left out and counted.
 """
 
 from __future__ import annotations
@@ -14,49 +14,37 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from packline.encoders.tokenizer import Tokenizer
 from packline.errors import TokenizerError
 from packline.ragged import Ragged, offsets_of
+from packline.tasks.evals.asking import Ask, ask_nanochat
 from packline.tasks.evals.encoding import TextEncoder
 from packline.tasks.evals.questions import Lettered, render, shuffled
 from packline.tasks.evals.task import LetterTask
-
-USER_START, USER_END, ASSISTANT_START = "<|user_start|>", "<|user_end|>", "<|assistant_start|>"
-
-
-def chat_tokens(tokenizer: Tokenizer) -> tuple[int, int, int]:
-    """Ids of the tokens around a question.
-
-    Raises:
-        TokenizerError: the tokenizer has not all of them.
-    """
-    wanted = (USER_START, USER_END, ASSISTANT_START)
-    missing = [token for token in wanted if token not in tokenizer.special_tokens]
-    if missing:
-        raise TokenizerError(
-            f"{tokenizer.name} has no special token {missing[0]}: chat questions need {', '.join(wanted)}",
-            hint="packline tokenizer train --specials nanochat makes a tokenizer that has them",
-        )
-    user_start, user_end, assistant_start = (tokenizer.special_tokens[token] for token in wanted)
-    return user_start, user_end, assistant_start
+from packline.transforms.pieces import Piece
 
 
 def chat_task(
-    label: str, questions: Sequence[Lettered], encoder: TextEncoder, *, bos_id: int, max_seq_len: int
+    label: str,
+    questions: Sequence[Lettered],
+    encoder: TextEncoder,
+    *,
+    bos_id: int | None,
+    max_seq_len: int,
+    ask: Ask = ask_nanochat,
 ) -> LetterTask:
     """A set of questions as arrays.
 
     Args:
         label: what the task is called.
         questions: in the order of their files; here they are shuffled.
-        encoder: of a tokenizer with nanochat's tokens.
-        bos_id: begins every sequence.
+        encoder: of a tokenizer that has the control tokens in which questions are asked.
+        bos_id: begins every sequence, once; None for what the asking begins with.
         max_seq_len: questions of more tokens are left out.
+        ask: in which pieces a question is asked.
 
     Raises:
         TokenizerError: a letter that is not one token.
     """
-    user_start, user_end, assistant_start = chat_tokens(encoder.tokenizer)
     ordered = shuffled(list(questions))
     letters = {letter: 0 for question in ordered for letter in question.letters}
     for letter in letters:
@@ -68,11 +56,7 @@ def chat_task(
                 hint="answers are compared at one place, so each letter has to be one token",
             )
         letters[letter] = ids[0]
-    texts = encoder.encode([render(question) for question in ordered])
-    framed = [
-        np.concatenate([[bos_id, user_start], texts[number], [user_end, assistant_start]])
-        for number in range(len(ordered))
-    ]
+    framed = _encoded([ask(render(question)) for question in ordered], encoder, bos_id)
     kept = [number for number, ids in enumerate(framed) if len(ids) <= max_seq_len]
     asked = [ordered[number] for number in kept]
     return LetterTask(
@@ -86,6 +70,19 @@ def chat_task(
         np.array(kept, np.int32),
         len(framed) - len(kept),
     )
+
+
+def _encoded(asked: list[list[Piece]], encoder: TextEncoder, bos_id: int | None) -> list[np.ndarray]:
+    """Ids of each question's pieces: control tokens are themselves, text is encoded as text."""
+    ids = encoder.tokenizer.special_tokens
+    texts = encoder.encode([piece.text for pieces in asked for piece in pieces if not piece.control])
+    each = (texts[place] for place in range(len(texts)))
+    found = []
+    for pieces in asked:
+        parts = [np.array([ids[piece.text]]) if piece.control else next(each) for piece in pieces]
+        whole = np.concatenate(parts)
+        found.append(whole if bos_id is None or whole[0] == bos_id else np.concatenate([[bos_id], whole]))
+    return found
 
 
 def guessing(ordered: Sequence[Lettered], asked: Sequence[Lettered]) -> float:

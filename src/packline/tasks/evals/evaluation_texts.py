@@ -1,7 +1,8 @@
 """The texts of evaluation sets: of each question its words with the right answer, by set.
 
-    a bundle of CORE (folder with core.yaml)     a set a task
-    anything else                                a set a file, or one of all CSV files of a folder
+    a bundle of CORE (folder with core.yaml)        a set a task
+    a folder that `packline evals` wrote            the sets that it was made of, from its questions.jsonl
+    anything else                                   a set a file, or one of all CSV files of a folder
 
 Layouts are those that `packline evals` reads; of any other record, such as GSM8K's `question` and `answer`,
 all strings are taken. Where a folder has several splits, only the test split is read. Choices that are wrong
@@ -10,7 +11,7 @@ are left out, because they are often other questions' words.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -21,10 +22,11 @@ from packline.filesystem import is_remote
 from packline.tasks.evals.core import BUNDLE, DATA, read_bundle, read_questions
 from packline.tasks.evals.hellaswag import _Published
 from packline.tasks.evals.prompts import KINDS, Choice, Continuation, Schema, answered
-from packline.tasks.evals.questions import MMLU_LETTERS, _Arc, _Mmlu, _OriginalArc
-from packline.tasks.evals.records import files_of, records_of
+from packline.tasks.evals.questions import MMLU_LETTERS, Lettered, _Arc, _Mmlu, _OriginalArc
+from packline.tasks.evals.records import files_of, lines_of, records_of
 
-WRITTEN = "config.json"
+CONFIG, QUESTIONS = "config.json", "questions.jsonl"
+"""Files of a folder that `packline evals` wrote."""
 HEADER = ("question", "answer")
 """The first and the last field of the row of names of a CSV file."""
 
@@ -35,6 +37,14 @@ class EvaluationText(NamedTuple):
     set: str
     number: int
     """In its file, or of all CSV files of a folder, from 0."""
+    text: str
+
+
+class _Recorded(msgspec.Struct):
+    """The same as a line of JSON."""
+
+    set: str
+    number: int
     text: str
 
 
@@ -55,10 +65,13 @@ def read_evaluations(path: str) -> Iterator[EvaluationText]:
                 text = answered(question, entry.continuation_delimiter)
                 yield EvaluationText(entry.label, number, text)
         return
-    if not is_remote(path) and (Path(path) / WRITTEN).is_file() and list(Path(path).glob("*.npz")):
+    if not is_remote(path) and (Path(path) / QUESTIONS).is_file() and (Path(path) / CONFIG).is_file():
+        yield from _read_recorded(str(Path(path) / QUESTIONS))
+        return
+    if not is_remote(path) and _is_written(Path(path)):
         raise InputError(
-            f"{path} holds ids with few-shot prompts, not questions",
-            hint="give what packline evals was given: the bundle, or the files of questions",
+            f"{path} holds ids with few-shot prompts, and no {QUESTIONS} with the questions themselves",
+            hint="make it again with packline evals, or give what it was made of: the bundle, or files",
         )
     counts: dict[str, int] = {}
     for file in files_of(path):
@@ -71,6 +84,34 @@ def read_evaluations(path: str) -> Iterator[EvaluationText]:
             number = counts.get(name, 0)
             counts[name] = number + 1
             yield EvaluationText(name, number, text_of(record))
+
+
+def texts_of(label: str, questions: Sequence[Any], delimiter: str = " ") -> list[EvaluationText]:
+    """The texts of questions that were read already, as `read_evaluations` gives them.
+
+    >>> texts_of("sky", [Choice("Sky?", ["red", "blue"], 1)])
+    [EvaluationText(set='sky', number=0, text='Sky? blue')]
+    """
+    answers = (_answered(question, delimiter) for question in questions)
+    return [EvaluationText(label, number, text) for number, text in enumerate(answers)]
+
+
+def _read_recorded(path: str) -> Iterator[EvaluationText]:
+    for number, line in lines_of(path):
+        try:
+            one = msgspec.json.decode(line, type=_Recorded)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise InputError(f"{path}, line {number}: no question of packline evals: {error}") from error
+        yield EvaluationText(one.set, one.number, one.text)
+
+
+def _is_written(folder: Path) -> bool:
+    """Whether `packline evals` wrote a folder, by its config.json."""
+    try:
+        config = msgspec.json.decode((folder / CONFIG).read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return False
+    return isinstance(config, dict) and {"max_seq_len", "bos_id", "tasks"} <= config.keys()
 
 
 def text_of(record: Any) -> str:
@@ -94,9 +135,11 @@ def text_of(record: Any) -> str:
     return " ".join(_strings(record))
 
 
-def _answered(question: Any) -> str:
+def _answered(question: Any, delimiter: str = " ") -> str:
     if isinstance(question, Choice | Schema | Continuation):
-        return answered(question, " ")
+        return answered(question, delimiter)
+    if isinstance(question, Lettered):
+        return f"{question.question} {question.choices[question.gold]}"
     if isinstance(question, _Published):
         return f"{question.ctx} {question.endings[int(question.label)]}"
     if isinstance(question, _Mmlu):

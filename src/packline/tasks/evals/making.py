@@ -4,21 +4,25 @@
     make_chat        MMLU, ARC             ──┼──> folder of tasks, config.json
     make_hellaswag   HellaSwag             ──┘
 
-Only one task is in memory at a time. What fits no file of the chosen format is left out and named.
+Only one task is in memory at a time. What fits no file of the chosen format is left out and named. The words
+of all questions are written beside the tasks, for `packline verify --against`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import RecipeError
-from packline.tasks.evals.chat_evals import chat_task, chat_tokens
+from packline.tasks.evals.asking import find_ask
+from packline.tasks.evals.chat_evals import chat_task
 from packline.tasks.evals.core import DATA, core_task, read_baselines, read_bundle, read_questions
 from packline.tasks.evals.encoding import TextEncoder, begin_of_sequence
+from packline.tasks.evals.evaluation_texts import EvaluationText, texts_of
 from packline.tasks.evals.hellaswag import hellaswag_task, read_hellaswag
 from packline.tasks.evals.questions import Kind, read_lettered
 from packline.tasks.evals.task import LetterTask, ScoredTask
@@ -49,6 +53,11 @@ class TaskReport(msgspec.Struct, frozen=True):
     """Why it did not."""
 
 
+OnTask = Callable[[TaskReport], None]
+Made: TypeAlias = tuple[Task, list[EvaluationText]]
+"""A task, and its questions with their right answers, in the order of their file."""
+
+
 class EvalsSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What all kinds have in common."""
 
@@ -56,13 +65,12 @@ class EvalsSettings(msgspec.Struct, frozen=True, kw_only=True):
     out: str
     encoding: str | None = None
     bos: str | int | None = None
-    """Token that begins every sequence; None for the tokenizer's own."""
+    """Token that begins every sequence; None for the tokenizer's own, or what a chat template begins with."""
+    chat_template: str | None = None
+    """Its text, for chat: to be used whatever the tokenizer has."""
     max_seq_len: int = MAX_SEQ_LEN
     format: EvalFormat = "npz"
     force: bool = False
-
-
-OnTask = Callable[[TaskReport], None]
 
 
 def make_core(
@@ -89,10 +97,11 @@ def make_core(
     encoder = _encoder(settings)
     bos_id = begin_of_sequence(encoder.tokenizer, settings.bos)
 
-    def tasks() -> Iterator[Task]:
+    def tasks() -> Iterator[Made]:
+        files = set()
         for entry in entries:
             questions = read_questions(Path(bundle) / DATA / entry.dataset_uri, entry.icl_task_type)
-            yield core_task(
+            task = core_task(
                 entry,
                 questions,
                 encoder,
@@ -100,6 +109,9 @@ def make_core(
                 max_seq_len=settings.max_seq_len,
                 random_baseline=baselines[entry.label],
             )
+            again = entry.dataset_uri in files  # asked with other shots
+            files.add(entry.dataset_uri)
+            yield task, [] if again else texts_of(entry.label, questions, entry.continuation_delimiter)
 
     return _write(tasks(), settings, bos_id, on_task)
 
@@ -116,25 +128,30 @@ def make_chat(
 
     Raises:
         InputError: files of another layout.
-        TokenizerError: the tokenizer lacks nanochat's tokens, or a letter is not one token.
+        TokenizerError: the tokenizer has neither nanochat's tokens nor a chat template, or a letter is not
+            one token.
     """
     if not paths:
         raise RecipeError("no questions were named", hint="give --mmlu, --arc-easy or --arc-challenge")
     encoder = _encoder(settings)
-    bos_id = begin_of_sequence(encoder.tokenizer, settings.bos)
-    chat_tokens(encoder.tokenizer)
-    tasks = (
-        chat_task(
-            label,
-            read_lettered(paths[label], kind),
-            encoder,
-            bos_id=bos_id,
-            max_seq_len=settings.max_seq_len,
-        )
-        for label, kind in CHAT.items()
-        if label in paths
-    )
-    return _write(tasks, settings, bos_id, on_task)
+    tokenizer = encoder.tokenizer
+    ask, nanochat = find_ask(tokenizer, settings.chat_template)
+    begin = bos_id = None
+    if nanochat or settings.bos is not None:
+        begin = bos_id = begin_of_sequence(tokenizer, settings.bos)
+    elif (first := ask("?")[0]).control and first.text == tokenizer.bos_token:
+        bos_id = tokenizer.special_tokens[first.text]
+
+    def tasks() -> Iterator[Made]:
+        for label, kind in CHAT.items():
+            if label not in paths:
+                continue
+            questions = read_lettered(paths[label], kind)
+            longest = settings.max_seq_len
+            task = chat_task(label, questions, encoder, bos_id=begin, max_seq_len=longest, ask=ask)
+            yield task, texts_of(label, questions)
+
+    return _write(tasks(), settings, bos_id, on_task)
 
 
 def make_hellaswag(path: str, settings: EvalsSettings, *, on_task: OnTask | None = None) -> list[TaskReport]:
@@ -147,7 +164,7 @@ def make_hellaswag(path: str, settings: EvalsSettings, *, on_task: OnTask | None
     encoder = _encoder(settings)
     bos_id = None if settings.bos is None else begin_of_sequence(encoder.tokenizer, settings.bos)
     task = hellaswag_task(questions, encoder, bos_id=bos_id, max_seq_len=settings.max_seq_len)
-    return _write(iter([task]), settings, bos_id, on_task)
+    return _write(iter([(task, texts_of(task.label, questions))]), settings, bos_id, on_task)
 
 
 def _encoder(settings: EvalsSettings) -> TextEncoder:
@@ -157,7 +174,7 @@ def _encoder(settings: EvalsSettings) -> TextEncoder:
 
 
 def _write(
-    tasks: Iterator[Task], settings: EvalsSettings, bos_id: int | None, on_task: OnTask | None
+    tasks: Iterator[Made], settings: EvalsSettings, bos_id: int | None, on_task: OnTask | None
 ) -> list[TaskReport]:
     writer = EvalsWriter(
         settings.out,
@@ -167,10 +184,10 @@ def _write(
         force=settings.force,
     )
     reports = []
-    for task in tasks:
+    for task, texts in tasks:
         file = reason = ""
         try:
-            file = writer.write(task).name
+            file = writer.write(task, texts).name
         except RecipeError as error:
             reason = error.message
         reports.append(_report(task, file, reason))

@@ -1,9 +1,12 @@
-"""Evaluation sets on the disk: a file a task, and config.json, which is written last.
+"""Evaluation sets on the disk: a file a task, their questions, and config.json, which is written last.
 
     npz          LABEL.npz with arrays, LABEL.json with the rest          (the default)
     safetensors  LABEL.safetensors: the same arrays, the rest in its metadata
     pt           LABEL.pt: a dict of lists, as stacks reads it             (needs torch)
     llmc         LABEL.bin: llm.c's questions                              (tasks of four choices)
+
+    questions.jsonl: a line a question, {set, number, text}: its words with the right answer, in the order of
+    the file it was read from. It is what `packline verify --against` reads of such a folder.
 
     scored   tokens [T], offsets int64 [S+1], start_idx, end_idx, example_idx, seq_idx int32 [S],
              num_seqs_per_example, gold_labels int32 [Q] (-1 where the sequence itself is right)
@@ -24,17 +27,18 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import msgspec
 import numpy as np
 
 from packline.errors import PacklineError, RecipeError
 from packline.filesystem import disk_errors, publish_bytes, sync_folder
+from packline.tasks.evals.evaluation_texts import CONFIG, QUESTIONS, EvaluationText
 from packline.tasks.evals.llmc_questions import llmc_questions
 from packline.tasks.evals.task import LetterTask, ScoredTask
 
 Task: TypeAlias = ScoredTask | LetterTask
 EvalFormat = Literal["npz", "safetensors", "pt", "llmc"]
 ENDINGS: dict[EvalFormat, str] = {"npz": "npz", "safetensors": "safetensors", "pt": "pt", "llmc": "bin"}
-CONFIG = "config.json"
 DTYPES = {"uint16": "U16", "int32": "I32", "int64": "I64"}
 """Names that safetensors has for them."""
 
@@ -72,10 +76,15 @@ class EvalsWriter:
                 )
             os.remove(self.folder / CONFIG)
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._texts: list[bytes] = []
         self._config: dict[str, Any] = {"max_seq_len": max_seq_len, "bos_id": bos_id, "tasks": []}
 
-    def write(self, task: Task) -> Path:
+    def write(self, task: Task, texts: Iterable[EvaluationText] = ()) -> Path:
         """Write a task; its file.
+
+        Args:
+            task: its arrays.
+            texts: its questions, unless they are another task's too.
 
         Raises:
             RecipeError: the task does not fit into the format.
@@ -104,10 +113,12 @@ class EvalsWriter:
         if isinstance(task, LetterTask):
             entry["random_baseline"] = task.random_baseline
         self._config["tasks"].append(entry)
+        self._texts += (msgspec.json.encode(one._asdict()) + b"\n" for one in texts)
         return path
 
     def finish(self) -> None:
         """Write config.json: from now on the sets are there."""
+        publish_bytes(self.folder / QUESTIONS, b"".join(self._texts))
         publish_bytes(self.folder / CONFIG, _json(self._config))
 
 

@@ -1,0 +1,82 @@
+"""How a question is put to an assistant: as pieces of text and control tokens, up to where it is to answer.
+
+    nanochat    <|user_start|>  question  <|user_end|>  <|assistant_start|>
+    template    what the tokenizer's chat template writes, with the prompt to generate
+
+A tokenizer that has nanochat's tokens is asked with them, any other by its template, unless a template is
+named. Special-token strings in a question are text either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import msgspec
+
+from packline.encoders.chat_files import read_chat_template
+from packline.encoders.tokenizer import Tokenizer
+from packline.errors import RecipeError, TokenizerError
+from packline.transforms.chat_template import ChatTemplate, strips_of
+from packline.transforms.conversations import Conversation, Malformed, Message
+from packline.transforms.pieces import Piece
+
+USER_START, USER_END, ASSISTANT_START = "<|user_start|>", "<|user_end|>", "<|assistant_start|>"
+Ask: TypeAlias = Callable[[str], list[Piece]]
+"""The pieces that a question is asked in."""
+
+
+def ask_nanochat(question: str) -> list[Piece]:
+    """In nanochat's tokens.
+
+    >>> [piece.text for piece in ask_nanochat("Sky?")]
+    ['<|user_start|>', 'Sky?', '<|user_end|>', '<|assistant_start|>']
+    """
+    begin, *end = (Piece(token, control=True) for token in (USER_START, USER_END, ASSISTANT_START))
+    return [begin, Piece(question), *end]
+
+
+def find_ask(tokenizer: Tokenizer, template: str | None = None) -> tuple[Ask, bool]:
+    """How this tokenizer's questions are asked, and whether that is nanochat's way.
+
+    Args:
+        tokenizer: its special tokens decide.
+        template: the text of a chat template that is to be used whatever the tokenizer has.
+
+    Raises:
+        TokenizerError: it has neither nanochat's tokens nor a template.
+        RecipeError: the template is not one, or refuses a plain question.
+    """
+    missing = [
+        token for token in (USER_START, USER_END, ASSISTANT_START) if token not in tokenizer.special_tokens
+    ]
+    if template is None and not missing:
+        return ask_nanochat, True
+    if template is None:
+        template = read_chat_template(tokenizer.name)
+    if template is None:
+        raise TokenizerError(
+            f"{tokenizer.name} has no special token {missing[0]} and no chat template: chat questions are "
+            "asked in nanochat's tokens or by a template",
+            hint="name a file with one (--chat-template FILE), or train a tokenizer with --specials nanochat",
+        )
+    ask = _ask_by(template, tokenizer)
+    ask("What is one and one?")
+    return ask, False
+
+
+def _ask_by(template: str, tokenizer: Tokenizer) -> Ask:
+    added = msgspec.json.decode(tokenizer.json).get("added_tokens") or []
+    variables = {"bos_token": tokenizer.bos_token or "", "eos_token": tokenizer.eos_token or ""}
+    chat = ChatTemplate(template, strips_of(added), variables, masked=False)
+
+    def ask(question: str) -> list[Piece]:
+        try:
+            pieces = chat.prompt(Conversation((Message("user", question),)))
+        except Malformed as error:
+            raise RecipeError(f"the chat template refuses a question: {error.detail}") from error
+        if not pieces:
+            raise RecipeError("the chat template writes nothing where a question is asked")
+        return pieces
+
+    return ask
