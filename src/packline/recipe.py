@@ -19,6 +19,7 @@ On disk a recipe is TOML:
 from __future__ import annotations
 
 import tomllib
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
 
@@ -201,10 +202,20 @@ def _check_shares(shares: list[Share], path: Path) -> None:
         where = f"{path}: sources[{number}]"
         if share.weight is not None and share.tokens is not None:
             raise RecipeError(f"{where} has a weight and a budget of tokens: expected one of them")
+        if share.weight is not None and not _is_weight(share.weight):
+            raise RecipeError(
+                f'{where}: weight is {share.weight!r}: expected a number above 0, as 0.7 or "1/3"',
+                hint="leave out a source that is not wanted",
+            )
         if share.tokens is not None and share.tokens < 1:
             raise RecipeError(f"{where}: tokens is {share.tokens}: expected at least 1")
         if isinstance(share.max_epochs, int) and share.max_epochs < 1:
             raise RecipeError(f"{where}: max_epochs is {share.max_epochs}: expected at least 1")
+        if share.max_epochs is not None and share.weight is None and share.tokens is None:
+            raise RecipeError(
+                f"{where} has max_epochs, but neither weight nor tokens",
+                hint="a source without a share is read as often as the others",
+            )
     for name in ("weight", "tokens"):
         having = sum(getattr(share, name) is not None for share in shares)
         if 0 < having < len(shares):
@@ -212,6 +223,13 @@ def _check_shares(shares: list[Share], path: Path) -> None:
                 f"{path}: {having} of {len(shares)} sources have {name!r}: expected all of them or none",
                 hint="shares are relative to each other",
             )
+
+
+def _is_weight(weight: int | float | str) -> bool:
+    try:
+        return Fraction(str(weight)) > 0
+    except (ValueError, ZeroDivisionError):
+        return False
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:

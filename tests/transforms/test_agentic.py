@@ -47,6 +47,21 @@ def test_the_labels_of_the_run_are_those_of_the_recipe() -> None:
     assert asked == {source.label for source in recipe.sources}
 
 
+def test_the_stages_are_those_of_the_guide() -> None:
+    """The table of stages and purposes of the fourth guide: each purpose in its stage, and long rows last."""
+    first, second, third = [
+        {
+            label
+            for source in stage.sources
+            for label in ([source.labels] if isinstance(source.labels, str) else source.labels or [])
+        }
+        for stage in read_run(EXAMPLE / "run.toml").stages
+    ]
+    assert first == {"grammar", "knowledge", "dialogue"}
+    assert second == {"reasoning", "procedural", "debugging", "agentic", "code", "rag_grounding"}
+    assert third == set()  # any
+
+
 def test_the_example_builds_from_small_files(tmp_path: Path, tokenizer_json: Path) -> None:
     folder = tmp_path / "agentic"
     shutil.copytree(EXAMPLE, folder)

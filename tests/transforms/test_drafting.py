@@ -114,6 +114,9 @@ def test_data_without_a_text_is_refused(tmp_path: Path) -> None:
     path.write_text('{"n": 1}\n' * 5)
     with pytest.raises(InputError, match=r"no field is a string in most records: found n"):
         draft_recipe([(str(path), survey(str(path)))], tokenizer="t", eod=None, folder=tmp_path)
+    path.write_text('{"id": "a", "n": 1}\n' * 5)
+    with pytest.raises(InputError, match=r"found id \(string"):  # an id is no text, even where it is all
+        draft_recipe([(str(path), survey(str(path)))], tokenizer="t", eod=None, folder=tmp_path)
     path.write_text("nonsense\n" * 5)
     with pytest.raises(InputError, match="no record could be read"):
         survey(str(path))
@@ -212,8 +215,19 @@ def test_init_and_build_as_commands(tmp_path: Path, tokenizer_json: Path) -> Non
     again = run("init", *words, cwd=tmp_path)
     assert again.returncode == 1 and "--force" in again.stderr
     assert run("init", *words, "--force", cwd=tmp_path).returncode == 0
-    for wrong in ((), ("data", "--preset", "tinystories"), ("--preset", "nothing")):
-        assert run("init", *wrong, "--out", "x.toml", cwd=tmp_path).returncode == 2
+    for wrong in (
+        (),
+        ("data", "--preset", "tinystories"),
+        ("--preset", "nothing"),
+        ("data", "--seq-len", "512"),
+        ("--preset", "tinystories", "--recipe", "recipes/r.toml"),
+        ("--run", "store", "--tokenizer", "tokenizer.json"),
+        ("--run", "store", "--seq-len", "0"),
+        ("--run", "store", "--batch-size", "-1"),
+        ("--run", "store", "--tokens", "-5"),
+    ):
+        assert run("init", *wrong, "--out", "x.toml", cwd=tmp_path).returncode == 2, wrong
+    assert not (tmp_path / "x.toml").exists()
 
 
 def test_a_run_file_hands_out_the_shares_of_the_recipe(tmp_path: Path, tokenizer_json: Path) -> None:
@@ -278,6 +292,11 @@ def test_a_run_file_without_shares_reads_the_store_as_it_is(tmp_path: Path, toke
         ({"weight": {"a": 1, "b": 1}, "tokens": {"a": 5}}, "a weight and a budget"),
         ({"tokens": {"a": 0, "b": 1}}, "tokens is 0"),
         ({"max_epochs": {"a": 0}}, "max_epochs is 0"),
+        ({"max_epochs": {"a": 2}}, "has max_epochs, but neither"),
+        ({"weight": {"a": 1, "b": 0}}, r"sources\[1\]: weight is 0"),
+        ({"weight": {"a": "half", "b": 1}}, "weight is 'half'"),
+        ({"weight": {"a": "1/0", "b": 1}}, "weight is '1/0'"),
+        ({"weight": {"a": -0.5, "b": 1}}, "weight is -0.5"),
         ({"weight": {"a": True, "b": 1}}, "weight"),
         ({"tokens": {"a": "many", "b": 1}}, "tokens"),
     ],

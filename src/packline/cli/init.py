@@ -13,6 +13,7 @@ from packline.cli.output import output
 from packline.errors import PacklineError, RecipeError, StoreError, TokenizerError
 
 RUN = Group("Run files", sort_key=10)
+SEQ_LEN, BATCH_SIZE = 4096, 32
 DEFAULT_TOKENIZER = "openai-community/gpt2"
 ENDS = ("<|endoftext|>", "<|end_of_text|>", "<|endofdoc|>", "</s>", "<eos>", "<|bos|>", "[SEP]")
 """Tokens that are likely to end a document, where a tokenizer leaves a choice; in this order."""
@@ -30,14 +31,19 @@ def init(
     force: Annotated[bool, option("Replace the file.", MAIN)] = False,
     run: Annotated[str | None, option("A store: write a run file for it.", RUN)] = None,
     recipe: Annotated[str | None, option("Its recipe, for weights and budgets.", RUN)] = None,
-    seq_len: Annotated[int, option("Tokens of a row. Default: 4096.", RUN)] = 4096,
-    batch_size: Annotated[int, option("Rows of a global batch. Default: 32.", RUN)] = 32,
+    seq_len: Annotated[int | None, option(f"Tokens of a row. Default: {SEQ_LEN}.", RUN)] = None,
+    batch_size: Annotated[int | None, option(f"Rows of a global batch. Default: {BATCH_SIZE}.", RUN)] = None,
     tokens: Annotated[int | None, option("Of the stage. Default: the sum of budgets.", RUN)] = None,
     flags: Flags = _FLAGS,
 ) -> int:
     """Write a recipe or a run file; see `pages`."""
     if sum([bool(inputs), preset is not None, run is not None]) != 1:
         raise RecipeError("init takes INPUTS, --preset or --run", hint="packline init --help")
+    of_runs = {"--recipe": recipe, "--seq-len": seq_len, "--batch-size": batch_size, "--tokens": tokens}
+    of_recipes = {"--tokenizer": tokenizer, "--eod": eod}
+    for name, value in (of_recipes if run is not None else of_runs).items():
+        if value is not None:
+            raise RecipeError(f"{name} is for a {'recipe' if run is not None else 'run file: --run STORE'}")
     path = Path(out or ("recipe.toml" if run is None else "run.toml"))
     if path.exists() and not force:
         raise StoreError(f"{path} is there already", hint="--force replaces it; --out chooses another name")
@@ -57,7 +63,12 @@ def init(
 
 
 def _run_file(
-    store: str, recipe: str | None, path: Path, seq_len: int, batch_size: int, tokens: int | None
+    store: str,
+    recipe: str | None,
+    path: Path,
+    seq_len: int | None,
+    batch_size: int | None,
+    tokens: int | None,
 ) -> str:
     from packline.loading.drafting import draft_run
     from packline.recipe import load_shares
@@ -65,7 +76,12 @@ def _run_file(
 
     shares = load_shares(recipe) if recipe is not None else []
     return draft_run(
-        Store(store), shares, seq_len=seq_len, batch_size=batch_size, folder=path.parent, tokens=tokens
+        Store(store),
+        shares,
+        seq_len=SEQ_LEN if seq_len is None else seq_len,
+        batch_size=BATCH_SIZE if batch_size is None else batch_size,
+        folder=path.parent,
+        tokens=tokens,
     )
 
 

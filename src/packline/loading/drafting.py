@@ -41,9 +41,12 @@ def draft_run(
         tokens: how long the stage lasts; by default the sum of budgets, or until a source is used up.
 
     Raises:
-        RecipeError: shares for another number of sources, or a source with a share and without a document
-            to train on.
+        RecipeError: a number below 1; shares for another number of sources, or a source with a share and
+            without a document to train on.
     """
+    for said, number in (("seq_len", seq_len), ("batch_size", batch_size), ("tokens", tokens)):
+        if number is not None and number < 1:
+            raise RecipeError(f"{said} is {number}: expected at least 1")
     names = list(store.manifest.sources)
     sizes = _train_tokens(store)
     if shares and len(shares) != len(names):

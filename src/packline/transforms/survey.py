@@ -101,7 +101,7 @@ class Survey:
 
     def text_field(self) -> str | None:
         """The field that most likely is the text."""
-        names = [one.name for one in self.strings()]
+        names = [one.name for one in self.strings() if one.name != "id"]
         return next((name for name in TEXT_FIELDS if name in names), names[0] if names else None)
 
     def template(self) -> str | None:
@@ -157,9 +157,7 @@ def survey(given: str) -> Survey:
         records += found
         bad += rejected
     if not records:
-        raise InputError(
-            f"{given}: no record could be read in {len(files)} files", hint="look at its beginning"
-        )
+        raise InputError(f"{given}: no record could be read at its beginning", hint="look at the first lines")
     fields: dict[str, Field] = {}
     for record in records:
         for name, value in record.items():
