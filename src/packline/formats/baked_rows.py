@@ -24,6 +24,7 @@ from packline.packing.layout import Layout
 from packline.packing.spans import Spans
 from packline.packing.targets import IGNORED
 from packline.ragged import offsets_of
+from packline.store.mapped import map_array
 
 if TYPE_CHECKING:
     from packline.store.report import Findings
@@ -103,22 +104,13 @@ def map_file(folder: Path, facts: BakedFacts, file: BakedFile) -> Mapped:
         CorruptStore: it is missing, or not of the size that baked.json says.
     """
     dtype = np.dtype(facts.dtype).newbyteorder("<")
-    shape = (file.rows, facts.seq_len + 1)
-    arrays = []
-    for ending, kind in ((".bin", dtype), (".loss", np.dtype(np.uint8))):
-        path = folder / f"{file.name}{ending}"
-        expected = shape[0] * shape[1] * kind.itemsize
-        try:
-            found = path.stat().st_size
-        except OSError as error:
-            raise CorruptStore(f"cannot read {path}: {error.strerror}") from error
-        if found != expected:
-            raise CorruptStore(
-                f"{path}: expected {expected:,} bytes ({file.rows:,} rows), found {found:,}",
-                hint="the file was cut off or belongs to other rows",
-            )
-        arrays.append(np.asarray(np.memmap(path, kind, "r", shape=shape)) if found else np.empty(shape, kind))
-    return Mapped(*arrays)
+    shape, holds = (file.rows, facts.seq_len + 1), f"{file.rows:,} rows"
+    return Mapped(
+        *(
+            map_array(folder / f"{file.name}{ending}", kind, shape, holds=holds, of="other rows")
+            for ending, kind in ((".bin", dtype), (".loss", np.dtype(np.uint8)))
+        )
+    )
 
 
 def read_spans(folder: Path, facts: BakedFacts, file: BakedFile, first_row: int) -> dict[str, np.ndarray]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import operator
+import os
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +22,7 @@ import numpy as np
 from packline.errors import CorruptStore
 from packline.store.index import Index
 from packline.store.manifest import Manifest, ShardEntry, read_manifest
+from packline.store.mapped import map_array
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,19 +68,13 @@ class Shard:
         self.offsets = index.offsets  # int64 `[D]`, bytes: where each document's first token is in the `.bin`
         # Of one document, as ints, in 60 nanoseconds: for the few of a batch in each of many shards.
         self.length_of, self.offset_of = index.lengths.item, index.offsets.item
-        path = folder / f"{entry.name}.bin"
-        expected = entry.tokens * dtype.itemsize
-        try:
-            found = path.stat().st_size
-        except OSError as error:
-            raise CorruptStore(f"cannot read {path}: {error.strerror}") from error
-        if found != expected:
-            raise CorruptStore(
-                f"{path}: expected {expected:,} bytes ({entry.tokens:,} tokens), found {found:,}",
-                hint="the file was cut off or belongs to another store",
-            )
-        # Plain arrays that hold the map: slicing `np.memmap` itself costs five times as much.
-        self.tokens: np.ndarray = np.asarray(np.memmap(path, dtype, "r")) if found else np.empty(0, dtype)
+        self.tokens = map_array(
+            folder / f"{entry.name}.bin",
+            dtype,
+            (entry.tokens,),
+            holds=f"{entry.tokens:,} tokens",
+            of="another store",
+        )
         self._itemsize = dtype.itemsize
 
     def __len__(self) -> int:
@@ -101,18 +97,11 @@ class Shard:
             CorruptStore: it has not one byte a token.
         """
         path = self._folder / f"{self.entry.name}.loss"
-        try:
-            found = path.stat().st_size
-        except FileNotFoundError:
+        if not os.path.lexists(path):
             return None
-        except OSError as error:
-            raise CorruptStore(f"cannot read {path}: {error.strerror}") from error
-        if found != self.entry.tokens:
-            raise CorruptStore(
-                f"{path}: expected {self.entry.tokens:,} bytes, one a token, found {found:,}",
-                hint="the file was cut off or belongs to another store",
-            )
-        return np.asarray(np.memmap(path, np.uint8, "r")) if found else np.empty(0, np.uint8)
+        return map_array(
+            path, np.dtype(np.uint8), (self.entry.tokens,), holds="one a token", of="another store"
+        )
 
     @cached_property
     def table(self) -> pa.Table:

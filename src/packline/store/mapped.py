@@ -1,0 +1,46 @@
+"""Numbers of a file as an array that is mapped, if the file is just as large as it has to be.
+
+Cost: a look at the file's size; bytes are read when they are used. What it does not do: check them.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+
+from packline.errors import CorruptStore
+
+
+def map_array(path: Path, dtype: np.dtype, shape: tuple[int, ...], *, holds: str, of: str) -> np.ndarray:
+    """Map a file of numbers, read-only.
+
+    Args:
+        shape: of the array; the file holds it and nothing else.
+        holds: what makes the size right, for the error.
+        of: what else the file may belong to, for the hint.
+
+    Returns:
+        A plain array that holds the map: slicing `np.memmap` itself costs five times as much.
+
+    Raises:
+        CorruptStore: the file cannot be read, or is of another size.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "a.bin"
+    >>> _ = file.write_bytes(bytes([1, 0, 2, 0]))
+    >>> map_array(file, np.dtype("<u2"), (2,), holds="2 tokens", of="another store").tolist()
+    [1, 2]
+    """
+    expected = math.prod(shape) * dtype.itemsize
+    try:
+        found = path.stat().st_size
+    except OSError as error:
+        raise CorruptStore(f"cannot read {path}: {error.strerror}") from error
+    if found != expected:
+        raise CorruptStore(
+            f"{path}: expected {expected:,} bytes ({holds}), found {found:,}",
+            hint=f"the file was cut off or belongs to {of}",
+        )
+    return np.asarray(np.memmap(path, dtype, "r", shape=shape)) if found else np.empty(shape, dtype)
