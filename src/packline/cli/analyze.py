@@ -15,8 +15,8 @@ from packline.cli.arguments import Flags, option
 from packline.cli.foreign import Reading
 from packline.cli.main import DONE
 from packline.cli.output import Line, output
+from packline.cli.pack import price_facts
 from packline.errors import RecipeError
-from packline.packing.prices import Price
 from packline.store.manifest import MANIFEST
 from packline.viewing.analysis import Analysis
 from packline.viewing.analysis import analyze as analyze_store
@@ -162,19 +162,8 @@ def facts(analysis: Analysis) -> dict[str, Any]:
     """An analysis for a program."""
     values: dict[str, Any] = msgspec.to_builtins(analysis, str_keys=True)
     values["bytes_per_token"] = analysis.bytes_per_token
-    values["prices"] = [_price(price) for price in analysis.prices]
+    values["prices"] = [price_facts(price) for price in analysis.prices]
     return {**values, "warnings": list(warnings_of(analysis))}
-
-
-def _price(price: Price) -> dict[str, Any]:
-    return {
-        "seq_len": price.seq_len,
-        "packing": price.packing,
-        "overflow": price.overflow,
-        **msgspec.to_builtins(price.counts),
-        "padding_share": price.padding,
-        "lost_share": price.lost,
-    }
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Options of which documents and which rows are written: of `export`, `bake` and `convert`, said once."""
+"""Options of which documents and which rows are taken: of `export`, `bake`, `convert` and `pack`."""
 
 from __future__ import annotations
 

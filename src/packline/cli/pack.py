@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
-from cyclopts import Group, Parameter
+from cyclopts import Parameter
 
 from packline.cli.arguments import Flags, option
+from packline.cli.choice import ROWS, DocumentOptions
 from packline.cli.main import DONE
 from packline.cli.output import Line, output, table
 from packline.errors import RecipeError
@@ -18,9 +19,7 @@ from packline.packing.selection import Selection
 from packline.store.reader import Store
 from packline.viewing.text import percent, plural, size
 
-ROWS = Group("Rows", sort_key=5)
-CHOICE = Group("Choice of documents", sort_key=10)
-_FLAGS = Flags()
+_FLAGS, _DOCUMENTS = Flags(), DocumentOptions()
 HEAD = ("packing", "rows", "padding", "tokens lost", "documents split", "rows shared")
 
 
@@ -35,14 +34,7 @@ def pack(
         bool, option("With --packing best_fit: write the plan, or check the one that is there.", ROWS)
     ] = False,
     plans: Annotated[str | None, option("Folder of plans. Default: in the store.", ROWS)] = None,
-    split: Annotated[str, option("train (default), val, test or all.", CHOICE)] = "train",
-    label: Annotated[list[str] | None, option("Only with this label. May be repeated.", CHOICE)] = None,
-    source: Annotated[list[str] | None, option("Only of this source. May be repeated.", CHOICE)] = None,
-    min_tokens: Annotated[int | None, option("Only documents with so many tokens or more.", CHOICE)] = None,
-    max_tokens: Annotated[int | None, option("Only documents with so many or fewer.", CHOICE)] = None,
-    shuffle_documents: Annotated[
-        int | None, option("Seed of a shuffle before packing. Default: as stored.", CHOICE)
-    ] = None,
+    documents: DocumentOptions = _DOCUMENTS,
     flags: Flags = _FLAGS,
 ) -> int:
     """Show what every packing costs; see `pages`."""
@@ -51,16 +43,8 @@ def pack(
             "--write goes with --packing best_fit: other packings are computed when rows are opened",
             hint="packline pack STORE --seq-len N --packing best_fit --write",
         )
-    selection = Selection(
-        Store(store),
-        split=split,
-        labels=label,
-        sources=source,
-        min_tokens=min_tokens,
-        max_tokens=max_tokens,
-        shuffle_documents=shuffle_documents,
-        plans=plans,
-    )
+    chosen = {name: value for name, value in documents.settings().items() if value is not None}
+    selection = Selection(Store(store), plans=plans, **chosen)
     lengths = list(dict.fromkeys(seq_len))
     prices = {length: price_list(selection, length, [packing] if packing else PACKINGS) for length in lengths}
     output.lines(choice_lines(selection))
@@ -81,14 +65,14 @@ def pack(
             "documents": len(selection),
             "tokens": selection.tokens,
             "selection": selection.settings,
-            "prices": [facts(price) for priced in prices.values() for price in priced],
+            "prices": [price_facts(price) for priced in prices.values() for price in priced],
             "plans": written,
         }
     )
     return DONE
 
 
-def facts(price: Price) -> dict[str, Any]:
+def price_facts(price: Price) -> dict[str, Any]:
     """A price for a program: counts, and the shares that the table shows."""
     return {
         "seq_len": price.seq_len,
