@@ -139,6 +139,12 @@ def test_few_tokens_for_what_is_not_known_are_not_better(folders: tuple[Path, Pa
     assert [row.better for row in found.comparisons[0].rows] == ["ours", "neither"]
     for shown in (evaluation_markdown(found), render_text(evaluation_page(found), 160)):
         assert "does not know all of these texts" in shown
+        (row,) = (
+            line.replace("|", " ").split()
+            for line in shown.splitlines()
+            if "neither" in line and "unknown" in line
+        )
+        assert row[-2:] == ["-", "neither"]
         assert "unknown 4" in shown.replace("\n", " ")
         assert "lossy" in shown and "asserted on every text" in shown  # the one, and the other
 

@@ -94,12 +94,17 @@ def test_every_pattern_on_the_library_of_python(pattern: Any) -> None:
     assert_equal(ours, trained_by_hf(texts, 1500, ("<|endoftext|>",), pattern))
 
 
+CORPORA = ["imdb_en", "code_mixed", "wikipedia_zh", "reviews_ko", "hindi", "latex_math", "unicode_stress"]
+
+
 @pytest.mark.parametrize("pattern", ["gpt2", "gpt4", "nanochat", "qwen2"])
 def test_every_pattern_on_corpora_of_many_scripts(shared: Path, pattern: Any) -> None:
-    names = ["imdb_en", "code_mixed", "wikipedia_zh", "reviews_ko", "hindi", "latex_math", "unicode_stress"]
-    texts = corpus(shared, names, 250_000)
-    ours = tokenizers.Tokenizer.from_str(train_bpe(texts, 6000, pattern=pattern))
-    reference = trained_by_hf(texts, 6000, ("<|endoftext|>",), pattern)
+    # Of a vocabulary of this size most merges are of pairs that occur a few dozen times: nearly all are ties.
+    vocab_size = 12_000
+    texts = corpus(shared, CORPORA, 700_000)
+    ours = tokenizers.Tokenizer.from_str(train_bpe(texts, vocab_size, pattern=pattern))
+    assert ours.get_vocab_size() == vocab_size
+    reference = trained_by_hf(texts, vocab_size, ("<|endoftext|>",), pattern)
     assert_equal(ours, reference)
     for text in texts[::50]:
         assert ours.encode(text[:2000]).ids == reference.encode(text[:2000]).ids
@@ -262,29 +267,57 @@ def test_token_bytes_are_the_raw_bytes_of_every_token(trained: tuple[Path, Train
         assert int(sizes[tokenizer.encode(text).ids].sum()) == len(text.encode())
 
 
-def test_transformers_loads_the_folder_and_gives_the_same_ids(trained: tuple[Path, TrainingReport]) -> None:
-    folder, _ = trained
-    texts = [text[:3000] for text in HARD_TEXTS] + [
-        python_sources(100_000)[0][1][:5000],
-        "<|bos|>hi<|user_end|>",
+def test_transformers_loads_every_folder_and_gives_the_same_ids(
+    trained: tuple[Path, TrainingReport], jsonl: Path, tmp_path: Path
+) -> None:
+    """Every pattern and every preset of special tokens, and some of the user's own in the last place."""
+    kinds = [(name, *SPECIALS["endoftext"]) for name in PATTERNS]
+    kinds += [
+        ("gpt2", *SPECIALS["nanochat"]),
+        ("gpt4", *SPECIALS["none"]),
+        ("qwen2", ("<s>", "</s>"), "last"),
     ]
+    folders = [trained[0]]
+    for number, (pattern, special, place) in enumerate(kinds):
+        folders.append(tmp_path / str(number))
+        settings: Any = {"pattern": pattern, "special_tokens": special, "place": place}
+        train_folder(recipe(jsonl), 700, folders[-1], **settings, max_chars=300_000)
+    specials = "<|bos|>hi<|user_end|> <|endoftext|>\n<s>a</s> <|endoftext|"
+    texts = [*(text[:3000] for text in HARD_TEXTS), python_sources(100_000)[0][1][:5000], specials]
     code = """
 from transformers import AutoTokenizer
-tokenizer = AutoTokenizer.from_pretrained(arguments[0])
-texts = json.loads(open(arguments[1], encoding="utf-8").read())
-ids = [tokenizer(text, add_special_tokens=False).input_ids for text in texts]
-answer = {"ids": ids, "texts": [tokenizer.decode(one) for one in ids], "bos": tokenizer.bos_token_id,
-          "size": len(tokenizer), "special": sorted(tokenizer.all_special_tokens)}
+texts = json.loads(open(arguments[0], encoding="utf-8").read())
+answer = []
+for folder in arguments[1:]:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    ids = [tokenizer(text, add_special_tokens=False).input_ids for text in texts]
+    answer.append({"ids": ids, "texts": [tokenizer.decode(one) for one in ids],
+                   "by default": tokenizer(texts).input_ids,
+                   "bos": tokenizer.bos_token_id, "eos": tokenizer.eos_token_id, "size": len(tokenizer),
+                   "special": dict(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids))})
 """
-    given = folder.parent / "texts.json"
+    given = tmp_path / "texts.json"
     given.write_text(json.dumps(texts), "utf-8")
-    answer = run_peer(code, folder, given, modules=("transformers",))
-    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-    assert answer["ids"] == [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
-    assert answer["texts"] == texts
-    assert answer["bos"] == 1991
-    assert answer["size"] == 2000
-    assert answer["special"] == sorted(NANOCHAT)
+    answers = run_peer(code, given, *folders, modules=("transformers",))
+    for folder, answer in zip(folders, answers, strict=True):
+        report = msgspec.json.decode((folder / "report.json").read_bytes(), type=TrainingReport)
+        tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+        expected = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+        assert answer["ids"] == expected, report.pattern
+        assert answer["by default"] == expected, report.pattern
+        assert answer["texts"] == texts, report.pattern
+        control = report.special_tokens
+        assert answer["special"] == control
+        assert (answer["bos"], answer["eos"]) == (
+            control.get(report.bos_token or ""),
+            control.get(report.eos_token or ""),
+        )
+        assert answer["size"] == report.vocab_size
+        # The strings of its own special tokens become them, and no others.
+        assert set(expected[-1]) & set(control.values()) == {
+            number for token, number in control.items() if token in specials
+        }
+    assert answers[0]["bos"] == 1991
 
 
 def test_two_trainings_give_the_same_bytes(

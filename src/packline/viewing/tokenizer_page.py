@@ -13,6 +13,10 @@ from packline.viewing.page import Block, Facts, Heading, Note, Page, Table
 from packline.viewing.text import percent
 
 OURS = ("Text Type", "Bytes", "Tokens", "Ratio", "Fertility")
+LEGEND = (
+    "Ratio: bytes that a token stands for, more is better. Relative Diff: how much fewer tokens ours needs"
+    " than the other. Fertility: tokens a word, of words between white space."
+)
 ROUND_TRIPS: dict[RoundTrip, str] = {
     "exact": "exact, asserted on every text",
     "normalized": "of the normalized text, asserted on every text",
@@ -29,7 +33,8 @@ def evaluation_page(found: Evaluation) -> Page:
                 ("not needed by these texts", _unused(found.unused, found.vocab_size)),
                 ("round trip", ROUND_TRIPS[found.round_trip]),
             )
-        )
+        ),
+        Note(LEGEND),
     ]
     if not found.comparisons:
         rows = tuple(
@@ -115,7 +120,7 @@ def _cells(rows: Sequence[Row]) -> tuple[tuple[str, ...], ...]:
             f"{row.base.bytes_per_token:.2f}",
             f"{row.ours.tokens:,}",
             f"{row.ours.bytes_per_token:.2f}",
-            f"{row.diff_percent:+.1f}%",
+            f"{row.diff_percent:+.1f}%" if row.better != "neither" else "-",
             row.better,
         )
         for row in rows
