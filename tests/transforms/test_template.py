@@ -259,6 +259,8 @@ def test_a_budget_is_for_each_record_anew() -> None:
         ("{{ a | map(attribute='b') | list }}", {"a": [{}]}),
         ("{{ [a] }}", {}),
         ("{{ a[1:] }}", {"a": 5}),
+        ("{{ 'x' if none[0] else 'y' }}", {}),
+        ("{% for x in ('x' if [][0] else 'y') %}{{ x }}{% endfor %}", {}),
         ("{{ a[1:] }}", {}),
     ],
 )

@@ -75,7 +75,10 @@ class Template:
             tree = environment.parse(self.source)
             refuse_strangers(tree)
             tree = _Counted().visit(tree)
-            names = meta.find_undeclared_variables(tree)
+            looking = meta.TrackingCodeGenerator(environment)
+            looking.optimizer = None  # which would work out what it can of the template, outside the budget
+            looking.visit(tree)
+            names = looking.undeclared_identifiers
             self._template = environment.from_string(tree)
         except TemplateSyntaxError as error:
             raise refusal(error.lineno, str(error.message), "see docs/recipe.md for templates") from error
