@@ -40,7 +40,7 @@ def map_array(path: Path, dtype: np.dtype, shape: tuple[int, ...], *, holds: str
         raise CorruptStore(f"cannot read {path}: {error.strerror}") from error
     if found != expected:
         raise CorruptStore(
-            f"{path}: expected {expected:,} bytes ({holds}), found {found:,}",
+            f"{path}: expected {expected:,} bytes, {holds}, found {found:,}",
             hint=f"the file was cut off or belongs to {of}",
         )
     return np.asarray(np.memmap(path, dtype, "r", shape=shape)) if found else np.empty(shape, dtype)
