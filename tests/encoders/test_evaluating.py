@@ -9,11 +9,11 @@ import pytest
 import tokenizers
 from tests.conftest import python_sources
 
-from packline.encoders.evaluating import TEXT_BYTES, evaluate, pieces_of, read_text
+from packline.encoders.evaluating import evaluate, pieces_of
 from packline.encoders.passages import LANGUAGES, PASSAGES
 from packline.encoders.tokenizer import load_tokenizer
 from packline.encoders.training import train_bpe
-from packline.errors import InputError, TokenizerError
+from packline.errors import TokenizerError
 from packline.viewing.html import document
 from packline.viewing.terminal import render_text
 from packline.viewing.tokenizer_page import evaluation_markdown, evaluation_page
@@ -186,14 +186,3 @@ def test_long_texts_are_cut_and_nothing_is_lost() -> None:
     pieces = pieces_of(text)
     assert "".join(pieces) == text
     assert len(pieces) > 5
-
-
-def test_a_file_is_read_at_whole_characters(tmp_path: Path) -> None:
-    long = tmp_path / "long.txt"
-    long.write_text("x" * (TEXT_BYTES - 1) + "한국", "utf-8")
-    assert read_text(str(long)) == "x" * (TEXT_BYTES - 1)
-    (tmp_path / "bad.txt").write_bytes(b"ab\xff")
-    (tmp_path / "empty.txt").write_bytes(b"")
-    for name, said in (("bad.txt", "byte 2"), ("empty.txt", "is empty"), ("none.txt", "cannot read")):
-        with pytest.raises(InputError, match=said):
-            read_text(str(tmp_path / name))

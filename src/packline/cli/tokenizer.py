@@ -157,7 +157,7 @@ def evaluate(
         option("A baseline: a file, a folder, a hub id, gpt2, cl100k_base. May be repeated.", TEXTS),
     ] = None,
     text: Annotated[
-        list[str] | None, option("A file of your own text, or NAME=FILE. May be repeated.", TEXTS)
+        list[str] | None, option("Your own text, any that build reads, or NAME=FILE. May be repeated.", TEXTS)
     ] = None,
     markdown: Annotated[bool, Parameter(help="Print Markdown.", negative="", group=SHOWN)] = False,
     html: Annotated[str | None, option("Write a page that opens offline.", SHOWN)] = None,
@@ -165,7 +165,7 @@ def evaluate(
 ) -> int:
     """Compare a tokenizer with others: bytes a token, by kind of text and by language."""
     from packline.encoders.evaluating import evaluate as measure
-    from packline.encoders.evaluating import read_text
+    from packline.encoders.own_text import read_text
     from packline.encoders.passages import PASSAGES
     from packline.encoders.tokenizer import load_tokenizer
     from packline.viewing.terminal import render

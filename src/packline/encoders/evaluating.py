@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -28,10 +27,8 @@ from packline.encoders.parity import Reference, RoundTrip
 from packline.encoders.passages import LANGUAGES, PASSAGES
 from packline.encoders.special import without_special_tokens
 from packline.encoders.tokenizer import Tokenizer
-from packline.errors import InputError, TokenizerError
+from packline.errors import TokenizerError
 
-TEXT_BYTES = 4 << 20
-"""Of a file of the user's: its beginning is looked at."""
 PIECE_CHARS = 1 << 16
 WORD = re.compile(r"\S+")
 
@@ -267,25 +264,3 @@ def _row(text: str, size: int, base: Measured, ours: Measured) -> Row:
     better = "equal" if base.tokens == ours.tokens else "ours" if diff > 0 else "base"
     better = "neither" if base.unknown or ours.unknown else better
     return Row(text, size, base, ours, diff, better)
-
-
-def read_text(path: str) -> str:
-    """The beginning of a file of the user's, whole characters of UTF-8.
-
-    Raises:
-        InputError: it cannot be read, or is not UTF-8.
-    """
-    try:
-        with Path(path).open("rb") as file:
-            data = file.read(TEXT_BYTES)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        if len(data) < TEXT_BYTES or error.start < len(data) - 3:
-            raise InputError(f"{path} is not UTF-8 at byte {error.start}") from error
-        text = data[: error.start].decode("utf-8")
-    if not text:
-        raise InputError(f"{path} is empty: expected text to compare on")
-    return text
