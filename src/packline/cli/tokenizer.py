@@ -168,14 +168,17 @@ def evaluate(
     from packline.encoders.own_text import read_text
     from packline.encoders.passages import PASSAGES
     from packline.encoders.tokenizer import load_tokenizer
+    from packline.viewing.page_file import check_place, write_page
     from packline.viewing.terminal import render
     from packline.viewing.tokenizer_page import evaluation_markdown, evaluation_page
 
+    if html is not None:
+        check_place(html)
     texts = dict(PASSAGES)
     for given in text or ():
         named, equals, path = given.partition("=")
         named, path = (named, path) if equals and not Path(given).exists() else (Path(given).name, given)
-        if named in texts:
+        if named in texts or named == "all":  # which is what the sum of them is called
             raise RecipeError(f"two texts are called {named!r}", hint="name one with --text NAME=FILE")
         texts[named] = read_text(path)
     found = measure(load_tokenizer(name), against or (), texts)
@@ -185,9 +188,7 @@ def evaluate(
     else:
         output.lines(render(evaluation_page(found), output.width, output.color))
     if html is not None:
-        from packline.viewing.html import document
-
-        Path(html).write_text(document(evaluation_page(found)), encoding="utf-8")
+        write_page(evaluation_page(found), Path(html))
         output.note(("written: ", "quiet"), html)
     values: dict[str, Any] = msgspec.to_builtins(found)
     output.result({"command": "tokenizer eval", "exit_code": DONE, **values})
