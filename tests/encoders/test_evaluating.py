@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tokenizers
 from tests.conftest import python_sources
 
-from packline.encoders.evaluating import evaluate, pieces_of
+from packline.encoders.evaluating import evaluate, pieces_of, unknown_ids
 from packline.encoders.passages import LANGUAGES, PASSAGES
-from packline.encoders.tokenizer import load_tokenizer
+from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.encoders.training import train_bpe
 from packline.errors import TokenizerError
 from packline.viewing.html import document
@@ -147,6 +148,23 @@ def test_few_tokens_for_what_is_not_known_are_not_better(folders: tuple[Path, Pa
         assert row[-2:] == ["-", "neither"]
         assert "unknown 4" in shown.replace("\n", " ")
         assert "lossy" in shown and "asserted on every text" in shown  # the one, and the other
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        ({"type": "Unigram", "vocab": [["a", 0.0], ["<unk>", 0.0]], "unk_id": 1}, {1}),
+        ({"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": None}, set()),
+        ({"type": "BPE", "vocab": {"a": 0, "?": 4}, "merges": [], "unk_token": "?"}, {4}),
+        ({"type": "BPE", "vocab": {"a": 0}, "merges": [], "unk_token": None}, set()),
+        ({"type": "BPE", "vocab": {"a": 0}, "merges": [], "unk_token": "<s>"}, {3}),
+    ],
+)
+def test_what_stands_for_the_unknown(model: dict[str, Any], expected: set[int]) -> None:
+    text = json.dumps({"model": model})
+    special = {"<s>": 3}
+    tokenizer = Tokenizer(name="t", kind="huggingface", json=text, vocab_size=5, special_tokens=special)
+    assert unknown_ids(tokenizer) == expected
 
 
 def test_a_special_token_that_merges_make_too_is_refused(folders: tuple[Path, Path], tmp_path: Path) -> None:
