@@ -364,6 +364,32 @@ def test_questions_are_read_with_their_right_answers(tmp_path: Path) -> None:
         list(read_evaluations(str(tmp_path / "eval_data" / "nothing*")))
 
 
+def test_sets_that_are_called_alike_are_counted_apart(
+    tmp_path: Path, tokenizer_json: Path, write_jsonl: WriteJsonl
+) -> None:
+    store = build(tmp_path, [QUESTIONS[0], QUESTIONS[1], QUESTIONS[2]], tokenizer_json, write_jsonl)
+    paths = []
+    for number, name in enumerate(("one/test", "two/test", "one/q", "two/q")):
+        file = tmp_path / f"{name}.jsonl"
+        file.parent.mkdir(exist_ok=True)
+        paths.append(str(write_jsonl(file, QUESTIONS[number : number + 1])))
+    report = search(store, [*paths, paths[0]])
+    names = ["one/test", "two/test", "q", f"q ({paths[3]})"]
+    assert list(report.sets) == names
+    assert [one.found for one in report.sets.values()] == [1, 1, 1, 0]
+    assert [(one.document, one.set, one.question) for one in report.overlaps] == [
+        (number, names[number], 0) for number in range(3)
+    ]
+
+
+def test_a_folder_of_several_sets_is_refused_where_a_bundle_would_be_overlooked(tmp_path: Path) -> None:
+    task = {"label": "a", "icl_task_type": "multiple_choice", "lines": CHOICES}
+    write_bundle(tmp_path / "bundle", task)
+    (tmp_path / "test.jsonl").write_text('{"prompt": "q"}')
+    with pytest.raises(InputError, match=r"is not one evaluation set: .*/bundle is a bundle of CORE"):
+        list(read_evaluations(str(tmp_path)))
+
+
 def test_a_folder_that_evals_wrote_is_read_as_what_it_was_made_of(
     tmp_path: Path, chat_json: Path, write_jsonl: WriteJsonl
 ) -> None:

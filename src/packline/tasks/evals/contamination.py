@@ -80,7 +80,7 @@ def search(
         raise RecipeError(f"ngram is {n}: expected 1 or more")
     if workers is None:
         workers = min(usable_cores(), store.manifest.tokens // ALONE_TOKENS)
-    texts = (text for path in against for text in read_evaluations(path))
+    texts = _read(against)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with disk_errors(folder):
@@ -89,6 +89,15 @@ def search(
         started = time.perf_counter()
         found = _look(store, job, workers, on_progress)
         return _sum_up(store, job, questions, Asked(folder), found, time.perf_counter() - started)
+
+
+def _read(against: Sequence[str]) -> Iterator[EvaluationText]:
+    """The questions of all; sets that are called alike are told apart by what was named."""
+    owners: dict[str, str] = {}
+    for path in dict.fromkeys(against):
+        for text in read_evaluations(path):
+            alike = owners.setdefault(text.set, path) != path
+            yield text._replace(set=f"{text.set} ({path})") if alike else text
 
 
 def _prepare(

@@ -114,12 +114,16 @@ def find_token(tokenizer: Tokenizer, wanted: str | int, role: str) -> int:
             return wanted
     elif (found := reference.token_to_id(wanted)) is not None:
         return int(found)
-    special = sorted(tokenizer.special_tokens.items(), key=lambda item: item[1])
-    listed = ", ".join(f"{token} ({number})" for token, number in special[:12]) or "none"
     raise TokenizerError(
-        f"{role} {wanted!r} is no token of {tokenizer.name}; special tokens are {listed}",
+        f"{role} {wanted!r} is no token of {tokenizer.name}; special tokens are {_special(tokenizer)}",
         hint=f"name one with --{role}, by its string or its id",
     )
+
+
+def _special(tokenizer: Tokenizer) -> str:
+    """The first special tokens, to choose from."""
+    special = sorted(tokenizer.special_tokens.items(), key=lambda item: item[1])
+    return ", ".join(f"{token} ({number})" for token, number in special[:12]) or "none"
 
 
 def begin_of_sequence(tokenizer: Tokenizer, wanted: str | int | None) -> int:
@@ -133,6 +137,6 @@ def begin_of_sequence(tokenizer: Tokenizer, wanted: str | int | None) -> int:
     if wanted is None:
         raise TokenizerError(
             f"{tokenizer.name} declares no token to begin a sequence with",
-            hint="name one with --bos; a model trained on documents that follow <|endoftext|> has that",
+            hint=f"name what begins the model's documents with --bos, of {_special(tokenizer)}",
         )
     return find_token(tokenizer, wanted, "bos")

@@ -2,7 +2,8 @@
 
     a bundle of CORE (folder with core.yaml)        a set a task
     a folder that `packline evals` wrote            the sets that it was made of, from its questions.jsonl
-    anything else                                   a set a file, or one of all CSV files of a folder
+    anything else                                   a set a file, or one of all CSV files of a folder; a file
+                                                    that is named after its split has its folder's name too
 
 Layouts are those that `packline evals` reads; of any other record, such as GSM8K's `question` and `answer`,
 all strings are taken. Where a folder has several splits, only the test split is read. Choices that are wrong
@@ -11,6 +12,7 @@ are left out, because they are often other questions' words.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -19,6 +21,7 @@ import msgspec
 
 from packline.errors import InputError
 from packline.filesystem import is_remote
+from packline.sources.files import expand
 from packline.tasks.evals.core import BUNDLE, DATA, read_bundle, read_questions
 from packline.tasks.evals.hellaswag import _Published
 from packline.tasks.evals.prompts import KINDS, Choice, Continuation, Schema, answered
@@ -29,6 +32,10 @@ CONFIG, QUESTIONS = "config.json", "questions.jsonl"
 """Files of a folder that `packline evals` wrote."""
 HEADER = ("question", "answer")
 """The first and the last field of the row of names of a CSV file."""
+
+
+SPLIT = re.compile(r"(train|test|validation|valid|val|dev)(?:-\d+-of-\d+)?", re.IGNORECASE)
+"""Names of files that say which split they are, and not of what."""
 
 
 class EvaluationText(NamedTuple):
@@ -73,17 +80,32 @@ def read_evaluations(path: str) -> Iterator[EvaluationText]:
             f"{path} holds ids with few-shot prompts, and no {QUESTIONS} with the questions themselves",
             hint="make it again with packline evals, or give what it was made of: the bundle, or files",
         )
+    inner = sorted({PurePosixPath(file).parent for file in expand(path) if file.endswith(f"/{BUNDLE}")})
+    if inner:
+        raise InputError(
+            f"{path} is not one evaluation set: {inner[0]} is a bundle of CORE",
+            hint="name each set with an --against of its own",
+        )
     counts: dict[str, int] = {}
     for file in files_of(path):
-        name = PurePosixPath(file).name.partition(".")[0]
-        if file.lower().endswith(".csv") and file != path:
-            name = PurePosixPath(path).name
+        name = _name_of(PurePosixPath(path if file.lower().endswith(".csv") else file))
         for _, record in records_of(file):
             if isinstance(record, list) and (record[0], record[-1]) == HEADER:
                 continue
             number = counts.get(name, 0)
             counts[name] = number + 1
             yield EvaluationText(name, number, text_of(record))
+
+
+def _name_of(path: PurePosixPath) -> str:
+    """What a set is called: its file's or folder's name; `gsm8k/test`, as others have a test split too.
+
+    >>> [_name_of(PurePosixPath(path)) for path in ("a/q.jsonl", "gsm8k/test.jsonl.gz", "test.csv")]
+    ['q', 'gsm8k/test', 'test']
+    """
+    stem = path.name.partition(".")[0]
+    split = SPLIT.fullmatch(stem)
+    return f"{path.parent.name}/{split[1]}" if split and path.parent.name else stem
 
 
 def texts_of(label: str, questions: Sequence[Any], delimiter: str = " ") -> list[EvaluationText]:

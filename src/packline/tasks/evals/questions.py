@@ -149,4 +149,7 @@ def _convert(record: Any, kind: Any, where: str) -> Any:
     try:
         return msgspec.convert(record, kind)
     except msgspec.ValidationError as error:
-        raise InputError(f"{where}: not the layout that is expected: {error}") from error
+        raise InputError(
+            f"{where}: not the layout that is expected: {error}",
+            hint="MMLU and ARC are read as they are published, on the hub or originally",
+        ) from error
