@@ -20,7 +20,7 @@ from tests.tasks.evals.test_core import CHOICES, GOES_ON, SCHEMAS, write_bundle
 import packline
 from packline.errors import CorruptStore, InputError, RecipeError
 from packline.store.reader import Store
-from packline.tasks.evals import contamination, scanning
+from packline.tasks.evals import asked, contamination, scanning
 from packline.tasks.evals.contamination import search
 from packline.tasks.evals.evaluation_texts import read_evaluations
 from packline.tasks.evals.making import EvalsSettings, make_chat, make_core
@@ -204,8 +204,8 @@ def test_tokens_are_compared_as_ids(
     texts = spoiled(3)
     store = build(tmp_path, texts, tokenizer_json, write_jsonl)
     questions = write_jsonl(tmp_path / "questions.jsonl", QUESTIONS, field="prompt")
-    asked = [store.tokenizer.encode(one, add_special_tokens=False).ids for one in QUESTIONS]
-    grams = [plain_grams(ids, 13) for ids in asked]
+    ids_asked = [store.tokenizer.encode(one, add_special_tokens=False).ids for one in QUESTIONS]
+    grams = [plain_grams(ids, 13) for ids in ids_asked]
     expected = {
         (document, number)
         for document, tokens in enumerate(store.documents)
@@ -231,6 +231,32 @@ def test_a_document_counts_once_however_questions_lie_over_its_end(
     assert sorted((one.document, one.question, one.length) for one in report.overlaps) == [
         (0, 0, 20), (0, 1, 19), (0, 2, 20), (1, 0, 20), (1, 1, 20), (1, 2, 19)
     ]  # fmt: skip
+
+
+def test_of_a_question_that_is_said_twice_the_longer_stretch_counts(
+    tmp_path: Path, tokenizer_json: Path, write_jsonl: WriteJsonl
+) -> None:
+    question = QUESTIONS[0].split()
+    text = f"{' '.join(question[:14])} and {' '.join(question[3:])} and {' '.join(question[:13])}"
+    store = build(tmp_path, [text], tokenizer_json, write_jsonl)
+    report = search(store, [str(write_jsonl(tmp_path / "q.jsonl", QUESTIONS))])
+    (one,) = report.overlaps
+    assert (one.length, one.text, report.not_listed) == (17, " ".join(question[3:]), 0)
+
+
+@pytest.mark.parametrize("gram_of", ["words", "tokens"])
+def test_equal_hashes_alone_are_no_overlap(
+    tmp_path: Path,
+    tokenizer_json: Path,
+    write_jsonl: WriteJsonl,
+    monkeypatch: pytest.MonkeyPatch,
+    gram_of: Any,
+) -> None:
+    for module in (asked, scanning):
+        monkeypatch.setattr(module, "gram_hashes", lambda values, n: gram_hashes(values, n) % np.uint64(50))
+    store = build(tmp_path, [words_of(n, 60) for n in range(3000, 3010)], tokenizer_json, write_jsonl)
+    path = str(write_jsonl(tmp_path / "q.jsonl", QUESTIONS))
+    assert search(store, [path], gram_of=gram_of, most_texts=1000, workers=0).clean
 
 
 @pytest.mark.parametrize("gram_of", ["words", "tokens"])
