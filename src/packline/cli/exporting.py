@@ -15,7 +15,6 @@ from packline.errors import RecipeError
 from packline.formats.exporting.run import Advanced, Exported, ExportEvent, PartDone, Planned
 from packline.viewing.text import bar, duration, percent, plural, scaled, size
 
-PLAIN_EVERY_SECONDS = 5.0
 HOW = {"linked": "hard links", "reflinked": "reflinks", "copied": "copies"}
 
 
@@ -82,20 +81,14 @@ class ExportTally:
 def watch_export() -> Iterator[Callable[[ExportEvent], None]]:
     """Show an export while it runs: a bar on a terminal, a line now and then anywhere else."""
     tally = ExportTally()
-    if output.interactive:
-        with output.live(lambda width: _draw(tally, width)):
-            yield lambda event: _hear(tally, event)
-        return
-    last = time.monotonic()
+    with output.follow(lambda width: _draw(tally, width), tally.line) as tick:
 
-    def hear(event: ExportEvent) -> None:
-        nonlocal last
-        _hear(tally, event)
-        if isinstance(event, Advanced | PartDone) and time.monotonic() - last >= PLAIN_EVERY_SECONDS:
-            last = time.monotonic()
-            output.note(tally.line())
+        def hear(event: ExportEvent) -> None:
+            _hear(tally, event)
+            if isinstance(event, Advanced | PartDone):
+                tick()
 
-    yield hear
+        yield hear
 
 
 def _hear(tally: ExportTally, event: ExportEvent) -> None:

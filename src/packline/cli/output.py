@@ -17,6 +17,7 @@ import json
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
@@ -55,6 +56,8 @@ STYLES = {
     "token-4": "#1c1c1c on #ffffaf",
 }
 PLAIN_WIDTH = 100
+PLAIN_EVERY_SECONDS = 5.0
+"""Between lines of progress where nothing can be drawn."""
 
 
 class Output:
@@ -142,6 +145,33 @@ class Output:
 
         with Live(get_renderable=draw, console=console, refresh_per_second=8, transient=True):
             yield
+
+    @contextmanager
+    def follow(
+        self, draw: Callable[[int], list[Line]], line: Callable[[], str]
+    ) -> Iterator[Callable[[], None]]:
+        """Show how far the block is: drawn over itself on a terminal, else a line every few seconds.
+
+        Args:
+            draw: as for `live`.
+            line: the same on one line.
+
+        Yields:
+            What is to be called when something is done.
+        """
+        if self.interactive:
+            with self.live(draw):
+                yield lambda: None
+            return
+        last = time.monotonic()
+
+        def tick() -> None:
+            nonlocal last
+            if time.monotonic() - last >= PLAIN_EVERY_SECONDS:
+                last = time.monotonic()
+                self.note(line())
+
+        yield tick
 
     def _console(self, *, error: bool) -> Console:
         if error not in self._consoles:

@@ -23,7 +23,6 @@ from packline.store.manifest import RECEIPTS, Receipt
 from packline.viewing.text import bar, cells, cut, duration, percent, plural, scaled, size
 
 WINDOW_SECONDS = 10.0
-PLAIN_EVERY_SECONDS = 5.0
 TELLING_SECONDS = 1.0
 MOST_BARS = 8
 NARROW = 76
@@ -147,20 +146,14 @@ class Tally:
 @contextmanager
 def watch(tally: Tally) -> Iterator[Callable[[Event], None]]:
     """Show a build while it runs. Gives what has to hear its events."""
-    if output.interactive:
-        with output.live(lambda width: draw(tally, width)):
-            yield lambda event: _hear(tally, event)
-        return
-    last = time.monotonic()
+    with output.follow(lambda width: draw(tally, width), lambda: plain_line(tally)) as tick:
 
-    def hear(event: Event) -> None:
-        nonlocal last
-        _hear(tally, event)
-        if isinstance(event, Progress) and time.monotonic() - last >= PLAIN_EVERY_SECONDS:
-            last = time.monotonic()
-            output.note(plain_line(tally))
+        def hear(event: Event) -> None:
+            _hear(tally, event)
+            if isinstance(event, Progress):
+                tick()
 
-    yield hear
+        yield hear
 
 
 def _hear(tally: Tally, event: Event) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from cyclopts import App, Group, Parameter
@@ -12,12 +12,9 @@ from packline.cli.arguments import Flags, option
 from packline.cli.main import DONE, FAILED
 from packline.cli.output import Line, output, table
 from packline.cli.pages import PAGES
+from packline.cli.training import training_lines, watch_training
 from packline.encoders.patterns import PatternName
 from packline.errors import RecipeError
-from packline.viewing.text import duration, percent, plural, size
-
-if TYPE_CHECKING:
-    from packline.encoders.trained_folder import TrainingReport
 
 LEARNING = Group("Learning", sort_key=10)
 TEXTS = Group("Texts", sort_key=20)
@@ -91,61 +88,27 @@ def train(
         tokens, place = tuple(special_tokens), "first"
     if specials_last is not None:
         place = "last" if specials_last else "first"
-    report = train_folder(
-        recipe,
-        vocab_size,
-        out,
-        pattern=pattern,
-        special_tokens=tokens,
-        place=place,
-        eos=eos,
-        bos=bos,
-        max_chars=max_chars,
-        doc_chars=doc_chars,
-        memory_bytes=parse_bytes(memory),
-        threads=threads,
-        force=force,
-    )
-    output.lines(table(_shown(report, out, max_chars, doc_chars), "ll", width=output.wrap))
+    with watch_training() as hear:
+        report = train_folder(
+            recipe,
+            vocab_size,
+            out,
+            pattern=pattern,
+            special_tokens=tokens,
+            place=place,
+            eos=eos,
+            bos=bos,
+            max_chars=max_chars,
+            doc_chars=doc_chars,
+            memory_bytes=parse_bytes(memory),
+            threads=threads,
+            force=force,
+            on_progress=hear,
+        )
+    output.lines(table(training_lines(report, out, max_chars, doc_chars), "ll", width=output.wrap))
     values: dict[str, Any] = msgspec.to_builtins(report)
     output.result({"command": "tokenizer train", "out": out, "exit_code": DONE, **values})
     return DONE
-
-
-def _shown(report: TrainingReport, out: str, max_chars: int | None, doc_chars: int | None) -> list[Line]:
-    """How a training went, as lines of a table."""
-    one = report.token_bytes
-    special = ", ".join(f"{token} {number}" for token, number in report.special_tokens.items())
-    learned = f"{plural(report.documents, 'document')} of {plural(report.files, 'file')}"
-    facts = {
-        "vocabulary": f"{report.vocab_size:,} tokens, {report.merges:,} merges, pattern {report.pattern}",
-        "special tokens": f"{len(report.special_tokens)}: {special}" if special else "none",
-        "token bytes": f"min {one.min}, max {one.max}, mean {one.mean:.2f}, std {one.std:.2f}",
-        "learned from": f"{learned}, {size(report.text_bytes)}",
-    }
-    if report.words is not None:
-        facts["words"] = f"{report.words:,} distinct"
-    if report.stopped_early:
-        facts["stopped"] = f"at {max_chars:,} characters; what follows was not read"
-    if report.cut_documents:
-        facts["cut"] = f"{plural(report.cut_documents, 'document')} at {doc_chars:,} characters"
-    if report.left_out:
-        facts["left out"] = f"{plural(report.left_out, 'document')} that are empty or filtered"
-    if report.held_out:
-        facts["held out"] = f"{plural(report.held_out, 'document')} for validation and testing"
-    facts["time"] = f"{duration(report.seconds)}, trained by {report.trainer}"
-    rows: list[Line] = [[("tokenizer", "quiet"), (out, "title")]]
-    rows += [[(name, "quiet"), fact] for name, fact in facts.items()]
-    if report.vocab_size < report.asked_vocab_size:
-        text_ran_out = f"no pair was left to merge: {report.asked_vocab_size:,} tokens were asked for"
-        rows.append([("note", "warning"), text_ran_out])
-    if report.forgotten_words:
-        forgotten = f"{report.forgotten_words:,} rare words did not fit into memory"
-        share = f"{percent(report.forgotten_share)} of the distinct ones"
-        rows.append([("note", "warning"), f"{forgotten}, {share}"])
-    for reason, count in report.bad_records.items():
-        rows.append([("bad records", "warning"), f"{count:,} {reason}"])
-    return rows
 
 
 @tokenizer.command(name="eval")

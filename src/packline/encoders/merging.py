@@ -22,6 +22,7 @@ in one thread. What it does not do: count words, or split text into them.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,6 +32,8 @@ from packline.encoders.tiktoken import ALPHABET
 GONE = -1
 """Symbol of a byte inside a token, and of the end of a word."""
 NEVER = 1 << 62
+TOLD_EVERY = 256
+"""Merges between two reports of how many there are."""
 ZERO = np.zeros(1, np.int64)
 
 BYTES_IN_ORDER = sorted(range(256), key=ALPHABET.__getitem__)
@@ -115,8 +118,15 @@ class Merger:
         self._table = np.empty(0, self._dtype)
         self._find_first_pairs()
 
-    def run(self, count: int) -> list[tuple[bytes, bytes]]:
-        """Merge until there are so many tokens beside the 256 bytes, or nothing is left to merge."""
+    def run(
+        self, count: int, on_merges: Callable[[int], None] = lambda done: None
+    ) -> list[tuple[bytes, bytes]]:
+        """Merge until there are so many tokens beside the 256 bytes, or nothing is left to merge.
+
+        Args:
+            count: tokens that merges are to make.
+            on_merges: is told now and then how many merges are found.
+        """
         merges: list[tuple[bytes, bytes]] = []
         while len(self._tokens) - 256 < count:
             found = self._pop()
@@ -133,6 +143,8 @@ class Merger:
                 self._twice.add(number)
             self._merged[key] = times
             self._merge(left, right, number, places)
+            if len(merges) % TOLD_EVERY == 0:
+                on_merges(len(merges))
         return merges
 
     def _find_first_pairs(self) -> None:

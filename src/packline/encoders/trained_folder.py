@@ -28,7 +28,14 @@ from packline.encoders.parity import PROBES
 from packline.encoders.patterns import pattern_of
 from packline.encoders.token_bytes import token_bytes
 from packline.encoders.tokenizer import JSON, Tokenizer
-from packline.encoders.training import MEMORY_BYTES, SpecialPlace, Trained, check_specials, train_batches
+from packline.encoders.training import (
+    MEMORY_BYTES,
+    OnProgress,
+    SpecialPlace,
+    Trained,
+    check_specials,
+    train_batches,
+)
 from packline.encoders.training_texts import TrainingTexts
 from packline.errors import RecipeError, StoreError, TokenizerError
 from packline.filesystem import publish_bytes
@@ -94,6 +101,7 @@ def train_folder(
     memory_bytes: int = MEMORY_BYTES,
     threads: int | None = None,
     force: bool = False,
+    on_progress: OnProgress = lambda progress: None,
 ) -> TrainingReport:
     """Train a tokenizer on the sources of a recipe and write its folder.
 
@@ -106,6 +114,7 @@ def train_folder(
         place: whether theirs are the first ids or the last.
         eos: the special token that ends a document; default the one that usually does, if it is there.
         bos: likewise for its beginning.
+        on_progress: is told how far it is.
 
     Raises:
         RecipeError: settings that make no sense.
@@ -129,6 +138,7 @@ def train_folder(
             place=place,
             memory_bytes=memory_bytes,
             threads=threads,
+            on_progress=on_progress,
         )
         tokenizer = Tokenizer(
             name=str(folder),

@@ -11,7 +11,7 @@ What it does not do: other models than byte-level BPE, or choose the texts (`tra
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -68,6 +68,19 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
     """Their share of all distinct words that were seen."""
 
 
+class TrainingProgress(msgspec.Struct, frozen=True):
+    """How far a training is: first texts are read, then merges are found."""
+
+    documents: int
+    text_bytes: int
+    merges: int
+    wanted: int
+    """Merges that are to be found, where the texts have so many."""
+
+
+OnProgress = Callable[[TrainingProgress], None]
+
+
 def train_bpe(
     texts: Iterable[str],
     vocab_size: int,
@@ -109,12 +122,15 @@ def train_batches(
     place: SpecialPlace = "first",
     memory_bytes: int = MEMORY_BYTES,
     threads: int | None = None,
+    on_progress: OnProgress = lambda progress: None,
 ) -> Trained:
     """Train on batches of texts, of a bounded size each.
 
     Args:
         memory_bytes: a bound for what is learned from; beyond it rare words are forgotten. It does not
             bind HF's trainer, which counts for patterns with other rules.
+        threads: that count words; default as many as this process may use.
+        on_progress: is called a few times a second at most.
 
     Raises:
         RecipeError: special tokens that are empty, come twice or are tokens of text; threads or memory that
@@ -133,12 +149,17 @@ def train_batches(
             f"vocab_size is {vocab_size}: expected at least {least}, which is 256 bytes, the special tokens"
             " and one merge"
         )
+    batches = _told(batches, room, on_progress)
     if pattern.rules == "other":
         return _train_by_hf(batches, room, special_tokens, pattern, place)
     counted = count_words(batches, pattern, memory_bytes=memory_bytes // WORDS_SHARE, threads=threads)
     if not len(counted):
         raise TokenizerError("no text to train on")
-    merges = find_merges(counted, room)
+    merges = find_merges(
+        counted,
+        room,
+        lambda done: on_progress(TrainingProgress(counted.documents, counted.text_bytes, done, room)),
+    )
     seen = counted.forgotten_words + len(counted)
     return Trained(
         json=tokenizer_json(merges, special_tokens, pattern, place),
@@ -176,11 +197,23 @@ def _check_apart(token: str, others: Container[str]) -> None:
         )
 
 
-def find_merges(counted: WordCounts, room: int) -> list[tuple[bytes, bytes]]:
+def _told(batches: Iterable[Texts], room: int, on_progress: OnProgress) -> Iterator[Texts]:
+    """The same batches, told of as they are taken."""
+    documents = text_bytes = 0
+    for texts in batches:
+        yield texts
+        documents += len(texts)
+        text_bytes += len(texts.data)
+        on_progress(TrainingProgress(documents, text_bytes, 0, room))
+
+
+def find_merges(
+    counted: WordCounts, room: int, on_merges: Callable[[int], None] = lambda done: None
+) -> list[tuple[bytes, bytes]]:
     """Merges that add so many tokens to the 256 bytes, or fewer where pairs run out."""
     from packline.encoders.merging import Merger
 
-    return Merger(counted.data, counted.offsets, counted.counts).run(room)
+    return Merger(counted.data, counted.offsets, counted.counts).run(room, on_merges)
 
 
 def _train_by_hf(
