@@ -20,7 +20,7 @@ from tests.viewing.token_stores import equal_groups, store_of, what_is_wrong
 
 import packline
 from packline.errors import CorruptStore, RecipeError, StoreNotFound, WorkerDied
-from packline.formats import processes
+from packline.runtime import task_pool
 from packline.store.reader import Store
 from packline.viewing import counting
 from packline.viewing.analysis import Analysis, Suspicious, analyze
@@ -159,14 +159,14 @@ def test_processes_give_the_same_as_this_one(large: Store, monkeypatch: pytest.M
 
 def test_a_dead_worker_is_an_error(large: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counting, "ALONE_TOKENS", 1000)
-    send = processes._Worker.send
+    send = task_pool._Worker.send
 
-    def killed(worker: processes._Worker, line: bytes) -> None:
+    def killed(worker: task_pool._Worker, line: bytes) -> None:
         if b'"writer":1' in line:
             worker.process.kill()
         send(worker, line)
 
-    monkeypatch.setattr(processes._Worker, "send", killed)
+    monkeypatch.setattr(task_pool._Worker, "send", killed)
     with pytest.raises(WorkerDied, match="exit code -9") as error:
         analyze(large, workers=2)
     assert error.value.hint == "use fewer workers if memory ran out"

@@ -32,7 +32,7 @@ from packline.runtime.folder import BuildFolder
 from packline.store.ledger import source_names
 from packline.store.manifest import TOKENIZER, ImportEntry, InputEntry, Receipt
 from packline.store.reader import Store
-from packline.tasks.sft_unit import Overflow, Scheme, SftJob, SftOptions, make_renderer
+from packline.tasks.sft_unit import Overflow, Scheme, SftJob, SftOptions, make_renderer, open_job
 from packline.tasks.sources import ConversationSource, check_sources, find_conversation_files, plan_units
 from packline.transforms.nanochat import BOS, TOKENS
 
@@ -160,7 +160,7 @@ class _Build:
             )
         )
         self._build = UnitBuild(
-            kind="sft",
+            open_job=open_job,
             title=f"{FORMAT} by {_scheme_name(self._options)}",
             out=request.out,
             recipe=recipe,

@@ -25,8 +25,8 @@ from packline.encoders.tokenizer import load_tokenizer
 from packline.filesystem import disk_errors
 from packline.fingerprint import split_of
 from packline.formats.importing.unit import hash_piece
-from packline.formats.worker import Runner
 from packline.ragged import Ragged, offsets_of
+from packline.runtime.task_worker import Runner
 from packline.runtime.unit import check_unchanged
 from packline.sources.batch import Reject
 from packline.sources.files import InputFile

@@ -4,7 +4,7 @@
     process:   range ── blocks of a million tokens ──> Counter ──> Tally
     together:  add_up
 
-Processes are those of `formats.processes`: a range is a task, and its tally is what comes of it.
+Processes are those of `runtime.task_pool`: a range is a task, and its tally is what comes of it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 
 from packline.errors import CorruptStore
-from packline.formats.processes import run_tasks
-from packline.formats.worker import Runner
+from packline.runtime.task_pool import run_tasks
+from packline.runtime.task_worker import Runner
 from packline.store.reader import Store
 from packline.viewing.duplicates import HashFiles
 from packline.viewing.tally import BLOCK_TOKENS, Counter, Tally
@@ -77,7 +77,7 @@ def count_store(
     if wanted < 2:
         return [count_range(job, one, store, on_progress) for one in ranges]
     tasks = [(str(one.writer), one) for one in ranges]
-    done = run_tasks("count", job, tasks, workers=wanted, on_tokens=on_progress, if_died=IF_DIED)
+    done = run_tasks(open_job, job, tasks, workers=wanted, on_tokens=on_progress, if_died=IF_DIED)
     tallies = {name: msgspec.json.decode(tally, type=Tally) for name, tally in done}
     return [tallies[name] for name, _ in tasks]
 
@@ -96,7 +96,7 @@ def cut_documents(store: Store, ranges: int) -> list[int]:
 
 
 def open_job(job: msgspec.Raw) -> Runner:
-    """What counts the ranges of a job; see `formats.worker.RUNNERS`."""
+    """What counts the ranges of a job."""
     decoded = msgspec.json.decode(job, type=Job)
     store = Store(decoded.store)
 

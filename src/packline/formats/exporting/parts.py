@@ -15,7 +15,7 @@ from packline.formats.exporting.source import Choice, document_view, row_view
 from packline.formats.exporting.target import Link, Target
 from packline.formats.format import DocumentFormat, Format, Options, Part, RowFormat
 from packline.formats.registry import get_format
-from packline.formats.worker import Runner
+from packline.runtime.task_worker import Runner
 from packline.store.manifest import FileEntry
 
 View = DocumentView | RowView
@@ -61,7 +61,7 @@ class PartReceipt(msgspec.Struct, frozen=True):
 
 
 def open_job(job: msgspec.Raw) -> Runner:
-    """What writes the parts of a job; see `worker.RUNNERS`."""
+    """What writes the parts of a job."""
     return make_runner(msgspec.json.decode(job, type=ExportJob))
 
 

@@ -31,6 +31,7 @@ from packline.formats.exporting.parts import (
     View,
     convert_options,
     make_runner,
+    open_job,
     open_view,
     writing,
 )
@@ -39,9 +40,9 @@ from packline.formats.exporting.source import Choice, is_run
 from packline.formats.exporting.staging import Staging, finished_export
 from packline.formats.exporting.target import Link, Target, sync_files
 from packline.formats.format import Lost, Options, Part, Plan, Written
-from packline.formats.processes import run_here, run_tasks
 from packline.formats.registry import get_format
 from packline.runtime.resources import free_disk, usable_cores
+from packline.runtime.task_pool import run_here, run_tasks
 from packline.store.manifest import MANIFEST, TOKENIZER
 
 if TYPE_CHECKING:
@@ -218,7 +219,7 @@ class _Export:
         count = usable_cores() if workers is None else workers
         if not job.source or count == 0 or len(tasks) < 2 or (workers is None and self._plan.bytes < SMALL):
             return run_here(make_runner(job, self._view), tasks, advance)
-        return run_tasks("export", job, tasks, workers=count, on_tokens=advance)
+        return run_tasks(open_job, job, tasks, workers=count, on_tokens=advance)
 
     def _how_shared(self, link: Link) -> str:
         """Share something small, to see how it goes."""

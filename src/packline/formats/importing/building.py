@@ -5,7 +5,7 @@
     manifest.json          written last; until then there is no store
 
 Lock, receipts, going on and publishing are those of a build of text (`BuildFolder`). What a unit does is
-known to the kind of job alone (`formats.worker`).
+known to who asks for it alone.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from packline.recipe import Recipe
 from packline.runtime.events import Note, Progress, UnitDone
 from packline.runtime.folder import BuildFolder, BuildIdentity
 from packline.runtime.resources import usable_cores
+from packline.runtime.task_worker import OpenJob
 from packline.sources.files import InputFile
 from packline.store.index import dtype_for
 from packline.store.manifest import ImportEntry, InputEntry, Manifest, Receipt
@@ -75,8 +76,8 @@ OnEvent = Callable[[ImportEvent], None]
 class UnitBuild:
     """What is to be built: everything but how a unit is done."""
 
-    kind: str
-    """Of job: a name of `formats.worker.RUNNERS`."""
+    open_job: OpenJob
+    """Makes ready for the units."""
     title: str
     """What the plan calls it."""
     out: str
@@ -170,7 +171,7 @@ def _run(
     check_room(folder, (build.tokens or 0) - done, tokenizer.vocab_size)
     round_trip = round_trip_of(tokenizer)
     commit_units(
-        build.kind,
+        build.open_job,
         job_of(folder),
         todo,
         folder,

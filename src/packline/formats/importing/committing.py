@@ -21,11 +21,12 @@ from packline.encoders.special import without_special_tokens
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import OutOfSpace, ResumeMismatch, TokenizerError
 from packline.formats.importing.unit import hash_piece
-from packline.formats.processes import run_tasks
 from packline.recipe import Recipe, recipe_difference
 from packline.runtime.events import UnitDone
 from packline.runtime.folder import BuildFolder, BuildIdentity, input_differences, refuse_differences
 from packline.runtime.resources import free_disk
+from packline.runtime.task_pool import run_tasks
+from packline.runtime.task_worker import OpenJob
 from packline.sources.files import InputFile
 from packline.store.index import dtype_for
 from packline.store.manifest import (
@@ -44,7 +45,7 @@ MOST_WAITING = 4
 
 
 def commit_units(
-    kind: str,
+    open_job: OpenJob,
     job: Any,
     todo: Sequence[int],
     folder: BuildFolder,
@@ -57,7 +58,7 @@ def commit_units(
     """Run the units with these numbers and commit each.
 
     Args:
-        kind: of `formats.worker.RUNNERS`.
+        open_job: makes ready for the units, in each process once.
         job: what all units share.
         folder: of the store.
         workers: processes at most; 0: this one.
@@ -79,7 +80,7 @@ def commit_units(
 
     with ThreadPoolExecutor(2 if workers else 1) as threads:
         tasks = [(f"{number:06d}", number) for number in todo]
-        for _, result in run_tasks(kind, job, tasks, workers=workers, on_tokens=on_tokens):
+        for _, result in run_tasks(open_job, job, tasks, workers=workers, on_tokens=on_tokens):
             receipt = receipt_of(result)
             commits.append((threads.submit(folder.commit, receipt), receipt))
             settle(MOST_WAITING)

@@ -15,15 +15,10 @@ not do: encode, filter, or tell ids of one tokenizer from valid ids of another, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from packline.formats.importing.run import ImportRequest, OnEvent, run_import
-from packline.formats.importing.unit import ImportJob, UnitImporter
-from packline.formats.worker import Runner
 from packline.store.reader import Store
 
 
@@ -75,13 +70,3 @@ def import_store(
     request = ImportRequest(str(path), format, str(tokenizer), str(out), eod, bos, options or {}, workers)
     run_import(request, on_event)
     return Store(out)
-
-
-def open_job(job: msgspec.Raw) -> Runner:
-    """What does the units of an import, in a worker process or here."""
-    importer = UnitImporter(msgspec.json.decode(job, type=ImportJob))
-
-    def run(task: msgspec.Raw, report: Callable[[int], None]) -> Any:
-        return importer.run(msgspec.json.decode(task, type=int), report)
-
-    return run

@@ -25,7 +25,7 @@ from packline.formats.importing.building import (
     run_build,
 )
 from packline.formats.importing.opening import open_foreign
-from packline.formats.importing.unit import ImportedUnit, ImportJob
+from packline.formats.importing.unit import ImportedUnit, ImportJob, open_job
 from packline.recipe import SPLITS, Recipe, Source, check_recipe
 from packline.runtime.events import Note
 from packline.runtime.folder import BuildFolder
@@ -102,7 +102,7 @@ class _Import:
             for number, file in enumerate(foreign.files)
         ]
         self._build = UnitBuild(
-            kind="import",
+            open_job=open_job,
             title=name,
             out=request.out,
             recipe=recipe,

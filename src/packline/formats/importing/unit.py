@@ -27,6 +27,7 @@ from packline.formats.format import Block, Foreign, ForeignUnit
 from packline.formats.importing.restoring import Restoring, Wrong
 from packline.formats.registry import get_format
 from packline.ragged import Ragged
+from packline.runtime.task_worker import Runner
 from packline.runtime.unit import check_unchanged
 from packline.sources.files import InputFile
 from packline.store.ledger import Ledger
@@ -218,3 +219,13 @@ def hash_piece(path: str, start: int, stop: int) -> str:
     if done < stop:
         raise InputChanged(f"{path} changed while it was read: expected {stop:,} bytes, found {done:,}")
     return str(hasher.hexdigest())
+
+
+def open_job(job: msgspec.Raw) -> Runner:
+    """What does the units of an import, in a worker process or here."""
+    importer = UnitImporter(msgspec.json.decode(job, type=ImportJob))
+
+    def run(task: msgspec.Raw, report: Callable[[int], None]) -> Any:
+        return importer.run(msgspec.json.decode(task, type=int), report)
+
+    return run

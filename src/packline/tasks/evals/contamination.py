@@ -26,8 +26,8 @@ from packline.encoders.token_bytes import token_bytes
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import RecipeError
 from packline.filesystem import disk_errors
-from packline.formats.processes import run_tasks
 from packline.runtime.resources import usable_cores
+from packline.runtime.task_pool import run_tasks
 from packline.store.manifest import TOKENIZER
 from packline.store.origins import origins
 from packline.store.reader import Store
@@ -37,7 +37,7 @@ from packline.tasks.evals.asked import Asked, Questions, write_questions
 from packline.tasks.evals.contamination_report import NORMALISATION, ContaminationReport, GramOf, Overlap
 from packline.tasks.evals.encoding import TextEncoder
 from packline.tasks.evals.evaluation_texts import EvaluationText, read_evaluations
-from packline.tasks.evals.scanning import ScanJob, ShardFound, write_vocabulary
+from packline.tasks.evals.scanning import ScanJob, ShardFound, open_job, write_vocabulary
 from packline.tasks.evals.words import LOWER
 
 N = 13
@@ -128,7 +128,7 @@ def _look(store: Store, job: ScanJob, workers: int, on_progress: OnProgress | No
             on_progress(read, whole)
 
     tasks = [(str(number), number) for number in range(len(store.shards))]
-    done = run_tasks("contamination", job, tasks, workers=workers, on_tokens=hear, if_died=IF_DIED)
+    done = run_tasks(open_job, job, tasks, workers=workers, on_tokens=hear, if_died=IF_DIED)
     found = {name: msgspec.json.decode(result, type=ShardFound) for name, result in done}
     return [found[name] for name, _ in tasks]
 

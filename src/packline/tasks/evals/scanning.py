@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from packline.errors import CorruptStore
-from packline.formats.worker import Runner
+from packline.runtime.task_worker import Runner
 from packline.store.reader import Shard, Store
 from packline.tasks.evals.asked import Asked
 from packline.tasks.evals.contamination_report import GramOf
@@ -67,7 +67,7 @@ class _Stretch(NamedTuple):
 
 
 def open_job(job: msgspec.Raw) -> Runner:
-    """What looks through the shards of a job; see `formats.worker.RUNNERS`."""
+    """What looks through the shards of a job."""
     scan = Scan(msgspec.json.decode(job, type=ScanJob))
     return lambda task, report: scan.look(msgspec.json.decode(task, type=int), report)
 

@@ -1,6 +1,6 @@
-"""Run tasks over a store (an export, an import, a count), in worker processes or in this one.
+"""Run tasks over a store (of an export, an import, a count), in worker processes or in this one.
 
-    for name, result in run_tasks("export", job, tasks, workers=2, on_tokens=bar.advance):
+    for name, result in run_tasks(open_job, job, tasks, workers=2, on_tokens=bar.advance):
         ...                                      # in the order in which they are done
 
 Each worker (see there) has one task at a time and gets the next when it has told what came of it, so the
@@ -20,16 +20,16 @@ from typing import Any
 import msgspec
 
 from packline.errors import ERRORS, PacklineError, WorkerDied
-from packline.formats.worker import (
+from packline.runtime.task_worker import (
     MESSAGES,
     Advanced,
     Broken,
     Done,
     JobLine,
+    OpenJob,
     Reporter,
     Runner,
     TaskLine,
-    open_runner,
 )
 
 IF_DIED = "what is finished is kept: run the same command again, with fewer --workers if memory ran out"
@@ -39,7 +39,7 @@ Task = tuple[str, Any]
 
 
 def run_tasks(
-    kind: str,
+    open_job: OpenJob,
     job: Any,
     tasks: Sequence[Task],
     *,
@@ -50,7 +50,7 @@ def run_tasks(
     """Do all tasks; give what came of each when it is done.
 
     Args:
-        kind: of `worker.RUNNERS`.
+        open_job: makes ready for them, in each process once; a function of a module.
         job: what all tasks have in common, as JSON knows it.
         workers: processes at most; 0: in this one, in order.
         on_tokens: is called with the tokens that were done since the last call.
@@ -61,10 +61,10 @@ def run_tasks(
         WorkerDied: a process ended by itself.
     """
     if workers and tasks:
-        yield from _Workers(kind, job, list(tasks), min(workers, len(tasks)), on_tokens, if_died).run()
+        yield from _Workers(open_job, job, list(tasks), min(workers, len(tasks)), on_tokens, if_died).run()
         return
     if tasks:
-        yield from run_here(open_runner(kind, job), tasks, on_tokens)
+        yield from run_here(open_job(msgspec.Raw(msgspec.json.encode(job))), tasks, on_tokens)
 
 
 def run_here(
@@ -83,7 +83,7 @@ class _Worker:
 
     def __init__(self, job: bytes) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "packline.formats.worker"],
+            [sys.executable, "-P", "-m", "packline.runtime.task_worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=_environment(),
@@ -138,7 +138,7 @@ class _Workers:
 
     def __init__(
         self,
-        kind: str,
+        open_job: OpenJob,
         job: Any,
         tasks: list[Task],
         workers: int,
@@ -147,7 +147,8 @@ class _Workers:
     ) -> None:
         self._tasks, self._on_tokens, self._if_died = tasks[::-1], on_tokens, if_died
         self._left, self._count = len(tasks), workers
-        line = JobLine(kind, msgspec.Raw(msgspec.json.encode(job)), os.getpid())
+        encoded = msgspec.Raw(msgspec.json.encode(job))
+        line = JobLine(open_job.__module__, open_job.__name__, encoded, os.getpid())
         self._job = msgspec.json.encode(line) + b"\n"
 
     def run(self) -> Iterator[tuple[str, msgspec.Raw]]:

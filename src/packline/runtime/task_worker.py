@@ -1,9 +1,9 @@
-"""A worker process of `processes.run_tasks`: one job, then a task at a time, until there are no more.
+"""A worker process of `task_pool.run_tasks`: one job, then a task at a time, until there are no more.
 
     standard input     a line for the job, then a line a task
     standard output    lines: how far it is, what came of each task, or what went wrong
 
-All lines are JSON. The process is started fresh (`python -m packline.formats.worker`), never forked, so
+All lines are JSON. The process is started fresh (`python -m packline.runtime.task_worker`), never forked, so
 nothing that the asking process has loaded or locked is in it, and its main module does not run again.
 What anything prints here goes to standard error.
 """
@@ -28,20 +28,16 @@ REPORT_SECONDS = 0.1
 Runner = Callable[[msgspec.Raw, Callable[[int], None]], Any]
 """Does a task; is given a function to call with tokens that are done; returns what JSON knows."""
 
-RUNNERS = {
-    "export": "packline.formats.exporting.parts",
-    "import": "packline.formats.importing.importing",
-    "sft": "packline.tasks.sft_unit",
-    "count": "packline.viewing.counting",
-    "contamination": "packline.tasks.evals.scanning",
-}
-"""By kind of job: the module whose `open_job(job: msgspec.Raw) -> Runner` knows how."""
+OpenJob = Callable[[msgspec.Raw], Runner]
+"""Makes ready for the tasks of a job; a function of a module, which a process finds by its name."""
 
 
 class JobLine(msgspec.Struct, frozen=True):
     """The first line of input."""
 
-    kind: str
+    module: str
+    name: str
+    """Of the function that opens the job."""
     job: msgspec.Raw
     parent: int
     """Process that asked."""
@@ -77,13 +73,6 @@ class Broken(msgspec.Struct, frozen=True, tag=True):
 
 Message = Advanced | Done | Broken
 MESSAGES = msgspec.json.Decoder(Message)
-
-
-def open_runner(kind: str, job: Any) -> Runner:
-    """What does the tasks of a job; for this process or another."""
-    module = importlib.import_module(RUNNERS[kind])
-    runner: Runner = module.open_job(msgspec.Raw(msgspec.json.encode(job)))
-    return runner
 
 
 class Reporter:
@@ -133,7 +122,8 @@ def main() -> int:
         if os.getppid() != line.parent:
             return 1  # it ended before the kernel was told to end this one with it
         keep_freed_memory()
-        runner = open_runner(line.kind, line.job)
+        open_job: OpenJob = getattr(importlib.import_module(line.module), line.name)
+        runner = open_job(line.job)
         while text := lines.readline():
             task = msgspec.json.decode(text, type=TaskLine)
             reporter = Reporter(lambda tokens: tell(Advanced(tokens)))
