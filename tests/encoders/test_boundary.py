@@ -16,7 +16,9 @@ from packline.errors import TokenizerError
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "tokenizers"
 
 
-def tokenizer_with(*special: str, eos: str | None = None, chat: bool = False) -> Tokenizer:
+def tokenizer_with(
+    *special: str, eos: str | None = None, bos: str | None = None, chat: bool = False
+) -> Tokenizer:
     """A tokenizer of the letters a to d, whose special tokens follow from id 10."""
     vocab = {letter: number for number, letter in enumerate("abcd")}
     ids = {token: 10 + number for number, token in enumerate(special)}
@@ -32,6 +34,7 @@ def tokenizer_with(*special: str, eos: str | None = None, chat: bool = False) ->
         vocab_size=10 + len(special),
         special_tokens=ids,
         eos_token=eos,
+        bos_token=bos,
         chat=chat,
     )
 
@@ -129,6 +132,13 @@ def test_a_string_of_several_tokens_is_refused_with_their_number() -> None:
 def test_real_tokenizers_with_one_answer(folder: str, eod: str, number: int) -> None:
     boundary = resolve_boundary(load_tokenizer(str(SHARED / folder)), None, None)
     assert (boundary.eod, boundary.eod_id, boundary.bos) == (eod, number, None)
+
+
+def test_where_only_a_beginning_parts_documents_the_hint_names_it_and_not_the_end_of_a_turn() -> None:
+    tokenizer = tokenizer_with("<|bos|>", "<|user_end|>", "<|assistant_end|>", bos="<|bos|>")
+    with pytest.raises(TokenizerError, match=r"<\|bos\|> \(10\), <\|user_end\|> \(11\)") as caught:
+        resolve_boundary(tokenizer, None, None)
+    assert caught.value.hint == "say which, for example --eod '<|bos|>'"
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs ../shared/tokenizers")

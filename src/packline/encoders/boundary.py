@@ -161,8 +161,10 @@ def _choose(tokenizer: Tokenizer, tokens: dict[str, int]) -> str:
         reason = "more than one token may end a text"
     else:
         reason = "none of its special tokens is known to end a text"
-    candidates = texts | turns | ({eos: tokens[eos]} if eos in tokens else {})
-    likely = min(texts or turns, key=tokens.__getitem__, default=None)
+    # A vocabulary without an end of text often parts documents by what begins one, as nanochat's does.
+    begin = {bos: tokens[bos]} if (bos := tokenizer.bos_token) in tokens and not texts else {}
+    candidates = texts | begin | turns | ({eos: tokens[eos]} if eos in tokens else {})
+    likely = min(texts or begin or turns, key=tokens.__getitem__, default=None)
     raise TokenizerError(
         f"{tokenizer.name} leaves open what ends a document: {reason};"
         f" candidates are {_listed(candidates or tokenizer.special_tokens)}",
