@@ -263,9 +263,10 @@ With a NAME: its layout byte by byte, and its options with their defaults.""",
         """Turn evaluation sets into tokens with what is scored of them.
 
 KIND is core (PATH: a bundle of the CORE benchmark), chat (MMLU and ARC as
-questions to an assistant, files by --mmlu, --arc-easy, --arc-challenge) or
-hellaswag (PATH: its JSON lines). Few-shot prompts, seeds, truncation, start and
-end are those of nanochat and stacks. Writes a file a task, and config.json.""",
+questions to an assistant, in nanochat's tokens or by the chat template; files
+by --mmlu, --arc-easy, --arc-challenge) or hellaswag (PATH: its JSON lines).
+Few-shot prompts, seeds, truncation, start and end are those of nanochat and
+stacks. Writes a file a task, and config.json.""",
         """Examples:
 
   packline evals core eval_bundle --tokenizer my/tokenizer.json --out core
@@ -273,6 +274,8 @@ end are those of nanochat and stacks. Writes a file a task, and config.json.""",
       --bos '<|endoftext|>' --max-seq-len 1024 --task copa --out core
   packline evals chat --mmlu mmlu/test --arc-easy arc/easy \\
       --tokenizer my/tokenizer.json --out chat
+  packline evals chat --mmlu mmlu/test --tokenizer qwen3 \\
+      --chat-template chatml.jinja --out chat
   packline evals hellaswag hellaswag_val.jsonl --format llmc \\
       --tokenizer gpt2/tokenizer.json --out hellaswag""",
     ),
@@ -302,6 +305,7 @@ embedding, its own declarations, hard text and every engine.""",
   packline tokenizer train 'web/*.jsonl.zst' --vocab-size 32768 --out tok
   packline tokenizer train corpus/ --vocab-size 32768 --pattern nanochat \\
       --specials nanochat --max-chars 2000000000 --doc-chars 10000 --out tok
+  packline tokenizer train recipe.toml --vocab-size 32768 --out tok
   packline tokenizer eval tok --against gpt2 --against cl100k_base \\
       --text mine=notes.txt --html tok.html
   packline tokenizer check tok --model config.json""",
