@@ -163,6 +163,23 @@ def test_too_many_bad_records_end_with_3_and_a_complete_store(tmp_path: Path, to
     assert (strict.returncode, result(strict)["error"]["kind"]) == (1, "BadRecord")
 
 
+def test_a_source_that_gave_no_documents_is_said_with_the_reason(
+    tmp_path: Path, tokenizer_json: Path
+) -> None:
+    for name in ("kept", "lost"):
+        (tmp_path / f"{name}.jsonl").write_text('{"text": "a b", "lang": "en"}\n' * 3)
+    where = 'where = [{field = "%s", op = "==", value = "en"}]'
+    sources = [
+        f'[[sources]]\nname = "{name}"\ninputs = ["{name}.jsonl"]\n{where % field}\n'
+        for name, field in (("kept", "lang"), ("lost", "langauge"))
+    ]
+    (tmp_path / "recipe.toml").write_text(f"tokenizer = '{tokenizer_json}'\n" + "".join(sources))
+    done = run("build", "recipe.toml", "--out", "store", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "source lost gave no documents: 3 left out by filters" in done.stdout
+    assert "source kept gave" not in done.stdout
+
+
 def test_plan_says_what_build_does_and_writes_nothing(
     tmp_path: Path, corpus: Path, tokenizer_json: Path
 ) -> None:

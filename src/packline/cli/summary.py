@@ -12,15 +12,8 @@ from packline.viewing.text import duration, percent, plural, scaled, size
 
 def ledger_lines(ledger: Ledger) -> list[Line]:
     """The ledger as a table: documents on the left, tokens on the right, each adding up to its last line."""
-    losses = [
-        ("without text", ledger.empty),
-        ("too short", ledger.too_short),
-        ("too long", ledger.too_long),
-        ("left out by filters", ledger.filtered or 0),
-        *((reason.replace("_", " "), count) for reason, count in ledger.rejected.items()),
-    ]
     left: list[tuple[Piece, Piece]] = [("records in", f"{ledger.documents_in:,}")]
-    left += [((name, "warning"), (f"-{count:,}", "warning")) for name, count in losses if count]
+    left += [((name, "warning"), (f"-{count:,}", "warning")) for name, count in _losses(ledger)]
     right: list[tuple[Piece, Piece]] = [
         ("of text", f"{ledger.text_tokens:,}"),
         ("end of document", f"{ledger.eod_tokens:,}"),
@@ -34,6 +27,18 @@ def ledger_lines(ledger: Ledger) -> list[Line]:
     right.append((("tokens", "title"), (f"{ledger.tokens:,}", "title")))
     rows: list[Line] = [[*one, "  ", *other] for one, other in zip(left, right, strict=True)]
     return table(rows, "lrllr")
+
+
+def _losses(ledger: Ledger) -> list[tuple[str, int]]:
+    """Records that became no documents, by what they are called."""
+    losses = [
+        ("without text", ledger.empty),
+        ("too short", ledger.too_short),
+        ("too long", ledger.too_long),
+        ("left out by filters", ledger.filtered or 0),
+        *((reason.replace("_", " "), count) for reason, count in ledger.rejected.items()),
+    ]
+    return [(name, count) for name, count in losses if count]
 
 
 def show_finished(finished: Finished, out: str) -> None:
@@ -75,6 +80,10 @@ def finished_lines(finished: Finished, out: str) -> list[Line]:
     if finished.ledger.special_token_strings:
         count = plural(finished.ledger.special_token_strings, "special-token string")
         rows.append([("note", "warning"), f"{count} inside documents"])
+    for name, ledger in finished.sources.items():
+        if not ledger.documents:  # a misspelt field of a filter does that
+            lost = ", ".join(f"{count:,} {what}" for what, count in _losses(ledger)) or "it has no records"
+            rows.append([("note", "warning"), f"source {name} gave no documents: {lost}"])
     rows.append(
         [("store", "quiet"), f"{out}: {plural(finished.shards, 'shard')}, {size(finished.store_bytes)}"]
     )
