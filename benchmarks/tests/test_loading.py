@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.formats.peers import missing_peers, peers_python
 
 import packline
 from benchmarks import loading
@@ -80,10 +81,11 @@ def test_nanogpt_batches_run_where_torch_is(work: Path) -> None:
 def test_peers_read_back_what_their_writers_wrote(
     work: Path, tmp_path: Path, script: str, package: str
 ) -> None:
-    pytest.importorskip(package, reason="a peer that is not installed here")
+    if missing := missing_peers(peers_python(), (package,)):
+        pytest.skip(f"not installed with the peers: {missing} (make peers)")
     out = str(tmp_path / "out")
     for arguments in ([out, "--prepare", str(work / "tokens.bin")], [out, "--seconds", "0.05"]):
-        command = [sys.executable, "-m", f"benchmarks.contenders.{script}", *arguments]
+        command = [peers_python(), "-m", f"benchmarks.contenders.{script}", *arguments]
         subprocess.run(command, cwd=ROOT, env=environment(), check=True, capture_output=True)
 
 

@@ -58,7 +58,8 @@ def peers_python() -> str:
 
 
 @cache
-def _missing(python: str, modules: tuple[str, ...]) -> str:
+def missing_peers(python: str, modules: tuple[str, ...]) -> str:
+    """Those of some modules that an interpreter does not have."""
     done = subprocess.run([python, "-c", FIND, *modules], capture_output=True, text=True, check=True)
     return done.stdout.strip().strip("[]")
 
@@ -72,7 +73,7 @@ def run_peer(code: str, *arguments: object, modules: tuple[str, ...]) -> Any:
         modules: top-level modules that must be there; the test skips where one is not.
     """
     python = peers_python()
-    if missing := _missing(python, modules):
+    if missing := missing_peers(python, modules):
         pytest.skip(f"not installed with the peers: {missing} (make peers)")
     begin = BEGIN.format(fake_torchvision="streaming" in modules)
     with tempfile.TemporaryDirectory() as folder:

@@ -52,11 +52,11 @@ def import_store(
         CorruptStore: damage, with its place; no store is published.
         OutOfSpace: the store would not fit on the disk.
 
-    >>> import tempfile
+    >>> import json, tempfile
     >>> folder = Path(tempfile.mkdtemp())
     >>> _ = (folder / "train.bin").write_bytes(bytes([0, 0, 1, 0, 2, 0, 1, 0, 2, 0]))
     >>> model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2}, "unk_token": "</s>"}
-    >>> _ = (folder / "tokenizer.json").write_bytes(msgspec.json.encode({"model": model}))
+    >>> _ = (folder / "tokenizer.json").write_text(json.dumps({"model": model}))
     >>> store = import_store(
     ...     folder / "train.bin",
     ...     format="nanogpt",
