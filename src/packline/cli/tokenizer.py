@@ -74,6 +74,7 @@ def train(
     from packline.encoders.trained_folder import train_folder
     from packline.encoders.training import SPECIALS
     from packline.recipe import Recipe, Source, check_recipe, load_recipe, parse_bytes
+    from packline.runtime.resources import keep_freed_memory
 
     if not inputs:
         raise RecipeError("no inputs", hint="name files, folders or globs of text, or a recipe")
@@ -88,6 +89,7 @@ def train(
         tokens, place = tuple(special_tokens), "first"
     if specials_last is not None:
         place = "last" if specials_last else "first"
+    keep_freed_memory()  # words are counted in buffers that come and go
     with watch_training() as hear:
         report = train_folder(
             recipe,
