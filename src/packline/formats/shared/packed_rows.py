@@ -56,7 +56,6 @@ class PackedRows(RowGroup):
             [np.concatenate(lengths)],
             opened.columns.dtype,
             first_row=first_row,
-            load=_no_load,
             has_loss=opened.columns.has_loss and _says_loss(opened.schema),
             beside=beside,
         )
@@ -64,20 +63,14 @@ class PackedRows(RowGroup):
         self.sequence_ends: np.ndarray = np.unique(np.concatenate(ends))
         """int64: tokens of the file before the end of each piece that is more than padding."""
 
-    def _file_tokens(self, inner: int) -> tuple[np.ndarray, np.ndarray | None]:
-        if self._held is None:
-            opened, tokens, losses = self._opened, [np.empty(0, self.dtype)], [np.empty(0, np.uint8)]
-            for number in range(len(opened.begins)):
-                block = opened.columns.block(opened.batch(number), opened.path, int(opened.rows[number]))
-                tokens.append(block.tokens)
-                if block.loss is not None:
-                    losses.append(block.loss)
-            self._held = inner, (np.concatenate(tokens), np.concatenate(losses) if self.has_loss else None)
-        return self._held[1]
-
-
-def _no_load(number: int) -> tuple[np.ndarray, None]:
-    raise NotImplementedError  # `_file_tokens` reads record batches instead
+    def _read_file(self, inner: int) -> tuple[np.ndarray, np.ndarray | None]:
+        opened, tokens, losses = self._opened, [np.empty(0, self.dtype)], [np.empty(0, np.uint8)]
+        for number in range(len(opened.begins)):
+            block = opened.columns.block(opened.batch(number), opened.path, int(opened.rows[number]))
+            tokens.append(block.tokens)
+            if block.loss is not None:
+                losses.append(block.loss)
+        return np.concatenate(tokens), np.concatenate(losses) if self.has_loss else None
 
 
 def _says_loss(schema: pa.Schema) -> bool:

@@ -17,6 +17,7 @@ Cost: one copy of the rows. Memory: a file, and a block.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -55,7 +56,6 @@ class RowGroup(TokenSource):
         numbers: of these among them.
         lengths: of each of these files, tokens of each row that are not padding, int64 `[n]`.
         first_row: rows of the data set before these.
-        load: gives the rows of a file.
         beside: numbers of files that belong to the data set as a whole: this group accounts for them.
     """
 
@@ -69,13 +69,12 @@ class RowGroup(TokenSource):
         dtype: np.dtype,
         *,
         first_row: int,
-        load: Load,
         has_loss: bool = False,
         beside: Sequence[int] = (),
     ) -> None:
         self.file, self.name, self.split = numbers[0], files[numbers[0]].name, "train"
         self.dtype, self.has_loss = dtype, has_loss
-        self._files, self._numbers, self._load, self._beside = files, numbers, load, beside
+        self._files, self._numbers, self._beside = files, numbers, beside
         self._first_row = first_row
         self.row_ends: np.ndarray = np.cumsum(np.concatenate([np.empty(0, np.int64), *lengths]))
         """int64 `[R]`: tokens of the group before the end of each row."""
@@ -127,14 +126,35 @@ class RowGroup(TokenSource):
         """All tokens of a file without padding; the last one that was asked for is kept."""
         if self._held is None or self._held[0] != inner:
             self._held = None  # let go of one before the next is there
-            tokens, loss = self._load(self._numbers[inner])
-            real = np.arange(tokens.shape[1]) < self._lengths[inner][:, None]
-            if real.all():
-                flat = tokens.reshape(-1), None if loss is None else loss.reshape(-1)
-            else:
-                flat = tokens[real], None if loss is None else loss[real]
-            self._held = inner, flat
+            self._held = inner, self._read_file(inner)
         return self._held[1]
+
+    @abstractmethod
+    def _read_file(self, inner: int) -> tuple[np.ndarray, np.ndarray | None]:
+        """All tokens of a file of the group, padding left out, and their loss mask."""
+
+
+class PaddedRows(RowGroup):
+    """Rows whose files are read whole, as `load` gives them: padding and all."""
+
+    def __init__(
+        self,
+        files: Sequence[ForeignFile],
+        numbers: Sequence[int],
+        lengths: Sequence[np.ndarray],
+        dtype: np.dtype,
+        load: Load,
+        **settings: Any,
+    ) -> None:
+        super().__init__(files, numbers, lengths, dtype, **settings)
+        self._load = load
+
+    def _read_file(self, inner: int) -> tuple[np.ndarray, np.ndarray | None]:
+        tokens, loss = self._load(self._numbers[inner])
+        real = np.arange(tokens.shape[1]) < self._lengths[inner][:, None]
+        if real.all():
+            return tokens.reshape(-1), None if loss is None else loss.reshape(-1)
+        return tokens[real], None if loss is None else loss[real]
 
 
 def group_files(
@@ -160,13 +180,13 @@ def group_files(
         if tokens >= UNIT_TOKENS or place == len(found) - 1:
             numbers, all_lengths = [one for one, _ in waiting], [each for _, each in waiting]
             groups.append(
-                RowGroup(
+                PaddedRows(
                     files,
                     numbers,
                     all_lengths,
                     dtype,
+                    load,
                     first_row=rows,
-                    load=load,
                     has_loss=has_loss,
                     beside=() if groups else beside,
                 )
