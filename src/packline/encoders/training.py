@@ -130,7 +130,7 @@ def train_batches(
         memory_bytes: a bound for what is learned from; beyond it rare words are forgotten. It does not
             bind HF's trainer, which counts for patterns with other rules.
         threads: that count words; default as many as this process may use.
-        on_progress: is called a few times a second at most.
+        on_progress: is told of each batch, and now and then of merges.
 
     Raises:
         RecipeError: special tokens that are empty, come twice or are tokens of text; threads or memory that

@@ -30,6 +30,7 @@ from packline.runtime.events import (
     Note,
     Planned,
     Progress,
+    as_failed,
 )
 from packline.runtime.folder import BuildFolder
 from packline.runtime.inline import run_again, run_here
@@ -48,7 +49,7 @@ from packline.runtime.prepare import (
 )
 from packline.runtime.publish import apply_limits, make_manifest, store_bytes
 from packline.runtime.resources import die_with_parent, free_disk, peak_memory
-from packline.runtime.worker import Committed, as_failed, done_event
+from packline.runtime.worker import Committed, done_event
 from packline.store.manifest import Manifest
 
 BYTES_A_TOKEN = 3.5

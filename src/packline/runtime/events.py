@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 
 from packline.encoders.report import EngineReport
+from packline.errors import PacklineError, WorkerDied
 from packline.store.ledger import Ledger
 
 
@@ -90,6 +93,23 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     error: str
     message: str
     hint: str
+
+
+def as_failed(error: BaseException, *, short_of_memory: str = "lower --workers or raise --memory") -> Failed:
+    """An error as an event.
+
+    Args:
+        short_of_memory: what to do where memory ran out.
+    """
+    if isinstance(error, PacklineError):
+        return Failed(type(error).__name__, error.message, error.hint)
+    if isinstance(error, MemoryError):
+        return Failed(WorkerDied.__name__, "a worker ran out of memory", short_of_memory)
+    import traceback
+
+    last = traceback.extract_tb(error.__traceback__)[-1] if error.__traceback__ else None
+    where = f" ({Path(last.filename).name}:{last.lineno})" if last else ""
+    return Failed("PacklineError", f"{type(error).__name__}: {error}{where}", "")
 
 
 Event = Planned | EnginesTried | Progress | UnitDone | Note | Finished | Failed

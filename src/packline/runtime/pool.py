@@ -29,7 +29,7 @@ from packline.encoders.engine import Engine
 from packline.encoders.parity import Reference
 from packline.encoders.report import EngineName
 from packline.errors import ERRORS, PacklineError, WorkerDied
-from packline.runtime.events import Failed, Progress
+from packline.runtime.events import Failed, Progress, as_failed
 from packline.runtime.folder import BuildFolder
 from packline.runtime.inline import cut_stream, unit_task
 from packline.runtime.prepare import Work
@@ -37,7 +37,7 @@ from packline.runtime.publish import limit_reached
 from packline.runtime.resources import die_with_parent
 from packline.runtime.unit import Task
 from packline.runtime.units import Stream, Unit
-from packline.runtime.worker import WORKER_EVENTS, Committed, Retired, as_failed
+from packline.runtime.worker import WORKER_EVENTS, Committed, Retired
 from packline.runtime.worker import work as worker_main
 from packline.sources.slices import Slice, StreamEnd
 from packline.store.manifest import Receipt, StreamReceipt

@@ -20,10 +20,10 @@ from typing import Any
 import msgspec
 
 from packline.errors import ERRORS, PacklineError, WorkerDied
+from packline.runtime.events import Failed
 from packline.runtime.task_worker import (
     MESSAGES,
     Advanced,
-    Broken,
     Done,
     JobLine,
     OpenJob,
@@ -192,7 +192,7 @@ class _Workers:
             self._left -= 1
             self._give(worker)
             yield message.name, message.result
-        elif isinstance(message, Broken):
+        elif isinstance(message, Failed):
             raise ERRORS.get(message.error, PacklineError)(message.message, hint=message.hint)
 
     def _expect_end(self, worker: _Worker) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from packline.errors import PacklineError
+from packline.runtime.events import Failed, as_failed
 from packline.runtime.resources import die_with_parent, keep_freed_memory
 
 REPORT_SECONDS = 0.1
@@ -63,15 +63,8 @@ class Done(msgspec.Struct, frozen=True, tag=True):
     result: msgspec.Raw
 
 
-class Broken(msgspec.Struct, frozen=True, tag=True):
-    """A task failed, and the worker ends."""
-
-    error: str
-    message: str
-    hint: str
-
-
-Message = Advanced | Done | Broken
+Message = Advanced | Done | Failed
+"""`Failed`: of a task, and the worker ends."""
 MESSAGES = msgspec.json.Decoder(Message)
 
 
@@ -91,19 +84,6 @@ class Reporter:
         if self._waiting:
             self._tell(self._waiting)
         self._waiting, self._told = 0, time.monotonic()
-
-
-def broken(error: BaseException) -> Broken:
-    """An error as a line."""
-    if isinstance(error, PacklineError):
-        return Broken(type(error).__name__, error.message, error.hint)
-    if isinstance(error, MemoryError):
-        return Broken("WorkerDied", "a worker ran out of memory", "lower --workers")
-    import traceback
-
-    last = traceback.extract_tb(error.__traceback__)[-1] if error.__traceback__ else None
-    where = f" ({os.path.basename(last.filename)}:{last.lineno})" if last else ""
-    return Broken("PacklineError", f"{type(error).__name__}: {error}{where}", "")
 
 
 def main() -> int:
@@ -137,7 +117,7 @@ def main() -> int:
             import traceback
 
             traceback.print_exc()
-        tell(broken(error))
+        tell(as_failed(error, short_of_memory="lower --workers"))
         return 1
     return 0
 

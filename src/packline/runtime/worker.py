@@ -24,8 +24,7 @@ from packline.encoders.choosing import Chooser
 from packline.encoders.engine import Engine
 from packline.encoders.parity import Reference
 from packline.encoders.report import EngineName
-from packline.errors import PacklineError, WorkerDied
-from packline.runtime.events import Failed, Progress, UnitDone
+from packline.runtime.events import Failed, Progress, UnitDone, as_failed
 from packline.runtime.folder import BuildFolder
 from packline.runtime.resources import die_with_parent, keep_freed_memory, peak_memory, resident_memory
 from packline.runtime.unit import Job, Task, UnitRunner
@@ -174,19 +173,6 @@ def work(
         return  # nobody waits for this unit any more: a limit has been reached
     except BaseException as error:  # whatever it is, the coordinator has to hear of it
         send(as_failed(error))
-
-
-def as_failed(error: BaseException) -> Failed:
-    """An error as an event."""
-    if isinstance(error, PacklineError):
-        return Failed(type(error).__name__, error.message, error.hint)
-    if isinstance(error, MemoryError):
-        return Failed(WorkerDied.__name__, "a worker ran out of memory", "lower --workers or raise --memory")
-    import traceback
-
-    last = traceback.extract_tb(error.__traceback__)[-1] if error.__traceback__ else None
-    where = f" ({Path(last.filename).name}:{last.lineno})" if last else ""
-    return Failed("PacklineError", f"{type(error).__name__}: {error}{where}", "")
 
 
 def done_event(committed: Committed) -> UnitDone:
