@@ -16,7 +16,7 @@ PEERS  := $(VENV)-peers/bin/python $(PIP)
 PYTEST := $(BIN)/python -m pytest -n auto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast check format bench peers browser pictures lock clean
+.PHONY: help setup demo test test-fast check format docs bench peers browser pictures lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1 \2/p' $(MAKEFILE_LIST) | awk '{ printf "  make %-11s", $$2; $$1 = $$2 = ""; print }'
@@ -43,6 +43,10 @@ check: $(VENV)/.dev ## format, lint, types, layers, docs
 format: $(VENV)/.dev ## rewrite the files the way `make check` wants them
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+docs: $(VENV)/.docs ## build the documentation site into build/site; warnings are errors
+	@$(BIN)/sphinx-build -q -W --keep-going -b html docs build/site
+	@echo "packline: open build/site/index.html"
 
 bench: $(VENV)/.dev $(VENV)-peers/.done ## measure packline beside other tools and write the tables (40 minutes)
 	@$(BIN)/python -m benchmarks corpus
@@ -87,6 +91,11 @@ $(VENV)/.base: $(VENV)/.made pyproject.toml constraints.txt
 $(VENV)/.dev: $(VENV)/.base
 	@echo "packline: installing the development tools"
 	@$(INSTALL) -e '.[dev]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.dev
+	@echo "packline: installing the generator of the documentation"
+	@$(INSTALL) -e '.[docs]'
 	@touch $@
 
 # What packline.torch is tested with. It loads in the tests' own process, so it is here and not with the peers.

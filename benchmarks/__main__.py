@@ -7,7 +7,7 @@ python -m benchmarks packing             add the measurement of best_fit to it
 python -m benchmarks loading             add the rates of batches to it
 python -m benchmarks export              add the rates of other layouts to it
 python -m benchmarks training            add the seconds of training tokenizers to it
-python -m benchmarks render              rewrite the tables of README.md
+python -m benchmarks render              rewrite the tables of docs/benchmarks.md
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
             "loading": loading,
             "export": export,
             "training": training,
-            "render": render,
+            "render": render_pages,
         }
         commands[options.command](options)
     except PacklineError as error:
@@ -105,7 +105,8 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--peers-python", help="interpreter with peers.txt installed")
 
     command = commands.add_parser("render", parents=[common], help="rewrite the tables")
-    command.add_argument("--readme", type=Path, default=ROOT / "README.md")
+    command.add_argument("--page", type=Path, default=ROOT / "docs" / "benchmarks.md")
+    command.add_argument("--goals", type=Path, default=ROOT / "benchmarks" / "README.md")
     return parser
 
 
@@ -265,12 +266,14 @@ def _save(path: Path, results: Results) -> None:
     save_results(path, results)
 
 
-def render(options: argparse.Namespace) -> None:
-    """Rewrite the tables of the README."""
-    from benchmarks.render import rewrite
+def render_pages(options: argparse.Namespace) -> None:
+    """Rewrite the tables of docs/benchmarks.md and the goals of benchmarks/README.md."""
+    from benchmarks.render import figure_table, render, rewrite
     from benchmarks.results import load_results
 
-    rewrite(options.readme, load_results(options.results))
+    results = load_results(options.results)
+    rewrite(options.page, render(results))
+    rewrite(options.goals, figure_table(results.figures))
 
 
 def _tokenizers(options: argparse.Namespace) -> list[TokenizerFile]:

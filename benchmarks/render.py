@@ -1,4 +1,4 @@
-"""Tables of the README from `results.json`: rewritten between two markers, never typed by hand."""
+"""Tables of docs/benchmarks.md and goals of benchmarks/README.md, rendered from `results.json`."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ START = "<!-- benchmarks:start -->"
 END = "<!-- benchmarks:end -->"
 
 
-def rewrite(readme: Path, results: Results) -> None:
-    """Put the tables between the markers.
+def rewrite(page: Path, tables: str) -> None:
+    """Put tables between the markers of a page.
 
     Raises:
         BenchmarkError: the file is absent, or a marker is missing, doubled or out of order.
     """
     try:
-        text = readme.read_text(encoding="utf-8")
+        text = page.read_text(encoding="utf-8")
     except OSError as error:
-        raise BenchmarkError(f"cannot read {readme}: {error.strerror}") from error
-    readme.write_text(replace_between(text, render(results), readme.name), encoding="utf-8")
+        raise BenchmarkError(f"cannot read {page}: {error.strerror}") from error
+    page.write_text(replace_between(text, tables, page.name), encoding="utf-8")
 
 
 def replace_between(text: str, tables: str, name: str) -> str:
@@ -44,7 +44,7 @@ def replace_between(text: str, tables: str, name: str) -> str:
 
 
 def render(results: Results) -> str:
-    """All tables as Markdown."""
+    """All tables as Markdown, without the goals (see `figure_table`)."""
     parts = [headline(results)]
     for tokenizer in dict.fromkeys(run.tokenizer for run in results.runs):
         if rows := rate_rows(results, "english", tokenizer):
@@ -66,8 +66,6 @@ def render(results: Results) -> str:
         parts.append(exporting_table(results))
     if results.training:
         parts.append(training_table(results))
-    if results.figures:
-        parts.append(figure_table(results.figures))
     if results.left_out:
         parts.append("Not measured: " + "; ".join(results.left_out) + ".")
     return "\n\n".join(parts)

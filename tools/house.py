@@ -32,7 +32,7 @@ MANNERISMS = {
     "says": r"\b(?:says?|tells? of) (?:of )?(?:itself|themselves|so|what|which|how|where|nothing)\b"
     r"|\bsaid\b",
     "asked for": r"\b(?:is|was|are|were|be|been) asked\b|\basks? for\b|\basked for\b",
-    "a for per": r"(?i)\b(?:bytes|tokens|rows?|documents|records|seconds|files|lines|MB|copy|core|GB) (?:a|an) "
+    "a for per": r"(?i)\b(?:bytes|tokens|rows?|documents|records|seconds|files|lines|MB|copy|core|GB) an? "
     r"(?:token|row|document|record|file|shard|batch|second|core|worker|unit|line|source|command|word|byte)\b",
     "stands": r"\bstands?\b(?! for)",
     "told": r"\btold\b|\btells\b",

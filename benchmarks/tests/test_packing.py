@@ -13,7 +13,7 @@ from benchmarks.contenders.best_fit import Lengths, pack_naively
 from benchmarks.errors import BenchmarkError
 from benchmarks.figures import packing_figures
 from benchmarks.process import Outcome, Peak
-from benchmarks.render import render
+from benchmarks.render import figure_table, render
 from benchmarks.results import PackingRun, load_results, new_results, save_results
 
 
@@ -88,7 +88,7 @@ def test_figures_are_of_the_most_documents_and_of_pairs_of_one_round(tmp_path: P
     assert (seconds.spread.median, memory.spread.median) == (61.0, 2.0)
     assert padding.spread.median == pytest.approx(0.1 / 0.05)
     assert [one.reached for one in (seconds, memory, padding)] == [False, True, False]
-    assert "packing: best_fit, 100 million documents, GB | 2.00 |" in render(results)
+    assert "packing: best_fit, 100 million documents, GB | 2.00 |" in figure_table(results.figures)
     results.packing = [run("packline"), run("naive")]
     assert packing_figures(results)[2].reached
     save_results(tmp_path / "results.json", results)

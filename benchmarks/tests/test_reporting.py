@@ -12,7 +12,7 @@ import pytest
 from benchmarks.corpus import Facts
 from benchmarks.errors import BenchmarkError
 from benchmarks.figures import all_figures
-from benchmarks.render import END, START, render, replace_between, rewrite
+from benchmarks.render import END, START, figure_table, render, replace_between, rewrite
 from benchmarks.results import MemoryRun, Results, Run, busy_cores, load_results, new_results, save_results
 from benchmarks.tests.runs import run
 
@@ -95,7 +95,8 @@ def test_results_name_no_path_and_no_host(tmp_path: Path) -> None:
 
 def test_tables_show_the_numbers_of_the_runs() -> None:
     scaled = [msgspec.structs.replace(one, text_bytes=one.text_bytes * 10**6) for one in three_rounds()]
-    lines = render(results_of(scaled)).splitlines()
+    results = results_of(scaled)
+    lines = [*render(results).splitlines(), *figure_table(results.figures).splitlines()]
     row = next(line for line in lines if line.startswith("| **packline, JSONL**, steady rate"))
     # 10^9 bytes in 2.5 s, twice that in the slow round; the ceiling makes 500 MB/s.
     assert row == "| **packline, JSONL**, steady rate | 400 (200 to 400) | 0.80 |"
@@ -107,7 +108,7 @@ def test_tables_show_the_numbers_of_the_runs() -> None:
 def test_a_goal_that_was_missed_is_called_so() -> None:
     runs = [run("fast", "ceiling", seconds=1.0)]
     runs.append(run("packline, JSONL", "packline", first_unit_seconds=1.0, tokenizer_seconds=0.5))
-    assert "0.33 | 0.33 to 0.33 | at least 0.75: not reached |" in render(results_of(runs))
+    assert "0.33 | 0.33 to 0.33 | at least 0.75: not reached |" in figure_table(results_of(runs).figures)
 
 
 def test_memory_is_judged_by_the_largest_input_and_by_its_growth() -> None:
@@ -155,9 +156,9 @@ def test_rendering_twice_is_rendering_once_and_touches_nothing_else(tmp_path: Pa
     readme = tmp_path / "README.md"
     readme.write_text(f"# A\n\n{START}\nold\n{END}\n\nend\n")
     results = results_of(three_rounds())
-    rewrite(readme, results)
+    rewrite(readme, render(results))
     once = readme.read_text()
-    rewrite(readme, results)
+    rewrite(readme, render(results))
     assert readme.read_text() == once
     assert once.startswith(f"# A\n\n{START}\n") and once.endswith(f"{END}\n\nend\n") and "old" not in once
 
@@ -171,4 +172,4 @@ def test_missing_or_doubled_markers_are_refused(text: str) -> None:
 
 def test_a_missing_readme_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BenchmarkError, match="cannot read"):
-        rewrite(tmp_path / "README.md", results_of([]))
+        rewrite(tmp_path / "README.md", render(results_of([])))

@@ -1,0 +1,61 @@
+"""Settings of the documentation site: `make docs` builds it, warnings are errors.
+
+Two pages are written while the site is built: `reference/cli.md` from the commands themselves, and the API
+reference from docstrings.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "src"))
+
+import packline  # noqa: E402
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+
+project = "packline"
+author = "The packline authors"
+copyright = "The packline authors, Apache-2.0"
+version = release = packline.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+source_suffix = {".md": "markdown"}
+exclude_patterns = ["_build"]
+nitpicky = False
+
+myst_heading_anchors = 4
+myst_enable_extensions = ["colon_fence"]
+autodoc_typehints = "signature"
+autodoc_member_order = "bysource"
+autodoc_mock_imports = ["torch"]
+napoleon_google_docstring = True
+python_use_unqualified_type_names = True
+
+html_theme = "furo"
+html_title = "packline"
+html_static_path = ["_static"]
+html_show_sphinx = False
+html_theme_options = {"navigation_with_keys": True}
+
+
+def write_command_line_page(_: Sphinx) -> None:
+    """Write `reference/cli.md` from the help texts of all commands."""
+    from packline.cli.main import make_app
+
+    text = make_app().generate_docs(output_format="markdown", recursive=True)
+    text = re.sub(
+        r"^## Table of Contents\n.*?(?=^\*\*Commands\*\*)", "", text, flags=re.MULTILINE | re.DOTALL
+    )
+    text = text.replace("# packline\n", "# Command line\n", 1)
+    (HERE / "reference" / "cli.md").write_text(text, "utf-8")
+
+
+def setup(app: Sphinx) -> None:
+    """Connect to the build of the site."""
+    app.connect("builder-inited", write_command_line_page)
