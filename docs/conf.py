@@ -27,7 +27,7 @@ version = release = packline.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
-nitpicky = False
+default_role = "code"
 
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence"]
