@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 
@@ -59,6 +59,34 @@ class Recent:
         if (owner := held()) is not None:
             for name in names:
                 owner.__dict__.pop(name, None)
+
+
+def opened(open_it: Callable[[Any], dict[str, Any]], recent: Recent) -> Any:
+    """An attribute that is opened when it is first read, and then is an attribute like any other.
+
+    Args:
+        open_it: gives attributes of the owner by name, this one among them.
+        recent: lets go of them again.
+    """
+    return _Opened(open_it, recent)
+
+
+class _Opened:
+    """A descriptor without `__set__`: what is in the owner's own `__dict__` goes before it, at no cost."""
+
+    def __init__(self, open_it: Callable[[Any], dict[str, Any]], recent: Recent) -> None:
+        self._open, self._recent, self._name = open_it, recent, ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, owner: Any, kind: type) -> Any:
+        if owner is None:
+            return self
+        found = self._open(owner)
+        owner.__dict__.update(found)
+        self._recent.add(owner, found)
+        return found[self._name]
 
 
 MAPS = Recent(1 << 14)
