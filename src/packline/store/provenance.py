@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from packline.errors import CorruptStore
 from packline.store.files import HINT, check_bytes, map_file, reading
 from packline.store.manifest import FileEntry, ShardEntry
@@ -19,6 +21,15 @@ from packline.store.shard import Provenance
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
+
+
+def open_parquet(data: np.ndarray) -> pq.ParquetFile:
+    """A Parquet file whose bytes, uint8 `[N]`, are mapped: nothing is to be read ahead by other threads."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    return pq.ParquetFile(pa.BufferReader(pa.py_buffer(data)), pre_buffer=False)
 
 
 class ProvenanceFile:
@@ -34,9 +45,6 @@ class ProvenanceFile:
     """
 
     def __init__(self, path: Path, entry: ShardEntry, file: FileEntry | None) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         from packline.store.writer import DOCUMENTS_SCHEMA
 
         self.path = path
@@ -45,7 +53,7 @@ class ProvenanceFile:
             raise CorruptStore(f"the manifest of {path.parent} does not list {path.name}", hint=HINT)
         check_bytes(path, file, data.data)
         with reading(path):
-            self._parquet = pq.ParquetFile(pa.BufferReader(pa.py_buffer(data)))
+            self._parquet = open_parquet(data)
             metadata = self._parquet.metadata
             schema = self._parquet.schema_arrow
             self.rows: list[int] = [

@@ -23,9 +23,10 @@ import numpy as np
 
 from packline.errors import CorruptStore
 from packline.fingerprint import Hasher
-from packline.store.files import reading, stat_file
+from packline.store.files import map_file, reading, stat_file
 from packline.store.index import Index
 from packline.store.manifest import FileEntry, ShardEntry
+from packline.store.provenance import open_parquet
 from packline.store.report import Findings
 
 BLOCK_BYTES = 1 << 20
@@ -330,13 +331,12 @@ def _check_documents(
 ) -> None:
     """Provenance: one row a document, of the right source, with the lengths of the index."""
     import pyarrow.compute as pc
-    import pyarrow.parquet as pq
 
     from packline.store.writer import DOCUMENTS_SCHEMA
 
     try:
         with reading(folder / name):
-            parquet = pq.ParquetFile(folder / name, memory_map=False)
+            parquet = open_parquet(map_file(folder / name))
             if not findings.compare(name, "columns", str(DOCUMENTS_SCHEMA), str(parquet.schema_arrow)):
                 return
             if not findings.compare(name, "rows", entry.documents, parquet.metadata.num_rows):
