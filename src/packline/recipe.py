@@ -19,6 +19,7 @@ On disk a recipe is TOML:
 from __future__ import annotations
 
 import tomllib
+from collections import Counter
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
@@ -294,7 +295,7 @@ def check_recipe(recipe: Recipe) -> Recipe:
     for number, source in enumerate(recipe.sources):
         _check_source(source, source.name or f"sources[{number}]")
     names = [source.name for source in recipe.sources if source.name]
-    if twice := {name for name in names if names.count(name) > 1}:
+    if twice := {name for name, count in Counter(names).items() if count > 1}:
         raise RecipeError(f"two sources are called {min(twice)!r}: expected one name a source")
     return recipe
 

@@ -125,8 +125,7 @@ class Megatron(DocumentFormat):
     ) -> dict[str, Any]:
         stream = view.stream(part.split)
         begin, end = _tokens_of(stream, part.start, part.stop)
-        if part.shard and stream.shards is not None:
-            shard = next(shard for shard in stream.shards if shard.name == part.shard)
+        if part.shard and (shard := stream.shard(part.shard)) is not None:
             for ending in (".bin", ".idx"):
                 if (file := shard.file(ending)) is not None:
                     target.share(file[0], f"{part.name}{ending}", file[1])

@@ -53,10 +53,12 @@ class Parts:
 
     def lengths(self, start: int, stop: int) -> np.ndarray:
         """Tokens of the documents at the places from start to stop, int64: a stretch of the index, copied."""
-        firsts = self._places.tolist()
-        blocks = [
-            shard.lengths[max(start - first, 0) : stop - first]
-            for shard, first, last in zip(self.shards, firsts, firsts[1:], strict=False)
-            if start < last and stop > first
-        ]
-        return np.concatenate([*blocks, np.empty(0, np.int64)]).astype(np.int64)
+        lengths = np.empty(max(stop - start, 0), np.int64)
+        part = max(int(self._places.searchsorted(start, "right")) - 1, 0)
+        done = 0
+        while done < len(lengths):
+            inner = start + done - int(self._places[part])
+            block = self.shards[part].lengths[inner : inner + len(lengths) - done]
+            lengths[done : done + len(block)] = block
+            done, part = done + len(block), part + 1
+        return lengths

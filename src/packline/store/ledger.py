@@ -9,6 +9,7 @@ is lost without a name: each loss has its own line.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
@@ -124,6 +125,22 @@ def total(ledgers: Iterable[Ledger]) -> Ledger:
     return result
 
 
+def totals(ledgers: Iterable[tuple[int, Ledger]], sources: int) -> list[Ledger]:
+    """The sum of each source, in one pass.
+
+    Args:
+        ledgers: each with the number of its source.
+        sources: how many there are.
+
+    >>> [one.documents for one in totals([(1, Ledger(documents=2)), (1, Ledger(documents=3))], 2)]
+    [0, 5]
+    """
+    found = [Ledger() for _ in range(sources)]
+    for number, ledger in ledgers:
+        found[number] = found[number] + ledger
+    return found
+
+
 def source_names(recipe: Recipe) -> list[str]:
     """What sources are called: as the recipe says, or after the file or folder that their inputs share.
 
@@ -135,8 +152,9 @@ def source_names(recipe: Recipe) -> list[str]:
     ['web-0', 'web-1', 'books']
     """
     names = [source.name or _name_of(source.inputs) for source in recipe.sources]
+    counts = Counter(names)
     return [
-        name if recipe.sources[number].name or names.count(name) == 1 else f"{name}-{number}"
+        name if recipe.sources[number].name or counts[name] == 1 else f"{name}-{number}"
         for number, name in enumerate(names)
     ]
 

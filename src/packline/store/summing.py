@@ -18,7 +18,7 @@ from packline.encoders.tokenizer import Tokenizer
 from packline.fingerprint import hash_bytes
 from packline.recipe import Recipe
 from packline.store.index import dtype_for
-from packline.store.ledger import source_names, total
+from packline.store.ledger import source_names, total, totals
 from packline.store.manifest import (
     FORMAT_VERSION,
     FileEntry,
@@ -49,6 +49,8 @@ def sum_of_receipts(
         receipts: of all units, in the order of their documents.
         inputs: with their checksums: see `join_checksums`.
     """
+    names = source_names(recipe)
+    by_source = totals(((receipt.source, receipt.ledger) for receipt in receipts), len(names))
     return Manifest(
         format_version=FORMAT_VERSION,
         packline=__version__,
@@ -71,10 +73,7 @@ def sum_of_receipts(
         receipts=tuple(receipt_files),
         tokenizer_files=tuple(tokenizer_files),
         ledger=total(receipt.ledger for receipt in receipts),
-        sources={
-            name: total(receipt.ledger for receipt in receipts if receipt.source == number)
-            for number, name in enumerate(source_names(recipe))
-        },
+        sources=dict(zip(names, by_source, strict=True)),
         imported=imported,
     )
 

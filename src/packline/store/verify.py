@@ -15,6 +15,7 @@ wrote matching checksums, from a right one; that takes the inputs, and `deep` ta
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from pathlib import Path
@@ -25,7 +26,6 @@ import numpy as np
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import CorruptStore
 from packline.recipe import SPLITS, Recipe, Split
-from packline.store.index import CODES
 from packline.store.ledger import Ledger, source_names
 from packline.store.manifest import (
     MANIFEST,
@@ -124,9 +124,6 @@ class _Verification:
         control = control_ids(self.tokenizer) if self.tokenizer is not None else ()
         if manifest.recipe.special_tokens == "parse" or manifest.imported:
             control = ()  # who made the ids may have put them anywhere
-        if manifest.dtype not in CODES:
-            findings.add(MANIFEST, "dtype", " or ".join(CODES), manifest.dtype)
-            return
         rules = TokenRules(
             np.dtype(manifest.dtype).newbyteorder("<"),
             entry.vocab_size,
@@ -140,17 +137,19 @@ class _Verification:
         for given in manifest.inputs:
             if 0 <= given.source < len(files):
                 files[given.source].add(given.name)
+        labels = [source.label for source in manifest.recipe.sources]
+        origins = [
+            ShardOrigin(name, label, frozenset(known))
+            for name, label, known in zip(self._names, labels, files, strict=True)
+        ]
         counts: dict[str, list[ShardCounts]] = {}
         for shard in manifest.shards:
             split, _, unit = shard.name.partition("-")
             findings.compare(MANIFEST, f"split of shard {shard.name}", split, shard.split)
             if split not in splits:
                 findings.add(MANIFEST, f"split of shard {shard.name}", " or ".join(splits), split)
-            receipt, origin = self.receipts.by_unit.get(unit), None
-            if receipt is not None:
-                number = receipt.source
-                label = manifest.recipe.sources[number].label
-                origin = ShardOrigin(self._names[number], label, frozenset(files[number]))
+            receipt = self.receipts.by_unit.get(unit)
+            origin = None if receipt is None else origins[receipt.source]
             found = check_shard(self._folder, shard, rules, origin, findings)
             counts.setdefault(unit, []).append(found)
             if found.complete:
@@ -182,9 +181,9 @@ class _Verification:
         known = {entry.name for entry in _all_files(self._manifest)}
         for place in ("", RECEIPTS, REJECTS, TOKENIZER):
             folder = self._folder / place
-            for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-                name = f"{place}/{path.name}" if place else path.name
-                if name not in known and (place or SHARD_FILE.fullmatch(path.name)):
+            for inner in sorted(os.listdir(folder)) if folder.is_dir() else ():
+                name = f"{place}/{inner}" if place else inner
+                if name not in known and (place or SHARD_FILE.fullmatch(inner)):
                     self._findings.add(
                         name, "a stray file", "nothing", "a file that the manifest does not name"
                     )

@@ -6,12 +6,16 @@ any store. One pass over the `.idx` files; no token is read.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 import numpy as np
 
 from packline.store.reader import Store
 
 LONGEST_COUNTED = 1 << 20
+BLOCK = 1 << 20
+"""Documents that are counted together."""
 
 
 class Lengths(msgspec.Struct, frozen=True):
@@ -28,14 +32,15 @@ class Lengths(msgspec.Struct, frozen=True):
 
 
 def measure_lengths(store: Store) -> Lengths:
-    """The lengths of all documents of a store."""
+    """The lengths of all documents of a store.
+
+    Raises:
+        CorruptStore: an index is damaged.
+    """
     counts = np.zeros(LONGEST_COUNTED + 1, np.int64)
     histogram = np.zeros(32, np.int64)
     longest = 0
-    for shard in store.shards:
-        lengths = np.asarray(shard.lengths)
-        if not len(lengths):
-            continue
+    for lengths in _blocks(store):
         longest = max(longest, int(lengths.max()))
         counts += np.bincount(np.minimum(lengths, LONGEST_COUNTED), minlength=len(counts))
         powers = np.frexp(np.maximum(lengths, 1).astype(np.float64))[1] - 1
@@ -59,3 +64,19 @@ def measure_lengths(store: Store) -> Lengths:
         longest,
         histogram[: last + 1].tolist(),
     )
+
+
+def _blocks(store: Store) -> Iterator[np.ndarray]:
+    """Lengths of all documents, shard by shard, small shards together: counting has a price per block."""
+    waiting: list[np.ndarray] = []
+    held = 0
+    for shard in store.shards:
+        if not len(shard):
+            continue
+        waiting.append(np.array(shard.lengths))  # a copy, so that no map stays open for it
+        held += len(shard)
+        if held >= BLOCK:
+            yield np.concatenate(waiting)
+            waiting, held = [], 0
+    if waiting:
+        yield np.concatenate(waiting)

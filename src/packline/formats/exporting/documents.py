@@ -179,6 +179,14 @@ class DocumentStream:
             document, token = document + len(shard), token + entry.tokens
         return shared
 
+    def shard(self, name: str) -> SharedShard | None:
+        """The stored shard of this name, where the stream is whole shards and it is one of them."""
+        return self._by_name.get(name)
+
+    @cached_property
+    def _by_name(self) -> dict[str, SharedShard]:
+        return {shard.name: shard for shard in self.shards or ()}
+
     def lengths(self, start: int, stop: int) -> np.ndarray:
         """Tokens of documents `start` to `stop`, int64 `[stop - start]`."""
         return self.selection.lengths(start, stop) - self._rule.dropped

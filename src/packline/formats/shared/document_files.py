@@ -82,9 +82,7 @@ def shared_bytes(view: DocumentView, parts: list[Part], *, with_loss: bool) -> i
 
 def shard_of(stream: DocumentStream, part: Part) -> SharedShard | None:
     """The stored shard that a part is."""
-    if not part.shard or stream.shards is None:
-        return None
-    return next(shard for shard in stream.shards if shard.name == part.shard)
+    return stream.shard(part.shard) if part.shard else None
 
 
 def folder_of(view: DocumentView, split: str) -> str:
