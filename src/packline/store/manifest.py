@@ -16,10 +16,10 @@ from typing import Any
 import msgspec
 
 from packline.errors import CorruptStore, StoreNotFound
-from packline.fingerprint import hash_bytes
 from packline.recipe import Recipe
 from packline.sources.compression import Compression
 from packline.store.ledger import Ledger
+from packline.store.sealed import NotWhole, json_form, seal, unseal
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -152,18 +152,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 def to_json(value: Any) -> bytes:
     """The JSON form: indented, keys in the order of the fields; a manifest with its own checksum."""
-    if isinstance(value, Manifest):
-        value = msgspec.structs.replace(value, checksum=_own_checksum(value))
-    return _format(value)
-
-
-def _format(value: Any) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
-
-
-def _own_checksum(manifest: Manifest) -> str:
-    """Every other file is named in the manifest with its checksum; its own guards the manifest itself."""
-    return hash_bytes(_format(msgspec.structs.replace(manifest, checksum="")))
+    return seal(value) if isinstance(value, Manifest) else json_form(value)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -189,18 +178,10 @@ def read_manifest(folder: Path) -> Manifest:
             f"{folder} has format version {version}, newer than {FORMAT_VERSION}",
             hint="update packline to read it",
         )
-    hint = "build the store again"
     try:
-        manifest = msgspec.json.decode(data, type=Manifest)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise CorruptStore(f"{path} is damaged: {error}", hint=hint) from error
-    expected = _own_checksum(manifest)
-    if manifest.checksum != expected or data != _format(manifest):
-        raise CorruptStore(
-            f"{path} is damaged: expected the checksum {expected}, found {manifest.checksum!r}",
-            hint=hint,
-        )
-    return manifest
+        return unseal(data, Manifest)
+    except NotWhole as error:
+        raise CorruptStore(f"{path} is damaged: {error}", hint="build the store again") from error
 
 
 def _not_found(folder: Path) -> StoreNotFound:
