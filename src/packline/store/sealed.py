@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from packline.fingerprint import hash_bytes
+from packline.fingerprint import Hasher
 
 
 class Sealed(Protocol):
@@ -41,8 +41,9 @@ def json_form(value: Any) -> bytes:
 
 
 def seal(value: Sealed) -> bytes:
-    """The JSON form of a Struct with the checksum that belongs to its other fields."""
-    return json_form(_with_checksum(value, _checksum(value)))
+    """The JSON form of a Struct, whose last field is the checksum of all others."""
+    data = json_form(_with_checksum(value, ""))
+    return json_form(_with_checksum(value, _checksum_of(data, "")))
 
 
 def unseal(data: bytes, kind: type[S]) -> S:
@@ -65,16 +66,20 @@ def unseal(data: bytes, kind: type[S]) -> S:
         value = msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise NotWhole(str(error)) from error
-    expected = _checksum(value)
+    expected = _checksum_of(data, value.checksum)
     if value.checksum != expected:
         raise NotWhole(f"expected the checksum {expected}, found {value.checksum!r}")
-    if data != json_form(value):
-        raise NotWhole("expected the form in which it was written, found another spelling of the same values")
     return value
 
 
-def _checksum(value: Sealed) -> str:
-    return hash_bytes(json_form(_with_checksum(value, "")))
+def _checksum_of(data: bytes, checksum: str) -> str:
+    """The checksum that belongs to these bytes: theirs with an empty one in its place."""
+    tail = b' "checksum": "%s"\n}\n'
+    own = tail % checksum.encode()
+    hasher = Hasher()
+    hasher.update(memoryview(data)[: -len(own)])
+    hasher.update(tail % b"" if data.endswith(own) else b"no checksum at its place")
+    return str(hasher.hexdigest())
 
 
 def _with_checksum(value: Any, checksum: str) -> Any:

@@ -37,7 +37,7 @@ from packline.formats.exporting.parts import (
 )
 from packline.formats.exporting.rows import RowView
 from packline.formats.exporting.source import Choice, is_run
-from packline.formats.exporting.staging import Staging, finished_export
+from packline.formats.exporting.staging import Staging, clear_leftovers, finished_export
 from packline.formats.exporting.target import Link, Target, sync_files
 from packline.formats.format import Lost, Options, Part, Plan, Written
 from packline.formats.registry import get_format
@@ -154,6 +154,7 @@ def export(
         link=link,
     )
     if (record := finished_export(place, identity)) is not None:
+        clear_leftovers(place, identity)
         return _exported(place, record, 0, 0, began, nothing_to_do=True)
     job = ExportJob(
         format=to,

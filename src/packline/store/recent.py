@@ -1,0 +1,67 @@
+"""Keep open what was opened last, and no more: a bound over all stores of a process.
+
+    shard.tokens ── opened, kept with the shard ──> Recent ── too many ──> the earliest is let go
+
+What is open is an attribute of its owner, so reading it again costs what reading an attribute costs; only
+opening passes here. What is let go is opened again when it is next asked for. Arrays that were handed out
+stay valid: they hold their map themselves.
+
+There is no lock, since appending to and taking from a `deque` are atomic: threads may share it, and a
+process that is forked while another thread opens something cannot inherit a lock that nobody releases.
+Owners are held weakly.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+
+class Recent:
+    """What was opened last, the earliest first.
+
+    Args:
+        most: how many stay open.
+
+    >>> class Owner: ...
+    >>> recent, owner = Recent(1), Owner()
+    >>> owner.a = 1; recent.add(owner, ["a"])
+    >>> owner.b = 2; recent.add(owner, ["b"])
+    >>> vars(owner)
+    {'b': 2}
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._opened: deque[tuple[weakref.ref[Any], tuple[str, ...]]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._opened)
+
+    def add(self, owner: object, names: Iterable[str]) -> None:
+        """Note what was just opened, in these attributes; let go of the earliest if there are too many."""
+        self._opened.append((weakref.ref(owner), tuple(names)))
+        while len(self._opened) > self.most:
+            self._release()
+
+    def clear(self) -> None:
+        """Let go of everything."""
+        while self._opened:
+            self._release()
+
+    def _release(self) -> None:
+        try:
+            held, names = self._opened.popleft()
+        except IndexError:  # another thread was faster
+            return
+        if (owner := held()) is not None:
+            for name in names:
+                owner.__dict__.pop(name, None)
+
+
+MAPS = Recent(1 << 14)
+"""Maps of files. Linux allows a process 65,530, and a loader's process may hold some for others."""
+TABLES = Recent(64)
+"""Tables of provenance, a few megabytes each."""
