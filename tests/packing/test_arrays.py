@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.packing.stores import make_store
+from tests.store.stores import relist
 
 import packline
 from packline.errors import CorruptStore, RecipeError
@@ -39,8 +40,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Store]:
     for shard in (made["loss"].shards[0], made["loss"].shards[2]):
         trained = random.integers(0, 2, shard.entry.tokens, np.uint8)
         trained.tofile(folder / "loss" / f"{shard.entry.name}.loss")
-    # Opened anew, since a store looks for masks once.
-    return made | {"loss": packline.open(folder / "loss")}
+    return made | {"loss": relist(folder / "loss")}
 
 
 def loss_of(store: Store, document: int) -> list[int]:
@@ -260,7 +260,7 @@ def test_an_index_that_points_outside_of_its_shard_is_refused(damaged: Path, off
     at = 34 + 4 * len(shard) + 8 * 1  # the offset of the shard's second document
     data[at : at + 8] = offset.to_bytes(8, "little", signed=True)
     path.write_bytes(data)
-    store = packline.open(damaged)
+    store = relist(damaged)
     with pytest.raises(CorruptStore, match=rf"{shard.entry.name}\.idx points to tokens"):
         fill(store, spans_of([[(7, 0, 7)]], None), 8, pad_id=0)
     # As what follows another row, too: token 83 is the first that the shard does not have.
@@ -274,6 +274,6 @@ def test_an_index_that_points_outside_of_its_shard_is_refused(damaged: Path, off
 def test_a_loss_mask_of_another_size_is_refused(damaged: Path) -> None:
     shard = packline.open(damaged).shards[2]
     (damaged / f"{shard.entry.name}.loss").write_bytes(b"\1" * (shard.entry.tokens - 1))
-    spans = spans_of([[(0, 0, 5)]], None)
-    with pytest.raises(CorruptStore, match=r"\.loss: expected 83 bytes, one a token, found 82"):
-        fill(packline.open(damaged), spans, 8, pad_id=0)
+    spans = spans_of([[(6, 0, 5)]], None)
+    with pytest.raises(CorruptStore, match=r"\.loss: expected 83 bytes, one per token, found 82"):
+        fill(relist(damaged), spans, 8, pad_id=0)

@@ -20,6 +20,7 @@ from tests.packing.counting import (
     tokens_of,
 )
 from tests.packing.stores import make_store
+from tests.store.stores import relist
 
 from packline.errors import CorruptStore, RecipeError
 from packline.packing import bounds, cumulative
@@ -141,6 +142,9 @@ def test_an_index_that_contradicts_itself_is_refused(tmp_path: Path, mapped: boo
     at = 34 + 4 if what == "lengths" else 34 + 3 * 4 + 8
     data[at] ^= 16
     path.write_bytes(data)
+    with pytest.raises(CorruptStore, match=r"train-000000.idx: expected the checksum"):
+        Concat(Selection(Store(store.path)), 30).spans(np.array([0, 1, 2]))
+    relist(store.path)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bounds, "HELD", 0 if mapped else bounds.HELD)
         packer = Concat(Selection(Store(store.path)), 30)
@@ -155,7 +159,7 @@ def test_lengths_that_do_not_sum_up_to_the_manifest_are_refused(tmp_path: Path) 
     data = bytearray(path.read_bytes())
     data[34] += 1
     path.write_bytes(data)
-    store = Store(store.path)
+    store = relist(store.path)
     with pytest.raises(CorruptStore, match="expected documents of 75 tokens, found 76"):
         Concat(Selection(store), 5).counts.imbalance(5)
     with pytest.MonkeyPatch.context() as patch:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.packing.counting import SHARDS, made
 from tests.packing.stores import make_store
+from tests.store.stores import relist
 
 from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.packing import bounds, tables
@@ -218,7 +219,7 @@ def test_a_document_without_tokens_is_damage(tmp_path: Path) -> None:
     data[34:38] = bytes(4)
     path.write_bytes(data)
     with pytest.raises(CorruptStore, match="expected documents of at least 1 token, found one of 0"):
-        Selection(Store(store.path), min_tokens=2)
+        Selection(relist(store.path), min_tokens=2)
 
 
 @pytest.mark.parametrize("damage", [b"{}", None])

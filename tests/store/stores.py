@@ -42,6 +42,24 @@ def edit_tokens(folder: Path, shard: str, change: Callable[[np.ndarray], None]) 
     tokens.tofile(path)
 
 
+def relist(folder: Path) -> Store:
+    """Write into the manifest what the shards' files are now, loss masks that were added included."""
+
+    def shard(old: ShardEntry) -> ShardEntry:
+        entries = []
+        for ending in ("bin", "idx", "docs.parquet", "loss"):
+            path = folder / f"{old.name}.{ending}"
+            if path.exists():
+                data = path.read_bytes()
+                entries.append(FileEntry(path.name, len(data), hash_bytes(data)))
+        return msgspec.structs.replace(old, files=tuple(entries))
+
+    manifest = read_manifest(folder)
+    manifest = msgspec.structs.replace(manifest, shards=tuple(map(shard, manifest.shards)))
+    (folder / "manifest.json").write_bytes(to_json(manifest))
+    return Store(folder)
+
+
 def reseal(
     folder: Path,
     change_receipt: Callable[[Receipt], Receipt] = lambda receipt: receipt,

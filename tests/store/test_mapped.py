@@ -45,11 +45,12 @@ def test_a_mask_that_is_cut_off_or_leads_nowhere_is_not_taken_for_none(tmp_path:
     path = store.path / f"{shard.entry.name}.loss"
     path.write_bytes(b"\0\1\1\0")
     del shard.__dict__["loss"]
-    with pytest.raises(CorruptStore, match=r"expected 5 bytes, one a token, found 4"):
+    with pytest.raises(CorruptStore, match=r"expected 5 bytes, one per token, found 4"):
         _ = shard.loss
     path.unlink()
     path.symlink_to("nowhere")
     with pytest.raises(CorruptStore, match="cannot read"):
         _ = shard.loss
     path.unlink()
-    assert shard.loss is None
+    with pytest.raises(CorruptStore, match="cannot read"):
+        _ = shard.loss

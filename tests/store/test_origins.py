@@ -6,11 +6,14 @@ import json
 from collections import Counter
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.packing.stores import make_store
 
 from packline.cli.info import group_shards
 from packline.errors import CorruptStore
+from packline.fingerprint import hash_bytes
+from packline.store.manifest import FileEntry
 from packline.store.origins import origins
 from packline.store.reader import Store
 
@@ -59,7 +62,17 @@ def test_of_one_source_no_receipt_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [-1, 3])
 def test_a_source_that_the_recipe_has_not(store: Store, number: int) -> None:
     path = store.path / "receipts" / "000002.json"
-    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | {"source": number}), "utf-8")
+    data = json.dumps(json.loads(path.read_text("utf-8")) | {"source": number}).encode()
+    path.write_bytes(data)
+    with pytest.raises(CorruptStore, match=r"000002.json: expected [0-9]+ bytes, found"):
+        origins(store)
+    # As somebody writes it who also writes a checksum.
+    manifest = store.manifest
+    receipts = tuple(
+        FileEntry(one.name, len(data), hash_bytes(data)) if one.name.endswith("2.json") else one
+        for one in manifest.receipts
+    )
+    store.manifest = msgspec.structs.replace(manifest, receipts=receipts)
     with pytest.raises(
         CorruptStore, match=f"000002.json: expected the number of one of 3 sources, found {number}"
     ):

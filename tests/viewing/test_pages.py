@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.store.stores import build_store
+from tests.store.stores import build_store, relist
 
 from packline.errors import RecipeError, StoreError
 from packline.loading.loader import Loader
@@ -90,7 +90,7 @@ def test_a_loss_mask_marks_what_is_not_learned(store: Store, tmp_path: Path) -> 
     for shard in masked.shards:
         mask = (np.arange(shard.entry.tokens) % 3 != 0).astype(np.uint8)
         mask.tofile(tmp_path / "masked" / f"{shard.entry.name}.loss")
-    masked = Store(tmp_path / "masked")
+    masked = relist(tmp_path / "masked")
     place = 0
     for number in range(5):
         tokens = masked.documents[number]

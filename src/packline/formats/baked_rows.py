@@ -96,7 +96,7 @@ def read_facts(folder: Path, entries: Entries) -> BakedFacts:
     """The content of baked.json.
 
     Raises:
-        CorruptStore: it is missing or damaged, of a newer version, or names files that packline.json does not.
+        CorruptStore: it is missing or damaged, of a newer version, or names files that packline.json lacks.
     """
     path, hint = folder / BAKED, "bake the rows again"
     data = read_file(folder, entries[BAKED])

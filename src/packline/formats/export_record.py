@@ -1,8 +1,8 @@
 """packline.json: the metadata of an export, beside its files.
 
-Format and options, source, tokenizer, every file with its size and checksum, what was lost on the way, what its
-trainer will miss, and which bytes are the store's own. No time and no path is in it: equal exports have equal
-records. Its own checksum guards it, as a store's manifest is guarded (`store.sealed`).
+Format and options, source, tokenizer, every file with its size and checksum, what was lost on the way, what
+its trainer will miss, and which bytes are the store's own. No time and no path is in it: equal exports have
+equal records. Its own checksum guards it, as a store's manifest is guarded (`store.sealed`).
 `packline verify OUT --from FORMAT` and every import hold the files and the tokenizer against it.
 """
 

@@ -21,9 +21,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from packline.errors import CorruptStore
 from packline.ragged import offsets_of
-from packline.store.reader import Shard
+from packline.store.shard import Shard, contradiction
 
 HELD = 32 << 20
 """Bytes: what a process may well hold, and every worker process of a loader besides."""
@@ -70,17 +69,22 @@ class HeldBounds:
     def _begins(self) -> np.ndarray:
         """int64 `[D+1]`: of each document, and the end of the last."""
         if self._array is None:
-            lengths = [np.empty(0, np.int64)]
+            begins = np.zeros(sum(len(shard) for shard in self._shards) + 1, np.int64)
+            first = before = 0
             for shard in self._shards:
-                places = shard.places(slice(None))
-                ends = np.append(places[1:], shard.entry.tokens)
-                found = np.asarray(shard.lengths)
-                if len(places) and (
-                    int(places[0]) or int(found.min()) < 1 or not np.array_equal(ends - places, found)
+                stop, lengths, offsets = first + len(shard), shard.lengths, shard.offsets
+                inner = begins[first + 1 : stop + 1]
+                np.add.accumulate(lengths, out=inner)
+                if stop > first and (
+                    int(lengths.min()) < 1
+                    or int(inner[-1]) != shard.entry.tokens
+                    or int(offsets[0])
+                    or not np.array_equal(inner[:-1] * shard.itemsize, offsets[1:])
                 ):
-                    raise _contradiction(shard)
-                lengths.append(found)
-            self._array = offsets_of(np.concatenate(lengths))
+                    raise contradiction(shard)
+                inner += before
+                first, before = stop, before + shard.entry.tokens
+            self._array = begins
         return self._array
 
     def find(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -108,7 +112,6 @@ class MappedBounds:
         """int64 `[P+1]`: place of the first document of each shard."""
         self._tokens = offsets_of([shard.entry.tokens for shard in shards])
         """int64 `[P+1]`: tokens before each shard."""
-        self._searchable: dict[int, pa.Array] = {}
 
     def find(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """See `Bounds.find`.
@@ -128,6 +131,7 @@ class MappedBounds:
         """See `Bounds.before`."""
         result = np.empty(len(places), np.int64)
         for part, group, inner in _by_part(self._places, places):
+            self._shards[part].check(inner)
             result[group] = self._shards[part].places(inner) + self._tokens[part]
         return result
 
@@ -135,18 +139,14 @@ class MappedBounds:
         """See `Bounds.lengths_at`."""
         result = np.empty(len(places), np.int64)
         for part, group, inner in _by_part(self._places, places):
+            self._shards[part].check(inner)
             result[group] = self._shards[part].lengths[inner]
         return result
 
     def _search(self, part: int, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The documents of a shard that hold these tokens of it, and where they begin."""
         shard = self._shards[part]
-        offsets = self._searchable.get(part)
-        if offsets is None:
-            data = pa.py_buffer(shard.offsets)
-            offsets = pa.Array.from_buffers(pa.int64(), len(shard), [None, data], null_count=0)
-            self._searchable[part] = offsets
-        behind = _SEARCH.call([offsets, pa.array(tokens * shard.tokens.itemsize)], _RIGHT)
+        behind = _SEARCH.call([shard.searchable, pa.array(tokens * shard.itemsize)], _RIGHT)
         behind = behind.to_numpy().astype(np.int64)
         found = np.maximum(behind - 1, 0)
         begins = shard.places(found)
@@ -154,7 +154,7 @@ class MappedBounds:
         ends = shard.places(np.minimum(behind, len(shard) - 1))
         ends[behind == len(shard)] = shard.entry.tokens
         if not ((begins <= tokens) & (tokens < ends) & (ends - begins == shard.lengths[found])).all():
-            raise _contradiction(shard)
+            raise contradiction(shard)
         return found, begins
 
 
@@ -170,11 +170,3 @@ def _by_part(edges: np.ndarray, values: np.ndarray) -> Iterator[tuple[int, np.nd
         if len(group):
             part = int(parts[group[0]])
             yield part, group, values[group] - edges[part]
-
-
-def _contradiction(shard: Shard) -> CorruptStore:
-    return CorruptStore(
-        f"shard {shard.entry.name}: expected an index whose lengths agree with its offsets,"
-        " found one in which they do not",
-        hint="packline verify says which document; build the store again",
-    )

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from packline.errors import CorruptStore
 from packline.packing.layout import Layout
-from packline.store.reader import Shard, Store
+from packline.store.reader import Store
+from packline.store.shard import Shard, wrong_id, wrong_place
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,22 +101,4 @@ class Copies:
             tokens = shard.tokens[source : source + length]
             wrong = np.flatnonzero((tokens < 0) | (tokens >= vocabulary))
             if len(wrong):
-                raise wrong_id(self.store, shard, source + int(wrong[0]))
-
-
-def wrong_place(shard: Shard, begin: int, end: int) -> CorruptStore:
-    """The error for tokens that a shard does not have."""
-    return CorruptStore(
-        f"{shard.entry.name}.idx points to tokens {begin:,} to {end:,} of {shard.entry.name}.bin: "
-        f"expected none beyond {len(shard.tokens):,}",
-        hint="packline verify shows what else differs",
-    )
-
-
-def wrong_id(store: Store, shard: Shard, place: int) -> CorruptStore:
-    """The error for a token of a shard that is outside of the vocabulary."""
-    return CorruptStore(
-        f"{store.path}: token {place:,} of {shard.entry.name}.bin is {int(shard.tokens[place]):,}: "
-        f"expected an id from 0 to {store.manifest.tokenizer.vocab_size - 1:,}",
-        hint="packline verify shows what else differs",
-    )
+                raise wrong_id(shard, vocabulary, source + int(wrong[0]))

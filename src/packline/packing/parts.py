@@ -54,9 +54,10 @@ class Parts:
     def lengths(self, start: int, stop: int) -> np.ndarray:
         """Tokens of the documents at the places from start to stop, int64: a stretch of the index, copied."""
         firsts = self._places.tolist()
+        # Copies, so that no map stays open for the sake of a few lengths.
         blocks = [
-            shard.lengths[max(start - first, 0) : stop - first]
+            shard.lengths[max(start - first, 0) : stop - first].astype(np.int64)
             for shard, first, last in zip(self.shards, firsts, firsts[1:], strict=False)
             if start < last and stop > first
         ]
-        return np.concatenate([*blocks, np.empty(0, np.int64)]).astype(np.int64)
+        return np.concatenate([*blocks, np.empty(0, np.int64)])

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from packline.packing.copies import Copies, wrong_id, wrong_place
+from packline.packing.copies import Copies
 from packline.packing.layout import Layout
-from packline.store.reader import Shard, Store
+from packline.store.reader import Store
+from packline.store.shard import Shard, wrong_id, wrong_place
 
 IGNORED = -100
 """What losses of torch leave out by themselves."""
@@ -113,7 +114,7 @@ class RowEnds:
                 raise wrong_place(shard, place, place + 1)
             token = shard.tokens.item(place)
             if not 0 <= token < vocabulary:
-                raise wrong_id(store, shard, place)
+                raise wrong_id(shard, vocabulary, place)
             found.append(token)
         return found
 

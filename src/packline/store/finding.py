@@ -19,8 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from packline.errors import CorruptStore, StoreError
-from packline.store.reader import Provenance, Shard, Store
+from packline.errors import StoreError
+from packline.ragged import offsets_of
+from packline.store.provenance import to_provenance
+from packline.store.reader import Store
+from packline.store.shard import Provenance
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -109,11 +112,14 @@ def provenance_of(store: Store, documents: np.ndarray) -> list[Provenance]:
         shards.setdefault(shard, []).append(number)
     for place, wanted in shards.items():
         shard = store.shards[place]
-        for first, table in _row_groups_of(store, shard, int(store.firsts[place]), None):
-            here = [number for number in wanted if first <= number < first + table.num_rows]
-            rows = table.take([number - first for number in here]).to_pylist()
-            for number, row in zip(here, rows, strict=True):
-                found[number] = Provenance(split=shard.entry.split, **row)
+        file = shard.open_provenance()
+        edges = offsets_of(file.rows) + store.firsts[place]
+        groups = (edges.searchsorted(wanted, "right") - 1).tolist()
+        for group in dict.fromkeys(groups):
+            here = [number for number, one in zip(wanted, groups, strict=True) if one == group]
+            rows = file.read(group).take([number - int(edges[group]) for number in here])
+            for number, one in zip(here, to_provenance(rows, shard.entry.split, file.path), strict=True):
+                found[number] = one
     return [found[number] for number in numbers.tolist()]
 
 
@@ -131,34 +137,9 @@ def check_document(store: Store, document: int) -> int:
 
 def _row_groups(store: Store, columns: list[str]) -> Iterator[tuple[int, pa.Table]]:
     """Columns of provenance in pieces, each with the number of its first document."""
-    first = 0
-    for shard in store.shards:
-        yield from _row_groups_of(store, shard, first, columns)
-        first += len(shard)
-
-
-def _row_groups_of(
-    store: Store, shard: Shard, first: int, columns: list[str] | None
-) -> Iterator[tuple[int, pa.Table]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    path = store.path / f"{shard.entry.name}.docs.parquet"
-    expected = first + len(shard)
-    try:
-        with pq.ParquetFile(path) as parquet:
-            for group in range(parquet.metadata.num_row_groups):
-                table = parquet.read_row_group(group, columns=columns, use_threads=False)
-                yield first, table
-                first += table.num_rows
-    except (OSError, pa.ArrowException) as error:
-        raise CorruptStore(
-            f"cannot read {path}: {error}", hint="packline verify shows what is damaged"
-        ) from error
-    if first != expected:
-        raise CorruptStore(
-            f"{path}: expected {len(shard):,} documents, found {first - expected + len(shard):,}"
-        )
+    for number, shard in enumerate(store.shards):
+        for first, table in shard.open_provenance().groups(columns):
+            yield int(store.firsts[number]) + first, table
 
 
 def _chosen(table: pa.Table, file: str, source: str | None) -> np.ndarray:

@@ -23,6 +23,7 @@ from typing import BinaryIO
 import numpy as np
 
 from packline.errors import CorruptStore
+from packline.store.files import map_file
 
 MAGIC = b"MMIDIDX\x00\x00"
 HEADER = struct.Struct("<9sQBQQ")
@@ -70,33 +71,29 @@ class Index:
     """An index on disk: `lengths` int32 `[D]`, `offsets` int64 `[D]` in bytes, both mapped, read-only.
 
     Raises:
-        CorruptStore: not an index, of another version, or of another size than it says.
+        CorruptStore: not an index, of another version, or of another size than its header tells.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        try:
-            size = path.stat().st_size
-            with open(path, "rb") as file:
-                head = file.read(HEADER.size)
-        except OSError as error:
-            raise CorruptStore(f"cannot read {path}: {error.strerror}") from error
+        self.bytes: np.ndarray = map_file(path)
+        """uint8 `[N]`: the whole file."""
+        head = self.bytes[: HEADER.size].tobytes()
         if len(head) < HEADER.size or not head.startswith(MAGIC):
             raise CorruptStore(f"{path} is not an index: expected {MAGIC[:7]!r}, found {head[:7]!r}")
         _, version, code, count, entries = HEADER.unpack(head)
         if version != 1 or code not in DTYPES or entries != count + 1:
             raise CorruptStore(
-                f"{path}: expected version 1, dtype code 4 or 8 and a sequence a document, "
+                f"{path}: expected version 1, dtype code 4 or 8 and one sequence per document, "
                 f"found version {version}, code {code}, {count} sequences and {entries} document entries"
             )
-        if size != index_size(count):
-            raise CorruptStore(f"{path}: expected {index_size(count):,} bytes, found {size:,}")
+        if len(self.bytes) != index_size(count):
+            raise CorruptStore(f"{path}: expected {index_size(count):,} bytes, found {len(self.bytes):,}")
         self.dtype = DTYPES[code]
-        whole = np.asarray(np.memmap(path, np.uint8, "r")) if count else np.zeros(HEADER.size, np.uint8)
         ends = [HEADER.size, HEADER.size + 4 * count, HEADER.size + 12 * count]
-        self.lengths: np.ndarray = whole[ends[0] : ends[1]].view("<i4")
-        self.offsets: np.ndarray = whole[ends[1] : ends[2]].view("<i8")
-        self.document_indices: np.ndarray = whole[ends[2] :].view("<i8") if count else np.zeros(1, "<i8")
+        self.lengths: np.ndarray = self.bytes[ends[0] : ends[1]].view("<i4")
+        self.offsets: np.ndarray = self.bytes[ends[1] : ends[2]].view("<i8")
+        self.document_indices: np.ndarray = self.bytes[ends[2] :].view("<i8")
 
     def __len__(self) -> int:
         return len(self.lengths)

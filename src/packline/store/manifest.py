@@ -1,15 +1,16 @@
-"""What a store says of itself, as frozen values with a JSON form.
+"""Manifest and receipts of a store, as frozen values with a JSON form.
 
     receipts/UNIT.json   Receipt: what one unit took in and gave, the commit record
     manifest.json        Manifest: the sum of the receipts, and what made them
 
 No time, no machine and no engine is in them: equal inputs and recipes give equal bytes. Formats are
-versioned; a store of a newer version is refused, not misread.
+versioned; a store of a newer version is refused, not misread. A manifest is data of somebody: names that lead
+out of the store and numbers that no store has are refused when it is read (`manifest_check`).
 """
 
 from __future__ import annotations
 
-import contextlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ WORK = ".packline"
 """Lock, plan and unfinished files while a build runs; gone from a finished store."""
 
 
-class FileEntry(msgspec.Struct, frozen=True):
+class FileEntry(msgspec.Struct, frozen=True, gc=False):
     """A file of the store."""
 
     name: str
@@ -39,7 +40,7 @@ class FileEntry(msgspec.Struct, frozen=True):
     """xxh3-128, 32 hexadecimal digits."""
 
 
-class ShardEntry(msgspec.Struct, frozen=True):
+class ShardEntry(msgspec.Struct, frozen=True, gc=False):
     """One shard: `NAME.bin`, `NAME.idx`, `NAME.docs.parquet`, and `NAME.loss` where it has a loss mask."""
 
     name: str
@@ -49,7 +50,7 @@ class ShardEntry(msgspec.Struct, frozen=True):
     files: tuple[FileEntry, ...]
 
 
-class InputPiece(msgspec.Struct, frozen=True):
+class InputPiece(msgspec.Struct, frozen=True, gc=False):
     """What a unit took of a file, and the checksum of its bytes."""
 
     file: int
@@ -81,7 +82,7 @@ class StreamReceipt(msgspec.Struct, frozen=True):
     checksum: str
 
 
-class InputEntry(msgspec.Struct, frozen=True):
+class InputEntry(msgspec.Struct, frozen=True, gc=False):
     """An input file as it was read."""
 
     name: str
@@ -160,28 +161,45 @@ def read_manifest(folder: Path) -> Manifest:
 
     Raises:
         StoreNotFound: there is none, with what is there instead.
-        CorruptStore: it is damaged, or written by a newer packline.
+        CorruptStore: it is damaged, holds what no store holds, or is written by a newer packline.
     """
+    from packline.store.files import reading, stat_file
+    from packline.store.manifest_check import check_manifest
+
     path = folder / MANIFEST
-    try:
+    if not os.path.lexists(path):
+        raise _not_found(folder)
+    stat_file(path)
+    with reading(path):
         data = path.read_bytes()
-    except FileNotFoundError:
-        raise _not_found(folder) from None
-    except OSError as error:
-        raise StoreNotFound(f"cannot read {path}: {error.strerror}") from error
-    version: Any = None
-    with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
-        whole = msgspec.json.decode(data)
-        version = whole.get("format_version") if isinstance(whole, dict) else None
-    if isinstance(version, int) and version > FORMAT_VERSION:
+    try:
+        manifest = unseal(data, Manifest)
+    except NotWhole as error:
+        _check_version(folder, data)
+        raise CorruptStore(f"{path} is damaged: {error}", hint="build the store again") from error
+    _check_version(folder, data, manifest.format_version)
+    check_manifest(path, manifest)
+    return manifest
+
+
+class _Version(msgspec.Struct):
+    """The field that every version has."""
+
+    format_version: int
+
+
+def _check_version(folder: Path, data: bytes, version: int | None = None) -> None:
+    """Refuse a manifest of a newer version, also where its other fields cannot be read."""
+    if version is None:
+        try:
+            version = msgspec.json.decode(data, type=_Version).format_version
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return
+    if version > FORMAT_VERSION:
         raise CorruptStore(
             f"{folder} has format version {version}, newer than {FORMAT_VERSION}",
             hint="update packline to read it",
         )
-    try:
-        return unseal(data, Manifest)
-    except NotWhole as error:
-        raise CorruptStore(f"{path} is damaged: {error}", hint="build the store again") from error
 
 
 def _not_found(folder: Path) -> StoreNotFound:

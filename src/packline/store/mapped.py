@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from packline.errors import CorruptStore
+from packline.store.files import map_file
 
 
 def map_array(path: Path, dtype: np.dtype, shape: tuple[int, ...], *, holds: str, of: str) -> np.ndarray:
@@ -33,14 +34,19 @@ def map_array(path: Path, dtype: np.dtype, shape: tuple[int, ...], *, holds: str
     >>> map_array(file, np.dtype("<u2"), (2,), holds="2 tokens", of="another store").tolist()
     [1, 2]
     """
-    expected = math.prod(shape) * dtype.itemsize
-    try:
-        found = path.stat().st_size
-    except OSError as error:
-        raise CorruptStore(f"cannot read {path}: {error.strerror}") from error
+    whole = map_file(path)
+    check_size(path, math.prod(shape) * dtype.itemsize, len(whole), holds=holds, of=of)
+    return whole.view(dtype).reshape(shape) if len(whole) else np.empty(shape, dtype)
+
+
+def check_size(path: Path, expected: int, found: int, *, holds: str, of: str) -> None:
+    """Refuse a file of another size; see `map_array`.
+
+    Raises:
+        CorruptStore: the sizes differ.
+    """
     if found != expected:
         raise CorruptStore(
             f"{path}: expected {expected:,} bytes, {holds}, found {found:,}",
             hint=f"the file was cut off or belongs to {of}",
         )
-    return np.asarray(np.memmap(path, dtype, "r", shape=shape)) if found else np.empty(shape, dtype)

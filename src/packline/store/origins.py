@@ -13,8 +13,9 @@ from typing import NamedTuple
 import msgspec
 
 from packline.errors import CorruptStore
+from packline.store.files import HINT, read_file, reading
 from packline.store.ledger import source_names
-from packline.store.manifest import RECEIPTS, Receipt
+from packline.store.manifest import RECEIPTS, FileEntry
 from packline.store.reader import Store
 
 
@@ -40,20 +41,26 @@ def origins(store: Store) -> list[Origin]:
     ]
     if len(known) == 1:
         return known * len(store.shards)
+    files = {entry.name: entry for entry in store.manifest.receipts}
     units = [shard.entry.name.partition("-")[2] for shard in store.shards]
-    by_unit = {unit: known[_source_of(store, unit, len(known))] for unit in dict.fromkeys(units)}
+    by_unit = {unit: known[_source_of(store, unit, files, len(known))] for unit in dict.fromkeys(units)}
     return [by_unit[unit] for unit in units]
 
 
-def _source_of(store: Store, unit: str, sources: int) -> int:
-    path = store.path / RECEIPTS / f"{unit}.json"
-    try:
-        source = msgspec.json.decode(path.read_bytes(), type=Receipt).source
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise CorruptStore(
-            f"cannot read {path}: {getattr(error, 'strerror', None) or error}",
-            hint="labels and sources are told by receipts; packline verify shows what else is missing",
-        ) from error
+class _Source(msgspec.Struct):
+    """The one field of a receipt that is wanted."""
+
+    source: int
+
+
+def _source_of(store: Store, unit: str, files: dict[str, FileEntry], sources: int) -> int:
+    name = f"{RECEIPTS}/{unit}.json"
+    path = store.path / name
+    if name not in files:
+        raise CorruptStore(f"the manifest of {store.path} does not list {name}", hint=HINT)
+    data = read_file(store.path, files[name])
+    with reading(path):
+        source = msgspec.json.decode(data, type=_Source).source
     if not 0 <= source < sources:
         raise CorruptStore(f"{path}: expected the number of one of {sources} sources, found {source}")
     return source

@@ -1,119 +1,37 @@
 """Open a store and read documents from it.
 
-Opening maps indexes and reads nothing else: 0.1 s whatever the size. A document's tokens are a read-only
-view of the mapped `.bin`: no copy, no Python object a token, no file offset that threads or forked
-processes could share. Handles are paths and maps, so a store survives fork, and pickles as its path.
+Opening reads the manifest and looks at the sizes of the shards' files: 10 microseconds per shard.
+Everything else is opened when it is used (`shard`). A document's tokens are a read-only view of the mapped
+`.bin`: no copy, no Python object per token, no open file, no file offset that threads or forked processes
+could share. Handles are paths and maps, so a store survives fork, and pickles as its path.
 """
 
 from __future__ import annotations
 
 import bisect
-import itertools
 import operator
 import os
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-import msgspec
 import numpy as np
 
 from packline.errors import CorruptStore
-from packline.store.index import Index
-from packline.store.manifest import Manifest, ShardEntry, read_manifest
-from packline.store.mapped import map_array
+from packline.ragged import offsets_of
+from packline.store.files import HINT, read_file, reading, stat_file
+from packline.store.index import index_size
+from packline.store.manifest import TOKENIZER, FileEntry, Manifest, ShardEntry, read_manifest
+from packline.store.mapped import check_size
+from packline.store.shard import Provenance, Shard
+
+__all__ = ["Documents", "Provenance", "Shard", "Store"]
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from packline.packing.rows import Rows
     from packline.store.verify import Report
-
-
-class Provenance(msgspec.Struct, frozen=True):
-    """Where a document came from."""
-
-    source: str
-    file: str
-    """Path below the source's common folder."""
-    position: int
-    """Byte offset in the (decompressed) file, or row number in a Parquet file."""
-    id: str | None
-    """Its own id, where the data has one."""
-    label: str | None
-    split: str
-    text_bytes: int
-    tokens: int
-
-
-class Shard:
-    """One shard: mapped tokens, mapped index, provenance when asked for.
-
-    Raises:
-        CorruptStore: the index disagrees with the manifest, or the tokens' file with the index.
-    """
-
-    def __init__(self, folder: Path, entry: ShardEntry, dtype: np.dtype) -> None:
-        self.entry = entry
-        self._folder = folder
-        index = Index(folder / f"{entry.name}.idx")
-        if index.dtype != dtype or len(index) != entry.documents:
-            raise CorruptStore(
-                f"{index.path}: expected {entry.documents:,} documents of {dtype.name}, "
-                f"found {len(index):,} of {index.dtype.name}",
-                hint="packline verify shows what else differs",
-            )
-        self.lengths = index.lengths  # int32 `[D]`, tokens
-        self.offsets = index.offsets  # int64 `[D]`, bytes: where each document's first token is in the `.bin`
-        # Of one document, as ints, in 60 nanoseconds: for the few of a batch in each of many shards.
-        self.length_of, self.offset_of = index.lengths.item, index.offsets.item
-        self.tokens = map_array(
-            folder / f"{entry.name}.bin",
-            dtype,
-            (entry.tokens,),
-            holds=f"{entry.tokens:,} tokens",
-            of="another store",
-        )
-        self._itemsize = dtype.itemsize
-
-    def __len__(self) -> int:
-        return self.entry.documents
-
-    def document(self, index: int) -> np.ndarray:
-        """Tokens of a document, a read-only view."""
-        start = int(self.offsets[index]) // self._itemsize
-        return self.tokens[start : start + int(self.lengths[index])]
-
-    def places(self, documents: np.ndarray | slice) -> np.ndarray:
-        """Place in `tokens` of the first token of these documents, int64 of their shape."""
-        return self.offsets[documents] // self._itemsize
-
-    @cached_property
-    def loss(self) -> np.ndarray | None:
-        """uint8 `[T]`, 1 where a token is trained on; None where the shard has no `NAME.loss`.
-
-        Raises:
-            CorruptStore: it has not one byte a token.
-        """
-        path = self._folder / f"{self.entry.name}.loss"
-        if not os.path.lexists(path):
-            return None
-        return map_array(
-            path, np.dtype(np.uint8), (self.entry.tokens,), holds="one a token", of="another store"
-        )
-
-    @cached_property
-    def table(self) -> pa.Table:
-        """Provenance of all documents."""
-        import pyarrow.parquet as pq
-
-        return pq.read_table(self._folder / f"{self.entry.name}.docs.parquet", use_threads=False)
-
-    def provenance(self, index: int) -> Provenance:
-        """Where a document came from."""
-        row = self.table.slice(index, 1).to_pylist()[0]
-        return Provenance(split=self.entry.split, **row)
 
 
 class Documents:
@@ -158,8 +76,12 @@ class Store:
         self.path = Path(path)
         self.manifest: Manifest = read_manifest(self.path)
         self.dtype = np.dtype(self.manifest.dtype).newbyteorder("<")
-        self.shards = [Shard(self.path, entry, self.dtype) for entry in self.manifest.shards]
-        self._starts = [0, *itertools.accumulate(len(shard) for shard in self.shards)]
+        check_sizes(self.path, self.manifest.shards, self.dtype)
+        vocab_size = self.manifest.tokenizer.vocab_size
+        self.shards = [Shard(self.path, entry, self.dtype, vocab_size) for entry in self.manifest.shards]
+        self.firsts: np.ndarray = offsets_of([entry.documents for entry in self.manifest.shards])
+        """int64 `[P+1]`: the number of each shard's first document, then how many there are."""
+        self._starts: list[int] = self.firsts.tolist()
 
     @property
     def documents(self) -> Documents:
@@ -172,14 +94,9 @@ class Store:
         return self.manifest.tokenizer.eod_id
 
     @cached_property
-    def firsts(self) -> np.ndarray:
-        """int64 `[P+1]`: the number of each shard's first document, then how many there are."""
-        return np.array(self._starts, np.int64)
-
-    @cached_property
     def has_loss(self) -> bool:
         """Whether any shard has a `NAME.loss`."""
-        return any(shard.loss is not None for shard in self.shards)
+        return any(shard.has_loss for shard in self.shards)
 
     def locate(self, index: int) -> tuple[Shard, int]:
         """The shard of a document and its place there."""
@@ -198,13 +115,36 @@ class Store:
 
     @cached_property
     def tokenizer(self) -> Any:
-        """The reference tokenizer (HF `tokenizers`) that is kept with the store."""
+        """The reference tokenizer (HF `tokenizers`) that is kept with the store.
+
+        Raises:
+            CorruptStore: its file is damaged.
+        """
         import tokenizers
 
-        return tokenizers.Tokenizer.from_file(str(self.path / "tokenizer" / "tokenizer.json"))
+        data = read_file(self.path, self.tokenizer_file)
+        with reading(self.path / self.tokenizer_file.name):
+            return tokenizers.Tokenizer.from_str(data.decode("utf-8"))
+
+    @property
+    def tokenizer_file(self) -> FileEntry:
+        """The `tokenizer.json` that is kept with the store.
+
+        Raises:
+            CorruptStore: the manifest lists none.
+        """
+        name = f"{TOKENIZER}/tokenizer.json"
+        for entry in self.manifest.tokenizer_files:
+            if entry.name == name:
+                return entry
+        raise CorruptStore(f"the manifest of {self.path} does not list {name}", hint=HINT)
 
     def text(self, index: int) -> str:
-        """A document's tokens as text, without its boundary tokens."""
+        """A document's tokens as text, without its boundary tokens.
+
+        Raises:
+            CorruptStore: the document or the tokenizer is damaged.
+        """
         ids = self.documents[index].tolist()
         start = 0 if self.manifest.tokenizer.bos_id is None else 1
         return str(self.tokenizer.decode(ids[start:-1], skip_special_tokens=False))
@@ -247,3 +187,25 @@ class Store:
             f"<Store {self.path}: {manifest.documents:,} documents, {manifest.tokens:,} tokens of "
             f"{manifest.tokenizer.name} ({manifest.dtype}), {len(self.shards)} shards>"
         )
+
+
+def check_sizes(folder: Path, shards: Sequence[ShardEntry], dtype: np.dtype) -> None:
+    """Refuse a store with tokens or an index that is missing or of another size than it must have.
+
+    A look at each file and no more, so that a training does not begin which a file cut off would end.
+
+    Raises:
+        CorruptStore: the first such file.
+    """
+    base, lstat, regular, size = os.path.join(folder, ""), os.lstat, stat.S_ISREG, dtype.itemsize
+    for shard in shards:
+        for ending, expected in ((".bin", shard.tokens * size), (".idx", index_size(shard.documents))):
+            try:
+                found = lstat(f"{base}{shard.name}{ending}")
+                if found.st_size == expected and regular(found.st_mode):
+                    continue
+            except OSError:
+                pass  # told below
+            path = folder / f"{shard.name}{ending}"
+            holds = f"{shard.tokens:,} tokens" if ending == ".bin" else f"{shard.documents:,} documents"
+            check_size(path, expected, stat_file(path).st_size, holds=holds, of="another store")

@@ -34,8 +34,8 @@ from packline.sources.reader import Span
 from packline.sources.text import BOM
 from packline.store.ledger import source_names
 from packline.store.manifest import InputPiece, Manifest
-from packline.store.reader import Provenance, Shard
 from packline.store.report import DeepReport, Findings
+from packline.store.shard import Provenance, Shard
 from packline.transforms.reading import find_files, read_span
 
 TEXT_BYTES = 2 << 20
@@ -89,7 +89,7 @@ def reread(
     shards = [entry for entry in manifest.shards if entry.name in readable]
     budget = min(max(TEXT_BYTES // max(len(shards), 1), LEAST_A_SHARD), LONGEST_TEXT * 4)
     for entry in shards:
-        shard = Shard(folder, entry, dtype)
+        shard = Shard(folder, entry, dtype, manifest.tokenizer.vocab_size)
         reading.pick(shard, budget, 0 if manifest.tokenizer.bos_id is None else 1)
     if manifest.imported:
         reading.count_bytes(TextBytes(msgspec.structs.replace(tokenizer, kind=manifest.tokenizer.kind)))

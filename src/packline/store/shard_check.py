@@ -23,6 +23,7 @@ import numpy as np
 
 from packline.errors import CorruptStore
 from packline.fingerprint import Hasher
+from packline.store.files import reading, stat_file
 from packline.store.index import Index
 from packline.store.manifest import FileEntry, ShardEntry
 from packline.store.report import Findings
@@ -83,6 +84,7 @@ def check_file(
     """
     findings.files += 1
     try:
+        stat_file(folder / entry.name, folder)
         with open(folder / entry.name, "rb", buffering=0) as file:
             size = file.seek(0, 2)
             if not findings.compare(entry.name, "size in bytes", entry.bytes, size):
@@ -102,13 +104,21 @@ def check_file(
                     look(block[:held])
                 done += held
                 findings.read(held)
-    except FileNotFoundError:
-        findings.add(entry.name, "the file is missing", f"{entry.bytes:,} bytes", "nothing")
+    except CorruptStore as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            findings.add(entry.name, "the file is missing", f"{entry.bytes:,} bytes", "nothing")
+        else:
+            findings.add(entry.name, _without_path(error, folder / entry.name))
         return False
     except OSError as error:
         findings.add(entry.name, f"the file cannot be read: {error.strerror or error}")
         return False
     return findings.compare(entry.name, "checksum", entry.checksum, str(hasher.hexdigest()))
+
+
+def _without_path(error: CorruptStore, path: Path) -> str:
+    """What an error tells besides the file, which a finding names itself."""
+    return str(error).removeprefix(f"cannot read {path}: ").removeprefix(f"{path}: ")
 
 
 def check_shard(
@@ -152,8 +162,10 @@ def check_shard(
 def _open_index(folder: Path, entry: ShardEntry, rules: TokenRules, findings: Findings) -> Index | None:
     """The index, if it can be relied on to find documents."""
     name = f"{entry.name}.idx"
-    if not (folder / name).is_file():
-        return None  # said already
+    try:
+        stat_file(folder / name)
+    except CorruptStore:
+        return None  # told already
     try:
         index = Index(folder / name)
     except CorruptStore as error:
@@ -317,39 +329,41 @@ def _check_documents(
     counts: ShardCounts,
 ) -> None:
     """Provenance: one row a document, of the right source, with the lengths of the index."""
-    import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     from packline.store.writer import DOCUMENTS_SCHEMA
 
     try:
-        parquet = pq.ParquetFile(folder / name, memory_map=False)
-        if not findings.compare(name, "columns", str(DOCUMENTS_SCHEMA), str(parquet.schema_arrow)):
-            return
-        if not findings.compare(name, "rows", entry.documents, parquet.metadata.num_rows):
-            return
-        row = 0
-        for group in range(parquet.metadata.num_row_groups):
-            table = parquet.read_row_group(group, use_threads=False)
-            text_bytes = table["text_bytes"].to_numpy()
-            counts.text_bytes += int(text_bytes.sum())
-            lowest = {"text_bytes": least_text_bytes, "position": 0, "tokens": 1}
-            for column, least in lowest.items():
-                if len(table) and (found := int(table[column].to_numpy().min())) < least:
-                    findings.add(name, f"{column} in row group {group}", f"at least {least}", found)
-            if index is not None:
-                tokens, lengths = table["tokens"].to_numpy(), index.lengths[row : row + len(table)]
-                if len(wrong := np.flatnonzero(tokens != lengths)):
-                    at = int(wrong[0])
-                    what = f"tokens of document {row + at:,} ({len(wrong):,} differ from the index)"
-                    findings.add(name, what, int(lengths[at]), int(tokens[at]))
-            if origin is not None:
-                said = {one: set(pc.unique(table[one]).to_pylist()) for one in ("source", "label", "file")}
-                findings.compare(name, "source", {origin.source}, said["source"])
-                findings.compare(name, "label", {origin.label}, said["label"])
-                if strange := said["file"] - origin.files:
-                    findings.add(name, "files", "inputs of the source", min(map(str, strange)))
-            row += len(table)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        findings.add(name, f"not readable as Parquet: {error}")
+        with reading(folder / name):
+            parquet = pq.ParquetFile(folder / name, memory_map=False)
+            if not findings.compare(name, "columns", str(DOCUMENTS_SCHEMA), str(parquet.schema_arrow)):
+                return
+            if not findings.compare(name, "rows", entry.documents, parquet.metadata.num_rows):
+                return
+            row = 0
+            for group in range(parquet.metadata.num_row_groups):
+                table = parquet.read_row_group(group, use_threads=False)
+                text_bytes = table["text_bytes"].to_numpy()
+                counts.text_bytes += int(text_bytes.sum())
+                lowest = {"text_bytes": least_text_bytes, "position": 0, "tokens": 1}
+                for column, least in lowest.items():
+                    if len(table) and (found := int(table[column].to_numpy().min())) < least:
+                        findings.add(name, f"{column} in row group {group}", f"at least {least}", found)
+                if index is not None:
+                    tokens, lengths = table["tokens"].to_numpy(), index.lengths[row : row + len(table)]
+                    if len(wrong := np.flatnonzero(tokens != lengths)):
+                        at = int(wrong[0])
+                        what = f"tokens of document {row + at:,} ({len(wrong):,} differ from the index)"
+                        findings.add(name, what, int(lengths[at]), int(tokens[at]))
+                if origin is not None:
+                    said = {
+                        one: set(pc.unique(table[one]).to_pylist()) for one in ("source", "label", "file")
+                    }
+                    findings.compare(name, "source", {origin.source}, said["source"])
+                    findings.compare(name, "label", {origin.label}, said["label"])
+                    if strange := said["file"] - origin.files:
+                        findings.add(name, "files", "inputs of the source", min(map(str, strange)))
+                row += len(table)
+    except CorruptStore as error:
+        findings.add(name, f"not readable as Parquet: {_without_path(error, folder / name)}")

@@ -16,10 +16,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from packline.errors import CorruptStore
 from packline.runtime.task_pool import run_tasks
 from packline.runtime.task_worker import Runner
 from packline.store.reader import Store
+from packline.store.shard import contradiction
 from packline.viewing.duplicates import HashFiles
 from packline.viewing.tally import BLOCK_TOKENS, Counter, Tally
 
@@ -118,7 +118,7 @@ def count_range(job: Job, documents: Range, store: Store, on_progress: OnProgres
         if start >= stop:
             continue
         sizes = read_text_bytes(store, number)[start:stop]
-        path = store.path / f"{shard.entry.name}.bin"
+        path = shard.path("bin")
         places = shard.places(slice(start, stop))
         places = np.append(places, int(places[-1]) + int(shard.lengths[stop - 1]))
         if (
@@ -126,10 +126,7 @@ def count_range(job: Job, documents: Range, store: Store, on_progress: OnProgres
             or (np.diff(places) != shard.lengths[start:stop]).any()
             or places[-1] > len(shard.tokens)
         ):
-            raise CorruptStore(
-                f"{path.with_suffix('.idx')}: expected documents back to back, found other offsets",
-                hint="packline verify shows what else differs",
-            )
+            raise contradiction(shard)
         for low, high in _blocks(places):
             tokens = shard.tokens[places[low] : places[high]]
             offsets = places[low : high + 1] - places[low]
@@ -153,18 +150,5 @@ def read_text_bytes(store: Store, number: int) -> np.ndarray:
     Raises:
         CorruptStore: provenance is missing or damaged.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    path = store.path / f"{store.shards[number].entry.name}.docs.parquet"
-    try:
-        with pq.ParquetFile(path) as parquet:
-            column = parquet.read(columns=["text_bytes"], use_threads=False)["text_bytes"]
-        sizes = column.to_numpy().astype(np.int64)
-    except (OSError, pa.ArrowException, KeyError) as error:
-        raise CorruptStore(
-            f"cannot read {path}: {error}", hint="packline verify shows what else differs"
-        ) from error
-    if len(sizes) != len(store.shards[number]):
-        raise CorruptStore(f"{path}: expected {len(store.shards[number]):,} documents, found {len(sizes):,}")
-    return sizes
+    column = store.shards[number].open_provenance().read(columns=["text_bytes"])["text_bytes"]
+    return np.asarray(column.to_numpy(), np.int64)

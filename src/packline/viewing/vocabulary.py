@@ -17,6 +17,8 @@ import numpy as np
 from packline.encoders.token_bytes import token_bytes
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import TokenizerError
+from packline.store.files import read_file
+from packline.store.manifest import TOKENIZER, FileEntry, TokenizerEntry
 from packline.store.reader import Store
 
 
@@ -57,10 +59,11 @@ class Vocabulary:
         """The vocabulary of a store; remembered for a few stores.
 
         Raises:
-            TokenizerError: the tokenizer that is kept with the store cannot be read.
+            CorruptStore: the tokenizer that is kept with the store is damaged.
+            TokenizerError: it cannot be read as a tokenizer.
         """
         entry = store.manifest.tokenizer
-        return _of_folder(store.path / "tokenizer", entry.fingerprint, msgspec.json.encode(entry))
+        return _of_folder(store.path, store.tokenizer_file, msgspec.json.encode(entry))
 
     def check(self, ids: np.ndarray, what: str) -> None:
         """Refuse ids that the vocabulary does not have.
@@ -82,11 +85,10 @@ class Vocabulary:
 
 
 @lru_cache(maxsize=4)
-def _of_folder(folder: Path, fingerprint: str, entry_json: bytes) -> Vocabulary:
-    from packline.store.manifest import TokenizerEntry
-
+def _of_folder(folder: Path, file: FileEntry, entry_json: bytes) -> Vocabulary:
     entry = msgspec.json.decode(entry_json, type=TokenizerEntry)
-    tokenizer = load_tokenizer(str(folder))
+    read_file(folder, file)  # refuses one that is damaged
+    tokenizer = load_tokenizer(str(folder / TOKENIZER))
     kind = "tiktoken" if entry.kind == "tiktoken" else tokenizer.kind
     found = Vocabulary.of_tokenizer(
         msgspec.structs.replace(tokenizer, name=entry.name, kind=kind), eod_id=entry.eod_id

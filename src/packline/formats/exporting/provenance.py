@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from packline.errors import CorruptStore
+from packline.ragged import offsets_of
+from packline.store.provenance import ProvenanceFile
 from packline.store.reader import Store
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ class ProvenanceReader:
 
     def __init__(self, store: Store, keep: int | None) -> None:
         self._store, self._keep = store, keep
-        self._groups: dict[int, np.ndarray] = {}
+        self._open: tuple[int, ProvenanceFile] | None = None
+        self._firsts: dict[int, np.ndarray] = {}
         """By shard: the first document of each row group, and the end of the last; numbers of the store."""
         self._tables: OrderedDict[tuple[int, int], pa.Table] = OrderedDict()
 
@@ -66,49 +68,18 @@ class ProvenanceReader:
     def _group_of(self, document: int) -> tuple[int, pa.Table]:
         """The row group that holds a document, and the number of its first one."""
         shard = int(self._store.firsts.searchsorted(document, "right")) - 1
-        if shard not in self._groups:
-            self._groups[shard] = self._read_groups(shard)
-        firsts = self._groups[shard]
+        if shard not in self._firsts:
+            self._firsts[shard] = offsets_of(self._file(shard).rows) + self._store.firsts[shard]
+        firsts = self._firsts[shard]
         group = int(firsts.searchsorted(document, "right")) - 1
         if (shard, group) not in self._tables:
             while self._keep is not None and len(self._tables) >= self._keep:
                 self._tables.popitem(last=False)
-            self._tables[shard, group] = self._read(shard, group)
+            self._tables[shard, group] = self._file(shard).read(group, COLUMNS).select(COLUMNS)
         return int(firsts[group]), self._tables[shard, group]
 
-    def _read_groups(self, shard: int) -> np.ndarray:
-        from packline.ragged import offsets_of
-
-        with self._open(shard) as parquet:
-            metadata = parquet.metadata
-            rows = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
-        expected = len(self._store.shards[shard])
-        if sum(rows) != expected:
-            raise CorruptStore(f"{self._path(shard)}: expected {expected:,} documents, found {sum(rows):,}")
-        return offsets_of(rows) + self._store.firsts[shard]
-
-    def _read(self, shard: int, group: int) -> pa.Table:
-        import pyarrow as pa
-
-        try:
-            with self._open(shard) as parquet:
-                return parquet.read_row_group(group, columns=list(COLUMNS), use_threads=False).select(COLUMNS)
-        except (OSError, KeyError, pa.ArrowException) as error:
-            raise self._damaged(shard, error) from error
-
-    def _open(self, shard: int) -> pa.parquet.ParquetFile:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        try:
-            return pq.ParquetFile(self._path(shard))
-        except (OSError, pa.ArrowException) as error:
-            raise self._damaged(shard, error) from error
-
-    def _path(self, shard: int) -> str:
-        return str(self._store.path / f"{self._store.shards[shard].entry.name}.docs.parquet")
-
-    def _damaged(self, shard: int, error: Exception) -> CorruptStore:
-        return CorruptStore(
-            f"cannot read {self._path(shard)}: {error}", hint="packline verify shows what is damaged"
-        )
+    def _file(self, shard: int) -> ProvenanceFile:
+        """The file of a shard; the last one stays open, since its row groups are mostly asked for in turn."""
+        if self._open is None or self._open[0] != shard:
+            self._open = shard, self._store.shards[shard].open_provenance()
+        return self._open[1]

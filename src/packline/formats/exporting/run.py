@@ -43,7 +43,8 @@ from packline.formats.format import Lost, Options, Part, Plan, Written
 from packline.formats.registry import get_format
 from packline.runtime.resources import free_disk, usable_cores
 from packline.runtime.task_pool import run_here, run_tasks
-from packline.store.manifest import MANIFEST, TOKENIZER
+from packline.store.files import read_file
+from packline.store.manifest import MANIFEST
 
 if TYPE_CHECKING:
     from packline.formats.format import Format
@@ -271,7 +272,7 @@ class _Export:
         writing(self._format).finish(self._view, written, target, self._options)
         if self._with_tokenizer:
             with disk_errors(target.folder), target.create(TOKENIZER_FILE) as file:
-                file.write((self._view.store.path / TOKENIZER / "tokenizer.json").read_bytes())
+                file.write(read_file(self._view.store.path, self._view.store.tokenizer_file))
         waiting = [entry.name for receipt in receipts if receipt.is_quick for entry in receipt.files]
         sync_files(target.folder, waiting + [entry.name for entry in target.files])
         shared = dict(target.shared)

@@ -20,13 +20,13 @@ import numpy as np
 
 from packline.errors import CorruptStore
 from packline.packing.bounds import Bounds
-from packline.packing.copies import Copies, wrong_id
+from packline.packing.copies import Copies
 from packline.packing.cumulative import Cumulative
 from packline.packing.layout import Layout
 from packline.packing.selection import Selection
 from packline.packing.spans import Spans
 from packline.ragged import offsets_of
-from packline.store.reader import Shard
+from packline.store.shard import Shard, wrong_id
 
 Piece = tuple[int, np.ndarray, np.ndarray | None]
 """Place of its first token in the stream; tokens of the store's dtype; uint8 loss mask where wanted."""
@@ -48,7 +48,7 @@ class Stretches:
         """Whether a shard that it may read has a loss mask."""
         split = self.selection.settings["split"]
         ours = [shard for shard in self.selection.store.shards if split in ("all", shard.entry.split)]
-        return any(shard.loss is not None for shard in (ours if self._parts is None else self._parts.shards))
+        return any(shard.has_loss for shard in (ours if self._parts is None else self._parts.shards))
 
     def find(self, token: int) -> tuple[int, int]:
         """The place of the document that holds a token, and the tokens before it."""
@@ -98,7 +98,7 @@ class Stretches:
                 # Read without their sign, negative ids are the largest of all: one pass finds both kinds.
                 if int(tokens.view(f"<u{tokens.itemsize}").max()) >= vocab_size:
                     wrong = np.flatnonzero((tokens < 0) | (tokens >= vocab_size))[0]
-                    raise wrong_id(self.selection.store, shard, start - first + int(wrong))
+                    raise wrong_id(shard, vocab_size, start - first + int(wrong))
                 loss = None
                 if with_loss:
                     whole = shard.loss

@@ -4,8 +4,8 @@
     headers         sizes, magic numbers, indexes                                              `format.open`
     tokens          ids below the vocabulary, boundary tokens around every document
 
-Where packline.json is there, headers and tokens are only looked at if all checksums are right: then no parser is
-given a damaged file.
+Where packline.json is there, headers and tokens are only looked at if all checksums are right: then no
+parser is given a damaged file.
 
 The vocabulary and the boundary tokens are those of the tokenizer that is named, else those that the data set
 itself tells (`packline.json`, metadata). What could not be checked for want of either is among the notes.

@@ -214,7 +214,7 @@ class UnitImporter:
             if found != listed:
                 raise CorruptStore(
                     f"{file.path} is damaged: expected the checksum {listed}, found {found}",
-                    hint=f"packline verify {self._job.path} --from {self._job.format} shows all that is wrong",
+                    hint="packline verify --from shows all that is wrong",
                 )
         return InputPiece(number, start, stop, checksum)
 

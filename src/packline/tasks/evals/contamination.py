@@ -28,6 +28,7 @@ from packline.errors import RecipeError
 from packline.filesystem import disk_errors
 from packline.runtime.resources import usable_cores
 from packline.runtime.task_pool import run_tasks
+from packline.store.files import read_file
 from packline.store.manifest import TOKENIZER
 from packline.store.origins import origins
 from packline.store.reader import Store
@@ -104,6 +105,7 @@ def _prepare(
     folder: Path, store: Store, texts: Iterator[EvaluationText], gram_of: GramOf, n: int, most_texts: int
 ) -> Questions:
     """Write what the processes need: the grams of the questions; for words, the bytes of the tokens."""
+    read_file(store.path, store.tokenizer_file)  # refuses one that is damaged
     tokenizer = load_tokenizer(str(store.path / TOKENIZER))
     if gram_of == "tokens":
         return write_questions(folder, texts, n, most_texts, TextEncoder(tokenizer).encode)
@@ -118,7 +120,7 @@ def _prepare(
 
 def _look(store: Store, job: ScanJob, workers: int, on_progress: OnProgress | None) -> list[ShardFound]:
     """Look through all shards; what was found in each."""
-    whole = sum(shard.tokens.nbytes for shard in store.shards)
+    whole = store.manifest.tokens * store.dtype.itemsize
     read = 0
 
     def hear(tokens: int) -> None:

@@ -15,12 +15,13 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from packline.errors import CorruptStore
-from packline.store.reader import Provenance, Store
+from packline.ragged import offsets_of
+from packline.store.provenance import ProvenanceFile, to_provenance
+from packline.store.reader import Store
+from packline.store.shard import Provenance
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
 HELD = 24
 FILES = 64
@@ -34,7 +35,7 @@ class Origins:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._footers: OrderedDict[int, tuple[pq.FileMetaData, list[int]]] = OrderedDict()
+        self._files: OrderedDict[int, ProvenanceFile] = OrderedDict()
         self._tables: OrderedDict[tuple[int, int], pa.Table] = OrderedDict()
 
     def of(self, documents: Iterable[int], *, budget: float = BUDGET) -> dict[int, Provenance]:
@@ -56,67 +57,39 @@ class Origins:
                 shard = int(self._store.firsts.searchsorted(document, "right")) - 1
                 shards.setdefault(shard, []).append((document, document - int(self._store.firsts[shard])))
             for shard, held in shards.items():
-                if found and time.monotonic() - start > budget and shard not in self._footers:
+                if found and time.monotonic() - start > budget and shard not in self._files:
                     continue
-                _, firsts = self._footer(shard)
+                file = self._file(shard)
+                firsts = offsets_of(file.rows)
                 for document, inner in held:
-                    group = max(number for number, first in enumerate(firsts) if first <= inner)
-                    groups.setdefault((shard, group), []).append((document, inner - firsts[group]))
+                    group = int(firsts.searchsorted(inner, "right")) - 1
+                    groups.setdefault((shard, group), []).append((document, inner - int(firsts[group])))
                 for key in [key for key in groups if key[0] == shard]:
                     spent = time.monotonic() - start > budget
                     if found and spent and key not in self._tables:
                         continue
                     table, split = self._table(key), self._store.shards[shard].entry.split
-                    rows = table.take([place for _, place in groups[key]]).to_pylist()
-                    for (document, _), row in zip(groups[key], rows, strict=True):
-                        found[document] = Provenance(split=split, **row)
+                    rows = table.take([place for _, place in groups[key]])
+                    for (document, _), one in zip(
+                        groups[key], to_provenance(rows, split, file.path), strict=True
+                    ):
+                        found[document] = one
         return found
 
-    def _footer(self, shard: int) -> tuple[pq.FileMetaData, list[int]]:
-        """What a shard's file says of itself, and the first document of each row group."""
-        if shard not in self._footers:
-            import pyarrow as pa
-            import pyarrow.parquet as pq
-
-            path = self._path(shard)
-            try:
-                footer = pq.read_metadata(path)
-            except (OSError, pa.ArrowException) as error:
-                raise _unreadable(path, error) from error
-            expected = len(self._store.shards[shard])
-            if footer.num_rows != expected:
-                raise CorruptStore(f"{path}: expected {expected:,} documents, found {footer.num_rows:,}")
-            firsts, total = [], 0
-            for group in range(footer.num_row_groups):
-                firsts.append(total)
-                total += footer.row_group(group).num_rows
-            self._footers[shard] = footer, firsts
-            if len(self._footers) > FILES:
-                self._footers.popitem(last=False)
-        return self._footers[shard]
+    def _file(self, shard: int) -> ProvenanceFile:
+        """A shard's file, held open for a while."""
+        if shard not in self._files:
+            self._files[shard] = self._store.shards[shard].open_provenance()
+            if len(self._files) > FILES:
+                self._files.popitem(last=False)
+        return self._files[shard]
 
     def _table(self, key: tuple[int, int]) -> pa.Table:
         if key in self._tables:
             self._tables.move_to_end(key)
             return self._tables[key]
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         shard, group = key
-        path = self._path(shard)
-        try:
-            with pq.ParquetFile(path, metadata=self._footer(shard)[0]) as file:
-                table = file.read_row_group(group, use_threads=False)
-        except (OSError, pa.ArrowException) as error:
-            raise _unreadable(path, error) from error
-        self._tables[key] = table
+        table = self._tables[key] = self._file(shard).read(group)
         if len(self._tables) > HELD:
             self._tables.popitem(last=False)
         return table
-
-    def _path(self, shard: int) -> str:
-        return str(self._store.path / f"{self._store.shards[shard].entry.name}.docs.parquet")
-
-
-def _unreadable(path: str, error: Exception) -> CorruptStore:
-    return CorruptStore(f"cannot read {path}: {error}", hint="packline verify shows what is damaged")

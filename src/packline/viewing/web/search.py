@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from packline.errors import CorruptStore
-from packline.store.reader import Shard, Store
+from packline.store.reader import Store
+from packline.store.shard import Shard
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -173,7 +173,7 @@ def _in_block(tokens: np.ndarray, ids: np.ndarray, start: int, stop: int) -> lis
 def _document_at(shard: Shard, place: int) -> int:
     """The document of a shard that holds a token: a search in its mapped index that copies nothing."""
     low, high = 0, len(shard)
-    byte = place * shard.tokens.itemsize
+    byte = place * shard.itemsize
     while high - low > 1:
         middle = (low + high) // 2
         if shard.offset_of(middle) <= byte:
@@ -185,26 +185,12 @@ def _document_at(shard: Shard, place: int) -> int:
 
 def _row_groups(store: Store, columns: list[str], after: int) -> Iterator[tuple[int, pa.Table]]:
     """Columns of provenance in pieces from that of document `after` on, with each one's first document."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    first = 0
-    for shard in store.shards:
-        if first + len(shard) <= after:
-            first += len(shard)
-            continue
-        path = store.path / f"{shard.entry.name}.docs.parquet"
-        try:
-            with pq.ParquetFile(path) as file:
-                for group in range(file.metadata.num_row_groups):
-                    rows = file.metadata.row_group(group).num_rows
-                    if first + rows > after:
-                        yield first, file.read_row_group(group, columns=columns, use_threads=False)
-                    first += rows
-        except (OSError, pa.ArrowException) as error:
-            raise CorruptStore(
-                f"cannot read {path}: {error}", hint="packline verify shows what is damaged"
-            ) from error
+    for number in range(max(int(store.firsts.searchsorted(after, "right")) - 1, 0), len(store.shards)):
+        file, first = store.shards[number].open_provenance(), int(store.firsts[number])
+        for group, rows in enumerate(file.rows):
+            if first + rows > after:
+                yield first, file.read(group, columns)
+            first += rows
 
 
 def _equal(column: pa.ChunkedArray, value: str) -> np.ndarray:

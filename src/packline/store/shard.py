@@ -1,0 +1,257 @@
+"""One shard of an opened store: tokens, index, loss mask and provenance, each opened when first used.
+
+    shard.lengths, .offsets     the index        mapped; its checksum compared
+    shard.tokens                `NAME.bin`       mapped; its size compared
+    shard.loss                  `NAME.loss`      mapped, where the shard has one
+    shard.provenance(i)         `NAME.docs.parquet`, read whole; its checksum compared
+
+What is open is an attribute like any other, so the second look costs nothing. It is let go of when too much
+is open in the process (`recent`) and opened again when it is asked for; arrays that were handed out stay
+valid.
+
+A document is handed out only where the index agrees with itself and every id is in the vocabulary. What
+reading cannot notice is a token that became another of the same vocabulary: `packline verify` compares its
+checksum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from packline.errors import CorruptStore
+from packline.store.files import HINT, check_bytes
+from packline.store.index import Index
+from packline.store.manifest import FileEntry, ShardEntry
+from packline.store.mapped import map_array
+from packline.store.recent import MAPS, TABLES, Recent
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from packline.store.provenance import ProvenanceFile
+
+CHECKED_BYTES = 4 << 20
+"""An index up to here (200,000 documents) is held against its checksum, which takes 0.4 ms. Of a larger one
+each document is held against the next when it is read: a batch need not read 20 bytes of every document."""
+
+
+class Provenance(msgspec.Struct, frozen=True):
+    """Where a document came from."""
+
+    source: str
+    file: str
+    """Path below the source's common folder."""
+    position: int
+    """Byte offset in the (decompressed) file, or row number in a Parquet file."""
+    id: str | None
+    """Its own id, where the data has one."""
+    label: str | None
+    split: str
+    text_bytes: int
+    tokens: int
+
+
+class Shard:
+    """One shard. Opening it reads nothing; every attribute below is opened when it is first used.
+
+    Args:
+        folder: the store.
+        entry: the shard, in its manifest.
+        dtype: of its tokens.
+        vocab_size: ids are below it.
+
+    Raises:
+        CorruptStore: when used: a file is damaged, or disagrees with the manifest or another file.
+        StoreError: when used: a limit of the system; the hint names it.
+    """
+
+    lengths: np.ndarray
+    """int32 `[D]`, tokens."""
+    offsets: np.ndarray
+    """int64 `[D]`, bytes: where each document's first token is in the `.bin`."""
+    length_of: Callable[[int], int]
+    """Of one document, as an int, in 60 nanoseconds: for the few of a batch in each of many shards."""
+    offset_of: Callable[[int], int]
+    searchable: pa.Array
+    """int64 `[D]`: the offsets, for Arrow, whose search does not copy numbers that are not aligned."""
+    tokens: np.ndarray
+    """`[T]` of the store's dtype."""
+    loss: np.ndarray | None
+    """uint8 `[T]`, 1 where a token is trained on; None where the shard has no `NAME.loss`."""
+    table: pa.Table
+    """Provenance of all documents."""
+
+    def __init__(self, folder: Path, entry: ShardEntry, dtype: np.dtype, vocab_size: int) -> None:
+        self.entry = entry
+        self.itemsize = dtype.itemsize
+        """Bytes of a token."""
+        self._folder, self._dtype, self._vocab_size = folder, dtype, vocab_size
+        self._checked = False
+
+    def __len__(self) -> int:
+        return self.entry.documents
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            open_it, recent = _OPENERS[name]
+        except KeyError:
+            raise AttributeError(f"a shard has no attribute {name!r}") from None
+        opened = open_it(self)
+        self.__dict__.update(opened)
+        recent.add(self, opened)
+        return opened[name]
+
+    def path(self, ending: str) -> Path:
+        """One of its files, by the end of its name."""
+        return self._folder / f"{self.entry.name}.{ending}"
+
+    def document(self, index: int) -> np.ndarray:
+        """Tokens of a document, a read-only view.
+
+        Raises:
+            CorruptStore: the index contradicts itself there, or an id is outside the vocabulary.
+        """
+        offset_of, size = self.offset_of, self.itemsize
+        offset, length = offset_of(index), self.length_of(index)
+        behind = offset_of(index + 1) if index + 1 < self.entry.documents else self.entry.tokens * size
+        if length < 1 or offset < 0 or offset % size or offset + length * size != behind:
+            raise contradiction(self, index)
+        tokens = self.tokens[offset // size : offset // size + length]
+        if len(tokens) != length:
+            raise wrong_place(self, offset // size, offset // size + length)
+        # Read without their sign, negative ids are the largest of all: one pass finds both kinds.
+        if int(np.maximum.reduce(tokens.view(f"<u{size}"))) >= self._vocab_size:
+            wrong = int(np.argmax((tokens < 0) | (tokens >= self._vocab_size)))
+            raise wrong_id(self, self._vocab_size, offset // size + wrong)
+        return tokens
+
+    def places(self, documents: np.ndarray | slice) -> np.ndarray:
+        """Place in `tokens` of the first token of these documents, int64 of their shape."""
+        return self.offsets[documents] // self.itemsize
+
+    def check(self, documents: np.ndarray) -> None:
+        """Hold the index at these documents against itself, unless all of it was held against its checksum.
+
+        Raises:
+            CorruptStore: a length contradicts the offsets.
+        """
+        lengths = self.lengths[documents]  # opens the index, which may check all of it
+        if self._checked:
+            return
+        ends = self.offsets[np.minimum(documents + 1, len(self) - 1)]
+        ends[documents == len(self) - 1] = self.entry.tokens * self.itemsize
+        right = (lengths > 0) & (ends - self.offsets[documents] == lengths * np.int64(self.itemsize))
+        if not right.all():
+            raise contradiction(self, int(documents[np.argmin(right)]))
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether it has a `NAME.loss`."""
+        return self.file("loss") is not None
+
+    def file(self, ending: str) -> FileEntry | None:
+        """The entry of one of its files in the manifest; None where it has no such file."""
+        name = f"{self.entry.name}.{ending}"
+        return next((file for file in self.entry.files if file.name == name), None)
+
+    def open_provenance(self) -> ProvenanceFile:
+        """Its provenance, to be read a row group at a time.
+
+        Raises:
+            CorruptStore: it is damaged, or not of these documents.
+        """
+        from packline.store.provenance import ProvenanceFile
+
+        return ProvenanceFile(self.path("docs.parquet"), self.entry, self.file("docs.parquet"))
+
+    def provenance(self, index: int) -> Provenance:
+        """Where a document came from.
+
+        Raises:
+            CorruptStore: the provenance is damaged.
+        """
+        from packline.store.provenance import to_provenance
+
+        (found,) = to_provenance(self.table.slice(index, 1), self.entry.split, self.path("docs.parquet"))
+        return found
+
+    def _open_index(self) -> dict[str, Any]:
+        index = Index(self.path("idx"))
+        if index.dtype != self._dtype or len(index) != self.entry.documents:
+            raise CorruptStore(
+                f"{index.path}: expected {self.entry.documents:,} documents of {self._dtype.name}, "
+                f"found {len(index):,} of {index.dtype.name}",
+                hint=HINT,
+            )
+        if not self._checked and len(index.bytes) <= CHECKED_BYTES:
+            if (file := self.file("idx")) is not None:
+                check_bytes(index.path, file, index.bytes.data)
+            self._checked = True
+        return {
+            "lengths": index.lengths,
+            "offsets": index.offsets,
+            "length_of": index.lengths.item,
+            "offset_of": index.offsets.item,
+        }
+
+    def _open_searchable(self) -> dict[str, Any]:
+        import pyarrow as pa
+
+        data = pa.py_buffer(self.offsets)
+        return {"searchable": pa.Array.from_buffers(pa.int64(), len(self), [None, data], null_count=0)}
+
+    def _open_tokens(self) -> dict[str, Any]:
+        tokens = self.entry.tokens
+        shape, holds = (tokens,), f"{tokens:,} tokens"
+        return {"tokens": map_array(self.path("bin"), self._dtype, shape, holds=holds, of="another store")}
+
+    def _open_loss(self) -> dict[str, Any]:
+        if not self.has_loss:
+            return {"loss": None}
+        shape, kind = (self.entry.tokens,), np.dtype(np.uint8)
+        return {"loss": map_array(self.path("loss"), kind, shape, holds="one per token", of="another store")}
+
+    def _open_table(self) -> dict[str, Any]:
+        return {"table": self.open_provenance().read()}
+
+
+_OPENERS: dict[str, tuple[Callable[[Shard], dict[str, Any]], Recent]] = {
+    **dict.fromkeys(("lengths", "offsets", "length_of", "offset_of"), (Shard._open_index, MAPS)),
+    "searchable": (Shard._open_searchable, MAPS),
+    "tokens": (Shard._open_tokens, MAPS),
+    "loss": (Shard._open_loss, MAPS),
+    "table": (Shard._open_table, TABLES),
+}
+
+
+def contradiction(shard: Shard, document: int | None = None) -> CorruptStore:
+    """The error for an index whose lengths do not agree with its offsets."""
+    where = "" if document is None else f" at document {document:,}"
+    return CorruptStore(
+        f"{shard.path('idx')}{where}: expected an index whose lengths agree with its offsets, "
+        "found one in which they do not",
+        hint="packline verify shows which document; build the store again",
+    )
+
+
+def wrong_place(shard: Shard, begin: int, end: int) -> CorruptStore:
+    """The error for tokens that a shard does not have."""
+    return CorruptStore(
+        f"{shard.path('idx')} points to tokens {begin:,} to {end:,} of {shard.entry.name}.bin: "
+        f"expected none beyond {shard.entry.tokens:,}",
+        hint=HINT,
+    )
+
+
+def wrong_id(shard: Shard, vocab_size: int, place: int) -> CorruptStore:
+    """The error for a token of a shard that is outside of the vocabulary."""
+    return CorruptStore(
+        f"{shard.path('bin').parent}: token {place:,} of {shard.entry.name}.bin is "
+        f"{int(shard.tokens[place]):,}: expected an id from 0 to {vocab_size - 1:,}",
+        hint=HINT,
+    )
