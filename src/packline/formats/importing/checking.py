@@ -17,6 +17,7 @@ it does not do: compare with a store (import it, and export it again), or mend a
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,7 @@ def check(
         findings.files += len(plan.foreign.files)
     for unit in plan.foreign.units:
         _check_unit(plan, unit, findings)
+    plan.notes += _warnings(chosen, plan.foreign, record, path) if not findings.problems else ()
     if plan.unfinished:
         plan.notes.append(f"documents that the data's beginning or end cuts off: {plan.unfinished:,}")
     return _report(findings, chosen, plan.notes, started)
@@ -156,6 +158,14 @@ def _without_tokenizer(
         notes.append("documents' boundaries were not checked: --tokenizer or --eod says what they are")
         return _Plan(foreign, Restoring("none", 0, None, size), notes)
     return _Plan(foreign, Restoring(foreign.edges, end, begin, size), notes)
+
+
+def _warnings(format: Format, foreign: Foreign, record: ExportRecord | None, path: Path) -> Iterator[str]:
+    """Why a trainer may stop: as an export was told, else by the files that are there."""
+    if record is not None:
+        yield from record.warnings
+    elif path.is_dir():
+        yield from format.missing(unit.split for unit in foreign.units)
 
 
 def _check_unit(plan: _Plan, unit: ForeignUnit, findings: Findings) -> None:
