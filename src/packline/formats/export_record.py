@@ -80,29 +80,32 @@ def read_record(folder: Path) -> ExportRecord | None:
     with reading(path):
         data = path.read_bytes()
     try:
-        return unseal(data, ExportRecord)
+        record = unseal(data, ExportRecord)
     except NotWhole as error:
-        version = _version_of(data)
-        if version > RECORD_VERSION:
-            raise CorruptStore(
-                f"{path} has version {version}, newer than {RECORD_VERSION}",
-                hint="update packline to read it",
-            ) from error
+        _check_version(path, data)
         raise CorruptStore(
             f"{path} is damaged: {error}", hint="export again, or delete it if the files are to be trusted"
         ) from error
-
-
-def _version_of(data: bytes) -> int:
-    """The version of a record that is not to be read; 0 where it has none."""
-    try:
-        return msgspec.json.decode(data, type=_Version).version
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return 0
+    _check_version(path, data)
+    return record
 
 
 class _Version(msgspec.Struct):
-    version: int = 0
+    """The field that every version has."""
+
+    version: int
+
+
+def _check_version(path: Path, data: bytes) -> None:
+    """Refuse a record of a newer version, also where its other fields cannot be read."""
+    try:
+        version = msgspec.json.decode(data, type=_Version).version
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return
+    if version > RECORD_VERSION:
+        raise CorruptStore(
+            f"{path} has version {version}, newer than {RECORD_VERSION}", hint="update packline to read it"
+        )
 
 
 def record_bytes(record: ExportRecord) -> bytes:

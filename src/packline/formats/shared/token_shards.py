@@ -124,12 +124,9 @@ def missing_shards(ending: str, trainer: str) -> Mapping[str, str]:
     >>> missing_shards(".npy", "build-nanogpt")["val"]
     'no *_val_*.npy: build-nanogpt opens one and stops without'
     """
-    verb = "open" if " and " in trainer else "opens"
+    does = "open one and stop" if " and " in trainer else "opens one and stops"
     return MappingProxyType(
-        {
-            split: f"no *_{split}_*{ending}: {trainer} {verb} one and stops without"
-            for split in ("val", "train")
-        }
+        {split: f"no *_{split}_*{ending}: {trainer} {does} without" for split in ("val", "train")}
     )
 
 
