@@ -121,9 +121,9 @@ def test_a_file_of_many_units_is_held_against_the_record(
 ) -> None:
     from packline.formats.importing import mapped
 
-    monkeypatch.setattr(mapped.ScannedForeign.__init__, "__kwdefaults__", {
-        **mapped.ScannedForeign.__init__.__kwdefaults__, "unit_tokens": 100
-    })  # fmt: skip
+    made = mapped.ScannedForeign.__init__
+    defaults = {**(made.__kwdefaults__ or {}), "unit_tokens": 100}
+    monkeypatch.setattr(made, "__kwdefaults__", defaults)
     store = CASES["plain"].make(tmp_path / "store")
     export(store.path, to="nanogpt", out=tmp_path / "out", workers=0, link="copy")
     tokenizer = store.path / "tokenizer"
