@@ -227,3 +227,39 @@ def test_how_far_it_is(store: Store) -> None:
         "  new on disk  about 2.0 MB",
         "  not carried  tail: 3 tokens: too short",
     ]
+
+
+def test_a_validation_file_that_will_be_missing_is_told_before_after_and_by_verify(tmp_path: Path) -> None:
+    make_store(tmp_path / "store", random_documents(20, 1000), vocab_size=1000, eod_id=0)
+    told = r"^  warning +no val\.bin: nanoGPT's train\.py opens it and stops without$"
+    words = ("export", "store", "--to", "nanogpt", "--out", "out")
+    done = run(*words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert re.search(told, done.stderr, re.M) and re.search(told, done.stdout, re.M)
+    again = run(*words, cwd=tmp_path)
+    assert "nothing to do" in again.stdout and re.search(told, again.stdout, re.M)
+    (warning,) = result(run(*words, "--json", cwd=tmp_path))["warnings"]
+    checked = run("verify", "out", "--from", "nanogpt", cwd=tmp_path)
+    assert checked.returncode == 0 and f"note  {warning}" in checked.stdout
+    assert result(run("verify", "out", "--from", "nanogpt", "--json", cwd=tmp_path))["notes"] == [warning]
+
+
+def test_rows_say_that_validation_was_left_out(store: Store, tmp_path: Path) -> None:
+    done = run("export", store.path, "--to", "litdata", "--seq-len", "16", "--out", "rows", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert re.search(
+        r"split val: 2 documents: [\d,]+ tokens: rows are of train alone; --split val", done.stderr
+    )
+
+
+def test_verify_tells_a_stray_file_and_a_missing_record(store: Store, tmp_path: Path) -> None:
+    run("export", store.path, "--to", "baked", "--seq-len", "16", "--out", "rows", cwd=tmp_path)
+    stray = tmp_path / "rows" / "rows-000009.bin"
+    stray.write_bytes(b"12")
+    done = run("verify", "rows", "--from", "baked", cwd=tmp_path)
+    assert done.returncode == 1 and "problem: rows-000009.bin: a stray file" in done.stdout
+    stray.unlink()
+    assert run("verify", "rows", "--from", "baked", cwd=tmp_path).returncode == 0
+    (tmp_path / "rows" / "packline.json").unlink()
+    done = run("verify", "rows", "--from", "baked", cwd=tmp_path)
+    assert done.returncode == 1 and "has no packline.json" in done.stdout

@@ -101,10 +101,11 @@ def test_what_cannot_be_checked_is_said(tmp_path: Path) -> None:
     (tmp_path / "train.bin").write_bytes(np.array([5, 6, 0, 7], "<u2").tobytes())
     report = check(tmp_path / "train.bin", "nanogpt")
     assert report.ok and report.tokens == 4
-    assert len(report.notes) == 2 and "vocabulary" in report.notes[0] and "boundaries" in report.notes[1]
+    assert len(report.notes) == 3 and "checksums" in report.notes[0]
+    assert "vocabulary" in report.notes[1] and "boundaries" in report.notes[2]
     report = check(tmp_path / "train.bin", "nanogpt", eod=0)
     assert report.ok and report.documents == 2
-    assert report.notes[1] == "documents that the data's beginning or end cuts off: 1"
+    assert report.notes[2] == "documents that the data's beginning or end cuts off: 1"
 
 
 def test_the_wrong_tokenizer_is_a_problem(tmp_path: Path) -> None:

@@ -372,6 +372,7 @@ def test_damage_is_refused_with_its_place(tmp_path: Path, name: str, how: str, w
 def test_contents_that_are_wrong_are_refused_with_their_place(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store", [[5, 6, 7], [8], [9, 9]], vocab_size=300, eod_id=0)
     write(store, "datatrove", tmp_path / "out", link="copy")
+    (tmp_path / "out" / "packline.json").unlink()  # which would tell it before the layout does
     path = tmp_path / "out" / NAME
     tokens = np.fromfile(path, "<u2")
     for place, value, words in ((5, 299, "no boundary token at the end"), (1, 300, "found 300")):
@@ -396,6 +397,7 @@ def test_files_of_two_widths_are_refused(tmp_path: Path) -> None:
 def test_a_missing_index_is_refused(tmp_path: Path) -> None:
     store = CASES["shards"].make(tmp_path / "store")
     write(store, "datatrove", tmp_path / "out")
+    (tmp_path / "out" / "packline.json").unlink()  # which would tell it before the layout does
     (tmp_path / "out/00002_unshuffled.ds.index").unlink()
     words = "00002_unshuffled.ds.index: no such file, where other files have one"
     refuse(tmp_path / "out", "datatrove", store, tmp_path / "back", words)

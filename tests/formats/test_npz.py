@@ -342,6 +342,7 @@ def test_damage_is_told_with_its_place_and_nothing_is_published(tmp_path: Path, 
     store = CASES["plain"].make(tmp_path / "store")
     choice = Choice(seq_len=16, batch_size=3)
     export(store.path, to="npz", out=tmp_path / "out", choice=choice, workers=0)
+    (tmp_path / "out" / "packline.json").unlink()  # which would tell it before the layout does
     damage(tmp_path / "out")
     with pytest.raises(CorruptStore, match=match):
         import_store(

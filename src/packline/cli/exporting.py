@@ -124,6 +124,7 @@ def plan_lines(planned: Planned) -> list[Line]:
         [("not carried" if not number else "", "quiet"), str(lost)]
         for number, lost in enumerate(planned.lost)
     ]
+    rows += [[("warning", "warning"), text] for text in planned.warnings]
     return table(rows, "ll", width=output.wrap)
 
 
@@ -131,6 +132,7 @@ def show_exported(exported: Exported) -> None:
     """What came of it."""
     if exported.nothing_to_do:
         output.line(f"  {exported.out} holds this very export: nothing to do")
+        output.lines(table(_warnings(exported), "ll", width=output.wrap))
         return
     shared = ", ".join(f"{size(count)} of it {HOW[how]}" for how, count in exported.shared.items() if count)
     what = (
@@ -146,11 +148,16 @@ def show_exported(exported: Exported) -> None:
             f"{near(exported.out)}: {plural(exported.files, 'file')}, {size(exported.bytes)}"
             + (f", {shared}" if shared else ""),
         ],
+        *_warnings(exported),
     ]
     output.line()
     output.lines(table(rows, "ll", width=output.wrap))
     output.line()
     output.line("  check it  ", (f"packline verify {near(exported.out)} --from {exported.format}", "hint"))
+
+
+def _warnings(exported: Exported) -> list[Line]:
+    return [[("warning", "warning"), text] for text in exported.warnings]
 
 
 def near(path: str) -> str:

@@ -31,6 +31,7 @@ from packline.formats.baked_rows import (
     BakedFile,
     BakedRows,
     check_files,
+    read_entries,
     read_facts,
 )
 from packline.formats.format import Foreign, Options, Part, Plan, RowFormat, Written
@@ -112,12 +113,13 @@ class Baked(RowFormat):
         return (path / BAKED).is_file()
 
     def open(self, path: Path, options: BakedOptions, findings: Findings) -> Foreign:
-        facts = read_facts(path)
+        entries = read_entries(path)
+        facts = read_facts(path, entries)
         problems = len(findings.problems)
-        check_files(path, facts, findings)
+        check_files(path, facts, entries, findings)
         if len(findings.problems) > problems:  # what is whole is given; of the rest nothing can be said
             facts = msgspec.structs.replace(facts, files=())
-        return BakedForeign(path, facts)
+        return BakedForeign(path, facts, entries)
 
 
 def _rows(view: RowView, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:

@@ -23,7 +23,7 @@ from packline.formats.format import Block, Foreign, ForeignFile, ForeignUnit
 from packline.ragged import offsets_of
 
 if TYPE_CHECKING:
-    from packline.formats.baked_rows import Mapped
+    from packline.formats.baked_rows import Entries, Mapped
 
 UNIT_TOKENS = 1 << 24
 BLOCK_TOKENS = 1 << 20
@@ -32,7 +32,7 @@ BLOCK_TOKENS = 1 << 20
 class BakedForeign(Foreign):
     """The documents of baked rows whose files are in order."""
 
-    def __init__(self, folder: Path, facts: BakedFacts) -> None:
+    def __init__(self, folder: Path, facts: BakedFacts, entries: Entries) -> None:
         self.edges = "eod" if facts.bos_id is None else "both"
         self.dtype = np.dtype(facts.dtype).newbyteorder("<")
         self.facts = {"vocab_size": facts.vocab_size, "eod_id": facts.eod_id, "bos_id": facts.bos_id}
@@ -41,15 +41,15 @@ class BakedForeign(Foreign):
         self._seq_len, self._eod_id = facts.seq_len, facts.eod_id
         self._maps: list[Mapped] = [map_file(folder, facts, file) for file in facts.files]
         self._firsts = offsets_of([file.rows for file in facts.files])
-        self._stretches(folder, facts)
+        self._stretches(folder, facts, entries)
         self.documents, self.tokens = len(self._offsets) - 1, int(self._ends[-1]) if len(self._ends) else 0
         self.units = list(self._units())
 
-    def _stretches(self, folder: Path, facts: BakedFacts) -> None:
+    def _stretches(self, folder: Path, facts: BakedFacts, entries: Entries) -> None:
         """Sort all stretches by document; see where one goes on in the next."""
         read = []
         for number, file in enumerate(facts.files):
-            spans = read_spans(folder, facts, file, int(self._firsts[number]))
+            spans = read_spans(folder, facts, file, int(self._firsts[number]), entries)
             lengths, rows = spans["length"], spans["row"]
             before = np.cumsum(lengths) - lengths
             first = np.searchsorted(rows, rows)  # of the spans of each one's row

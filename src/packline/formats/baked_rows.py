@@ -3,8 +3,9 @@
     rows = BakedRows("baked")
     rows.read(np.arange(64), ("tokens", "targets"))          # arrays [64, L]
 
-What stands where in the files is told in `baked`. Files are mapped; where spans begin is read of a file when
-one of its rows is first asked for, and of the last `KEPT` files kept. Cost: a copy of the rows asked for.
+What stands where in the files is told in `baked`. Files are mapped. The first time that a row of a file is
+requested, the file is held against its checksum in `packline.json` (10 GB/s from the page cache); where spans
+begin is read then too, and kept for the last `KEPT` files. Cost: a copy of the requested rows.
 """
 
 from __future__ import annotations
@@ -13,20 +14,23 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 import numpy as np
 
 from packline.errors import CorruptStore, InputError
+from packline.formats.export_record import RECORD, read_record
 from packline.packing.arrays import ALL_FIELDS, FIELDS
 from packline.packing.layout import Layout
 from packline.packing.spans import Spans
 from packline.packing.targets import IGNORED
 from packline.ragged import offsets_of
+from packline.store.files import check_bytes, read_file, reading, stat_file
 from packline.store.mapped import map_array
 
 if TYPE_CHECKING:
+    from packline.store.manifest import FileEntry
     from packline.store.report import Findings
 
 BAKED = "baked.json"
@@ -63,22 +67,46 @@ class BakedFacts(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[BakedFile, ...]
 
 
-def read_facts(folder: Path) -> BakedFacts:
-    """What baked.json says.
+Entries: TypeAlias = "dict[str, FileEntry]"
+"""The files of baked rows by name, as packline.json lists them."""
+
+
+def read_entries(folder: Path) -> Entries:
+    """The files of baked rows with their sizes and checksums.
 
     Raises:
-        InputError: there is none.
-        CorruptStore: it is damaged, or of a newer version.
+        InputError: there are no baked rows.
+        CorruptStore: packline.json is missing or damaged, or is of other files.
     """
-    path = folder / BAKED
+    record = read_record(folder)
+    if record is None:
+        if not (folder / BAKED).exists():
+            raise InputError(f"{folder} holds no baked rows: it has no {BAKED}")
+        raise CorruptStore(
+            f"{folder} has no {RECORD}: expected the one that was written with {BAKED}",
+            hint="without it nothing tells damaged rows; put it back, or bake the rows again",
+        )
+    entries = {entry.name: entry for entry in record.files}
+    if BAKED not in entries:
+        raise InputError(f"{folder} holds no baked rows: its {RECORD} is of {record.format}")
+    return entries
+
+
+def read_facts(folder: Path, entries: Entries) -> BakedFacts:
+    """The content of baked.json.
+
+    Raises:
+        CorruptStore: it is missing or damaged, of a newer version, or names files that packline.json lacks.
+    """
+    path, hint = folder / BAKED, "bake the rows again"
+    data = read_file(folder, entries[BAKED])
     try:
-        facts = msgspec.json.decode(path.read_bytes(), type=BakedFacts)
-    except FileNotFoundError:
-        raise InputError(f"{folder} holds no baked rows: it has no {BAKED}") from None
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise CorruptStore(f"{path} is damaged: {error}", hint="bake the rows again") from error
+        facts = msgspec.json.decode(data, type=BakedFacts)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CorruptStore(f"{path} is damaged: {error}", hint=hint) from error
+    names = {f"{file.name}{ending}" for file in facts.files for ending in ENDINGS}
+    if unknown := sorted(names - set(entries)):
+        raise CorruptStore(f"{path}: expected files that {RECORD} lists, found {unknown[0]}", hint=hint)
     if facts.version > BAKED_VERSION or facts.dtype not in ("uint16", "int32"):
         raise CorruptStore(
             f"{path}: expected version {BAKED_VERSION} and tokens of uint16 or int32, "
@@ -103,6 +131,8 @@ def map_file(folder: Path, facts: BakedFacts, file: BakedFile) -> Mapped:
     Raises:
         CorruptStore: it is missing, or not of the size that baked.json says.
     """
+    for ending in (".bin", ".loss"):
+        stat_file(folder / f"{file.name}{ending}", folder)
     dtype = np.dtype(facts.dtype).newbyteorder("<")
     shape, holds = (file.rows, facts.seq_len + 1), f"{file.rows:,} rows"
     return Mapped(
@@ -113,21 +143,22 @@ def map_file(folder: Path, facts: BakedFacts, file: BakedFile) -> Mapped:
     )
 
 
-def read_spans(folder: Path, facts: BakedFacts, file: BakedFile, first_row: int) -> dict[str, np.ndarray]:
+def read_spans(
+    folder: Path, facts: BakedFacts, file: BakedFile, first_row: int, entries: Entries
+) -> dict[str, np.ndarray]:
     """The spans of a file's rows: int64 `[S]` by column, `row` counted within the file.
 
     Raises:
-        CorruptStore: they are missing, or rows are not filled as they can be.
+        CorruptStore: they are missing or damaged, or rows are not filled as they can be.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    path = folder / f"{file.name}.rows.parquet"
-    try:
-        table = pq.read_table(path, columns=list(SPAN_COLUMNS), use_threads=False)
-        columns = {name: table[name].to_numpy().astype(np.int64) for name in SPAN_COLUMNS}
-    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
-        raise CorruptStore(f"cannot read {path}: {error}") from error
+    name = f"{file.name}.rows.parquet"
+    path, data = folder / name, read_file(folder, entries[name])
+    with reading(path):
+        table = pq.read_table(pa.BufferReader(data), columns=list(SPAN_COLUMNS), use_threads=False)
+        columns = {column: table[column].to_numpy().astype(np.int64) for column in SPAN_COLUMNS}
     columns["row"] = columns["row"] - first_row
     rows, lengths = columns["row"], columns["length"]
     inside = not len(rows) or (int(rows[0]) >= 0 and int(rows[-1]) < file.rows)
@@ -148,19 +179,23 @@ class BakedRows:
 
     Args:
         path: the folder.
+        check: hold each file against its checksum before the first of its rows is given. Without, a damaged
+            token is not noticed: for files that `packline verify` has just passed.
 
     Raises:
         InputError: it holds no baked rows.
-        CorruptStore: a file is missing or not of its size.
+        CorruptStore: packline.json or a file is missing, or not of its size.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, check: bool = True) -> None:
         self.path = Path(path)
-        self.facts = read_facts(self.path)
+        self._entries = read_entries(self.path)
+        self.facts = read_facts(self.path, self._entries)
         self.seq_len, self.batch_size = self.facts.seq_len, self.facts.batch_size
         self._files = [map_file(self.path, self.facts, file) for file in self.facts.files]
         self._firsts = offsets_of([file.rows for file in self.facts.files])
         self._layouts: OrderedDict[int, tuple[np.ndarray, np.ndarray]] = OrderedDict()
+        self._unchecked = set(range(len(self._files))) if check else set()
 
     def __len__(self) -> int:
         return int(self._firsts[-1])
@@ -184,6 +219,8 @@ class BakedRows:
         spans_wanted = "position_ids" in fields or "segment_ids" in fields
         of_file = self._firsts.searchsorted(rows, "right") - 1
         for number in np.unique(of_file).tolist():
+            if number in self._unchecked:
+                self._check(number)
             places = np.flatnonzero(of_file == number)
             inner = rows[places] - self._firsts[number]
             tokens[places], loss[places] = self._files[number].tokens[inner], self._files[number].loss[inner]
@@ -195,6 +232,14 @@ class BakedRows:
         if spans_wanted:
             found |= _by_spans(lengths, self.seq_len)
         return {name: found[name] for name in fields}
+
+    def _check(self, number: int) -> None:
+        """Hold tokens and loss bytes of a file against their checksums."""
+        name, mapped = self.facts.files[number].name, self._files[number]
+        for ending, array in ((".bin", mapped.tokens), (".loss", mapped.loss)):
+            entry = self._entries[f"{name}{ending}"]
+            check_bytes(self.path / entry.name, entry, array.reshape(-1).view(np.uint8).data)
+        self._unchecked.discard(number)
 
     def _arrays(self, tokens: np.ndarray, loss: np.ndarray) -> dict[str, np.ndarray]:
         trained = loss[:, 1:] != 0
@@ -210,7 +255,7 @@ class BakedRows:
             while len(self._layouts) >= KEPT:
                 self._layouts.popitem(last=False)
             file = self.facts.files[number]
-            spans = read_spans(self.path, self.facts, file, int(self._firsts[number]))
+            spans = read_spans(self.path, self.facts, file, int(self._firsts[number]), self._entries)
             offsets = offsets_of(np.bincount(spans["row"], minlength=file.rows))
             self._layouts[number] = (offsets, spans["length"])
         return self._layouts[number]
@@ -231,7 +276,7 @@ def _by_spans(lengths: list[np.ndarray], seq_len: int) -> dict[str, np.ndarray]:
     }
 
 
-def check_files(folder: Path, facts: BakedFacts, findings: Findings) -> None:
+def check_files(folder: Path, facts: BakedFacts, entries: Entries, findings: Findings) -> None:
     """Note all that is wrong with the files of baked rows."""
     from packline.store.index import Index
 
@@ -246,7 +291,7 @@ def check_files(folder: Path, facts: BakedFacts, findings: Findings) -> None:
 
         for check in (
             lambda file=file: map_file(folder, facts, file),
-            lambda file=file, first=first: read_spans(folder, facts, file, first),
+            lambda file=file, first=first: read_spans(folder, facts, file, first, entries),
             check_index,
         ):
             try:

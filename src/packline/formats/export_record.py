@@ -1,13 +1,14 @@
-"""packline.json: what an export says of itself, beside its files.
+"""packline.json: the metadata of an export, beside its files.
 
-Which format with which options, from what, whose ids they are, every file with its size and checksum, what
-was lost on the way, and which bytes are the store's own. No time and no path is in it: equal exports have
-equal records.
-`packline verify OUT --from FORMAT` holds the files against it, and an import the tokenizer.
+Format and options, source, tokenizer, every file with its size and checksum, what was lost on the way, what
+its trainer will miss, and which bytes are the store's own. No time and no path is in it: equal exports have
+equal records. Its own checksum guards it, as a store's manifest is guarded (`store.sealed`).
+`packline verify OUT --from FORMAT` and every import hold the files and the tokenizer against it.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ import msgspec
 
 from packline.errors import CorruptStore
 from packline.formats.format import Lost
+from packline.store.files import reading, stat_file
 from packline.store.manifest import FileEntry, TokenizerEntry
+from packline.store.sealed import NotWhole, seal, unseal
 from packline.version import __version__
 
 RECORD = "packline.json"
@@ -49,10 +52,14 @@ class ExportRecord(ExportIdentity, frozen=True, kw_only=True):
     rows: int | None = None
     seq_len: int | None = None
     lost: tuple[Lost, ...] = ()
+    warnings: tuple[str, ...] = ()
+    """Why its trainer may stop, such as a file that it opens and that is not there."""
     shared: dict[str, int]
     """Bytes of the store's own that are `linked`, `reflinked` or `copied`."""
     files: tuple[FileEntry, ...]
     """All but this one, by name."""
+    checksum: str = ""
+    """Of this record's JSON form with this field empty: xxh3-128, 32 hexadecimal digits."""
 
     @property
     def identity(self) -> ExportIdentity:
@@ -64,26 +71,43 @@ def read_record(folder: Path) -> ExportRecord | None:
     """The record of an export; None for a folder without one.
 
     Raises:
-        CorruptStore: it is damaged, or of a newer version.
+        CorruptStore: it is damaged, no regular file, or of a newer version.
     """
     path = folder / RECORD
-    try:
-        data = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
+    if not os.path.lexists(path):
         return None
-    except OSError as error:
-        raise CorruptStore(f"cannot read {path}: {error.strerror}") from error
+    stat_file(path, folder)
+    with reading(path):
+        data = path.read_bytes()
     try:
-        record = msgspec.json.decode(data, type=ExportRecord)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        record = unseal(data, ExportRecord)
+    except NotWhole as error:
+        _check_version(path, data)
         raise CorruptStore(
             f"{path} is damaged: {error}", hint="export again, or delete it if the files are to be trusted"
         ) from error
-    if record.version > RECORD_VERSION:
-        raise CorruptStore(f"{path} has version {record.version}, newer than {RECORD_VERSION}")
+    _check_version(path, data)
     return record
 
 
+class _Version(msgspec.Struct):
+    """The field that every version has."""
+
+    version: int
+
+
+def _check_version(path: Path, data: bytes) -> None:
+    """Refuse a record of a newer version, also where its other fields cannot be read."""
+    try:
+        version = msgspec.json.decode(data, type=_Version).version
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return
+    if version > RECORD_VERSION:
+        raise CorruptStore(
+            f"{path} has version {version}, newer than {RECORD_VERSION}", hint="update packline to read it"
+        )
+
+
 def record_bytes(record: ExportRecord) -> bytes:
-    """Its JSON form."""
-    return msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
+    """Its JSON form, with its checksum."""
+    return seal(record)

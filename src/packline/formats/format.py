@@ -14,7 +14,7 @@ bytes, and a part needs nothing but the view and its own bounds.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -80,6 +80,8 @@ class Plan(msgspec.Struct, frozen=True):
     shared_bytes: int = 0
     """Of files whose bytes are the store's own."""
     lost: tuple[Lost, ...] = ()
+    warnings: tuple[str, ...] = ()
+    """Why the trainer that the layout is for may stop."""
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -163,6 +165,18 @@ class Format(ABC):
     options: ClassVar[type[Options]]
     needs: ClassVar[tuple[str, ...]] = ()
     """Modules beyond packline's own requirements without which it can be neither written nor read."""
+    opened: ClassVar[Mapping[str, str]] = {}
+    """By split, what its trainer will miss where there is no such split."""
+
+    def missing(self, splits: Iterable[str]) -> tuple[str, ...]:
+        """What the trainer will miss of data that has these splits and no others.
+
+        >>> from packline.formats.registry import get_format
+        >>> get_format("nanogpt").missing(["train"])
+        ("no val.bin: nanoGPT's train.py opens it and stops without",)
+        """
+        there = set(splits)
+        return tuple(text for split, text in self.opened.items() if split not in there)
 
     @abstractmethod
     def recognises(self, path: Path) -> bool:

@@ -27,6 +27,7 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 import numpy as np
 
 from packline.errors import InputError
@@ -35,6 +36,7 @@ from packline.formats.importing.mapped import TokenFile
 from packline.formats.shared.token_shards import (
     ShardOptions,
     first_bytes,
+    missing_shards,
     open_shards,
     plan_shards,
     split_of,
@@ -73,6 +75,7 @@ class Llmc(DocumentFormat):
     name = "llmc"
     title = "llm.c, modded-nanogpt: PREFIX_train_000001.bin, header of 1,024 bytes"
     options = LlmcOptions
+    opened = missing_shards(".bin", "llm.c and modded-nanogpt")
 
     def recognises(self, path: Path) -> bool:
         heads = first_bytes(path, (".bin",), 4)
@@ -84,7 +87,16 @@ class Llmc(DocumentFormat):
 
     def plan(self, view: DocumentView, options: LlmcOptions) -> Plan:
         itemsize = _layout(view, options)[2].itemsize
-        return plan_shards(view, options, self.name, lambda tokens: HEADER_BYTES + tokens * itemsize)
+        plan = plan_shards(view, options, self.name, lambda tokens: HEADER_BYTES + tokens * itemsize)
+        train = [part for part in plan.parts if part.split == "train"]
+        if len(train) != 1:
+            return plan
+        size = max(train[0].stop // 2, 1)
+        alone = (
+            "one train shard: modded-nanogpt stops before its first batch with fewer than two "
+            f"(llm.c does not); --set shard_tokens={size} makes more"
+        )
+        return msgspec.structs.replace(plan, warnings=(*plan.warnings, alone))
 
     def write(self, view: DocumentView, part: Part, target: Target, options: LlmcOptions) -> dict[str, Any]:
         magic, version, dtype = _layout(view, options)

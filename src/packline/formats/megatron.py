@@ -28,6 +28,7 @@ the judge in the tests.
 from __future__ import annotations
 
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -84,6 +85,9 @@ class Megatron(DocumentFormat):
     name = "megatron"
     title = "Megatron-LM: pairs of .bin and .idx"
     options = MegatronOptions
+    opened = MappingProxyType(
+        {"val": "no pair for val: Megatron-LM's --valid-data-path has nothing to name; --split divides train"}
+    )
 
     def recognises(self, path: Path) -> bool:
         folder = path if path.is_dir() else path.parent

@@ -21,6 +21,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -68,6 +69,12 @@ class Nanogpt(DocumentFormat):
     name = "nanogpt"
     title = "nanoGPT: train.bin and val.bin, uint16 without a header"
     options = NanogptOptions
+    opened = MappingProxyType(
+        {
+            split: f"no {split}.bin: nanoGPT's train.py opens it and stops without"
+            for split in ("train", "val")
+        }
+    )
 
     def recognises(self, path: Path) -> bool:
         if path.is_file():

@@ -29,6 +29,7 @@ from packline.formats.importing.mapped import TokenFile
 from packline.formats.shared.token_shards import (
     ShardOptions,
     first_bytes,
+    missing_shards,
     open_shards,
     plan_shards,
     split_of,
@@ -60,6 +61,7 @@ class Npy(DocumentFormat):
     name = "npy"
     title = "build-nanogpt: edufineweb_train_000001.npy, NumPy arrays"
     options = NpyOptions
+    opened = missing_shards(".npy", "build-nanogpt")
 
     def recognises(self, path: Path) -> bool:
         return any(head == MAGIC for _, head in first_bytes(path, (".npy",), len(MAGIC)))

@@ -39,7 +39,7 @@ from packline.formats.format import Foreign, Lost, Part, Plan, RowFormat
 from packline.formats.npz_reader import find_batches, open_batches
 from packline.formats.shared.records import lost_of
 from packline.formats.shared.row_files import RowFileOptions
-from packline.formats.shared.zipped import StoredZip, stored_bytes
+from packline.formats.shared.zipped import DAMAGE, StoredZip, stored_bytes
 from packline.packing.targets import IGNORED
 from packline.store.report import Findings
 
@@ -121,7 +121,7 @@ class Npz(RowFormat):
         paths = find_batches(path)
         try:
             return bool(paths) and "input_tensor.npy" in zipfile.ZipFile(paths[0]).namelist()
-        except (OSError, zipfile.BadZipFile):
+        except DAMAGE:
             return False
 
     def open(self, path: Path, options: NpzOptions, findings: Findings) -> Foreign:

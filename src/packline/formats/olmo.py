@@ -104,7 +104,7 @@ class Olmo(DocumentFormat):
             return path.suffix == ".npy" and _lines_of(path).is_file() and not _has_magic(path)
         if not path.is_dir():
             return False
-        found = [one for pattern in ("*.npy", "*/*.npy") for one in path.glob(pattern)]
+        found = [one for pattern in ("*.npy", "*/*.npy") for one in path.glob(pattern) if one.is_file()]
         return any(_lines_of(one).is_file() and not _has_magic(one) for one in found)
 
     def edges_of(self, options: OlmoOptions) -> Edges:

@@ -107,7 +107,7 @@ class Parquet(DocumentFormat):
             return False
         try:
             schema = pq.read_schema(path)
-        except (OSError, pa.ArrowException):
+        except (OSError, ValueError, pa.ArrowException):  # ValueError: names that are no text
             return False
         return Columns.of(schema, ColumnOptions().column, False, path.name, Findings()) is not None
 

@@ -205,7 +205,7 @@ def _metadata(path: Path, count: int, size: int | None, findings: Findings) -> d
     """What metadata.json says of the tokens; what it says of the files is held against them."""
     try:
         said = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         findings.add(METADATA, f"not JSON: {error}")
         return {}
     for key, found in (("num_chunks", count), ("chunk_size", size)):

@@ -49,7 +49,7 @@ from packline.formats.format import (
 from packline.formats.importing.mapped import LossFile, ScannedForeign, TokenFile
 from packline.formats.llmc import HEAD, HEADER_BYTES, header
 from packline.formats.shared.lost import lost_of
-from packline.formats.shared.token_shards import MOST_TOKENS, SHARD_ORDER
+from packline.formats.shared.token_shards import MOST_TOKENS, SHARD_ORDER, missing_shards
 from packline.packing.cumulative import Cumulative
 from packline.recipe import SPLITS
 from packline.store.origins import origins
@@ -83,6 +83,7 @@ class Stacks(DocumentFormat):
     name = "stacks"
     title = "stacks: sft_train_000001.bin with sft_train_000001_mask.bin, and config.json"
     options = StacksOptions
+    opened = missing_shards(".bin", "the sft_data_generator of stacks")
 
     def edges_of(self, options: StacksOptions) -> Edges:
         return "bos"
@@ -243,7 +244,7 @@ def _pairs(path: Path, findings: Findings | None = None) -> list[tuple[Path, Pat
     """Shards of tokens and their masks: val before train, in the order of their numbers."""
     folder = path if path.is_dir() else path.parent
     names = [one.name for one in folder.iterdir()] if path.is_dir() else [path.name]
-    found = [match for name in names if (match := NAME.fullmatch(name))]
+    found = [match for name in names if (match := NAME.fullmatch(name)) and (folder / name).is_file()]
     found.sort(key=lambda match: (match["prefix"], SHARD_ORDER.index(match["split"]), int(match["number"])))
     pairs = []
     for match in found:
@@ -291,7 +292,7 @@ def _read_config(path: Path, findings: Findings) -> dict[str, Any]:
     """What config.json says of the ids."""
     try:
         said = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         findings.add(CONFIG, f"not JSON: {error}")
         return {}
     return {key: said[key] for key in ("vocab_size", "bos_id") if isinstance(said.get(key), int)}

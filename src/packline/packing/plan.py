@@ -31,6 +31,7 @@ import numpy as np
 from packline.errors import CorruptStore, StoreError
 from packline.filesystem import disk_errors, sync_file, sync_folder
 from packline.fingerprint import Hasher, hash_value
+from packline.store.files import stat_file
 from packline.store.reader import Store
 
 FORMAT_VERSION = 1
@@ -155,7 +156,7 @@ def save_plan(
             contents = PlanFile(
                 format_version=FORMAT_VERSION, fingerprint=fingerprint, arrays=entries, facts=dict(facts)
             )
-            (waiting / PLAN).write_bytes(msgspec.json.format(msgspec.json.encode(contents.sealed())))
+            (waiting / PLAN).write_bytes(_json_form(contents.sealed()))
             sync_file(waiting / PLAN)
             sync_folder(waiting)
             try:
@@ -212,7 +213,10 @@ def load_plan(folder: Path, fingerprint: str, *, check: bool | None = None) -> P
 
 def _read_contents(folder: Path) -> PlanFile:
     try:
+        stat_file(folder / PLAN, folder)
         data = (folder / PLAN).read_bytes()
+    except CorruptStore as error:
+        raise _refused(folder, f"has no {PLAN} that can be read: {error}") from error
     except OSError as error:
         raise _refused(folder, f"has no {PLAN} that can be read: {error.strerror}") from error
     try:
@@ -220,14 +224,18 @@ def _read_contents(folder: Path) -> PlanFile:
         if version != FORMAT_VERSION:
             raise _refused(folder, f"has format version {version!r}: expected {FORMAT_VERSION}")
         contents = msgspec.json.decode(data, type=PlanFile)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _refused(folder, f"has a damaged {PLAN}: {error}") from error
-    if contents.sealed().checksum != contents.checksum:
+    if contents.sealed().checksum != contents.checksum or data != _json_form(contents):
         raise _refused(folder, f"has a damaged {PLAN}: its checksum does not belong to what it says")
     for name, entry in contents.arrays.items():
         if not NAME.fullmatch(name) or entry.dtype not in DTYPES or entry.size < 0:
             raise _refused(folder, f"has a {PLAN} that names an array {name!r} of {entry.dtype!r}")
     return contents
+
+
+def _json_form(contents: PlanFile) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(contents))
 
 
 def _array_path(folder: Path, name: str, dtype: str) -> Path:
@@ -255,8 +263,10 @@ def _map_array(folder: Path, name: str, entry: ArrayEntry, check: bool) -> np.nd
     path, dtype = _array_path(folder, name, entry.dtype), np.dtype(entry.dtype)
     expected = dtype.itemsize * entry.size
     try:
-        found = path.stat().st_size
+        found = stat_file(path, folder).st_size
         array = np.memmap(path, dtype, "r").view(np.ndarray) if found == expected > 0 else np.empty(0, dtype)
+    except CorruptStore as error:
+        raise _refused(folder, f"has no {path.name} that can be read: {error}") from error
     except OSError as error:
         raise _refused(folder, f"has no {path.name} that can be read: {error.strerror}") from error
     if found != expected:

@@ -17,10 +17,10 @@ from typing import Any
 import msgspec
 
 from packline.errors import CorruptStore, StoreNotFound
-from packline.fingerprint import Hasher, hash_bytes
 from packline.recipe import Recipe
 from packline.sources.compression import Compression
 from packline.store.ledger import Ledger
+from packline.store.sealed import NotWhole, json_form, seal, unseal
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -153,18 +153,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 def to_json(value: Any) -> bytes:
     """The JSON form: indented, keys in the order of the fields; a manifest with its own checksum."""
-    if isinstance(value, Manifest):
-        value = msgspec.structs.replace(value, checksum=_own_checksum(value))
-    return _format(value)
-
-
-def _format(value: Any) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
-
-
-def _own_checksum(manifest: Manifest) -> str:
-    """Every other file is named in the manifest with its checksum; its own guards the manifest itself."""
-    return hash_bytes(_format(msgspec.structs.replace(manifest, checksum="")))
+    return seal(value) if isinstance(value, Manifest) else json_form(value)
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -183,19 +172,12 @@ def read_manifest(folder: Path) -> Manifest:
     stat_file(path)
     with reading(path):
         data = path.read_bytes()
-    hint = "build the store again"
     try:
-        manifest = msgspec.json.decode(data, type=Manifest)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        manifest = unseal(data, Manifest)
+    except NotWhole as error:
         _check_version(folder, data)
-        raise CorruptStore(f"{path} is damaged: {error}", hint=hint) from error
+        raise CorruptStore(f"{path} is damaged: {error}", hint="build the store again") from error
     _check_version(folder, data, manifest.format_version)
-    expected = _checksum_of(data, manifest.checksum)
-    if manifest.checksum != expected:
-        raise CorruptStore(
-            f"{path} is damaged: expected the checksum {expected}, found {manifest.checksum!r}",
-            hint=hint,
-        )
     check_manifest(path, manifest)
     return manifest
 
@@ -218,16 +200,6 @@ def _check_version(folder: Path, data: bytes, version: int | None = None) -> Non
             f"{folder} has format version {version}, newer than {FORMAT_VERSION}",
             hint="update packline to read it",
         )
-
-
-def _checksum_of(data: bytes, checksum: str) -> str:
-    """The checksum that a manifest of these bytes must have: theirs with an empty one in its place."""
-    tail = b' "checksum": "%s"\n}\n'
-    own = tail % checksum.encode()
-    hasher = Hasher()
-    hasher.update(memoryview(data)[: -len(own)])
-    hasher.update(tail % b"" if data.endswith(own) else b"no checksum at its place")
-    return str(hasher.hexdigest())
 
 
 def _not_found(folder: Path) -> StoreNotFound:

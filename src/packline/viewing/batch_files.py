@@ -14,7 +14,6 @@ Everything of a file is read at once: a batch fits into memory. Arrays of object
 
 from __future__ import annotations
 
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +22,7 @@ import numpy as np
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import CorruptStore, InputError, TokenizerError
 from packline.formats.shared.torch_file import read_tensor
+from packline.formats.shared.zipped import DAMAGE
 from packline.packing.targets import IGNORED
 
 KEYS = {
@@ -170,7 +170,7 @@ def _read_npz(file: Path) -> dict[str, np.ndarray]:
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise ValueError("one array, and no archive of arrays")
             return {key: archive[key] for key in archive.files}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, NotImplementedError) as error:
+    except DAMAGE as error:
         said = str(error).splitlines()[0] if str(error) else type(error).__name__
         if "pickle" in said.lower():
             said = "no archive of arrays of numbers"

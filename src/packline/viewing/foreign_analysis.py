@@ -19,7 +19,9 @@ import numpy as np
 
 from packline.encoders.token_bytes import TextBytes
 from packline.errors import CorruptStore
-from packline.formats.importing.opening import Opened, open_foreign
+from packline.formats.export_files import check_export
+from packline.formats.importing.facts import find_record
+from packline.formats.importing.opening import Opened, open_foreign, read_blocks
 from packline.store.reader import Store
 from packline.store.report import Findings
 from packline.viewing.analysis import TOP, Analysis, Group, put_together
@@ -66,6 +68,8 @@ def analyze_foreign(
     """
     findings = Findings()
     opened = open_foreign(Path(path), format, tokenizer, eod, bos, dict(options or {}), findings)
+    if not findings.problems and Path(path).is_dir() and (record := find_record(Path(path))) is not None:
+        check_export(Path(path), record, findings)
     if findings.problems:
         raise CorruptStore(
             f"{path} is damaged: {findings.problems[0]}",
@@ -125,7 +129,7 @@ def _count_split(
         if unit.split != split:
             continue
         file = opened.foreign.files[unit.file]
-        for block in opened.foreign.blocks(unit):
+        for block in read_blocks(opened.foreign, unit):
             if wrong := next(restoring.problems(block), None):
                 place = f"document {counter.tally.documents + wrong.document:,}, token {wrong.token:,}"
                 raise CorruptStore(

@@ -30,6 +30,7 @@ from packline.loading.schedule import Schedule, Stretch
 from packline.loading.stages import Stage
 from packline.packing.arrays import FIELDS
 from packline.packing.spans import Spans
+from packline.recipe import SPLITS
 from packline.store.manifest import TokenizerEntry
 from packline.store.reader import Store
 
@@ -230,7 +231,18 @@ class RowView(OfTokenizer):
             Lost("truncated tokens", cut, "tokens", "cut off the ends of documents too long for a row"),
             Lost("left-over rows", left, "rows", "they do not fill a last batch"),
         )
-        return tuple(lost for lost in found if lost.count)
+        return (*(lost for lost in found if lost.count), *self._other_splits())
+
+    def _other_splits(self) -> Iterator[Lost]:
+        """Splits of the stores that no row is made of: they take an export of their own."""
+        taken = {rows.selection.settings["split"] for rows in self._distinct()}
+        for split in () if "all" in taken else SPLITS:
+            shards = [one.entry for store in self.stores for one in store.shards if one.entry.split == split]
+            if shards and split not in taken:
+                tokens = sum(entry.tokens for entry in shards)
+                ours = " and ".join(sorted(taken))
+                why = f"{tokens:,} tokens: rows are of {ours} alone; --split {split} exports it"
+                yield Lost(f"split {split}", sum(entry.documents for entry in shards), "documents", why)
 
     def _distinct(self) -> list[Any]:
         return list({rows.fingerprint: rows for rows in self._sources}.values())

@@ -37,7 +37,7 @@ from packline.formats.exporting.parts import (
 )
 from packline.formats.exporting.rows import RowView
 from packline.formats.exporting.source import Choice, is_run
-from packline.formats.exporting.staging import Staging, finished_export
+from packline.formats.exporting.staging import Staging, clear_leftovers, finished_export
 from packline.formats.exporting.target import Link, Target, sync_files
 from packline.formats.format import Lost, Options, Part, Plan, Written
 from packline.formats.registry import get_format
@@ -71,6 +71,8 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
     """Of all parts; what `Advanced` counts towards. Of rows, padding included."""
     lost: tuple[Lost, ...]
+    warnings: tuple[str, ...] = ()
+    """Why its trainer may stop, such as a file that it opens and that will not be there."""
 
 
 class Advanced(msgspec.Struct, frozen=True):
@@ -102,6 +104,8 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
     parts: int
     parts_kept: int
     seconds: float
+    warnings: tuple[str, ...] = ()
+    """Why its trainer may stop."""
     nothing_to_do: bool = False
 
 
@@ -155,6 +159,7 @@ def export(
         link=link,
     )
     if (record := finished_export(place, identity)) is not None:
+        clear_leftovers(place, identity)
         return _exported(place, record, 0, 0, began, nothing_to_do=True)
     job = ExportJob(
         format=to,
@@ -192,6 +197,9 @@ class _Export:
         self._lost = plan.lost
         if isinstance(view, RowView):
             self._lost += tuple(lost for lost in view.lost if lost not in plan.lost)
+            self._warnings = plan.warnings
+        else:
+            self._warnings = format.missing(view.splits) + plan.warnings
 
     def run(self, job: ExportJob, identity: ExportIdentity, workers: int | None, began: float) -> Exported:
         plan, staging = self._plan, self._staging
@@ -245,6 +253,7 @@ class _Export:
                 rows=view.rows if isinstance(view, RowView) else None,
                 tokens=view.rows * view.seq_len if isinstance(view, RowView) else view.tokens,
                 lost=self._lost,
+                warnings=self._warnings,
             )
         )
 
@@ -288,6 +297,7 @@ class _Export:
             rows=view.rows if isinstance(view, RowView) else None,
             seq_len=view.seq_len if isinstance(view, RowView) else None,
             lost=self._lost,
+            warnings=self._warnings,
             shared=shared,
             files=tuple(sorted(files, key=lambda entry: entry.name)),
         )
@@ -317,5 +327,6 @@ def _exported(
         parts=parts,
         parts_kept=kept,
         seconds=time.monotonic() - began,
+        warnings=record.warnings,
         nothing_to_do=nothing_to_do,
     )

@@ -22,6 +22,7 @@ import msgspec
 
 from packline.errors import CorruptStore, PacklineError, ResumeMismatch, StoreBusy, StoreError
 from packline.filesystem import disk_errors, publish_bytes, sync_folder
+from packline.formats.export_files import check_places
 from packline.formats.export_record import (
     RECORD,
     ExportIdentity,
@@ -33,6 +34,7 @@ from packline.formats.exporting.parts import PartReceipt
 from packline.formats.format import Part
 from packline.recipe import recipe_difference
 from packline.store.manifest import FileEntry, to_json
+from packline.store.report import Findings
 
 
 def finished_export(out: Path, identity: ExportIdentity) -> ExportRecord | None:
@@ -60,13 +62,21 @@ def finished_export(out: Path, identity: ExportIdentity) -> ExportRecord | None:
             hint="choose a new or empty folder for --out",
         )
     refuse_another(out, record.identity, identity)
-    for entry in record.files:
-        if _size(out / entry.name) != entry.bytes:
-            raise CorruptStore(
-                f"{out / entry.name}: expected {entry.bytes:,} bytes, found {_size(out / entry.name):,}",
-                hint=f"delete {out} and export again",
-            )
+    check_places(out, record, findings := Findings())
+    if findings.problems:
+        raise CorruptStore(f"{out}: {findings.problems[0]}", hint=f"delete {out} and export again")
     return record
+
+
+def clear_leftovers(out: Path, identity: ExportIdentity) -> None:
+    """Remove what an export that was stopped between its publication and its end left beside OUT."""
+    if not _folder_of(out).is_dir():
+        return
+    try:
+        staging = Staging(out)
+    except StoreError:
+        return  # its process is about to remove it, or nobody may
+    staging.close(discard=staging.is_of(identity))
 
 
 def refuse_another(place: Path, old: ExportIdentity, new: ExportIdentity) -> None:
@@ -93,7 +103,7 @@ class Staging:
 
     def __init__(self, out: Path) -> None:
         self.out = out
-        self.folder = out.with_name(f".{out.name}.packline")
+        self.folder = _folder_of(out)
         self.files = self.folder / "files"
         self._parts = self.folder / "parts"
         self._began = False
@@ -130,6 +140,15 @@ class Staging:
                 return descriptor
             os.close(descriptor)
 
+    def is_of(self, identity: ExportIdentity) -> bool:
+        """Whether what is here belongs to this export."""
+        earlier = self._identity()
+        return earlier is not None and msgspec.to_builtins(earlier) == msgspec.to_builtins(identity)
+
+    def _identity(self) -> ExportIdentity | None:
+        path = self.folder / "export.json"
+        return msgspec.json.decode(path.read_bytes(), type=ExportIdentity) if path.exists() else None
+
     def begin(self, identity: ExportIdentity, parts: tuple[Part, ...]) -> dict[str, PartReceipt]:
         """Start, or go on with what an earlier run finished: the receipts of parts that are there, by name.
 
@@ -137,8 +156,8 @@ class Staging:
             ResumeMismatch: the folder holds another export.
         """
         path = self.folder / "export.json"
-        if path.exists():
-            refuse_another(self.folder, msgspec.json.decode(path.read_bytes(), type=ExportIdentity), identity)
+        if (earlier := self._identity()) is not None:
+            refuse_another(self.folder, earlier, identity)
         self._began = True
         with disk_errors(self.folder):
             for folder in (self.files, self._parts):
@@ -184,10 +203,10 @@ class Staging:
                 ) from error
             sync_folder(self.out.parent)
 
-    def close(self) -> None:
-        """Let go of it; a folder that holds nothing worth keeping is removed."""
-        kept = self._parts.is_dir() and any(self._parts.iterdir()) and self.files.is_dir()
-        if (self._began or not (self.folder / "export.json").exists()) and not kept:
+    def close(self, *, discard: bool = False) -> None:
+        """Let go of it; a folder that holds nothing worth keeping is removed, and with `discard` any."""
+        kept = not discard and self._parts.is_dir() and any(self._parts.iterdir()) and self.files.is_dir()
+        if (discard or self._began or not (self.folder / "export.json").exists()) and not kept:
             shutil.rmtree(self.folder, ignore_errors=True)
         os.close(self._lock)
 
@@ -201,6 +220,10 @@ class Staging:
                     path.rmdir()
             elif path.relative_to(self.files).as_posix() not in names:
                 path.unlink()
+
+
+def _folder_of(out: Path) -> Path:
+    return out.with_name(f".{out.name}.packline")
 
 
 def _check_files(folder: Path, entries: tuple[FileEntry, ...]) -> None:

@@ -1,8 +1,11 @@
 """Check a foreign data set by itself: sizes, indexes, ids, boundaries; all problems, each with its place.
 
-    packline.json   checksums of all files, where it is there
-    headers         sizes, magic numbers, indexes            the format's `open` says
+    packline.json   its own checksum; places, sizes and checksums of all files; no others      `export_files`
+    headers         sizes, magic numbers, indexes                                              `format.open`
     tokens          ids below the vocabulary, boundary tokens around every document
+
+Where packline.json is there, headers and tokens are only looked at if all checksums are right: then no
+parser is given a damaged file.
 
 The vocabulary and the boundary tokens are those of the tokenizer that is named, else those that the data set
 itself tells (`packline.json`, metadata). What could not be checked for want of either is among the notes.
@@ -14,6 +17,7 @@ it does not do: compare with a store (import it, and export it again), or mend a
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,10 +26,11 @@ import msgspec
 import numpy as np
 
 from packline.errors import CorruptStore, PacklineError, RecipeError, TokenizerError
+from packline.formats.export_files import check_export
 from packline.formats.export_record import RECORD, ExportRecord
 from packline.formats.format import Foreign, ForeignUnit, Format
 from packline.formats.importing.facts import find_record, make_options, said_boundary, with_marker
-from packline.formats.importing.opening import find_format, open_foreign, read_headers
+from packline.formats.importing.opening import find_format, open_foreign, read_blocks, read_headers
 from packline.formats.importing.restoring import Restoring
 from packline.store.report import Findings, OnProgress, Report
 from packline.store.shard_check import check_file
@@ -78,6 +83,17 @@ def check(
         record = find_record(path)
     except CorruptStore as error:
         findings.add(RECORD, str(error))
+    notes: list[str] = []
+    if record is not None and path.is_dir():
+        findings.expect(2 * sum(entry.bytes for entry in record.files), on_progress)
+        if not check_export(path, record, findings):
+            return _report(findings, chosen, ["tokens were not checked: files are damaged"], started)
+    elif record is not None:
+        for entry in record.files:
+            if entry.name == path.name:
+                check_file(path.parent, entry, findings)
+    elif not findings.problems:
+        notes.append(f"files were not held against checksums: there is no {RECORD}")
     try:
         if tokenizer is not None:
             opened = open_foreign(path, chosen.name, str(tokenizer), eod, bos, options or {}, findings)
@@ -86,16 +102,15 @@ def check(
             plan = _without_tokenizer(chosen, path, record, options or {}, eod, bos, findings)
     except (TokenizerError, CorruptStore) as error:
         findings.add(path.name, str(error))
-        return _report(findings, chosen, [], started)
+        return _report(findings, chosen, notes, started)
+    plan.notes[:0] = notes
     sizes = sum(file.bytes for file in plan.foreign.files)
-    findings.expect(sizes + sum(entry.bytes for entry in record.files) if record else sizes, on_progress)
-    if record is not None and path.is_dir():
-        for entry in record.files:
-            check_file(path, entry, findings)
-    else:
+    findings.expect(findings.bytes + sizes, on_progress)
+    if record is None:
         findings.files += len(plan.foreign.files)
     for unit in plan.foreign.units:
         _check_unit(plan, unit, findings)
+    plan.notes += _warnings(chosen, plan.foreign, record, path) if not findings.problems else ()
     if plan.unfinished:
         plan.notes.append(f"documents that the data's beginning or end cuts off: {plan.unfinished:,}")
     return _report(findings, chosen, plan.notes, started)
@@ -145,11 +160,19 @@ def _without_tokenizer(
     return _Plan(foreign, Restoring(foreign.edges, end, begin, size), notes)
 
 
+def _warnings(format: Format, foreign: Foreign, record: ExportRecord | None, path: Path) -> Iterator[str]:
+    """Why a trainer may stop: as an export was told, else by the files that are there."""
+    if record is not None:
+        yield from record.warnings
+    elif path.is_dir():
+        yield from format.missing(unit.split for unit in foreign.units)
+
+
 def _check_unit(plan: _Plan, unit: ForeignUnit, findings: Findings) -> None:
     name = plan.foreign.files[unit.file].name
     checks_ends = plan.restoring.edges != "none" or plan.foreign.edges == "none"
     try:
-        for block in plan.foreign.blocks(unit):
+        for block in read_blocks(plan.foreign, unit):
             for wrong in plan.restoring.problems(block):
                 at = "" if block.positions is None else f" at {int(block.positions[wrong.document]):,}"
                 place = (

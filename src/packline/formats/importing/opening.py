@@ -9,6 +9,7 @@ is. Only headers and indexes are read.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from typing import Any
 from packline.encoders.boundary import Boundary, resolve_boundary
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import InputError, PacklineError
-from packline.formats.format import Foreign, Format
+from packline.formats.export_files import check_places
+from packline.formats.export_record import RECORD, ExportRecord
+from packline.formats.format import Block, Foreign, ForeignUnit, Format
 from packline.formats.importing.facts import (
     check_tokenizer,
     find_record,
@@ -27,6 +30,7 @@ from packline.formats.importing.facts import (
 )
 from packline.formats.importing.restoring import Restoring
 from packline.formats.registry import get_format, recognise
+from packline.store.files import reading
 from packline.store.report import Findings
 
 
@@ -81,6 +85,8 @@ def open_foreign(
     """
     format = find_format(path, format_name)
     record = find_record(path)
+    if record is not None and path.is_dir():
+        check_places(path, record, findings)
     tokenizer = load_tokenizer(tokenizer_name)
     given = with_vocabulary(make_options(format, options, record), tokenizer.vocab_size)
     foreign = read_headers(format, path, given, first := Findings())
@@ -94,17 +100,40 @@ def open_foreign(
         for problem in first.problems:
             findings.add(problem.file, problem.what, problem.expected, problem.found)
         findings.not_listed += first.not_listed
+    if record is not None and path.is_dir():
+        _refuse_strays(foreign, record, findings)
     notes = check_tokenizer(str(path), tokenizer, boundary.eod_id, record, foreign.facts)
     return Opened(format, known, foreign, tokenizer, boundary, notes)
 
 
+def _refuse_strays(foreign: Foreign, record: ExportRecord, findings: Findings) -> None:
+    """Note files that would be read and that the export did not write."""
+    listed = {entry.name for entry in record.files}
+    for file in foreign.files:
+        if file.name not in listed:
+            findings.add(file.name, "a stray file", "nothing", f"a file that {RECORD} does not list")
+
+
 def read_headers(format: Format, path: Path, options: Any, findings: Findings) -> Foreign:
-    """`format.open`; a file that vanishes or cannot be read meanwhile is an error with its name."""
-    try:
-        return format.open(path, options, findings)
-    except OSError as error:
-        if isinstance(error, PacklineError):
-            raise
-        raise InputError(
-            f"cannot read {error.filename or path}: {error.strerror or error}", hint="check its permissions"
-        ) from error
+    """`format.open`; whatever goes wrong with the data is an error with its place.
+
+    Raises:
+        InputError: a file vanishes or cannot be read meanwhile.
+        CorruptStore: a library cannot make sense of it.
+    """
+    with reading(path):
+        try:
+            return format.open(path, options, findings)
+        except OSError as error:
+            if isinstance(error, PacklineError):
+                raise
+            raise InputError(
+                f"cannot read {error.filename or path}: {error.strerror or error}",
+                hint="check its permissions",
+            ) from error
+
+
+def read_blocks(foreign: Foreign, unit: ForeignUnit) -> Iterator[Block]:
+    """`foreign.blocks(unit)`; an error of a library is `CorruptStore` with the file."""
+    with reading(foreign.files[unit.file].path):
+        yield from foreign.blocks(unit)

@@ -24,6 +24,7 @@ from packline.formats.importing.building import (
     UnitBuild,
     run_build,
 )
+from packline.formats.importing.facts import find_record
 from packline.formats.importing.opening import open_foreign
 from packline.formats.importing.unit import ImportedUnit, ImportJob, open_job
 from packline.recipe import SPLITS, Recipe, Source, check_recipe
@@ -101,6 +102,9 @@ class _Import:
             InputFile(number, 0, file.name, file.path, file.bytes, file_facts(file.path).modified, "text", "")
             for number, file in enumerate(foreign.files)
         ]
+        record = find_record(Path(request.path))
+        listed = {entry.name: entry.checksum for entry in record.files} if record is not None else {}
+        self._checksums = [listed.get(file.name, "") for file in foreign.files]
         self._build = UnitBuild(
             open_job=open_job,
             title=name,
@@ -153,6 +157,7 @@ class _Import:
             self._build.dtype,
             self._source,
             self._files,
+            self._checksums,
             [unit.pieces for unit in self._units],
             str(folder.tmp),
         )

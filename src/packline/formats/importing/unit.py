@@ -24,6 +24,7 @@ from packline.filesystem import disk_errors, open_input, read_fully
 from packline.fingerprint import Hasher
 from packline.formats.exporting.parts import convert_options
 from packline.formats.format import Block, Foreign, ForeignUnit
+from packline.formats.importing.opening import read_blocks, read_headers
 from packline.formats.importing.restoring import Restoring, Wrong
 from packline.formats.registry import get_format
 from packline.ragged import Ragged
@@ -55,6 +56,8 @@ class ImportJob(msgspec.Struct, frozen=True):
     """Name of the data set in provenance."""
     files: list[InputFile]
     """As they were when the import began."""
+    checksums: list[str]
+    """Of each file, as packline.json lists it; empty where it does not."""
     pieces: list[tuple[tuple[int, int, int], ...]]
     """Of each unit, what it accounts for."""
     folder: str
@@ -80,7 +83,8 @@ class UnitImporter:
         self._job = job
         format = get_format(job.format)
         findings = Findings()
-        self._foreign: Foreign = format.open(Path(job.path), convert_options(format, job.options), findings)
+        options = convert_options(format, job.options)
+        self._foreign: Foreign = read_headers(format, Path(job.path), options, findings)
         found = [(file.name, file.bytes) for file in self._foreign.files]
         if findings.problems or found != [(file.name, file.size) for file in job.files]:
             raise InputChanged(
@@ -124,7 +128,7 @@ class UnitImporter:
         """Blocks of a unit, and the first byte of the loss mask behind each, where that matters."""
         unit = self._foreign.units[number]
         held: Block | None = None
-        for block in self._foreign.blocks(unit):
+        for block in read_blocks(self._foreign, unit):
             if len(block) == 0:
                 continue
             if held is not None:
@@ -139,7 +143,7 @@ class UnitImporter:
             return None
         units = self._foreign.units
         for unit in (one for one in units[number + 1 :] if one.split == units[number].split):
-            for block in self._foreign.blocks(unit):
+            for block in read_blocks(self._foreign, unit):
                 if len(block):
                     return self._first_loss(block)
         return None
@@ -197,10 +201,21 @@ class UnitImporter:
         ledger.text_tokens += len(ragged.tokens) - count * (2 if with_bos else 1)
 
     def _piece(self, number: int, start: int, stop: int) -> InputPiece:
-        """The checksum of what the unit took of a file, which is as it was at the start."""
-        file = self._job.files[number]
+        """The checksum of what the unit took of a file, which is as it was at the start.
+
+        Who takes a file's first bytes holds all of it against the checksum that its export has listed: mostly
+        they are all of its bytes, and were read already.
+        """
+        file, listed = self._job.files[number], self._job.checksums[number]
         checksum = hash_piece(file.path, start, stop)
         check_unchanged(file)
+        if listed and start == 0:
+            found = checksum if stop == file.size else hash_piece(file.path, 0, file.size)
+            if found != listed:
+                raise CorruptStore(
+                    f"{file.path} is damaged: expected the checksum {listed}, found {found}",
+                    hint="packline verify --from shows all that is wrong",
+                )
         return InputPiece(number, start, stop, checksum)
 
 

@@ -62,7 +62,7 @@ def read_index(folder: Path) -> dict[str, Any]:
         index = msgspec.json.decode(path.read_bytes())
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{path} is not JSON: {error}") from error
     if not isinstance(index, dict):
         raise InputError(f"{path}: expected an object, found {type(index).__name__}")

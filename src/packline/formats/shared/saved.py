@@ -160,10 +160,10 @@ def features_of_saved(path: Path) -> dict[str, Any] | None:
     try:
         if (folder / DICT).is_file():
             folder = folder / str((_read_json(folder / DICT).get("splits") or [""])[0])
-        if not (folder / STATE).is_file():
+        if not (folder / STATE).is_file() or not (folder / INFO).is_file():
             return None
         features = _read_json(folder / INFO).get("features")
-    except (OSError, KeyError, TypeError):
+    except (OSError, KeyError, TypeError, RecursionError):
         return None
     return features if isinstance(features, dict) else None
 
@@ -175,7 +175,7 @@ def _is_name(name: object) -> bool:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = msgspec.json.decode(path.read_bytes())
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{path} is not JSON: {error}") from error
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected an object, found {type(content).__name__}")

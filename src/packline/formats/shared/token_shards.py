@@ -13,8 +13,9 @@ It knows nothing of headers: each format adds its own.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -40,6 +41,9 @@ SHARD_ORDER: tuple[Split, ...] = ("val", "test", "train")
 """In which shards are numbered: train last, because it may go on."""
 MOST_TOKENS = 2**31 - 1
 """Of a shard, as its header counts them in an int32."""
+
+USUAL_BATCH = 1 << 19
+"""Tokens that a step of the GPT-2 runs of llm.c and build-nanogpt takes on all ranks together."""
 
 StreamEdges = Literal["bos", "eod", "both"]
 """Edges of documents that only a token tells apart."""
@@ -94,7 +98,36 @@ def plan_shards(
         for number, start in enumerate(range(0, tokens, size), first):
             name = f"{options.prefix}_{split}_{number:06d}" if options.prefix else f"{split}_{number:06d}"
             parts.append(Part(name, split, number, start, min(start + size, tokens)))
-    return Plan(tuple(parts), sum(file_bytes(part.stop - part.start) for part in parts), lost=tuple(lost))
+    return Plan(
+        tuple(parts),
+        sum(file_bytes(part.stop - part.start) for part in parts),
+        lost=tuple(lost),
+        warnings=_short_shards(parts),
+    )
+
+
+def _short_shards(parts: list[Part]) -> tuple[str, ...]:
+    """A warning where the last shard of train may be smaller than a batch."""
+    train = [part for part in parts if part.split == "train"]
+    tokens = train[-1].stop - train[-1].start if len(train) > 1 else USUAL_BATCH + 1
+    if tokens > USUAL_BATCH:
+        return ()
+    return (
+        f"the last shard of train has {tokens:,} tokens: llm.c and build-nanogpt stop at a shard with fewer "
+        "than B * T * ranks + 1; --set last_shard=drop leaves it out",
+    )
+
+
+def missing_shards(ending: str, trainer: str) -> Mapping[str, str]:
+    """What a trainer will miss that opens shards of train and of val.
+
+    >>> missing_shards(".npy", "build-nanogpt")["val"]
+    'no *_val_*.npy: build-nanogpt opens one and stops without'
+    """
+    does = "open one and stop" if " and " in trainer else "opens one and stops"
+    return MappingProxyType(
+        {split: f"no *_{split}_*{ending}: {trainer} {does} without" for split in ("val", "train")}
+    )
 
 
 def write_tokens(

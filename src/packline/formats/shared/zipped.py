@@ -14,6 +14,7 @@ Cost: a CRC-32 of the data (3 GB/s) and the write itself; nothing is copied. It 
 from __future__ import annotations
 
 import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
@@ -23,7 +24,10 @@ FIRST_DAY = 0x0021
 """1 January 1980 in the form of MS-DOS, where zip's calendar begins."""
 LIMIT = 2**31 - 1
 """Sizes and offsets beyond it go into 64-bit fields."""
-DAMAGE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, NotImplementedError, RuntimeError)
+DAMAGE = (
+    OSError, ValueError, KeyError, EOFError, NotImplementedError, RuntimeError, OverflowError, SyntaxError,
+    zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError,
+)  # fmt: skip
 """What the standard library and NumPy raise while they read a damaged archive, or an array in one."""
 
 _LOCAL = struct.Struct("<4s5H3L2H")

@@ -1,0 +1,86 @@
+"""Metadata that carries its own checksum: a JSON file in which any changed byte is found.
+
+    {"files": [...], ..., "checksum": "3f9c..."}     of this very text with an empty checksum
+
+Every other file is named in the metadata with a checksum; nothing names the metadata, so it guards itself.
+The text has one form (indented, keys in the order of the fields), and another spelling of the same values is
+damage too.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from packline.fingerprint import Hasher
+
+
+class Sealed(Protocol):
+    """A Struct with a field for its own checksum."""
+
+    @property
+    def checksum(self) -> str:
+        """xxh3-128 of the JSON form with this field empty, 32 hexadecimal digits."""
+
+
+S = TypeVar("S", bound=Sealed)
+
+
+class NotWhole(ValueError):
+    """Metadata whose bytes are not those that were written; says why."""
+
+
+def json_form(value: Any) -> bytes:
+    """The JSON form of metadata: indented, keys in the order of the fields.
+
+    >>> json_form({"a": 1})
+    b'{\\n "a": 1\\n}\\n'
+    """
+    return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
+
+
+def seal(value: Sealed) -> bytes:
+    """The JSON form of a Struct, whose last field is the checksum of all others."""
+    data = json_form(_with_checksum(value, ""))
+    return json_form(_with_checksum(value, _checksum_of(data, "")))
+
+
+def unseal(data: bytes, kind: type[S]) -> S:
+    """Read a sealed Struct.
+
+    Raises:
+        NotWhole: the bytes are not those that `seal` gave.
+
+    >>> class Facts(msgspec.Struct):
+    ...     rows: int
+    ...     checksum: str = ""
+    >>> data = seal(Facts(3))
+    >>> unseal(data, Facts).rows
+    3
+    >>> unseal(data.replace(b"3", b"4", 1), Facts)
+    Traceback (most recent call last):
+    packline.store.sealed.NotWhole: expected the checksum ..., found ...
+    """
+    try:
+        value = msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise NotWhole(str(error)) from error
+    expected = _checksum_of(data, value.checksum)
+    if value.checksum != expected:
+        raise NotWhole(f"expected the checksum {expected}, found {value.checksum!r}")
+    return value
+
+
+def _checksum_of(data: bytes, checksum: str) -> str:
+    """The checksum that belongs to these bytes: theirs with an empty one in its place."""
+    tail = b' "checksum": "%s"\n}\n'
+    own = tail % checksum.encode()
+    hasher = Hasher()
+    hasher.update(memoryview(data)[: -len(own)])
+    hasher.update(tail % b"" if data.endswith(own) else b"no checksum at its place")
+    return str(hasher.hexdigest())
+
+
+def _with_checksum(value: Any, checksum: str) -> Any:
+    return msgspec.structs.replace(value, checksum=checksum)

@@ -1,0 +1,279 @@
+"""Random damage to exports, baked rows and pack plans: never silent, never a library's error, never a hang.
+
+The default run does a few damages of every layout, the slow tests many; `PACKLINE_DAMAGES=N` sets how many:
+
+    PACKLINE_DAMAGES=60 python -m pytest tests/faults/test_damaged_exports.py -m slow -rP
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.faults.damage import KINDS, Damage, damage, files_of, link_copy
+from tests.formats.stores import CASES, EOD, make_store, random_documents, random_loss
+
+import packline
+from packline.errors import PacklineError
+from packline.formats.baked import BakedRows
+from packline.formats.export_record import RECORD
+from packline.formats.importing.checking import check
+from packline.store.reader import Store
+
+FEW = int(os.environ.get("PACKLINE_DAMAGES", "3"))
+MANY = int(os.environ.get("PACKLINE_DAMAGES", "45"))
+SECONDS = 20
+"""After which something hangs that should take milliseconds."""
+
+Values = Any
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """An export to be damaged."""
+
+    to: str
+    store: str = "splits"
+    options: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    foreign: dict[str, Any] = field(default_factory=dict)
+    """Options that reading takes where no packline.json gives them."""
+
+
+ROWS = {"seq_len": 16}
+FIT = {"seq_len": 16, "packing": "best_fit"}
+SEPARATE, OVERLAP = {"rows": "separate"}, {"overlap": 1}
+LAYOUTS = {
+    "megatron": Layout("megatron"),
+    "megatron single": Layout("megatron", options={"files": "single"}),
+    "llmc": Layout("llmc", options={"shard_tokens": 300}),
+    "nanogpt": Layout("nanogpt"),
+    "npy": Layout("npy", options={"shard_tokens": 300}),
+    "datatrove": Layout("datatrove", "bos_loss"),
+    "olmo": Layout("olmo", "loss"),
+    "forager": Layout("forager", foreign={"dtype": "uint16"}),
+    "arrow": Layout("arrow"),
+    "arrow loss": Layout("arrow", "loss", options={"provenance": True}),
+    "parquet": Layout("parquet", "loss"),
+    "stacks": Layout("stacks", "bos_loss", options={"shard_size": 200}),
+    "npz": Layout("npz", "loss", settings={**ROWS, "batch_size": 4}, options={"loss": True}),
+    "pt": Layout("pt", settings=ROWS),
+    "litdata": Layout("litdata", settings=ROWS, options={"shard_bytes": 1000}, foreign=SEPARATE | OVERLAP),
+    "litdata best fit": Layout("litdata", settings=FIT, foreign=SEPARATE | OVERLAP),
+    "mds": Layout("mds", settings=ROWS, foreign=SEPARATE),
+    "mds zstd": Layout("mds", settings=FIT, options={"compression": "zstd"}, foreign=SEPARATE),
+    "trl": Layout("trl", "loss", settings=FIT),
+    "baked": Layout("baked", "loss", settings={**FIT, "seed": 1}, options={"file_rows": 20}),
+}
+
+
+class Hangs(BaseException):
+    """Not an `Exception`, so that nothing under test can catch it."""
+
+
+@contextmanager
+def time_limit(what: str) -> Iterator[None]:
+    """Fail instead of waiting for ever."""
+
+    def over(*_: Any) -> None:
+        raise Hangs(f"{what}: not over after {SECONDS} s")
+
+    before = signal.signal(signal.SIGALRM, over)
+    timer = signal.setitimer(signal.ITIMER_REAL, SECONDS, SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)  # of the test's own time limit
+        signal.signal(signal.SIGALRM, before)
+
+
+@cache
+def folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="packline-damage-"))
+
+
+@cache
+def store_of(name: str) -> Store:
+    return CASES[name].make(folder() / "stores" / name)
+
+
+@cache
+def exported(name: str) -> tuple[Path, Values]:
+    """An export, and what reading it gives."""
+    layout, out = LAYOUTS[name], folder() / "exports" / name
+    source = store_of(layout.store).path
+    packline.export(source, to=layout.to, out=out, options=layout.options, workers=0, **layout.settings)
+    report = check(out)
+    assert report.ok and report.tokens, report.problems
+    return out, read(out, layout, folder() / "read" / name)
+
+
+def read(path: Path, layout: Layout, out: Path, **more: Any) -> Values:
+    """All that a reader gets of an export: documents and loss masks; of baked rows the arrays as well."""
+    tokenizer = store_of(layout.store).path / "tokenizer"
+    back = packline.import_store(path, format=layout.to, tokenizer=tokenizer, out=out, workers=0, **more)
+    losses = [None if shard.loss is None else shard.loss.tolist() for shard in back.shards]
+    values: list[Any] = [[document.tolist() for document in back.documents], losses]
+    if layout.to == "baked":
+        rows = BakedRows(path)
+        fields = ("tokens", "targets", "loss_mask", "position_ids", "segment_ids")
+        arrays = rows.read(np.arange(len(rows)), fields)
+        values.append({name: array.tolist() for name, array in arrays.items()})
+    return values
+
+
+def notices(path: Path, layout: Layout, done: Damage) -> bool:
+    """Whether checking tells of a damage."""
+    try:
+        report = check(path, layout.to)
+    except PacklineError:
+        return True
+    if not report.ok:
+        return True
+    gone = done.kind == "delete" and done.file == RECORD and layout.to != "baked"
+    return gone and any("checksums" in note for note in report.notes)  # it is as if somebody else had made it
+
+
+def trial(name: str, seed: int, tmp_path: Path) -> str:
+    """Damage an export, check it, read it; what reading came to."""
+    layout, (whole, values) = LAYOUTS[name], exported(name)
+    hurt = link_copy(whole, tmp_path / f"{seed}" / "hurt")
+    done = damage(hurt, seed)
+    what = f"{name}, seed {seed}: {done}"
+    with time_limit(what):
+        assert notices(hurt, layout, done), f"{what}: checking calls it whole"
+        try:
+            found = read(hurt, layout, tmp_path / f"{seed}" / "back")
+        except PacklineError as error:
+            assert str(error), what
+            return "refused"
+    if (done.kind, done.file) != ("delete", RECORD):
+        assert found == values, f"{what}: read with other values"
+    return "the same values"
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_no_damage_is_silent_and_none_is_a_library_s_error(name: str, tmp_path: Path) -> None:
+    for seed in range(FEW):
+        trial(name, seed, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_many_damages_of_exports(name: str, tmp_path: Path) -> None:
+    outcomes = Counter(trial(name, seed, tmp_path) for seed in range(1000, 1000 + MANY))
+    print(f"{name}: {outcomes.total()} damages, {dict(outcomes)}")
+    assert outcomes.total() == MANY
+
+
+def foreign_trial(name: str, seed: int, tmp_path: Path) -> str:
+    """The same without any record: nothing tells right values, but there is an answer or a plain error."""
+    layout, (whole, _) = LAYOUTS[name], exported(name)
+    hurt = link_copy(whole, tmp_path / f"{seed}" / "hurt")
+    for own in (RECORD, "tokenizer.json"):
+        (hurt / own).unlink()
+    kinds = [kind for kind in KINDS if kind != "swap" or len(files_of(hurt)) > 1]
+    done = damage(hurt, seed, kinds=kinds)
+    tokenizer = store_of(layout.store).path / "tokenizer"
+    with time_limit(f"{name}, seed {seed}: {done}"):
+        outcome = "read"
+        try:
+            ok = check(hurt, layout.to, tokenizer, layout.foreign, eod=EOD).ok
+            outcome = "read" if ok else "refused"
+            options = {"eod": EOD, "options": layout.foreign}
+            read(hurt, layout, tmp_path / f"{seed}" / "back", **options)
+        except PacklineError as error:
+            assert str(error)
+            outcome = "refused"
+        try:
+            check(hurt)  # of whatever format
+        except PacklineError as error:
+            assert str(error)
+    return outcome
+
+
+FOREIGN = [name for name in LAYOUTS if name != "baked"]
+"""Layouts that need no packline.json."""
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_an_export_without_a_record_is_read(name: str, tmp_path: Path) -> None:
+    layout, (whole, _) = LAYOUTS[name], exported(name)
+    bare = link_copy(whole, tmp_path / "bare")
+    for own in (RECORD, "tokenizer.json"):
+        (bare / own).unlink()
+    report = check(bare, layout.to, store_of(layout.store).path / "tokenizer", layout.foreign, eod=EOD)
+    assert report.ok and any("checksums" in note for note in report.notes), report.problems
+    read(bare, layout, tmp_path / "back", eod=EOD, options=layout.foreign)
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_damage_without_a_record_is_never_a_library_s_error(name: str, tmp_path: Path) -> None:
+    for seed in range(FEW):
+        foreign_trial(name, seed, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FOREIGN)
+def test_many_damages_without_a_record(name: str, tmp_path: Path) -> None:
+    outcomes = Counter(foreign_trial(name, seed, tmp_path) for seed in range(1000, 1000 + MANY))
+    print(f"{name} without a record: {outcomes.total()} damages, {dict(outcomes)}")
+    assert outcomes.total() == MANY
+
+
+@cache
+def planned() -> tuple[Path, str, Callable[[Path], list[list[int]]]]:
+    """A best_fit plan, its fingerprint, and how rows are read by the plans of a folder."""
+    documents = random_documents(400, 1000, longest=60, seed=5)
+    loss = random_loss(documents)
+    store = make_store(folder() / "planned", documents, vocab_size=1000, eod_id=0, loss=loss)
+    plans = folder() / "plans"
+
+    def rows(where: Path) -> list[list[int]]:
+        made = Store(store.path).rows(48, packing="best_fit", plans=where)
+        return [tokens.tolist() for tokens in made.read(np.arange(len(made)), ("tokens",))["tokens"]]
+
+    rows(plans)
+    (plan,) = plans.iterdir()
+    made = Store(store.path).rows(48, packing="best_fit", plans=plans)
+    return plan, made.fingerprint, rows
+
+
+def plan_trial(seed: int, tmp_path: Path) -> str:
+    plan, _, rows = planned()
+    where = tmp_path / f"{seed}"
+    hurt = link_copy(plan, where / plan.name)
+    done = damage(hurt, seed)
+    with time_limit(f"plan, seed {seed}: {done}"):
+        try:
+            found = rows(where)
+        except PacklineError as error:
+            assert str(error)
+            return "refused"
+    assert found == rows(plan.parent), f"seed {seed}: {done}: other rows"
+    assert done.kind == "stray", f"seed {seed}: {done}: not noticed"  # nobody looks for files in a plan
+    return "the same values"
+
+
+def test_no_damage_to_a_plan_is_silent(tmp_path: Path) -> None:
+    plan, _, rows = planned()
+    assert len(files_of(plan)) > 2 and rows(plan.parent)
+    for seed in range(10 * FEW):
+        plan_trial(seed, tmp_path)
+
+
+@pytest.mark.slow
+def test_many_damages_of_plans(tmp_path: Path) -> None:
+    outcomes = Counter(plan_trial(seed, tmp_path) for seed in range(1000, 1000 + 4 * MANY))
+    print(f"plans: {outcomes.total()} damages, {dict(outcomes)}")
+    assert outcomes["refused"]

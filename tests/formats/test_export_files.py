@@ -1,0 +1,228 @@
+"""Files of exports held against packline.json, and packline.json against itself; what a trainer will miss."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from tests.formats.stores import CASES, make_store, random_documents
+
+import packline
+from packline.errors import CorruptStore
+from packline.formats.baked import BakedRows
+from packline.formats.export_record import RECORD, read_record, record_bytes
+from packline.formats.exporting.run import ExportEvent, Planned, export
+from packline.formats.exporting.source import Choice
+from packline.formats.importing.checking import ForeignReport, check
+from packline.formats.shared.token_shards import USUAL_BATCH
+
+ROWS = Choice(seq_len=16)
+
+
+def problems(report: ForeignReport) -> list[str]:
+    return [str(one) for one in report.problems]
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    store = CASES["splits"].make(tmp_path / "store")
+    export(store.path, to="megatron", out=tmp_path / "out", workers=0)
+    return tmp_path / "out"
+
+
+def test_every_flipped_bit_of_the_record_is_found(shards: Path) -> None:
+    path = shards / RECORD
+    data = path.read_bytes()
+    random = np.random.default_rng(3)
+    places = [0, len(data) - 1, *random.choice(len(data), 150, replace=False).tolist()]
+    path.unlink()  # a link to nothing else, but never write in place
+    for place in places:
+        changed = bytearray(data)
+        changed[place] ^= 1 << int(random.integers(8))
+        path.write_bytes(changed)
+        with pytest.raises(CorruptStore, match=RECORD):
+            read_record(shards)
+        assert any(RECORD in one for one in problems(check(shards, "megatron")))
+    path.write_bytes(data)
+    record = read_record(shards)
+    assert record is not None and record_bytes(record) == data and check(shards, "megatron").ok
+
+
+@pytest.mark.parametrize("spelling", ["compact", "doubled key", "nested"])
+def test_another_spelling_of_a_record_is_refused(shards: Path, spelling: str) -> None:
+    path = shards / RECORD
+    data = path.read_bytes()
+    changed = {
+        "compact": msgspec.json.encode(msgspec.json.decode(data)),
+        "doubled key": data.replace(b'{\n "format"', b'{\n "format": "llmc",\n "format"', 1),
+        "nested": b"[" * 200_000,
+    }[spelling]
+    assert changed != data
+    path.write_bytes(changed)
+    with pytest.raises(CorruptStore, match="is damaged"):
+        read_record(shards)
+
+
+def test_a_record_of_a_newer_version_says_so(shards: Path) -> None:
+    record = read_record(shards)
+    assert record is not None
+    (shards / RECORD).write_bytes(record_bytes(msgspec.structs.replace(record, version=9)))
+    with pytest.raises(CorruptStore, match="version 9, newer than 1"):
+        read_record(shards)
+
+
+def test_strays_are_told_and_what_readers_leave_is_not(shards: Path, tmp_path: Path) -> None:
+    left = ["train-000000/cache/GPTDataset_indices/a-document_index.npy", ".gitattributes", "README.md"]
+    left += ["cache-1a2b3c.arrow", ".cache/huggingface/x.metadata"]
+    for name in left:
+        (shards / name).parent.mkdir(parents=True, exist_ok=True)
+        (shards / name).write_bytes(b"x")
+    assert check(shards, "megatron").ok
+    for ending in (".bin", ".idx"):
+        os.link(shards / f"train-000000{ending}", shards / f"train-000007{ending}")
+    found = problems(check(shards, "megatron"))
+    assert [one.partition(":")[0] for one in found] == ["train-000007.bin", "train-000007.idx"]
+    assert all("a stray file" in one for one in found)
+    with pytest.raises(CorruptStore, match="stray"):
+        tokenizer = tmp_path / "store" / "tokenizer"
+        packline.import_store(shards, tokenizer=tokenizer, out=tmp_path / "back", workers=0)
+
+
+def test_a_folder_that_is_a_link_out_of_the_export_is_refused(tmp_path: Path) -> None:
+    store = CASES["splits"].make(tmp_path / "store")
+    out = tmp_path / "out"
+    export(store.path, to="arrow", out=out, workers=0)
+    (out / "validation").rename(tmp_path / "elsewhere")
+    (out / "validation").symlink_to(tmp_path / "elsewhere")
+    assert any("link" in one for one in problems(check(out, "arrow")))
+    with pytest.raises(CorruptStore, match="link"):
+        packline.import_store(out, tokenizer=store.path / "tokenizer", out=tmp_path / "back", workers=0)
+
+
+def test_an_import_takes_no_file_that_differs_from_the_record(tmp_path: Path) -> None:
+    store = CASES["plain"].make(tmp_path / "store")
+    export(store.path, to="nanogpt", out=tmp_path / "out", workers=0, link="copy")
+    path = tmp_path / "out" / "train.bin"
+    tokens = np.fromfile(path, "<u2")
+    tokens[3] = 7 if tokens[3] != 7 else 8  # an id like any other
+    tokens.tofile(path)
+    with pytest.raises(CorruptStore, match=r"train\.bin is damaged: expected the checksum"):
+        tokenizer = store.path / "tokenizer"
+        packline.import_store(tmp_path / "out", tokenizer=tokenizer, out=tmp_path / "back", workers=0)
+    assert not (tmp_path / "back" / "manifest.json").exists()
+
+
+def test_a_file_of_many_units_is_held_against_the_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from packline.formats.importing import mapped
+
+    made = mapped.ScannedForeign.__init__
+    defaults = {**(made.__kwdefaults__ or {}), "unit_tokens": 100}
+    monkeypatch.setattr(made, "__kwdefaults__", defaults)
+    store = CASES["plain"].make(tmp_path / "store")
+    export(store.path, to="nanogpt", out=tmp_path / "out", workers=0, link="copy")
+    tokenizer = store.path / "tokenizer"
+    back = packline.import_store(tmp_path / "out", tokenizer=tokenizer, out=tmp_path / "back", workers=0)
+    assert len(back.shards) > 3
+    path = tmp_path / "out" / "train.bin"
+    tokens = np.fromfile(path, "<u2")
+    place = len(tokens) - 3  # of the last unit
+    tokens[place] = 7 if tokens[place] != 7 else 8
+    tokens.tofile(path)
+    with pytest.raises(CorruptStore, match="expected the checksum"):
+        packline.import_store(tmp_path / "out", tokenizer=tokenizer, out=tmp_path / "no", workers=0)
+
+
+def test_baked_rows_without_their_record_are_not_whole(tmp_path: Path) -> None:
+    store = CASES["loss"].make(tmp_path / "store")
+    out = tmp_path / "out"
+    export(store.path, to="baked", out=out, choice=ROWS, workers=0)
+    (out / RECORD).unlink()
+    for format in ("baked", None):
+        assert any(f"has no {RECORD}" in one for one in problems(check(out, format)))
+    with pytest.raises(CorruptStore, match=f"has no {RECORD}"):
+        BakedRows(out)
+
+
+@pytest.mark.parametrize("ending", [".bin", ".loss", ".rows.parquet"])
+def test_baked_rows_are_checked_before_the_first_is_given(tmp_path: Path, ending: str) -> None:
+    store = CASES["loss"].make(tmp_path / "store")
+    out = tmp_path / "out"
+    export(store.path, to="baked", out=out, choice=ROWS, options={"file_rows": 8}, workers=0)
+    first, *_, last = sorted(out.glob(f"*{ending}"))
+    data = bytearray(last.read_bytes())
+    data[len(data) // 2] ^= 1
+    last.write_bytes(data)
+    rows = BakedRows(out)
+    fields = ("tokens", "targets", "position_ids")
+    assert rows.read(np.arange(8), fields)["tokens"].shape == (8, 16) and first != last
+    with pytest.raises(CorruptStore, match=rf"{last.name}: expected the checksum"):
+        rows.read(np.array([len(rows) - 1]), fields)
+    if ending != ".rows.parquet":
+        assert len(BakedRows(out, check=False).read(np.array([len(rows) - 1]))["tokens"]) == 1
+
+
+# ---------------------------------------------------------------------------------- what trainers miss
+
+WITHOUT_VAL: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "nanogpt": ({}, ["no val.bin: nanoGPT's train.py opens it and stops without"]),
+    "llmc": ({"shard_tokens": 300}, ["no *_val_*.bin: llm.c and modded-nanogpt open one and stop without"]),
+    "npy": ({"shard_tokens": 300}, ["no *_val_*.npy: build-nanogpt opens one and stops without"]),
+    "stacks": ({}, ["no *_val_*.bin: the sft_data_generator of stacks opens one and stops without"]),
+    "megatron": ({}, ["no pair for val"]),
+    "parquet": ({}, []),
+    "datatrove": ({}, []),
+}
+
+
+@pytest.mark.parametrize("to", WITHOUT_VAL)
+def test_a_file_that_the_trainer_opens_and_that_is_missing_is_told(tmp_path: Path, to: str) -> None:
+    options, expected = WITHOUT_VAL[to]
+    for case, wanted in (("plain", expected), ("splits", [])):
+        store, out, events = CASES[case].make(tmp_path / case), tmp_path / f"{case} {to}", list[ExportEvent]()
+        done = export(store.path, to=to, out=out, options=options, workers=0, on_event=events.append)
+        (planned,) = (event for event in events if isinstance(event, Planned))
+        told = [text for text in done.warnings if text.startswith("no ")]
+        assert len(told) == len(wanted) and all(map(str.startswith, told, wanted))
+        assert planned.warnings == done.warnings  # before the work and after it
+        assert export(store.path, to=to, out=out, options=options, workers=0).warnings == done.warnings
+        report = check(out, to)
+        assert report.ok and report.notes == list(done.warnings)
+        (out / RECORD).unlink()  # as if made by somebody else
+        notes = check(out, to, store.path / "tokenizer", eod=store.eod_id).notes
+        assert [text for text in notes if text.startswith("no ")] == told
+
+
+def test_numbers_of_shards_that_stop_a_trainer_are_told(tmp_path: Path) -> None:
+    documents = random_documents(300, 1000, longest=60, seed=4)
+    store = make_store(tmp_path / "store", documents, vocab_size=1000, eod_id=0, val=(1, 2))
+
+    def warnings(to: str, out: str, **options: Any) -> tuple[str, ...]:
+        return export(store.path, to=to, out=tmp_path / out, options=options, workers=0).warnings
+
+    (alone,) = warnings("llmc", "one")
+    assert alone.startswith("one train shard: modded-nanogpt") and warnings("npy", "npy") == ()
+    size = int(alone.rpartition("shard_tokens=")[2].split()[0])
+    (short,) = warnings("llmc", "two", shard_tokens=size)
+    files = sorted((tmp_path / "two").glob("*train*.bin"))
+    assert len(files) >= 2 and "B * T * ranks + 1" in short
+    tokens = (files[-1].stat().st_size - 1024) // 2
+    assert tokens < USUAL_BATCH and f"the last shard of train has {tokens:,} tokens" in short
+    assert warnings("llmc", "dropped", shard_tokens=size, last_shard="drop")[-1:] != (short,)
+
+
+@pytest.mark.parametrize("to", ["npz", "pt", "litdata", "mds", "trl", "baked"])
+def test_rows_say_which_splits_are_left_out(tmp_path: Path, to: str) -> None:
+    store = CASES["splits"].make(tmp_path / "store")
+    val = [shard.entry for shard in store.shards if shard.entry.split == "val"]
+    done = export(store.path, to=to, out=tmp_path / "out", choice=ROWS, workers=0)
+    (left,) = (lost for lost in done.lost if lost.what == "split val")
+    assert (left.count, left.unit) == (sum(entry.documents for entry in val), "documents")
+    assert left.why.startswith(f"{sum(entry.tokens for entry in val):,} tokens: rows are of train alone")
+    both = export(store.path, to=to, out=tmp_path / "both", choice=Choice(seq_len=16, split="all"), workers=0)
+    assert not [lost for lost in both.lost if lost.what.startswith("split")]
