@@ -20,11 +20,13 @@ from packline.errors import InputError, PacklineError, RecipeError
 from packline.filesystem import file_facts, is_remote, open_input, read_fully, remote
 from packline.recipe import Recipe, Source
 from packline.sources.compression import Compression, DecompressedStream, detect_compression
-from packline.sources.jsonl import JsonlDecoder, fits_a_type
+from packline.sources.jsonl import BOM, JsonlDecoder, fits_a_type
+from packline.sources.odd_json import decode_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+DEFAULT_ID = "id"
 TEXT_FIELDS = ("text", "content", "article", "document")
 HEAD_BYTES = 256 << 10
 LONGEST_FIRST_LINE = 64 << 20
@@ -190,7 +192,7 @@ def _format_of(path: str, name: str, head: bytes, source: Source) -> Literal["js
         return "jsonl"
     if plain.endswith(".parquet"):
         raise InputError(f"{path} is called Parquet but does not begin like it", hint="leave it out")
-    start = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
+    start = head.removeprefix(BOM).lstrip()[:1]
     if plain.endswith(".json"):
         if start == b"[":
             raise InputError(f"{path} is one JSON array", hint="write one object a line (JSON lines)")
@@ -225,10 +227,8 @@ def _parquet_id(path: str, schema: pa.Schema, source: Source) -> str | None:
 
 
 def _jsonl_fields(path: str, head: bytes, source: Source) -> tuple[str, str | None]:
-    """The text field, by the first record that has one; checked against the records at hand."""
-    records = list(first_records(head))
-    has_id = any("id" in record for record in records)
-    id = source.id or ("id" if has_id else None)
+    """The text field, by the first record that has one; the id is taken wherever a record has one."""
+    id: str | None = source.id or DEFAULT_ID
     if source.template:
         return "", id
     for field in (source.text, source.id):
@@ -238,16 +238,19 @@ def _jsonl_fields(path: str, head: bytes, source: Source) -> tuple[str, str | No
                 hint=f"a template can read it: {{{{ record[{field!r}] }}}}",
             )
     if source.text:
+        if source.id is None and source.text.startswith(f"{DEFAULT_ID}."):
+            id = None  # it holds the text, so it is no id
         try:
             JsonlDecoder(source.text, id)
         except RecipeError as error:
             raise RecipeError(f"{path}: {error}") from error
         return source.text, id
+    records = list(first_records(head))
     for name in TEXT_FIELDS:
         if any(isinstance(record.get(name), str) for record in records):
             return name, id
     if not records:
-        return TEXT_FIELDS[0], None  # nothing readable at its head: its records will be judged one by one
+        return TEXT_FIELDS[0], id  # nothing readable at its head: its records will be judged one by one
     found = ", ".join(map(str, records[0])) or "none"
     raise InputError(
         f"{path} has no text field: expected {', '.join(TEXT_FIELDS)}, found {found}",
@@ -257,10 +260,10 @@ def _jsonl_fields(path: str, head: bytes, source: Source) -> tuple[str, str | No
 
 def first_records(head: bytes, most: int = 32) -> Iterator[dict[str, object]]:
     """The objects among the first lines."""
-    for line in head.removeprefix(b"\xef\xbb\xbf").splitlines()[:most]:
+    for line in head.removeprefix(BOM).split(b"\n", most)[:most]:
         try:
-            record = msgspec.json.decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            record = decode_json(line)
+        except (ValueError, RecursionError):
             continue
         if isinstance(record, dict):
             yield record

@@ -26,6 +26,7 @@ from packline.sources.batch import Block, Reason, Reject, reject_block
 from packline.sources.compression import DecompressedStream
 from packline.sources.delimited import Fill, read_blocks, seek_record
 from packline.sources.files import COMPRESSED_NAMES, InputFile
+from packline.sources.odd_json import decode_json
 from packline.tasks.json_array import BOM, read_array
 
 MAX_RECORD_BYTES = 64 << 20
@@ -44,10 +45,14 @@ class Record(NamedTuple):
     """Its line or element; None where it was a row."""
     where: str = ""
     """What messages begin with, where a position alone is hard to find: "element 3: "."""
+    odd: bool = False
+    """It may hold lone surrogates, and numbers that Python cannot hold, as `msgspec.Raw`."""
 
     def reject(self, file: int, reason: Reason, detail: str) -> Reject:
         """The same as a bad record, verbatim; a row as JSON."""
         raw = self.raw
+        if self.odd:
+            detail = detail.encode("utf-8", "backslashreplace").decode("utf-8")
         if raw is None:
             raw = msgspec.json.encode(self.value, enc_hook=str)
         return Reject(file, self.position, reason, f"{self.where}{detail}", raw)
@@ -104,10 +109,16 @@ def _read_lines(file: int, blocks: Iterator[Block]) -> Iterator[Record | Reject]
 def _decode(file: int, position: int, text: bytes, raw: bytes, where: str = "") -> Record | Reject:
     try:
         return Record(position, DECODE(text), raw, where)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        reason = error
+    except RecursionError as error:
+        return Reject(file, position, "malformed_json", f"{where}{error}", raw)
+    try:
+        return Record(position, decode_json(text), raw, where, odd=True)
     except UnicodeDecodeError as error:
         return Reject(file, position, "invalid_utf8", f"{where}not UTF-8: {error.reason}", raw)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        return Reject(file, position, "malformed_json", f"{where}{error}", raw)
+    except (ValueError, RecursionError):
+        return Reject(file, position, "malformed_json", f"{where}{reason}", raw)
 
 
 def _read_array(file: InputFile, max_bytes: int) -> Iterator[Record | Reject]:
@@ -129,8 +140,8 @@ def first_element(head: bytes) -> Any:
     """The first element of an array; None where the head of its file does not hold it whole."""
     first = next(read_array(io.BytesIO(head).read, len(head)), None)
     try:
-        return DECODE(first.data) if first and not first.problem else None
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return decode_json(first.data) if first and not first.problem else None
+    except (ValueError, RecursionError):
         return None
 
 
