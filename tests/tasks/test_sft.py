@@ -188,6 +188,25 @@ def test_odd_json_beside_a_conversation_costs_nothing_and_within_it_is_told(
     assert raw == "".join(line for line, reason in lines.items() if reason)
 
 
+def test_an_odd_value_in_a_row_costs_at_most_that_row(tokenizer_json: Path, tmp_path: Path) -> None:
+    raw = pa.array([b"good", b"\xff\xfe", b"good"], pa.binary())
+    columns = {
+        "prompt": pa.Array.from_buffers(pa.string(), 3, raw.buffers()),
+        "response": pa.array(["a", "b", "c"]),
+        "day": pa.array([0, 1, 10**7], pa.date32()),
+        "id": pa.Array.from_buffers(pa.string(), 3, raw.buffers()).take(pa.array([1, 0, 2])),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "chat.parquet")
+    store = packline.sft(
+        tmp_path / "chat.parquet",
+        make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml"),
+        out=tmp_path / "store",
+        workers=0,
+    )
+    assert store.manifest.ledger.rejected == {"invalid_utf8": 1} and store.verify().ok
+    assert [(one.position, one.id) for one in map(store.provenance, range(2))] == [(0, None), (2, "good")]
+
+
 def test_what_is_cut_is_counted_and_the_rest_is_as_it_was(tokenizer_json: Path, tmp_path: Path) -> None:
     records = [[PLAIN[0], {"role": "assistant", "content": "again and " * n}] for n in (1, 5, 40, 90)]
     path = talks.write(tmp_path / "chat.jsonl", records)

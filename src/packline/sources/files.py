@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import glob as globbing
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -215,6 +215,7 @@ def _parquet_fields(path: str, source: Source) -> tuple[str, str | None]:
             f"{path} has no text column: expected {' or '.join(candidates)} of strings, found {found}",
             hint="name the column with --text",
         )
+    refuse_twice(path, schema, [text])
     return text, _parquet_id(path, schema, source)
 
 
@@ -223,7 +224,24 @@ def _parquet_id(path: str, schema: pa.Schema, source: Source) -> str | None:
 
     if source.id and column_type(schema, source.id) is None:
         raise InputError(f"{path} has no column {source.id!r}: found {', '.join(schema.names)}")
-    return source.id or ("id" if column_type(schema, "id") is not None else None)
+    if source.id:
+        refuse_twice(path, schema, [source.id])
+        return source.id
+    return DEFAULT_ID if schema.names.count(DEFAULT_ID) == 1 else None
+
+
+def refuse_twice(path: str, schema: pa.Schema, columns: Iterable[str]) -> None:
+    """Refuse a column that is there more than once.
+
+    Raises:
+        InputError: which of them is meant cannot be known.
+    """
+    for name in (column.partition(".")[0] for column in columns):
+        if schema.names.count(name) > 1:
+            raise InputError(
+                f"{path} has {schema.names.count(name)} columns called {name!r}: expected one",
+                hint="write the file again with different names, or leave it out",
+            )
 
 
 def _jsonl_fields(path: str, head: bytes, source: Source) -> tuple[str, str | None]:

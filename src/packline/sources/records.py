@@ -20,6 +20,7 @@ import pyarrow as pa
 from packline.sources.batch import Batch, Block, Reason, Reject, reject_block
 from packline.sources.jsonl import BOM, fits_a_type, not_utf8, one_object_a_line
 from packline.sources.odd_json import ABSENT, decode_odd, has_raw, id_text, is_utf8, value_at
+from packline.sources.odd_values import Odd, row_values
 from packline.sources.texts import Texts
 
 
@@ -193,44 +194,47 @@ def row_batch(
         hasher: is fed what the rows hold, whatever the buffers that hold it look like.
     """
     collected = Collected(file, transform, id)
-    records = _plain_rows(rows)
+    records, problems = _plain_rows(rows)
     if hasher is not None:
         _hash(hasher, records)
     for number, record in enumerate(records):
         position = row + number
-        problem = record if isinstance(record, RecordProblem) else collected.take(record, position)
-        if problem is None:
-            continue
-        raw = b"" if isinstance(record, RecordProblem) else msgspec.json.encode(record)
-        collected.reject(position, problem.reason, problem.detail, raw)
+        problem = _problem(problems.get(number, {}), transform, id) or collected.take(record, position)
+        if problem is not None:
+            collected.reject(position, problem.reason, problem.detail, msgspec.json.encode(record))
     return collected.batch(rows.nbytes)
 
 
 def hash_rows(hasher: Any, rows: pa.RecordBatch) -> None:
     """Feed what rows hold to a hasher, as `row_batch` does."""
-    _hash(hasher, _plain_rows(rows))
+    _hash(hasher, _plain_rows(rows)[0])
 
 
 def _hash(hasher: Any, records: list[Any]) -> None:
     for record in records:
-        what = record.detail.encode() if isinstance(record, RecordProblem) else msgspec.json.encode(record)
-        hasher.update(what)
+        hasher.update(msgspec.json.encode(record))
 
 
-def _plain_rows(rows: pa.RecordBatch) -> list[Any]:
-    """Rows as what JSON has: dates as ISO 8601, decimals as strings, bytes as base64; or their problems."""
-    try:
-        return msgspec.to_builtins(rows.to_pylist())
-    except UnicodeDecodeError:
-        return [_plain_row(rows.slice(number, 1)) for number in range(len(rows))]
+def _plain_rows(rows: pa.RecordBatch) -> tuple[list[dict[str, Any]], dict[int, dict[str, Odd]]]:
+    """Rows as what JSON has: dates as ISO 8601, decimals as strings, bytes as base64.
+
+    In place of a value that Python cannot hold is its text or null; the second result has it, by row and column.
+    """
+    records, names = row_values(rows)
+    problems: dict[int, dict[str, Odd]] = {}
+    for number, record in enumerate(records if names else ()):
+        if odd := {name: record[name] for name in names if isinstance(record[name], Odd)}:
+            problems[number] = odd
+            record |= {name: value.text for name, value in odd.items()}
+    return msgspec.to_builtins(records), problems
 
 
-def _plain_row(row: pa.RecordBatch) -> Any:
-    try:
-        return msgspec.to_builtins(row.to_pylist())[0]
-    except UnicodeDecodeError as error:
-        byte = error.object[error.start]
-        return RecordProblem("invalid_utf8", f"byte 0x{byte:02x} is not UTF-8: {error.reason}")
+def _problem(odd: dict[str, Odd], transform: Transform, id: str | None) -> RecordProblem | None:
+    """What is wrong with a row, unless it is in its id alone, which is then left out."""
+    for name, value in odd.items():
+        if name != id or transform.fields is None or name in transform.fields:
+            return RecordProblem(value.reason, f"column {name}: {value.detail}")
+    return None
 
 
 def _with_head(fields: tuple[str, ...], id: str | None) -> tuple[str, ...]:

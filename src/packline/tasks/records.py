@@ -25,7 +25,7 @@ from packline.filesystem import open_input
 from packline.sources.batch import Block, Reason, Reject, reject_block
 from packline.sources.compression import DecompressedStream
 from packline.sources.delimited import Fill, read_blocks, seek_record
-from packline.sources.files import COMPRESSED_NAMES, InputFile
+from packline.sources.files import COMPRESSED_NAMES, DEFAULT_ID, InputFile
 from packline.sources.odd_json import decode_json
 from packline.tasks.json_array import BOM, read_array
 
@@ -179,6 +179,7 @@ def _read_table(file: InputFile) -> Iterator[Record]:
 def _read_rows(file: InputFile) -> Iterator[Record | Reject]:
     import pyarrow as pa
 
+    from packline.sources.odd_values import row_values
     from packline.sources.parquet import lost_rows, open_parquet
 
     with open_input(file.path) as raw:
@@ -188,12 +189,25 @@ def _read_rows(file: InputFile) -> Iterator[Record | Reject]:
             end = row + parquet.metadata.row_group(group).num_rows
             try:
                 for batch in parquet.iter_batches(ROWS, row_groups=[group], use_threads=False):
-                    for value in batch.to_pylist():
-                        yield Record(row, _without_nulls(value), None)
+                    values, odd = row_values(batch)
+                    for value in values:
+                        yield _row(file.index, row, value, odd)
                         row += 1
-            except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            except (pa.ArrowException, OSError) as error:
                 yield from lost_rows(file.index, group, row, end, OSError(str(error))).rejects
             row = end
+
+
+def _row(file: int, row: int, value: dict[str, Any], odd: set[str]) -> Record | Reject:
+    """A row as a record; a value that Python cannot hold is its text or left out, bad text makes a bad row."""
+    from packline.sources.odd_values import Odd
+
+    for name in odd:
+        if isinstance(one := value[name], Odd):
+            value[name] = one.text
+            if one.reason == "invalid_utf8" and name != DEFAULT_ID:
+                return Record(row, value, None).reject(file, one.reason, f"column {name}: {one.detail}")
+    return Record(row, _without_nulls(value), None)
 
 
 def _without_nulls(value: Any) -> Any:

@@ -166,6 +166,7 @@ def _with_columns(file: InputFile, recipe: Recipe) -> InputFile:
     if not there:
         found = ", ".join(f"{field.name} ({field.type})" for field in schema)
         raise InputError(f"{file.path} has no column {' or '.join(wanted)}: found {found}")
+    plain_files.refuse_twice(file.path, schema, there)
     for name in there:
         _refuse_nanoseconds(file.path, name, schema.field(name).type)
     return msgspec.structs.replace(file, columns=there)
