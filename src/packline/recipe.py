@@ -27,6 +27,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from packline.errors import RecipeError
+from packline.filesystem import refuse_name
 
 Format = Literal["auto", "jsonl", "parquet", "text"]
 Documents = Literal["file", "line", "separator"]
@@ -302,6 +303,8 @@ def check_recipe(recipe: Recipe) -> Recipe:
 def _check_source(source: Source, where: str) -> None:
     if not source.inputs:
         raise RecipeError(f"{where} has no inputs", hint="name at least one file, folder or glob")
+    for given in source.inputs:
+        refuse_name(given)
     if (source.documents == "separator") != (source.separator is not None):
         raise RecipeError(
             f'{where}: documents = "separator" and separator go together',

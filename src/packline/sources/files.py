@@ -9,19 +9,18 @@ inputs, and by name within one, so that the order of documents depends on nothin
 
 from __future__ import annotations
 
-import glob as globbing
-import os
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from packline.errors import InputError, PacklineError, RecipeError
-from packline.filesystem import file_facts, is_remote, open_input, read_fully, remote
+from packline.filesystem import open_input, read_start
 from packline.recipe import Recipe, Source
 from packline.sources.compression import Compression, DecompressedStream, detect_compression
 from packline.sources.jsonl import BOM, JsonlDecoder, fits_a_type
 from packline.sources.odd_json import decode_json
+from packline.sources.paths import common_folder, expand
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,7 +33,7 @@ LONGEST_FIRST_LINE = 64 << 20
 COMPRESSED_NAMES = (".gz", ".gzip", ".zst", ".zstd")
 
 
-class InputFile(msgspec.Struct, frozen=True):
+class InputFile(msgspec.Struct, frozen=True, gc=False):
     """One file of a source."""
 
     index: int
@@ -53,6 +52,8 @@ class InputFile(msgspec.Struct, frozen=True):
     id: str | None = None
     columns: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     """Of a Parquet file whose records a template or filter takes: the columns that it wants."""
+    not_utf8: bool = False
+    """Of plain text: its beginning is not UTF-8, so it is a PDF, a picture, text of another encoding, ..."""
 
 
 def find_files(recipe: Recipe) -> list[InputFile]:
@@ -86,67 +87,8 @@ def find_files(recipe: Recipe) -> list[InputFile]:
     return files
 
 
-def common_folder(paths: list[str]) -> str:
-    """The folder that all paths share, with a slash at its end; empty where there is none.
-
-    >>> common_folder(["a/b/x.txt", "a/b/c/y.txt"]), common_folder(["x.txt"])
-    ('a/b/', '')
-    """
-    folders = [path.split("/")[:-1] for path in paths]
-    shared = 0
-    while all(len(parts) > shared and parts[shared] == folders[0][shared] for parts in folders):
-        shared += 1
-    return "".join(f"{part}/" for part in folders[0][:shared])
-
-
-def expand(given: str) -> Iterator[str]:
-    """Paths of one input: itself, a folder's files, a glob's matches."""
-    if is_remote(given):
-        yield from _expand_remote(given)
-    elif os.path.isdir(given):
-        yield from _walk(given)
-    elif os.path.lexists(given):
-        yield given
-    elif globbing.has_magic(given):
-        for path in sorted(globbing.glob(given, recursive=True)):
-            if not os.path.isdir(path):
-                yield path
-    else:
-        raise InputError(f"cannot find {given}", hint="check the path; quote a glob so that it arrives whole")
-
-
-def _walk(folder: str) -> Iterator[str]:
-    found = []
-    for parent, folders, names in os.walk(folder, followlinks=True):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [os.path.join(parent, name) for name in names if not name.startswith(".")]
-    yield from sorted(found)
-
-
-def _expand_remote(given: str) -> Iterator[str]:
-    system, inner = remote(given)
-    protocol = given.partition("://")[0]
-    if globbing.has_magic(inner):
-        found = [name for name, info in system.glob(inner, detail=True).items() if info["type"] == "file"]
-    elif system.isfile(inner):
-        yield given
-        return
-    elif system.isdir(inner):
-        found = [name for name, info in system.find(inner, detail=True).items() if info["type"] == "file"]
-    else:
-        raise InputError(f"cannot find {given}", hint="check the URI and your credentials for it")
-    for name in sorted(found):
-        if not name.rpartition("/")[2].startswith("."):
-            yield name if "://" in name else f"{protocol}://{name}"
-
-
 def _describe(index: int, number: int, name: str, path: str, source: Source) -> InputFile:
-    facts = file_facts(path)
-    with open_input(path) as file:
-        try:
-            raw = read_fully(file, HEAD_BYTES)
-        except OSError as error:
-            raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+    facts, raw = read_start(path, HEAD_BYTES)
     compression = detect_compression(raw)
     head = raw
     if compression:
@@ -165,7 +107,29 @@ def _describe(index: int, number: int, name: str, path: str, source: Source) -> 
         if b"\n" not in head and len(head) == HEAD_BYTES:
             head = _first_line(path, compression)
         text, id = _jsonl_fields(path, head, source)
-    return InputFile(index, number, name, path, facts.size, facts.modified, kind, compression, text, id)
+    not_utf8 = kind == "text" and not _is_utf8(head)
+    return InputFile(
+        index,
+        number,
+        name,
+        path,
+        facts.size,
+        facts.modified,
+        kind,
+        compression,
+        text,
+        id,
+        not_utf8=not_utf8,
+    )
+
+
+def _is_utf8(head: bytes) -> bool:
+    """Whether the beginning of a file is UTF-8; where there is more, its last character may be cut."""
+    try:
+        head.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return len(head) == HEAD_BYTES and error.end == len(head) and error.reason == "unexpected end of data"
+    return True
 
 
 def _first_line(path: str, compression: Compression) -> bytes:
@@ -186,15 +150,17 @@ def _format_of(path: str, name: str, head: bytes, source: Source) -> Literal["js
     if head.startswith(b"PAR1"):
         return "parquet"
     plain = name.lower()
-    for ending in COMPRESSED_NAMES:
-        plain = plain.removesuffix(ending)
+    if plain.endswith(COMPRESSED_NAMES):
+        for ending in COMPRESSED_NAMES:
+            plain = plain.removesuffix(ending)
+    if plain.endswith(".txt"):
+        return "text"
     if plain.endswith((".jsonl", ".ndjson", ".jsonlines")):
         return "jsonl"
     if plain.endswith(".parquet"):
         raise InputError(f"{path} is called Parquet but does not begin like it", hint="leave it out")
-    start = head.removeprefix(BOM).lstrip()[:1]
     if plain.endswith(".json"):
-        if start == b"[":
+        if head.removeprefix(BOM).lstrip()[:1] == b"[":
             raise InputError(f"{path} is one JSON array", hint="write one object a line (JSON lines)")
         return "jsonl"
     return "text"

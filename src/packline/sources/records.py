@@ -218,7 +218,8 @@ def _hash(hasher: Any, records: list[Any]) -> None:
 def _plain_rows(rows: pa.RecordBatch) -> tuple[list[dict[str, Any]], dict[int, dict[str, Odd]]]:
     """Rows as what JSON has: dates as ISO 8601, decimals as strings, bytes as base64.
 
-    In place of a value that Python cannot hold is its text or null; the second result has it, by row and column.
+    In place of a value that Python cannot hold is its text or null; such values are in the second result, by
+    row and column.
     """
     records, names = row_values(rows)
     problems: dict[int, dict[str, Odd]] = {}

@@ -199,7 +199,7 @@ def _read_rows(file: InputFile) -> Iterator[Record | Reject]:
 
 
 def _row(file: int, row: int, value: dict[str, Any], odd: set[str]) -> Record | Reject:
-    """A row as a record; a value that Python cannot hold is its text or left out, bad text makes a bad row."""
+    """A row as a record without values that Python cannot hold; bad text makes a bad row."""
     from packline.sources.odd_values import Odd
 
     for name in odd:

@@ -16,7 +16,8 @@ from packline.errors import InputError, RecipeError
 from packline.filesystem import file_facts, open_input, read_fully
 from packline.recipe import Split
 from packline.sources.compression import Compression, DecompressedStream, detect_compression
-from packline.sources.files import InputFile, common_folder, expand
+from packline.sources.files import InputFile
+from packline.sources.paths import common_folder, expand
 from packline.tasks.adapters import kind_of
 from packline.tasks.json_array import BLANK, BOM
 from packline.tasks.records import MAX_RECORD_BYTES, first_element, plain_name, read_records
