@@ -98,6 +98,8 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Only records that pass all of these."""
     split: Split | UnsetType = UNSET
     """All its documents belong to this split, whatever their hash says."""
+    rare_fields: tuple[str, ...] | UnsetType = UNSET
+    """Fields named above that the first records may well not have; any other such field is refused."""
 
 
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -335,7 +335,7 @@ def test_what_cannot_work_is_refused_before_any_work(tmp_path: Path, tokenizer_j
     with pytest.raises(RecipeError, match=r"in: the template, line 1: '__class__'"):
         run(recipe_of(tmp_path / "a.txt", tokenizer_json, template="{{ a.__class__ }}"), tmp_path / "out")
     write(tmp_path / "a.parquet", [{"b": 1}])
-    with pytest.raises(InputError, match="no column a"):
+    with pytest.raises(RecipeError, match="no record has the field 'a' of the template"):
         run(recipe_of(tmp_path / "a.parquet", tokenizer_json, template="{{ a }}"), tmp_path / "out")
     with pytest.raises(RecipeError, match="both a text field and a template"):
         packline.build(

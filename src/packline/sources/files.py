@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from packline.errors import InputError, PacklineError, RecipeError
+from packline.errors import InputError, PacklineError, RecipeError, did_you_mean
 from packline.filesystem import open_input, read_start
 from packline.recipe import Recipe, Source
 from packline.sources.compression import Compression, DecompressedStream, detect_compression
@@ -105,7 +105,7 @@ def _describe(index: int, number: int, name: str, path: str, source: Source) -> 
         text, id = _parquet_fields(path, source)
     elif kind == "jsonl":
         if b"\n" not in head and len(head) == HEAD_BYTES:
-            head = _first_line(path, compression)
+            head = first_line(path, compression)
         text, id = _jsonl_fields(path, head, source)
     not_utf8 = kind == "text" and not _is_utf8(head)
     return InputFile(
@@ -132,7 +132,7 @@ def _is_utf8(head: bytes) -> bool:
     return True
 
 
-def _first_line(path: str, compression: Compression) -> bytes:
+def first_line(path: str, compression: Compression) -> bytes:
     """The start of a file up to the end of its first line, which is long."""
     with open_input(path) as file:
         stream = DecompressedStream(file, compression) if compression else file
@@ -179,7 +179,7 @@ def _parquet_fields(path: str, source: Source) -> tuple[str, str | None]:
         found = ", ".join(f"{field.name} ({field.type})" for field in schema)
         raise InputError(
             f"{path} has no text column: expected {' or '.join(candidates)} of strings, found {found}",
-            hint="name the column with --text",
+            hint=f"{did_you_mean(source.text or '', schema.names)}name the column with --text",
         )
     refuse_twice(path, schema, [text])
     return text, _parquet_id(path, schema, source)
@@ -189,7 +189,10 @@ def _parquet_id(path: str, schema: pa.Schema, source: Source) -> str | None:
     from packline.sources.parquet import column_type
 
     if source.id and column_type(schema, source.id) is None:
-        raise InputError(f"{path} has no column {source.id!r}: found {', '.join(schema.names)}")
+        raise InputError(
+            f"{path} has no column {source.id!r}: found {', '.join(schema.names)}",
+            hint=f"{did_you_mean(source.id, schema.names)}name the column with --id",
+        )
     if source.id:
         refuse_twice(path, schema, [source.id])
         return source.id
