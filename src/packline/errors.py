@@ -21,6 +21,9 @@ what was found. `hint` says what to do about it. Both are one line each.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class PacklineError(Exception):
     """Root of all packline errors.
@@ -40,6 +43,16 @@ class PacklineError(Exception):
 
     def __str__(self) -> str:
         return self.message
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The beginning of a hint for a name that is not known; empty where no known one is like it.
+
+    >>> did_you_mean("boddy", ["title", "body"]), did_you_mean("x", ["title", "body"])
+    ("did you mean 'body'? ", '')
+    """
+    near = difflib.get_close_matches(word, list(known), 1)
+    return f"did you mean {near[0]!r}? " if near else ""
 
 
 class RecipeError(PacklineError, ValueError):

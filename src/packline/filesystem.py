@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,15 +64,90 @@ def file_facts(path: str) -> FileFacts:
     try:
         if not is_remote(path):
             status = os.stat(path)
+            refuse_irregular(path, status.st_mode)
             return FileFacts(status.st_size, str(status.st_mtime_ns))
         system, inner = remote(path)
         info = system.info(inner)
         modified = next((info[key] for key in ("ETag", "etag", "mtime", "LastModified") if info.get(key)), "")
         return FileFacts(int(info["size"] or 0), str(modified))
+    except InputError:
+        raise
     except FileNotFoundError as error:
         raise InputError(f"cannot find {path}", hint="check the path") from error
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def refuse_irregular(path: str, mode: int) -> None:
+    """Refuse what is no regular file, by its mode: a pipe, a socket, a device.
+
+    Raises:
+        InputError: with what it is.
+
+    >>> refuse_irregular("/dev/zero", stat.S_IFCHR)
+    Traceback (most recent call last):
+    packline.errors.InputError: /dev/zero is a device: expected a regular file
+    """
+    if stat.S_ISREG(mode):
+        return
+    names = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
+    what = names.get(stat.S_IFMT(mode), "a device")
+    raise InputError(
+        f"{path} is {what}: expected a regular file",
+        hint="inputs are read more than once and from several places: write it to a file first",
+    )
+
+
+def refuse_name(path: str) -> None:
+    """Refuse a path that is not UTF-8: provenance and manifest could not name it.
+
+    Raises:
+        InputError: with the name's bytes.
+
+    >>> refuse_name("caf\\udce9.txt")
+    Traceback (most recent call last):
+    packline.errors.InputError: a name is not UTF-8: b'caf\\xe9.txt'
+    """
+    try:
+        path.encode("utf-8")
+    except UnicodeEncodeError:
+        try:
+            name = os.fsencode(path)
+        except UnicodeEncodeError:  # it does not come from a file system
+            name = path.encode("utf-8", "backslashreplace")
+        raise InputError(f"a name is not UTF-8: {name!r}", hint="rename it, or leave it out") from None
+
+
+def read_start(path: str, size: int) -> tuple[FileFacts, bytes]:
+    """Facts of a file and its first `size` bytes, at a third of what looking and opening apart would cost.
+
+    Raises:
+        InputError: it is not there, not a regular file, or not readable by this user.
+    """
+    if is_remote(path):
+        facts = file_facts(path)
+        with open_input(path) as file:
+            return facts, read_fully(file, size)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not wait
+        try:
+            status = os.fstat(descriptor)
+            refuse_irregular(path, status.st_mode)
+            wanted = min(status.st_size, size) or size  # files of the kernel's say that they are empty
+            data = os.read(descriptor, wanted)
+            while len(data) < wanted and (more := os.read(descriptor, wanted - len(data))):
+                data += more
+        finally:
+            os.close(descriptor)
+    except InputError:
+        raise
+    except FileNotFoundError as error:
+        raise InputError(f"cannot find {path}", hint="check the path") from error
+    except OSError as error:
+        raise InputError(
+            f"cannot read {path}: {error.strerror or error}", hint="check its permissions"
+        ) from error
+    return FileFacts(status.st_size, str(status.st_mtime_ns)), data
 
 
 def open_input(path: str) -> BinaryIO:

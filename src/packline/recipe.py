@@ -28,6 +28,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from packline.errors import RecipeError
+from packline.filesystem import refuse_name
 
 Format = Literal["auto", "jsonl", "parquet", "text"]
 Documents = Literal["file", "line", "separator"]
@@ -98,6 +99,8 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Only records that pass all of these."""
     split: Split | UnsetType = UNSET
     """All its documents belong to this split, whatever their hash says."""
+    rare_fields: tuple[str, ...] | UnsetType = UNSET
+    """Fields named above that the first records may well not have; any other such field is refused."""
 
 
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -303,6 +306,8 @@ def check_recipe(recipe: Recipe) -> Recipe:
 def _check_source(source: Source, where: str) -> None:
     if not source.inputs:
         raise RecipeError(f"{where} has no inputs", hint="name at least one file, folder or glob")
+    for given in source.inputs:
+        refuse_name(given)
     if (source.documents == "separator") != (source.separator is not None):
         raise RecipeError(
             f'{where}: documents = "separator" and separator go together',

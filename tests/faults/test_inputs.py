@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -200,3 +201,14 @@ def test_a_tokenizer_that_is_none_is_told_before_anything_is_written(
     assert not (tmp_path / "out").exists()
     with pytest.raises(TokenizerError, match=r"no tokenizer at .*gone\.json: expected a file or folder"):
         build(tmp_path / "out", tmp_path / "in", tmp_path / "gone.json")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_store_whose_name_is_not_utf8_is_refused(
+    tmp_path: Path, tokenizer_json: Path, workers: int
+) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    out = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    with pytest.raises(InputError, match="not UTF-8") as caught:
+        build(out, tmp_path / "a.txt", tokenizer_json, workers=workers)
+    assert "caf\\xe9" in caught.value.message and not out.exists()

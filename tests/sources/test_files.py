@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import socket
 from pathlib import Path
 
 import pyarrow as pa
@@ -163,7 +164,7 @@ def test_the_text_field_is_the_first_that_holds_text(
 ) -> None:
     touch(tmp_path / "a.jsonl", data=b"broken\n" + json.dumps(line).encode())
     (file,) = files_of(source_of(tmp_path))
-    assert (file.text, file.id) == (field, id)
+    assert (file.text, file.id) == (field, "id")  # which any later record may have
     pq.write_table(pa.Table.from_pylist([line]), tmp_path / "a.parquet")
     (file,) = files_of(source_of(tmp_path / "a.parquet"))
     assert (file.text, file.id) == (field, id)
@@ -211,3 +212,60 @@ def test_facts_tell_one_state_of_a_file_from_another(tmp_path: Path) -> None:
     os.utime(tmp_path / "a.jsonl", ns=(1, 1_000_000_007))
     (file,) = files_of(Source(inputs=(str(tmp_path),)))
     assert (file.size, file.modified) == (len(LINE), "1000000007")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device", "link to a pipe"])
+def test_what_is_no_regular_file_is_refused_before_it_is_opened(tmp_path: Path, kind: str) -> None:
+    touch(tmp_path / "in/a.jsonl")
+    odd = tmp_path / "in/b.jsonl"
+    if kind == "pipe":
+        os.mkfifo(odd)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as bound:
+            bound.bind(os.path.relpath(odd))
+    elif kind == "device":
+        odd.symlink_to("/dev/zero")
+    else:
+        os.mkfifo(tmp_path / "pipe")
+        odd.symlink_to(tmp_path / "pipe")
+    for given in (odd, tmp_path / "in", tmp_path / "in/*.jsonl", tmp_path / "**/b.jsonl"):
+        with pytest.raises(
+            InputError, match=f"b.jsonl is a {kind.split()[-1]}: expected a regular"
+        ) as caught:
+            names(given)
+        assert caught.value.hint
+    assert names(tmp_path / "in/a.jsonl") == ["a.jsonl"]
+
+
+def test_what_only_this_process_has_open_is_refused() -> None:
+    for given in ("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"):
+        with pytest.raises(InputError, match="is what this process has open"):
+            names(given)
+
+
+def test_names_that_are_not_utf8_are_refused_with_their_bytes(tmp_path: Path) -> None:
+    touch(tmp_path / "good/a.jsonl")
+    bad = os.fsencode(tmp_path) + b"/bad/caf\xe9.jsonl"
+    os.mkdir(os.fsencode(tmp_path) + b"/bad")
+    Path(os.fsdecode(bad)).write_bytes(LINE)
+    for given in (os.fsdecode(bad), str(tmp_path / "bad"), str(tmp_path / "*/*.jsonl")):
+        with pytest.raises(InputError, match="not UTF-8") as caught:
+            names(given)
+        assert repr(bad) in caught.value.message and caught.value.hint
+    assert names(tmp_path / "good") == ["a.jsonl"]
+
+
+def test_a_link_that_leads_in_a_circle_is_refused_at_its_first_level(tmp_path: Path) -> None:
+    touch(tmp_path / "in/deep/a.jsonl", tmp_path / "other/b.jsonl")
+    (tmp_path / "in/deep/up").symlink_to(tmp_path / "in")
+    for given in (tmp_path / "in", tmp_path / "in/**/*.jsonl"):
+        with pytest.raises(InputError, match=r"in/deep/up is a link that leads back to .*/in:") as caught:
+            names(given)
+        assert caught.value.hint
+    (tmp_path / "in/deep/up").unlink()
+    (tmp_path / "in/deep/aside").symlink_to(tmp_path / "other")
+    assert names(tmp_path / "in") == names(tmp_path / "in/**/*.jsonl") == ["a.jsonl", "aside/b.jsonl"]
+    assert names(tmp_path / "in/../in/**/*.jsonl") == ["a.jsonl", "aside/b.jsonl"]
+    (tmp_path / "in/self").symlink_to("self")
+    with pytest.raises(InputError, match=r"in/self: Too many levels of symbolic links"):
+        names(tmp_path / "in")

@@ -93,6 +93,72 @@ def test_nulls_bad_utf8_and_texts_beyond_the_limit_cost_their_rows(tmp_path: Pat
     assert read_sliced(source, tmp_path / "slices", 1, most=50)[0] == read
 
 
+ODD_IDS: list[tuple[pa.Array, list[str | None]]] = [
+    (bytes_as_strings([b"a", b"\xff\xfe", None, b"d"]), ["a", None, None, "d"]),
+    (pa.array([0, 1, None, 1500], pa.timestamp("ns")), [
+        "1970-01-01 00:00:00", "1970-01-01 00:00:00.000000001", None, "1970-01-01 00:00:00.000001500"]),
+    (pa.array([0, 1, None, 10**9], pa.timestamp("ns", "Asia/Tokyo")), [
+        "1970-01-01 09:00:00+09:00", "1970-01-01 09:00:00.000000001+09:00", None,
+        "1970-01-01 09:00:01+09:00"]),
+    (pa.array([0, 10**7, None, 1], pa.date32()), ["1970-01-01", "29349-01-26", None, "1970-01-02"]),
+    (pa.array([0, 10**18, None, 1000], pa.timestamp("ms")), [
+        "1970-01-01 00:00:00", str(10**18), None, "1970-01-01 00:00:01"]),
+    (pa.array([0, 2**62, None, 10**3], pa.duration("ms")), ["0:00:00", str(2**62), None, "0:00:01"]),
+    (pa.array([0, 1, None, 10**6], pa.timestamp("us", "Mars/Phobos")), [
+        "1970-01-01 00:00:00.000000+00:00", "1970-01-01 00:00:00.000001+00:00", None,
+        "1970-01-01 00:00:01.000000+00:00"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("ids", "expected"), ODD_IDS, ids=lambda one: str(getattr(one, "type", "")))
+def test_an_odd_id_never_loses_its_text(tmp_path: Path, ids: pa.Array, expected: list[str | None]) -> None:
+    texts = ["one", "two", "three", "four"]
+    path = write(tmp_path / "a.parquet", {"text": texts, "id": ids}, rows=3)
+    source = source_of(path)
+    read = read_file(source)
+    assert (read.texts, read.ids, read.rejects) == (texts, expected, [])
+    assert read_sliced(source, tmp_path / "slices", 1)[0] == read
+
+
+def test_a_column_that_is_there_twice_is_refused_if_it_is_wanted(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    for names in (["text", "text"], ["text", "id", "id"]):
+        table = pa.Table.from_arrays([pa.array(["a", "b"])] * len(names), names=names)
+        pq.write_table(table, path)
+        if names.count("text") == 1:
+            assert read_file(source_of(path)).ids == [None, None]
+            continue
+        with pytest.raises(InputError, match=r"a\.parquet has 2 columns called 'text'") as caught:
+            files_of(source_of(path))
+        assert caught.value.hint
+    with pytest.raises(InputError, match="2 columns called 'id'"):
+        files_of(source_of(path, id="id"))
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_a_page_whose_checksum_is_wrong_costs_its_row_group_and_no_other(
+    tmp_path: Path, compression: str
+) -> None:
+    texts = [f"text {number} " * 20 for number in range(30)]
+    path = write(
+        tmp_path / "a.parquet",
+        {"text": texts},
+        rows=10,
+        compression=compression,
+        use_dictionary=False,
+        write_page_checksum=True,
+    )
+    column = pq.ParquetFile(path).metadata.row_group(1).column(0)
+    data = bytearray(path.read_bytes())
+    data[column.data_page_offset + column.total_compressed_size - 20] ^= 1  # a letter, still UTF-8
+    path.write_bytes(data)
+    read = read_file(source_of(path))
+    assert read.texts == texts[:10] + texts[20:]
+    (reject,) = read.rejects
+    assert (reject.reason, reject.position, reject.records) == ("corrupt_parquet", 10, 10)
+    assert "row group 1, rows 10 to 19" in reject.detail
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
 @given(
     counts=st.lists(st.integers(1, 60), min_size=1, max_size=6),

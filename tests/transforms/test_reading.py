@@ -303,6 +303,31 @@ def test_parquet_values_are_what_json_has(tmp_path: Path, tokenizer_json: Path) 
     assert found_texts(store) == [(None, "2024-01-02T03:04:05 2024-01-02 1.50 YWI= [1, 2] x")]
 
 
+def test_an_odd_value_costs_its_row_only_where_the_template_wants_it(
+    tmp_path: Path, tokenizer_json: Path
+) -> None:
+    strings = pa.array([b"a", b"\xff", b"c", b"d"], pa.binary())
+    columns = {
+        "day": pa.array([0, 1, 10**7, 3], pa.date32()),
+        "name": pa.Array.from_buffers(pa.string(), 4, strings.buffers()),
+        "id": pa.array([10**18, 1000, 2000, 3000], pa.timestamp("ms")),
+    }
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table(columns), path)
+    day = ["1970-01-01", "1970-01-02", None, "1970-01-04"]
+    ids = [str(10**18), "1970-01-01T00:00:01", "1970-01-01T00:00:02", "1970-01-01T00:00:03"]
+    for template, bad in (("{{ day }}", [2]), ("{{ day }} {{ name }}", [1, 2])):
+        store = run(recipe_of(path, tokenizer_json, template=template), tmp_path / f"store{len(bad)}")
+        kept = [number for number in range(4) if number not in bad]
+        assert [store.text(place).split()[0] for place in range(len(kept))] == [
+            day[number] for number in kept
+        ]
+        assert [store.provenance(place).id for place in range(len(kept))] == [ids[number] for number in kept]
+        found = rejects(store.path)
+        assert [one["position"] for one in found] == bad and store.verify(deep=True).ok
+        assert all(json.loads(one["raw"]) for one in found)
+
+
 def test_what_cannot_work_is_refused_before_any_work(tmp_path: Path, tokenizer_json: Path) -> None:
     (tmp_path / "a.txt").write_text("plain")
     with pytest.raises(InputError, match="plain text"):
@@ -310,7 +335,7 @@ def test_what_cannot_work_is_refused_before_any_work(tmp_path: Path, tokenizer_j
     with pytest.raises(RecipeError, match=r"in: the template, line 1: '__class__'"):
         run(recipe_of(tmp_path / "a.txt", tokenizer_json, template="{{ a.__class__ }}"), tmp_path / "out")
     write(tmp_path / "a.parquet", [{"b": 1}])
-    with pytest.raises(InputError, match="no column a"):
+    with pytest.raises(RecipeError, match="no record has the field 'a' of the template"):
         run(recipe_of(tmp_path / "a.parquet", tokenizer_json, template="{{ a }}"), tmp_path / "out")
     with pytest.raises(RecipeError, match="both a text field and a template"):
         packline.build(

@@ -27,13 +27,12 @@ It is data: nothing in it runs, no environment variable is read, and a word that
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from packline.errors import PacklineError, RecipeError
+from packline.errors import PacklineError, RecipeError, did_you_mean
 from packline.recipe import read_toml
 
 if TYPE_CHECKING:
@@ -280,8 +279,7 @@ def _refuse_unknown(table: Any, kind: type[msgspec.Struct], name: str, where: st
     for word in table:
         if word in known:
             continue
-        near = difflib.get_close_matches(word, known, 1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        hint = did_you_mean(word, known)
         what = f"{name}: {where} has" if where else f"{name} has"
         raise RecipeError(f"{what} no setting {word!r}", hint=f"{hint}there are: {', '.join(sorted(known))}")
 

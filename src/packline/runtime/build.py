@@ -18,6 +18,7 @@ from typing import IO, Any
 import msgspec
 
 from packline.errors import WorkerDied
+from packline.filesystem import refuse_name
 from packline.recipe import Recipe, RunOptions
 from packline.runtime.events import EVENT_DECODER, Event, Failed, Finished
 
@@ -48,6 +49,7 @@ def run_build(
     Raises:
         PacklineError: what stopped it; running it again goes on from what was committed.
     """
+    refuse_name(str(out))
     request = Request(recipe, str(out), options, time.monotonic() if started is None else started)
     if options.workers == 0:
         return _run_here(request, on_event)

@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from packline.errors import PacklineError, ResumeMismatch, StoreBusy, StoreError
-from packline.filesystem import disk_errors, publish_bytes, sync_file, sync_folder
+from packline.filesystem import disk_errors, publish_bytes, refuse_name, sync_file, sync_folder
 from packline.recipe import Recipe, recipe_difference
 from packline.sources.files import InputFile
 from packline.store.manifest import (
@@ -72,6 +72,7 @@ class BuildFolder:
 
     def _prepare(self) -> None:
         path = self.path
+        refuse_name(str(path))
         if path.exists() and not path.is_dir():
             raise StoreError(
                 f"{path} is a file: expected a folder to build into", hint="choose another --out"

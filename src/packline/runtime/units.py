@@ -11,7 +11,7 @@ Neither the machine nor the number of workers has a say, because each unit becom
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -94,8 +94,10 @@ def plan_units(recipe: Recipe, files: list[InputFile]) -> list[Unit | Stream]:
 class _FileSize:
     """How much text a file holds, as far as can be told without reading it."""
 
+    __slots__ = ("end", "groups", "text")
+
     def __init__(self, file: InputFile) -> None:
-        self.groups: list[int] = []
+        self.groups: Sequence[int] = ()
         self.end = file.size
         self.text = file.size * (COMPRESSION_GUESS if file.compression else 1)
         if file.format == "parquet":

@@ -9,22 +9,23 @@ inputs, and by name within one, so that the order of documents depends on nothin
 
 from __future__ import annotations
 
-import glob as globbing
-import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from packline.errors import InputError, PacklineError, RecipeError
-from packline.filesystem import file_facts, is_remote, open_input, read_fully, remote
+from packline.errors import InputError, PacklineError, RecipeError, did_you_mean
+from packline.filesystem import open_input, read_start
 from packline.recipe import Recipe, Source
 from packline.sources.compression import Compression, DecompressedStream, detect_compression
-from packline.sources.jsonl import JsonlDecoder, fits_a_type
+from packline.sources.jsonl import BOM, JsonlDecoder, fits_a_type
+from packline.sources.odd_json import decode_json
+from packline.sources.paths import common_folder, expand
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+DEFAULT_ID = "id"
 TEXT_FIELDS = ("text", "content", "article", "document")
 HEAD_BYTES = 256 << 10
 LONGEST_FIRST_LINE = 64 << 20
@@ -32,7 +33,7 @@ LONGEST_FIRST_LINE = 64 << 20
 COMPRESSED_NAMES = (".gz", ".gzip", ".zst", ".zstd")
 
 
-class InputFile(msgspec.Struct, frozen=True):
+class InputFile(msgspec.Struct, frozen=True, gc=False):
     """One file of a source."""
 
     index: int
@@ -51,6 +52,8 @@ class InputFile(msgspec.Struct, frozen=True):
     id: str | None = None
     columns: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     """Of a Parquet file whose records a template or filter takes: the columns that it wants."""
+    not_utf8: bool = False
+    """Of plain text: its beginning is not UTF-8, so it is a PDF, a picture, text of another encoding, ..."""
 
 
 def find_files(recipe: Recipe) -> list[InputFile]:
@@ -84,67 +87,8 @@ def find_files(recipe: Recipe) -> list[InputFile]:
     return files
 
 
-def common_folder(paths: list[str]) -> str:
-    """The folder that all paths share, with a slash at its end; empty where there is none.
-
-    >>> common_folder(["a/b/x.txt", "a/b/c/y.txt"]), common_folder(["x.txt"])
-    ('a/b/', '')
-    """
-    folders = [path.split("/")[:-1] for path in paths]
-    shared = 0
-    while all(len(parts) > shared and parts[shared] == folders[0][shared] for parts in folders):
-        shared += 1
-    return "".join(f"{part}/" for part in folders[0][:shared])
-
-
-def expand(given: str) -> Iterator[str]:
-    """Paths of one input: itself, a folder's files, a glob's matches."""
-    if is_remote(given):
-        yield from _expand_remote(given)
-    elif os.path.isdir(given):
-        yield from _walk(given)
-    elif os.path.lexists(given):
-        yield given
-    elif globbing.has_magic(given):
-        for path in sorted(globbing.glob(given, recursive=True)):
-            if not os.path.isdir(path):
-                yield path
-    else:
-        raise InputError(f"cannot find {given}", hint="check the path; quote a glob so that it arrives whole")
-
-
-def _walk(folder: str) -> Iterator[str]:
-    found = []
-    for parent, folders, names in os.walk(folder, followlinks=True):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [os.path.join(parent, name) for name in names if not name.startswith(".")]
-    yield from sorted(found)
-
-
-def _expand_remote(given: str) -> Iterator[str]:
-    system, inner = remote(given)
-    protocol = given.partition("://")[0]
-    if globbing.has_magic(inner):
-        found = [name for name, info in system.glob(inner, detail=True).items() if info["type"] == "file"]
-    elif system.isfile(inner):
-        yield given
-        return
-    elif system.isdir(inner):
-        found = [name for name, info in system.find(inner, detail=True).items() if info["type"] == "file"]
-    else:
-        raise InputError(f"cannot find {given}", hint="check the URI and your credentials for it")
-    for name in sorted(found):
-        if not name.rpartition("/")[2].startswith("."):
-            yield name if "://" in name else f"{protocol}://{name}"
-
-
 def _describe(index: int, number: int, name: str, path: str, source: Source) -> InputFile:
-    facts = file_facts(path)
-    with open_input(path) as file:
-        try:
-            raw = read_fully(file, HEAD_BYTES)
-        except OSError as error:
-            raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+    facts, raw = read_start(path, HEAD_BYTES)
     compression = detect_compression(raw)
     head = raw
     if compression:
@@ -161,12 +105,34 @@ def _describe(index: int, number: int, name: str, path: str, source: Source) -> 
         text, id = _parquet_fields(path, source)
     elif kind == "jsonl":
         if b"\n" not in head and len(head) == HEAD_BYTES:
-            head = _first_line(path, compression)
+            head = first_line(path, compression)
         text, id = _jsonl_fields(path, head, source)
-    return InputFile(index, number, name, path, facts.size, facts.modified, kind, compression, text, id)
+    not_utf8 = kind == "text" and not _is_utf8(head)
+    return InputFile(
+        index,
+        number,
+        name,
+        path,
+        facts.size,
+        facts.modified,
+        kind,
+        compression,
+        text,
+        id,
+        not_utf8=not_utf8,
+    )
 
 
-def _first_line(path: str, compression: Compression) -> bytes:
+def _is_utf8(head: bytes) -> bool:
+    """Whether the beginning of a file is UTF-8; where there is more, its last character may be cut."""
+    try:
+        head.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return len(head) == HEAD_BYTES and error.end == len(head) and error.reason == "unexpected end of data"
+    return True
+
+
+def first_line(path: str, compression: Compression) -> bytes:
     """The start of a file up to the end of its first line, which is long."""
     with open_input(path) as file:
         stream = DecompressedStream(file, compression) if compression else file
@@ -184,15 +150,17 @@ def _format_of(path: str, name: str, head: bytes, source: Source) -> Literal["js
     if head.startswith(b"PAR1"):
         return "parquet"
     plain = name.lower()
-    for ending in COMPRESSED_NAMES:
-        plain = plain.removesuffix(ending)
+    if plain.endswith(COMPRESSED_NAMES):
+        for ending in COMPRESSED_NAMES:
+            plain = plain.removesuffix(ending)
+    if plain.endswith(".txt"):
+        return "text"
     if plain.endswith((".jsonl", ".ndjson", ".jsonlines")):
         return "jsonl"
     if plain.endswith(".parquet"):
         raise InputError(f"{path} is called Parquet but does not begin like it", hint="leave it out")
-    start = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
     if plain.endswith(".json"):
-        if start == b"[":
+        if head.removeprefix(BOM).lstrip()[:1] == b"[":
             raise InputError(f"{path} is one JSON array", hint="write one object a line (JSON lines)")
         return "jsonl"
     return "text"
@@ -211,8 +179,9 @@ def _parquet_fields(path: str, source: Source) -> tuple[str, str | None]:
         found = ", ".join(f"{field.name} ({field.type})" for field in schema)
         raise InputError(
             f"{path} has no text column: expected {' or '.join(candidates)} of strings, found {found}",
-            hint="name the column with --text",
+            hint=f"{did_you_mean(source.text or '', schema.names)}name the column with --text",
         )
+    refuse_twice(path, schema, [text])
     return text, _parquet_id(path, schema, source)
 
 
@@ -220,15 +189,33 @@ def _parquet_id(path: str, schema: pa.Schema, source: Source) -> str | None:
     from packline.sources.parquet import column_type
 
     if source.id and column_type(schema, source.id) is None:
-        raise InputError(f"{path} has no column {source.id!r}: found {', '.join(schema.names)}")
-    return source.id or ("id" if column_type(schema, "id") is not None else None)
+        raise InputError(
+            f"{path} has no column {source.id!r}: found {', '.join(schema.names)}",
+            hint=f"{did_you_mean(source.id, schema.names)}name the column with --id",
+        )
+    if source.id:
+        refuse_twice(path, schema, [source.id])
+        return source.id
+    return DEFAULT_ID if schema.names.count(DEFAULT_ID) == 1 else None
+
+
+def refuse_twice(path: str, schema: pa.Schema, columns: Iterable[str]) -> None:
+    """Refuse a column that is there more than once.
+
+    Raises:
+        InputError: which of them is meant cannot be known.
+    """
+    for name in (column.partition(".")[0] for column in columns):
+        if schema.names.count(name) > 1:
+            raise InputError(
+                f"{path} has {schema.names.count(name)} columns called {name!r}: expected one",
+                hint="write the file again with different names, or leave it out",
+            )
 
 
 def _jsonl_fields(path: str, head: bytes, source: Source) -> tuple[str, str | None]:
-    """The text field, by the first record that has one; checked against the records at hand."""
-    records = list(first_records(head))
-    has_id = any("id" in record for record in records)
-    id = source.id or ("id" if has_id else None)
+    """The text field, by the first record that has one; the id is taken wherever a record has one."""
+    id: str | None = source.id or DEFAULT_ID
     if source.template:
         return "", id
     for field in (source.text, source.id):
@@ -238,16 +225,19 @@ def _jsonl_fields(path: str, head: bytes, source: Source) -> tuple[str, str | No
                 hint=f"a template can read it: {{{{ record[{field!r}] }}}}",
             )
     if source.text:
+        if source.id is None and source.text.startswith(f"{DEFAULT_ID}."):
+            id = None  # it holds the text, so it is no id
         try:
             JsonlDecoder(source.text, id)
         except RecipeError as error:
             raise RecipeError(f"{path}: {error}") from error
         return source.text, id
+    records = list(first_records(head))
     for name in TEXT_FIELDS:
         if any(isinstance(record.get(name), str) for record in records):
             return name, id
     if not records:
-        return TEXT_FIELDS[0], None  # nothing readable at its head: its records will be judged one by one
+        return TEXT_FIELDS[0], id  # nothing readable at its head: its records will be judged one by one
     found = ", ".join(map(str, records[0])) or "none"
     raise InputError(
         f"{path} has no text field: expected {', '.join(TEXT_FIELDS)}, found {found}",
@@ -257,10 +247,10 @@ def _jsonl_fields(path: str, head: bytes, source: Source) -> tuple[str, str | No
 
 def first_records(head: bytes, most: int = 32) -> Iterator[dict[str, object]]:
     """The objects among the first lines."""
-    for line in head.removeprefix(b"\xef\xbb\xbf").splitlines()[:most]:
+    for line in head.removeprefix(BOM).split(b"\n", most)[:most]:
         try:
-            record = msgspec.json.decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            record = decode_json(line)
+        except (ValueError, RecursionError):
             continue
         if isinstance(record, dict):
             yield record

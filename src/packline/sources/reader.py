@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Span(msgspec.Struct, frozen=True):
+class Span(msgspec.Struct, frozen=True, gc=False):
     """Bytes `[start, stop)` of a plain file, row groups of a Parquet file, or all of a compressed one."""
 
     file: int

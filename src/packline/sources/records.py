@@ -11,7 +11,6 @@ record. Sources without template and filter never come here.
 
 from __future__ import annotations
 
-import json
 from typing import Any, Protocol
 
 import msgspec
@@ -19,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 
 from packline.sources.batch import Batch, Block, Reason, Reject, reject_block
-from packline.sources.jsonl import fits_a_type, one_object_a_line
+from packline.sources.jsonl import BOM, fits_a_type, not_utf8, one_object_a_line
+from packline.sources.odd_json import ABSENT, decode_odd, has_raw, id_text, is_utf8, value_at
+from packline.sources.odd_values import Odd, row_values
 from packline.sources.texts import Texts
-
-BOM = b"\xef\xbb\xbf"
 
 
 class RecordProblem(Exception):
@@ -79,7 +78,8 @@ class Collected:
         self._texts.append(text)
         self._positions.append(position)
         if self._id is not None:
-            self._ids.append(_id_text(record, self._id))
+            value = value_at(record, self._id)
+            self._ids.append(None if value is ABSENT else id_text(value))
         return None
 
     def reject(self, position: int, reason: Reason, detail: str, raw: bytes) -> None:
@@ -131,7 +131,7 @@ class JsonlRecords:
             position = start + block.position
             problem = record if isinstance(record, RecordProblem) else collected.take(record, position)
             if problem is not None:
-                raw = bytes(data[start:end]).removesuffix(b"\n")
+                raw = bytes(block.data[start:end]).removesuffix(b"\n")
                 collected.reject(position, problem.reason, problem.detail, raw)
         return collected.batch(len(data))
 
@@ -151,7 +151,30 @@ class JsonlRecords:
         try:
             return self._as_dict(self._decoder.decode(line))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            return _diagnose(line, error)
+            return self._odd_record(line, error)
+
+    def _odd_record(self, line: bytes, error: Exception) -> dict[str, Any] | RecordProblem:
+        """A record that the fast decoder refused; a problem where what is wrong is in a wanted field."""
+        try:
+            record = decode_odd(line)
+        except (ValueError, RecursionError):
+            record = None
+        if not isinstance(record, dict):
+            if isinstance(error, UnicodeDecodeError):
+                return RecordProblem("invalid_utf8", not_utf8(error))
+            return RecordProblem("malformed_json", str(error))
+        wanted = self._transform.fields
+        read = {name: record[name] for name in record if wanted is None or name in wanted}
+        if has_raw(read):
+            return RecordProblem("malformed_json", str(error))
+        try:
+            line.decode("utf-8")
+        except UnicodeDecodeError as wrong:
+            if not is_utf8(read):
+                return RecordProblem("invalid_utf8", not_utf8(wrong))
+        return (
+            record if self._names is None else {name: record[name] for name in self._names if name in record}
+        )
 
     def _as_dict(self, value: Any) -> dict[str, Any]:
         if self._names is None:
@@ -171,68 +194,49 @@ def row_batch(
         hasher: is fed what the rows hold, whatever the buffers that hold it look like.
     """
     collected = Collected(file, transform, id)
-    records = _plain_rows(rows)
+    records, problems = _plain_rows(rows)
     if hasher is not None:
         _hash(hasher, records)
     for number, record in enumerate(records):
         position = row + number
-        problem = record if isinstance(record, RecordProblem) else collected.take(record, position)
-        if problem is None:
-            continue
-        raw = b"" if isinstance(record, RecordProblem) else msgspec.json.encode(record)
-        collected.reject(position, problem.reason, problem.detail, raw)
+        problem = _problem(problems.get(number, {}), transform, id) or collected.take(record, position)
+        if problem is not None:
+            collected.reject(position, problem.reason, problem.detail, msgspec.json.encode(record))
     return collected.batch(rows.nbytes)
 
 
 def hash_rows(hasher: Any, rows: pa.RecordBatch) -> None:
     """Feed what rows hold to a hasher, as `row_batch` does."""
-    _hash(hasher, _plain_rows(rows))
+    _hash(hasher, _plain_rows(rows)[0])
 
 
 def _hash(hasher: Any, records: list[Any]) -> None:
     for record in records:
-        what = record.detail.encode() if isinstance(record, RecordProblem) else msgspec.json.encode(record)
-        hasher.update(what)
+        hasher.update(msgspec.json.encode(record))
 
 
-def _plain_rows(rows: pa.RecordBatch) -> list[Any]:
-    """Rows as what JSON has: dates as ISO 8601, decimals as strings, bytes as base64; or their problems."""
-    try:
-        return msgspec.to_builtins(rows.to_pylist())
-    except UnicodeDecodeError:
-        return [_plain_row(rows.slice(number, 1)) for number in range(len(rows))]
+def _plain_rows(rows: pa.RecordBatch) -> tuple[list[dict[str, Any]], dict[int, dict[str, Odd]]]:
+    """Rows as what JSON has: dates as ISO 8601, decimals as strings, bytes as base64.
+
+    In place of a value that Python cannot hold is its text or null; such values are in the second result, by
+    row and column.
+    """
+    records, names = row_values(rows)
+    problems: dict[int, dict[str, Odd]] = {}
+    for number, record in enumerate(records if names else ()):
+        if odd := {name: record[name] for name in names if isinstance(record[name], Odd)}:
+            problems[number] = odd
+            record |= {name: value.text for name, value in odd.items()}
+    return msgspec.to_builtins(records), problems
 
 
-def _plain_row(row: pa.RecordBatch) -> Any:
-    try:
-        return msgspec.to_builtins(row.to_pylist())[0]
-    except UnicodeDecodeError as error:
-        byte = error.object[error.start]
-        return RecordProblem("invalid_utf8", f"byte 0x{byte:02x} is not UTF-8: {error.reason}")
+def _problem(odd: dict[str, Odd], transform: Transform, id: str | None) -> RecordProblem | None:
+    """What is wrong with a row, unless it is in its id alone, which is then left out."""
+    for name, value in odd.items():
+        if name != id or transform.fields is None or name in transform.fields:
+            return RecordProblem(value.reason, f"column {name}: {value.detail}")
+    return None
 
 
 def _with_head(fields: tuple[str, ...], id: str | None) -> tuple[str, ...]:
     return fields if id is None else tuple(dict.fromkeys([*fields, id.partition(".")[0]]))
-
-
-def _id_text(record: dict[str, Any], path: list[str]) -> str | None:
-    value: Any = record
-    for name in path:
-        value = value.get(name) if isinstance(value, dict) else None
-    if value is None or isinstance(value, str):
-        return value
-    return msgspec.json.encode(value).decode()
-
-
-def _diagnose(line: bytes, error: Exception) -> RecordProblem:
-    if isinstance(error, UnicodeDecodeError):
-        detail = f"byte 0x{error.object[error.start]:02x} is not UTF-8: {error.reason}"
-        return RecordProblem("invalid_utf8", detail)
-    try:
-        json.dumps(json.loads(line), ensure_ascii=False).encode("utf-8")
-    except UnicodeEncodeError as problem:
-        code = ord(problem.object[problem.start])
-        return RecordProblem("lone_surrogate", f"a lone surrogate \\u{code:04x}")
-    except (ValueError, RecursionError):
-        pass
-    return RecordProblem("malformed_json", str(error))

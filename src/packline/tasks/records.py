@@ -25,7 +25,8 @@ from packline.filesystem import open_input
 from packline.sources.batch import Block, Reason, Reject, reject_block
 from packline.sources.compression import DecompressedStream
 from packline.sources.delimited import Fill, read_blocks, seek_record
-from packline.sources.files import COMPRESSED_NAMES, InputFile
+from packline.sources.files import COMPRESSED_NAMES, DEFAULT_ID, InputFile
+from packline.sources.odd_json import decode_json
 from packline.tasks.json_array import BOM, read_array
 
 MAX_RECORD_BYTES = 64 << 20
@@ -44,10 +45,14 @@ class Record(NamedTuple):
     """Its line or element; None where it was a row."""
     where: str = ""
     """What messages begin with, where a position alone is hard to find: "element 3: "."""
+    odd: bool = False
+    """It may hold lone surrogates, and numbers that Python cannot hold, as `msgspec.Raw`."""
 
     def reject(self, file: int, reason: Reason, detail: str) -> Reject:
         """The same as a bad record, verbatim; a row as JSON."""
         raw = self.raw
+        if self.odd:
+            detail = detail.encode("utf-8", "backslashreplace").decode("utf-8")
         if raw is None:
             raw = msgspec.json.encode(self.value, enc_hook=str)
         return Reject(file, self.position, reason, f"{self.where}{detail}", raw)
@@ -104,10 +109,16 @@ def _read_lines(file: int, blocks: Iterator[Block]) -> Iterator[Record | Reject]
 def _decode(file: int, position: int, text: bytes, raw: bytes, where: str = "") -> Record | Reject:
     try:
         return Record(position, DECODE(text), raw, where)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        reason = error
+    except RecursionError as error:
+        return Reject(file, position, "malformed_json", f"{where}{error}", raw)
+    try:
+        return Record(position, decode_json(text), raw, where, odd=True)
     except UnicodeDecodeError as error:
         return Reject(file, position, "invalid_utf8", f"{where}not UTF-8: {error.reason}", raw)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        return Reject(file, position, "malformed_json", f"{where}{error}", raw)
+    except (ValueError, RecursionError):
+        return Reject(file, position, "malformed_json", f"{where}{reason}", raw)
 
 
 def _read_array(file: InputFile, max_bytes: int) -> Iterator[Record | Reject]:
@@ -129,8 +140,8 @@ def first_element(head: bytes) -> Any:
     """The first element of an array; None where the head of its file does not hold it whole."""
     first = next(read_array(io.BytesIO(head).read, len(head)), None)
     try:
-        return DECODE(first.data) if first and not first.problem else None
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return decode_json(first.data) if first and not first.problem else None
+    except (ValueError, RecursionError):
         return None
 
 
@@ -168,6 +179,7 @@ def _read_table(file: InputFile) -> Iterator[Record]:
 def _read_rows(file: InputFile) -> Iterator[Record | Reject]:
     import pyarrow as pa
 
+    from packline.sources.odd_values import row_values
     from packline.sources.parquet import lost_rows, open_parquet
 
     with open_input(file.path) as raw:
@@ -177,12 +189,25 @@ def _read_rows(file: InputFile) -> Iterator[Record | Reject]:
             end = row + parquet.metadata.row_group(group).num_rows
             try:
                 for batch in parquet.iter_batches(ROWS, row_groups=[group], use_threads=False):
-                    for value in batch.to_pylist():
-                        yield Record(row, _without_nulls(value), None)
+                    values, odd = row_values(batch)
+                    for value in values:
+                        yield _row(file.index, row, value, odd)
                         row += 1
-            except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            except (pa.ArrowException, OSError) as error:
                 yield from lost_rows(file.index, group, row, end, OSError(str(error))).rejects
             row = end
+
+
+def _row(file: int, row: int, value: dict[str, Any], odd: set[str]) -> Record | Reject:
+    """A row as a record without values that Python cannot hold; bad text makes a bad row."""
+    from packline.sources.odd_values import Odd
+
+    for name in odd:
+        if isinstance(one := value[name], Odd):
+            value[name] = one.text
+            if one.reason == "invalid_utf8" and name != DEFAULT_ID:
+                return Record(row, value, None).reject(file, one.reason, f"column {name}: {one.detail}")
+    return Record(row, _without_nulls(value), None)
 
 
 def _without_nulls(value: Any) -> Any:

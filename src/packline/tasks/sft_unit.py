@@ -30,6 +30,7 @@ from packline.runtime.task_worker import Runner
 from packline.runtime.unit import check_unchanged
 from packline.sources.batch import Reject
 from packline.sources.files import InputFile
+from packline.sources.odd_json import has_raw, id_text
 from packline.sources.texts import Texts
 from packline.store.ledger import Ledger, MaskCounts
 from packline.store.manifest import InputPiece, Receipt
@@ -205,7 +206,14 @@ class _Unit:
             self._reject(reject)
 
     def _render(self, record: Record) -> list[Piece]:
-        conversation = read_conversation(self._adapt(record.value, self._source.options), self._source.field)
+        try:
+            adapted = self._adapt(record.value, self._source.options)
+            conversation = read_conversation(adapted, self._source.field)
+            if record.odd:
+                _check_odd(conversation)
+        except UnicodeEncodeError as error:
+            detail = f"a lone surrogate \\u{ord(error.object[error.start]):04x}"
+            raise Malformed("lone_surrogate", detail) from error
         pieces = self._runner.render(conversation)
         check_pieces(conversation, pieces)
         return mute(conversation, pieces)
@@ -292,12 +300,21 @@ class _Unit:
 
 def _id_of(value: Any) -> str | None:
     """A record's own id."""
-    found = value.get("id") if isinstance(value, dict) else None
-    return (
-        found
-        if found is None or isinstance(found, str)
-        else msgspec.json.encode(found, enc_hook=str).decode()
-    )
+    return id_text(value.get("id") if isinstance(value, dict) else None)
+
+
+def _check_odd(conversation: Conversation) -> None:
+    """Refuse what cannot be written, in what is used of a record that is odd.
+
+    Raises:
+        UnicodeEncodeError: a lone surrogate.
+        Malformed: a number that is out of range.
+    """
+    msgspec.json.encode(conversation)
+    if has_raw([call.arguments for message in conversation.messages for call in message.calls]) or has_raw(
+        list(conversation.tools)
+    ):
+        raise Malformed("malformed_json", "a number that is out of range")
 
 
 def open_job(job: msgspec.Raw) -> Runner:

@@ -16,14 +16,18 @@ from packline.errors import InputError, RecipeError
 from packline.filesystem import file_facts, open_input, read_fully
 from packline.recipe import Split
 from packline.sources.compression import Compression, DecompressedStream, detect_compression
-from packline.sources.files import InputFile, common_folder, expand
+from packline.sources.fields import LOOKED_FILES, Looked, refuse_strange
+from packline.sources.files import InputFile
+from packline.sources.paths import common_folder, expand
 from packline.tasks.adapters import kind_of
 from packline.tasks.json_array import BLANK, BOM
-from packline.tasks.records import MAX_RECORD_BYTES, first_element, plain_name, read_records
+from packline.tasks.records import MAX_RECORD_BYTES, Record, first_element, plain_name, read_records
 
 UNIT_BYTES = 16 << 20
 """Of JSONL: rendering and encoding it takes a few seconds."""
 HEAD_BYTES = 64
+LOOKED_RECORDS = 256
+"""Of one file, in which a named field of messages is looked for."""
 ARRAY_HEAD_BYTES = 1 << 20
 """In which the first element of a JSON array is looked for."""
 
@@ -97,7 +101,21 @@ def find_conversation_files(sources: tuple[ConversationSource, ...]) -> list[Inp
         for path in paths:
             name = path[len(root) :].lstrip("/") if root else path
             files.append(_describe(len(files), number, name, path, source))
+        _check_field(source, [file for file in files if file.source == number])
     return files
+
+
+def _check_field(source: ConversationSource, files: list[InputFile]) -> None:
+    """Refuse a field of messages that no record at the beginning of the files has."""
+    if source.field is None:
+        return
+    step = max(len(files) // LOOKED_FILES, 1)
+    chosen = files[::step][:LOOKED_FILES]
+    read = (read_records(file, 0, file.size, MAX_RECORD_BYTES) for file in chosen)
+    records = [one.value for each in read for one in islice(each, LOOKED_RECORDS) if isinstance(one, Record)]
+    looked = Looked(len(chosen), [record for record in records if isinstance(record, dict)])
+    where = source.name or source.inputs[0]
+    refuse_strange((), where, looked, [("the messages", source.field)])
 
 
 def _describe(index: int, number: int, name: str, path: str, source: ConversationSource) -> InputFile:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from packline.errors import InputError
 from packline.filesystem import is_remote
-from packline.sources.files import TEXT_FIELDS
+from packline.sources.files import DEFAULT_ID, TEXT_FIELDS
 from packline.transforms.presets import Preset
 from packline.transforms.survey import MOST_VALUES, Field, Survey
 
@@ -154,8 +154,8 @@ def _record_source(given: str, seen: Survey) -> Iterator[str]:
         if title := next((name for name in ("title", "headline", "name") if name in others), None):
             sample = f"{{{{ {title} }}}}\n\n{{{{ {text} }}}}"
             yield f"# template = {quoted(sample)}   # instead of text: made of several fields"
-    if id := next((file.id for file in seen.files if file.id), None):
-        yield f"id = {quoted(id)}"
+    if DEFAULT_ID in seen.fields:
+        yield f"id = {quoted(DEFAULT_ID)}"
     lengths = sorted(seen.fields[text].characters) if text is not None and template is None else []
     yield from _choices(lengths)
     if filters := list(_filters(seen, text)):

@@ -20,6 +20,7 @@ from packline.recipe import Recipe, Source
 from packline.sources import files as plain_files
 from packline.sources import reader
 from packline.sources.batch import Batch
+from packline.sources.fields import look_at, named_fields, refuse_strange
 from packline.sources.files import InputFile
 from packline.sources.reader import Span
 from packline.sources.records import RecordProblem
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from packline.transforms.template import Template
+
+
+FIRST_ROWS = 64
+"""Of a Parquet file, on which a template is tried."""
 
 
 class RecordText:
@@ -80,6 +85,13 @@ class RecordText:
             raise RecordProblem("too_large", f"its text has {size:,} bytes, more than {self._max_bytes:,}")
         return text
 
+    def renders(self, record: dict[str, Any]) -> bool:
+        """Whether the template makes a text of a record."""
+        try:
+            return self._template is not None and bool(self._template.render(record))
+        except RecordProblem:
+            return False
+
     def _text_field(self, record: dict[str, Any]) -> str:
         value = field_value(record, self._path)
         if isinstance(value, str):
@@ -126,9 +138,41 @@ def find_files(recipe: Recipe) -> list[InputFile]:
     """
     check_transforms(recipe)
     files = plain_files.find_files(recipe)
+    _check_fields(recipe, files)
     return [
         _with_columns(file, recipe) if needs_records(recipe.sources[file.source]) else file for file in files
     ]
+
+
+def _check_fields(recipe: Recipe, files: list[InputFile]) -> None:
+    """Refuse fields that a recipe names and no record has; of a template only where it then has no text."""
+    of_source: dict[int, list[InputFile]] = {}
+    for file in files:
+        of_source.setdefault(file.source, []).append(file)
+    for number, source in enumerate(recipe.sources):
+        named = named_fields(source)
+        if not named and source.template is msgspec.UNSET:
+            continue
+        looked, rare = look_at(of_source[number]), source.rare_fields or ()
+        where = source.name or f"sources[{number}]"
+        refuse_strange(rare, where, looked, named)
+        if source.template is not msgspec.UNSET:
+            transform = transform_of(source, "", recipe.max_document_bytes)
+            if strange := [name for name in transform.fields or () if not looked.has(name)]:
+                rows = next((file for file in of_source[number] if file.format == "parquet"), None)
+                records = looked.records if rows is None else _first_rows(rows)
+                if not any(map(transform.renders, records)):
+                    refuse_strange(rare, where, looked, [("the template", name) for name in strange])
+
+
+def _first_rows(file: InputFile) -> list[dict[str, Any]]:
+    from packline.sources.odd_values import row_values
+    from packline.sources.parquet import open_parquet
+
+    with open_input(file.path) as raw:
+        for rows in open_parquet(raw, file.path).iter_batches(FIRST_ROWS, use_threads=False):
+            return row_values(rows)[0]
+    return []
 
 
 def read_span(
@@ -166,6 +210,7 @@ def _with_columns(file: InputFile, recipe: Recipe) -> InputFile:
     if not there:
         found = ", ".join(f"{field.name} ({field.type})" for field in schema)
         raise InputError(f"{file.path} has no column {' or '.join(wanted)}: found {found}")
+    plain_files.refuse_twice(file.path, schema, there)
     for name in there:
         _refuse_nanoseconds(file.path, name, schema.field(name).type)
     return msgspec.structs.replace(file, columns=there)

@@ -381,6 +381,17 @@ def test_a_record_of_another_layout_is_refused_with_its_place(
         read_lettered(str(tmp_path / "a.jsonl"), kind)
 
 
+def test_odd_json_beside_a_question_costs_nothing_and_within_it_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    line = '{"note": "cut \\ud83d", "n": 1e400, "question": "%s", "choices": ["a", "b", "c", "d"], '
+    line += '"answer": 2}\n'
+    path.write_text(line % "q")
+    assert read_lettered(str(path), "mmlu") == [Lettered("q", ("A", "B", "C", "D"), ("a", "b", "c", "d"), 2)]
+    path.write_text(line % "q" + line % "cut \\ud83d")
+    with pytest.raises(InputError, match=r"line 2: not the layout.*question"):
+        read_lettered(str(path), "mmlu")
+
+
 def test_a_letter_that_is_not_one_token_is_an_error(chat_tokenizer: Tokenizer) -> None:
     odd = Lettered("q", ("A", "Ωψ"), ("a", "b"), 0)
     with pytest.raises(TokenizerError, match=r"the letter 'Ωψ' is \d tokens"):

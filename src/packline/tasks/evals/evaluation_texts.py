@@ -21,7 +21,7 @@ import msgspec
 
 from packline.errors import InputError
 from packline.filesystem import is_remote
-from packline.sources.files import expand
+from packline.sources.paths import expand
 from packline.tasks.evals.core import BUNDLE, DATA, read_bundle, read_questions
 from packline.tasks.evals.hellaswag import _Published
 from packline.tasks.evals.prompts import KINDS, Choice, Continuation, Schema, answered

@@ -13,12 +13,12 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
-
 from packline.errors import InputError
 from packline.filesystem import open_input
 from packline.sources.compression import DecompressedStream, detect_compression
-from packline.sources.files import expand
+from packline.sources.jsonl import BOM
+from packline.sources.odd_json import decode_json, has_raw, is_utf8
+from packline.sources.paths import expand
 
 TEST = re.compile(r"(?:^|[/_.-])test(?:[/_.-]|$)", re.IGNORECASE)
 ENDINGS = (".jsonl", ".ndjson", ".json", ".csv", ".parquet")
@@ -69,7 +69,7 @@ def read_bytes(path: str) -> bytes:
 
 def lines_of(path: str) -> Iterator[tuple[int, bytes]]:
     """The lines that are not blank, numbered from 1."""
-    data = read_bytes(path).removeprefix(b"\xef\xbb\xbf")
+    data = read_bytes(path).removeprefix(BOM)
     for number, line in enumerate(data.split(b"\n"), 1):
         if line := line.strip():
             yield number, line
@@ -93,10 +93,17 @@ def records_of(path: str) -> Iterator[tuple[str, Any]]:
         for number, line in lines_of(path):
             where = f"{path}, line {number}"
             try:
-                record = msgspec.json.decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                record = decode_json(line)
+            except (ValueError, RecursionError) as error:
                 raise InputError(f"{where}: not JSON: {error}") from error
-            yield where, record
+            yield where, _usable(record)
+
+
+def _usable(record: Any) -> Any:
+    """A record without fields that hold lone surrogates or numbers out of range: few of them are wanted."""
+    if not isinstance(record, dict) or (is_utf8(record) and not has_raw(record)):
+        return record
+    return {name: value for name, value in record.items() if is_utf8({name: value}) and not has_raw(value)}
 
 
 def _parquet(path: str) -> Iterator[tuple[str, Any]]:

@@ -1,0 +1,142 @@
+"""JSON that is unusual and right: no text is lost for what stands in another field, by any way of reading."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from tests.sources.reading import Read, collect, read_file, read_sliced, source_of
+
+from packline.fingerprint import Hasher
+from packline.recipe import Recipe, Source
+from packline.sources.delimited import read_blocks
+from packline.sources.jsonl import JsonlDecoder
+from packline.sources.reader import Span
+from packline.sources.records import JsonlRecords
+from packline.transforms import reading
+from packline.transforms.reading import RecordText
+
+ODD_VALUES = (
+    '"cut \\ud83d"',
+    '{"\\ud800": [1, "\\udc00"]}',
+    "1e400",
+    "-1E+999",
+    "[" + "9" * 5000 + "]",
+    '{"deep": [1e400]}',
+    "[" * 40 + "]" * 40,
+)
+PLAIN_VALUES = ('"title"', "7", "null", "[1.5, true]", '{"a": "b"}')
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+
+
+def records_decoder(id: str | None) -> JsonlRecords:
+    source = Source(inputs=("x",), template="{{ text }}")
+    return JsonlRecords(RecordText(source, "", 1 << 20), id)
+
+
+def decode(data: bytes, records: bool, id: str | None = "id", block_bytes: int = 1 << 20) -> Read:
+    import io
+
+    decoder = records_decoder(id) if records else JsonlDecoder("text", id)
+    blocks = read_blocks(io.BytesIO(data).readinto, 0, max_bytes=1 << 20, block_bytes=block_bytes)
+    return collect(decoder.decode(0, block) for block in blocks)
+
+
+@pytest.mark.parametrize("records", [False, True], ids=["field", "template"])
+@given(
+    st.lists(st.tuples(text, st.sampled_from(ODD_VALUES + PLAIN_VALUES)), max_size=8), st.integers(40, 400)
+)
+@example([("good", ODD_VALUES[0]), ("good", ODD_VALUES[2])], 400)
+def test_an_odd_field_that_nobody_wants_costs_nothing(
+    records: bool, lines: list[tuple[str, str]], block_bytes: int
+) -> None:
+    data = "".join(f'{{"other": {odd}, "text": {json.dumps(one)}, "id": "x"}}\n' for one, odd in lines)
+    read = decode(data.encode(), records, block_bytes=block_bytes)
+    assert read.texts == [one for one, _ in lines] and not read.rejects
+    assert read.ids == ["x"] * len(lines)
+
+
+ODD_IDS: dict[bytes, str | None] = {
+    b'"cut \\ud83d"': None,
+    b'{"a": "\\ud800"}': None,
+    b'"\xff"': None,
+    b"1e400": "1e400",
+    b"[1e400]": "[1e400]",
+    b"9" * 5000: "9" * 5000,
+    b"null": None,
+    b"1000000000000000000000000000000": "1000000000000000000000000000000",
+}
+
+
+@pytest.mark.parametrize("records", [False, True], ids=["field", "template"])
+@pytest.mark.parametrize("value", ODD_IDS, ids=lambda value: repr(value[:20]))
+def test_an_odd_id_never_loses_its_text(value: bytes, records: bool) -> None:
+    data = b'{"text": "a", "id": 1}\n{"text": "good", "id": ' + value + b'}\n{"text": "b", "id": 2}\n'
+    read = decode(data, records)
+    assert read.texts == ["a", "good", "b"] and not read.rejects
+    assert read.ids == ["1", ODD_IDS[value], "2"]
+
+
+BAD: dict[bytes, tuple[str, str]] = {
+    b'{"text": "a\\ud800", "title": "\\ud83d"}': ("lone_surrogate", "d800"),
+    b'{"title": "\\ud83d", "text": "\xff"}': ("invalid_utf8", "0xff"),
+    b'{"title": "\\ud83d"}': ("missing_field|template", "text"),
+    b'{"title": "\\ud83d", "text": 7}': ("not_a_string|", "text"),
+    b'{"text": "a", "n": 1e400, "m": NaN}': ("malformed_json", ""),
+    b'{"text": "a", "n": 1e400': ("malformed_json", ""),
+    b'{"text": "a", "t": "\\ud83d"} x': ("malformed_json", ""),
+}
+
+
+@pytest.mark.parametrize("records", [False, True], ids=["field", "template"])
+@pytest.mark.parametrize("line", BAD, ids=repr)
+def test_what_is_wrong_with_the_text_is_told(line: bytes, records: bool) -> None:
+    read = decode(b'{"text": "a"}\n' + line + b"\n", records)
+    reasons, part = BAD[line]
+    if records and reasons.endswith("|"):
+        assert read.texts == ["a", "7"]  # a template prints numbers
+        return
+    (reject,) = read.rejects
+    assert reject.reason in reasons.split("|") and part in reject.detail
+    assert (reject.raw, reject.position) == (line, 14)
+
+
+@pytest.mark.parametrize("records", [False, True], ids=["field", "template"])
+def test_a_bad_first_line_keeps_its_byte_order_mark(records: bool) -> None:
+    for first in (b"\xef\xbb\xbf{bad", b'\xef\xbb\xbf{"text": "\xff"}', b"\xef\xbb\xbf  [1]"):
+        read = decode(first + b'\n{"text": "a"}\n', records)
+        assert read.texts == ["a"]
+        assert [(reject.position, reject.raw) for reject in read.rejects] == [(0, first)]
+
+
+@pytest.mark.parametrize("where", ["plain", "template", "slices"])
+def test_ids_that_begin_late_in_a_file_are_taken(tmp_path: Path, where: str) -> None:
+    fields: list[dict[str, Any]] = [{"text": f"t{n}"} for n in range(40)]
+    fields += [{"text": f"t{n}", "id": n} for n in range(40, 50)]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in fields))
+    source = source_of(path, template="{{ text }}") if where == "template" else source_of(path)
+    if where == "template":
+        (file,) = reading.find_files(Recipe(sources=(source,), tokenizer="none"))
+        read = collect(reading.read_span(file, source, Span(0, 0, file.size), 1 << 20, Hasher()))
+    else:
+        read = read_sliced(source, tmp_path / "slices", 200)[0] if where == "slices" else read_file(source)
+    assert read.ids == [None] * 40 + [str(n) for n in range(40, 50)]
+
+
+def test_a_carriage_return_between_values_hides_no_field(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"content":\r"a",\r"id": 1}\n{"content":\r"b",\r"id": 2}\n')
+    read = read_file(source_of(path))
+    assert read.texts == ["a", "b"] and read.ids == ["1", "2"]
+
+
+def test_a_text_below_the_default_id_has_no_id(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"id": {"body": "a"}}\n')
+    read = read_file(source_of(path, text="id.body"))
+    assert read.texts == ["a"] and read.ids == [None]
