@@ -1,11 +1,22 @@
-"""Special-token strings: counted in each text as if it stood alone."""
+"""Special-token strings: counted in each text as if it stood alone, and kept from becoming special tokens."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.encoders.fuzzed_files import GPT2
 
-from packline.encoders.special import SpecialTokenCounter
+import packline
+from packline.encoders.parity import Reference
+from packline.encoders.special import SpecialTokenCounter, without_special_tokens
+from packline.encoders.token_bytes import LETTERS
+from packline.encoders.tokenizer import Tokenizer
+from packline.errors import TokenizerError
 from packline.sources.texts import Texts
 
 SPECIAL = {"<s>": 0, "x<s>y": 1, "<s><s>": 2, "é": 3, "|": 4}
@@ -35,3 +46,60 @@ def test_each_text_is_counted_as_if_alone(texts: list[str]) -> None:
 
 def test_without_special_tokens_there_are_none() -> None:
     assert SpecialTokenCounter({}).count(Texts.of(["<s>", ""])).tolist() == [0, 0]
+
+
+def tokenizer_with(special: str, merges: list[list[str]], **parts: Any) -> Tokenizer:
+    tokens = [*sorted(LETTERS), *("".join(pair) for pair in merges)]
+    vocab = {token: number for number, token in enumerate(dict.fromkeys([*tokens, special]))}
+    model = {"type": "BPE", "vocab": vocab, "merges": merges}
+    entry = {"id": vocab[special], "content": special, "special": True, "single_word": False}
+    entry |= {"lstrip": False, "rstrip": False, "normalized": False}
+    whole = {"version": "1.0", "added_tokens": [entry], "pre_tokenizer": GPT2, "model": model, **parts}
+    return Tokenizer(
+        name="mine",
+        kind="huggingface",
+        json=msgspec.json.encode(whole).decode(),
+        vocab_size=len(vocab),
+        special_tokens={special: vocab[special]},
+    )
+
+
+@pytest.mark.parametrize(
+    ("special", "merges"),
+    [
+        ("foo", [["f", "o"], ["fo", "o"]]),
+        ("fo", [["f", "o"], ["fo", "o"]]),
+        ("!", []),
+        ("f", [["f", "o"]]),
+    ],
+)
+def test_a_special_token_that_text_is_made_of_is_refused(special: str, merges: list[list[str]]) -> None:
+    tokenizer = tokenizer_with(special, merges)
+    with pytest.raises(
+        TokenizerError, match=f"the special token '{special}' of mine is also a token"
+    ) as caught:
+        without_special_tokens(tokenizer)
+    assert "--special-tokens parse" in caught.value.hint
+    tokenizer.reference()  # as it is, it can be read
+
+
+def test_a_special_token_of_the_vocabulary_that_no_merge_makes_is_only_renamed() -> None:
+    tokenizer = tokenizer_with("food", [["f", "o"], ["fo", "o"]])
+    reference = Reference(without_special_tokens(tokenizer))
+    assert [reference.decode([number]) for number in reference.encode("food!")] == ["foo", "d", "!"]
+
+
+def test_a_refused_special_token_stops_a_build_with_its_name(tmp_path: Path, write_jsonl: Any) -> None:
+    tokenizer = tokenizer_with("foo", [["f", "o"], ["fo", "o"]])
+    (tmp_path / "t.json").write_text(tokenizer.json)
+    write_jsonl(tmp_path / "in/a.jsonl", ["foo and food"])
+    with pytest.raises(TokenizerError, match="the special token 'foo'"):
+        packline.build(tmp_path / "in", tmp_path / "t.json", out=tmp_path / "out", eod="foo", workers=0)
+    packline.build(
+        tmp_path / "in",
+        tmp_path / "t.json",
+        out=tmp_path / "parsed",
+        eod="foo",
+        workers=0,
+        special_tokens="parse",
+    )

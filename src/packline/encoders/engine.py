@@ -8,6 +8,9 @@ takes but never a byte of it; `parity` holds them to that.
     fastokens    BPE, byte-level; fastest cold and on Chinese, Japanese, Korean
     tokenizers   everything; the reference, about 100 times slower
 
+The first two are loaded only for tokenizers within their table of features (`features`), and texts with
+characters that one of them is known to read otherwise are encoded by the reference in its place.
+
 An engine is not for use by several threads, and runs in one thread: processes scale, threads do not.
 """
 
@@ -19,9 +22,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from packline.encoders.features import features_of, read_otherwise, unsupported
 from packline.encoders.report import EngineName
+from packline.encoders.special import BytesCounter
+from packline.encoders.tokenizer import refusals
 from packline.errors import TokenizerError
-from packline.ragged import Ragged, offsets_of
+from packline.ragged import Ragged, concatenate, offsets_of
 from packline.sources.texts import Texts
 
 if TYPE_CHECKING:
@@ -97,6 +103,34 @@ class TokenizersEngine:
         return of_documents([np.array(encoding.ids, np.uint32) for encoding in encodings])
 
 
+class GuardedEngine:
+    """An engine, and the reference for texts with characters that the engine reads otherwise.
+
+    Cost: a search for the characters at several GB/s. The reference is loaded with the first such text.
+    """
+
+    def __init__(self, engine: Engine, json: str, characters: tuple[bytes, ...]) -> None:
+        self.name = engine.name
+        self._engine, self._json = engine, json
+        self._counter = BytesCounter(characters)
+        self._reference: Engine | None = None
+
+    def encode(self, texts: Texts) -> Ragged:
+        """Ids of each text."""
+        found = self._counter.count(texts) > 0
+        if not found.any():
+            return self._engine.encode(texts)
+        if self._reference is None:
+            self._reference = TokenizersEngine(self._json)
+        others, ours = np.flatnonzero(found), np.flatnonzero(~found)
+        parts = [self._reference.encode(texts.take(others))]
+        if len(ours):
+            parts.append(self._engine.encode(texts.take(ours)))
+        places = np.empty(len(texts), np.int64)
+        places[np.concatenate([others, ours])] = np.arange(len(texts))
+        return concatenate(parts).take(places)
+
+
 ENGINES: dict[EngineName, Callable[[str], Engine]] = {
     "gigatoken": GigatokenEngine,
     "fastokens": FastokensEngine,
@@ -108,13 +142,18 @@ def load_engine(name: EngineName, json: str) -> Engine:
     """Build an engine from a tokenizer.json.
 
     Raises:
-        TokenizerError: this engine cannot do this kind of tokenizer; with its own words.
+        TokenizerError: the engine cannot do this kind of tokenizer, or has not been shown to do it as the
+            reference does.
     """
-    try:
-        return ENGINES[name](json)
-    except Exception as error:  # each library raises what it likes
-        said = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise TokenizerError(f"{name} cannot do this tokenizer: {said}") from error
+    if (feature := unsupported(name, json)) is not None:
+        raise TokenizerError(
+            f"{name} is not used for this tokenizer: it has not been shown to equal the reference with"
+            f" the feature '{feature}'"
+        )
+    with refusals(f"{name} cannot do this tokenizer"):
+        engine = ENGINES[name](json)
+    characters = read_otherwise(name, json)
+    return GuardedEngine(engine, json, characters) if characters else engine
 
 
 def load_engines(names: tuple[EngineName, ...], json: str) -> dict[EngineName, Engine | str]:
@@ -130,6 +169,7 @@ def load_engines(names: tuple[EngineName, ...], json: str) -> dict[EngineName, E
         except TokenizerError as error:
             return str(error)
 
+    features_of(json)  # remembered: or each thread would find them
     with ThreadPoolExecutor(len(names)) as pool:
         return dict(zip(names, pool.map(load, names), strict=True))
 

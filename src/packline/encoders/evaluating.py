@@ -179,6 +179,8 @@ def plain_reference(tokenizer: Tokenizer) -> Reference:
     tokenizer.reference()
     try:
         return Reference(without_special_tokens(tokenizer))
+    except TokenizerError:
+        raise
     except Exception as error:  # the library raises bare Exception
         raise TokenizerError(
             f"{tokenizer.name} cannot be read without its special tokens: {error}",

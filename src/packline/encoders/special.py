@@ -10,29 +10,32 @@ The strings are counted in any case, by one pass of Aho-Corasick over the UTF-8 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from packline.encoders.token_bytes import LETTERS
 from packline.encoders.tokenizer import Tokenizer
+from packline.errors import TokenizerError
 from packline.sources.texts import Texts
 
 MARK = "\uffff"
 """A noncharacter: Unicode keeps it out of text for good."""
 
 
-class SpecialTokenCounter:
-    """Find special-token strings in texts.
+class BytesCounter:
+    """Find byte strings in texts.
 
-    >>> SpecialTokenCounter({"<s>": 1, "</s>": 2}).count(Texts.of(["a <s> b </s><s>", "<", "s>"])).tolist()
+    >>> BytesCounter([b"ab"]).count(Texts.of(["ab abab", "a", "b"])).tolist()
     [3, 0, 0]
     """
 
-    def __init__(self, special_tokens: dict[str, int]) -> None:
+    def __init__(self, patterns: Iterable[bytes]) -> None:
         import ahocorasick_rs
 
-        patterns = [token.encode("utf-8") for token in special_tokens if token]
+        patterns = list(patterns)
         self._search = None
         if patterns:
             kind = ahocorasick_rs.MatchKind.LeftmostLongest
@@ -57,8 +60,24 @@ class SpecialTokenCounter:
         return counts
 
 
+class SpecialTokenCounter(BytesCounter):
+    """Find special-token strings in texts.
+
+    >>> SpecialTokenCounter({"<s>": 1, "</s>": 2}).count(Texts.of(["a <s> b </s><s>", "<", "s>"])).tolist()
+    [3, 0, 0]
+    """
+
+    def __init__(self, special_tokens: dict[str, int]) -> None:
+        super().__init__(token.encode("utf-8") for token in special_tokens if token)
+
+
 def without_special_tokens(tokenizer: Tokenizer) -> str:
-    """The tokenizer.json in which no text can become a special token."""
+    """The tokenizer.json in which no text can become a special token.
+
+    Raises:
+        TokenizerError: a special token is also what ordinary text is encoded with: a byte, or what merges
+            make or begin with. Text would either become it, or lose its tokens.
+    """
     whole = msgspec.json.decode(tokenizer.json)
     renamed = {
         token["content"]: f"{MARK}{number}{MARK}"
@@ -73,12 +92,30 @@ def without_special_tokens(tokenizer: Tokenizer) -> str:
         unknown = model["vocab"][model["unk_id"]][0]
         renamed.pop(unknown, None)
         whole["added_tokens"] = [token for token in whole["added_tokens"] if token["content"] != unknown]
+    _refuse_words(tokenizer, whole, renamed)
     for token in whole["added_tokens"]:
         token["content"] = renamed.get(token["content"], token["content"])
     _rename_in_model(model, renamed)
     # It names special tokens too, and no document passes it.
     whole["post_processor"] = None
     return msgspec.json.encode(whole).decode()
+
+
+def _refuse_words(tokenizer: Tokenizer, whole: dict[str, Any], special: dict[str, str]) -> None:
+    """Refuse special tokens that are bytes of a byte-level vocabulary, or that merges are about."""
+    steps = msgspec.json.encode([whole.get("normalizer"), whole.get("pre_tokenizer")])
+    words = {token for token in special if token in LETTERS} if b'"ByteLevel"' in steps else set()
+    merges = whole["model"].get("merges") or []
+    pairs = (pair.split(" ", 1) if isinstance(pair, str) else pair for pair in merges)
+    for left, right in pairs:
+        words |= special.keys() & {left, right, left + right}
+    if words:
+        raise TokenizerError(
+            f"the special token {min(words)!r} of {tokenizer.name} is also a token that ordinary text is made"
+            " of: expected a string that merges do not make and that is no single byte",
+            hint="in tokenizer.json, mark it as not special, or give the special token a string of its own;"
+            " --special-tokens parse takes the tokenizer as it is: such text becomes the control token",
+        )
 
 
 def _rename_in_model(model: dict[str, Any], renamed: dict[str, str]) -> None:

@@ -17,6 +17,8 @@ with a tokenizer, and reads no pickle.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -83,12 +85,20 @@ class Tokenizer(msgspec.Struct, frozen=True, kw_only=True):
         """
         import tokenizers
 
-        try:
+        with refusals(f"{self.name} is not a tokenizer that HF tokenizers reads"):
             return tokenizers.Tokenizer.from_str(self.json)
-        except Exception as error:  # the library raises bare Exception
-            raise TokenizerError(
-                f"{self.name} is not a tokenizer that HF tokenizers reads: {error}"
-            ) from error
+
+
+@contextmanager
+def refusals(what: str) -> Iterator[None]:
+    """Turn whatever a library raises, a panic of Rust code included, into a `TokenizerError`."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:  # a panic is no `Exception`
+        said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise TokenizerError(f"{what}: {said}") from error
 
 
 @lru_cache(maxsize=4)

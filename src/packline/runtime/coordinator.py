@@ -52,6 +52,10 @@ from packline.runtime.resources import die_with_parent, free_disk, peak_memory
 from packline.runtime.worker import Committed, done_event
 from packline.store.manifest import Manifest
 
+UNDECODED = (
+    "{} of the documents that were decoded did not give their very text back, with ids equal to the"
+    " reference's: this tokenizer does not keep every character"
+)
 BYTES_A_TOKEN = 3.5
 """A guess for the disk check, on the low side for English."""
 
@@ -68,6 +72,7 @@ class Coordinator:
         self._peak = 0
         self._run_bytes = 0
         self._engine_bytes: dict[str, dict[str, int]] = {}
+        self._undecoded: dict[float, int] = {}
 
     def run(self) -> None:
         """Build the store; events tell how it goes.
@@ -109,6 +114,8 @@ class Coordinator:
         manifest = make_manifest(build, folder, receipts, folder.streams(), engines.reference.round_trip)
         folder.publish(manifest)
         folder.clean()
+        if undecoded := sum(self._undecoded.values()):
+            self._tell(Note(UNDECODED.format(undecoded)))
         self._finish(folder, manifest, 0, engines.seconds)
 
     def _announce(self, build: Work, folder: BuildFolder, done: int, workers: int, seconds: float) -> None:
@@ -181,6 +188,7 @@ class Coordinator:
         self._first_encode = min(self._first_encode or first, first)
         self._peak = max(self._peak, event.peak_rss_bytes)
         self._engine_bytes[f"{first}"] = event.engine_bytes
+        self._undecoded[first] = event.undecoded
         self._tell(done_event(event))
 
     def _finish(

@@ -77,6 +77,8 @@ class UnitRunner:
         self._dtype = np.dtype(job.dtype)
         self._names = source_names(job.recipe)
         self._special = SpecialTokenCounter(job.special_tokens)
+        self.undecoded = 0
+        """Audited documents that do not decode to their text, though their ids are the reference's."""
 
     @property
     def engine_bytes(self) -> dict[str, int]:
@@ -200,7 +202,8 @@ class _UnitRun:
         for ordinal in audited(first, first + len(batch)):
             index = ordinal - first
             engine, place = runner._chooser.engines[engines[index]], self._place(batch, index)
-            check_document(engine, runner._reference, batch.texts[index], ragged[index], place)
+            kept = check_document(engine, runner._reference, batch.texts[index], ragged[index], place)
+            runner.undecoded += not kept
             self._audited.append(ordinal)
         return ragged.astype(runner._dtype).surround(boundary.bos_id, boundary.eod_id)
 

@@ -46,6 +46,8 @@ class Committed(msgspec.Struct, frozen=True, tag=True):
     peak_rss_bytes: int
     first_encode: float
     """When this worker began to encode, on the monotonic clock."""
+    undecoded: int
+    """Audited documents of this worker that do not decode to their text, though their ids are right."""
 
 
 class Retired(msgspec.Struct, frozen=True, tag=True):
@@ -118,6 +120,7 @@ class UnitCommitter:
                 dict(self._runner.engine_bytes),
                 peak_memory(),
                 self._first_encode,
+                self._runner.undecoded,
             )
         )
 

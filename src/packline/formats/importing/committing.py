@@ -193,6 +193,8 @@ def round_trip_of(tokenizer: Tokenizer) -> RoundTrip:
     """
     try:
         return Reference(without_special_tokens(tokenizer)).round_trip
+    except TokenizerError:
+        raise
     except Exception as error:  # the library raises bare Exception
         raise TokenizerError(
             f"{tokenizer.name} is not a tokenizer that HF tokenizers reads: {error}"

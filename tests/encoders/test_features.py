@@ -1,0 +1,246 @@
+"""An engine is used only where it gives the reference's ids, whatever the tokenizer and the text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from tests.encoders.fuzzed_files import GPT2, LEVEL, _sequence, _split, contents_of, published
+from tests.encoders.hostile_texts import forms, hostile_texts
+from tests.encoders.tokenizer_fuzzer import FAST, Report, reference_of, try_variant
+
+from packline.encoders.engine import ENGINES, load_engine, load_engines
+from packline.encoders.features import MARKS, SPLITS, features_of, unsupported
+from packline.encoders.parity import Reference, try_engines
+from packline.encoders.report import EngineName
+from packline.encoders.special import without_special_tokens
+from packline.encoders.tokenizer import load_tokenizer
+from packline.errors import TokenizerError
+from packline.sources.texts import Texts
+
+BOTH, GIGATOKEN, FASTOKENS, NONE = {"gigatoken", "fastokens"}, {"gigatoken"}, {"fastokens"}, set[str]()
+EXPECTED = {
+    "gpt2": BOTH,
+    "gpt_neox": BOTH,
+    "roberta": BOTH,
+    "starcoder": FASTOKENS,
+    "llama3": BOTH,
+    "qwen3": BOTH,
+    "qwen3.5": BOTH,
+    "gpt4o": BOTH,
+    "tekken": BOTH,
+    "nanochat": FASTOKENS,
+    "deepseek": FASTOKENS,
+    "llama2": GIGATOKEN,
+    "mistral": GIGATOKEN,
+    "gemma": GIGATOKEN,
+    "t5": NONE,
+    "bert": NONE,
+    "words": NONE,
+}
+PUBLISHED = published()
+NFC = {"type": "NFC"}
+
+
+def save(contents: dict[str, Any], path: Path) -> Path:
+    path.write_text(json.dumps(contents), encoding="utf-8")
+    return path
+
+
+def usable(whole: str) -> dict[EngineName, Any]:
+    """The engines that a build would use."""
+    loaded = load_engines(FAST, whole)
+    reports = try_engines(loaded, Reference(whole), ["some text"])
+    return {report.name: loaded[report.name] for report in reports if report.exact}
+
+
+def differing(whole: str, texts: list[str], engines: dict[EngineName, Any]) -> dict[str, list[str]]:
+    """By engine, the texts of which its ids are not the reference's."""
+    reference = Reference(whole)
+    expected = [reference.encode(text) for text in texts]
+    found: dict[str, list[str]] = {}
+    for name, engine in engines.items():
+        ragged = engine.encode(Texts.of(texts))
+        wrong = [text for place, text in enumerate(texts) if ragged[place].tolist() != expected[place]]
+        found.update({name: wrong} if wrong else {})
+    return found
+
+
+def test_no_engine_differs_within_its_table() -> None:
+    report = Report()
+    for seed in range(60):
+        report.add(try_variant(seed, 4_000))
+    assert not report.wrong, report.lines()
+    for name in FAST:  # the table is no empty promise, and the fuzzer finds differences beyond it
+        assert report.by_engine[name]["used"] > 5, report.lines()
+        assert report.by_engine[name]["differs"] > 0, report.lines()
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("special", ["text", "parse"])
+def test_published_kinds_keep_their_fast_engines_and_the_references_ids(
+    name: str, special: str, tmp_path: Path
+) -> None:
+    tokenizer = load_tokenizer(str(save(PUBLISHED[name], tmp_path / "tokenizer.json")))
+    whole = tokenizer.json if special == "parse" else without_special_tokens(tokenizer)
+    engines = usable(whole)
+    assert set(engines) == EXPECTED[name]
+    words = [token["content"] for token in PUBLISHED[name]["added_tokens"]]
+    assert not differing(whole, hostile_texts(Random(7), words, 60_000), engines)
+
+
+SHARED = {
+    "gpt2": BOTH,
+    "gpt_neox": BOTH,
+    "qwen3": BOTH,
+    "mistral": GIGATOKEN,
+    "t5": NONE,
+    "bert": NONE,
+    "tiktoken/cl100k_base.tiktoken": BOTH,
+    "tiktoken/r50k_base.tiktoken": BOTH,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHARED)
+def test_real_tokenizers_keep_their_fast_engines_and_the_references_ids(name: str, shared: Path) -> None:
+    tokenizer = load_tokenizer(str(shared / "tokenizers" / name))
+    whole = without_special_tokens(tokenizer)
+    engines = usable(whole)
+    assert set(engines) == SHARED[name]
+    assert not differing(whole, hostile_texts(Random(8), [*tokenizer.special_tokens], 300_000), engines)
+
+
+BYTE_SPLIT = _sequence(_split(next(text for text, name in SPLITS.items() if name == "llama3")), LEVEL)
+READ_OTHERWISE: dict[str, tuple[EngineName, dict[str, Any], str]] = {
+    "single_word": (
+        "gigatoken",
+        contents_of("bytes", pre_tokenizer=GPT2, tokens=[("qzx", {"single_word": True})]),
+        "aqzxb",
+    ),
+    "rstrip before white space": (
+        "gigatoken",
+        contents_of("bytes", pre_tokenizer=GPT2, tokens=[("oo", {"rstrip": True}), "\n"]),
+        "oo\n",
+    ),
+    "normalized and not": (
+        "fastokens",
+        contents_of("bytes", pre_tokenizer=GPT2, tokens=["foo", ("-foo-", {"normalized": True})]),
+        "-foo-",
+    ),
+    "what NFC makes": (
+        "gigatoken",
+        contents_of("bytes", pre_tokenizer=GPT2, normalizer=NFC, tokens=["\uac01"]),
+        "\u1100\u1161\u11a8",
+    ),
+    "prefix space": (
+        "gigatoken",
+        contents_of("bytes", pre_tokenizer={**GPT2, "add_prefix_space": True}, tokens=[" z"]),
+        "z",
+    ),
+    "white space at the end": (
+        "gigatoken",
+        contents_of(
+            "bytes",
+            pre_tokenizer=_sequence(
+                _split(next(text for text, name in SPLITS.items() if name == "cl100k")), LEVEL
+            ),
+        ),
+        "\n ",
+    ),
+    "pieces looked up whole": (
+        "gigatoken",
+        contents_of("pieces", model_ignore_merges=True, tokens=["<unk>"]),
+        "<0xE4>",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", READ_OTHERWISE)
+def test_what_an_engine_reads_otherwise_is_not_given_to_it(case: str) -> None:
+    name, contents, text = READ_OTHERWISE[case]
+    whole = json.dumps(contents)
+    raw = ENGINES[name](whole)
+    assert differing(whole, [text], {name: raw}), "the engine has learnt it: take the feature into its table"
+    with pytest.raises(TokenizerError, match="not been shown to equal the reference"):
+        load_engine(name, whole)
+    loaded = load_engines(FAST, whole)
+    engines = {one: engine for one, engine in loaded.items() if not isinstance(engine, str)}
+    assert not differing(whole, [text, *forms(text)], engines)
+
+
+@pytest.mark.parametrize(
+    ("name", "contents", "text"),
+    [
+        ("gigatoken", contents_of("bytes", pre_tokenizer=GPT2, normalizer=NFC), "e\u07fd\u0323\u0301"),
+        ("gigatoken", contents_of("bytes", pre_tokenizer=GPT2, normalizer=NFC, tokens=["OK"]), "O\u212a"),
+        (
+            "fastokens",
+            contents_of("bytes", pre_tokenizer=_sequence(_split(next(iter(SPLITS))), LEVEL)),
+            "  \u180e",
+        ),
+    ],
+)
+def test_characters_that_an_engine_reads_otherwise_go_to_the_reference(
+    name: EngineName, contents: dict[str, Any], text: str
+) -> None:
+    whole = json.dumps(contents)
+    assert differing(whole, [text], {name: ENGINES[name](whole)})
+    texts = ["before", text, "", f"and {text} inside", "after", text]
+    engine = load_engine(name, whole)
+    assert engine.name == name
+    assert not differing(whole, texts, {name: engine})
+    assert not differing(whole, texts[:1], {name: engine})
+
+
+def characters() -> list[str]:
+    """All that may matter: of large blocks whose characters are alike, a few."""
+    alike = [(0x3400, 0x4DC0), (0x4E10, 0x9FF0), (0xAC10, 0xD7A0), (0xE000, 0xF900), (0x17010, 0x18CF0)]
+    alike += [(0x20000, 0xE0000), (0xE0200, 0x110000)]
+    found = []
+    for number in range(0x110000):
+        inside = any(start <= number < stop for start, stop in alike)
+        if not 0xD800 <= number < 0xE000 and (not inside or number % 499 == 0):
+            found.append(chr(number))
+    return found
+
+
+AROUND = "a{}b  {}x 1{}2 '{}x .{}. \n{}\n {}  {}{}\n\n{}1 {} \r\n{}  \n{} A{}B e{}\u0301\u0323 \u1100{}\u1161"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, engines in EXPECTED.items() if engines])
+def test_every_character_is_read_as_the_reference_reads_it(name: str) -> None:
+    whole = json.dumps(PUBLISHED[name])
+    texts = [AROUND.replace("{}", character) for character in characters()]
+    assert not {one: wrong[:9] for one, wrong in differing(whole, texts, usable(whole)).items()}
+
+
+def test_an_unknown_setting_is_a_feature_that_no_engine_has() -> None:
+    plain = contents_of("bytes", pre_tokenizer=GPT2)
+    assert [unsupported(name, json.dumps(plain)) for name in FAST] == [None, None]
+    for part in ("normalizer", "pre_tokenizer"):
+        odd = {**plain, part: {"type": "ByteLevel", "a_new_setting": 3}}
+        assert all(unsupported(name, json.dumps(odd)) for name in FAST)
+    odd = {**plain, "model": {**plain["model"], "type": "New"}}
+    assert all(unsupported(name, json.dumps(odd)) == "model New" for name in FAST)
+
+
+def test_beginnings_of_characters_are_of_whole_characters_or_of_blocks() -> None:
+    for mark in MARKS:
+        assert mark[0] >= 0xC0 and len(mark) >= 2
+        full = mark + b"\x80" * (4 if mark[0] >= 0xF0 else 3 if mark[0] >= 0xE0 else 2)
+        width = 4 if mark[0] >= 0xF0 else 3 if mark[0] >= 0xE0 else 2
+        assert len(full[:width].decode("utf-8")) == 1
+
+
+def test_the_reference_of_the_fuzzer_is_read_from_the_file_as_it_is() -> None:
+    contents = contents_of("bytes", pre_tokenizer=GPT2, model_dropout=0.9)
+    contents["truncation"] = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
+    text = "the cat and the other cat"
+    ids = reference_of(contents).encode(text).ids
+    assert ids == reference_of(contents_of("bytes", pre_tokenizer=GPT2)).encode(text).ids and len(ids) > 2
+    assert "model dropout" not in features_of(json.dumps(contents_of("bytes")))
