@@ -13,7 +13,7 @@ from tests.transforms.model_formats import FORMATS, QWEN3_PUBLISHED
 from tests.transforms.templates import CHATML_TOKENS
 
 import packline
-from packline.errors import InputError, RecipeError, StoreNotFound
+from packline.errors import InputError, RecipeError, ResumeMismatch, StoreNotFound
 from packline.runtime.events import Note
 from packline.transforms.named_templates import TEMPLATES
 
@@ -123,6 +123,30 @@ def test_where_nothing_can_be_proven_the_nearest_name_is_told_and_the_folder_is_
     ]
     assert stores[0].manifest.ledger.documents == 2
     assert contents(stores[0].path) == contents(stores[1].path)
+
+
+def test_a_crash_while_the_folder_is_freed_leaves_the_same_build(
+    qwen3: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = talks.write(tmp_path / "chat.jsonl", [TWO, CALLED])
+    unlink = Path.unlink
+
+    def killed(self: Path, missing_ok: bool = False) -> None:
+        if self.name == "build.json":
+            raise KeyboardInterrupt
+        unlink(self, missing_ok)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "unlink", killed)
+        packline.sft(path, qwen3, out=tmp_path / "store", workers=0)
+    # Another build is refused, since this one is not known to be given up; it runs again, and fails again.
+    with pytest.raises(ResumeMismatch):
+        packline.sft(path, qwen3, out=tmp_path / "store", chat_template="qwen3", workers=0)
+    for _ in range(2):
+        with pytest.raises(RecipeError, match="none of 2 records could be used: mask 2"):
+            packline.sft(path, qwen3, out=tmp_path / "store", workers=0)
+    store = packline.sft(path, qwen3, out=tmp_path / "store", chat_template="qwen3", workers=0)
+    assert store.verify().ok
 
 
 def test_where_records_are_no_conversations_the_template_is_not_blamed(qwen3: Path, tmp_path: Path) -> None:

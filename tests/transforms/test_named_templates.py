@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import random
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -146,6 +147,28 @@ def test_text_and_mask_are_what_the_format_says_of_the_raw_messages(
     check_pieces(talk, pieces)
     # Control tokens are those that the format writes, never those that somebody says.
     assert {piece.text for piece in pieces if piece.control} <= set(TEMPLATES[name].tokens)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_real_conversations_are_written_as_the_format_says(name: str, shared: Path) -> None:
+    folder = shared / "evals" / "chat"
+    if not folder.is_dir():
+        pytest.skip("no conversations beside the project")
+    seen = refused = 0
+    for path in sorted(folder.glob("*.jsonl")):
+        for line in path.read_text("utf-8").split("\n")[:100]:
+            found = json.loads(line)
+            record = found if isinstance(found, dict) else {"messages": found}
+            wanted, seen = expected(name, record), seen + 1
+            try:
+                pieces = READY[name].render(read_conversation(record))
+            except Malformed as error:
+                assert (error.reason, wanted) == ("template", None)
+                refused += 1
+            else:
+                assert wanted == ("".join(piece.text for piece in pieces), trained_runs(pieces))
+    assert seen > refused
+    assert refused == 0 or name not in ("qwen2.5", "qwen3")
 
 
 def test_the_random_conversations_reach_what_is_refused_and_what_is_not() -> None:
