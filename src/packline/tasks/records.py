@@ -7,14 +7,22 @@
 
 Readers of text take one field of a record and skip the rest; a conversation is the whole record, so each line
 is decoded to Python's own values. Arrow says null for what a record of JSON would not have; it is left out of
-objects, since calls of different tools share one column. Cost: about 100 MB/s, of an array 30. Memory: a
-block of lines, or of rows.
+objects, since calls of different tools share one column.
+
+JSON may hold what text and numbers here may not: lone surrogates, and numbers beyond a float. The decoder
+refuses both wherever they are, so a record that it refuses is read again by Python's own: what nobody asks
+for costs no conversation. Such a record is `unclean`, and `check_clean` looks at what is made of it.
+
+Cost: about 100 MB/s, of an array 30. Memory: a block of lines, or of rows.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import json
+import math
+import re
 from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple, cast
 
@@ -27,10 +35,14 @@ from packline.sources.compression import DecompressedStream
 from packline.sources.delimited import Fill, read_blocks, seek_record
 from packline.sources.files import COMPRESSED_NAMES, InputFile
 from packline.tasks.json_array import BOM, read_array
+from packline.transforms.conversations import Malformed
 
 MAX_RECORD_BYTES = 64 << 20
 """Of one line or element: a longer one is a bad record."""
 DECODE = msgspec.json.Decoder().decode
+SURROGATE = re.compile("[\ud800-\udfff]")
+LONGEST_INT = 4000
+"""Digits; Python refuses to read more than 4,300."""
 ROWS = 256
 """Of a Parquet file that are in memory together."""
 
@@ -44,13 +56,16 @@ class Record(NamedTuple):
     """Its line or element; None where it was a row."""
     where: str = ""
     """What messages begin with, where a position alone is hard to find: "element 3: "."""
+    unclean: bool = False
+    """Whether there are lone surrogates in it, or numbers out of range (which are infinite)."""
 
     def reject(self, file: int, reason: Reason, detail: str) -> Reject:
         """The same as a bad record, verbatim; a row as JSON."""
         raw = self.raw
         if raw is None:
             raw = msgspec.json.encode(self.value, enc_hook=str)
-        return Reject(file, self.position, reason, f"{self.where}{detail}", raw)
+        detail = f"{self.where}{detail}".encode("utf-8", "backslashreplace").decode()
+        return Reject(file, self.position, reason, detail, raw)
 
 
 def read_records(file: InputFile, start: int, stop: int, max_bytes: int) -> Iterator[Record | Reject]:
@@ -107,7 +122,56 @@ def _decode(file: int, position: int, text: bytes, raw: bytes, where: str = "") 
     except UnicodeDecodeError as error:
         return Reject(file, position, "invalid_utf8", f"{where}not UTF-8: {error.reason}", raw)
     except (msgspec.MsgspecError, RecursionError) as error:
-        return Reject(file, position, "malformed_json", f"{where}{error}", raw)
+        try:
+            return Record(position, decode_unclean(text), raw, where, unclean=True)
+        except (ValueError, RecursionError):
+            return Reject(file, position, "malformed_json", f"{where}{error}", raw)
+
+
+def decode_unclean(text: bytes) -> Any:
+    """The value of JSON with lone surrogates in strings, or numbers out of range, which become infinite.
+
+    Raises:
+        ValueError: it is not JSON, or not UTF-8.
+
+    >>> decode_unclean(b'{"title": "cut \\\\ud83d", "id": -1e400}')
+    {'title': 'cut \\ud83d', 'id': -inf}
+    """
+    return json.loads(text.decode("utf-8"), parse_int=_read_int, parse_constant=_refuse_constant)
+
+
+def _read_int(digits: str) -> int | float:
+    return int(digits) if len(digits) <= LONGEST_INT else float(digits)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def check_clean(value: Any) -> None:
+    """See that no lone surrogate and no number out of range is in what is made of an unclean record.
+
+    Raises:
+        Malformed: with reason `lone_surrogate` or `malformed_json`.
+
+    >>> check_clean({"a": ["text", 1.5]})
+    >>> check_clean({"a": ["text", float("inf")]})
+    Traceback (most recent call last):
+    packline.transforms.conversations.Malformed: malformed_json: a number out of range
+    """
+    if isinstance(value, str):
+        if found := SURROGATE.search(value):
+            raise Malformed("lone_surrogate", f"a lone surrogate \\u{ord(found[0]):04x}")
+    elif isinstance(value, float):
+        if math.isinf(value):
+            raise Malformed("malformed_json", "a number out of range")
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            check_clean(name)
+            check_clean(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            check_clean(inner)
 
 
 def _read_array(file: InputFile, max_bytes: int) -> Iterator[Record | Reject]:
@@ -128,10 +192,8 @@ def _read_array(file: InputFile, max_bytes: int) -> Iterator[Record | Reject]:
 def first_element(head: bytes) -> Any:
     """The first element of an array; None where the head of its file does not hold it whole."""
     first = next(read_array(io.BytesIO(head).read, len(head)), None)
-    try:
-        return DECODE(first.data) if first and not first.problem else None
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
+    found = _decode(0, 0, first.data, first.data) if first and not first.problem else None
+    return found.value if isinstance(found, Record) else None
 
 
 def plain_name(name: str) -> str:

@@ -9,6 +9,8 @@ unit's bytes, the tokenizer and the options. Publishing it is the caller's (`Bui
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -36,7 +38,7 @@ from packline.store.manifest import InputPiece, Receipt
 from packline.store.writer import RejectsWriter, ShardWriter
 from packline.tasks.adapters import adapter_of
 from packline.tasks.encoding import Encoded, PieceEncoder
-from packline.tasks.records import MAX_RECORD_BYTES, Record, read_records, read_whole
+from packline.tasks.records import MAX_RECORD_BYTES, Record, check_clean, read_records, read_whole
 from packline.tasks.sources import ConversationSource, ConversationUnit
 from packline.tasks.spelling import GENERATORS, read_words
 from packline.transforms.chat_template import ChatTemplate, strips_of
@@ -216,6 +218,8 @@ class _Unit:
 
     def _render(self, record: Record) -> list[Piece]:
         conversation = read_conversation(self._adapt(record.value, self._source.options), self._source.field)
+        if record.unclean:
+            check_clean(msgspec.to_builtins(conversation))
         pieces = self._runner.render(conversation)
         check_pieces(conversation, pieces)
         return mute(conversation, pieces)
@@ -301,13 +305,16 @@ class _Unit:
 
 
 def _id_of(value: Any) -> str | None:
-    """A record's own id."""
+    """A record's own id; JSON where it is no text, escaped where it is no Unicode."""
     found = value.get("id") if isinstance(value, dict) else None
-    return (
-        found
-        if found is None or isinstance(found, str)
-        else msgspec.json.encode(found, enc_hook=str).decode()
-    )
+    if found is None or (isinstance(found, float) and math.isinf(found)):  # a number that nobody could read
+        return None
+    if isinstance(found, str):
+        return found.encode("utf-8", "backslashreplace").decode()
+    try:
+        return msgspec.json.encode(found, enc_hook=str).decode()
+    except UnicodeEncodeError:
+        return json.dumps(found)
 
 
 def open_job(job: msgspec.Raw) -> Runner:
