@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.tasks import talks
+from tests.transforms.model_formats import QWEN3_PUBLISHED
 from tests.transforms.templates import CHATML, CHATML_TOKENS, unmarked
 
 from packline.cli.main import main
+from packline.transforms.named_templates import TEMPLATES
+
+SFT_PAGE = Path(__file__).resolve().parents[2] / "docs" / "sft.md"
 
 TALK = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Me, of course."}]
 
@@ -50,6 +56,8 @@ def test_conversations_become_a_store(
         ([], "either inputs or a preset"),
         (["a.jsonl", "--preset", "nanochat-sft", "--data", "."], "either inputs or a preset"),
         (["a.jsonl", "--chat-template", "nowhere.jinja"], "cannot read the chat template"),
+        (["a.jsonl", "--chat-template", "qwen-3"], "did you mean qwen3?"),
+        (["a.jsonl", "--chat-template", "gemma"], "the tokenizer has no <bos>"),
     ],
 )
 def test_commands_that_make_no_sense_are_refused(
@@ -59,3 +67,41 @@ def test_commands_that_make_no_sense_are_refused(
     code, facts, said = run(capsys, *words, "--tokenizer", str(tokenizer_json), "--out", out)
     assert code == 2
     assert message in said + json.dumps(facts)
+
+
+def test_the_first_command_of_the_page_works_with_the_template_of_its_model(
+    tokenizer_json: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (line, *_) = re.findall(r"^\$ (packline sft .*)$", SFT_PAGE.read_text("utf-8"), re.MULTILINE)
+    _, _, *words = shlex.split(line)
+    model = words[words.index("--tokenizer") + 1]
+    assert model == "Qwen/Qwen3-8B"
+    # A folder of that name in place of the hub, with a template as the model's is published.
+    talks.with_tokens(tokenizer_json, tmp_path / model, CHATML_TOKENS, QWEN3_PUBLISHED)
+    weather: list[Any] = [*TALK, *talks.WEATHER[1:]]
+    thought = [TALK[0], {**TALK[1], "reasoning_content": "Hm."}, *TALK]
+    talks.write(tmp_path / "chat.jsonl", [TALK, TALK + TALK, {"messages": weather}, thought])
+    monkeypatch.chdir(tmp_path)
+    code, facts, _ = run(capsys, *words)
+    assert (code, facts["documents"], facts["bad_records"]) == (0, 4, 0)
+    assert facts["notes"] == []
+
+
+def test_without_a_name_the_template_that_would_do_is_told(
+    tokenizer_json: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer = talks.with_tokens(tokenizer_json, tmp_path / "tokenizer", CHATML_TOKENS, QWEN3_PUBLISHED)
+    path = talks.write(tmp_path / "chat.jsonl", [TALK + TALK])
+    code, facts, said = run(
+        capsys, str(path), "--tokenizer", str(tokenizer), "--out", str(tmp_path / "store")
+    )
+    assert code == 2
+    assert "none of 1 records could be used: mask 1" in said + json.dumps(facts)
+    assert "use --chat-template qwen3" in said + json.dumps(facts)
+
+
+def test_help_lists_the_names(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (["sft"], ["evals"]):
+        main([*command, "--help"])
+        said = " ".join(re.sub("[│]", " ", capsys.readouterr().out).split())
+        assert ", ".join(TEMPLATES) in said

@@ -130,14 +130,35 @@ def test_code_among_words_that_are_not_learned_mutes_its_own_message_alone() -> 
         assert [piece.text for piece in mute(talk, pieces)] == [piece.text for piece in pieces]
 
 
-def test_a_template_that_rewrites_earlier_turns_cannot_be_proven() -> None:
+def test_a_template_that_rewrites_earlier_turns_is_judged_by_each_conversation() -> None:
     text = (
         "{% for m in messages %}<|{{ m.role }}|>{% if m.role == 'assistant' and not loop.last %}..."
         "{% else %}{{ m.content }}{% endif %}{% endfor %}"
         "{% if add_generation_prompt %}<|assistant|>{% endif %}"
     )
-    with pytest.raises(RecipeError, match="rendering what comes before each turn"):
-        ChatTemplate(text, {})
+    template = ChatTemplate(text, {})
+    assert "message 1: what comes before it" in template.unproven
+    assert trained_runs(template.render(TALK)) == ["hello"]
+    with pytest.raises(Malformed, match="mask: message 1"):
+        template.render(Conversation((*TALK.messages, *TALK.messages)))
+
+
+def test_a_template_that_wants_a_system_message_is_judged_by_each_conversation() -> None:
+    wants = "{% if messages[0].role != 'system' %}{{ raise_exception('no system message') }}{% endif %}"
+    template = ChatTemplate(wants + each(HEADER + OPENED + WORDS_AND_END + CLOSED), CHATML_PLAIN)
+    told = Conversation((Message("system", "be brief"), *TALK.messages))
+    assert trained_runs(template.render(told)) == ["hello<|im_end|>"]
+    with pytest.raises(Malformed, match="no system message"):
+        template.render(TALK)
+    with pytest.raises(RecipeError, match=r"the system's 'Keep to what is asked\.' is trained on"):
+        ChatTemplate(
+            wants + "{% generation %}{{ messages | map(attribute='content') | join }}{% endgeneration %}", {}
+        )
+
+
+@pytest.mark.parametrize("text", [CHATML, LLAMA3, unmarked(CHATML), unmarked(LLAMA3), NANOCHAT])
+def test_templates_that_tell_every_turn_have_no_doubts(text: str) -> None:
+    assert ChatTemplate(text, CHATML_PLAIN, {"bos_token": ""}).unproven == ""
 
 
 def test_marks_around_the_wrong_words_are_refused() -> None:
@@ -150,6 +171,7 @@ HEADER = "{{ '<|im_start|>' + m.role + '\n' }}"
 WORDS_AND_END = "{{ m.content + '<|im_end|>' }}"
 PROMPT = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 OPENED, CLOSED = "{% generation %}", "{% endgeneration %}"
+CHATML_PLAIN = dict.fromkeys(CHATML_TOKENS, (False, False))
 
 
 def each(assistant: str, others: str = HEADER + WORDS_AND_END) -> str:

@@ -20,6 +20,7 @@ from packline.tasks.evals.making import (
     make_core,
     make_hellaswag,
 )
+from packline.transforms.named_templates import TEMPLATES
 from packline.viewing.text import plural
 
 QUESTIONS = Group("Questions", sort_key=5)
@@ -54,8 +55,8 @@ def evals(
     chat_template: Annotated[
         str | None,
         option(
-            "chat: file with a template to ask by. Default: nanochat's tokens where the tokenizer has them, "
-            "else its own template.",
+            f"chat: template to ask by: {', '.join(TEMPLATES)}; or a file. Default: nanochat's tokens where "
+            "the tokenizer has them, else its own template.",
             TOKENS,
         ),
     ] = None,

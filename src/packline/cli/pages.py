@@ -41,11 +41,13 @@ records than --max-bad-fraction, 130 interrupted.""",
 
 INPUTS are JSONL or Parquet: OpenAI's messages, ShareGPT, bare lists of
 messages, prompt and response. They are written by the tokenizer's own chat
-template or by nanochat's scheme; trained on is what the assistant said and
-nothing else. What is malformed or too long is kept in rejects/, and counted.""",
+template, by one that is chosen by name or by nanochat's scheme. Trained on is
+what the assistant said and nothing else. A conversation that is malformed, too
+long or not told by its template is kept in rejects/, and counted.""",
         """Examples:
 
-  packline sft chat.jsonl --tokenizer Qwen/Qwen3-8B --out store
+  packline sft chat.jsonl --tokenizer Qwen/Qwen3-8B --chat-template qwen3 \\
+      --eod '<|endoftext|>' --out store
   packline sft chat/ --tokenizer qwen --chat-template chat.jinja \\
       --eod '<|endoftext|>' --max-tokens 4096 --out store
   packline sft chat.jsonl --tokenizer mine --scheme nanochat \\

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,6 +20,7 @@ from packline.formats.importing.building import Imported
 from packline.tasks.mixture import preset_sources
 from packline.tasks.sft import SftRequest, run_sft
 from packline.tasks.sources import ConversationSource
+from packline.transforms.named_templates import TEMPLATES
 from packline.viewing.text import percent, plural
 
 _FLAGS = Flags()
@@ -39,7 +41,7 @@ def sft(
         Parameter(help="The tokenizer's chat template, or nanochat's nine tokens.", group=MAIN),
     ] = "template",
     chat_template: Annotated[
-        str | None, option("File with the template. Default: the tokenizer's own.", MAIN)
+        str | None, option(f"{', '.join(TEMPLATES)}; or a file. Default: the tokenizer's own.", MAIN)
     ] = None,
     preset: Annotated[
         Literal["nanochat-sft"] | None, option("A mixture by name, instead of inputs.", MAIN)
@@ -140,17 +142,25 @@ def mask_line(done: Imported) -> str:
     return line
 
 
-def read_template(path: str) -> str:
-    """The text of a template's file.
+def read_template(given: str) -> str:
+    """The name of a template as it is, or the text of a template's file.
+
+    A name goes before a file of that name, which is found as ./NAME.
 
     Raises:
-        RecipeError: it cannot be read.
+        RecipeError: neither a name nor a file that can be read.
     """
+    if given in TEMPLATES:
+        return given
     try:
-        return Path(path).read_text("utf-8")
+        return Path(given).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise RecipeError(f"cannot read the chat template {path}: {reason}") from error
+        close = get_close_matches(given.lower(), TEMPLATES, 1)
+        raise RecipeError(
+            f"cannot read the chat template {given}: {reason}",
+            hint=f"did you mean {close[0]}?" if close else f"name a file, or one of {', '.join(TEMPLATES)}",
+        ) from error
 
 
 def facts(done: Imported, tally: ImportTally, out: str, code: int) -> dict[str, Any]:

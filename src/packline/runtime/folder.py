@@ -206,6 +206,16 @@ class BuildFolder:
         """Take back that a stream was read to its end."""
         (self.receipts / f"stream-{name}.json").unlink()
 
+    def release(self) -> None:
+        """Give up what is committed, so that another build may begin here; rejects can be read until then.
+
+        Receipts go first: after a crash in between, this build runs again, and no other one takes them over.
+        """
+        for receipt in self.receipts.glob("[0-9]*.json"):
+            receipt.unlink()
+        sync_folder(self.receipts)
+        (self.work / "build.json").unlink()
+
     def publish(self, manifest: Manifest) -> None:
         """Write the manifest; from then on the folder is a store."""
         publish_bytes(self.path / MANIFEST, to_json(manifest))

@@ -15,7 +15,7 @@ corpus of text, so nothing was done about that.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +24,24 @@ import msgspec
 from packline.encoders.boundary import END_OF_TEXT, Boundary, resolve_boundary
 from packline.encoders.chat_files import read_chat_template
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
-from packline.errors import RecipeError
+from packline.errors import InputError, RecipeError
 from packline.formats.importing.building import Imported, OnEvent, UnitBuild, run_build
 from packline.recipe import Recipe, Source, check_recipe
 from packline.runtime.events import Note
 from packline.runtime.folder import BuildFolder
+from packline.sources.batch import Reason
 from packline.store.ledger import source_names
-from packline.store.manifest import TOKENIZER, ImportEntry, InputEntry, Receipt
+from packline.store.manifest import REJECTS, TOKENIZER, ImportEntry, InputEntry, Manifest, Receipt
 from packline.store.reader import Store
-from packline.tasks.sft_unit import Overflow, Scheme, SftJob, SftOptions, make_renderer, open_job
+from packline.store.writer import RejectEntry
+from packline.tasks.sft_unit import Overflow, Scheme, SftJob, SftOptions, make_template, open_job
 from packline.tasks.sources import ConversationSource, check_sources, find_conversation_files, plan_units
+from packline.transforms.named_templates import TEMPLATES, nearest_template, resolve_template
 from packline.transforms.nanochat import BOS, TOKENS
 
 FORMAT = "conversations"
+UNTOLD: frozenset[Reason] = frozenset(("template", "mask"))
+"""Reasons for which another template may help."""
 SMALL_BYTES = 4 << 20
 """Of inputs for which starting processes would take longer than the work."""
 
@@ -49,7 +54,7 @@ class SftRequest(msgspec.Struct, frozen=True, kw_only=True):
     out: str
     scheme: Scheme = "template"
     chat_template: str | None = None
-    """The template itself; by default the tokenizer's own."""
+    """A name (`named_templates.TEMPLATES`), or the template itself; by default the tokenizer's own."""
     eod: str | int | None = None
     bos: str | int | None = None
     max_tokens: int | None = None
@@ -76,14 +81,15 @@ def sft(
         tokenizer: a tokenizer.json, a folder with one, a hub id, ...
         out: the folder of the store: new, empty, or one that holds the same build.
         on_event: is called with `ImportPlan`, `Progress`, `UnitDone` and `Note`.
-        **settings: `scheme` ("template" or "nanochat"), `chat_template` (its text), `eod`, `bos`,
-            `max_tokens` of a document, boundary tokens included, `overflow` ("reject" or "truncate"),
-            `val_fraction`, `test_fraction`, `seed`, `workers`; and of all inputs that are paths: `label`,
-            `field`, `split`.
+        **settings: `scheme` ("template" or "nanochat"), `chat_template` (a name such as "qwen3", or its
+            text), `eod`, `bos`, `max_tokens` of a document, boundary tokens included, `overflow` ("reject"
+            or "truncate"), `val_fraction`, `test_fraction`, `seed`, `workers`; and of all inputs that are
+            paths: `label`, `field`, `split`.
 
     Raises:
-        RecipeError: a setting that makes no sense, or a template that does not tell what the assistant said.
-        InputError, TokenizerError: inputs or a tokenizer that cannot be used.
+        RecipeError: a setting that makes no sense, or a template that does not tell what the assistant said
+            in any conversation.
+        InputError, TokenizerError: inputs or a tokenizer that cannot be used; no record is a conversation.
         OutOfSpace: the disk is full; finished units are kept.
 
     >>> import tempfile
@@ -143,7 +149,7 @@ class _Build:
         self._tokenizer = load_tokenizer(request.tokenizer)
         self._boundary = _boundary(request, self._tokenizer)
         self._options = _options(request, self._tokenizer)
-        make_renderer(self._options, self._tokenizer.json)  # refuses a template that cannot be used
+        self._template = make_template(self._options, self._tokenizer.json)
         self._files = find_conversation_files(request.sources)
         self._units = plan_units(request.sources, self._files)
         recipe = check_recipe(
@@ -179,17 +185,47 @@ class _Build:
         )
 
     def run(self) -> Imported:
+        doubt = self._template.unproven if self._template else ""
+        if doubt:
+            hint = self._hint()
+            self._tell(Note(f"conversations of several turns may be refused: {doubt}{hint and f'; {hint}'}"))
         manifest, nothing_to_do = run_build(
             self._build,
             job_of=self._job,
             receipt_of=lambda result: msgspec.json.decode(result, type=Receipt),
             source=FORMAT,
             tell=self._tell,
+            accept=self._refuse_nothing,
         )
         if (rejected := manifest.ledger.rejected) and not nothing_to_do:
-            reasons = ", ".join(f"{reason} {count:,}" for reason, count in rejected.items())
+            hint = self._hint() if rejected.keys() & UNTOLD and not doubt else ""
+            reasons = f"{_counted(rejected)}{hint and f'; {hint}'}"
             self._tell(Note(f"bad records, kept in rejects/: {reasons}"))
         return Imported(manifest, 0, time.monotonic() - self._started, nothing_to_do)
+
+    def _refuse_nothing(self, manifest: Manifest) -> None:
+        """Refuse a store in which there is no conversation.
+
+        Raises:
+            RecipeError: the template is why.
+            InputError: the records are.
+        """
+        ledger = manifest.ledger
+        if ledger.documents or not ledger.documents_in:
+            return
+        message = f"none of {ledger.documents_in:,} records could be used: {_counted(ledger.rejected)}"
+        message += f"; the first: {_first_reject(Path(self._request.out))}"
+        if not ledger.rejected.keys() & UNTOLD:
+            raise InputError(message, hint="see docs/sft.md for what is read, and what each reason means")
+        hint = self._hint() or f"choose a template by name: --chat-template {', '.join(TEMPLATES)}"
+        raise RecipeError(message, hint=hint)
+
+    def _hint(self) -> str:
+        """The named template to use instead of the tokenizer's own or a file's; "" where none is near."""
+        if self._template is None or self._request.chat_template in TEMPLATES:
+            return ""
+        nearest = nearest_template(self._template, self._tokenizer.special_tokens)
+        return nearest.hint() if nearest else ""
 
     def _job(self, folder: BuildFolder) -> SftJob:
         return SftJob(
@@ -207,6 +243,17 @@ class _Build:
             self._request.test_fraction,
             str(folder.tmp),
         )
+
+
+def _counted(rejected: Mapping[str, int]) -> str:
+    return ", ".join(f"{reason} {count:,}" for reason, count in rejected.items())
+
+
+def _first_reject(out: Path) -> str:
+    """Where the first bad record is and what is wrong with it."""
+    with min((out / REJECTS).glob("*.jsonl")).open("rb") as lines:
+        first = msgspec.json.decode(lines.readline(), type=RejectEntry)
+    return f"{first.file} at {first.position:,}: {first.detail}"
 
 
 def _scheme_name(options: SftOptions) -> str:
@@ -248,12 +295,15 @@ def _boundary(request: SftRequest, tokenizer: Tokenizer) -> Boundary:
 
 def _options(request: SftRequest, tokenizer: Tokenizer) -> SftOptions:
     template = request.chat_template
-    if request.scheme == "template" and template is None:
+    if template is not None:
+        template = resolve_template(template, tokenizer.special_tokens)
+    elif request.scheme == "template":
         template = read_chat_template(request.tokenizer)
         if template is None:
             raise RecipeError(
                 f"{request.tokenizer} has no chat template",
-                hint="name a file with one (--chat-template FILE), or use --scheme nanochat",
+                hint=f"choose one with --chat-template: {', '.join(TEMPLATES)}, or a file; or use "
+                "--scheme nanochat",
             )
     return SftOptions(
         scheme=request.scheme,

@@ -114,11 +114,21 @@ def make_renderer(options: SftOptions, tokenizer_json: str) -> Callable[[Convers
     Raises:
         RecipeError: a template that cannot be used.
     """
+    template = make_template(options, tokenizer_json)
+    return render_nanochat if template is None else template.render
+
+
+def make_template(options: SftOptions, tokenizer_json: str) -> ChatTemplate | None:
+    """The chat template, ready to render; None for nanochat's scheme.
+
+    Raises:
+        RecipeError: a template that cannot be used.
+    """
     if options.scheme == "nanochat":
-        return render_nanochat
+        return None
     assert options.template is not None
     added = msgspec.json.decode(tokenizer_json).get("added_tokens") or []
-    return ChatTemplate(options.template, strips_of(added), options.variables).render
+    return ChatTemplate(options.template, strips_of(added), options.variables)
 
 
 class _Unit:

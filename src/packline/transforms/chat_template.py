@@ -8,8 +8,10 @@
 Rendered as `apply_chat_template` of transformers does it: the same environment, filters and variables. Where
 a template has no marks, the assistant's stretches have to be proven: what is rendered up to an assistant's
 turn, with the prompt to generate, must begin what is rendered with the turn, and that must begin the whole.
-What lies between is what a model would have to say. A template that does not pass is refused, and so is one
-that trains on the header of a turn or on the user's words, as is seen on a plain conversation.
+What lies between is what a model would have to say. A conversation that does not pass is refused. A template
+is refused before any work if not even one question and its answer pass, or if plain conversations show that
+it trains on the header of a turn or on the user's words. `packline.transforms.named_templates` has marked
+templates for models whose own do not pass.
 
 A template is data that was downloaded: it runs in Jinja's immutable sandbox, without files, without includes,
 without the time of day, and what it makes is bounded. Special-token strings inside messages are hidden from
@@ -37,15 +39,18 @@ MOST_REPEATED = 1 << 20
 """Of what `*` may make of a string or a list."""
 NO_INCLUDES = {"Include", "Import", "FromImport", "Extends"}
 
-PROBE = Conversation(
-    (
-        Message("user", "What is one and one?"),
-        Message("assistant", "Two, as far as I can see."),
-        Message("user", "Are you sure of that?"),
-        Message("assistant", "I counted it twice."),
-    )
+PROBE = (
+    Message("user", "What is one and one?"),
+    Message("assistant", "Two, as far as I can see."),
+    Message("user", "Are you sure of that?"),
+    Message("assistant", "I counted it twice."),
 )
-"""What a template without marks has to prove itself on before any work."""
+PROBES = (
+    Conversation(PROBE),
+    Conversation(PROBE[:2]),
+    Conversation((Message("system", "Keep to what is asked."), *PROBE[:2])),
+)
+"""Plain conversations, of which a template has to pass one before any work."""
 
 
 class ChatTemplate:
@@ -60,7 +65,7 @@ class ChatTemplate:
 
     Raises:
         RecipeError: not a template, one that reads files, or with `masked` one whose mask can neither be
-            read off marks nor be proven.
+            read off marks nor be proven on the plainest conversation.
 
     >>> text = (
     ...     "{% for m in messages %}<|{{ m.role }}|>"
@@ -89,17 +94,8 @@ class ChatTemplate:
         self._numbers = {string: number for number, string in enumerate(self._hidden)}
         self._hide = re.compile("|".join(map(re.escape, self._hidden)))
         self._split = re.compile("(" + "|".join(map(re.escape, [OPEN, CLOSE, *tokens])) + ")")
-        if not masked:
-            return
-        try:
-            self._probe()
-        except Malformed as error:
-            known = "its {% generation %} marks" if self.marked else "rendering what comes before each turn"
-            raise RecipeError(
-                f"the chat template does not tell what the assistant said, by {known}: {error.detail}",
-                hint="put {% generation %} and {% endgeneration %} around the assistant's words in a copy of "
-                "it, and name that with --chat-template",
-            ) from error
+        self.unproven = self._probe() if masked else ""
+        """Why a conversation of several turns cannot be told, or "" where it can."""
 
     def render(self, conversation: Conversation) -> list[Piece]:
         """The pieces of a conversation.
@@ -112,12 +108,20 @@ class ChatTemplate:
             raise Malformed(
                 "content_not_text", "code among the words: only nanochat's scheme has a place for it"
             )
-        messages = [self._hidden_in(one) for one in as_messages(conversation.messages)]
-        tools = [self._hidden_in(tool) for tool in conversation.tools] or None
+        messages, tools = self._given(conversation)
         whole = self._run(messages, tools, prompt=False)
         if not self.marked:
             whole = self._mark(whole, messages, tools)
         return join_pieces(self._cut(whole))
+
+    def write(self, conversation: Conversation) -> str:
+        """The text of a conversation, whether or not it tells what the assistant said.
+
+        Raises:
+            Malformed: the template refuses it (reason `template`).
+        """
+        pieces = self._cut(self._run(*self._given(conversation), prompt=False))
+        return "".join(piece.text for piece in pieces)
 
     def prompt(self, conversation: Conversation) -> list[Piece]:
         """The pieces up to where the assistant is to speak, with the prompt to generate.
@@ -125,30 +129,59 @@ class ChatTemplate:
         Raises:
             Malformed: the template refuses it (reason `template`).
         """
-        messages = [self._hidden_in(one) for one in as_messages(conversation.messages)]
-        tools = [self._hidden_in(tool) for tool in conversation.tools] or None
-        pieces = self._cut(self._run(messages, tools, prompt=True))
+        pieces = self._cut(self._run(*self._given(conversation), prompt=True))
         return join_pieces(piece._replace(trained=False) for piece in pieces)
 
-    def _probe(self) -> None:
-        """Hold a plain conversation to it: the assistant's stretches begin where it does and are its own.
+    def _probe(self) -> str:
+        """Hold plain conversations to it; why the one of several turns does not pass.
 
         Raises:
-            Malformed: with reason `mask` or `template`.
+            RecipeError: none passes, or one shows that the wrong words are trained on.
         """
-        pieces = self.render(PROBE)
-        check_pieces(PROBE, pieces)
+        why: list[Malformed] = []
+        for talk in PROBES:
+            try:
+                self._hold(talk)
+            except Malformed as error:
+                why.append(error)
+            else:
+                return why[0].detail if why else ""
+        raise self._refusal(why[0].detail) from why[0]
+
+    def _hold(self, talk: Conversation) -> None:
+        """The assistant's stretches begin where it does and are its own.
+
+        Raises:
+            Malformed: what the assistant said cannot be told (reason `mask` or `template`).
+            RecipeError: it can, and is not what is trained on.
+        """
+        pieces = self.render(talk)
+        check_pieces(talk, pieces)
         runs = trained_runs(pieces)
-        for message in PROBE.messages:
-            if message.role == "user" and any(message.content in run for run in runs):
-                raise Malformed("mask", f"the user's {message.content!r} is trained on")
-        if not (ahead := runs[0].partition(PROBE.messages[1].content)[0].strip()):
+        for message in talk.messages:
+            if message.role != "assistant" and any(message.content in run for run in runs):
+                raise self._refusal(f"the {message.role}'s {message.content!r} is trained on")
+        first = next(n for n, message in enumerate(talk.messages) if message.role == "assistant")
+        if not (ahead := runs[0].partition(talk.messages[first].content)[0].strip()):
             return
-        asked = as_messages(PROBE.messages[:1])
+        asked = as_messages(talk.messages[:first])
         without, prompted = (self._run(asked, None, prompt=one) for one in (False, True))
         prompt = prompted.removeprefix(without).strip() if prompted.startswith(without) else ""
         if ahead.startswith(prompt):  # as anything does with "", the prompt of templates that have none
-            raise Malformed("mask", f"{ahead!r} is trained on, which stands before what the assistant says")
+            raise self._refusal(f"{ahead!r} is trained on, which stands before what the assistant says")
+
+    def _refusal(self, detail: str) -> RecipeError:
+        known = "its {% generation %} marks" if self.marked else "rendering what comes before each turn"
+        return RecipeError(
+            f"the chat template does not tell what the assistant said, by {known}: {detail}",
+            hint="put {% generation %} and {% endgeneration %} around the assistant's words in a copy of "
+            "it, and name that with --chat-template",
+        )
+
+    def _given(self, conversation: Conversation) -> tuple[list[Any], list[Any] | None]:
+        """Messages and tools as templates know them, without anything that could become a control token."""
+        messages = [self._hidden_in(one) for one in as_messages(conversation.messages)]
+        return messages, [self._hidden_in(tool) for tool in conversation.tools] or None
 
     def _run(self, messages: list[Any], tools: list[Any] | None, *, prompt: bool) -> str:
         parts: list[str] = []

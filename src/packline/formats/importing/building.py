@@ -19,6 +19,7 @@ import msgspec
 
 from packline.encoders.boundary import Boundary
 from packline.encoders.tokenizer import Tokenizer
+from packline.errors import PacklineError
 from packline.formats.importing.committing import (
     check_room,
     commit_units,
@@ -124,6 +125,7 @@ def run_build(
     receipt_of: Callable[[msgspec.Raw], Receipt],
     source: str,
     tell: OnEvent,
+    accept: Callable[[Manifest], None] = lambda manifest: None,
 ) -> tuple[Manifest, bool]:
     """Run the units that have no receipt, and publish; the manifest, and whether it was there already.
 
@@ -133,6 +135,8 @@ def run_build(
         receipt_of: reads what came of a unit.
         source: what progress is told of.
         tell: is called with `ImportPlan`, `Progress` and `UnitDone`.
+        accept: is called before the store is published. If it raises, there is no store, and the folder is
+            free for another build.
 
     Raises:
         ResumeMismatch: the folder holds another build, or files are not what they were.
@@ -142,7 +146,7 @@ def run_build(
     """
     folder = BuildFolder(Path(build.out))
     try:
-        return _run(build, folder, job_of, receipt_of, source, tell)
+        return _run(build, folder, job_of, receipt_of, source, tell, accept)
     finally:
         folder.close()
 
@@ -154,6 +158,7 @@ def _run(
     receipt_of: Callable[[msgspec.Raw], Receipt],
     source: str,
     tell: OnEvent,
+    accept: Callable[[Manifest], None],
 ) -> tuple[Manifest, bool]:
     tokenizer = build.tokenizer
     if (manifest := folder.finished()) is not None:
@@ -190,6 +195,11 @@ def _run(
         round_trip=round_trip,
         inputs=build.inputs,
     )
+    try:
+        accept(manifest)
+    except PacklineError:
+        folder.release()
+        raise
     folder.publish(manifest)
     folder.clean()
     return manifest, False

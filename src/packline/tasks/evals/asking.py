@@ -19,6 +19,7 @@ from packline.encoders.tokenizer import Tokenizer
 from packline.errors import RecipeError, TokenizerError
 from packline.transforms.chat_template import ChatTemplate, strips_of
 from packline.transforms.conversations import Conversation, Malformed, Message
+from packline.transforms.named_templates import TEMPLATES, resolve_template
 from packline.transforms.pieces import Piece
 
 USER_START, USER_END, ASSISTANT_START = "<|user_start|>", "<|user_end|>", "<|assistant_start|>"
@@ -41,7 +42,7 @@ def find_ask(tokenizer: Tokenizer, template: str | None = None) -> tuple[Ask, bo
 
     Args:
         tokenizer: its special tokens decide.
-        template: the text of a chat template that is to be used whatever the tokenizer has.
+        template: name or text of a chat template that is to be used whatever the tokenizer has.
 
     Raises:
         TokenizerError: it has neither nanochat's tokens nor a template.
@@ -52,13 +53,16 @@ def find_ask(tokenizer: Tokenizer, template: str | None = None) -> tuple[Ask, bo
     ]
     if template is None and not missing:
         return ask_nanochat, True
-    if template is None:
+    if template is not None:
+        template = resolve_template(template, tokenizer.special_tokens)
+    else:
         template = read_chat_template(tokenizer.name)
     if template is None:
         raise TokenizerError(
             f"{tokenizer.name} has no special token {missing[0]} and no chat template: chat questions are "
             "asked in nanochat's tokens or by a template",
-            hint="name a file with one (--chat-template FILE), or train a tokenizer with --specials nanochat",
+            hint=f"choose one with --chat-template: {', '.join(TEMPLATES)}, or a file; or train a tokenizer "
+            "with --specials nanochat",
         )
     ask = _ask_by(template, tokenizer)
     ask("What is one and one?")
