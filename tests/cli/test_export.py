@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -227,3 +228,24 @@ def test_how_far_it_is(store: Store) -> None:
         "  new on disk  about 2.0 MB",
         "  not carried  tail: 3 tokens: too short",
     ]
+
+
+@pytest.mark.parametrize(
+    "value", ["fields=tokens,targets,loss_mask", 'fields=["tokens", "targets", "loss_mask"]']
+)
+def test_an_option_may_be_a_list(store: Store, tmp_path: Path, value: str) -> None:
+    words: list[str | Path] = [
+        "export",
+        store.path,
+        "--to",
+        "mds",
+        "--seq-len",
+        "32",
+        "--out",
+        tmp_path / "out",
+    ]
+    done = run(*words, "--set", value)
+    assert done.returncode == 0, done.stderr
+    index = json.loads((tmp_path / "out" / "index.json").read_bytes())
+    assert index["shards"][0]["column_names"] == ["loss_mask", "targets", "tokens"]
+    assert re.search(r"^ *fields +tokens,targets +Columns", run("formats", "mds").stdout, re.M)
