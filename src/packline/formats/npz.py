@@ -22,10 +22,10 @@ With `mask=padding` it is 0 at padding alone, for trainers that use it in attent
 
 Read are files with either mask, and chuk-mlx's own, which lack some of the keys: the length of a row comes
 from `lengths` where the mask is that of the loss, else from the mask, else from `lengths`, else is L. With
-`pad_id` tokens of this id at the end of a row are padding after all, as in batches of chuk-mlx whose `lengths`
-are those of padded rows and whose documents have no ends (`rows=separate edges=none pad_id=...`). A loss mask
-is got back from the targets, but for the first token of a document, which no place predicts: it counts as
-trained on.
+`pad_id` tokens of this id at the end of a row are padding after all, as in batches of chuk-mlx whose
+`lengths` are those of padded rows and whose documents have no ends (`rows=separate edges=none pad_id=...`). A
+loss mask is got back from the targets, but for the first token of a document, which no place predicts: it
+counts as trained on.
 
 Layout known from chuk-mlx's `batch_generator_pretrain.py` and `batch_pretrain_target_shift_generator.py`;
 judged by `numpy.load`.

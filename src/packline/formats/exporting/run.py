@@ -3,7 +3,7 @@
     view ── plan ──> what is lost, and whether the disk has room, before anything is written
       parts ──> written by processes of their own, each with a receipt     .OUT.packline/
       finish ──> what sums them up
-      packline.json, tokenizer.json ──> renamed to OUT
+      packline.json, tokenizer.json, tokenizer_config.json ──> renamed to OUT
 
 Run again after an interruption, the same export goes on: finished parts are kept, and the bytes come out the
 same. Formats know none of this (see `format`).
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from packline.encoders.tokenizer_config import CONFIG, config_bytes
 from packline.errors import OutOfSpace, RecipeError
 from packline.filesystem import disk_errors
 from packline.formats.export_record import TOKENIZER_FILE, ExportIdentity, ExportRecord
@@ -269,8 +270,7 @@ class _Export:
         written = [Written(receipt.part, receipt.facts) for receipt in receipts]
         writing(self._format).finish(self._view, written, target, self._options)
         if self._with_tokenizer:
-            with disk_errors(target.folder), target.create(TOKENIZER_FILE) as file:
-                file.write((self._view.store.path / TOKENIZER / "tokenizer.json").read_bytes())
+            self._write_tokenizer(target)
         waiting = [entry.name for receipt in receipts if receipt.is_quick for entry in receipt.files]
         sync_files(target.folder, waiting + [entry.name for entry in target.files])
         shared = dict(target.shared)
@@ -290,6 +290,18 @@ class _Export:
             shared=shared,
             files=tuple(sorted(files, key=lambda entry: entry.name)),
         )
+
+    def _write_tokenizer(self, target: Target) -> None:
+        """Put the store's tokenizer beside the files, with its end of document for trainers that ask it."""
+        entry = self._view.tokenizer
+        text = (self._view.store.path / TOKENIZER / "tokenizer.json").read_bytes()
+        added = msgspec.json.decode(text).get("added_tokens") or []
+        special = [token["content"] for token in added if token.get("special")]
+        with disk_errors(target.folder):
+            with target.create(TOKENIZER_FILE) as file:
+                file.write(text)
+            with target.create(CONFIG) as file:
+                file.write(config_bytes(special, entry.eod, entry.bos))
 
 
 def _source_of(source: str | Path | RowView, view: View) -> dict[str, str]:
