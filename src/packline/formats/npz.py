@@ -50,6 +50,7 @@ from packline.packing.targets import IGNORED
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
+    from packline.formats.export_record import ExportRecord
     from packline.formats.exporting.rows import RowView
     from packline.formats.exporting.target import Target
 
@@ -85,6 +86,20 @@ class Npz(RowFormat):
     name = "npz"
     title = "chuk-mlx: PREFIX_batch_0001.npz with input, target, mask and lengths"
     options = NpzOptions
+
+    def trainer_lines(self, out: str, record: ExportRecord, options: NpzOptions) -> tuple[str, ...]:
+        mask = 'batch["attention_mask_tensor"]'
+        if options.mask == "padding":
+            mask = f'(batch["target_tensor"] != {options.ignore_index})'
+        return (
+            "import mlx.core as mx",
+            "import mlx.nn as nn",
+            "",
+            f"batch = mx.load({f'{out}/{options.prefix}_batch_0001.npz'!r})",
+            'losses = nn.losses.cross_entropy(model(batch["input_tensor"]), batch["target_tensor"])',
+            f"mask = {mask}  # MLX has no ignored index: multiply",
+            "loss = (losses * mask).sum() / mask.sum()",
+        )
 
     def plan(self, view: RowView, options: NpzOptions) -> Plan:
         dtype = _checked_dtype(view.vocab_size, options)

@@ -102,6 +102,8 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
     parts: int
     parts_kept: int
     seconds: float
+    trainer_lines: tuple[str, ...] = ()
+    """What to set in the trainer (`Format.trainer_lines`)."""
     nothing_to_do: bool = False
 
 
@@ -155,7 +157,8 @@ def export(
         link=link,
     )
     if (record := finished_export(place, identity)) is not None:
-        return _exported(place, record, 0, 0, began, nothing_to_do=True)
+        lines = format.trainer_lines(str(place), record, chosen)
+        return _exported(place, record, lines, 0, 0, began, nothing_to_do=True)
     job = ExportJob(
         format=to,
         options=identity.options,
@@ -211,7 +214,8 @@ class _Export:
             self._tell(PartDone(name))
         record = self._sum_up(identity, [receipts[part.name] for part in plan.parts], job.link)
         staging.publish(record)
-        return _exported(staging.out, record, len(plan.parts), kept, began)
+        lines = self._format.trainer_lines(str(staging.out), record, self._options)
+        return _exported(staging.out, record, lines, len(plan.parts), kept, began)
 
     def _written(self, job: ExportJob, tasks: list[tuple[str, Part]], workers: int | None) -> Any:
         def advance(tokens: int) -> None:
@@ -313,7 +317,13 @@ def _source_of(source: str | Path | RowView, view: View) -> dict[str, str]:
 
 
 def _exported(
-    out: Path, record: ExportRecord, parts: int, kept: int, began: float, nothing_to_do: bool = False
+    out: Path,
+    record: ExportRecord,
+    trainer_lines: tuple[str, ...],
+    parts: int,
+    kept: int,
+    began: float,
+    nothing_to_do: bool = False,
 ) -> Exported:
     return Exported(
         out=str(out),
@@ -328,5 +338,6 @@ def _exported(
         parts=parts,
         parts_kept=kept,
         seconds=time.monotonic() - began,
+        trainer_lines=trainer_lines,
         nothing_to_do=nothing_to_do,
     )
