@@ -123,7 +123,12 @@ class RowsDataset(Dataset):  # type: ignore[misc]
         Raises:
             IndexError: no such row.
         """
-        return self.__getitems__([operator.index(index)])[0]
+        try:
+            place = range(len(self))[operator.index(index)]
+        except IndexError:
+            raise IndexError(f"row {index:,} of {len(self):,}") from None
+        batch = named(self.rows.read(np.array([place]), self.fields), self.keys)
+        return to_tensors({name: values[0] for name, values in batch.items()})
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, torch.Tensor]]:
         """Several rows in one read; `DataLoader` asks like this for a batch."""
@@ -133,7 +138,8 @@ class RowsDataset(Dataset):  # type: ignore[misc]
         except IndexError:
             raise IndexError(f"rows {list(indices)} of {len(self):,}") from None
         batch = to_tensors(named(self.rows.read(places, self.fields), self.keys))
-        return [{name: values[place] for name, values in batch.items()} for place in range(len(places))]
+        columns = [values.unbind() for values in batch.values()]
+        return [dict(zip(batch, row, strict=True)) for row in zip(*columns, strict=True)]
 
     def __repr__(self) -> str:
         return f"<RowsDataset of {self.rows!r}>"
