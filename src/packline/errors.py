@@ -12,6 +12,7 @@
     │   ├── StoreBusy                           another build holds the folder
     │   ├── ResumeMismatch                      the folder holds a build of something else
     │   └── CorruptStore                        files that disagree with the manifest
+    ├── MixedDocuments     (RuntimeError)       a model lets documents of a packed row see each other
     ├── OutOfSpace         (OSError)            the disk is full
     └── WorkerDied         (RuntimeError)       a worker process ended by itself
 
@@ -99,6 +100,10 @@ class CorruptStore(StoreError):
     """Files of a store disagree with its manifest or with each other."""
 
 
+class MixedDocuments(PacklineError, RuntimeError):
+    """A model lets the documents of a packed row see each other."""
+
+
 class OutOfSpace(PacklineError, OSError):
     """The disk is full; what was committed is safe."""
 
@@ -122,6 +127,7 @@ ERRORS: dict[str, type[PacklineError]] = {
         StoreBusy,
         ResumeMismatch,
         CorruptStore,
+        MixedDocuments,
         OutOfSpace,
         WorkerDied,
     )

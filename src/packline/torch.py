@@ -8,6 +8,8 @@
         batch = packline.torch.to_tensors(batch, device="cuda", non_blocking=True, int64=["targets"])
         mask = packline.torch.block_mask(batch["segment_ids"])         # or sdpa_mask, or varlen
 
+    packline.torch.check_packing(model, batch)                         # once: are documents kept apart?
+
 The order belongs to the loader, never to the workers: with n of them, worker w makes the steps first + w,
 first + w + n and so on, and `DataLoader` takes from its workers in turn, which is the loader's own order
 again. So neither the number of workers nor the way they are started (fork, spawn) can change a batch.
@@ -23,12 +25,13 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from packline.errors import RecipeError
+from packline.errors import MixedDocuments, RecipeError
 from packline.loading.loader import Keys, Loader, chosen_fields, named
 from packline.packing.rows import RowSource
 
@@ -99,7 +102,8 @@ class RowsDataset(Dataset):  # type: ignore[misc]
     Args:
         rows: what `store.rows(...)` gives.
         fields: which arrays; as for `Loader`.
-        keys: "packline", or "huggingface" for models that shift labels by themselves; as for `Loader`.
+        keys: "packline", or "huggingface" for models that shift labels by themselves; as for `Loader`. A
+            trainer of transformers takes such a data set as it is: `Trainer(train_dataset=...)`.
 
     Raises:
         RecipeError: other `fields` or `keys`.
@@ -119,7 +123,12 @@ class RowsDataset(Dataset):  # type: ignore[misc]
         Raises:
             IndexError: no such row.
         """
-        return self.__getitems__([operator.index(index)])[0]
+        try:
+            place = range(len(self))[operator.index(index)]
+        except IndexError:
+            raise IndexError(f"row {index:,} of {len(self):,}") from None
+        batch = named(self.rows.read(np.array([place]), self.fields), self.keys)
+        return to_tensors({name: values[0] for name, values in batch.items()})
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, torch.Tensor]]:
         """Several rows in one read; `DataLoader` asks like this for a batch."""
@@ -129,7 +138,8 @@ class RowsDataset(Dataset):  # type: ignore[misc]
         except IndexError:
             raise IndexError(f"rows {list(indices)} of {len(self):,}") from None
         batch = to_tensors(named(self.rows.read(places, self.fields), self.keys))
-        return [{name: values[place] for name, values in batch.items()} for place in range(len(places))]
+        columns = [values.unbind() for values in batch.values()]
+        return [dict(zip(batch, row, strict=True)) for row in zip(*columns, strict=True)]
 
     def __repr__(self) -> str:
         return f"<RowsDataset of {self.rows!r}>"
@@ -267,3 +277,160 @@ def varlen(segment_ids: torch.Tensor) -> tuple[torch.Tensor, int]:
     end = begins.new_tensor([segment_ids.numel()], dtype=torch.int32)
     boundaries = torch.cat([begins.flatten().nonzero().flatten().int(), end])
     return boundaries, int(boundaries.diff().max()) if len(boundaries) > 1 else 0
+
+
+NOT_INPUTS = ("labels", "targets", "loss_mask")
+"""What a batch has for the loss, not for the model."""
+TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+"""How much logits may differ by rounding alone, as a share of the largest."""
+
+
+def check_packing(
+    model: Callable[..., Any], batch: Mapping[str, Any], *, tolerance: float | None = None, **settings: Any
+) -> float:
+    """Check that a model keeps the documents of packed rows apart.
+
+    Calls the model with the batch as a trainer would, then with each document alone, and compares the logits.
+    Costs one forward of the batch and one of each of its documents, so a batch of a few rows is enough. No
+    gradient is taken; the model is in evaluation mode meanwhile, and afterwards in the mode that it was in.
+
+    Args:
+        model: is called as `model(**inputs, **settings)` and returns logits `[B, L, V]`, or something that
+            has them as `.logits`.
+        batch: arrays or tensors `[B, L]` by name, of any `keys`: with `position_ids` or `segment_ids`, and a
+            row of two documents or more. Labels, targets and the loss mask are not given to the model, nor
+            are the segments of a batch for Hugging Face. Anything of another shape, such as `cu_seq_lens_q`,
+            is given with the batch, but not with a document alone.
+        tolerance: how much logits may differ, as a share of the largest; None: by the least precise dtype
+            that they are computed in, 1e-4 for float32 and 0.1 for bfloat16.
+        settings: what the trainer calls the model with besides: `use_cache=False` for Hugging Face.
+
+    Returns:
+        The largest difference found, as a share of the largest logit.
+
+    Raises:
+        MixedDocuments: logits of a document depend on what else is in its row.
+        RecipeError: the batch does not say where documents are, or has no row of several.
+
+    >>> weights = torch.eye(4)
+    >>> batch = {"tokens": np.array([[3, 1, 2, 1]]), "segment_ids": np.array([[0, 0, 1, 1]])}
+    >>> check_packing(lambda tokens, segment_ids: weights[tokens], batch)
+    0.0
+    >>> check_packing(lambda tokens, segment_ids: weights[tokens].cumsum(1), batch)
+    Traceback (most recent call last):
+    packline.errors.MixedDocuments: documents of a row see each other: row 0, document 1 (places 2 to 4): ...
+    """
+    given = to_tensors(batch)
+    shape = next((values.shape for values in given.values() if values.ndim == 2), None)
+    segments = _segments(given)
+    if shape is None or segments is None:
+        raise RecipeError(
+            "check_packing: expected position_ids or segment_ids [B, L], "
+            f"found {', '.join(batch) or 'an empty batch'}",
+            hint="a batch of Loader has them unless its `fields` leave them out",
+        )
+    documents = list(_documents(segments))
+    if all(number == 0 for _, number, _, _ in documents):
+        raise RecipeError(
+            "check_packing: expected a row of two documents or more, found none in this batch",
+            hint="take another batch, or rows packed by concat or best_fit",
+        )
+    unused = (*NOT_INPUTS, *(("segment_ids",) if "input_ids" in given else ()))
+    if isinstance(model, torch.nn.Module) and (parameter := next(model.parameters(), None)) is not None:
+        given = to_tensors(given, device=parameter.device)
+    inputs = {name: values for name, values in given.items() if name not in unused}
+    with torch.no_grad(), _evaluating(model):
+        packed = _logits(model(**inputs, **settings))
+        allowed = _tolerance(model, packed) if tolerance is None else tolerance
+        largest = 0.0
+        for row, number, begin, end in documents:
+            alone = {
+                name: values[row : row + 1, begin:end]
+                for name, values in inputs.items()
+                if values.shape == shape
+            }
+            right = _logits(model(**alone, **settings))[0].double()
+            difference = (packed[row, begin:end].double() - right).abs().max() / right.abs().max()
+            found = float(difference.nan_to_num(nan=float("inf")))
+            largest = max(largest, found)
+            if found > allowed:
+                raise MixedDocuments(
+                    f"documents of a row see each other: row {row}, document {number} (places {begin:,} to "
+                    f"{end:,}): expected the logits of the document alone, to {allowed:.1e} of the largest, "
+                    f"found a difference of {found:.1e}",
+                    hint=_advice(given, settings),
+                )
+    return largest
+
+
+def _advice(given: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    """What to change in a call that lets documents see each other."""
+    if "input_ids" not in given:
+        return "make the attention mask from segment_ids: sdpa_mask, block_mask or varlen"
+    if "attention_mask" in given or settings.get("attention_mask") is not None:
+        return "leave attention_mask out: with it, Hugging Face models do not look at position_ids"
+    if "position_ids" not in given:
+        return "give the model position_ids: Hugging Face models find documents by those that restart"
+    if settings.get("use_cache") is not False:
+        return "call the model with use_cache=False: check_packing(model, batch, use_cache=False)"
+    return (
+        "this model does not find documents by position_ids: choose another attn_implementation, or give "
+        "cu_seq_lens_q and so on for a batch of one row"
+    )
+
+
+def _segments(given: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
+    """The number of the document at each place, int64 `[B, L]`; -1 at padding, where that is known."""
+    if "segment_ids" in given:
+        return given["segment_ids"].long().cpu()
+    if "position_ids" not in given:
+        return None
+    positions = given["position_ids"].long().cpu()
+    begins = torch.zeros_like(positions)
+    begins[:, 1:] = positions[:, 1:] != positions[:, :-1] + 1
+    return begins.cumsum(1)
+
+
+def _documents(segments: torch.Tensor) -> Iterator[tuple[int, int, int, int]]:
+    """Row, number in the row, first place and the one behind the last of every document; no padding."""
+    for row, numbers in enumerate(segments):
+        values, lengths = torch.unique_consecutive(numbers, return_counts=True)
+        ends = lengths.cumsum(0).tolist()
+        for number, (value, length, end) in enumerate(
+            zip(values.tolist(), lengths.tolist(), ends, strict=True)
+        ):
+            if value >= 0:
+                yield row, number, end - length, end
+
+
+@contextmanager
+def _evaluating(model: Callable[..., Any]) -> Iterator[None]:
+    """Every part of a model in evaluation mode, and then each in its own again."""
+    training = (
+        [part for part in model.modules() if part.training] if isinstance(model, torch.nn.Module) else []
+    )
+    for part in training:
+        part.training = False
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True
+
+
+def _logits(output: Any) -> torch.Tensor:
+    found: torch.Tensor = getattr(output, "logits", output)
+    return found
+
+
+def _tolerance(model: Callable[..., Any], logits: torch.Tensor) -> float:
+    """By the least precise of the dtypes that logits are computed in."""
+    kinds = {logits.dtype}
+    if isinstance(model, torch.nn.Module):
+        kinds |= {parameter.dtype for parameter in model.parameters()}
+    device = logits.device.type
+    if torch.is_autocast_enabled(device):
+        kinds.add(torch.get_autocast_dtype(device))
+    if device == "cuda" and torch.get_float32_matmul_precision() != "highest":
+        kinds.add(torch.float16)  # TF32 has as many bits
+    return max(TOLERANCES.get(kind, 0.0) for kind in kinds) or TOLERANCES[torch.float32]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -263,3 +265,35 @@ def test_verify_tells_a_stray_file_and_a_missing_record(store: Store, tmp_path: 
     (tmp_path / "rows" / "packline.json").unlink()
     done = run("verify", "rows", "--from", "baked", cwd=tmp_path)
     assert done.returncode == 1 and "has no packline.json" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "value", ["fields=tokens,targets,loss_mask", 'fields=["tokens", "targets", "loss_mask"]']
+)
+def test_an_option_may_be_a_list(store: Store, tmp_path: Path, value: str) -> None:
+    words: list[str | Path] = [
+        "export",
+        store.path,
+        "--to",
+        "mds",
+        "--seq-len",
+        "32",
+        "--out",
+        tmp_path / "out",
+    ]
+    done = run(*words, "--set", value)
+    assert done.returncode == 0, done.stderr
+    index = json.loads((tmp_path / "out" / "index.json").read_bytes())
+    assert index["shards"][0]["column_names"] == ["loss_mask", "targets", "tokens"]
+    assert re.search(r"^ *fields +tokens,targets +Columns", run("formats", "mds").stdout, re.M)
+
+
+def test_it_ends_with_what_the_trainer_has_to_be_told(store: Store, tmp_path: Path) -> None:
+    words: list[str | Path] = ["export", store.path, "--to", "trl", "--seq-len", "32", "--out", "rows"]
+    done = run(*words, cwd=tmp_path)
+    told = done.stdout.partition("  for the trainer\n")[2]
+    assert "padding_free=True" in told and "max_length=None" in told
+    compile(textwrap.dedent(told), "told", "exec")
+    assert run(*words, cwd=tmp_path).stdout.endswith(told)  # also where there is nothing to do
+    lines = result(run(*words, "--json", cwd=tmp_path))["trainer_lines"]
+    assert [line.rstrip() for line in textwrap.dedent(told).splitlines()] == lines

@@ -7,6 +7,8 @@ Their pins disagree with packline's, so they live in an environment of their own
 `PACKLINE_PEERS_PYTHON` names, else `.venv-peers` of the checkout (`make peers`), else this one. The code
 finds its `arguments` (strings) and leaves an `answer` that JSON can hold; warnings and prints of the peers do
 not matter. A test whose modules are not there skips; a peer that fails makes the test fail, with its words.
+
+Code that needs packline as well (`with_packline`) finds it, and what it needs, behind the peers' own modules.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ if {fake_torchvision}:
         sys.modules[name] = module
     sys.modules["torchvision.datasets"].VisionDataset = type("VisionDataset", (), {{}})
     sys.modules["torchvision.transforms.functional"].to_tensor = lambda image: image
+sys.path += {own_path!r}
 _answer_file, *arguments = sys.argv[1:]
 """
 END = """
@@ -64,18 +67,20 @@ def missing_peers(python: str, modules: tuple[str, ...]) -> str:
     return done.stdout.strip().strip("[]")
 
 
-def run_peer(code: str, *arguments: object, modules: tuple[str, ...]) -> Any:
+def run_peer(code: str, *arguments: object, modules: tuple[str, ...], with_packline: bool = False) -> Any:
     """Run code in the peers' environment and return its `answer`.
 
     Args:
         code: uses `arguments`, sets `answer`.
         arguments: handed over as strings.
         modules: top-level modules that must be there; the test skips where one is not.
+        with_packline: whether the code imports packline. Both interpreters must be of one Python version.
     """
     python = peers_python()
     if missing := missing_peers(python, modules):
         pytest.skip(f"not installed with the peers: {missing} (make peers)")
-    begin = BEGIN.format(fake_torchvision="streaming" in modules)
+    own_path = [str(ROOT / "src"), *filter(None, sys.path)] if with_packline else []
+    begin = BEGIN.format(fake_torchvision="streaming" in modules, own_path=own_path)
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder, "answer.json")
         script = Path(folder, "peer.py")

@@ -47,7 +47,7 @@ def stored_documents(store: Store) -> list[list[int]]:
 
 def files_of(folder: Path) -> dict[str, bytes]:
     """The files of an export's format."""
-    own = ("packline.json", "tokenizer.json")
+    own = ("packline.json", "tokenizer.json", "tokenizer_config.json")
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.name not in own}
 
 

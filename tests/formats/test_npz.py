@@ -72,7 +72,7 @@ def test_numpy_finds_rows_targets_masks_and_true_lengths(tmp_path: Path, case: C
     assert found["input_tensor"].tolist() == tokens
     assert found["target_tensor"].tolist() == targets
     assert found["lengths"].tolist() == lengths
-    mask = [[int(place < length) for place in range(view.seq_len)] for length in lengths]
+    mask = [[int(target != IGNORED) for target in row] for row in targets]  # nothing else may be learned
     assert found["attention_mask_tensor"].tolist() == mask
     assert plan.bytes == sum(path.stat().st_size for path in (tmp_path / "out").iterdir())
 
@@ -100,7 +100,7 @@ def test_padding_is_never_taken_for_tokens_nor_tokens_for_padding(tmp_path: Path
         empty = 8 - len(real)
         assert found["input_tensor"][row].tolist() == real + [padding] * empty
         assert found["target_tensor"][row].tolist() == real[1:] + [IGNORED] * (empty + 1)
-        assert found["attention_mask_tensor"][row].tolist() == [1] * len(real) + [0] * empty
+        assert found["attention_mask_tensor"][row].tolist() == [1] * len(body) + [0] * (empty + 1)
         assert found["lengths"][row] == len(real)
 
 
@@ -117,6 +117,7 @@ def test_options(tmp_path: Path) -> None:
     assert np.array_equal(
         batch["target_tensor"], np.where(wanted["targets"] == IGNORED, 65_535, wanted["targets"])
     )
+    assert np.array_equal(batch["attention_mask_tensor"], wanted["targets"] != IGNORED)
     assert "loss mask" not in [lost.what for lost in plan.lost]
     taken = write_rows(view, "npz", tmp_path / "zero", {"ignore_index": 0})
     assert "loss mask" in [lost.what for lost in taken.lost]
@@ -222,6 +223,22 @@ def test_any_documents_come_back(
     assert found.problems == [] and found.documents == {"train": case.stored}
     places = np.cumsum([0, *map(len, case.stored[:-1])]) // view.seq_len
     assert [position for _, position in found.places] == places.tolist()
+
+
+@pytest.mark.parametrize("name", ["plain", "loss"])
+def test_a_mask_of_padding_changes_nothing_else_and_is_read_alike(tmp_path: Path, name: str) -> None:
+    case = CASES[name]
+    view = RowView.of_store(case.make(tmp_path / "store"), batch_size=3, **kept_tail(case, 16))
+    read = {}
+    for mask in ("loss", "padding"):
+        write_rows(view, "npz", tmp_path / mask, {"mask": mask})
+        read[mask] = read_all("npz", tmp_path / mask, {"marker": case.eod_id})
+        assert read[mask].problems == [] and read[mask].documents == {"train": case.stored}
+    assert read["loss"].places == read["padding"].places
+    loss, padding = stacked(load(tmp_path / "loss")), stacked(load(tmp_path / "padding"))
+    assert [key for key in KEYS if not np.array_equal(loss[key], padding[key])] == [KEYS[2]]
+    inside = np.arange(view.seq_len) < loss["lengths"][:, None]
+    assert np.array_equal(padding[KEYS[2]], inside)
 
 
 def save(folder: Path, number: int = 1, **arrays: Any) -> Path:
@@ -331,7 +348,11 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "id outside": (change(input_tensor=put(1000)), "expected below 1,000, found 1,000"),
     "negative id": (change(input_tensor=put(-1)), "expected below 1,000, found -1"),
     "holes in a mask": (change(attention_mask_tensor=put(0)), "mask of row 0: expected ones, then zeros"),
-    "length": (change(lengths=put(5)), "length of row 2: expected 16 as in the mask, found 5"),
+    "length": (change(lengths=put(1)), r"length of row 2: expected at least \d+, .* found 1"),
+    "length of a padded row": (
+        change(lengths=put(5), attention_mask_tensor=np.ones_like),
+        "length of row 2: expected 16 as in the mask, found 5",
+    ),
     "missing file": (remove, "0003.npz: number of the batch: expected 2, found 3"),
 }
 

@@ -241,6 +241,7 @@ def test_hugging_face_models_shift_labels_to_our_targets() -> None:
     ours, theirs = loader("mixture").batch(0), loader("mixture", keys="huggingface").batch(0)
     assert set(theirs) == {"input_ids", "labels", "position_ids"}
     assert np.array_equal(theirs["input_ids"], ours["tokens"])
+    assert theirs["labels"].dtype == np.int64  # their loss takes no other
     # What such a model compares logits of place t with is `labels[t + 1]`.
     assert np.array_equal(theirs["labels"][:, 1:], ours["targets"][:, :-1])
     assert (theirs["labels"][:, 0] == -100).all()

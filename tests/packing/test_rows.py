@@ -17,6 +17,7 @@ from tests.packing.stores import EOD_ID, document_tokens, make_store
 
 from packline.errors import RecipeError, StoreError
 from packline.packing import bounds, tables
+from packline.packing.arrays import ALL_FIELDS
 from packline.packing.cumulative import Cumulative
 from packline.packing.packer import PACKINGS
 from packline.packing.row_reader import RowReader
@@ -107,6 +108,63 @@ def test_any_integer_finds_its_row(store: Store, settings: dict[str, Any]) -> No
     for index in (count, -count - 1, np.int64(10**12)):
         with pytest.raises(IndexError, match=rf"row {int(index):,} of {count}"):
             rows[index]
+
+
+@given(
+    SHARDS,
+    st.integers(2, 90),
+    st.sampled_from(PACKINGS),
+    st.booleans(),
+    st.booleans(),
+    st.none() | st.integers(0, 3),
+)
+def test_a_row_by_itself_is_that_row_of_a_batch(
+    shards: list[list[int]],
+    seq_len: int,
+    packing: str,
+    mapped: bool,
+    boundary_loss: bool,
+    shuffle: int | None,
+) -> None:
+    """One row is found, laid out and copied in a shorter way than several, also where it has many spans."""
+    with made(shards, mapped=mapped) as store:
+        seq_len = min(seq_len, store.manifest.tokens)
+        if seq_len < 2:
+            return
+        rows = store.rows(seq_len, packing=packing, boundary_loss=boundary_loss, shuffle_documents=shuffle)
+        # Twice each, so that no batch is of one row.
+        twice = np.arange(len(rows)).repeat(2)
+        batch, spans = rows.read(twice, ALL_FIELDS), rows.spans(twice)
+        for number in range(len(rows)):
+            alone, among = rows.spans(np.array([number])), spans.row(2 * number)
+            for name in ("documents", "starts", "lengths", "following"):
+                found, wanted = getattr(alone, name), getattr(among, name)
+                assert (found is None) == (wanted is None)
+                assert found is None or (found.dtype == wanted.dtype and found.tolist() == wanted.tolist())
+            row, read = rows[number], rows.read(np.array([number]), ALL_FIELDS)
+            for name in ALL_FIELDS:
+                wanted = batch[name][2 * number]
+                assert read[name].dtype == wanted.dtype and np.array_equal(read[name][0], wanted)
+                assert np.array_equal(getattr(row, name), wanted)
+
+
+def test_a_row_reads_what_it_is_asked_for(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, asked = store.rows(16), []
+    fill = rows._fill
+
+    def counted(spans: Any, fields: Any) -> Any:
+        asked.append(tuple(fields))
+        return fill(spans, fields)
+
+    monkeypatch.setattr(rows, "_fill", counted)
+    row = rows[3]
+    assert asked == [] and len(row) == 16
+    assert row.tokens is row.tokens and asked == [("tokens",)]
+    tokens = row.tokens
+    assert row.targets is row.targets and row.segment_ids.shape == row.loss_mask.shape == (16,)
+    assert asked == [("tokens",), ALL_FIELDS] and row.tokens is tokens
+    again = pickle.loads(pickle.dumps(rows[5]))
+    assert again.index == 5 and np.array_equal(again.targets, rows[5].targets)
 
 
 def test_a_row_asks_its_packing_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

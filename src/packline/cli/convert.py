@@ -28,7 +28,8 @@ def convert(
     to: Annotated[str, Parameter(help="The format to write; `packline formats` lists them.", group=MAIN)],
     reading: Reading = _READING,
     set_out: Annotated[
-        list[str] | None, option("An option of the format to write, NAME=VALUE. May be repeated.", MAIN)
+        list[str] | None,
+        option("An option of the format to write, NAME=VALUE, a list as NAME=A,B. May be repeated.", MAIN),
     ] = None,
     rows: RowShape = _ROWS,
     link: Annotated[Link, option("How bytes of the store are shared. Default: auto.", RUNNING)] = "auto",

@@ -33,7 +33,8 @@ def export(
     to: Annotated[str, Parameter(help="The format; `packline formats` lists them.")],
     out: Annotated[str, Parameter(help="Folder of the output: new, empty, or with this very export.")],
     set: Annotated[
-        list[str] | None, option("An option of the format, name=value. May be repeated.", MAIN)
+        list[str] | None,
+        option("An option of the format, name=value, a list as name=a,b. May be repeated.", MAIN),
     ] = None,
     link: Annotated[
         Link, option("How bytes of the store are shared where they can be. Default: auto.", RUNNING)

@@ -133,6 +133,7 @@ def show_exported(exported: Exported) -> None:
     if exported.nothing_to_do:
         output.line(f"  {exported.out} holds this very export: nothing to do")
         output.lines(table(_warnings(exported), "ll", width=output.wrap))
+        _show_trainer_lines(exported)
         return
     shared = ", ".join(f"{size(count)} of it {HOW[how]}" for how, count in exported.shared.items() if count)
     what = (
@@ -154,6 +155,16 @@ def show_exported(exported: Exported) -> None:
     output.lines(table(rows, "ll", width=output.wrap))
     output.line()
     output.line("  check it  ", (f"packline verify {near(exported.out)} --from {exported.format}", "hint"))
+    _show_trainer_lines(exported)
+
+
+def _show_trainer_lines(exported: Exported) -> None:
+    """What to paste into the trainer, as it is: nothing wrapped, nothing marked up."""
+    if exported.trainer_lines:
+        output.line()
+        output.line("  for the trainer")
+        for line in exported.trainer_lines:
+            output.line(f"    {line}")
 
 
 def _warnings(exported: Exported) -> list[Line]:

@@ -40,7 +40,7 @@ class Reading:
     bos: Annotated[str | None, option("Begin of document, likewise. Default: none.", TOKENS)] = None
     set: Annotated[
         list[str] | None,
-        option("An option of the format to read, NAME=VALUE. May be repeated.", MAIN),
+        option("An option of the format to read, NAME=VALUE, a list as NAME=A,B. May be repeated.", MAIN),
     ] = None
 
     def boundary(self) -> tuple[str | int | None, str | int | None]:

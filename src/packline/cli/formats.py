@@ -16,6 +16,7 @@ from packline.cli.arguments import Flags
 from packline.cli.main import DONE
 from packline.cli.output import Line, output, table
 from packline.errors import RecipeError
+from packline.formats.exporting.parts import is_list
 from packline.formats.format import Format, Options
 from packline.formats.registry import NAMES
 
@@ -60,10 +61,16 @@ def facts(format: Format) -> dict[str, Any]:
         "kind": format.kind,
         "missing": missing,
         "options": [
-            {"name": field.name, "default": _default(field), "about": said.get(field.name, "")}
+            {"name": field.name, "default": _default(field), "about": _about(field, said)}
             for field in msgspec.structs.fields(format.options)
         ],
     }
+
+
+def _about(field: Any, said: dict[str, str]) -> str:
+    """What an option is, and how its value is written where that is a list."""
+    about = said.get(field.name, "")
+    return f"{about} A list: `a,b` or JSON." if is_list(field.type) else about
 
 
 def _default(field: Any) -> Any:
@@ -121,6 +128,9 @@ def option_lines(options: list[dict[str, Any]]) -> list[Line]:
 
 
 def _shown(value: Any) -> str:
+    """A default as `--set` takes it."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value)) or '""'
     if isinstance(value, str):
         return value or '""'
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value).lower()

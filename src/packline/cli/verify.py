@@ -53,7 +53,8 @@ def verify(
     eod: Annotated[str | None, option("End of its documents: a token's string, or an id.", FOREIGN)] = None,
     bos: Annotated[str | None, option("Begin of its documents, likewise.", FOREIGN)] = None,
     set: Annotated[
-        list[str] | None, option("An option of the format, NAME=VALUE. May be repeated.", FOREIGN)
+        list[str] | None,
+        option("An option of the format, NAME=VALUE, a list as NAME=A,B. May be repeated.", FOREIGN),
     ] = None,
     flags: Flags = _FLAGS,
 ) -> int:

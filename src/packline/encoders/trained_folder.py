@@ -28,6 +28,7 @@ from packline.encoders.parity import PROBES
 from packline.encoders.patterns import pattern_of
 from packline.encoders.token_bytes import token_bytes
 from packline.encoders.tokenizer import JSON, Tokenizer
+from packline.encoders.tokenizer_config import CONFIG, config_bytes
 from packline.encoders.training import (
     MEMORY_BYTES,
     OnProgress,
@@ -41,7 +42,7 @@ from packline.errors import RecipeError, StoreError, TokenizerError
 from packline.filesystem import publish_bytes
 from packline.recipe import Recipe
 
-CONFIG, TOKEN_BYTES, REPORT = "tokenizer_config.json", "token_bytes.npy", "report.json"
+TOKEN_BYTES, REPORT = "token_bytes.npy", "report.json"
 ENDS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>")
 BEGINS = ("<|bos|>", "<s>", "<|begin_of_text|>", "<bos>")
 
@@ -151,7 +152,7 @@ def train_folder(
     sizes = np.array([len(one) for one in token_bytes(tokenizer)], "<i4")
     report = _report(texts, trained, tokenizer, sizes, pattern, vocab_size, eos, bos, started)
     publish_bytes(folder / JSON, trained.json.encode("utf-8") + b"\n")
-    publish_bytes(folder / CONFIG, _indented(_config(special_tokens, eos, bos)))
+    publish_bytes(folder / CONFIG, config_bytes(special_tokens, eos, bos))
     publish_bytes(folder / TOKEN_BYTES, _npy(sizes))
     publish_bytes(folder / REPORT, _indented(report))
     return report
@@ -211,17 +212,6 @@ def _named(given: str | None, usual: Sequence[str], special_tokens: Sequence[str
             f"--{what} {given!r} is no special token: {expected}", hint="name it with --special-tokens too"
         )
     return given or next((token for token in usual if token in special_tokens), None)
-
-
-def _config(special_tokens: Sequence[str], eos: str | None, bos: str | None) -> dict[str, Any]:
-    named = {"eos_token": eos, "bos_token": bos}
-    config: dict[str, Any] = {name: token for name, token in named.items() if token is not None}
-    others = [token for token in special_tokens if token not in (eos, bos)]
-    return config | {
-        "additional_special_tokens": others,
-        "clean_up_tokenization_spaces": False,
-        "tokenizer_class": "PreTrainedTokenizerFast",
-    }
 
 
 def check_round_trip(tokenizer: Tokenizer) -> None:

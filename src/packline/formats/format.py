@@ -26,6 +26,7 @@ from packline.errors import RecipeError
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
+    from packline.formats.export_record import ExportRecord
     from packline.formats.exporting.documents import DocumentView
     from packline.formats.exporting.rows import RowView
     from packline.formats.exporting.target import Target
@@ -177,6 +178,19 @@ class Format(ABC):
         """
         there = set(splits)
         return tuple(text for split, text in self.opened.items() if split not in there)
+
+    def trainer_lines(self, out: str, record: ExportRecord, options: Any) -> tuple[str, ...]:
+        """Lines to paste into the trainer: what has to be set there for a finished export to train rightly.
+
+        Args:
+            out: the folder of the export.
+            record: what is in it.
+            options: of the format.
+
+        Returns:
+            Code or arguments, complete but for what belongs to the trainer alone; nothing where nobody knows.
+        """
+        return ()
 
     @abstractmethod
     def recognises(self, path: Path) -> bool:

@@ -52,6 +52,7 @@ from packline.formats.shared.separate_rows import SeparateRows
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
+    from packline.formats.export_record import ExportRecord
     from packline.formats.exporting.rows import RowView
     from packline.formats.exporting.target import Target
 
@@ -90,6 +91,16 @@ class Litdata(RowFormat):
     name = "litdata"
     title = "litdata for TokensLoader: chunk-0-N.bin and index.json, rows of seq_len + 1 tokens"
     options = LitdataOptions
+
+    def trainer_lines(self, out: str, record: ExportRecord, options: LitdataOptions) -> tuple[str, ...]:
+        width = (record.seq_len or 0) + 1
+        return (
+            "from litdata import StreamingDataset, TokensLoader",
+            "",
+            f"loader = TokensLoader(block_size={width})  # a row and the token behind it",
+            f"dataset = StreamingDataset({out!r}, item_loader=loader, shuffle=False)",
+            "# of a batch: inputs, targets = batch[:, :-1], batch[:, 1:]",
+        )
 
     def plan(self, view: RowView, options: LitdataOptions) -> Plan:
         dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)

@@ -48,6 +48,7 @@ from packline.packing.arrays import ALL_FIELDS
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
+    from packline.formats.export_record import ExportRecord
     from packline.formats.exporting.rows import RowView
     from packline.formats.exporting.target import Target
 
@@ -76,6 +77,16 @@ class Mds(RowFormat):
     name = "mds"
     title = "MosaicML streaming (MDS): shard.NNNNN.mds and index.json, a record a row"
     options = MdsOptions
+
+    def trainer_lines(self, out: str, record: ExportRecord, options: MdsOptions) -> tuple[str, ...]:
+        shifted = "targets are shifted already, -100 where there is nothing to learn"
+        return (
+            "from streaming import StreamingDataset",
+            "",
+            f"dataset = StreamingDataset(local={out!r}, shuffle=False, batch_size=8)  # 8: rows of a device",
+            f"# a record has {', '.join(sorted(options.fields))}"
+            + (f"; {shifted}" if "targets" in options.fields else ""),
+        )
 
     def plan(self, view: RowView, options: MdsOptions) -> Plan:
         _check(options)

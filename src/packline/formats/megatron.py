@@ -27,6 +27,7 @@ the judge in the tests.
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -51,6 +52,7 @@ from packline.formats.shared.token_shards import find_files, first_bytes, split_
 from packline.store.index import CODES, HEADER, MAGIC, UINT16_BELOW, index_size
 
 if TYPE_CHECKING:
+    from packline.formats.export_record import ExportRecord
     from packline.formats.exporting.documents import DocumentStream, DocumentView
     from packline.formats.exporting.target import Target
     from packline.store.report import Findings
@@ -60,6 +62,10 @@ LIMITS = {"uint16": UINT16_BELOW - 1, "int32": 2**31}
 """The largest vocabulary of each dtype, by Megatron's rule."""
 LONGEST = 2**31 - 1
 """Tokens of a document, by the index's int32."""
+ARGUMENTS = {"train": "--train-data-path", "val": "--valid-data-path", "test": "--test-data-path"}
+"""Where its trainer is told the pairs of each split."""
+MOST_PATHS = 8
+"""Pairs of a split that are named one by one."""
 BLOCK = 1 << 18
 """Documents of which the index is written or checked at a time."""
 
@@ -100,6 +106,21 @@ class Megatron(DocumentFormat):
 
     def edges_of(self, options: MegatronOptions) -> Edges:
         return options.edges
+
+    def trainer_lines(self, out: str, record: ExportRecord, options: MegatronOptions) -> tuple[str, ...]:
+        pairs = [entry.name.removesuffix(".idx") for entry in record.files if entry.name.endswith(".idx")]
+        lines = []
+        for split, argument in ARGUMENTS.items():
+            begin = _single(options, split) if options.files == "single" else f"{split}-"
+            paths = [shlex.quote(f"{out}/{name}") for name in pairs if name.startswith(begin)]
+            if len(paths) > MOST_PATHS:
+                paths = [f"$(ls {shlex.quote(out)}/{begin}*.idx | sed 's/.idx$//')"]
+            if paths:
+                lines.append(f"{argument} {' '.join(paths)}")
+        lines.append(f"--tokenizer-type HuggingFaceTokenizer --tokenizer-model {shlex.quote(out)}")
+        if options.edges in ("eod", "both"):  # it looks for ends
+            lines.append("--reset-position-ids --reset-attention-mask --eod-mask-loss")
+        return tuple(lines)
 
     def plan(self, view: DocumentView, options: MegatronOptions) -> Plan:
         dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)

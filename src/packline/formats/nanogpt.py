@@ -18,6 +18,7 @@ loader that was written from these rules are the judges.
 
 from __future__ import annotations
 
+import shlex
 import struct
 from collections.abc import Iterable
 from pathlib import Path
@@ -44,11 +45,14 @@ from packline.formats.shared.token_shards import StreamEdges, find_files, first_
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
+    from packline.formats.export_record import ExportRecord
     from packline.formats.exporting.documents import DocumentView
     from packline.formats.exporting.target import Target
 
 DTYPE = np.dtype("<u2")
 LIMITS = {"uint16": 65_536}
+DEFAULT_VOCABULARY = 50_304
+"""Ids of a model of nanoGPT's `train.py` where no meta.pkl says how many there are."""
 NAMES = ("train.bin", "val.bin", "test.bin")
 
 
@@ -88,6 +92,15 @@ class Nanogpt(DocumentFormat):
 
     def edges_of(self, options: NanogptOptions) -> Edges:
         return options.edges
+
+    def trainer_lines(self, out: str, record: ExportRecord, options: NanogptOptions) -> tuple[str, ...]:
+        lines = [f"dataset = {out!r}  # or --dataset={shlex.quote(out)}"]
+        if record.tokenizer.vocab_size > DEFAULT_VOCABULARY and not options.meta_pkl:
+            lines.append(
+                f"# the model has {DEFAULT_VOCABULARY:,} ids by default, the data "
+                f"{record.tokenizer.vocab_size:,}: export with --set meta_pkl=true, which train.py reads"
+            )
+        return tuple(lines)
 
     def plan(self, view: DocumentView, options: NanogptOptions) -> Plan:
         fitting_dtype(self.name, view.vocab_size, LIMITS)

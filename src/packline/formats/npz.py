@@ -4,22 +4,28 @@
 
     input_tensor            int32  [B, L]   tokens, then the token at padding
     target_tensor           int32  [B, L]   the next token; `ignore_index` where nothing is trained on
-    attention_mask_tensor   int32  [B, L]   1 at tokens, 0 at padding
+    attention_mask_tensor   int32  [B, L]   1 where there is a target, 0 where there is none (option `mask`)
     lengths                 int32  [B]      tokens of each row
 
 A file is what `numpy.savez` makes of these arrays, to the byte: a zip archive whose members `KEY.npy` are
 stored as they are. The last batch has the rows that are left. The first three may be of any NumPy integer
 that holds the vocabulary and `ignore_index`; `lengths` is always int32.
 
-Targets are -100 at padding, at the last token of a document and where the next token is not trained on. That
-the padding may be the end of document, or the token 0 a real one, makes no difference: how long a row is
-stands in `lengths` and in the mask, and nothing has to be guessed from tokens.
+Targets are -100 at padding, at the last token of a document and where the next token is not trained on. MLX
+knows no ignored index: -100 is the id 100 before the end of the vocabulary there, as any negative index of an
+array. So the mask, by which chuk-mlx multiplies its loss and nothing else, is 0 at all of these places, and
+not at padding alone: `cross_entropy(logits, targets) * mask` learns nothing from them. Rows are padded on the
+right, so a causal model needs no mask of padding. How long a row is stands in `lengths`: the padding may be
+the end of document, or the token 0 a real one, and nothing has to be guessed from tokens.
 
-Read are these files and chuk-mlx's own, which lack some of the keys: the length of a row comes from the mask,
-else from `lengths`, else is L; `pad_id` tells that tokens of this id at the end of a row are padding after
-all, as in batches of chuk-mlx whose `lengths` are those of padded rows and whose documents have no ends
-(`rows=separate edges=none pad_id=...`). A loss mask is got back from the targets, but for the first token of
-a document, which no place predicts: it counts as trained on.
+With `mask=padding` it is 0 at padding alone, for trainers that use it in attention and not in the loss.
+
+Read are files with either mask, and chuk-mlx's own, which lack some of the keys: the length of a row comes
+from `lengths` where the mask is that of the loss, else from the mask, else from `lengths`, else is L. With
+`pad_id` tokens of this id at the end of a row are padding after all, as in batches of chuk-mlx whose
+`lengths` are those of padded rows and whose documents have no ends (`rows=separate edges=none pad_id=...`). A
+loss mask is got back from the targets, but for the first token of a document, which no place predicts: it
+counts as trained on.
 
 Layout known from chuk-mlx's `batch_generator_pretrain.py` and `batch_pretrain_target_shift_generator.py`;
 judged by `numpy.load`.
@@ -30,7 +36,7 @@ from __future__ import annotations
 import zipfile
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -44,6 +50,7 @@ from packline.packing.targets import IGNORED
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
+    from packline.formats.export_record import ExportRecord
     from packline.formats.exporting.rows import RowView
     from packline.formats.exporting.target import Target
 
@@ -65,6 +72,8 @@ class NpzOptions(RowFileOptions, frozen=True):
     """Of all arrays but `lengths`: any integer of NumPy that holds the vocabulary and `ignore_index`."""
     ignore_index: int = IGNORED
     """The target where nothing is trained on."""
+    mask: Literal["loss", "padding"] = "loss"
+    """Where `attention_mask_tensor` is 0: where there is no target, or at padding alone."""
     pad_id: int | None = None
     """Reading: tokens of this id at the end of a row are padding, whatever else the file says."""
     loss: bool | None = None
@@ -77,6 +86,20 @@ class Npz(RowFormat):
     name = "npz"
     title = "chuk-mlx: PREFIX_batch_0001.npz with input, target, mask and lengths"
     options = NpzOptions
+
+    def trainer_lines(self, out: str, record: ExportRecord, options: NpzOptions) -> tuple[str, ...]:
+        mask = 'batch["attention_mask_tensor"]'
+        if options.mask == "padding":
+            mask = f'(batch["target_tensor"] != {options.ignore_index})'
+        return (
+            "import mlx.core as mx",
+            "import mlx.nn as nn",
+            "",
+            f"batch = mx.load({f'{out}/{options.prefix}_batch_0001.npz'!r})",
+            'losses = nn.losses.cross_entropy(model(batch["input_tensor"]), batch["target_tensor"])',
+            f"mask = {mask}  # MLX has no ignored index: multiply",
+            "loss = (losses * mask).sum() / mask.sum()",
+        )
 
     def plan(self, view: RowView, options: NpzOptions) -> Plan:
         dtype = _checked_dtype(view.vocab_size, options)
@@ -108,7 +131,7 @@ class Npz(RowFormat):
         dtype, size = _checked_dtype(view.vocab_size, options), view.batch_size or BATCH_SIZE
         for number, start in enumerate(range(part.start, part.stop, size), part.number):
             stop = min(start + size, part.stop)
-            arrays = batch_arrays(view, start, stop, dtype, options.ignore_index)
+            arrays = batch_arrays(view, start, stop, dtype, options)
             with target.create(f"{options.prefix}_batch_{number:04d}.npz") as file:
                 archive = StoredZip(file, large=True)
                 for key, array in arrays.items():
@@ -135,15 +158,16 @@ class Npz(RowFormat):
 
 
 def batch_arrays(
-    view: RowView, start: int, stop: int, dtype: np.dtype, ignore_index: int
+    view: RowView, start: int, stop: int, dtype: np.dtype, options: NpzOptions
 ) -> dict[str, np.ndarray]:
     """The arrays of a batch of rows, in the order in which they stand in its file."""
-    read = view.read(start, stop, ("tokens", "targets"))
+    read = view.read(start, stop, ("tokens", "targets", "loss_mask"))
     lengths = view.lengths(start, stop)
-    targets = read["targets"]
-    if ignore_index != IGNORED:
-        targets = np.where(targets == IGNORED, ignore_index, targets)
-    mask = np.arange(view.seq_len) < lengths[:, None]
+    targets, mask = read["targets"], read["loss_mask"]
+    if options.ignore_index != IGNORED:
+        targets = np.where(targets == IGNORED, options.ignore_index, targets)
+    if options.mask == "padding":
+        mask = np.arange(view.seq_len) < lengths[:, None]
     return {
         "input_tensor": np.ascontiguousarray(read["tokens"], dtype),
         "target_tensor": np.ascontiguousarray(targets, dtype),

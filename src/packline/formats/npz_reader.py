@@ -96,7 +96,9 @@ def _look(file: ForeignFile, options: NpzOptions) -> tuple[np.dtype, np.ndarray,
                 raise CorruptStore(f"{file.path}: expected lengths of {shape[:1]}, found {said.shape}")
             lengths = said.astype(np.int64)
         if "attention_mask_tensor" in archive:
-            lengths = _masked_lengths(file, archive, lengths if "lengths" in archive else None)
+            lengths = _masked_lengths(
+                file, archive, lengths if "lengths" in archive else None, options.ignore_index
+            )
         if len(wrong := np.flatnonzero((lengths < 0) | (lengths > shape[1]))):
             row = int(wrong[0])
             raise CorruptStore(
@@ -109,16 +111,45 @@ def _look(file: ForeignFile, options: NpzOptions) -> tuple[np.dtype, np.ndarray,
     return dtype, lengths, int(shape[1])
 
 
-def _masked_lengths(file: ForeignFile, archive: _Archive, said: np.ndarray | None) -> np.ndarray:
-    """Lengths by the attention mask, which is ones and then zeros.
+def is_loss_mask(mask: np.ndarray, targets: np.ndarray, ignore_index: int) -> bool:
+    """Whether a mask is 0 exactly where targets are ignored, and some are: it then does not mark padding.
 
-    chuk-mlx's `lengths` are those of padded rows; any other disagreement is damage.
+    >>> mask, targets = np.array([[1, 0, 1, 0]]), np.array([[5, -100, 6, -100]])
+    >>> is_loss_mask(mask, targets, -100), is_loss_mask(mask, np.array([[5, 6, 7, 8]]), -100)
+    (True, False)
+    """
+    trained = targets != ignore_index
+    return not trained.all() and np.array_equal(mask != 0, trained)
+
+
+def _masked_lengths(
+    file: ForeignFile, archive: _Archive, said: np.ndarray | None, ignore_index: int
+) -> np.ndarray:
+    """Lengths of the rows of a batch that has an attention mask.
+
+    A loss mask, as `npz` writes it, leaves them to `lengths`. Any other mask is ones and then zeros, and
+    decides, since chuk-mlx's `lengths` are those of padded rows. Everything else is damage.
     """
     mask = archive.read("attention_mask_tensor") != 0
-    lengths = mask.sum(axis=1)
-    wrong = np.flatnonzero((mask != (np.arange(mask.shape[1]) < lengths[:, None])).any(axis=1))
+    places, lengths = np.arange(mask.shape[1]), mask.sum(axis=1)
+    wrong = np.flatnonzero((mask != (places < lengths[:, None])).any(axis=1))
+    agreed = not len(wrong) and (said is None or np.array_equal(said, lengths))
+    if not agreed and said is not None and "target_tensor" in archive:
+        targets = archive.read("target_tensor")
+        if is_loss_mask(mask, targets, ignore_index):
+            if len(beyond := np.flatnonzero((mask & (places >= said[:, None])).any(axis=1))):
+                row = int(beyond[0])
+                least = int(np.flatnonzero(mask[row])[-1]) + 1
+                raise CorruptStore(
+                    f"{file.path}: length of row {row}: expected at least {least:,}, where the mask has its "
+                    f"last one, found {said[row]:,}"
+                )
+            return said
     if len(wrong):
-        raise CorruptStore(f"{file.path}: attention mask of row {wrong[0]}: expected ones, then zeros")
+        raise CorruptStore(
+            f"{file.path}: attention mask of row {wrong[0]}: expected ones, then zeros, or ones where the "
+            "targets are not ignored"
+        )
     if said is not None and not ((said == lengths).all() or (said == mask.shape[1]).all()):
         row = int(np.flatnonzero(said != lengths)[0])
         raise CorruptStore(

@@ -7,8 +7,10 @@
     attention_mask   list<int8>     1; with `padded`, 0 at padding
 
 Files are those of `saved`; rows are in the order of training, so a trainer must not shuffle them. TRL's
-collator makes positions from seq_lengths when it flattens a batch (`padding_free`), and drops the columns
-that it does not need.
+collator makes positions from seq_lengths when it flattens a batch, and drops the columns that it does not
+need. It does so with `padding_free=True` alone. By default it gives the model an attention mask and no
+positions, so that documents of a row see each other; with `packing=True` it packs the rows again and makes
+one document of each. And `max_length`, 1,024 by default, cuts rows, so it has to be None (`trainer_lines`).
 
 Labels are not moved: trainers do that, within a row. So the target of the last token of a row, where it has
 one in the next row, has no place: that is in the ledger. A token that begins a piece has the label -100,
@@ -38,7 +40,7 @@ import pyarrow as pa
 
 from packline.errors import CorruptStore, RecipeError
 from packline.formats.arrow import BATCH_DOCUMENTS, BATCH_TOKENS, FILE
-from packline.formats.export_record import read_record
+from packline.formats.export_record import ExportRecord, read_record
 from packline.formats.exporting.rows import RowSpans, RowView
 from packline.formats.exporting.target import Target
 from packline.formats.format import (
@@ -93,6 +95,19 @@ class Trl(RowFormat):
     name = "trl"
     title = "TRL: packed rows for load_from_disk, with labels and seq_lengths"
     options = TrlOptions
+
+    def trainer_lines(self, out: str, record: ExportRecord, options: TrlOptions) -> tuple[str, ...]:
+        return (
+            "from datasets import load_from_disk",
+            "from trl import SFTConfig",
+            "",
+            f"train_dataset = load_from_disk({out!r})",
+            "config = SFTConfig(  # and no packing: the rows are packed",
+            "    padding_free=True,  # else the documents of a row see each other",
+            "    max_length=None,  # else rows are cut; TRL refuses a length with padding_free",
+            '    train_sampling_strategy="sequential",  # rows are in training order',
+            ")",
+        )
 
     def plan(self, view: RowView, options: TrlOptions) -> Plan:
         dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)

@@ -54,8 +54,10 @@ class Loader:
         epochs: how often plain rows are gone through. Mixtures and stages say `max_epochs` a source.
         fields: which arrays, of tokens, targets, position_ids, segment_ids and loss_mask. None: the first
             four, or with keys of Hugging Face the first three.
-        keys: "huggingface" names tokens `input_ids`, and instead of targets gives `labels` that are not
+        keys: "huggingface" names tokens `input_ids`, and instead of targets gives int64 `labels` that are not
             shifted, because such models shift by themselves. Their last target of a row is lost by that.
+            Call them as `model(**batch, use_cache=False)`: with a cache they let documents of a row see
+            each other (`packline.torch.check_packing`).
         prefetch: how many batches a thread makes ahead; 0 for no thread.
 
     Raises:
@@ -281,18 +283,21 @@ def _read(stretch: Stretch, start: int, stop: int, fields: tuple[str, ...]) -> B
 def named(batch: Batch, keys: Keys) -> Batch:
     """A batch by the names that `keys` chooses.
 
-    For Hugging Face, `labels[t]` is the token at t itself, since such models shift.
+    For Hugging Face, `labels[t]` is the token at t itself, since such models shift; int64, because their loss
+    takes nothing else.
 
-    >>> batch = {"tokens": np.array([[5, 6, 7]]), "targets": np.array([[6, 7, 8]])}
+    >>> batch = {"tokens": np.array([[5, 6, 7]]), "targets": np.array([[6, 7, 8]], np.int32)}
     >>> {name: values.tolist() for name, values in named(batch, "huggingface").items()}
     {'input_ids': [[5, 6, 7]], 'labels': [[-100, 6, 7]]}
+    >>> named(batch, "huggingface")["labels"].dtype.name
+    'int64'
     """
     if keys == "packline":
         return batch
     renamed = {OWN_NAMES.get(name, name): values for name, values in batch.items()}
     if "targets" in batch:
-        labels = np.empty_like(batch["targets"])
-        labels[:, 0], labels[:, 1:] = IGNORED, batch["targets"][:, :-1]
+        labels = np.empty(batch["targets"].shape, np.int64)
+        labels[..., 0], labels[..., 1:] = IGNORED, batch["targets"][..., :-1]
         renamed["labels"] = labels
     return renamed
 

@@ -126,6 +126,8 @@ class BestFit:
         Raises:
             CorruptStore: the plan puts a document where its length does not belong.
         """
+        if len(rows) == 1:
+            return self._row(int(rows[0]))
         full = rows < self._full
         ranks, lengths, pieces = self._pieces(rows[~full] - self._full)
         each = np.ones(len(rows), np.int64)
@@ -140,10 +142,33 @@ class BestFit:
         documents, tokens = self._documents(places)
         starts = tokens - all_lengths  # a piece is its document's end
         starts[whole] = (rows[full] - self._long_rows[numbers]) * self.seq_len
-        wrong = (starts < 0) | (starts % self.seq_len != 0) | (starts + all_lengths > tokens)
+        self._check(starts, all_lengths, tokens)
+        return Spans(offsets, documents, starts, all_lengths)
+
+    def _row(self, row: int) -> Spans:
+        """The same for one row, in a third of the calls."""
+        if row < self._full:
+            number = int(self._long_rows.searchsorted(row, "right")) - 1
+            lengths = np.array([self.seq_len])
+            documents, tokens = self._documents(np.asarray(self._long_places[number : number + 1], np.int64))
+            starts = np.array([(row - int(self._long_rows[number])) * self.seq_len])
+        else:
+            firsts, runs, bases, each, sizes = self._fit
+            group = int(firsts.searchsorted(row - self._full, "right")) - 1
+            run = slice(int(runs[group]), int(runs[group + 1]))
+            many = each[run]
+            ranks = _ranges(bases[run] + (row - self._full) * many, many)
+            lengths = sizes[run].repeat(many)
+            documents, tokens = self._documents(np.asarray(self._order[ranks], np.int64))
+            starts = tokens - lengths
+        self._check(starts, lengths, tokens)
+        return Spans(np.array([0, len(lengths)]), documents, starts, lengths)
+
+    def _check(self, starts: np.ndarray, lengths: np.ndarray, tokens: np.ndarray) -> None:
+        """Refuse a plan that puts pieces where the lengths of their documents do not belong."""
+        wrong = (starts < 0) | (starts % self.seq_len != 0) | (starts + lengths > tokens)
         if wrong.any():
             raise self._damaged(f"a document of {int(tokens[wrong][0]):,} tokens in the wrong row")
-        return Spans(offsets, documents, starts, all_lengths)
 
     def _pieces(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Ranks and lengths of the pieces of packed rows, one row after another, and how many each has."""

@@ -79,6 +79,8 @@ class Concat:
             CorruptStore: lengths and offsets of an index contradict each other there.
         """
         count = len(rows)
+        if count == 1:
+            return self._row(int(rows[0]))
         bounds = np.empty(2 * count, np.int64)  # first token of each row, then the one after its last
         np.multiply(rows, self.seq_len, out=bounds[:count])
         np.minimum(bounds[:count] + self.seq_len, self.tokens, out=bounds[count:])
@@ -106,6 +108,27 @@ class Concat:
         if int(excess.min(initial=0)) < 0 or int(lengths.min(initial=1)) < 1:
             raise self._damaged("an index whose lengths agree with its offsets", "one in which they do not")
         return Spans(offsets, documents, starts, lengths, self._following(after, at_edge))
+
+    def _row(self, row: int) -> Spans:
+        """The same for one row, in a third of the calls."""
+        start = row * self.seq_len
+        stop = min(start + self.seq_len, self.tokens)
+        places, before = self._sums.find(np.array([start, stop]))
+        (first, after), (begin, end) = places.tolist(), before.tolist()
+        at_edge = end == stop
+        pieces = after - first + (not at_edge)
+        if pieces < 1:
+            raise self._damaged("an index whose offsets grow", "one in which they do not")
+        documents, lengths = self.selection.at(np.arange(first, first + pieces))
+        lengths[0] -= start - begin
+        excess = int(lengths.sum()) - (stop - start)
+        lengths[-1] -= excess
+        if excess < 0 or int(lengths.min()) < 1:
+            raise self._damaged("an index whose lengths agree with its offsets", "one in which they do not")
+        starts = np.zeros(pieces, np.int64)
+        starts[0] = start - begin
+        following = self._following(places[1:], np.array([at_edge]))
+        return Spans(np.array([0, pieces]), documents, starts, lengths, following)
 
     def _following(self, after: np.ndarray, at_edge: np.ndarray) -> np.ndarray:
         exists = at_edge & (after < len(self.selection))

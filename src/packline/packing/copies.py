@@ -12,13 +12,16 @@ copy, and the tokens asked for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from packline.packing.layout import Layout
 from packline.store.reader import Store
 from packline.store.shard import Shard, wrong_id, wrong_place
+
+FEW = 64
+"""Spans of a single row that are gone through one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,8 @@ class Copies:
     @classmethod
     def of(cls, store: Store, layout: Layout) -> Copies:
         """Join the spans that follow one another."""
+        if len(layout.spans) == 1 and len(layout.rows) <= FEW:
+            return cls._of_few(store, layout)
         documents, lengths, rows = layout.spans.documents, layout.spans.lengths, layout.rows
         numbers = store.firsts.searchsorted(documents, "right") - 1
         # Within a row a document that is followed by another is at its end: see `fill`.
@@ -66,6 +71,29 @@ class Copies:
             (np.add.reduceat(lengths, first) if len(first) else lengths).tolist(),
             rows[first],
         )
+
+    @classmethod
+    def _of_few(cls, store: Store, layout: Layout) -> Copies:
+        """The same for one row of few spans, one after another: a few numbers are no work for NumPy."""
+        spans = layout.spans
+        documents, starts, lengths = spans.documents.tolist(), spans.starts.tolist(), spans.lengths.tolist()
+        copies = cls(store, [], [], [], [], [], layout.rows[:0])
+        place, itemsize = 0, store.dtype.itemsize
+        last, beyond = -1, 0  # the document before, and the first one of the next shard
+        for document, start, length in zip(documents, starts, lengths, strict=True):
+            if document == last + 1 and not start and document < beyond and copies.lengths:
+                copies.lengths[-1] += length
+            else:
+                shard, inner = store.locate(document)
+                first = document - inner
+                beyond = first + len(shard)
+                copies.shards.append(shard)
+                copies.firsts.append(first)
+                copies.sources.append(shard.offset_of(inner) // itemsize + start)
+                copies.targets.append(place)
+                copies.lengths.append(length)
+            last, place = document, place + length
+        return replace(copies, rows=layout.rows[: len(copies.lengths)])
 
     def copy_tokens(self, into: np.ndarray) -> None:
         """Tokens to their places in the batch, `[B*L]`; the rest is left as it is.

@@ -47,6 +47,8 @@ class Layout:
         Raises:
             RecipeError: a row is fuller than `seq_len`.
         """
+        if len(spans) == 1:
+            return cls._of_row(spans, seq_len)
         counts = spans.offsets[1:] - spans.offsets[:-1]
         # Methods, not functions, of NumPy here and in what follows: half the cost for arrays this small.
         rows = np.arange(len(counts)).repeat(counts)
@@ -55,16 +57,22 @@ class Layout:
         sizes = padding.tolist()
         if min(sizes, default=0) < 0:
             row = sizes.index(min(sizes))
-            raise RecipeError(
-                f"row {row} of the batch has {seq_len - sizes[row]:,} tokens: "
-                f"expected at most seq_len={seq_len:,}",
-                hint="give the seq_len that the spans were made for",
-            )
+            raise _too_full(row, seq_len - sizes[row], seq_len)
         begins = ends[:-1]
         padded = any(sizes)
         if padded:
             begins = begins + (padding.cumsum() - padding)[rows]
         return cls(spans, seq_len, rows, begins, padding, padded)
+
+    @classmethod
+    def _of_row(cls, spans: Spans, seq_len: int) -> Layout:
+        """The same for one row, in a third of the calls."""
+        ends = spans.lengths.cumsum()
+        filled = int(ends[-1]) if len(ends) else 0
+        if filled > seq_len:
+            raise _too_full(0, filled, seq_len)
+        rows = np.zeros(len(ends), np.int64)
+        return cls(spans, seq_len, rows, ends - spans.lengths, np.array([seq_len - filled]), filled < seq_len)
 
     def __len__(self) -> int:
         return len(self.spans) * self.seq_len
@@ -100,3 +108,10 @@ class Layout:
         values[spans], values[padding] = of_spans, of_padding
         lengths[spans], lengths[padding] = self.spans.lengths, self.padding
         return values.repeat(lengths)
+
+
+def _too_full(row: int, tokens: int, seq_len: int) -> RecipeError:
+    return RecipeError(
+        f"row {row} of the batch has {tokens:,} tokens: expected at most seq_len={seq_len:,}",
+        hint="give the seq_len that the spans were made for",
+    )

@@ -2,7 +2,7 @@
 
     spans(indices)    which documents a batch of rows holds
     read(indices)     its arrays [B, L]: the spans, filled
-    rows[i]           a row of its own, for people
+    rows[i]           a row of its own, whose arrays are read as they are asked for
     rows_of(document) the way back
 
 `RowSource` is what a loader relies on; `RowReader` is the part that packed and rechunked rows share.
@@ -13,7 +13,6 @@ from __future__ import annotations
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -64,24 +63,53 @@ class Span(NamedTuple):
     length: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Row:
-    """One training sequence of L tokens."""
+    """One training sequence of L tokens. Tokens are read when they are first asked for, and so is the rest.
 
-    index: int
-    tokens: np.ndarray
-    """int32 `[L]`; padding at its end is `pad_id`."""
-    targets: np.ndarray
-    """int32 `[L]`: the next token, -100 where nothing is to be learned."""
-    position_ids: np.ndarray
-    """int32 `[L]`: place within the span; padding counts from 0 again."""
-    segment_ids: np.ndarray
-    """int32 `[L]`: number of the span within the row; -1 at padding."""
-    loss_mask: np.ndarray
-    """uint8 `[L]`: 1 where there is a target."""
-    spans: tuple[Span, ...]
-    source: RowReader | None = field(default=None, repr=False)
-    """The rows that it is one of, where it was read from some."""
+    Args:
+        source: the rows that it is one of.
+        index: its number among them.
+        found: its spans.
+
+    Arrays raise `CorruptStore` where the tokens are no tokens of the store's vocabulary.
+    """
+
+    __slots__ = ("_arrays", "_found", "index", "source")
+
+    def __init__(self, source: RowReader, index: int, found: Spans) -> None:
+        self.source, self.index, self._found = source, index, found
+        self._arrays: dict[str, np.ndarray] = {}
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """int32 `[L]`; padding at its end is `pad_id`."""
+        return self._array("tokens")
+
+    @property
+    def targets(self) -> np.ndarray:
+        """int32 `[L]`: the next token, -100 where nothing is to be learned."""
+        return self._array("targets")
+
+    @property
+    def position_ids(self) -> np.ndarray:
+        """int32 `[L]`: place within the span; padding counts from 0 again."""
+        return self._array("position_ids")
+
+    @property
+    def segment_ids(self) -> np.ndarray:
+        """int32 `[L]`: number of the span within the row; -1 at padding."""
+        return self._array("segment_ids")
+
+    @property
+    def loss_mask(self) -> np.ndarray:
+        """uint8 `[L]`: 1 where there is a target."""
+        return self._array("loss_mask")
+
+    @property
+    def spans(self) -> tuple[Span, ...]:
+        """What it is made of, in order."""
+        found = self._found
+        return tuple(map(Span, found.documents.tolist(), found.starts.tolist(), found.lengths.tolist()))
 
     def cu_seqlens(self) -> np.ndarray:
         """Where each span begins, and the end of the row; padding is a segment of its own. int32 `[N+1]`."""
@@ -95,23 +123,29 @@ class Row:
         return int(np.diff(self.cu_seqlens()).max())
 
     def __len__(self) -> int:
-        return len(self.tokens)
+        return self.source.seq_len
 
     def __repr__(self) -> str:
         padding, learned = int((self.segment_ids < 0).sum()), int(self.loss_mask.sum())
         return (
-            f"<Row {self.index:,}: {len(self):,} tokens in {len(self.spans):,} spans, "
+            f"<Row {self.index:,}: {len(self):,} tokens in {len(self._found.documents):,} spans, "
             f"{learned:,} with a target, {padding:,} of padding>"
         )
 
-    def _repr_html_(self) -> str | None:
-        """How a notebook shows it: its tokens, documents, padding; nothing where its store is unknown."""
-        if self.source is None:
-            return None
+    def _repr_html_(self) -> str:
+        """How a notebook shows it: its tokens, documents, padding."""
         from packline.viewing.html import notebook
         from packline.viewing.pages import NOTEBOOK_TOKENS, row_page
 
         return notebook(row_page(self.source, self.index, most=NOTEBOOK_TOKENS))
+
+    def _array(self, field: str) -> np.ndarray:
+        if field not in self._arrays:
+            # Who asks for one of the others asks for most of them.
+            fields = ("tokens",) if field == "tokens" else ALL_FIELDS
+            for name, array in self.source._fill(self._found, fields).items():
+                self._arrays.setdefault(name, array[0])
+        return self._arrays[field]
 
 
 class RowReader(ABC):
@@ -178,7 +212,7 @@ class RowReader(ABC):
         return self._rows_of(number)
 
     def __getitem__(self, index: int | np.integer[Any]) -> Row:
-        """One row, by an int, a negative one or a NumPy one.
+        """One row, by an int, a negative one or a NumPy one. Its tokens are read when they are asked for.
 
         Raises:
             IndexError: no such row.
@@ -187,10 +221,7 @@ class RowReader(ABC):
             number = range(len(self))[operator.index(index)]
         except IndexError:
             raise IndexError(f"row {index:,} of {len(self):,}") from None
-        spans = self._spans(np.array([number]))
-        columns = (spans.documents.tolist(), spans.starts.tolist(), spans.lengths.tolist())
-        arrays = {field: array[0] for field, array in self._fill(spans, ALL_FIELDS).items()}
-        return Row(index=number, spans=tuple(map(Span, *columns)), source=self, **arrays)
+        return Row(self, number, self._spans(np.array([number])))
 
     def __iter__(self) -> Iterator[Row]:
         return (self[index] for index in range(len(self)))

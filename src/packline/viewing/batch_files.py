@@ -4,10 +4,11 @@
            input_ids, labels, attention_mask under these names too
     .pt    one row of integers, read without torch and without unpickling
 
-What is padding is told by the attention mask; else by `lengths`, unless these are L for every row, as files
-of chuk-mlx have it; else a place is padding if nothing says that it is not: behind the last target that is
-trained on, if there are targets that are not, and in the run of padding tokens at the end of its row. The
-value of an id alone never makes padding: token 0 is a token, and so is an end of document that pads as well.
+What is padding is told by the attention mask, unless it is the loss mask, as `npz` is exported: then by
+`lengths`. Without a mask it is told by `lengths`, unless these are L for every row, as files of chuk-mlx have
+it; else a place is padding if nothing says that it is not: behind the last target that is trained on, if
+there are targets that are not, and in the run of padding tokens at the end of its row. The value of an id
+alone never makes padding: token 0 is a token, and so is an end of document that pads as well.
 
 Everything of a file is read at once: a batch fits into memory. Arrays of objects are refused.
 """
@@ -21,6 +22,7 @@ import numpy as np
 
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import CorruptStore, InputError, TokenizerError
+from packline.formats.npz_reader import is_loss_mask
 from packline.formats.shared.torch_file import read_tensor
 from packline.formats.shared.zipped import DAMAGE
 from packline.packing.targets import IGNORED
@@ -55,7 +57,7 @@ class BatchFile:
     @property
     def told_by(self) -> str:
         """What says which places are padding."""
-        if "attention_mask" in self.tensors:
+        if "attention_mask" in self.tensors and not self._mask_is_of_loss:
             return "the attention mask"
         if self._lengths_tell:
             return "the lengths"
@@ -68,21 +70,30 @@ class BatchFile:
     def real(self) -> dict[str, np.ndarray]:
         """Which places of each tensor are no padding, bool `[B, L]`.
 
-        Of targets these are the places that have one: not the last token of a row that ends before its last
-        place.
+        Of targets, and of a mask that is the loss mask, these are the places that have a target: not the last
+        token of a row that ends before its last place.
         """
         found: dict[str, np.ndarray] = {}
         if "attention_mask" in self.tensors:
             found["attention_mask"] = found["input"] = self.tensors["attention_mask"] != 0
-        elif "input" in self.tensors:
+        if "input" in self.tensors and (self._mask_is_of_loss or "input" not in found):
             found["input"] = self._real_input()
         if "target" in self.tensors:
             found["target"] = self._real_target(found.get("input"))
         return {name: found[name] for name in self.tensors}
 
     @property
+    def _mask_is_of_loss(self) -> bool:
+        tensors = self.tensors
+        if self.lengths is None or "target" not in tensors or "attention_mask" not in tensors:
+            return False
+        return is_loss_mask(tensors["attention_mask"], tensors["target"], IGNORED)
+
+    @property
     def _lengths_tell(self) -> bool:
-        return self.lengths is not None and bool((self.lengths != self._shape[1]).any())
+        if self.lengths is None:
+            return False
+        return self._mask_is_of_loss or bool((self.lengths != self._shape[1]).any())
 
     @property
     def _targets_tell(self) -> bool:

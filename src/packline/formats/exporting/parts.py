@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, cast, get_args, get_origin
 
 import msgspec
 
@@ -99,14 +99,20 @@ def writing(format: Format) -> Any:
 def convert_options(format: Format, given: dict[str, Any]) -> Options:
     """Options of a format from names and values, which may be text.
 
-    `none` leaves an option unset, unless it has a value of that name.
+    `none` leaves an option unset, unless it has a value of that name. A list is text with commas, or JSON.
 
     Raises:
         RecipeError: no such option, or not a value for it.
+
+    >>> from packline.formats.registry import get_format
+    >>> convert_options(get_format("mds"), {"fields": "tokens,targets,loss_mask"}).fields
+    ('tokens', 'targets', 'loss_mask')
     """
+    types = {field.name: field.type for field in msgspec.structs.fields(format.options)}
     try:
-        return msgspec.convert(_values(format.options, given), format.options, strict=False)
-    except msgspec.ValidationError as error:
+        values = {name: _value(types.get(name), value) for name, value in given.items()}
+        return msgspec.convert(values, format.options, strict=False)
+    except msgspec.MsgspecError as error:
         known = ", ".join(format.options.__struct_fields__) or "none"
         raise RecipeError(
             f"{format.name}: {str(error).replace('Object contains', 'there is').replace('$.', '')}",
@@ -114,12 +120,28 @@ def convert_options(format: Format, given: dict[str, Any]) -> Options:
         ) from error
 
 
-def _values(kind: type[Options], given: dict[str, Any]) -> dict[str, Any]:
-    types = {field.name: field.type for field in msgspec.structs.fields(kind)}
-    return {
-        name: None if value == "none" and _only_absent(types.get(name)) else value
-        for name, value in given.items()
-    }
+def _value(kind: Any, value: Any) -> Any:
+    """A value as it was given, but for text that stands for nothing or for a list.
+
+    Raises:
+        msgspec.DecodeError: text that begins as a list in JSON and is none.
+    """
+    if value == "none" and _only_absent(kind):
+        return None
+    if isinstance(value, str) and is_list(kind):
+        if value.lstrip().startswith("["):
+            return msgspec.json.decode(value)
+        return [word for part in value.split(",") if (word := part.strip())]
+    return value
+
+
+def is_list(kind: Any) -> bool:
+    """Whether an option of this type takes several values.
+
+    >>> is_list(tuple[str, ...]), is_list(list[int] | None), is_list(str)
+    (True, True, False)
+    """
+    return any(get_origin(one) in (list, tuple) for one in (kind, *get_args(kind)))
 
 
 def _only_absent(kind: Any) -> bool:

@@ -3,7 +3,7 @@
     view ── plan ──> what is lost, and whether the disk has room, before anything is written
       parts ──> written by processes of their own, each with a receipt     .OUT.packline/
       finish ──> what sums them up
-      packline.json, tokenizer.json ──> renamed to OUT
+      packline.json, tokenizer.json, tokenizer_config.json ──> renamed to OUT
 
 Run again after an interruption, the same export goes on: finished parts are kept, and the bytes come out the
 same. Formats know none of this (see `format`).
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from packline.encoders.tokenizer_config import CONFIG, config_bytes
 from packline.errors import OutOfSpace, RecipeError
 from packline.filesystem import disk_errors
 from packline.formats.export_record import TOKENIZER_FILE, ExportIdentity, ExportRecord
@@ -106,6 +107,8 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     warnings: tuple[str, ...] = ()
     """Why its trainer may stop."""
+    trainer_lines: tuple[str, ...] = ()
+    """What to set in the trainer (`Format.trainer_lines`)."""
     nothing_to_do: bool = False
 
 
@@ -160,7 +163,8 @@ def export(
     )
     if (record := finished_export(place, identity)) is not None:
         clear_leftovers(place, identity)
-        return _exported(place, record, 0, 0, began, nothing_to_do=True)
+        lines = format.trainer_lines(str(place), record, chosen)
+        return _exported(place, record, lines, 0, 0, began, nothing_to_do=True)
     job = ExportJob(
         format=to,
         options=identity.options,
@@ -219,7 +223,8 @@ class _Export:
             self._tell(PartDone(name))
         record = self._sum_up(identity, [receipts[part.name] for part in plan.parts], job.link)
         staging.publish(record)
-        return _exported(staging.out, record, len(plan.parts), kept, began)
+        lines = self._format.trainer_lines(str(staging.out), record, self._options)
+        return _exported(staging.out, record, lines, len(plan.parts), kept, began)
 
     def _written(self, job: ExportJob, tasks: list[tuple[str, Part]], workers: int | None) -> Any:
         def advance(tokens: int) -> None:
@@ -279,8 +284,7 @@ class _Export:
         written = [Written(receipt.part, receipt.facts) for receipt in receipts]
         writing(self._format).finish(self._view, written, target, self._options)
         if self._with_tokenizer:
-            with disk_errors(target.folder), target.create(TOKENIZER_FILE) as file:
-                file.write(read_file(self._view.store.path, self._view.store.tokenizer_file))
+            self._write_tokenizer(target)
         waiting = [entry.name for receipt in receipts if receipt.is_quick for entry in receipt.files]
         sync_files(target.folder, waiting + [entry.name for entry in target.files])
         shared = dict(target.shared)
@@ -302,6 +306,18 @@ class _Export:
             files=tuple(sorted(files, key=lambda entry: entry.name)),
         )
 
+    def _write_tokenizer(self, target: Target) -> None:
+        """Put the store's tokenizer beside the files, with its end of document for trainers that ask it."""
+        entry = self._view.tokenizer
+        text = read_file(self._view.store.path, self._view.store.tokenizer_file)
+        added = msgspec.json.decode(text).get("added_tokens") or []
+        special = [token["content"] for token in added if token.get("special")]
+        with disk_errors(target.folder):
+            with target.create(TOKENIZER_FILE) as file:
+                file.write(text)
+            with target.create(CONFIG) as file:
+                file.write(config_bytes(special, entry.eod, entry.bos))
+
 
 def _source_of(source: str | Path | RowView, view: View) -> dict[str, str]:
     if not isinstance(view, RowView):
@@ -312,7 +328,13 @@ def _source_of(source: str | Path | RowView, view: View) -> dict[str, str]:
 
 
 def _exported(
-    out: Path, record: ExportRecord, parts: int, kept: int, began: float, nothing_to_do: bool = False
+    out: Path,
+    record: ExportRecord,
+    trainer_lines: tuple[str, ...],
+    parts: int,
+    kept: int,
+    began: float,
+    nothing_to_do: bool = False,
 ) -> Exported:
     return Exported(
         out=str(out),
@@ -328,5 +350,6 @@ def _exported(
         parts_kept=kept,
         seconds=time.monotonic() - began,
         warnings=record.warnings,
+        trainer_lines=trainer_lines,
         nothing_to_do=nothing_to_do,
     )

@@ -1,0 +1,181 @@
+"""What an export says to paste into the trainer: the very lines, run with the project that they are for."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.formats.peers import run_peer
+from tests.formats.stores import make_store, random_documents
+
+from packline.formats.exporting.run import Exported, export
+from packline.formats.exporting.source import Choice
+from packline.formats.registry import NAMES, get_format
+from packline.packing.row_reader import RowReader
+from packline.store.reader import Store
+
+EOD, VOCAB, LENGTH = 7, 300, 32
+PAGE = (Path(__file__).parents[2] / "docs" / "formats.md").read_text("utf-8")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    documents = random_documents(60, VOCAB, longest=20, seed=2)
+    return make_store(tmp_path / "a store", documents, vocab_size=VOCAB, eod_id=EOD, shards=2, val=(3, 50))
+
+
+def lines_of(store: Store, name: str, out: Path, **options: Any) -> tuple[str, ...]:
+    """The lines of an export, which is asked for twice: they do not go with the work."""
+    rows = get_format(name).kind == "rows"
+    choice = Choice(seq_len=LENGTH, packing="best_fit") if rows else Choice()
+    done: list[Exported] = [
+        export(store.path, to=name, out=out, options=options, choice=choice, workers=0) for _ in range(2)
+    ]
+    assert done[1].nothing_to_do and done[0].trainer_lines == done[1].trainer_lines
+    return done[0].trainer_lines
+
+
+def rows_of(store: Store) -> dict[str, np.ndarray]:
+    rows: RowReader = store.rows(LENGTH, packing="best_fit")
+    return rows.read(np.arange(len(rows)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_lines_name_the_folder_or_there_are_none(store: Store, tmp_path: Path, name: str) -> None:
+    if name == "stacks":
+        pytest.skip("its tokenizer has to have certain tokens; it has no lines")
+    lines = lines_of(store, name, tmp_path / "out")
+    assert not lines or str(tmp_path / "out") in "\n".join(lines)
+    assert bool(lines) == (name in ("megatron", "nanogpt", "npz", "litdata", "mds", "trl"))
+
+
+def test_the_page_has_the_lines_for_trl(store: Store, tmp_path: Path) -> None:
+    lines = lines_of(store, "trl", tmp_path / "out")
+    assert "\n".join(lines).replace(str(tmp_path / "out"), "rows").replace("'", '"') in PAGE
+
+
+# TRL's own Trainer on the pasted settings, as far as its first batch; the model is a tiny one.
+TRL = """
+import functools, torch, transformers, trl
+names = {}
+own, made = trl.SFTConfig, []
+trl.SFTConfig = functools.partial(
+    own, output_dir=arguments[1], use_cpu=True, bf16=False, report_to=[], per_device_train_batch_size=2
+)
+exec(arguments[2], names)
+sizes = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2)
+torch.manual_seed(1)
+torch.set_num_threads(1)
+config = transformers.LlamaConfig(vocab_size=300, num_key_value_heads=2, max_position_embeddings=64, **sizes)
+tokenizer = transformers.AutoTokenizer.from_pretrained(arguments[0])
+trainer = trl.SFTTrainer(
+    model=transformers.LlamaForCausalLM(config), args=names["config"],
+    train_dataset=names["train_dataset"], processing_class=tokenizer,
+)
+batch = next(iter(trainer.get_train_dataloader()))
+answer = {name: values.tolist() for name, values in batch.items() if isinstance(values, torch.Tensor)}
+"""
+
+
+@pytest.mark.slow
+def test_trl_keeps_documents_apart_with_the_lines(store: Store, tmp_path: Path) -> None:
+    lines = lines_of(store, "trl", tmp_path / "out")
+    found = run_peer(
+        TRL,
+        tmp_path / "out",
+        tmp_path / "trainer",
+        "\n".join(lines),
+        modules=("trl", "transformers", "accelerate", "datasets"),
+    )
+    wanted = rows_of(store)
+    first = [wanted["tokens"][row][wanted["segment_ids"][row] >= 0].tolist() for row in (0, 1)]
+    positions = [wanted["position_ids"][row][wanted["segment_ids"][row] >= 0].tolist() for row in (0, 1)]
+    assert found["input_ids"] == [first[0] + first[1]]  # one behind another, in training order
+    assert found["position_ids"] == [positions[0] + positions[1]]
+    assert "attention_mask" not in found
+    assert positions[0].count(0) > 1
+
+
+MLX = """
+import mlx.core as mx
+names = {"model": lambda tokens: mx.ones((*tokens.shape, 300))}
+exec(arguments[0], names)
+answer = [names["loss"].item(), int(names["mask"].sum())]
+"""
+
+
+@pytest.mark.parametrize("mask", ["loss", "padding"])
+def test_mlx_takes_the_mean_over_targets_alone(store: Store, tmp_path: Path, mask: str) -> None:
+    lines = lines_of(store, "npz", tmp_path / "out", mask=mask)
+    loss, counted = run_peer(MLX, "\n".join(lines), modules=("mlx",))
+    learned = rows_of(store)["targets"][:32] != -100
+    assert counted == learned.sum() < learned.size and np.isclose(loss, np.log(VOCAB))
+
+
+READ = """
+names = {}
+exec(arguments[0], names)
+answer = [
+    {name: values.tolist() for name, values in one.items()} if isinstance(one, dict) else one.tolist()
+    for one in names["dataset"]
+]
+"""
+
+
+def test_litdata_reads_rows_and_the_tokens_behind_them(store: Store, tmp_path: Path) -> None:
+    lines = lines_of(store, "litdata", tmp_path / "out")
+    found = np.array(run_peer(READ, "\n".join(lines), modules=("litdata", "torch")))
+    wanted = rows_of(store)
+    assert np.array_equal(found[:, :-1], wanted["tokens"])
+    inside = wanted["targets"] != -100
+    assert np.array_equal(found[:, 1:][inside], wanted["targets"][inside])
+
+
+def test_streaming_reads_records_in_order(store: Store, tmp_path: Path) -> None:
+    fields = ["tokens", "targets", "loss_mask"]
+    lines = lines_of(store, "mds", tmp_path / "out", fields=fields)
+    found = run_peer(READ, "\n".join(lines), modules=("streaming",))
+    rows = store.rows(LENGTH, packing="best_fit")
+    wanted = rows.read(np.arange(len(rows)), fields)
+    for field in fields:
+        assert [one[field] for one in found] == wanted[field].tolist()
+
+
+@pytest.mark.parametrize("files", ["many", "single"])
+def test_megatron_is_given_every_pair_of_every_split(store: Store, tmp_path: Path, files: str) -> None:
+    out = tmp_path / "out put"
+    words = shlex.split(" ".join(lines_of(store, "megatron", out, files=files)))
+    given: dict[str, list[str]] = {}
+    for word in words:
+        if word.startswith("--"):
+            given[word] = []
+        else:
+            given[list(given)[-1]].append(word)
+    pairs = sorted(str(path.with_suffix("")) for path in out.glob("*.idx"))
+    assert sorted(given["--train-data-path"] + given["--valid-data-path"]) == pairs
+    assert all("train" in Path(path).name for path in given["--train-data-path"])
+    assert all("val" in Path(path).name for path in given["--valid-data-path"])
+    assert given["--tokenizer-model"] == [str(out)]
+
+
+def test_many_pairs_of_megatron_are_named_by_a_pattern(tmp_path: Path) -> None:
+    documents = random_documents(24, VOCAB, longest=20, seed=2)
+    store = make_store(tmp_path / "store", documents, vocab_size=VOCAB, eod_id=EOD, shards=12)
+    line = lines_of(store, "megatron", tmp_path / "out")[0]
+    shown = subprocess.run(["sh", "-c", f"echo {line}"], capture_output=True, text=True, check=True).stdout
+    assert shown.split()[1:] == sorted(str(path.with_suffix("")) for path in (tmp_path / "out").glob("*.idx"))
+
+
+def test_nanogpt_is_told_the_folder_and_of_a_vocabulary_that_is_too_large(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "small", [[1, 2]], vocab_size=VOCAB, eod_id=EOD)
+    (line,) = lines_of(store, "nanogpt", tmp_path / "a")
+    names: dict[str, Any] = {}
+    exec(line, names)
+    assert names["dataset"] == str(tmp_path / "a")
+    large = make_store(tmp_path / "large", [[1, 2]], vocab_size=60_000, eod_id=EOD)
+    assert "meta_pkl=true" in lines_of(large, "nanogpt", tmp_path / "b")[1]
+    assert len(lines_of(large, "nanogpt", tmp_path / "c", meta_pkl=True)) == 1
