@@ -27,6 +27,7 @@ from packline.encoders.tokenizer import Tokenizer
 
 BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 LETTERS = {chr(letter): byte for byte, letter in ALPHABET.items()}
+NORMAL_FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 SPACED = "a space before every token"
 
 
@@ -57,6 +58,27 @@ def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
     for token in whole.get("added_tokens") or []:
         found[token["id"]] = b"" if token.get("special") else token["content"].encode("utf-8")
     return found
+
+
+def keeps_text(tokenizer: Tokenizer) -> bool:
+    """Whether the bytes of tokens are those of the text that was encoded.
+
+    Up to Unicode normalization (NFC and the like) and a space at the very beginning. False where case,
+    accents or white space may be lost, or a character for which there is no token.
+
+    >>> text = msgspec.json.encode({"model": {"vocab": {"a": 0}}, "decoder": {"type": "WordPiece"}}).decode()
+    >>> keeps_text(Tokenizer(name="tiny", kind="huggingface", json=text, vocab_size=1, special_tokens={}))
+    False
+    """
+    whole = msgspec.json.decode(tokenizer.json)
+    kinds = {step["type"] for step in _steps(whole.get("decoder"))}
+    every_byte = "ByteLevel" in kinds or bool(whole["model"].get("byte_fallback"))
+    return every_byte and all(
+        step["type"] in NORMAL_FORMS
+        or step["type"] == "Prepend"
+        or (step["type"] == "Replace" and step.get("pattern") == {"String": " "})
+        for step in _normalizers(whole.get("normalizer"))
+    )
 
 
 class TextBytes:
@@ -113,6 +135,15 @@ def _steps(decoder: Any) -> list[dict[str, Any]]:
     if decoder.get("type") == "Sequence":
         return [step for one in decoder["decoders"] for step in _steps(one)]
     return [decoder]
+
+
+def _normalizers(normalizer: Any) -> list[dict[str, Any]]:
+    """The normalizer as a list of plain steps."""
+    if normalizer is None:
+        return []
+    if normalizer.get("type") == "Sequence":
+        return [step for one in normalizer["normalizers"] for step in _normalizers(one)]
+    return [normalizer]
 
 
 def _decode(piece: str, steps: list[dict[str, Any]]) -> bytes:
