@@ -81,6 +81,34 @@ def keeps_text(tokenizer: Tokenizer) -> bool:
     )
 
 
+def puts_spaces(tokenizer: Tokenizer) -> bool:
+    """Whether decoding puts a space before every word, whatever was there in the text.
+
+    >>> text = msgspec.json.encode({"model": {"vocab": {"a": 0}}, "decoder": {"type": "WordPiece"}}).decode()
+    >>> puts_spaces(Tokenizer(name="tiny", kind="huggingface", json=text, vocab_size=1, special_tokens={}))
+    True
+    """
+    steps = _steps(msgspec.json.decode(tokenizer.json).get("decoder"))
+    return any(step["type"] in ("WordPiece", SPACED) for step in steps)
+
+
+def drops_first_space(tokenizer: Tokenizer) -> bool:
+    """Whether decoding takes a space off the beginning of a text.
+
+    >>> text = msgspec.json.encode({"model": {"vocab": {"a": 0}}, "decoder": {"type": "WordPiece"}}).decode()
+    >>> drops_first_space(
+    ...     Tokenizer(name="tiny", kind="huggingface", json=text, vocab_size=1, special_tokens={})
+    ... )
+    True
+    """
+    return any(
+        step["type"] in ("WordPiece", SPACED)
+        or (step["type"] == "Metaspace" and step.get("prepend_scheme", "always") != "never")
+        or (step["type"] == "Strip" and step.get("content") == " " and step.get("start", 0) > 0)
+        for step in _steps(msgspec.json.decode(tokenizer.json).get("decoder"))
+    )
+
+
 class TextBytes:
     """Bytes of the texts of documents, from their ids.
 
@@ -96,8 +124,7 @@ class TextBytes:
         self.sizes = np.array([len(one) for one in found], np.int32)
         """Of each token, int32 `[V]`."""
         spaced = np.array([one.startswith(b" ") for one in found], np.int32)
-        steps = _steps(msgspec.json.decode(tokenizer.json).get("decoder"))
-        self._first: np.ndarray | None = spaced if _drops_first_space(steps) else None
+        self._first: np.ndarray | None = spaced if drops_first_space(tokenizer) else None
 
     def of(self, tokens: np.ndarray, offsets: np.ndarray, before: int = 0, after: int = 0) -> np.ndarray:
         """Bytes of each document's text, int64 `[D]`.
@@ -167,13 +194,3 @@ def _decode(piece: str, steps: list[dict[str, Any]]) -> bytes:
         elif kind == SPACED:
             piece = f" {piece}"
     return piece.encode("utf-8", "surrogatepass")
-
-
-def _drops_first_space(steps: list[dict[str, Any]]) -> bool:
-    """Whether decoding takes a space off the beginning of a text."""
-    return any(
-        step["type"] in ("WordPiece", SPACED)
-        or (step["type"] == "Metaspace" and step.get("prepend_scheme", "always") != "never")
-        or (step["type"] == "Strip" and step.get("content") == " " and step.get("start", 0) > 0)
-        for step in steps
-    )
