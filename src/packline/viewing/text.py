@@ -207,7 +207,8 @@ def whole_characters(data: bytes, *, first: bool = True, last: bool = True) -> s
     """
     start, stop = 0, len(data)
     if first:
-        start = next((place for place, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), 0)
+        none = stop if stop < 4 else 0  # a character has three such bytes at most
+        start = next((place for place, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), none)
     for size in range(1, min(3, stop) + 1) if last else ():
         lead = data[-size]
         if lead >= 0xC0 and size < 2 + (lead >= 0xE0) + (lead >= 0xF0):

@@ -19,6 +19,7 @@ import packline
 import packline.viewing.web.text_search as searching
 from packline.errors import CorruptStore
 from packline.store.reader import Store
+from packline.viewing.text import whole_characters
 from packline.viewing.web.search import Found
 from packline.viewing.web.site import Choice, Opened
 from packline.viewing.web.text_search import TextSearch
@@ -191,6 +192,26 @@ def test_the_page_lists_every_place_inside_of_tokens_and_across_them(
     assert "\\x" not in found.of("table")
     nothing = Parsed(client_of([store]).get("/search", params={"q": "<|endoftext|>"}).text)
     assert "Nothing was found." in nothing.of("main")  # the ends of documents are not text
+
+
+def test_previews_are_cut_at_characters(tmp_path: Path, cut_anywhere: Store) -> None:
+    text = "欢คนé🧑" * 40
+    store = build(tmp_path, [text, f"ab{text}"], cut_anywhere.path / "tokenizer" / "tokenizer.json")
+    for path in ("/documents", "/search?q=é"):
+        found = Parsed(client_of([store]).get(path).text).of("td")
+        assert "欢" in found and "\\x" not in found and "\ufffd" not in found
+
+
+@given(st.text(st.sampled_from("aé欢🧑"), max_size=8), st.integers(0, 30), st.integers(0, 30))
+def test_whole_characters_are_those_that_a_part_holds(text: str, start: int, stop: int) -> None:
+    data = text.encode()
+    held = b"".join(
+        letter.encode()
+        for place, letter in enumerate(text)
+        if start <= len(text[:place].encode()) and len(text[: place + 1].encode()) <= stop
+    )
+    if start <= stop:
+        assert whole_characters(data[start:stop]) == held.decode()
 
 
 # ------------------------------------------------------------------ tokenizers that do not keep texts
