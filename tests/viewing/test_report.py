@@ -182,6 +182,20 @@ def test_a_tokenizer_held_against_itself_is_neither_better_nor_worse(store: Stor
         assert float(times) == pytest.approx(1, abs=0.01)
 
 
+def test_names_of_control_tokens_are_text_for_every_tokenizer(tmp_path: Path, tokenizer_json: Path) -> None:
+    text = "ends with <|endoftext|> and more <|endoftext|>"
+    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for _ in range(3)))
+    packline.build(tmp_path / "corpus.jsonl", tokenizer_json, out=tmp_path / "store", workers=0)
+    store = packline.open(tmp_path / "store")
+    (found,) = measure_compression(store, [load_tokenizer(str(tokenizer_json))], 5)
+    assert found.tokens[0] == found.tokens[1] and found.text_bytes == 3 * len(text)
+    built = tmp_path / "parsed"
+    packline.build(tmp_path / "corpus.jsonl", tokenizer_json, out=built, workers=0, special_tokens="parse")
+    (parsed,) = measure_compression(packline.open(built), [load_tokenizer(str(tokenizer_json))], 5)
+    assert parsed.tokens[0] == parsed.tokens[1]
+    assert parsed.text_bytes == 3 * len(text.replace("<|endoftext|>", ""))
+
+
 def test_a_sample_is_whole_documents_where_they_are_short(tmp_path: Path, tokenizer_json: Path) -> None:
     texts = [f"a short text, the {place}. of all, naïve café" for place in range(10)]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), "utf-8")

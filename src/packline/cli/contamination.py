@@ -7,7 +7,7 @@ from collections.abc import Callable
 from packline.store.report import OnProgress
 from packline.tasks.evals.contamination import search
 from packline.tasks.evals.contamination_report import ContaminationReport, GramOf
-from packline.viewing.page import Block, Facts, Heading, Note, Page, Table
+from packline.viewing.page import Block, Facts, Heading, Mood, Note, Page, Table
 from packline.viewing.text import duration, plural, size
 
 SHOWN = 20
@@ -44,12 +44,12 @@ def contamination_page(report: ContaminationReport, store: str) -> Page:
         Heading("Evaluation sets"),
         Table(
             "",
-            ("set", "questions", "too short", "found", "documents"),
+            ("set", "questions", "not checked", "found", "documents"),
             tuple(
                 (
                     name,
                     f"{found.questions:,}",
-                    f"{found.too_short:,}" if found.too_short else "",
+                    f"{found.unchecked:,}" if found.unchecked else "",
                     f"{found.found:,}",
                     f"{sum(found.documents.values()):,}",
                 )
@@ -88,9 +88,32 @@ def contamination_page(report: ContaminationReport, store: str) -> Page:
         more = report.not_listed + max(len(report.overlaps) - SHOWN, 0)
         if more:
             blocks.append(Note(f"and {more:,} more; --json lists {len(report.overlaps)}"))
-    verdict = Note("No question was found.", "good")
-    if not report.clean:
-        questions = sum(found.found for found in report.sets.values())
+    if report.unchecked:
+        blocks.append(Note(_reasons(report)))
+    blocks.append(Note(*_verdict(report)))
+    return Page(f"Evaluation sets in {store}", tuple(blocks))
+
+
+def _verdict(report: ContaminationReport) -> tuple[str, Mood]:
+    """The last line: what was found, and never clean where something was not checked."""
+    left = f"{report.unchecked:,} of {plural(report.questions, 'question')} could not be checked"
+    if report.found:
         documents = sum(bad for bad, _ in report.sources.values())
-        verdict = Note(f"{plural(questions, 'question')} found in {plural(documents, 'document')}.", "bad")
-    return Page(f"Evaluation sets in {store}", (*blocks, verdict))
+        found = f"{plural(report.found, 'question')} found in {plural(documents, 'document')}"
+        return f"{found}; {left}." if report.unchecked else f"{found}.", "bad"
+    if report.unchecked:
+        return f"clean, but {left}", "warning"
+    return "No question was found.", "good"
+
+
+def _reasons(report: ContaminationReport) -> str:
+    """Why questions were not checked, and what to do."""
+    short = sum(found.too_short for found in report.sets.values())
+    reasons = []
+    if short:
+        reasons.append(
+            f"{short:,} with fewer than {report.n} {report.gram_of} (a smaller --ngram checks more)"
+        )
+    if rest := report.unchecked - short:
+        reasons.append(f"{rest:,} of which every gram repeats itself or is in too many questions")
+    return f"Not checked: {'; '.join(reasons)}."

@@ -4,6 +4,7 @@
     1    an error while running; `verify`: problems found
     2    a command line or a recipe that makes no sense
     3    done, but more bad records than --max-bad-fraction
+    4    `verify --against`: nothing was found, but not every question could be checked
     130  interrupted
 
 Each command lives in a file of its own that is imported only when it is called. An error is two lines on
@@ -28,7 +29,7 @@ from packline.errors import PacklineError, RecipeError
 if TYPE_CHECKING:
     from cyclopts import App
 
-DONE, FAILED, USAGE, TOO_MANY_BAD, INTERRUPTED = 0, 1, 2, 3, 130
+DONE, FAILED, USAGE, TOO_MANY_BAD, UNCHECKED, INTERRUPTED = 0, 1, 2, 3, 4, 130
 
 
 def make_app() -> App:

@@ -103,7 +103,8 @@ Sizes, checksums, indexes, provenance, end-of-document tokens, and a ledger
 counted anew. With --deep the inputs are read again and a sample of documents
 is encoded by the reference tokenizer and compared. With --from the data set of
 another project is checked: sizes, indexes, ids, boundaries. With --against
-the documents that say what questions of evaluation sets say are listed.""",
+the documents that have 13 words in a row in common with a question of an
+evaluation set are listed, and what could not be checked is counted.""",
         """Examples:
 
   packline verify store
@@ -111,7 +112,8 @@ the documents that say what questions of evaluation sets say are listed.""",
   packline verify store --against eval_bundle --against gsm8k/test.jsonl
   packline verify data --from megatron --tokenizer gpt2/tokenizer.json
 
-Exit codes: 0 all is well, 1 problems were found.""",
+Exit codes: 0 all is well, 1 problems or questions were found, 4 no question
+was found but some could not be checked.""",
     ),
     "info": (
         """Show what is in a store.

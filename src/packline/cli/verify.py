@@ -9,7 +9,7 @@ import msgspec
 from cyclopts import Group, Parameter
 
 from packline.cli.arguments import Flags, _token, option
-from packline.cli.main import DONE, FAILED
+from packline.cli.main import DONE, FAILED, UNCHECKED
 from packline.cli.output import Line, output, table
 from packline.errors import RecipeError
 from packline.store.report import OnProgress, Report
@@ -87,7 +87,7 @@ def verify_against(store: str, against: list[str], n: int, gram_of: Literal["wor
 
     report = _with_bar(find_contamination(store, against, n, gram_of), "")
     output.lines(render(contamination_page(report, store), output.width, output.color))
-    code = DONE if report.clean else FAILED
+    code = FAILED if report.found else UNCHECKED if report.unchecked else DONE
     values: dict[str, Any] = msgspec.to_builtins(report)
     output.result({"command": "verify", "store": store, "exit_code": code, **values})
     return code

@@ -27,6 +27,7 @@ from packline.encoders.tokenizer import Tokenizer
 
 BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 LETTERS = {chr(letter): byte for byte, letter in ALPHABET.items()}
+NORMAL_FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 SPACED = "a space before every token"
 
 
@@ -59,6 +60,55 @@ def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
     return found
 
 
+def keeps_text(tokenizer: Tokenizer) -> bool:
+    """Whether the bytes of tokens are those of the text that was encoded.
+
+    Up to Unicode normalization (NFC and the like) and a space at the very beginning. False where case,
+    accents or white space may be lost, or a character for which there is no token.
+
+    >>> text = msgspec.json.encode({"model": {"vocab": {"a": 0}}, "decoder": {"type": "WordPiece"}}).decode()
+    >>> keeps_text(Tokenizer(name="tiny", kind="huggingface", json=text, vocab_size=1, special_tokens={}))
+    False
+    """
+    whole = msgspec.json.decode(tokenizer.json)
+    kinds = {step["type"] for step in _steps(whole.get("decoder"))}
+    every_byte = "ByteLevel" in kinds or bool(whole["model"].get("byte_fallback"))
+    return every_byte and all(
+        step["type"] in NORMAL_FORMS
+        or step["type"] == "Prepend"
+        or (step["type"] == "Replace" and step.get("pattern") == {"String": " "})
+        for step in _normalizers(whole.get("normalizer"))
+    )
+
+
+def puts_spaces(tokenizer: Tokenizer) -> bool:
+    """Whether decoding puts a space before every word, whatever was there in the text.
+
+    >>> text = msgspec.json.encode({"model": {"vocab": {"a": 0}}, "decoder": {"type": "WordPiece"}}).decode()
+    >>> puts_spaces(Tokenizer(name="tiny", kind="huggingface", json=text, vocab_size=1, special_tokens={}))
+    True
+    """
+    steps = _steps(msgspec.json.decode(tokenizer.json).get("decoder"))
+    return any(step["type"] in ("WordPiece", SPACED) for step in steps)
+
+
+def drops_first_space(tokenizer: Tokenizer) -> bool:
+    """Whether decoding takes a space off the beginning of a text.
+
+    >>> text = msgspec.json.encode({"model": {"vocab": {"a": 0}}, "decoder": {"type": "WordPiece"}}).decode()
+    >>> drops_first_space(
+    ...     Tokenizer(name="tiny", kind="huggingface", json=text, vocab_size=1, special_tokens={})
+    ... )
+    True
+    """
+    return any(
+        step["type"] in ("WordPiece", SPACED)
+        or (step["type"] == "Metaspace" and step.get("prepend_scheme", "always") != "never")
+        or (step["type"] == "Strip" and step.get("content") == " " and step.get("start", 0) > 0)
+        for step in _steps(msgspec.json.decode(tokenizer.json).get("decoder"))
+    )
+
+
 class TextBytes:
     """Bytes of the texts of documents, from their ids.
 
@@ -74,8 +124,7 @@ class TextBytes:
         self.sizes = np.array([len(one) for one in found], np.int32)
         """Of each token, int32 `[V]`."""
         spaced = np.array([one.startswith(b" ") for one in found], np.int32)
-        steps = _steps(msgspec.json.decode(tokenizer.json).get("decoder"))
-        self._first: np.ndarray | None = spaced if _drops_first_space(steps) else None
+        self._first: np.ndarray | None = spaced if drops_first_space(tokenizer) else None
 
     def of(self, tokens: np.ndarray, offsets: np.ndarray, before: int = 0, after: int = 0) -> np.ndarray:
         """Bytes of each document's text, int64 `[D]`.
@@ -115,6 +164,15 @@ def _steps(decoder: Any) -> list[dict[str, Any]]:
     return [decoder]
 
 
+def _normalizers(normalizer: Any) -> list[dict[str, Any]]:
+    """The normalizer as a list of plain steps."""
+    if normalizer is None:
+        return []
+    if normalizer.get("type") == "Sequence":
+        return [step for one in normalizer["normalizers"] for step in _normalizers(one)]
+    return [normalizer]
+
+
 def _decode(piece: str, steps: list[dict[str, Any]]) -> bytes:
     """What these steps make of one token that is not a document's first."""
     for step in steps:
@@ -136,13 +194,3 @@ def _decode(piece: str, steps: list[dict[str, Any]]) -> bytes:
         elif kind == SPACED:
             piece = f" {piece}"
     return piece.encode("utf-8", "surrogatepass")
-
-
-def _drops_first_space(steps: list[dict[str, Any]]) -> bool:
-    """Whether decoding takes a space off the beginning of a text."""
-    return any(
-        step["type"] in ("WordPiece", SPACED)
-        or (step["type"] == "Metaspace" and step.get("prepend_scheme", "always") != "never")
-        or (step["type"] == "Strip" and step.get("content") == " " and step.get("start", 0) > 0)
-        for step in steps
-    )

@@ -3,12 +3,14 @@
     source ── documents evenly spread, their beginnings ──> text ──┬── the store's tokens, which are there
                                                                    └── tokens of each other tokenizer
 
+Names of control tokens in a text are text, as in a build; control tokens themselves are left out.
+
 A sample, since encoding a whole store again would take as long as building it: a few hundred kilobytes a
 source, the same for every tokenizer. Documents are chosen by their numbers alone, so the same store gives the
 same sample.
 
-Cost: about a second a megabyte and tokenizer, for the reference encodes. What it does not do: judge a
-tokenizer by anything but bytes a token.
+Cost: about a second per megabyte and tokenizer, for the reference encodes. What it does not do: judge a
+tokenizer by anything but bytes per token.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import numpy as np
 
-from packline.encoders.tokenizer import Tokenizer
+from packline.encoders.special import without_special_tokens
+from packline.encoders.tokenizer import Tokenizer, load_tokenizer
+from packline.store.manifest import TOKENIZER
 from packline.store.origins import origins
 from packline.store.reader import Store
 
@@ -40,7 +44,7 @@ class Compression(msgspec.Struct, frozen=True):
     """With the store's tokenizer, then with each of the others; without boundary tokens."""
 
     def rates(self) -> list[float]:
-        """Bytes a token with each tokenizer; 0 where there is none.
+        """Bytes per token with each tokenizer; 0 where there is none.
 
         >>> Compression("web", 1, 12, (3, 4)).rates()
         [4.0, 3.0]
@@ -59,12 +63,14 @@ def measure_compression(store: Store, others: Sequence[Tokenizer], sources: int)
         TokenizerError: `tokenizers` cannot read one of them.
         CorruptStore: a receipt is missing or damaged.
     """
-    references = [one.reference() for one in others]
+    references = [
+        msgspec.structs.replace(one, json=without_special_tokens(one)).reference() for one in others
+    ]
     found = []
     for source, ranges in list(_largest(store).items())[:sources]:
         sample = list(_sample(store, ranges))
-        texts = [text for text, _ in sample]
-        tokens = [sum(count for _, count in sample)]
+        texts = [text for parts in sample for text, _ in parts]
+        tokens = [sum(count for parts in sample for _, count in parts)]
         for reference in references:
             encoded = reference.encode_batch_fast(texts, add_special_tokens=False)
             tokens.append(sum(len(one.ids) for one in encoded))
@@ -84,8 +90,9 @@ def _largest(store: Store) -> dict[str, list[range]]:
     return {source: ranges[source] for source in sorted(ranges, key=lambda name: (-tokens[name], name))}
 
 
-def _sample(store: Store, ranges: list[range]) -> Iterator[tuple[str, int]]:
-    """Texts and how many of the store's tokens they are."""
+def _sample(store: Store, ranges: list[range]) -> Iterator[list[tuple[str, int]]]:
+    """Of each document its texts between control tokens, and how many of the store's tokens each is."""
+    control = np.array(sorted(load_tokenizer(str(store.path / TOKENIZER)).special_tokens.values()), np.int64)
     ends = np.cumsum([len(one) for one in ranges])
     whole, size = int(ends[-1]), 0
     before = 0 if store.manifest.tokenizer.bos_id is None else 1
@@ -94,8 +101,18 @@ def _sample(store: Store, ranges: list[range]) -> Iterator[tuple[str, int]]:
         number = int(np.searchsorted(ends, place, side="right"))
         document = ranges[number][place - (int(ends[number - 1]) if number else 0)]
         body = store.documents[document][before:-1][:MOST_TOKENS]
-        text = store.tokenizer.decode(body.tolist(), skip_special_tokens=False)
-        yield text, len(body)
-        size += len(text)
+        parts = [
+            (str(store.tokenizer.decode(part.tolist(), skip_special_tokens=False)), len(part))
+            for part in _between(body, control)
+        ]
+        yield parts
+        size += sum(len(text) for text, _ in parts)
         if size >= SAMPLE_BYTES:
             return
+
+
+def _between(body: np.ndarray, control: np.ndarray) -> list[np.ndarray]:
+    """The stretches of a document without control tokens, which are no text."""
+    edges = np.flatnonzero(np.isin(body, control))
+    parts = np.split(body, edges)
+    return [part for part in (parts[0], *(one[1:] for one in parts[1:])) if len(part)]

@@ -192,3 +192,27 @@ def plural(count: int, noun: str, many: str = "") -> str:
     ('1 file', '1,200 files', '2 processes')
     """
     return f"{count:,} " + (noun if count == 1 else many or f"{noun}s")
+
+
+def whole_characters(data: bytes, *, first: bool = True, last: bool = True) -> str:
+    """A part of a text without the parts of characters at its ends; other bytes that are no UTF-8 as `\\xNN`.
+
+    Args:
+        data: UTF-8, cut anywhere.
+        first: whether its beginning may be within a character.
+        last: whether its end may be.
+
+    >>> whole_characters("言語処理".encode()[1:-1]) == "語処"
+    True
+    """
+    start, stop = 0, len(data)
+    if first:
+        none = stop if stop < 4 else 0  # a character has three such bytes at most
+        start = next((place for place, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), none)
+    for size in range(1, min(3, stop) + 1) if last else ():
+        lead = data[-size]
+        if lead >= 0xC0 and size < 2 + (lead >= 0xE0) + (lead >= 0xF0):
+            stop -= size
+        if lead & 0xC0 != 0x80:
+            break
+    return data[start:stop].decode("utf-8", "backslashreplace")

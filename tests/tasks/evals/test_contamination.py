@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,61 +13,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.cli.command import result, run
+from tests.tasks.evals.plainly import WriteJsonl, build, plain_grams, plain_words, second_way
 from tests.tasks.evals.test_chat_evals import chat_json, mmlu_hub
 from tests.tasks.evals.test_core import CHOICES, GOES_ON, SCHEMAS, write_bundle
 
 import packline
 from packline.errors import CorruptStore, InputError, RecipeError
-from packline.store.reader import Store
 from packline.tasks.evals import asked, contamination, scanning
 from packline.tasks.evals.contamination import search
 from packline.tasks.evals.evaluation_texts import read_evaluations
 from packline.tasks.evals.making import EvalsSettings, make_chat, make_core
 from packline.tasks.evals.ngrams import GramIndex, gram_hashes, mix, runs_of, sort_grams, varied
-from packline.tasks.evals.words import LOWER, split_words
 
 __all__ = ["chat_json"]  # a fixture
-
-WriteJsonl = Callable[..., Path]
-WORDS = re.compile("[a-z0-9\x80-\U0010ffff]+")
-BETWEEN = re.compile("[\x80-\xbf\u2000-\u207f\u3000-\u303f]")
-
-
-def plain_words(text: str) -> list[str]:
-    """The normalisation in the words of its page."""
-    lower = "".join(one.lower() if one.isascii() else one for one in text)
-    return WORDS.findall(BETWEEN.sub(" ", lower))
-
-
-def plain_grams(words: list[Any], n: int) -> set[tuple[Any, ...]]:
-    grams = {tuple(words[place : place + n]) for place in range(len(words) - n + 1)}
-    return {gram for gram in grams if 2 * len(set(gram)) >= n}
-
-
-def split(text: str) -> list[str]:
-    data, starts, ends, hashes = split_words(np.frombuffer(text.encode().translate(LOWER), np.uint8))
-    found = [data[start:end].tobytes().decode() for start, end in zip(starts, ends, strict=True)]
-    assert len({*hashes.tolist()}) == len({*found})
-    return found
-
-
-@given(st.text(st.sampled_from("aB9 .,-'\n\té’—…\u00a0\u3000。漢字Ω\U0001f600"), max_size=60))
-def test_words_are_those_of_the_page(text: str) -> None:
-    assert split(text) == plain_words(text)
-
-
-def test_equal_words_have_equal_hashes_wherever_they_are() -> None:
-    data = np.frombuffer(b"one two one  three two one", np.uint8).copy()
-    hashes = split_words(data)[3]
-    assert hashes[0] == hashes[2] == hashes[5] != hashes[1] == hashes[4] != hashes[3]
-
-
-@given(st.lists(st.text("ab", min_size=1, max_size=40), min_size=1, max_size=12), st.integers(0, 9))
-def test_hashes_are_equal_just_where_words_are_whatever_their_length(words: list[str], before: int) -> None:
-    text = " " * before + "  ".join([*words, *words])
-    hashes = split_words(np.frombuffer(text.encode(), np.uint8))[3].tolist()
-    assert hashes[: len(words)] == hashes[len(words) :]
-    assert len(set(hashes)) == len(set(words)) == len(set(zip(words, hashes, strict=False)))
 
 
 @given(st.lists(st.integers(0, 3), max_size=40), st.integers(1, 15))
@@ -109,34 +66,6 @@ def words_of(seed: int, count: int) -> str:
 
 
 QUESTIONS = [words_of(number, 20) for number in range(30)]
-
-
-def build(folder: Path, texts: list[str], tokenizer_json: Path, write_jsonl: WriteJsonl) -> Store:
-    corpus = write_jsonl(
-        folder / "corpus.jsonl", [{"text": one, "id": f"n{n}"} for n, one in enumerate(texts)]
-    )
-    packline.build(corpus, tokenizer_json, out=folder / "store", workers=0)
-    return packline.open(folder / "store")
-
-
-def second_way(texts: list[str], questions: list[str], n: int) -> dict[tuple[int, int], int]:
-    """By document and question: words of the longest stretch they have in common, where it is n or more."""
-    found = {}
-    asked = [(plain_words(question), plain_grams(plain_words(question), n)) for question in questions]
-    for document, text in enumerate(texts):
-        words = plain_words(text)
-        said = plain_grams(words, n)
-        for number, (wanted, grams) in enumerate(asked):
-            if not said & grams:
-                continue
-            longest = 0
-            joined = " " + " ".join(words) + " "
-            for start in range(len(wanted)):
-                stop = start + max(longest + 1, n)
-                while stop <= len(wanted) and f" {' '.join(wanted[start:stop])} " in joined:
-                    longest, stop = stop - start, stop + 1
-            found[document, number] = longest
-    return found
 
 
 def spoiled(seed: int) -> list[str]:
@@ -303,8 +232,11 @@ def test_a_store_that_has_seen_nothing_is_clean(
 ) -> None:
     store = build(tmp_path, [words_of(n, 50) for n in range(2000, 2010)], tokenizer_json, write_jsonl)
     report = search(store, [str(write_jsonl(tmp_path / "q.jsonl", [*QUESTIONS, "too short"]))])
-    assert report.clean and report.overlaps == [] and report.sources == {next(iter(report.sources)): (0, 10)}
-    assert (report.sets["q"].questions, report.sets["q"].too_short, report.sets["q"].found) == (31, 1, 0)
+    assert report.overlaps == [] and report.sources == {next(iter(report.sources)): (0, 10)}
+    only = report.sets["q"]
+    assert (only.questions, only.unchecked, only.too_short, only.found) == (31, 1, 1, 0)
+    assert (report.questions, report.unchecked, report.found, report.clean) == (31, 1, 0, False)
+    assert search(store, [str(write_jsonl(tmp_path / "q.jsonl", QUESTIONS))]).clean
 
 
 def test_what_many_questions_say_and_what_repeats_itself_is_left_out(
@@ -315,14 +247,19 @@ def test_what_many_questions_say_and_what_repeats_itself_is_left_out(
     store = build(tmp_path, [f"{template} nothing", "so " * 40], tokenizer_json, write_jsonl)
     path = str(write_jsonl(tmp_path / "q.jsonl", questions))
     report = search(store, [path])
-    assert report.clean and report.common_grams == 1 and report.repetitive_grams == 8
-    assert not search(store, [path], most_texts=11).clean
+    assert report.found == 0 and report.common_grams == 1 and report.repetitive_grams == 8
+    assert (report.unchecked, report.sets["q"].too_short, report.clean) == (
+        1,
+        0,
+        False,
+    )  # so so so ...
+    assert search(store, [path], most_texts=11).found == 11
 
 
 def test_an_n_is_heeded(tmp_path: Path, tokenizer_json: Path, write_jsonl: WriteJsonl) -> None:
     store = build(tmp_path, ["aa bb cc dd ee", "bb cc"], tokenizer_json, write_jsonl)
     path = str(write_jsonl(tmp_path / "q.jsonl", ["zz bb cc dd yy"]))
-    assert search(store, [path], n=4).clean
+    assert search(store, [path], n=4).clean and search(store, [path], n=6).unchecked == 1
     assert [one.document for one in search(store, [path], n=3).overlaps] == [0]
     assert {one.document for one in search(store, [path], n=2).overlaps} == {0, 1}
     with pytest.raises(RecipeError, match="ngram is 0"):
@@ -338,15 +275,6 @@ def test_only_the_longest_are_listed_and_all_are_counted(
     report = search(store, [str(write_jsonl(tmp_path / "q.jsonl", QUESTIONS))])
     assert [one.length for one in report.overlaps] == [19, 18, 17]
     assert report.not_listed == 4 and list(report.sources.values()) == [(7, 7)]
-
-
-@given(st.binary(max_size=50))
-def test_any_bytes_are_split_at_spaces(data: bytes) -> None:
-    array, starts, ends, hashes = split_words(np.frombuffer(data.translate(LOWER), np.uint8))
-    assert [array[a:b].tobytes() for a, b in zip(starts, ends, strict=True)] == [
-        word for word in array.tobytes().split(b" ") if word
-    ]
-    assert len(hashes) == len(starts)
 
 
 # ------------------------------------------------------------------ layouts and the command
@@ -451,7 +379,7 @@ def test_a_folder_that_evals_wrote_is_read_as_what_it_was_made_of(
         list(read_evaluations(str(tmp_path / "chat")))
 
 
-def test_the_command_lists_documents_and_exits_with_1(
+def test_the_command_lists_documents_and_names_what_it_could_not_check(
     tmp_path: Path, tokenizer_json: Path, write_jsonl: WriteJsonl
 ) -> None:
     texts = [words_of(9000, 30), f"{words_of(9001, 30)} {QUESTIONS[4]}"]
@@ -463,6 +391,24 @@ def test_the_command_lists_documents_and_exits_with_1(
     assert re.search(r"1 +corpus\.jsonl at [\d,]+, id n1 +set +4 +20 ", done.stdout)
     found = result(run("verify", tmp_path / "store", "--against", path, "--ngram", "20", "--json"))
     assert (found["exit_code"], found["n"], [one["document"] for one in found["overlaps"]]) == (1, 20, [1])
-    clean = run("verify", tmp_path / "store", "--against", path, "--ngram", "21")
+    unchecked = run("verify", tmp_path / "store", "--against", path, "--ngram", "21")
+    assert unchecked.returncode == 4 and "No question was found" not in unchecked.stdout
+    assert "clean, but 30 of 30 questions could not be checked" in unchecked.stdout
+    assert "30 with fewer than 21 words" in " ".join(unchecked.stdout.split())
+    path.write_text("".join(f"{line}\n" for line in path.read_text().splitlines()[5:]))
+    clean = run("verify", tmp_path / "store", "--against", path)
     assert clean.returncode == 0 and "No question was found" in clean.stdout
+    with path.open("a") as file:
+        file.write('{"text": "too short"}\n{"text": "so ' + "so " * 20 + '"}\n')
+    some = run("verify", tmp_path / "store", "--against", path)
+    assert some.returncode == 4 and "clean, but 2 of 27 questions could not be checked" in some.stdout
+    assert "1 of which every gram repeats itself" in " ".join(some.stdout.split())
+    values = result(run("verify", tmp_path / "store", "--against", path, "--json"))
+    assert [values[key] for key in ("exit_code", "clean", "found", "unchecked")] == [4, False, 0, 2]
+    assert (values["sets"]["set"]["unchecked"], values["sets"]["set"]["too_short"]) == (2, 1)
+    with path.open("a") as file:
+        file.write(json.dumps({"text": QUESTIONS[4]}) + "\n")
+    both = run("verify", tmp_path / "store", "--against", path)
+    assert both.returncode == 1
+    assert "1 question found in 1 document; 2 of 28 questions could not be checked." in both.stdout
     assert run("verify", tmp_path / "store", "--ngram", "5").returncode == 2

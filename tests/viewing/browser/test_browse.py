@@ -199,8 +199,8 @@ def test_search_finds_text_and_leads_there(chrome: Chrome, site: str, store: Sto
 
 def test_search_finds_nothing_and_says_so(chrome: Chrome, site: str) -> None:
     page = chrome.open(f"{site}/search?q=qzxqzxqzx+no+such+words")
-    while page.get_by_role("link", name="go on from there").count():
-        follow(page, page.get_by_role("link", name="go on from there"))
+    while page.get_by_role("link", name="continue from there").count():
+        follow(page, page.get_by_role("link", name="continue from there"))
     assert "Nothing was found" in page.locator("main").inner_text()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -14,6 +15,7 @@ from tests.formats.stores import make_store, random_loss
 from tests.viewing.browser.hostile import hostile_store
 from tests.viewing.web.sites import Parsed, as_list, client_of, ids_shown, small_store
 
+import packline
 from packline.loading.loader import Loader
 from packline.store.reader import Store
 from packline.viewing.web.origins import Origins
@@ -211,6 +213,22 @@ def test_two_tokenizers_cut_one_text(store: Store, tokenizer_json: Path) -> None
     assert ids_shown(found) == [*own, *other]
     assert found.of("textarea").strip("\n") == text
     assert str(len(other)) in found.of("td")
+
+
+def test_a_typed_text_is_encoded_as_a_build_does_it(tmp_path: Path, tokenizer_json: Path) -> None:
+    text = "a control token's name <|endoftext|> in prose"
+    (tmp_path / "corpus.jsonl").write_text(json.dumps({"text": text}))
+    packline.build(tmp_path / "corpus.jsonl", tokenizer_json, out=tmp_path / "store", workers=0)
+    store = packline.open(tmp_path / "store")
+    client = client_of([store], [str(tokenizer_json)])
+    built, eod = store.documents[0][:-1].tolist(), int(store.documents[0][-1])
+    asked = urlencode({"text": text, "left": 0, "right": 1})
+    found = page(client, f"/compare/tokenizers?{asked}")
+    assert ids_shown(found) == [*built, *built] and eod not in built
+    found = page(client, f"/compare/tokenizers?{asked}&special=control")
+    assert ids_shown(found).count(eod) == 2
+    assert "are control tokens" in found.of("option")
+    assert client.get("/compare/tokenizers?text=a&special=maybe").status_code == 400
 
 
 def test_the_text_of_a_document_is_compared(store: Store, tokenizer_json: Path) -> None:

@@ -8,8 +8,9 @@
     hashes, texts, positions      of each gram; see `GramIndex`
 
 Grams of more than `most_texts` questions are how questions are put, not questions; those with less than n / 2
-different words are rules and rows of dots. Both are left out and counted, as are questions with less than n
-words. Cost: 1.5 s for the 78,000 questions of CORE, MMLU and GSM8K; 16 bytes a gram, 8 and its bytes a word.
+different words are rules and rows of dots. Both are left out and counted. A question with less than n words,
+or whose grams are all left out, cannot be found: it is counted as not checked. Cost: 1.5 s for the 78,000
+questions of CORE, MMLU and GSM8K; 16 bytes a gram, 8 and its bytes a word.
 """
 
 from __future__ import annotations
@@ -69,12 +70,18 @@ class Questions(NamedTuple):
     """Grams that say the same again and again."""
 
 
+def as_written(texts: Sequence[str]) -> list[bytes]:
+    """Texts as UTF-8."""
+    return [text.encode("utf-8", "surrogatepass") for text in texts]
+
+
 def write_questions(
     folder: Path,
     texts: Iterable[EvaluationText],
     n: int,
     most_texts: int,
     encode: Callable[[Sequence[str]], Ragged] | None = None,
+    spell: Callable[[Sequence[str]], list[bytes]] = as_written,
 ) -> Questions:
     """Make the grams of all questions, and write them.
 
@@ -84,6 +91,7 @@ def write_questions(
         n: how many words or ids make a gram.
         most_texts: a gram of more questions is left out.
         encode: texts to ids; None for words.
+        spell: texts to the bytes whose words are looked for.
 
     Raises:
         InputError: there is no question.
@@ -98,7 +106,7 @@ def write_questions(
     repetitive = 0
     for batch in _batches(texts):
         if encode is None:
-            hashes, said, sizes, owners = _words_of([one.text for one in batch])
+            hashes, said, sizes, owners = _words_of(spell([one.text for one in batch]))
             lengths.append(sizes)
         else:
             ids = encode([one.text for one in batch])
@@ -124,6 +132,8 @@ def write_questions(
         raise InputError("there are no questions to look for", hint="check what --against names")
     hashes, texts_of, places = (np.concatenate(column) for column in zip(*grams, strict=True))
     *arrays, common = sort_grams(hashes, texts_of, places, most_texts)
+    for unchecked in np.flatnonzero(np.bincount(arrays[1], minlength=len(names)) == 0).tolist():
+        sets[names[unchecked]].unchecked += 1
     _save(folder, "values", np.concatenate(values))
     _save(folder, "firsts", np.cumsum(np.concatenate([[0], *counts])))
     if encode is None:
@@ -133,14 +143,15 @@ def write_questions(
     return Questions(sets, names, numbers, len(arrays[0]), common, repetitive)
 
 
-def _words_of(texts: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _words_of(texts: list[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Of the words of texts: their hashes, their bytes, how many bytes each has, the text of each."""
-    parts = [text.encode("utf-8", "surrogatepass").translate(LOWER) for text in texts]
-    data, starts, ends, hashes = split_words(np.frombuffer(b" ".join(parts), np.uint8))
+    parts = [text.translate(LOWER) for text in texts]
+    words = split_words(np.frombuffer(b" ".join(parts), np.uint8))
     behind = np.cumsum([len(part) + 1 for part in parts])
-    said = b" ".join([*data.tobytes().split(), b""])
-    owners = np.searchsorted(behind, starts, side="right")
-    return hashes, np.frombuffer(said, np.uint8), ends - starts + 1, owners
+    said = words.said(0, len(words.starts))
+    sizes = np.array([len(word) + 1 for word in said], np.int64)
+    owners = np.searchsorted(behind, words.starts, side="right")
+    return words.hashes, np.frombuffer(b" ".join([*said, b""]), np.uint8), sizes, owners
 
 
 def _save(folder: Path, name: str, array: np.ndarray) -> None:

@@ -35,8 +35,10 @@ class SetFound(msgspec.Struct):
     """What was found of a set."""
 
     questions: int
+    unchecked: int = 0
+    """Of these, not looked for: too short, or all their grams left out."""
     too_short: int = 0
-    """Of these, too short to be looked for."""
+    """Of the unchecked, those with fewer words or tokens than a gram."""
     found: int = 0
     """Of these, found in some document."""
     documents: dict[str, int] = msgspec.field(default_factory=dict)
@@ -44,9 +46,16 @@ class SetFound(msgspec.Struct):
 
 
 class ContaminationReport(msgspec.Struct):
-    """The result of a search."""
+    """Result of a search."""
 
     clean: bool
+    """Whether every question was checked and none was found."""
+    questions: int
+    """Of all sets."""
+    found: int
+    """Of these, found in some document."""
+    unchecked: int
+    """Of these, not checked: nothing is known of them."""
     n: int
     gram_of: GramOf
     normalisation: str
@@ -70,6 +79,7 @@ class ContaminationReport(msgspec.Struct):
 
 
 NORMALISATION = {
-    "words": "lower case (ASCII), punctuation and white space between words left out",
+    "words": "lower case and NFKC, without punctuation and white space; "
+    "in scripts without spaces each character is a word",
     "tokens": "none: equal ids of the store's tokenizer",
 }

@@ -1,20 +1,30 @@
-"""Words of a text, whatever its case and punctuation: as bytes, with a hash of each, without a Python string.
+"""Words of a text, whatever its case, punctuation and Unicode form: as bytes, with a hash of each.
 
     "Don't  stop -- believing!"  ->  don t stop believing
+    "GPT模型，ＧＰＴ"              ->  gpt 模 型 gpt
 
-ASCII letters in lower case, digits, and every byte beyond ASCII make words; everything else, and the usual
-punctuation and spaces beyond ASCII (U+0080 to U+00BF, U+2000 to U+207F, U+3000 to U+303F), stands between
-them. Letters beyond ASCII keep their case. Where a language has no spaces, a word is what stands between
-punctuation: there tokens are the better grams.
+What each character is to a word, `characters` says: punctuation, symbols and white space stand between words;
+a letter of a script without spaces (Han, kana, Thai, Lao, Khmer, Myanmar and others) is a word by itself,
+with the marks that follow it; all other characters make a word with their neighbors. A word is in lower case
+and in the form NFKC, so half width, full width and decomposed letters are the usual ones.
+
+Where words begin depends on neighboring characters alone, so a part of a text is cut as the whole text is,
+but for its first and its last word. No Python string is made but for words beyond ASCII that lower case or
+NFKC may change.
 
 A word is hashed eight bytes at a time, `sum(mix(block[i]) * BASE**i)`: nearly all words are one block, which
-is one look at the text. Cost: about 3 ns a byte, of which 2 for hashes.
+is one look at the text. Cost: about 3 ns per byte of ASCII, of which 2 for hashes.
 """
 
 from __future__ import annotations
 
+import unicodedata
+from functools import lru_cache
+from typing import NamedTuple
+
 import numpy as np
 
+from packline.tasks.evals.characters import BETWEEN, KIND, MARK, REORDERED, SINGLE, UNSTABLE, classes
 from packline.tasks.evals.ngrams import BASE
 
 SPACE = 32
@@ -27,17 +37,52 @@ BLOCK = 8
 _MASKS = np.array([(1 << 8 * size) - 1 for size in range(BLOCK + 1)], np.uint64)
 """What a block of so many bytes has of eight."""
 
+_NOWHERE = np.empty(0, np.int64)
 
-def split_words(text: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Words of a text: its bytes, uint8, where words begin and end in it, int64 `[W]`, their hashes, uint64.
+
+class Words(NamedTuple):
+    """The words of a text."""
+
+    data: np.ndarray
+    """The text, uint8, with spaces where nothing belongs to a word."""
+    starts: np.ndarray
+    """Where each word begins in it, int64 `[W]`."""
+    ends: np.ndarray
+    """Where each ends, int64 `[W]`."""
+    hashes: np.ndarray
+    """uint64 `[W]`, equal where words are."""
+    changed: dict[int, bytes]
+    """Words that are others in lower case and NFKC, by number."""
+
+    def said(self, first: int, last: int) -> list[bytes]:
+        """Words from one to another.
+
+        >>> split_words(np.frombuffer("ＧＰＴ模型".encode(), np.uint8)).said(0, 2) == [b"gpt", "模".encode()]
+        True
+        """
+        if first >= last:
+            return []
+        offset = int(self.starts[first])
+        whole = self.data[offset : self.ends[last - 1]].tobytes()
+        places = zip(
+            (self.starts[first:last] - offset).tolist(),
+            (self.ends[first:last] - offset).tolist(),
+            strict=True,
+        )
+        found = [whole[start:end] for start, end in places]
+        if self.changed:
+            found = [self.changed.get(first + place, word) for place, word in enumerate(found)]
+        return found
+
+
+def split_words(text: np.ndarray) -> Words:
+    """Words of a text.
 
     Args:
-        text: uint8, translated by `LOWER`. It stays as it is; in the bytes that come back, punctuation
-            beyond ASCII is blank too.
+        text: uint8, translated by `LOWER`. It stays as it is.
 
-    >>> text = np.frombuffer("Don’t stop!".encode().translate(LOWER), np.uint8)
-    >>> data, starts, ends, hashes = split_words(text)
-    >>> [data[start:end].tobytes() for start, end in zip(starts, ends)]
+    >>> words = split_words(np.frombuffer("Don’t stop!".encode().translate(LOWER), np.uint8))
+    >>> words.said(0, 3)
     [b'don', b't', b'stop']
     """
     size = len(text)
@@ -45,16 +90,123 @@ def split_words(text: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, n
     padded = np.full(size + BLOCK, SPACE, np.uint8)
     data = padded[:size]
     data[:] = text
-    blank(data)
+    fresh: np.ndarray | None = None
+    suspects = _NOWHERE
+    if size and int(data.max()) >= 0x80:
+        fresh, suspects = _look_up(padded, size)
     inside = np.zeros(size + 2, np.bool_)
     np.not_equal(data, SPACE, out=inside[1:-1])
-    edges = np.flatnonzero(inside[1:] != inside[:-1])
-    starts, ends = edges[::2], edges[1::2]
-    blocks = np.ndarray((size + 1,), "<u8", padded.data, strides=(1,))  # the eight bytes from each place on
-    return data, starts, ends, _hashes(blocks, starts, ends)
+    edges = inside[1:] != inside[:-1]
+    if fresh is None:
+        places = np.flatnonzero(edges)
+        starts, ends = places[::2], places[1::2]
+    else:
+        fresh &= inside[1:]
+        fresh &= inside[:-1]  # a word begins there, and one ends
+        starts, ends = np.flatnonzero(edges & inside[1:] | fresh), np.flatnonzero(edges & inside[:-1] | fresh)
+    hashes = _hashes(padded, starts, ends)
+    changed: dict[int, bytes] = {}
+    if len(suspects):
+        numbers = np.unique(np.searchsorted(starts, suspects, side="right") - 1)
+        for number in numbers.tolist():
+            word = data[starts[number] : ends[number]].tobytes()
+            if (form := _normal(word)) != word:
+                changed[number] = form
+    if changed:
+        sizes = np.array([len(word) for word in changed.values()])
+        behind = np.cumsum(sizes)
+        joined = np.frombuffer(b"".join([*changed.values(), b" " * BLOCK]), np.uint8)
+        hashes[list(changed)] = _hashes(joined, behind - sizes, behind)
+    return Words(data, starts, ends, hashes, changed)
 
 
-def _hashes(blocks: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+def _look_up(padded: np.ndarray, size: int) -> tuple[np.ndarray | None, np.ndarray]:
+    """Put spaces where characters between words are, in place, and find what spaces do not tell.
+
+    Returns:
+        Where a word begins whatever is before it, bool `[size + 1]`, or None where there is no such place;
+        and places of characters that may not be in lower case and NFKC.
+    """
+    leads = np.flatnonzero(padded[:size] >= 0xC0)
+    widths, entries, broken = _entries(padded, leads)
+    kinds = entries & KIND
+    between = kinds == BETWEEN
+    places, sizes = leads[between], widths[between]
+    for step in range(4):
+        if step >= 2:
+            places = places[sizes > step]
+            sizes = sizes[sizes > step]
+        padded[places + step] = SPACE
+    fresh: np.ndarray | None = None
+    alone = kinds >= SINGLE
+    if alone.any():
+        fresh = np.zeros(size + 1, np.bool_)
+        fresh[leads[kinds == SINGLE]] = True
+        fresh[leads[alone] + widths[alone]] = True
+        fresh[leads[kinds == MARK]] = False
+        fresh[leads[broken]] = False  # it may be a mark
+    moved = (entries & REORDERED) != 0
+    suspect = (entries & UNSTABLE) != 0
+    suspect[1:] |= moved[1:] & moved[:-1] & (leads[1:] == leads[:-1] + widths[:-1])
+    return fresh, leads[suspect]
+
+
+def _entries(padded: np.ndarray, leads: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of the characters that begin at some places: bytes, entries in `classes`, and whether each is broken.
+
+    Broken is what is no UTF-8, such as half a character at the edge of a stretch: letters of a byte each,
+    which belong to the word before.
+    """
+    lead, one, two = (padded[leads + step] for step in range(3))
+    widths = np.full(len(leads), 2, np.int64)
+    widths[lead >= 0xE0] = 3
+    well = one & 0xC0 == 0x80
+    well &= (lead < 0xE0) | (two & 0xC0 == 0x80)
+    codes = (lead & np.uint8(0x1F)).astype(np.int32) << 6 | one & np.uint8(0x3F)
+    longer = lead >= 0xE0
+    codes[longer] = (codes[longer] & 0x3FF) << 6 | two[longer] & np.uint8(0x3F)
+    if len(lead) and int(lead.max()) >= 0xF0:
+        wide = np.flatnonzero(lead >= 0xF0)
+        widths[wide] = 4
+        three = padded[leads[wide] + 3]
+        codes[wide] = codes[wide] << 6 | three & np.uint8(0x3F)
+        well[wide] &= (three & 0xC0 == 0x80) & (codes[wide] <= 0x10FFFF)
+    broken = ~well
+    codes[broken], widths[broken] = 0, 1
+    return widths, classes()[codes], broken
+
+
+@lru_cache(maxsize=1 << 16)
+def _normal(word: bytes) -> bytes:
+    """A word in lower case and in the form NFKC; never empty."""
+    form = unicodedata.normalize("NFKC", word.decode("utf-8", "surrogateescape")).lower()
+    form = unicodedata.normalize("NFKC", form)
+    return b"".join(form.encode("utf-8", "surrogateescape").translate(LOWER).split()) or word
+
+
+def spelled(words: list[bytes]) -> str:
+    """Words for the eye: with spaces between them, but for scripts that have none.
+
+    >>> spelled([b"gpt", "模".encode(), "型".encode()])
+    'gpt 模型'
+    """
+    table = classes()
+    found = ""
+    for word in words:
+        text = word.decode("utf-8", "replace")
+        alone = found and (table[ord(found[-1])] & KIND) >= SINGLE and (table[ord(text[0])] & KIND) >= SINGLE
+        found += text if alone or not found else f" {text}"
+    return found
+
+
+def _hashes(padded: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Hashes of words.
+
+    Args:
+        padded: uint8, with `BLOCK` bytes more than the last word needs.
+    """
+    # The eight bytes from each place on.
+    blocks = np.ndarray((len(padded) - BLOCK + 1,), "<u8", padded.data, strides=(1,))
     lengths = ends - starts
     hashes = _mixed(blocks[starts] & _MASKS[np.minimum(lengths, BLOCK)])
     longer = np.flatnonzero(lengths > BLOCK)
@@ -75,17 +227,3 @@ def _hashes(blocks: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndar
 def _mixed(blocks: np.ndarray) -> np.ndarray:
     """Each block with its high bits in its low ones and the other way round: a product alone only goes up."""
     return (blocks ^ (blocks >> np.uint64(32))) * np.uint64(BASE)
-
-
-def blank(data: np.ndarray) -> None:
-    """Put spaces where punctuation beyond ASCII is, in place."""
-    leads = np.flatnonzero((data == 0xE2) | (data == 0xE3) | (data == 0xC2))
-    if not len(leads):
-        return
-    lead, after = data[leads], data[np.minimum(leads + 1, len(data) - 1)]
-    three = ((lead == 0xE2) & ((after == 0x80) | (after == 0x81))) | ((lead == 0xE3) & (after == 0x80))
-    three &= leads + 2 < len(data)
-    two = (lead == 0xC2) & (leads + 1 < len(data))
-    for place, width in ((leads[three], 3), (leads[two], 2)):
-        for step in range(width):
-            data[place + step] = SPACE

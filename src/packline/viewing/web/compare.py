@@ -34,6 +34,8 @@ from packline.viewing.web.pages import groups, plain_text, store_field
 from packline.viewing.web.params import choice, number
 from packline.viewing.web.site import Choice, Opened, View
 
+SPECIAL = (("text", "are text, as in a build"), ("control", "are control tokens"))
+"""What a name such as `<|endoftext|>` in the text becomes."""
 SHOWN_TOKENS = 512
 TOKENS_OF_DOCUMENT = 400
 """Tokens of a document whose text is compared."""
@@ -46,6 +48,7 @@ def tokenizers(view: View) -> Page:
     numbers = [value for value, _ in names]
     left = choice(view.params, "left", numbers, "0")
     right = choice(view.params, "right", numbers, "1" if len(known) > 1 else "0")
+    special = choice(view.params, "special", [value for value, _ in SPECIAL], "text")
     text, of = _text(view)
     form = Form(
         "What to compare",
@@ -54,6 +57,7 @@ def tokenizers(view: View) -> Page:
             Field("text", "Text", text, "area"),
             Field("left", "Left", left, "choice", names),
             Field("right", "Right", right, "choice", names),
+            Field("special", "Names of control tokens", special, "choice", SPECIAL),
             *store_field(view),
         ),
         "Compare",
@@ -68,7 +72,7 @@ def tokenizers(view: View) -> Page:
         )
     if text:
         chosen = [known[int(left)]] if left == right else [known[int(left)], known[int(right)]]
-        cut = [_cut(one, text) for one in chosen]
+        cut = [_cut(one, text, control=special == "control") for one in chosen]
         blocks.append(_table(text, chosen, cut))
         blocks.append(
             Beside(
@@ -111,8 +115,8 @@ def _text(view: View) -> tuple[str, str]:
     return text[:LONGEST_TEXT], f"the text of document {wanted:,}{part}"
 
 
-def _cut(one: Choice, text: str) -> tuple[Cell, ...]:
-    ids = one.encoder.encode(text, add_special_tokens=False).ids
+def _cut(one: Choice, text: str, *, control: bool) -> tuple[Cell, ...]:
+    ids = one.encode(text, control=control)
     return cells_of(one.vocabulary, np.array(ids, np.int64))
 
 

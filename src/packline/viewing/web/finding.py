@@ -9,10 +9,10 @@ import re
 
 from packline.errors import RecipeError
 from packline.viewing.page import Block, Field, Form, Link, Links, Note, Page, Table, Value
-from packline.viewing.text import plural
-from packline.viewing.web.pages import plain_text, store_field
+from packline.viewing.text import plural, whole_characters
+from packline.viewing.web.pages import plain_bytes, store_field
 from packline.viewing.web.params import choice, number
-from packline.viewing.web.search import MOST_IDS, Found, Hit, find_origins, find_tokens, patterns_of
+from packline.viewing.web.search import MOST_IDS, Found, Hit, find_origins, find_tokens
 from packline.viewing.web.site import Unclear, View
 
 WAYS = (
@@ -24,6 +24,10 @@ WAYS = (
 AROUND = 12
 """Tokens before and after a hit."""
 SHOWN = 60
+LOSSY = (
+    "The tokenizer of this store does not keep texts as they were: case, accents, white space or characters "
+    "that it does not know may be lost. What is lost cannot be found."
+)
 LONGEST = 2000
 BEFORE_HIT = 64
 """Tokens before a hit on its document's page."""
@@ -46,19 +50,20 @@ def search(view: View) -> Page:
     )
     if not asked:
         text = (
-            "Text is found as the tokens it is encoded to, alone and after a space. Token ids are numbers "
-            "with spaces between them. Ids and names of files are looked for as a whole."
+            "Text is found letter for letter wherever it is, also inside of tokens. Control tokens are not "
+            "text: search for their ids. Token ids are numbers with spaces between them. Ids and names of "
+            "files are looked for as a whole."
         )
         return Page("Search", (form, Note(text)))
     try:
-        found, how = _find(view, by, asked)
+        found, how, size = _find(view, by, asked)
     except RecipeError as error:
         raise Unclear.of("Search", form, error) from error
-    return Page("Search", (form, *_blocks(view, by, found, how)), summary=how)
+    return Page("Search", (form, *_blocks(view, by, found, size)), summary=how)
 
 
-def _find(view: View, by: str, asked: str) -> tuple[Found, str]:
-    """What a page of the search finds, and how it was understood.
+def _find(view: View, by: str, asked: str) -> tuple[Found, str, int | None]:
+    """What a page of the search finds, how it was understood, and of a text how many bytes it has.
 
     Raises:
         RecipeError: it cannot be understood.
@@ -69,7 +74,7 @@ def _find(view: View, by: str, asked: str) -> tuple[Found, str]:
     if by in ("id", "file"):
         after = number(view.params, "after", 0, most=max(len(store.documents) - 1, 0))
         found = find_origins(store, by, asked, after=after)
-        return found, "documents with this id" if by == "id" else "documents of this file"
+        return found, "documents with this id" if by == "id" else "documents of this file", None
     after = number(view.params, "after", 0, most=max(store.manifest.tokens - 1, 0))
     if by == "ids":
         words = re.split(r"[\s,]+", asked.strip(" ,[]()\t"))
@@ -78,22 +83,22 @@ def _find(view: View, by: str, asked: str) -> tuple[Found, str]:
             raise RecipeError(
                 f"token ids: expected numbers from 0 to {vocab_size - 1:,} with spaces between them"
             )
-        patterns = [[int(word) for word in words]]
-    else:
-        patterns = patterns_of(store.tokenizer, asked)
-    if not patterns or max(map(len, patterns)) > MOST_IDS:
-        counted = plural(max(map(len, patterns), default=0), "token")
-        raise RecipeError(f"{counted} to search for: expected 1 to {MOST_IDS}")
-    found = find_tokens(store, patterns, after=after)
-    return found, "as the tokens " + " or ".join(" ".join(map(str, ids)) for ids in patterns)
+        if len(words) > MOST_IDS:
+            raise RecipeError(f"{plural(len(words), 'token')} to search for: expected 1 to {MOST_IDS}")
+        return find_tokens(store, [[int(word) for word in words]], after=after), "token ids", None
+    texts = view.opened.texts
+    wanted = texts.spell(asked)
+    spelled = wanted.decode("utf-8", "replace")
+    how = "text, letter for letter" if spelled == asked else f"text, as the tokenizer writes it: {spelled}"
+    return texts.find(store, wanted, after=after), how, len(wanted)
 
 
-def _blocks(view: View, by: str, found: Found, how: str) -> list[Block]:
+def _blocks(view: View, by: str, found: Found, size: int | None) -> list[Block]:
     blocks: list[Block] = []
     percent = f"{100 * found.done:.0f}%"
     if found.hits:
-        table = _places(view, found.hits) if by in ("id", "file") else _contexts(view, found.hits)
-        blocks.append(table)
+        origin = by in ("id", "file")
+        blocks.append(_places(view, found.hits) if origin else _contexts(view, found.hits, size))
     elif found.after is None:
         text = "Nothing was found" + (" to the end of the store." if view.params.get("after") else ".")
         blocks.append(Note(text))
@@ -102,37 +107,43 @@ def _blocks(view: View, by: str, found: Found, how: str) -> list[Block]:
     if found.after is None:
         blocks.append(Links("Search", ("The store has been searched to its end.",)))
     else:
-        more = Link("go on from there", view.href("/search", q=view.params["q"], by=by, after=found.after))
+        more = Link("continue from there", view.href("/search", q=view.params["q"], by=by, after=found.after))
         blocks.append(Links("Search", (f"{percent} of the store has been searched:", more)))
+    if by == "text" and not view.opened.texts.kept:
+        blocks.append(Note(LOSSY))
     return blocks
 
 
-def _contexts(view: View, hits: tuple[Hit, ...]) -> Table:
-    """Hits with what is around them."""
+def _contexts(view: View, hits: tuple[Hit, ...], size: int | None) -> Table:
+    """Hits with what is around them.
+
+    Args:
+        view: the store.
+        hits: where they are.
+        size: bytes of the text that was found; None where whole tokens were.
+    """
     rows: list[tuple[Value, ...]] = []
     for hit in hits:
         tokens = view.store.documents[hit.document]
         stop = hit.start + hit.length
-        before = plain_text(view.vocabulary, tokens[max(hit.start - AROUND, 0) : hit.start].tolist())
-        middle = plain_text(view.vocabulary, tokens[hit.start : stop].tolist())
-        after = plain_text(view.vocabulary, tokens[stop : stop + AROUND].tolist())
+        before, within, after = (
+            plain_bytes(view.vocabulary, tokens[max(begin, 0) : end].tolist())
+            for begin, end in ((hit.start - AROUND, hit.start), (hit.start, stop), (stop, stop + AROUND))
+        )
+        end = len(within) if size is None else hit.skip + size
         first = max(hit.start - BEFORE_HIT, 0)
         href = view.href(f"/document/{hit.document}", first=first or None)
         rows.append(
             (
                 Link(f"{hit.document:,}", href),
                 f"{hit.start:,}",
-                _tail(before),
-                middle,
-                after[:SHOWN],
+                whole_characters(before + within[: hit.skip], last=False)[-SHOWN:],
+                within[hit.skip : end].decode("utf-8", "backslashreplace"),
+                whole_characters(within[end:] + after, first=False)[:SHOWN],
             )
         )
     head = ("document", "token", "before", "found", "after")
     return Table(f"{plural(len(rows), 'place')} in this part of the store", head, tuple(rows), "lrrll")
-
-
-def _tail(text: str) -> str:
-    return text[-SHOWN:]
 
 
 def _places(view: View, hits: tuple[Hit, ...]) -> Table:

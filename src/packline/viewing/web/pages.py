@@ -28,7 +28,7 @@ from packline.viewing.page import (
 )
 from packline.viewing.pages import document_facts
 from packline.viewing.strips import describe_origin, document_strip
-from packline.viewing.text import plural, size
+from packline.viewing.text import plural, size, whole_characters
 from packline.viewing.vocabulary import Vocabulary
 from packline.viewing.web.params import choice, number
 from packline.viewing.web.site import View
@@ -223,19 +223,25 @@ def _listed(view: View, document: int, provenance: Provenance | None) -> tuple[V
 def beginning(vocabulary: Vocabulary, tokens: np.ndarray) -> str:
     """How a document begins, in one line."""
     ids = [one for one in tokens[:BEGINNING].tolist() if one not in vocabulary.special]
-    text = " ".join(plain_text(vocabulary, ids).split())
-    more = len(tokens) > BEGINNING or len(text) > SHOWN_CHARACTERS
+    cut = len(tokens) > BEGINNING
+    text = " ".join(whole_characters(plain_bytes(vocabulary, ids), first=False, last=cut).split())
+    more = cut or len(text) > SHOWN_CHARACTERS
     return text[:SHOWN_CHARACTERS] + ("…" if more else "")
 
 
 def plain_text(vocabulary: Vocabulary, ids: list[int]) -> str:
     """Tokens as text, special ones by their names; bytes that are no UTF-8 as `\\xNN`."""
+    return plain_bytes(vocabulary, ids).decode("utf-8", "backslashreplace")
+
+
+def plain_bytes(vocabulary: Vocabulary, ids: list[int]) -> bytes:
+    """Tokens as bytes, special ones by their names."""
     parts: list[bytes] = []
     for one in ids:
         known = one < len(vocabulary)
         parts.append(vocabulary.special[one].encode() if one in vocabulary.special else b"")
         parts.append(vocabulary.data[one] if known else f"id {one}".encode())
-    return b"".join(parts).decode("utf-8", "backslashreplace")
+    return b"".join(parts)
 
 
 def document(view: View, wanted: int) -> Page:

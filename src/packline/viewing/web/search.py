@@ -1,14 +1,11 @@
-"""Find tokens, ids and files in a store of any size, a page at a time.
+"""Find token ids, documents' ids and files in a store of any size, a page at a time; texts: `text_search`.
 
-    find_tokens(store, [[1820], [262, 1820]], after=0)    -> places, and from where to go on
+    find_tokens(store, [[1820, 262]], after=0)    -> places, and from where to continue
     find_origins(store, id="a1b2", after=0)
 
 A search goes through the store from `after` on and stops when it has found enough or when its time is up; the
-next page goes on where it stopped. So a page takes the same time on any store, and a whole search as long as
-reading the tokens once: 2 G tokens a second from memory.
-
-Text is found as the tokens that it is encoded to, alone and after a space. What it does not find: the
-same characters where the text around them made the tokenizer cut otherwise, as `cat` within `catalogue`.
+next page continues where it stopped. So a page takes the same time on any store, and a whole search as long
+as reading the tokens once: 2 G tokens a second from memory.
 """
 
 from __future__ import annotations
@@ -26,7 +23,6 @@ from packline.store.shard import Shard
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import tokenizers
 
 BUDGET = 0.04
 """Seconds of searching for one page."""
@@ -45,6 +41,8 @@ class Hit:
     """Its first token, counted within the document."""
     length: int
     """Tokens."""
+    skip: int = 0
+    """Bytes of its first token before a text that was found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +54,6 @@ class Found:
     """From where to go on; None: the store has been searched to its end."""
     done: float
     """How much of the store is behind, from 0 to 1."""
-
-
-def patterns_of(tokenizer: tokenizers.Tokenizer, text: str) -> list[list[int]]:
-    """The tokens that a text may stand as, each way once: alone, and after a space.
-
-    Args:
-        tokenizer: of HF `tokenizers`.
-    """
-    found = [tokenizer.encode(one, add_special_tokens=False).ids for one in (text, f" {text}")]
-    return [ids for number, ids in enumerate(found) if ids and ids not in found[:number]]
 
 
 def find_tokens(
@@ -104,7 +92,7 @@ def find_tokens(
                 (at, len(ids)) for ids in wanted for at in _in_block(shard.tokens, ids, place, stop)
             )
             for at, group in itertools.groupby(found, lambda one: one[0]):
-                inner = _document_at(shard, at)
+                inner = document_at(shard, at)
                 start = at - int(shard.places(slice(inner, inner + 1))[0])
                 room = int(shard.lengths[inner]) - start
                 document = int(store.firsts[number]) + inner
@@ -170,7 +158,7 @@ def _in_block(tokens: np.ndarray, ids: np.ndarray, start: int, stop: int) -> lis
     return places.tolist()
 
 
-def _document_at(shard: Shard, place: int) -> int:
+def document_at(shard: Shard, place: int) -> int:
     """The document of a shard that holds a token: a search in its mapped index that copies nothing."""
     low, high = 0, len(shard)
     byte = place * shard.itemsize

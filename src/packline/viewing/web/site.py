@@ -1,7 +1,7 @@
 """What the viewer shows: the stores and tokenizers that were named when it was started, and no others.
 
     Site ── stores: Opened ── store, where its documents are from, rows by their settings, lengths
-         └─ tokenizers: Choice ── a name, a vocabulary, what encodes
+         └─ tokenizers: Choice ── a name, a vocabulary, what encodes: as a build, or with control tokens
 
 A page is a function of a `View`: one of the stores, and what the address asks for. Whatever takes a pass over
 a whole store (lengths) is begun in a thread when the viewer starts, and pages show it once it is there.
@@ -18,15 +18,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from packline.encoders.tokenizer import load_tokenizer
+import msgspec
+
+from packline.encoders.special import without_special_tokens
+from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import RecipeError
 from packline.packing.rows import Rows
+from packline.store.manifest import TOKENIZER
 from packline.store.origins import Origin, origins
 from packline.store.reader import Store
 from packline.viewing.lengths import Lengths, measure_lengths
 from packline.viewing.page import Form, Note, Page
 from packline.viewing.vocabulary import Vocabulary
 from packline.viewing.web.origins import Origins
+from packline.viewing.web.text_search import TextSearch
 
 if TYPE_CHECKING:
     import tokenizers
@@ -43,12 +48,13 @@ class Choice:
 
     name: str
     vocabulary: Vocabulary
-    encoder: tokenizers.Tokenizer
+    tokenizer: Tokenizer
 
     @classmethod
     def of_store(cls, store: Store) -> Choice:
         """The tokenizer that is kept with a store."""
-        return cls(store.manifest.tokenizer.name, Vocabulary.of_store(store), store.tokenizer)
+        tokenizer = load_tokenizer(str(store.path / TOKENIZER))
+        return cls(store.manifest.tokenizer.name, Vocabulary.of_store(store), tokenizer)
 
     @classmethod
     def load(cls, name: str) -> Choice:
@@ -58,7 +64,27 @@ class Choice:
             TokenizerError: there is none, or nothing that is one.
         """
         tokenizer = load_tokenizer(name)
-        return cls(name, Vocabulary.of_tokenizer(tokenizer), tokenizer.reference())
+        return cls(name, Vocabulary.of_tokenizer(tokenizer), tokenizer)
+
+    @cached_property
+    def as_text(self) -> tokenizers.Tokenizer:
+        """What encodes as a build does: names of control tokens are text."""
+        plain = msgspec.structs.replace(self.tokenizer, json=without_special_tokens(self.tokenizer))
+        return plain.reference()
+
+    @cached_property
+    def _with_control(self) -> tokenizers.Tokenizer:
+        return self.tokenizer.reference()
+
+    def encode(self, text: str, *, control: bool = False) -> list[int]:
+        """Ids of a text, without boundary tokens.
+
+        Args:
+            text: what was typed.
+            control: whether names of control tokens are control tokens; False: they are text, as in a build.
+        """
+        encoder = self._with_control if control else self.as_text
+        return encoder.encode(text, add_special_tokens=False).ids
 
 
 class Unclear(RecipeError):
@@ -91,14 +117,20 @@ def distinct(paths: Sequence[Path]) -> list[str]:
 
 
 class Opened:
-    """A store, and what pages need of it again and again."""
+    """A store, and what pages need of it again and again.
 
-    def __init__(self, store: Store) -> None:
+    Args:
+        store: a finished store.
+        choice: its tokenizer.
+    """
+
+    def __init__(self, store: Store, choice: Choice) -> None:
         self.store = store
         self.name = store.path.name or str(store.path)
         self.origins = Origins(store)
         self.lengths: Lengths | None = None
         """None until they are counted."""
+        self.choice = choice
         self._rows: OrderedDict[tuple[Any, ...], Rows] = OrderedDict()
         self._lock = threading.Lock()
         self.measuring = threading.Thread(target=self._measure, name=f"lengths of {self.name}", daemon=True)
@@ -111,6 +143,11 @@ class Opened:
     def whence(self) -> list[Origin]:
         """Source and label of each shard."""
         return origins(self.store)
+
+    @cached_property
+    def texts(self) -> TextSearch:
+        """What finds texts."""
+        return TextSearch(self.choice.tokenizer, Vocabulary.of_store(self.store), self.choice.as_text)
 
     @cached_property
     def splits(self) -> tuple[str, ...]:
@@ -167,15 +204,20 @@ class Site:
     """
 
     def __init__(self, stores: Sequence[str | Path], tokenizers: Sequence[str] = ()) -> None:
-        self.stores = [Opened(Store(path)) for path in stores]
+        found: dict[str, Choice] = {}
+        self.stores: list[Opened] = []
+        for store in map(Store, stores):
+            fingerprint = store.manifest.tokenizer.fingerprint
+            if fingerprint not in found:
+                found[fingerprint] = Choice.of_store(store)
+            self.stores.append(Opened(store, found[fingerprint]))
         for opened, name in zip(self.stores, distinct([one.store.path for one in self.stores]), strict=True):
             opened.name = name
-        found: dict[str, Choice] = {}
-        for opened in self.stores:
-            found.setdefault(opened.store.manifest.tokenizer.fingerprint, Choice.of_store(opened.store))
         for name in tokenizers:
             found[f"named {name}"] = Choice.load(name)
         self.tokenizers = list(found.values())
+        for one in self.tokenizers:
+            one.encode("")  # the first page need not wait for it
 
     def wait(self, seconds: float) -> None:
         """Wait until lengths are counted, but not for longer than this."""
