@@ -147,10 +147,10 @@ def refuse_changed_inputs(
                     pass
                 if hasher.hexdigest() != piece.checksum:
                     changed.add(piece.file)
+    streams, begun_streams = folder.streams(), {name.partition("-")[0] for name in receipts}
     for stream in work.units:
         if isinstance(stream, Stream) and stream.file in suspects:
-            begun = any(name.startswith(f"{stream.name}-") for name in receipts)
-            whole = folder.streams().get(stream.name)
+            begun, whole = stream.name in begun_streams, streams.get(stream.name)
             # Of a stream that was read in part there is no checksum to hold it against.
             if begun and (whole is None or _stream_checksum(work, stream) != whole.checksum):
                 changed.add(stream.file)

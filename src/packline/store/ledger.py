@@ -124,6 +124,22 @@ def total(ledgers: Iterable[Ledger]) -> Ledger:
     return result
 
 
+def totals_by_source(names: Sequence[str], ledgers: Iterable[tuple[int, Ledger]]) -> dict[str, Ledger]:
+    """The sum of each source's ledgers, in one pass over all of them.
+
+    Args:
+        names: of the sources.
+        ledgers: each with the number of its source.
+
+    >>> totals_by_source(["a", "b"], [(0, Ledger(documents=1)), (0, Ledger(documents=2))])["a"].documents
+    3
+    """
+    sums: dict[int, Ledger] = {}
+    for source, ledger in ledgers:
+        sums[source] = sums.get(source, Ledger()) + ledger
+    return {name: sums.get(number, Ledger()) for number, name in enumerate(names)}
+
+
 def source_names(recipe: Recipe) -> list[str]:
     """What sources are called: as the recipe says, or after the file or folder that their inputs share.
 

@@ -18,7 +18,7 @@ from packline.encoders.tokenizer import Tokenizer
 from packline.fingerprint import hash_bytes
 from packline.recipe import Recipe
 from packline.store.index import dtype_for
-from packline.store.ledger import source_names, total
+from packline.store.ledger import source_names, total, totals_by_source
 from packline.store.manifest import (
     FORMAT_VERSION,
     FileEntry,
@@ -71,10 +71,9 @@ def sum_of_receipts(
         receipts=tuple(receipt_files),
         tokenizer_files=tuple(tokenizer_files),
         ledger=total(receipt.ledger for receipt in receipts),
-        sources={
-            name: total(receipt.ledger for receipt in receipts if receipt.source == number)
-            for number, name in enumerate(source_names(recipe))
-        },
+        sources=totals_by_source(
+            source_names(recipe), ((receipt.source, receipt.ledger) for receipt in receipts)
+        ),
         imported=imported,
     )
 
