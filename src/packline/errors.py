@@ -12,6 +12,7 @@
     │   ├── StoreBusy                           another build holds the folder
     │   ├── ResumeMismatch                      the folder holds a build of something else
     │   └── CorruptStore                        files that disagree with the manifest
+    ├── OutOfMemory        (MemoryError)        a document that does not fit into the memory of a worker
     ├── OutOfSpace         (OSError)            the disk is full
     └── WorkerDied         (RuntimeError)       a worker process ended by itself
 
@@ -90,6 +91,10 @@ class OutOfSpace(PacklineError, OSError):
     """The disk is full; what was committed is safe."""
 
 
+class OutOfMemory(PacklineError, MemoryError):
+    """A document that does not fit into the memory of a worker; what was committed is safe."""
+
+
 class WorkerDied(PacklineError, RuntimeError):
     """A worker process ended by itself, often because memory ran out."""
 
@@ -109,6 +114,7 @@ ERRORS: dict[str, type[PacklineError]] = {
         StoreBusy,
         ResumeMismatch,
         CorruptStore,
+        OutOfMemory,
         OutOfSpace,
         WorkerDied,
     )
