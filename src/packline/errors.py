@@ -13,6 +13,7 @@
     │   ├── ResumeMismatch                      the folder holds a build of something else
     │   └── CorruptStore                        files that disagree with the manifest
     ├── MixedDocuments     (RuntimeError)       a model lets documents of a packed row see each other
+    ├── OutOfMemory        (MemoryError)        a document that does not fit into the memory of a worker
     ├── OutOfSpace         (OSError)            the disk is full
     └── WorkerDied         (RuntimeError)       a worker process ended by itself
 
@@ -108,6 +109,10 @@ class OutOfSpace(PacklineError, OSError):
     """The disk is full; what was committed is safe."""
 
 
+class OutOfMemory(PacklineError, MemoryError):
+    """A document that does not fit into the memory of a worker; what was committed is safe."""
+
+
 class WorkerDied(PacklineError, RuntimeError):
     """A worker process ended by itself, often because memory ran out."""
 
@@ -128,6 +133,7 @@ ERRORS: dict[str, type[PacklineError]] = {
         ResumeMismatch,
         CorruptStore,
         MixedDocuments,
+        OutOfMemory,
         OutOfSpace,
         WorkerDied,
     )

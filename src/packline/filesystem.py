@@ -210,6 +210,27 @@ def sync_folder(folder: Path) -> None:
     sync_file(folder)
 
 
+def publish_folder(waiting: Path, path: Path) -> None:
+    """Make a folder whose files are on the disk appear at its name, all of it at once.
+
+    Args:
+        waiting: the folder, beside `path`.
+        path: its name: nothing yet, or an empty folder.
+
+    Raises:
+        FileExistsError: something is at `path`.
+    """
+    with disk_errors(path.parent):
+        sync_folder(waiting)
+        try:
+            os.rename(waiting, path)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+            raise FileExistsError(error.errno, os.strerror(error.errno), str(path)) from error
+        sync_folder(path.parent)
+
+
 def publish_bytes(path: Path, data: bytes) -> None:
     """Write a small file so that it is there whole or not at all."""
     waiting = path.with_name(f".{path.name}.tmp")

@@ -8,16 +8,18 @@
 Bits per byte are summed with `token_bytes`: a loss per token divided by the bytes that the tokens stand for.
 A token that is not UTF-8 by itself has the bytes it has, not those of a replacement character.
 
-All but the report is a function of texts and settings alone.
+All but the report is a function of texts and settings alone. The files appear together, or there is no
+tokenizer: a run that is killed at any instant leaves nothing that could be taken for one.
 """
 
 from __future__ import annotations
 
+import errno
 import io
 import os
+import shutil
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +41,7 @@ from packline.encoders.training import (
 )
 from packline.encoders.training_texts import TrainingTexts
 from packline.errors import RecipeError, StoreError, TokenizerError
-from packline.filesystem import publish_bytes
+from packline.filesystem import disk_errors, publish_bytes, publish_folder, sync_folder
 from packline.recipe import Recipe
 
 TOKEN_BYTES, REPORT = "token_bytes.npy", "report.json"
@@ -122,6 +124,7 @@ def train_folder(
         InputError: inputs that cannot be read.
         TokenizerError: no text, no room for a merge, or a result that does not give text back.
         StoreError: `out` is in use.
+        OutOfSpace: the disk is full.
     """
     started = time.perf_counter()
     folder = Path(out)
@@ -130,59 +133,90 @@ def train_folder(
     eos = _named(eos, ENDS, special_tokens, "eos")
     bos = _named(bos, BEGINS, special_tokens, "bos")
     texts = TrainingTexts(recipe, max_chars, doc_chars)
-    with _folder_for(folder, force):
-        trained = _train(
-            texts,
-            vocab_size,
-            special_tokens,
-            pattern=scheme,
-            place=place,
-            memory_bytes=memory_bytes,
-            threads=threads,
-            on_progress=on_progress,
-        )
-        tokenizer = Tokenizer(
-            name=str(folder),
-            kind="huggingface",
-            json=trained.json,
-            vocab_size=trained.vocab_size,
-            special_tokens=_special_ids(trained.json),
-        )
-        check_round_trip(tokenizer)
+    _check_place(folder, force)
+    trained = _train(
+        texts,
+        vocab_size,
+        special_tokens,
+        pattern=scheme,
+        place=place,
+        memory_bytes=memory_bytes,
+        threads=threads,
+        on_progress=on_progress,
+    )
+    tokenizer = Tokenizer(
+        name=str(folder),
+        kind="huggingface",
+        json=trained.json,
+        vocab_size=trained.vocab_size,
+        special_tokens=_special_ids(trained.json),
+    )
+    check_round_trip(tokenizer)
     sizes = np.array([len(one) for one in token_bytes(tokenizer)], "<i4")
     report = _report(texts, trained, tokenizer, sizes, pattern, vocab_size, eos, bos, started)
-    publish_bytes(folder / JSON, trained.json.encode("utf-8") + b"\n")
-    publish_bytes(folder / CONFIG, config_bytes(special_tokens, eos, bos))
-    publish_bytes(folder / TOKEN_BYTES, _npy(sizes))
-    publish_bytes(folder / REPORT, _indented(report))
+    files = {
+        CONFIG: config_bytes(special_tokens, eos, bos),
+        TOKEN_BYTES: _npy(sizes),
+        REPORT: _indented(report),
+        JSON: trained.json.encode("utf-8") + b"\n",
+    }
+    _publish(folder, files)
     return report
 
 
-@contextmanager
-def _folder_for(folder: Path, force: bool) -> Iterator[None]:
-    """Make the folder before the work, so that a place where none can be made is known at once.
-
-    Where the work fails, a folder that was made for it goes again.
-    """
+def _check_place(folder: Path, force: bool) -> None:
+    """Refuse a place where no folder can be made, before the work. Nothing is at `folder` after it."""
     if folder.exists() and not folder.is_dir():
         raise StoreError(f"{folder} is a file: expected a folder", hint="name a new folder")
     if not force and folder.exists() and any(folder.iterdir()):
         raise StoreError(
             f"{folder} is there already and not empty", hint="name a new folder, or say --force to replace"
         )
-    new = not folder.exists()
+    place = folder.resolve()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        place.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(f"cannot make the folder {folder}: {error.strerror}") from error
-    if not os.access(folder, os.W_OK):
+    if not os.access(place.parent, os.W_OK) or (place.exists() and not os.access(place, os.W_OK)):
         raise StoreError(f"cannot write into the folder {folder}", hint="name another folder")
-    try:
-        yield
-    except BaseException:
-        if new:
-            folder.rmdir()
-        raise
+
+
+def _publish(folder: Path, files: dict[str, bytes]) -> None:
+    """Write the files of a tokenizer so that they are there together or make no tokenizer.
+
+    A new or empty folder appears at once, by a rename; what a killed run left of it is removed first. Where
+    there are other files (`force`), the old tokenizer.json goes first and the new one comes last: in between
+    the folder is no tokenizer, and the same command writes all of it again.
+
+    Args:
+        folder: where they go.
+        files: content by name, tokenizer.json last.
+    """
+    place = folder.resolve()
+    if not place.exists() or not any(place.iterdir()):
+        waiting = place.with_name(f".{place.name}.packline")
+        shutil.rmtree(waiting, ignore_errors=True)
+        try:
+            with disk_errors(place.parent):
+                waiting.mkdir()
+            for name, data in files.items():
+                publish_bytes(waiting / name, data)
+            publish_folder(waiting, place)
+            return
+        except FileExistsError as error:
+            raise StoreError(
+                f"{folder} was made by something else while the tokenizer was trained",
+                hint="move it away and run the same command again, or say --force to replace",
+            ) from error
+        except OSError as error:
+            if error.errno not in (errno.EBUSY, errno.EXDEV):  # a disk of its own, mounted there
+                raise
+        finally:
+            shutil.rmtree(waiting, ignore_errors=True)
+    (place / JSON).unlink(missing_ok=True)
+    sync_folder(place)
+    for name, data in files.items():
+        publish_bytes(place / name, data)
 
 
 def _train(texts: TrainingTexts, vocab_size: int, special_tokens: Sequence[str], **settings: Any) -> Trained:

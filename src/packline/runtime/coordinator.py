@@ -46,9 +46,10 @@ from packline.runtime.prepare import (
     refuse_changed_inputs,
     refuse_other_store,
     sample_texts,
+    set_room,
 )
 from packline.runtime.publish import apply_limits, make_manifest, store_bytes
-from packline.runtime.resources import die_with_parent, free_disk, peak_memory
+from packline.runtime.resources import die_with_parent, free_disk, peak_memory, resident_memory
 from packline.runtime.worker import Committed, done_event
 from packline.store.manifest import Manifest
 
@@ -98,9 +99,11 @@ class Coordinator:
         if earlier is not None:
             refuse_changed_inputs(folder, earlier, build, receipts)
         engines = load_all(build)
+        base = resident_memory()
         workers, memory = count_workers(build.options)
         self._announce(build, folder, len(receipts), workers, engines.seconds)
         chosen = self._choose(build, engines, workers)
+        set_room(build, chosen, base)
         self._run_units(build, folder, chosen, engines.reference, workers, memory)
         receipts = apply_limits(
             build,

@@ -27,12 +27,13 @@ from packline.encoders.parity import try_engines
 from packline.encoders.report import EngineReport
 from packline.encoders.special import SpecialTokenCounter
 from packline.recipe import Recipe, RunOptions
-from packline.runtime.prepare import Engines, Work, choose_engines, count_workers, load_all, prepare
-from packline.runtime.resources import free_disk
+from packline.runtime.prepare import Engines, Work, choose_engines, count_workers, load_all, prepare, set_room
+from packline.runtime.resources import free_disk, resident_memory
 from packline.runtime.sampling import SourceSample, first_texts, sample_sources
 from packline.runtime.timing import Timing
 from packline.runtime.unit import KEEP, judge
-from packline.runtime.units import Stream
+from packline.runtime.units import COMPRESSION_GUESS, Stream
+from packline.sources.files import InputFile
 from packline.sources.texts import Texts
 from packline.store.index import index_size
 
@@ -90,6 +91,9 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     enough_disk: bool
     workers: int
     memory_a_worker: int
+    largest_document: int
+    """Bytes of the largest document that both the recipe and a worker's memory allow. One that the recipe
+    allows and the memory does not stops the build."""
     seconds: float
     """At the engines' warm rate."""
     seconds_cold: float
@@ -136,7 +140,7 @@ def estimate(recipe: Recipe, options: RunOptions = RunOptions(), *, out: str | P
     started = time.perf_counter()
     work = prepare(recipe, options)
     engines = load_all(work)
-    loading = time.perf_counter() - started
+    loading, base = time.perf_counter() - started, resident_memory()
     samples = sample_sources(work)
     kept = [_keep(work, number, sample) for number, sample in enumerate(samples)]
     texts = [text for one in kept for text in one.texts]
@@ -148,6 +152,7 @@ def estimate(recipe: Recipe, options: RunOptions = RunOptions(), *, out: str | P
     text_bytes, tokens = sum(one.text_bytes for one in sources), sum(one.tokens for one in sources)
     documents = sum(one.documents for one in sources)
     workers, memory = count_workers(options)
+    set_room(work, used, base)
     units, temporary = _units(work, samples, max(workers, 1))
     store_bytes = _store_bytes(work, documents, tokens, units)
     free = free_disk(Path(out))
@@ -173,6 +178,7 @@ def estimate(recipe: Recipe, options: RunOptions = RunOptions(), *, out: str | P
         enough_disk=store_bytes + temporary <= free,
         workers=workers,
         memory_a_worker=memory,
+        largest_document=min(work.room.document, recipe.max_document_bytes),
         seconds=round(warm, 2),
         seconds_cold=round(cold, 2),
         tokenizer=work.tokenizer.name,
@@ -296,6 +302,11 @@ def _fields(work: Work) -> list[FieldChoice]:
     return [FieldChoice(*kind, count) for kind, count in kinds.items()]
 
 
+def _text_bytes(file: InputFile) -> int:
+    """The most text that a file is likely to hold."""
+    return file.size * (COMPRESSION_GUESS if file.compression or file.format == "parquet" else 1)
+
+
 def _warnings(work: Work, samples: list[SourceSample], kept: list[_Kept], found: Estimate) -> list[str]:
     """What the user should know before starting."""
     lines = []
@@ -327,6 +338,14 @@ def _warnings(work: Work, samples: list[SourceSample], kept: list[_Kept], found:
             above = share > work.options.max_bad_fraction
             more = f": more than the {work.options.max_bad_fraction:.1%} that are allowed" if above else ""
             lines.append(f"source {name}: {share:.2%} bad records in the sample ({reasons}){more}")
+    if found.largest_document < work.recipe.max_document_bytes:
+        large = sum(_text_bytes(file) > found.largest_document for file in work.files)
+        if large:
+            lines.append(
+                f"a document of more than {found.largest_document / 1e6:,.1f} MB would stop the build, and "
+                f"{large:,} of the files may hold one: raise --memory, or make larger documents bad records "
+                "with --max-document-size"
+            )
     if found.round_trip == "lossy":
         lines.append("the tokenizer does not give the text back when its ids are decoded")
     if found.engines_used == ["tokenizers"]:

@@ -163,9 +163,12 @@ class BuildFolder:
 
     def committed(self) -> dict[str, Receipt]:
         """Receipts of all committed units, by unit."""
-        paths = sorted(self.receipts.glob("[0-9]*.json"))
-        receipts = (msgspec.json.decode(path.read_bytes(), type=Receipt) for path in paths)
-        return {receipt.unit: receipt for receipt in receipts}
+        names = (path.stem for path in sorted(self.receipts.glob("[0-9]*.json")))
+        return {name: self.receipt(name) for name in names}
+
+    def receipt(self, unit: str) -> Receipt:
+        """The receipt of a committed unit."""
+        return msgspec.json.decode((self.receipts / f"{unit}.json").read_bytes(), type=Receipt)
 
     def streams(self) -> dict[str, StreamReceipt]:
         """Receipts of files that were read to their end, by the stream's name."""

@@ -18,10 +18,10 @@ from packline.encoders.report import EngineName
 from packline.errors import PacklineError
 from packline.runtime.folder import BuildFolder
 from packline.runtime.prepare import Work
-from packline.runtime.publish import limit_reached
+from packline.runtime.publish import LimitWatch
 from packline.runtime.unit import Task, check_unchanged
 from packline.runtime.units import Stream, Unit
-from packline.runtime.worker import UnitCommitter
+from packline.runtime.worker import Committed, UnitCommitter
 from packline.sources.slices import StreamEnd, cut_slices
 from packline.store.manifest import Receipt, StreamReceipt
 
@@ -71,16 +71,21 @@ def run_here(
     tell: Callable[[Any], None],
 ) -> None:
     """Run all units that have no receipt, in order, as far as the limits need."""
-    committed = set(folder.committed())
-    streams = folder.streams()
-    limited = build.recipe.limit_documents is not None or build.recipe.limit_tokens is not None
+    receipts, streams = folder.committed(), folder.streams()
+    before = set(receipts)
+    limit = LimitWatch(build, receipts, streams)
 
     def wanted(name: str) -> bool:
-        return name not in committed
+        return name not in before
 
-    with closing(UnitCommitter(build.job, engines, reference, folder, tell, build.names)) as units:
+    def hear(event: Any) -> None:
+        if limit.given and isinstance(event, Committed):
+            receipts[event.unit] = folder.receipt(event.unit)
+        tell(event)
+
+    with closing(UnitCommitter(build.job, engines, reference, folder, hear, build.names)) as units:
         for unit in build.units:
-            if limited and limit_reached(build, folder.committed(), folder.streams()):
+            if limit.reached():
                 return
             if isinstance(unit, Unit):
                 if wanted(unit.name):
@@ -90,14 +95,16 @@ def run_here(
             ):
                 for task in cut_stream(build, folder, unit, wanted):
                     if isinstance(task, StreamEnd):
-                        folder.commit_stream(unit.name, StreamReceipt(unit.file, task.slices, task.checksum))
+                        receipt = StreamReceipt(unit.file, task.slices, task.checksum)
+                        folder.commit_stream(unit.name, receipt)
+                        streams[unit.name] = receipt
                     else:
                         units.run(task)
-                        if limited:
+                        if limit.given:
                             units.wait()
-                            if limit_reached(build, folder.committed(), folder.streams()):
+                            if limit.reached():
                                 return
-            if limited:
+            if limit.given:
                 units.wait()
         units.wait()
 
@@ -124,5 +131,5 @@ def run_again(
                 if isinstance(task, Task):
                     units.run(msgspec.structs.replace(task, max_documents=documents, max_tokens=tokens))
                     units.wait()
-                    return folder.committed()[name]
+                    return folder.receipt(name)
     raise PacklineError(f"unit {name} is not in the plan")

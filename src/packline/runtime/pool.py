@@ -33,7 +33,7 @@ from packline.runtime.events import Failed, Progress, as_failed
 from packline.runtime.folder import BuildFolder
 from packline.runtime.inline import cut_stream, unit_task
 from packline.runtime.prepare import Work
-from packline.runtime.publish import limit_reached
+from packline.runtime.publish import LimitWatch
 from packline.runtime.resources import die_with_parent
 from packline.runtime.unit import Task
 from packline.runtime.units import Stream, Unit
@@ -94,8 +94,8 @@ class Pool:
         self._workers: list[_Worker] = []
         self._spooler: tuple[BaseProcess, Connection] | None = None
         self._cutting: deque[Stream] = deque()
-        recipe = build.recipe
-        self._limited = recipe.limit_documents is not None or recipe.limit_tokens is not None
+        self._limit = LimitWatch(build, self._receipts, self._streams)
+        self._limited = self._limit.given
         self._todo: deque[Unit | Stream] = deque(self._unfinished())
 
     def _unfinished(self) -> list[Unit | Stream]:
@@ -132,7 +132,7 @@ class Pool:
             self._stop()
 
     def _done(self) -> bool:
-        if self._limited and limit_reached(self._build, self._receipts, self._streams):
+        if self._limit.reached():
             return True
         busy = any(worker.tasks for worker in self._workers)
         return not (self._todo or self._cutting or self._ready or busy)
@@ -240,7 +240,7 @@ class Pool:
             done = next(task for task in worker.tasks if task.unit == event.unit)
             worker.tasks.remove(done)
             if self._limited:
-                self._receipts = self._folder.committed()
+                self._receipts[event.unit] = self._folder.receipt(event.unit)
             if done.piece is not None and self._spooler is not None:
                 with contextlib.suppress(BrokenPipeError):  # it has read its stream to the end
                     self._spooler[1].send_bytes(b"next")

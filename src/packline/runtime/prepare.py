@@ -7,8 +7,8 @@ boundary tokens, folder. Nothing has been written when one of the first four is 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from packline.recipe import Engine as EngineChoice
 from packline.recipe import Recipe, RunOptions, check_options, check_recipe
 from packline.runtime.folder import BuildFolder, BuildIdentity, refuse_differences
 from packline.runtime.resources import GIB, MEMORY_A_WORKER, usable_cores, usable_memory
+from packline.runtime.room import Room, room_for
 from packline.runtime.unit import Job
 from packline.runtime.units import Stream, Unit, plan_units
 from packline.sources.files import InputFile
@@ -37,6 +38,8 @@ from packline.store.manifest import Manifest, Receipt
 from packline.transforms.reading import find_files, read_span
 
 SAMPLE_FILES, SAMPLE_DOCUMENTS = 8, 12
+LARGEST_SAMPLE = 16 << 20
+"""Bytes of a document that engines are tried on."""
 SMALLEST_WORKER = GIB // 2
 
 
@@ -52,6 +55,7 @@ class Work:
     units: list[Unit | Stream]
     names: list[str]
     dtype: str
+    room: Room = field(default_factory=Room)
 
     @property
     def job(self) -> Job:
@@ -64,6 +68,7 @@ class Work:
             self.tokenizer.special_tokens,
             self.dtype,
             self.options.strict,
+            self.room,
         )
 
     @property
@@ -147,10 +152,10 @@ def refuse_changed_inputs(
                     pass
                 if hasher.hexdigest() != piece.checksum:
                     changed.add(piece.file)
+    streams, begun_streams = folder.streams(), {name.partition("-")[0] for name in receipts}
     for stream in work.units:
         if isinstance(stream, Stream) and stream.file in suspects:
-            begun = any(name.startswith(f"{stream.name}-") for name in receipts)
-            whole = folder.streams().get(stream.name)
+            begun, whole = stream.name in begun_streams, streams.get(stream.name)
             # Of a stream that was read in part there is no checksum to hold it against.
             if begun and (whole is None or _stream_checksum(work, stream) != whole.checksum):
                 changed.add(stream.file)
@@ -243,6 +248,27 @@ def choose_engines(reports: list[EngineReport], choice: EngineChoice) -> tuple[l
     return ["tokenizers"], f"no faster engine is exact here ({left_out})"
 
 
+def set_room(work: Work, engines: Iterable[EngineName], base: int) -> None:
+    """Settle how large a document may be, and refuse files that are known to be larger.
+
+    Where no memory was asked for, a document may take all that the machine has for a worker.
+
+    Args:
+        engines: that will encode.
+        base: bytes that a worker holds before its first document.
+
+    Raises:
+        OutOfMemory: a file that is one document and does not fit.
+    """
+    options = work.options
+    each = (options.memory_bytes or int(usable_memory() * 0.8)) // max(count_workers(options)[0], 1)
+    room = work.room = room_for(each, base, engines)
+    for file in work.files:
+        one = file.format == "text" and work.recipe.sources[file.source].documents == "file"
+        if one and not file.compression and room.document < file.size <= work.recipe.max_document_bytes:
+            room.refuse(file.path, file.size)
+
+
 def sample_texts(work: Work) -> list[str]:
     """A few documents from files spread over the inputs, for trying engines."""
     step = max(len(work.files) // SAMPLE_FILES, 1)
@@ -254,7 +280,8 @@ def sample_texts(work: Work) -> list[str]:
 
 def _first_texts(file: InputFile, work: Work) -> Iterator[str]:
     span = Span(file.index, 0, 1 if file.format == "parquet" else file.size)
-    source, limit = work.recipe.sources[file.source], work.recipe.max_document_bytes
+    source = work.recipe.sources[file.source]
+    limit = min(work.recipe.max_document_bytes, LARGEST_SAMPLE)
     try:
         batches = read_span(file, source, span, limit, Hasher())
         batch = next((batch for batch in batches if len(batch)), None)

@@ -7,7 +7,7 @@ and those behind it are taken back. That is why a limit gives the same bytes for
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from packline.encoders.parity import RoundTrip
@@ -18,22 +18,39 @@ from packline.store.manifest import RECEIPTS, TOKENIZER, InputEntry, Manifest, R
 from packline.store.summing import join_checksums, sum_of_receipts
 
 
-def in_order(work: Work, receipts: dict[str, Receipt], streams: dict[str, StreamReceipt]) -> list[str]:
+class InOrder:
+    """Committed units in document order, up to the first gap; each name is given once.
+
+    Receipts and streams are looked at when a name is asked for, so what is added to them later counts. Over
+    a whole build the cost is linear in the units, however often it is asked.
+    """
+
+    def __init__(
+        self, work: Work, receipts: Mapping[str, Receipt], streams: Mapping[str, StreamReceipt]
+    ) -> None:
+        self._units, self._receipts, self._streams = work.units, receipts, streams
+        self._place = self._number = 0
+
+    def advance(self) -> Iterator[str]:
+        """Names of the units that follow without a gap those given before."""
+        while self._place < len(self._units):
+            unit = self._units[self._place]
+            if isinstance(unit, Stream):
+                while (name := unit.unit_name(self._number)) in self._receipts:
+                    self._number += 1
+                    yield name
+                if unit.name not in self._streams or self._number < self._streams[unit.name].units:
+                    return
+            elif unit.name not in self._receipts:
+                return
+            self._place, self._number = self._place + 1, 0
+            if not isinstance(unit, Stream):
+                yield unit.name
+
+
+def in_order(work: Work, receipts: Mapping[str, Receipt], streams: Mapping[str, StreamReceipt]) -> list[str]:
     """Names of committed units in document order, up to the first gap."""
-    names: list[str] = []
-    for unit in work.units:
-        if not isinstance(unit, Stream):
-            if unit.name not in receipts:
-                return names
-            names.append(unit.name)
-            continue
-        number = 0
-        while (name := unit.unit_name(number)) in receipts:
-            names.append(name)
-            number += 1
-        if unit.name not in streams or number < streams[unit.name].units:
-            return names
-    return names
+    return list(InOrder(work, receipts, streams).advance())
 
 
 class Limit:
@@ -61,18 +78,39 @@ class Limit:
         self.reached = self.reached or not receipt.complete or self.documents == 0 or self.tokens == 0
 
 
-def limit_reached(work: Work, receipts: dict[str, Receipt], streams: dict[str, StreamReceipt]) -> bool:
-    """Whether the committed units, in order and without a gap, hold all that the limits allow."""
-    limit = Limit(work)
-    if not limit.given:
-        return False
-    for name in in_order(work, receipts, streams):
-        if limit.crosses(receipts[name]):
-            return True
-        limit.take(receipts[name])
-        if limit.reached:
-            return True
-    return False
+class LimitWatch:
+    """Whether the committed units, in order and without a gap, hold all that the limits allow.
+
+    A running sum: each unit is counted once, when all before it are committed.
+
+    Args:
+        receipts: of committed units; the caller adds those that are committed later.
+        streams: likewise.
+    """
+
+    def __init__(
+        self, work: Work, receipts: Mapping[str, Receipt], streams: Mapping[str, StreamReceipt]
+    ) -> None:
+        self._limit, self._receipts = Limit(work), receipts
+        self._in_order = InOrder(work, receipts, streams)
+
+    @property
+    def given(self) -> bool:
+        """Whether the recipe has a limit at all."""
+        return self._limit.given
+
+    def reached(self) -> bool:
+        """Whether what is committed by now reaches a limit."""
+        limit = self._limit
+        if limit.given and not limit.reached:
+            for name in self._in_order.advance():
+                receipt = self._receipts[name]
+                limit.reached = limit.crosses(receipt)
+                if not limit.reached:
+                    limit.take(receipt)
+                if limit.reached:
+                    break
+        return limit.reached
 
 
 RunAgain = Callable[[str, int | None, int | None], Receipt]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Literal
 
@@ -23,7 +24,7 @@ from packline.errors import CorruptStore, PacklineError
 from packline.recipe import Recipe
 from packline.runtime.folder import BuildIdentity
 from packline.runtime.units import Stream, plan_units
-from packline.store.ledger import Ledger, source_names, total
+from packline.store.ledger import Ledger, source_names, total, totals_by_source
 from packline.store.manifest import MANIFEST, RECEIPTS, WORK, Receipt, StreamReceipt, read_manifest
 
 State = Literal["finished", "running", "interrupted"]
@@ -106,10 +107,7 @@ def status(path: str | Path) -> Status:
         documents=ledger.documents,
         tokens=ledger.tokens,
         ledger=ledger,
-        sources={
-            name: total(receipt.ledger for receipt in receipts if receipt.source == number)
-            for number, name in enumerate(names)
-        },
+        sources=totals_by_source(names, ((receipt.source, receipt.ledger) for receipt in receipts)),
         bytes_on_disk=_bytes_below(folder),
         recipe=identity.recipe,
         tokenizer_fingerprint=identity.tokenizer,
@@ -198,14 +196,14 @@ def _units_in_all(
     except (PacklineError, OSError):
         return None, False
     count, exact = 0, recipe.limit_documents is None and recipe.limit_tokens is None
+    slices = Counter(receipt.unit.partition("-")[0] for receipt in receipts)
     for unit in work:
         if not isinstance(unit, Stream):
             count += 1
         elif unit.name in streams:
             count += streams[unit.name].units
         else:
-            done = sum(receipt.unit.startswith(f"{unit.name}-") for receipt in receipts)
-            count += max(-(-unit.text_bytes // max(unit.slice_bytes, 1)), done, 1)
+            count += max(-(-unit.text_bytes // max(unit.slice_bytes, 1)), slices[unit.name], 1)
             exact = False
     return count, exact
 

@@ -26,6 +26,8 @@ from packline.filesystem import disk_errors, file_facts
 from packline.fingerprint import Hasher, split_of
 from packline.ragged import Ragged
 from packline.recipe import SPLITS, Recipe, Source
+from packline.runtime.resources import resident_memory
+from packline.runtime.room import LARGE, Room
 from packline.sources.batch import Batch, Reject
 from packline.sources.files import InputFile
 from packline.sources.reader import Span
@@ -60,6 +62,11 @@ class Job(msgspec.Struct, frozen=True):
     special_tokens: dict[str, int]
     dtype: str
     strict: bool
+    room: Room = Room()
+
+
+class Crowded(Exception):
+    """A document that would fit into a fresh worker, and does not into this one."""
 
 
 ReportProgress = Callable[[int, int, int], None]
@@ -79,6 +86,8 @@ class UnitRunner:
         self._special = SpecialTokenCounter(job.special_tokens)
         self.undecoded = 0
         """Audited documents that do not decode to their text, though their ids are the reference's."""
+        self.replaceable = False
+        """Whether a fresh process would have more room than this one."""
 
     @property
     def engine_bytes(self) -> dict[str, int]:
@@ -93,6 +102,8 @@ class UnitRunner:
             InputChanged: a file is not what it was when the build began.
             BadRecord: the first bad record, under `strict`.
             OutOfSpace: the disk is full.
+            OutOfMemory: a document that does not fit into the memory of a worker.
+            Crowded: a document that would fit into a fresh worker.
         """
         with disk_errors(self._folder):
             return _UnitRun(self, task, report).run()
@@ -110,6 +121,7 @@ class _UnitRun:
         self._rejects = RejectsWriter(runner._folder, task.unit)
         self._audited: list[int] = []
         self._full = False
+        self._large: tuple[str, int] | None = None
 
     def run(self) -> Receipt:
         try:
@@ -127,6 +139,7 @@ class _UnitRun:
                 self._take(batch)
                 if self._full:
                     break
+        self._refuse_large()
         writers = [self._writers[split] for split in sorted(self._writers)]
         ledger = self._ledger
         ledger.rejected = dict(sorted(ledger.rejected.items()))
@@ -142,13 +155,14 @@ class _UnitRun:
         )
 
     def _read(self, pieces: list[InputPiece]) -> Generator[Batch, None, None]:
-        files, limit = self._runner._job.files, self._recipe.max_document_bytes
+        files = self._runner._job.files
         if self._task.piece is not None:
             piece = self._task.piece
-            yield from read_slice(files[piece.file], self._source, piece, limit)
+            yield from read_slice(files[piece.file], self._source, piece, self._limit(files[piece.file]))
             return
         for span in self._task.spans:
             file, hasher = files[span.file], Hasher()
+            limit = self._limit(file)
             try:
                 yield from read_span(file, self._source, span, limit, hasher)
             except PacklineError:
@@ -163,6 +177,31 @@ class _UnitRun:
             check_unchanged(file)
             pieces.append(InputPiece(span.file, span.start, span.stop, str(hasher.hexdigest())))
 
+    def _limit(self, file: InputFile) -> int:
+        """The largest record to read: by the recipe, or, where that is less, by the memory of a worker."""
+        limit, room = self._recipe.max_document_bytes, self._runner._job.room
+        if self._source.documents == "file" and file.format == "text":
+            if not file.compression and room.document < file.size <= limit:
+                room.refuse(file.path, file.size)
+            return limit  # its size is in what is said of a reject
+        return min(limit, room.record)
+
+    def _watch_large(self, reject: Reject, place: str) -> None:
+        """Add up a record that is too large to be read, piece by piece."""
+        if not reject.continued:
+            self._refuse_large()
+        elif self._large is not None:
+            place, size = self._large
+            self._large = (place, size + len(reject.raw))
+            return
+        self._large = (place, len(reject.raw)) if reject.reason == "too_large" else None
+
+    def _refuse_large(self) -> None:
+        """Stop where a record was too large for the memory, and was none that the recipe calls too large."""
+        if self._large is not None and self._large[1] <= self._recipe.max_document_bytes:
+            self._runner._job.room.refuse(*self._large)
+        self._large = None
+
     def _take(self, batch: Batch) -> None:
         """Encode, write and count one batch."""
         facts = judge(batch.texts, self._source, self._recipe, self._runner._special)
@@ -171,6 +210,7 @@ class _UnitRun:
         chosen = wanted if room is None else wanted[: room - self._ledger.documents]
         if len(chosen):
             kept = batch if len(chosen) == len(batch) else batch.keep(chosen)
+            self._check_room(kept)
             ragged = self._encode(kept)
             fitting = self._fitting(ragged)
             if fitting < len(kept):
@@ -188,6 +228,18 @@ class _UnitRun:
             batch.rejects = [reject for reject in batch.rejects if reject.position < first]
             batch.filtered = [position for position in batch.filtered if position < first]
         self._count(batch, facts.verdicts[:end])
+
+    def _check_room(self, batch: Batch) -> None:
+        """Look whether the largest document fits into memory, where it is large."""
+        sizes, room = batch.texts.sizes, self._runner._job.room
+        largest = int(sizes.argmax())
+        size = int(sizes[largest])
+        if size <= LARGE:
+            return
+        if size > room.document:
+            room.refuse(self._place(batch, largest), size)
+        if self._runner.replaceable and resident_memory() + room.factor * size > room.memory:
+            raise Crowded
 
     def _encode(self, batch: Batch) -> Ragged:
         runner, boundary = self._runner, self._runner._job.boundary
@@ -269,6 +321,8 @@ class _UnitRun:
             batch.rejects.append(Reject(batch.file, position, "special_token", detail, text))
         # In the order of the file, which no batching can change.
         for reject in sorted(batch.rejects, key=lambda one: one.position):
+            if self._runner._job.room.record < self._recipe.max_document_bytes:
+                self._watch_large(reject, f"{name} at {reject.position}")
             if self._runner._job.strict:
                 raise BadRecord(
                     f"{name} at {reject.position}: {reject.reason}: {reject.detail}",

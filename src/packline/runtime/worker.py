@@ -27,7 +27,7 @@ from packline.encoders.report import EngineName
 from packline.runtime.events import Failed, Progress, UnitDone, as_failed
 from packline.runtime.folder import BuildFolder
 from packline.runtime.resources import die_with_parent, keep_freed_memory, peak_memory, resident_memory
-from packline.runtime.unit import Job, Task, UnitRunner
+from packline.runtime.unit import Crowded, Job, Task, UnitRunner
 from packline.store.ledger import Ledger
 from packline.store.manifest import Receipt
 
@@ -51,7 +51,7 @@ class Committed(msgspec.Struct, frozen=True, tag=True):
 
 
 class Retired(msgspec.Struct, frozen=True, tag=True):
-    """The worker has grown too large and ends; all its units are committed."""
+    """The worker has grown too large and ends; of its tasks, those without a commit are still to be done."""
 
 
 WorkerEvent = Committed | Retired | Progress | Failed
@@ -101,6 +101,10 @@ class UnitCommitter:
         if task.piece is not None and task.piece.path:
             Path(task.piece.path).unlink()
         self._pending = self._threads.submit(self._commit, receipt)
+
+    def used(self) -> None:
+        """Note that a fresh process could take the place of this one."""
+        self._runner.replaceable = True
 
     def _tell(self, source: str) -> None:
         if any(self._counts):
@@ -166,7 +170,13 @@ def work(
                 task = TASKS.decode(pipe.recv_bytes())
             except EOFError:
                 break
-            units.run(task)
+            try:
+                units.run(task)
+            except Crowded:  # nothing of the unit is committed: a fresh worker begins it again
+                units.wait()
+                send(Retired())
+                return
+            units.used()
             if resident_memory() > memory_bytes:
                 units.wait()
                 send(Retired())

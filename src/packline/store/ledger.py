@@ -125,20 +125,20 @@ def total(ledgers: Iterable[Ledger]) -> Ledger:
     return result
 
 
-def totals(ledgers: Iterable[tuple[int, Ledger]], sources: int) -> list[Ledger]:
-    """The sum of each source, in one pass.
+def totals_by_source(names: Sequence[str], ledgers: Iterable[tuple[int, Ledger]]) -> dict[str, Ledger]:
+    """The sum of each source's ledgers, in one pass over all of them.
 
     Args:
+        names: of the sources.
         ledgers: each with the number of its source.
-        sources: how many there are.
 
-    >>> [one.documents for one in totals([(1, Ledger(documents=2)), (1, Ledger(documents=3))], 2)]
-    [0, 5]
+    >>> totals_by_source(["a", "b"], [(0, Ledger(documents=1)), (0, Ledger(documents=2))])["a"].documents
+    3
     """
-    found = [Ledger() for _ in range(sources)]
-    for number, ledger in ledgers:
-        found[number] = found[number] + ledger
-    return found
+    sums: dict[int, Ledger] = {}
+    for source, ledger in ledgers:
+        sums[source] = sums.get(source, Ledger()) + ledger
+    return {name: sums.get(number, Ledger()) for number, name in enumerate(names)}
 
 
 def source_names(recipe: Recipe) -> list[str]:

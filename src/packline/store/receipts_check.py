@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from packline.store.ledger import Ledger, source_names, total, totals
+from packline.store.ledger import Ledger, source_names, total, totals_by_source
 from packline.store.manifest import (
     MANIFEST,
     RECEIPTS,
@@ -95,8 +95,8 @@ class ReceiptsCheck:
         if not self.complete:
             return  # said already; the sums of the others would only repeat it
         receipts = self.by_unit.values()
-        ledgers = totals(((receipt.source, receipt.ledger) for receipt in receipts), len(self._names))
-        for name, ledger in zip(self._names, ledgers, strict=True):
+        sums = totals_by_source(self._names, ((receipt.source, receipt.ledger) for receipt in receipts))
+        for name, ledger in sums.items():
             said = manifest.sources.get(name, Ledger())
             _compare_ledgers(findings, MANIFEST, said, ledger, f"of source {name} in receipts/")
         shards = tuple(shard for receipt in receipts for shard in receipt.shards)

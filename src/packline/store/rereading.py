@@ -5,7 +5,9 @@
 
 The documents are spread evenly over each shard, the same every time, and about `TEXT_BYTES` in all, because
 the reference makes 1 to 2 MB/s. Of a long document the beginning is encoded; only if its ids differ is
-all of it. Plain files are read where the documents stand, a compressed file from its start, once.
+all of it. A document of more than `LARGEST` bytes is not compared, because reading it takes several times its
+size in memory; how many were passed over is noted. Plain files are read where the documents stand, a
+compressed file from its start, once.
 
 Inputs that are gone or have changed are no fault of the store: that is noted, and where the tokenizer
 loses nothing, ids are then decoded and encoded again instead. Of a store that was imported there is no text
@@ -43,6 +45,10 @@ TEXT_BYTES = 2 << 20
 LEAST_A_SHARD = 4 << 10
 LONGEST_TEXT = 256 << 10
 """Of one document: a longer one is encoded up to here."""
+LARGEST = 16 << 20
+"""Bytes of text of the largest document that is compared."""
+LARGEST_RECORD = 4 * LARGEST
+"""Bytes of the largest record that is read on the way to one."""
 MOST_A_SHARD = 64
 WHOLE_STREAM = -1
 """The `stop` of a piece that stands for a file that was read as a stream."""
@@ -110,6 +116,7 @@ def reread(
             " reference gives what they decode to: without the text it cannot be said whether the tokenizer"
             " does not keep every character, or their ids are wrong"
         )
+    reading.note_large()
     return DeepReport(
         reading.documents, reading.text_bytes, reading.decoded, len(reading.shards), reading.notes
     )
@@ -134,6 +141,7 @@ class _Rereading:
         self._pieces = pieces
         self._picked: dict[tuple[str, str], list[_Picked]] = {}
         self._keeps = reference.keeps()
+        self._large = 0
 
     def pick(self, shard: Shard, budget: int, bos: int) -> None:
         """Choose documents of a shard, spread evenly, up to about `budget` bytes of text."""
@@ -146,10 +154,21 @@ class _Rereading:
                 break
             index = int(spread[rank])
             provenance = shard.provenance(index)
+            if provenance.text_bytes > LARGEST:
+                self._large += 1
+                continue
             ids = shard.document(index)[bos:-1]
             key = (provenance.source, provenance.file)
             self._picked.setdefault(key, []).append(_Picked(shard.entry.name, index, ids, provenance))
             taken += min(provenance.text_bytes, LONGEST_TEXT, budget)
+
+    def note_large(self) -> None:
+        """Note how many documents were too large to be compared."""
+        if self._large:
+            documents = "1 document was" if self._large == 1 else f"{self._large:,} documents were"
+            self.notes.append(
+                f"{documents} not compared: expected at most {LARGEST / 1e6:,.1f} MB of text, to bound memory"
+            )
 
     def count_bytes(self, text_bytes: TextBytes) -> None:
         """Hold the bytes of each picked text against its tokens, which is all that an import knows."""
@@ -178,6 +197,9 @@ class _Rereading:
             try:
                 for position, text, id in _read(file, self._manifest, sorted(waiting)):
                     one = waiting.pop(position)
+                    if text is None:
+                        self._large += 1
+                        continue
                     self._compare_with_text(one, text, id, longest)
                 for one in waiting.values():
                     self._findings.add(f"{one.shard}.docs.parquet", one.place, "a document there", "none")
@@ -315,9 +337,15 @@ def far_apart(count: int) -> list[int]:
     return list(dict.fromkeys([*places, *range(count)]))
 
 
-def _read(file: InputFile, manifest: Manifest, positions: list[int]) -> Iterator[tuple[int, str, str | None]]:
-    """Texts and ids of the documents at these positions of a file, which are in order."""
-    source, limit = manifest.recipe.sources[file.source], manifest.recipe.max_document_bytes
+def _read(
+    file: InputFile, manifest: Manifest, positions: list[int]
+) -> Iterator[tuple[int, str | None, str | None]]:
+    """Texts and ids of the documents at these positions of a file, which are in order.
+
+    The text is None where its record is larger than `LARGEST_RECORD`.
+    """
+    source = manifest.recipe.sources[file.source]
+    limit = min(manifest.recipe.max_document_bytes, LARGEST_RECORD)
     for span, wanted in _spans(file, source, positions):
         missing = set(wanted)
         for batch in read_span(file, source, span, limit, Hasher()):
@@ -325,6 +353,10 @@ def _read(file: InputFile, manifest: Manifest, positions: list[int]) -> Iterator
                 position = int(batch.positions[index])
                 missing.discard(position)
                 yield position, batch.texts[index], batch.ids[index] if batch.ids is not None else None
+            for reject in batch.rejects:
+                if reject.reason == "too_large" and reject.position in missing:
+                    missing.discard(reject.position)
+                    yield reject.position, None, None
             if not missing:
                 break
 

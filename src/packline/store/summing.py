@@ -18,7 +18,7 @@ from packline.encoders.tokenizer import Tokenizer
 from packline.fingerprint import hash_bytes
 from packline.recipe import Recipe
 from packline.store.index import dtype_for
-from packline.store.ledger import source_names, total, totals
+from packline.store.ledger import source_names, total, totals_by_source
 from packline.store.manifest import (
     FORMAT_VERSION,
     FileEntry,
@@ -49,8 +49,6 @@ def sum_of_receipts(
         receipts: of all units, in the order of their documents.
         inputs: with their checksums: see `join_checksums`.
     """
-    names = source_names(recipe)
-    by_source = totals(((receipt.source, receipt.ledger) for receipt in receipts), len(names))
     return Manifest(
         format_version=FORMAT_VERSION,
         packline=__version__,
@@ -73,7 +71,9 @@ def sum_of_receipts(
         receipts=tuple(receipt_files),
         tokenizer_files=tuple(tokenizer_files),
         ledger=total(receipt.ledger for receipt in receipts),
-        sources=dict(zip(names, by_source, strict=True)),
+        sources=totals_by_source(
+            source_names(recipe), ((receipt.source, receipt.ledger) for receipt in receipts)
+        ),
         imported=imported,
     )
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from packline.errors import CorruptStore, PacklineError, ResumeMismatch, StoreBusy, StoreError
-from packline.filesystem import disk_errors, publish_bytes, sync_folder
+from packline.filesystem import disk_errors, publish_bytes, publish_folder
 from packline.formats.export_files import check_places
 from packline.formats.export_record import (
     RECORD,
@@ -190,18 +190,14 @@ class Staging:
             PacklineError: a file is there that was not entered, or entered twice.
         """
         _check_files(self.files, record.files)
-        with disk_errors(self.out.parent):
-            publish_bytes(self.files / RECORD, record_bytes(record))
-            try:
-                os.rename(self.files, self.out)
-            except OSError as error:
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-                    raise
-                raise StoreError(
-                    f"{self.out} was made by something else while the export ran",
-                    hint="move it away and run the same command again",
-                ) from error
-            sync_folder(self.out.parent)
+        publish_bytes(self.files / RECORD, record_bytes(record))
+        try:
+            publish_folder(self.files, self.out)
+        except FileExistsError as error:
+            raise StoreError(
+                f"{self.out} was made by something else while the export ran",
+                hint="move it away and run the same command again",
+            ) from error
 
     def close(self, *, discard: bool = False) -> None:
         """Let go of it; a folder that holds nothing worth keeping is removed, and with `discard` any."""
