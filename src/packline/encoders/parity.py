@@ -141,7 +141,9 @@ def check_document(engine: Engine, reference: Reference, text: str, ids: np.ndar
         sure = max(len(expected) - UNSURE_TOKENS, 0)
         if ids[:sure].tolist() == expected[:sure]:
             if len(text) > DECODE_CHARS:
-                return True  # not decoded; before a list is made of all its ids, which takes ten times the text's memory
+                return (
+                    True  # too long to decode: a list of all its ids takes ten times the memory of the text
+                )
             expected = ids.tolist()
         elif len(text) <= WHOLE_CHARS:  # the cut may have changed more than its neighbourhood
             expected = reference.encode(text)
