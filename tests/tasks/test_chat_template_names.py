@@ -153,8 +153,20 @@ def test_where_records_are_no_conversations_the_template_is_not_blamed(qwen3: Pa
     path = talks.write(tmp_path / "chat.jsonl", [{"text": "no conversation"}] * 3)
     with pytest.raises(InputError, match="none of 3 records could be used: not_a_conversation 3") as no:
         packline.sft(path, qwen3, out=tmp_path / "store", workers=0)
-    assert "template" not in no.value.hint
+    assert "--chat-template" not in no.value.hint
     assert packline.sft(talks.write(path, [ONE]), qwen3, out=tmp_path / "store", workers=0).verify().ok
+
+
+@pytest.mark.parametrize("settings", [{"chat_template": "chatml"}, {"scheme": "nanochat"}])
+def test_where_a_chosen_format_has_no_place_no_other_is_proposed(
+    settings: dict[str, Any], tokenizer_json: Path, tmp_path: Path
+) -> None:
+    tokens = (*CHATML_TOKENS, *talks.NANOCHAT_TOKENS)
+    folder = talks.with_tokens(tokenizer_json, tmp_path / "tokenizer", tokens)
+    path = talks.write(tmp_path / "chat.jsonl", [THOUGHT])
+    with pytest.raises(InputError, match=r"template 1; the first: .* no place for reasoning") as no:
+        packline.sft(path, folder, out=tmp_path / "store", workers=0, **settings)
+    assert "--chat-template" not in no.value.hint
 
 
 def test_a_template_that_is_broken_is_refused_before_any_work(tokenizer_json: Path, tmp_path: Path) -> None:

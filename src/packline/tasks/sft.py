@@ -215,14 +215,18 @@ class _Build:
             return
         message = f"none of {ledger.documents_in:,} records could be used: {_counted(ledger.rejected)}"
         message += f"; the first: {_first_reject(Path(self._request.out))}"
-        if not ledger.rejected.keys() & UNTOLD:
-            raise InputError(message, hint="see docs/sft.md for what is read, and what each reason means")
-        hint = self._hint() or f"choose a template by name: --chat-template {', '.join(TEMPLATES)}"
-        raise RecipeError(message, hint=hint)
+        if ledger.rejected.keys() & UNTOLD and self._is_own():
+            hint = self._hint() or f"choose a template by name: --chat-template {', '.join(TEMPLATES)}"
+            raise RecipeError(message, hint=hint)
+        raise InputError(message, hint="docs/sft.md has what is read, what templates write, and the reasons")
+
+    def _is_own(self) -> bool:
+        """Whether the template is the tokenizer's or the user's, so that one by name may help."""
+        return self._template is not None and self._request.chat_template not in TEMPLATES
 
     def _hint(self) -> str:
         """The named template to use instead of the tokenizer's own or a file's; "" where none is near."""
-        if self._template is None or self._request.chat_template in TEMPLATES:
+        if self._template is None or not self._is_own():
             return ""
         nearest = nearest_template(self._template, self._tokenizer.special_tokens)
         return nearest.hint() if nearest else ""
