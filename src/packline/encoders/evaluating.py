@@ -174,18 +174,10 @@ def plain_reference(tokenizer: Tokenizer) -> Reference:
     """The reference tokenizer for which control tokens in a text are text.
 
     Raises:
-        TokenizerError: it cannot be read, or not without its special tokens.
+        TokenizerError: it cannot be read, or text is made of its special tokens.
     """
-    tokenizer.reference()
-    try:
-        return Reference(without_special_tokens(tokenizer))
-    except TokenizerError:
-        raise
-    except Exception as error:  # the library raises bare Exception
-        raise TokenizerError(
-            f"{tokenizer.name} cannot be read without its special tokens: {error}",
-            hint="a special token that merges make too is no control token: text becomes it",
-        ) from error
+    tokenizer.reference()  # whose refusal has the tokenizer's name
+    return Reference(without_special_tokens(tokenizer))
 
 
 def unknown_ids(tokenizer: Tokenizer) -> set[int]:
