@@ -13,6 +13,7 @@ import packline
 from packline.errors import InputError, TokenizerError
 from packline.runtime import estimate as estimate_module
 from packline.runtime.estimate import Estimate
+from packline.runtime.events import Note
 
 EOD = "<|endoftext|>"
 
@@ -104,3 +105,52 @@ def test_what_stops_a_build_stops_its_estimate(tmp_path: Path, tokenizer_json: P
     (tmp_path / "a.txt").write_text("x")
     with pytest.raises(TokenizerError, match="no tokenizer"):
         packline.plan(tmp_path / "a.txt", tmp_path / "none.json")
+
+
+@pytest.mark.parametrize("beside", ["", "jsonl"])
+def test_what_is_not_text_is_told_by_plan_and_build_alike(
+    tmp_path: Path, documents: list[str], tokenizer_json: Path, beside: str
+) -> None:
+    folder = tmp_path / "notes"
+    (folder / "deep").mkdir(parents=True)
+    for number, text in enumerate(documents[:43]):
+        (folder / f"{number:03d}.txt").write_bytes(text.encode())
+    bad = {
+        "paper.pdf": b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n",
+        "scan.png": b"\x89PNG\r\n\x1a\n" + bytes(99),
+        "letter.docx": b"PK\x03\x04\x14\x00" + bytes(range(256)),
+        "deep/latin.txt": "Caf\xe9 und B\xe4r".encode("latin-1") * 99,
+        "utf16.txt": "Hello".encode("utf-16"),
+    }
+    for name, data in bad.items():
+        (folder / name).write_bytes(data)
+    (folder / "long.md").write_text("x" + "\xe9" * (256 << 10))  # a character is cut where the look ends
+    if beside:
+        lines = "".join(msgspec.json.encode({"text": one}).decode() + "\n" for one in documents[50:70])
+        (folder / "more.jsonl").write_text(lines)
+    notes: list[str] = []
+    store = packline.build(
+        folder,
+        tokenizer_json,
+        out=tmp_path / "store",
+        workers=0,
+        engine="tokenizers",
+        on_event=lambda event: notes.append(event.text) if isinstance(event, Note) else None,
+    )
+    found = packline.plan(folder, tokenizer_json, engine="tokenizers")
+    ledger = store.manifest.ledger
+    assert ledger.documents == 44 + 20 * bool(beside)
+    if not beside:  # documents of two kinds of files are estimated by bytes
+        assert found.documents == ledger.documents
+        assert found.sources["notes"].bad_fraction == pytest.approx(ledger.bad_fraction)
+    assert ledger.rejected == {"invalid_utf8": 5}
+    (note,) = [one for one in notes if "not UTF-8" in one]
+    assert note in found.warnings and "source notes: 5 files are not UTF-8 text: deep/latin.txt, " in note
+    assert all(name in note for name in bad) and "notes/**/*.txt" in note
+
+
+def test_a_folder_without_any_text_is_told(tmp_path: Path, tokenizer_json: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(b"\xff\xfe\xfd")
+    found = packline.plan(tmp_path / "a.bin", tokenizer_json, engine="tokenizers")
+    assert (found.documents, found.sources["a"].bad_fraction) == (0, 1.0)
+    assert any("1 file is not UTF-8 text: a.bin" in one for one in found.warnings)

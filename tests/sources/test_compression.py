@@ -140,6 +140,35 @@ def test_what_stood_before_the_damage_is_passed_on(kind: Compression) -> None:
     assert data.startswith(first) and len(data) > len(first)
 
 
+@pytest.mark.parametrize("before", [0, 1, 2])
+@pytest.mark.parametrize("size", [100, 50_000, 400_000])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_wrong_checksum_at_the_end_costs_nothing_that_stood_before_it(
+    kind: Compression, size: int, before: int
+) -> None:
+    data = prose(size)
+    raw = bytearray(compress(kind, b"first\n") * before + compress(kind, data))
+    raw[-6 if kind == "gzip" else -2] ^= 1  # within the checksum
+    for after in (b"", compress(kind, b"behind")):
+        found, stream = read_all(bytes(raw) + after, kind)
+        assert found == b"first\n" * before + data
+        assert stream.problem is not None and stream.problem[0] == "corrupt_stream"
+        assert stream.checksum() == hash_bytes((bytes(raw) + after)[: stream.raw_bytes])
+
+
+def test_a_file_that_cannot_seek_gives_what_it_can() -> None:
+    class OneWay(io.BytesIO):
+        def seek(self, *_: int) -> int:
+            raise io.UnsupportedOperation
+
+    data = prose(50_000)
+    raw = bytearray(compress("gzip", data))
+    raw[-6] ^= 1
+    stream = DecompressedStream(OneWay(bytes(raw)), "gzip")
+    found = stream.read(1 << 20)
+    assert data.startswith(found) and stream.problem is not None
+
+
 def test_bytes_behind_the_last_member_that_are_no_member_are_a_problem() -> None:
     for kind in KINDS:
         data, stream = read_all(compress(kind, b"text") + b"rubbish behind it", kind)

@@ -51,6 +51,7 @@ from packline.runtime.prepare import (
 from packline.runtime.publish import apply_limits, make_manifest, store_bytes
 from packline.runtime.resources import die_with_parent, free_disk, peak_memory, resident_memory
 from packline.runtime.worker import Committed, done_event
+from packline.sources.files import not_text_notes
 from packline.store.manifest import Manifest
 
 UNDECODED = (
@@ -139,6 +140,8 @@ class Coordinator:
                 seconds,
             )
         )
+        for line in not_text_notes(build.files, build.names):
+            self._tell(Note(line))
         itemsize = 2 if build.dtype == "uint16" else 4
         needed, free = int(sum(expected.values()) / BYTES_A_TOKEN * itemsize), free_disk(folder.path)
         if needed > free and build.recipe.limit_documents is None and build.recipe.limit_tokens is None:

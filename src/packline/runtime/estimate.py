@@ -33,7 +33,7 @@ from packline.runtime.sampling import SourceSample, first_texts, sample_sources
 from packline.runtime.timing import Timing
 from packline.runtime.unit import KEEP, judge
 from packline.runtime.units import COMPRESSION_GUESS, Stream
-from packline.sources.files import InputFile
+from packline.sources.files import InputFile, not_text_notes
 from packline.sources.texts import Texts
 from packline.store.index import index_size
 
@@ -240,7 +240,6 @@ def _scale(work: Work, kept: _Kept, encoded: tuple[int, int]) -> SourceEstimate:
     of_documents = len(kept.texts) / len(sample.texts) if sample.texts else 0.0
     text_bytes, documents = sample.text_bytes * of_bytes, sample.documents * of_documents
     edges = 1 if work.boundary.bos_id is None else 2
-    bad = sum(sample.reject_reasons.values())
     return SourceEstimate(
         files=sample.files,
         input_bytes=sample.input_bytes,
@@ -248,7 +247,7 @@ def _scale(work: Work, kept: _Kept, encoded: tuple[int, int]) -> SourceEstimate:
         documents=round(documents),
         tokens=round(text_bytes * rate + documents * edges),
         tokens_per_byte=rate,
-        bad_fraction=bad / sample.records if sample.records else 0.0,
+        bad_fraction=sample.bad_fraction,
         sampled_bytes=sample.read_bytes,
         sampled_documents=len(sample.texts),
     )
@@ -309,7 +308,7 @@ def _text_bytes(file: InputFile) -> int:
 
 def _warnings(work: Work, samples: list[SourceSample], kept: list[_Kept], found: Estimate) -> list[str]:
     """What the user should know before starting."""
-    lines = []
+    lines = not_text_notes(work.files, work.names)
     if not found.enough_disk:
         needed = found.store_bytes + found.temporary_bytes
         lines.append(
@@ -330,11 +329,11 @@ def _warnings(work: Work, samples: list[SourceSample], kept: list[_Kept], found:
                 "reject": "their documents are rejected",
             }[work.recipe.special_tokens]
             lines.append(f"source {name}: {one.special} special-token strings in the sample; {what}")
-        if bad := sum(sample.reject_reasons.values()):
+        if sample.reject_reasons:
             reasons = ", ".join(
                 f"{reason} {count}" for reason, count in sorted(sample.reject_reasons.items())
             )
-            share = bad / sample.records
+            share = sample.bad_fraction
             above = share > work.options.max_bad_fraction
             more = f": more than the {work.options.max_bad_fraction:.1%} that are allowed" if above else ""
             lines.append(f"source {name}: {share:.2%} bad records in the sample ({reasons}){more}")

@@ -62,6 +62,19 @@ class SourceSample:
     read_bytes: int = 0
     """Text bytes in `texts`."""
     problems: list[str] = field(default_factory=list)
+    bad_files: int = 0
+    """That are one document each and are known not to be text. They are not sampled."""
+
+    @property
+    def bad_fraction(self) -> float:
+        """Bad records among all that the source has."""
+        bad = sum(self.reject_reasons.values()) - self.bad_files
+        if not self.bad_files:
+            return bad / self.records if self.records else 0.0
+        # What was sampled stands for the other files, of which each bad one is a record.
+        records = self.documents * self.records / len(self.texts) if self.texts else 0.0
+        share = bad / self.records if self.records else 0.0
+        return (records * share + self.bad_files) / (records + self.bad_files)
 
 
 def sample_sources(work: Work) -> list[SourceSample]:
@@ -73,7 +86,12 @@ def sample_sources(work: Work) -> list[SourceSample]:
 def _sample_source(work: Work, number: int, budget: int) -> SourceSample:
     source = work.recipe.sources[number]
     files = [file for file in work.files if file.source == number]
-    sample = SourceSample(len(files), sum(file.size for file in files))
+    bad = [file for file in files if file.not_utf8] if source.documents == "file" else []
+    sample = SourceSample(len(files), sum(file.size for file in files), bad_files=len(bad))
+    if bad:
+        sample.reject_reasons["invalid_utf8"] = len(bad)
+        files = [file for file in files if not file.not_utf8]
+    good_bytes = sum(file.size for file in files)
     chosen = files[:: max(-(-len(files) // MOST_FILES), 1)]
     a_file_each = source.documents == "file" and all(file.format == "text" for file in files)
     sampled_size = 0
@@ -100,8 +118,8 @@ def _sample_source(work: Work, number: int, budget: int) -> SourceSample:
         sample.read_bytes += found.text_bytes
     if sampled_size:
         # Files that were not read hold what the others hold, by size.
-        sample.text_bytes *= sample.input_bytes / sampled_size
-        sample.documents *= len(files) / done if a_file_each else sample.input_bytes / sampled_size
+        sample.text_bytes *= good_bytes / sampled_size
+        sample.documents *= len(files) / done if a_file_each else good_bytes / sampled_size
     return sample
 
 

@@ -5,7 +5,8 @@ first bytes, not by a name. Libraries' own stream readers end quietly where a zs
 which loses data without a word; here each frame's end is checked.
 
 Cost: one pass in constant memory. What was decompressed before damage is passed on, then `problem`
-says what was wrong. gzip may be followed by zero bytes, as `tar` and tapes leave them.
+says what was wrong; to get at all of it, the damaged frame is read a second time up to there. gzip may be
+followed by zero bytes, as `tar` and tapes leave them.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ class DecompressedStream:
         self._ready = memoryview(b"")
         self._step = SMALLEST_STEP
         self._ended = False
+        self._frame_start = self._frame_given = 0
+        self._bytewise = False
 
     def read(self, size: int) -> bytes:
         """The next `size` bytes, fewer only at the end."""
@@ -105,22 +108,44 @@ class DecompressedStream:
                 self._pending = self._pending[len(self._pending) - len(bytes(self._pending).lstrip(b"\0")) :]
                 return
             self._decompressor = self._new_decompressor()
-        taken = self._pending[: self._step]
+            self._frame_start, self._frame_given = self.raw_bytes - len(self._pending), 0
+        taken = self._pending[: 1 if self._bytewise else self._step]
         try:
             data = self._decompressor.decompress(taken)
         except Exception as error:  # zlib.error, zstandard.ZstdError: no common base but Exception
+            if not self._bytewise and self._rewind():
+                self._bytewise = True
+                return
             self._fail("corrupt_stream", f"the {self._compression} stream is damaged: {error}")
             return
         unused = 0
         if self._decompressor.eof:
             unused = len(self._decompressor.unused_data)
             self._decompressor = None
+            self._bytewise = False
         self._pending = self._pending[len(taken) - unused :]
+        self._frame_given += len(data)
         self._ready = memoryview(data)
         if len(data) > LARGEST_OUTPUT:
             self._step = max(self._step // 4, SMALLEST_STEP)
         else:
             self._step = min(self._step * 2, LARGEST_STEP)
+
+    def _rewind(self) -> bool:
+        """Bring a new decompressor to where the step that failed began; False where that is not possible."""
+        left = self.raw_bytes - len(self._pending) - self._frame_start
+        given = 0
+        try:
+            self._file.seek(self._frame_start)
+            decompressor = self._new_decompressor()
+            while left and (data := self._file.read(min(left, self._step))):
+                left -= len(data)
+                given += len(decompressor.decompress(data))
+            self._file.seek(self.raw_bytes)
+        except Exception:  # a file that cannot seek, or whose bytes are others by now
+            return False
+        self._decompressor = decompressor
+        return not left and given == self._frame_given
 
     def _new_decompressor(self) -> Any:
         if self._compression == "gzip":

@@ -9,7 +9,9 @@ inputs, and by name within one, so that the order of documents depends on nothin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 DEFAULT_ID = "id"
 TEXT_FIELDS = ("text", "content", "article", "document")
 HEAD_BYTES = 256 << 10
+SHOWN_NAMES = 5
 LONGEST_FIRST_LINE = 64 << 20
 """A first record beyond this tells nothing about its fields."""
 COMPRESSED_NAMES = (".gz", ".gzip", ".zst", ".zstd")
@@ -85,6 +88,31 @@ def find_files(recipe: Recipe) -> list[InputFile]:
         more = f"; and {len(problems) - 5} more" if len(problems) > 5 else ""
         raise InputError(f"{len(problems)} inputs cannot be used: {shown}{more}", hint=problems[0].hint)
     return files
+
+
+def not_text_notes(files: Iterable[InputFile], names: Sequence[str]) -> list[str]:
+    """What to say of files that are read as plain text and are not UTF-8: a line a source that has some.
+
+    Args:
+        names: of the sources, in their order.
+    """
+    by_source: dict[int, list[InputFile]] = {}
+    for file in files:
+        by_source.setdefault(file.source, []).append(file)
+    notes = []
+    for number, found in by_source.items():
+        if not (bad := [file.name for file in found if file.not_utf8]):
+            continue
+        shown = ", ".join(bad[:SHOWN_NAMES]) + (", ..." if len(bad) > SHOWN_NAMES else "")
+        count = "1 file is" if len(bad) == 1 else f"{len(bad):,} files are"
+        endings = Counter(PurePosixPath(file.name).suffix for file in found if not file.not_utf8)
+        ending = next((ending for ending, _ in endings.most_common() if ending), ".txt")
+        glob = f"{common_folder([file.path for file in found])}**/*{ending}"
+        notes.append(
+            f"source {names[number]}: {count} not UTF-8 text: {shown}; use a glob such as {glob!r} to leave "
+            f"out what is not"
+        )
+    return notes
 
 
 def _describe(index: int, number: int, name: str, path: str, source: Source) -> InputFile:
