@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -48,10 +48,12 @@ from packline.runtime.prepare import (
     sample_texts,
     set_room,
 )
-from packline.runtime.publish import apply_limits, make_manifest, store_bytes
+from packline.runtime.publish import apply_limits, discard_empty, make_manifest, store_bytes
 from packline.runtime.resources import die_with_parent, free_disk, peak_memory, resident_memory
+from packline.runtime.signals import ignore_signals, interrupt_on_signals
 from packline.runtime.worker import Committed, done_event
 from packline.store.manifest import Manifest
+from packline.store.splits import missing_splits, refuse_empty
 
 BYTES_A_TOKEN = 3.5
 """A guess for the disk check, on the low side for English."""
@@ -85,10 +87,18 @@ class Coordinator:
 
     def _run(self, build: Work, folder: BuildFolder) -> None:
         if (manifest := folder.finished()) is not None:
-            folder.clean()
-            refuse_other_store(folder, manifest, build)
-            self._finish(folder, manifest, len(manifest.receipts), 0.0, nothing_to_do=True)
-            return
+            discarded = False
+            try:
+                discarded = discard_empty(
+                    folder, manifest, partial(refuse_other_store, folder, manifest, build)
+                )
+            finally:
+                if not discarded:
+                    self._clean(folder)
+            if not discarded:
+                refuse_empty(folder.path, manifest)
+                self._finish(folder, manifest, len(manifest.receipts), 0.0, nothing_to_do=True)
+                return
         earlier = folder.begin(identity_of(build), build.tokenizer.json)
         receipts = folder.committed()
         if earlier is not None:
@@ -111,8 +121,13 @@ class Coordinator:
         )
         manifest = make_manifest(build, folder, receipts, folder.streams(), engines.reference.round_trip)
         folder.publish(manifest)
-        folder.clean()
+        self._clean(folder)
+        refuse_empty(folder.path, manifest)
         self._finish(folder, manifest, 0, engines.seconds)
+
+    def _clean(self, folder: BuildFolder) -> None:
+        if left := folder.clean():
+            self._tell(Note(left))
 
     def _announce(self, build: Work, folder: BuildFolder, done: int, workers: int, seconds: float) -> None:
         expected = build.source_bytes
@@ -209,6 +224,7 @@ class Coordinator:
                 max(self._peak, 0),
                 engine_bytes,
                 nothing_to_do,
+                missing_splits(manifest),
             )
         )
 
@@ -219,6 +235,7 @@ def _in_a_child(compute: Callable[[], list[EngineReport]]) -> list[EngineReport]
 
     def run(pipe: Connection) -> None:
         die_with_parent()
+        ignore_signals()
         ours.close()
         pipe.send_bytes(msgspec.json.encode(compute()))
 
@@ -263,5 +280,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    interrupt_on_signals()
     sys.exit(main())
