@@ -3,6 +3,7 @@
     PacklineError
     ├── RecipeError        (ValueError)         a setting that makes no sense
     ├── InputError         (OSError)            an input that cannot be found or opened
+    │   ├── NoDocuments                         inputs of which no document is left
     │   └── InputChanged                        an input that is not what it was when the build began
     ├── TokenizerError     (ValueError)         not a tokenizer, or not one that can do what was asked
     ├── EncoderMismatch    (RuntimeError)       an engine's ids differ from the reference's
@@ -14,6 +15,7 @@
     │   └── CorruptStore                        files that disagree with the manifest
     ├── MixedDocuments     (RuntimeError)       a model lets documents of a packed row see each other
     ├── OutOfMemory        (MemoryError)        a document that does not fit into the memory of a worker
+    ├── OutputError        (OSError)            standard output is closed or full
     ├── OutOfSpace         (OSError)            the disk is full
     └── WorkerDied         (RuntimeError)       a worker process ended by itself
 
@@ -69,6 +71,10 @@ class InputChanged(InputError):
     """An input whose bytes are not those that the build began with."""
 
 
+class NoDocuments(InputError):
+    """Inputs of which no document is left; the store is complete, and empty."""
+
+
 class TokenizerError(PacklineError, ValueError):
     """Not a tokenizer, or one that cannot do what was asked."""
 
@@ -113,6 +119,10 @@ class OutOfMemory(PacklineError, MemoryError):
     """A document that does not fit into the memory of a worker; what was committed is safe."""
 
 
+class OutputError(PacklineError, OSError):
+    """Standard output is closed or cannot be written; what a command has made is complete."""
+
+
 class WorkerDied(PacklineError, RuntimeError):
     """A worker process ended by itself, often because memory ran out."""
 
@@ -124,6 +134,7 @@ ERRORS: dict[str, type[PacklineError]] = {
         RecipeError,
         InputError,
         InputChanged,
+        NoDocuments,
         TokenizerError,
         EncoderMismatch,
         BadRecord,
@@ -135,6 +146,7 @@ ERRORS: dict[str, type[PacklineError]] = {
         MixedDocuments,
         OutOfMemory,
         OutOfSpace,
+        OutputError,
         WorkerDied,
     )
 }

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, cast
 
 import msgspec
 
-from packline.errors import InputError, OutOfSpace
+from packline.errors import InputError, OutOfSpace, PacklineError
 
 
 def is_remote(path: str) -> bool:
@@ -194,6 +194,26 @@ def disk_errors(folder: Path) -> Iterator[None]:
                 hint="make room and run the same command again: finished units are kept",
             ) from error
         raise
+
+
+def plain_error(error: OSError) -> PacklineError | None:
+    """The error to show for one of the operating system whose own words say too little; None for others.
+
+    >>> plain_error(OSError(errno.EMFILE, "Too many open files")).hint
+    'raise the limit and run the same command again: ulimit -n 1024'
+    """
+    where = f" ({error.filename})" if error.filename else ""
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return PacklineError(
+            f"too many open files{where}: the limit of this process or of the machine is reached",
+            hint="raise the limit and run the same command again: ulimit -n 1024",
+        )
+    if error.errno == errno.EIO:
+        return PacklineError(
+            f"a disk or file system cannot be read or written{where}: {error.strerror}",
+            hint="look at the system's log; once it works, run the same command again: finished work is kept",
+        )
+    return None
 
 
 def sync_file(path: Path) -> None:

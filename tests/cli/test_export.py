@@ -201,7 +201,7 @@ def test_ctrl_c_says_how_to_go_on(store: Store, tmp_path: Path) -> None:
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
     assert "Traceback" not in stderr and not (tmp_path / "out").exists()
-    line = re.search(r"^hint: go on with: (.*)$", stderr, re.M)
+    line = re.search(r"^hint: resume with: (.*)$", stderr, re.M)
     assert line is not None and "--epochs 20" in line[1]
 
 

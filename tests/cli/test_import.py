@@ -105,7 +105,7 @@ def test_an_interruption_says_how_to_go_on(tokenizer: Path, tmp_path: Path) -> N
     _, errors = process.communicate(timeout=60)
     if process.returncode == 0:
         pytest.skip("it was done before it could be interrupted")
-    assert process.returncode == 130 and "interrupted: " in errors and "go on with:" in errors
+    assert process.returncode == 130 and "interrupted: " in errors and "resume with:" in errors
     done = run(*words, tmp_path / "store")
     assert done.returncode == 0, done.stderr
     assert packline.open(tmp_path / "store").manifest.documents == 400_000

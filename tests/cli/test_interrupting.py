@@ -50,9 +50,12 @@ def wait_for(happened: Callable[[], bool], process: subprocess.Popen[str]) -> No
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("as_json", [False, True])
-def test_the_printed_command_goes_on_to_the_same_bytes(
-    tmp_path: Path, corpus: Path, tokenizer_json: Path, as_json: bool
+@pytest.mark.parametrize(
+    ("as_json", "number"),
+    [(False, signal.SIGINT), (True, signal.SIGINT), (False, signal.SIGTERM), (True, signal.SIGHUP)],
+)
+def test_the_printed_command_resumes_to_the_same_bytes(
+    tmp_path: Path, corpus: Path, tokenizer_json: Path, as_json: bool, number: signal.Signals
 ) -> None:
     out = tmp_path / "an out"
     words = [
@@ -67,18 +70,28 @@ def test_the_printed_command_goes_on_to_the_same_bytes(
     ]
     command = [sys.executable, "-m", "packline", *words, "--workers", "1", *(["--json"] if as_json else [])]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), cwd=tmp_path
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        cwd=tmp_path,
+        start_new_session=True,
     )
     # The reference engine is slow: once a unit is committed there are seconds left of the others.
     wait_for(lambda: any((out / "receipts").glob("*.json")), process)
-    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, number)  # to all processes at once, as a terminal or a scheduler does
     stdout, stderr = process.communicate(timeout=60)
-    assert process.returncode == 130, stderr
+    assert process.returncode == 128 + number, stderr
+    assert "error:" not in stderr and re.search("^interrupted: ", stderr, re.MULTILINE)
     assert not (out / "manifest.json").exists()
     assert "Traceback" not in stderr
-    line = re.search(r"^hint: go on with: (.*)$", stderr, re.MULTILINE)
+    line = re.search(r"^hint: resume with: (.*)$", stderr, re.MULTILINE)
     assert line is not None
     assert shlex.split(line[1]) == command
+    status = [sys.executable, "-m", "packline", "status", str(out)]
+    shown = subprocess.run(status, capture_output=True, text=True, env=environment(), cwd="/")
+    assert line[1] in shown.stdout and str(tmp_path) in shown.stdout
     if as_json:
         assert json.loads(stdout)["error"]["command"] == line[1]
     # A person may choose a faster engine when going on; no byte depends on it.
@@ -132,5 +145,5 @@ def test_ctrl_c_on_a_terminal_is_as_quiet(tmp_path: Path, corpus: Path, tokenize
     assert code == 130, shown
     assert "Traceback" not in shown
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\r", "", shown)
-    assert "go on with:" in text
+    assert "resume with:" in text
     assert "packline build" in text.replace("-m packline", "packline")

@@ -19,6 +19,7 @@ from tests.laws.reference import Contents, check_store, contents, reference_toke
 from tests.runtime.builds import build, digests, set_sizes, set_sizes_everywhere
 
 import packline
+from packline.errors import NoDocuments
 
 quick = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
 
@@ -234,10 +235,12 @@ def test_building_twice_does_nothing_and_changes_nothing(
     assert [event.nothing_to_do for event in told] == [True]
 
 
-def test_a_corpus_of_nothing_but_empty_documents_is_an_empty_store(
+def test_a_corpus_of_nothing_but_empty_documents_is_an_empty_store_and_an_error(
     tmp_path: Path, tokenizer_json: Path, write_jsonl: Any
 ) -> None:
     write_jsonl(tmp_path / "in/a.jsonl", ["", ""])
-    store = build(tmp_path / "out", tmp_path / "in", tokenizer_json)
+    with pytest.raises(NoDocuments, match="2 without text"):
+        build(tmp_path / "out", tmp_path / "in", tokenizer_json)
+    store = packline.open(tmp_path / "out")
     assert len(store.documents) == 0 and store.manifest.ledger.empty == 2
     assert json.loads((tmp_path / "out/manifest.json").read_text())["shards"] == []

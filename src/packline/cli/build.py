@@ -9,14 +9,15 @@ import msgspec
 from cyclopts import Parameter
 
 from packline.cli.arguments import Flags, Inputs, Settings, recipe_of
-from packline.cli.main import DONE, INTERRUPTED, TOO_MANY_BAD, command_line
+from packline.cli.main import DONE, TOO_MANY_BAD, interrupted
 from packline.cli.output import output
 from packline.cli.progress import Tally, watch
-from packline.cli.summary import engine_shares, show_finished, too_many_bad
+from packline.cli.summary import engine_shares, show_finished, too_many_bad, warn_of_splits
 from packline.runtime.events import Finished
 from packline.viewing.text import plural
 
 _FLAGS, _SETTINGS = Flags(), Settings()
+NOTHING_KEPT = "before the first unit"
 
 
 def build(
@@ -36,25 +37,23 @@ def build(
     try:
         with watch(tally) as hear:
             finished = run_build(recipe, out, options, hear, started=time.monotonic() - process_age())
-    except KeyboardInterrupt:
-        return interrupted(tally)
+    except KeyboardInterrupt as error:
+        return interrupted(error, kept(tally))
     limit = options.max_bad_fraction
     code = TOO_MANY_BAD if finished.ledger.bad_fraction > limit else DONE
     show_finished(finished, out)
     if code:
         message, hint = too_many_bad(finished.ledger, limit, out)
         output.warning(message, hint)
+    warn_of_splits(finished.warnings)
     output.result(facts(finished, tally, out, code, limit))
     return code
 
 
-def interrupted(tally: Tally) -> int:
-    """Say what is safe and how to go on."""
-    command = command_line()
-    committed = f"{plural(tally.units_done, 'unit')} committed; only those that were running are lost"
-    what = committed if tally.planned else "before the first unit"
-    output.error("Interrupted", f"interrupted: {what}", f"go on with: {command}", command=command)
-    return INTERRUPTED
+def kept(tally: Tally) -> str:
+    """What is kept of an interrupted build."""
+    units = plural(tally.units_done, "unit")
+    return f"{units} committed; only those that were running are lost" if tally.planned else NOTHING_KEPT
 
 
 def facts(finished: Finished, tally: Tally, out: str, code: int, max_bad_fraction: float) -> dict[str, Any]:
@@ -89,6 +88,7 @@ def facts(finished: Finished, tally: Tally, out: str, code: int, max_bad_fractio
         "engine_shares": engine_shares(finished),
         "rates": tally.rates,
         "notes": tally.notes,
+        "warnings": finished.warnings,
         "ledger": msgspec.to_builtins(ledger),
         "sources": msgspec.to_builtins(finished.sources),
     }

@@ -10,7 +10,7 @@ from packline.cli.arguments import MAIN, RUNNING, Flags, option
 from packline.cli.choice import RowShape
 from packline.cli.exporting import export_facts, options_of, show_exported, watch_export
 from packline.cli.foreign import ImportTally, Reading, watch_import
-from packline.cli.main import DONE, INTERRUPTED, command_line
+from packline.cli.main import DONE, interrupted
 from packline.cli.output import output
 from packline.formats.converting import is_store
 from packline.formats.exporting.run import export
@@ -44,7 +44,7 @@ def convert(
     try:
         if not is_store(source, reading.from_):
             store = f"{out.rstrip('/')}.store"
-            with watch_import(tally) as hear:
+            with watch_import(tally, store) as hear:
                 run_import(reading.request(source, store, workers), hear)
         with watch_export() as hear_export:
             exported = export(
@@ -57,12 +57,8 @@ def convert(
                 workers=workers,
                 on_event=hear_export,
             )
-    except KeyboardInterrupt:
-        again = command_line()
-        output.error(
-            "Interrupted", "interrupted: what is finished is kept", f"go on with: {again}", command=again
-        )
-        return INTERRUPTED
+    except KeyboardInterrupt as error:
+        return interrupted(error, "what is finished is kept")
     show_exported(exported)
     values: dict[str, Any] = export_facts(exported, "convert", DONE)
     output.result({**values, "source": source, "store": store, "notes": tally.notes})

@@ -15,10 +15,10 @@ import msgspec
 from cyclopts import Parameter
 
 from packline.cli.arguments import Flags
-from packline.cli.build import facts, interrupted
+from packline.cli.build import facts, kept
 from packline.cli.corpus import END, Corpus, gather, prepare_folder
 from packline.cli.info import group_lines, group_shards, length_lines, show_document
-from packline.cli.main import DONE, FAILED
+from packline.cli.main import DONE, FAILED, interrupted
 from packline.cli.output import Line, output, table
 from packline.cli.plan import estimate_lines
 from packline.cli.progress import Tally, watch
@@ -53,8 +53,8 @@ def demo(
     tally = Tally(corpus.store)
     try:
         finished = _build(corpus, tally)
-    except KeyboardInterrupt:
-        return interrupted(tally)
+    except KeyboardInterrupt as error:
+        return interrupted(error, kept(tally))
     output.line()
     output.lines(finished_lines(finished, str(corpus.store)))
     output.line()

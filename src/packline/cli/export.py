@@ -12,7 +12,7 @@ from packline.api import is_recipe, make_recipe
 from packline.cli.arguments import MAIN, RUNNING, Flags, _token, option
 from packline.cli.choice import DocumentOptions, RowOptions
 from packline.cli.exporting import export_facts, options_of, show_exported, watch_export
-from packline.cli.main import DONE, INTERRUPTED, command_line
+from packline.cli.main import DONE, interrupted
 from packline.cli.output import output
 from packline.cli.progress import Tally, watch
 from packline.errors import InputError
@@ -102,12 +102,8 @@ def run_export(
                 workers=workers,
                 on_event=hear,
             )
-    except KeyboardInterrupt:
-        again = command_line()
-        output.error(
-            "Interrupted", "interrupted: finished parts are kept", f"go on with: {again}", command=again
-        )
-        return INTERRUPTED
+    except KeyboardInterrupt as error:
+        return interrupted(error, "finished parts are kept")
     show_exported(exported)
     output.result(export_facts(exported, command, DONE))
     return DONE

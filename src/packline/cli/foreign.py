@@ -6,12 +6,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from packline.cli.arguments import MAIN, TOKENS, _token, option
 from packline.cli.exporting import options_of
+from packline.cli.main import note_command
 from packline.cli.output import Line, output
 from packline.errors import RecipeError
 from packline.formats.importing.run import ImportEvent, ImportPlan, ImportRequest, OnEvent
@@ -106,11 +108,13 @@ class ImportTally:
 
 
 @contextmanager
-def watch_import(tally: ImportTally) -> Iterator[OnEvent]:
-    """Show an import: a bar on a terminal; elsewhere a line of what is about to be done."""
+def watch_import(tally: ImportTally, out: str | Path) -> Iterator[OnEvent]:
+    """Show an import into OUT: a bar on a terminal; elsewhere a line of what is about to be done."""
 
     def hear(event: ImportEvent) -> None:
         tally.hear(event)
+        if isinstance(event, ImportPlan):
+            note_command(out)
         if isinstance(event, ImportPlan) and not output.interactive:
             for line in plan_lines(event):
                 output.note(*line)

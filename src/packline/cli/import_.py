@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from packline.cli.arguments import RUNNING, Flags, option
 from packline.cli.foreign import ImportTally, Reading, watch_import
-from packline.cli.main import DONE, INTERRUPTED, command_line
+from packline.cli.main import DONE, interrupted
 from packline.cli.output import Line, output, table
 from packline.formats.importing.run import Imported, run_import
 from packline.viewing.text import duration, plural
@@ -33,21 +33,19 @@ def import_(
     request = reading.request(path, out, workers)
     tally = ImportTally()
     try:
-        with watch_import(tally) as hear:
+        with watch_import(tally, out) as hear:
             imported = run_import(request, hear)
-    except KeyboardInterrupt:
-        return interrupted(tally)
+    except KeyboardInterrupt as error:
+        return import_interrupted(error, tally)
     output.lines(finished_lines(imported, out))
     output.result(facts(imported, tally, path, out))
     return DONE
 
 
-def interrupted(tally: ImportTally) -> int:
-    """Say what is safe and how to go on."""
-    command = command_line()
-    what = f"{plural(tally.units_done, 'unit')} committed" if tally.plan else "before the first unit"
-    output.error("Interrupted", f"interrupted: {what}", f"go on with: {command}", command=command)
-    return INTERRUPTED
+def import_interrupted(error: KeyboardInterrupt, tally: ImportTally) -> int:
+    """Say what is kept and how to resume."""
+    kept = f"{plural(tally.units_done, 'unit')} committed" if tally.plan else "before the first unit"
+    return interrupted(error, kept)
 
 
 def finished_lines(imported: Imported, out: str) -> list[Line]:

@@ -5,7 +5,12 @@
     2    a command line or a recipe that makes no sense
     3    done, but more bad records than --max-bad-fraction
     4    `verify --against`: nothing was found, but not every question could be checked
-    130  interrupted
+    129  interrupted by SIGHUP: the terminal was closed
+    130  interrupted by SIGINT: Ctrl-C
+    143  interrupted by SIGTERM
+
+A result that cannot be written, because standard output is closed or full, is an error (1); what the command
+has made stays.
 
 Each command lives in a file of its own that is imported only when it is called. An error is two lines on
 standard error, `error:` and `hint:`; a traceback is shown only with --debug.
@@ -13,6 +18,7 @@ standard error, `error:` and `hint:`; a traceback is shown only with --debug.
 
 from __future__ import annotations
 
+import contextlib
 import keyword
 import os
 import shlex
@@ -22,14 +28,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import packline
-from packline.cli.output import output
+from packline.cli.output import discard, output
 from packline.cli.pages import GROUPS, PAGES, SUMMARY, SUMMARY_END
-from packline.errors import PacklineError, RecipeError
+from packline.errors import OutputError, PacklineError, RecipeError
+from packline.filesystem import plain_error
+from packline.runtime.signals import interrupt_on_signals, signal_of
 
 if TYPE_CHECKING:
     from cyclopts import App
 
-DONE, FAILED, USAGE, TOO_MANY_BAD, UNCHECKED, INTERRUPTED = 0, 1, 2, 3, 4, 130
+DONE, FAILED, USAGE, TOO_MANY_BAD, UNCHECKED = 0, 1, 2, 3, 4
 
 
 def make_app() -> App:
@@ -62,6 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     output.configure(as_json="--json" in arguments)
+    interrupt_on_signals()
     if debug := "--debug" in arguments:
         os.environ["PACKLINE_DEBUG"] = "1"
     try:
@@ -69,18 +78,23 @@ def main(arguments: list[str] | None = None) -> int:
     except PacklineError as error:
         if debug:
             raise
-        output.error(type(error).__name__, error.message, error.hint)
+        with contextlib.suppress(OutputError, BrokenPipeError):  # of an error on standard output too
+            output.error(type(error).__name__, error.message, error.hint)
         return USAGE if isinstance(error, RecipeError) else FAILED
-    except KeyboardInterrupt:
-        output.error("Interrupted", "interrupted")
-        return INTERRUPTED
+    except KeyboardInterrupt as error:
+        with contextlib.suppress(OutputError, BrokenPipeError):
+            output.interrupted("", "")
+        return 128 + signal_of(error)
     except BrokenPipeError:
         # Whoever read the output has gone. Python would complain once more when it flushes at the end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard(sys.stdout)
         return FAILED
     except Exception as error:
         if debug:
             raise
+        if isinstance(error, OSError) and (plain := plain_error(error)) is not None:
+            output.error(type(plain).__name__, plain.message, plain.hint)
+            return FAILED
         hint = "this should not happen: --debug shows where it did"
         output.error(type(error).__name__, f"{type(error).__name__}: {error}", hint)
         return FAILED
@@ -97,6 +111,25 @@ def _run(arguments: list[str]) -> int:
         output.error("UsageError", str(error).strip(), hint)
         return USAGE
     return code if isinstance(code, int) else DONE
+
+
+def interrupted(error: KeyboardInterrupt, kept: str) -> int:
+    """Say what is kept and how to resume; give the exit code.
+
+    Args:
+        error: the interruption.
+        kept: what is kept of the work.
+    """
+    command = command_line()
+    output.interrupted(kept, f"resume with: {command}", command=command)
+    return 128 + signal_of(error)
+
+
+def note_command(out: str | Path) -> None:
+    """Note in the folder of an unfinished store how to resume it, for `packline status`."""
+    from packline.runtime.folder import Command, remember_command
+
+    remember_command(Path(out), Command(command_line(), os.getcwd()))
 
 
 def command_line() -> str:

@@ -13,6 +13,7 @@ terminal.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -20,8 +21,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
+from packline.errors import OutputError
 from packline.viewing.lines import Line as Line
 from packline.viewing.lines import Piece as Piece
 from packline.viewing.lines import plain as plain
@@ -41,6 +43,7 @@ STYLES = {
     "warning": "yellow",
     "error": "bold red",
     "hint": "bold",
+    "interrupted": "yellow",
     "number": "cyan",
     "control": "bold red",
     "bad": "bold red",
@@ -90,7 +93,7 @@ class Output:
         if self.mode == "json":
             return
         if self.mode == "plain":
-            _write(sys.stdout, plain(pieces))
+            _write_result(plain(pieces))
         else:
             self._console(error=False).print(styled(pieces), soft_wrap=True)
 
@@ -104,12 +107,12 @@ class Output:
         if self.interactive:
             self._console(error=True).print(styled(pieces), soft_wrap=True)
         elif self.mode != "json":
-            _write(sys.stderr, plain(pieces))
+            _write_note(plain(pieces))
 
     def result(self, values: dict[str, Any]) -> None:
         """The result as JSON: the last line of standard output in json mode, otherwise nothing."""
         if self.mode == "json":
-            _write(sys.stdout, json.dumps(values))
+            _write_result(json.dumps(values))
 
     def error(self, kind: str, message: str, hint: str = "", **more: Any) -> None:
         """What went wrong and what to do, on standard error; in json mode on standard output too."""
@@ -117,16 +120,27 @@ class Output:
         self._say("hint", hint)
         self.result({"error": {"kind": kind, "message": message, "hint": hint, **more}})
 
+    def interrupted(self, message: str, hint: str, **more: Any) -> None:
+        """An interruption, what is kept and how to resume; in json mode on standard output too."""
+        self._say("interrupted", message, always=True)
+        self._say("hint", hint)
+        whole = ": ".join(filter(None, ["interrupted", message]))
+        self.result({"error": {"kind": "Interrupted", "message": whole, "hint": hint, **more}})
+
     def warning(self, message: str, hint: str) -> None:
         """What is not as it should be although the work is done, on standard error in every mode."""
         self._say("warning", message)
         self._say("hint", hint)
 
-    def _say(self, word: str, text: str) -> None:
-        if text and self.interactive:
-            self._console(error=True).print(styled([(f"{word}:", word), f" {text}"]), soft_wrap=True)
-        elif text:
-            _write(sys.stderr, f"{word}: {visible(text)}")
+    def _say(self, word: str, text: str, *, always: bool = False) -> None:
+        if not text and not always:
+            return
+        if self.interactive:
+            line: Line = [(f"{word}:", word), f" {text}"] if text else [(word, word)]
+            with contextlib.suppress(OSError):  # the terminal was closed
+                self._console(error=True).print(styled(line), soft_wrap=True)
+        else:
+            _write_note(f"{word}: {visible(text)}" if text else word)
 
     @contextmanager
     def live(self, render: Callable[[int], list[Line]]) -> Iterator[None]:
@@ -198,7 +212,42 @@ def styled(pieces: Line) -> Text:
     return text
 
 
-def _write(stream: Any, text: str) -> None:
+def _write_result(text: str) -> None:
+    """One line on standard output.
+
+    Raises:
+        BrokenPipeError: whoever read it has gone.
+        OutputError: it is closed, or cannot be written.
+    """
+    hint = "what the command has made is complete; only what it has to say of it is missing"
+    if sys.stdout is None:
+        raise OutputError("cannot write to standard output: it is closed", hint=hint)
+    try:
+        _write_line(sys.stdout, text)
+    except BrokenPipeError:
+        raise
+    except (OSError, ValueError) as error:
+        discard(sys.stdout)
+        reason = getattr(error, "strerror", None) or str(error)
+        raise OutputError(f"cannot write to standard output: {reason}", hint=hint) from error
+
+
+def _write_note(text: str) -> None:
+    """One line on standard error. Where that fails there is nobody to tell, and the work continues."""
+    if sys.stderr is not None:
+        try:
+            _write_line(sys.stderr, text)
+        except (OSError, ValueError):
+            discard(sys.stderr)
+
+
+def discard(stream: TextIO) -> None:
+    """Send the rest of a stream nowhere, or Python would complain once more when it flushes at the end."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _write_line(stream: TextIO, text: str) -> None:
     """One line; a stream that cannot say it in its encoding says it with escapes."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")

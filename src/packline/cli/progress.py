@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 import packline
+from packline.cli.main import note_command
 from packline.cli.output import Line, output, table
 from packline.runtime.events import EnginesTried, Event, Finished, Note, Planned, Progress, UnitDone
 from packline.store.manifest import RECEIPTS, Receipt
@@ -69,7 +70,7 @@ class Tally:
         """By script and engine: MB/s of the unit that was committed last."""
         self.notes: list[str] = []
         self.started = clock()
-        self._out, self._clock = Path(out), clock
+        self.out, self._clock = Path(out), clock
         self._window: deque[tuple[float, int, int]] = deque()
 
     def hear(self, event: Event) -> None:
@@ -99,7 +100,7 @@ class Tally:
 
     def _add_committed(self, names: list[str]) -> None:
         """What earlier runs did counts as done."""
-        for path in (self._out / RECEIPTS).glob("[0-9]*.json"):
+        for path in (self.out / RECEIPTS).glob("[0-9]*.json"):
             receipt = msgspec.json.decode(path.read_bytes(), type=Receipt)
             source, ledger = self.sources[names[receipt.source]], receipt.ledger
             source.documents += ledger.documents
@@ -150,6 +151,8 @@ def watch(tally: Tally) -> Iterator[Callable[[Event], None]]:
 
         def hear(event: Event) -> None:
             _hear(tally, event)
+            if isinstance(event, Planned):
+                note_command(tally.out)
             if isinstance(event, Progress):
                 tick()
 

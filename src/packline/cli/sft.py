@@ -11,12 +11,13 @@ from cyclopts import Parameter
 
 from packline.cli.arguments import DOCUMENTS, MAIN, RUNNING, SPLITS, TOKENS, Flags, _token, option
 from packline.cli.foreign import ImportTally, watch_import
-from packline.cli.import_ import finished_lines, interrupted
+from packline.cli.import_ import finished_lines, import_interrupted
 from packline.cli.main import DONE, TOO_MANY_BAD
 from packline.cli.output import output
-from packline.cli.summary import too_many_bad
+from packline.cli.summary import too_many_bad, warn_of_splits
 from packline.errors import RecipeError
 from packline.formats.importing.building import Imported
+from packline.store.splits import missing_splits
 from packline.tasks.mixture import preset_sources
 from packline.tasks.sft import SftRequest, run_sft
 from packline.tasks.sources import ConversationSource
@@ -114,10 +115,10 @@ def run(request: SftRequest, max_bad_fraction: float) -> int:
     """Build, show it, and say what came of it."""
     tally = ImportTally()
     try:
-        with watch_import(tally) as hear:
+        with watch_import(tally, request.out) as hear:
             done = run_sft(request, hear)
-    except KeyboardInterrupt:
-        return interrupted(tally)
+    except KeyboardInterrupt as error:
+        return import_interrupted(error, tally)
     output.lines(finished_lines(done, request.out))
     output.lines([[("  ", ""), mask_line(done)]])
     ledger = done.manifest.ledger
@@ -125,7 +126,9 @@ def run(request: SftRequest, max_bad_fraction: float) -> int:
     if code:
         message, hint = too_many_bad(ledger, max_bad_fraction, request.out)
         output.warning(message, hint)
-    output.result(facts(done, tally, request.out, code))
+    missing = missing_splits(done.manifest)
+    warn_of_splits(missing)
+    output.result({**facts(done, tally, request.out, code), "warnings": missing})
     return code
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -17,7 +18,7 @@ _FLAGS = Flags()
 STATES: dict[str, Piece] = {
     "finished": ("finished", "good"),
     "running": ("running", "number"),
-    "interrupted": ("interrupted: the command that began it goes on", "warning"),
+    "interrupted": ("interrupted: the command that began it resumes it", "warning"),
 }
 
 
@@ -36,6 +37,11 @@ def status(
 def status_lines(found: Status) -> list[Line]:
     """A status as a page."""
     done, rest = bar(found.done_fraction or 0.0, 24)
+    resume: list[Line] = []
+    if found.state == "interrupted" and found.command:
+        resume = [[("resume with", "quiet"), (found.command, "hint")]]
+        if Path(found.command_folder) != Path.cwd():
+            resume.append([("in", "quiet"), found.command_folder])
     ledger = found.ledger
     lines = table([[("build", "quiet"), found.path], [("state", "quiet"), STATES[found.state]]], "ll", gap=7)
     lines.append(["  ", ("committed   ", "quiet"), (done, "good"), (rest, "quiet"), f"  {_units(found)}"])
@@ -47,7 +53,7 @@ def status_lines(found: Status) -> list[Line]:
         [("tokens", "quiet"), f"{ledger.tokens:,} of {size(ledger.text_bytes)} of text"],
         [("on disk", "quiet"), size(found.bytes_on_disk)],
     ]
-    lines += table(rows, "ll", gap=3)
+    lines += table([*rows, *resume], "ll", gap=3)
     if len(found.sources) > 1:
         head: Line = [(word, "quiet") for word in ("source", "documents", "tokens", "text", "bad")]
         sources: list[Line] = [

@@ -6,14 +6,14 @@ import shlex
 
 from packline.cli.output import Line, Piece, output, table
 from packline.runtime.events import Finished
-from packline.store.ledger import Ledger
+from packline.store.ledger import Ledger, losses
 from packline.viewing.text import duration, percent, plural, scaled, size
 
 
 def ledger_lines(ledger: Ledger) -> list[Line]:
     """The ledger as a table: documents on the left, tokens on the right, each adding up to its last line."""
     left: list[tuple[Piece, Piece]] = [("records in", f"{ledger.documents_in:,}")]
-    left += [((name, "warning"), (f"-{count:,}", "warning")) for name, count in _losses(ledger)]
+    left += [((name, "warning"), (f"-{count:,}", "warning")) for name, count in losses(ledger)]
     right: list[tuple[Piece, Piece]] = [
         ("of text", f"{ledger.text_tokens:,}"),
         ("end of document", f"{ledger.eod_tokens:,}"),
@@ -27,18 +27,6 @@ def ledger_lines(ledger: Ledger) -> list[Line]:
     right.append((("tokens", "title"), (f"{ledger.tokens:,}", "title")))
     rows: list[Line] = [[*one, "  ", *other] for one, other in zip(left, right, strict=True)]
     return table(rows, "lrllr")
-
-
-def _losses(ledger: Ledger) -> list[tuple[str, int]]:
-    """Records that became no documents, by what they are called."""
-    losses = [
-        ("without text", ledger.empty),
-        ("too short", ledger.too_short),
-        ("too long", ledger.too_long),
-        ("left out by filters", ledger.filtered or 0),
-        *((reason.replace("_", " "), count) for reason, count in ledger.rejected.items()),
-    ]
-    return [(name, count) for name, count in losses if count]
 
 
 def show_finished(finished: Finished, out: str) -> None:
@@ -82,7 +70,7 @@ def finished_lines(finished: Finished, out: str) -> list[Line]:
         rows.append([("note", "warning"), f"{count} inside documents"])
     for name, ledger in finished.sources.items():
         if not ledger.documents:  # a misspelt field of a filter does that
-            lost = ", ".join(f"{count:,} {what}" for what, count in _losses(ledger)) or "it has no records"
+            lost = ", ".join(f"{count:,} {what}" for what, count in losses(ledger)) or "it has no records"
             rows.append([("note", "warning"), f"source {name} gave no documents: {lost}"])
     rows.append(
         [("store", "quiet"), f"{out}: {plural(finished.shards, 'shard')}, {size(finished.store_bytes)}"]
@@ -101,6 +89,14 @@ def engine_shares(finished: Finished) -> dict[str, float]:
     whole = sum(finished.engine_bytes.values())
     ordered = sorted(finished.engine_bytes.items(), key=lambda item: -item[1])
     return {name: size / whole for name, size in ordered if size} if whole else {}
+
+
+def warn_of_splits(missing: list[str]) -> None:
+    """Say which splits got no document."""
+    for line in missing:
+        output.warning(
+            line, "ask for a larger share, or give the split documents of its own: split of a source"
+        )
 
 
 def too_many_bad(ledger: Ledger, limit: float, out: str) -> tuple[str, str]:

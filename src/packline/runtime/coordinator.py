@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -48,11 +48,13 @@ from packline.runtime.prepare import (
     sample_texts,
     set_room,
 )
-from packline.runtime.publish import apply_limits, make_manifest, store_bytes
+from packline.runtime.publish import apply_limits, discard_empty, make_manifest, store_bytes
 from packline.runtime.resources import die_with_parent, free_disk, peak_memory, resident_memory
+from packline.runtime.signals import ignore_signals, interrupt_on_signals
 from packline.runtime.worker import Committed, done_event
 from packline.sources.files import not_text_notes
 from packline.store.manifest import Manifest
+from packline.store.splits import missing_splits, refuse_empty
 
 UNDECODED = (
     "{} of the documents that were decoded did not give their very text back, with ids equal to the"
@@ -91,10 +93,18 @@ class Coordinator:
 
     def _run(self, build: Work, folder: BuildFolder) -> None:
         if (manifest := folder.finished()) is not None:
-            folder.clean()
-            refuse_other_store(folder, manifest, build)
-            self._finish(folder, manifest, len(manifest.receipts), 0.0, nothing_to_do=True)
-            return
+            discarded = False
+            try:
+                discarded = discard_empty(
+                    folder, manifest, partial(refuse_other_store, folder, manifest, build)
+                )
+            finally:
+                if not discarded:
+                    self._clean(folder)
+            if not discarded:
+                refuse_empty(folder.path, manifest)
+                self._finish(folder, manifest, len(manifest.receipts), 0.0, nothing_to_do=True)
+                return
         earlier = folder.begin(identity_of(build), build.tokenizer.json)
         receipts = folder.committed()
         if earlier is not None:
@@ -117,10 +127,15 @@ class Coordinator:
         )
         manifest = make_manifest(build, folder, receipts, folder.streams(), engines.reference.round_trip)
         folder.publish(manifest)
-        folder.clean()
+        self._clean(folder)
+        refuse_empty(folder.path, manifest)
         if undecoded := sum(self._undecoded.values()):
             self._tell(Note(UNDECODED.format(undecoded)))
         self._finish(folder, manifest, 0, engines.seconds)
+
+    def _clean(self, folder: BuildFolder) -> None:
+        if left := folder.clean():
+            self._tell(Note(left))
 
     def _announce(self, build: Work, folder: BuildFolder, done: int, workers: int, seconds: float) -> None:
         expected = build.source_bytes
@@ -220,6 +235,7 @@ class Coordinator:
                 max(self._peak, 0),
                 engine_bytes,
                 nothing_to_do,
+                missing_splits(manifest),
             )
         )
 
@@ -230,6 +246,7 @@ def _in_a_child(compute: Callable[[], list[EngineReport]]) -> list[EngineReport]
 
     def run(pipe: Connection) -> None:
         die_with_parent()
+        ignore_signals()
         ours.close()
         pipe.send_bytes(msgspec.json.encode(compute()))
 
@@ -274,5 +291,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    interrupt_on_signals()
     sys.exit(main())

@@ -8,6 +8,7 @@ import msgspec
 
 from packline.encoders.report import EngineReport
 from packline.errors import PacklineError, WorkerDied
+from packline.filesystem import plain_error
 from packline.store.ledger import Ledger
 
 
@@ -85,6 +86,8 @@ class Finished(msgspec.Struct, frozen=True, tag=True):
     engine_bytes: dict[str, int]
     """Text by the engine that encoded it."""
     nothing_to_do: bool = False
+    warnings: list[str] = []
+    """What is hardly as it was meant: splits without documents."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
@@ -105,6 +108,8 @@ def as_failed(error: BaseException, *, short_of_memory: str = "lower --workers o
         return Failed(type(error).__name__, error.message, error.hint)
     if isinstance(error, MemoryError):
         return Failed(WorkerDied.__name__, "a worker ran out of memory", short_of_memory)
+    if isinstance(error, OSError) and (plain := plain_error(error)) is not None:
+        return Failed(type(plain).__name__, plain.message, plain.hint)
     import traceback
 
     last = traceback.extract_tb(error.__traceback__)[-1] if error.__traceback__ else None

@@ -2,6 +2,7 @@
 
     DIR/.packline/lock        held by the processes of one build
     DIR/.packline/build.json  which build this is: recipe, tokenizer, inputs as they were
+    DIR/.packline/command.json  the command that resumes it, for `status`
     DIR/.packline/tmp/        unfinished files of units; DIR/.packline/spool/ slices of streams
     DIR/train-....bin ...     shards of committed units
     DIR/receipts/UNIT.json    the commit record: written last of its unit
@@ -13,6 +14,7 @@ work folder is gone from a finished store.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -39,6 +41,30 @@ from packline.store.manifest import (
     read_manifest,
     to_json,
 )
+
+COMMAND = "command.json"
+"""Of the work folder: the command that resumes the build, for people; nothing depends on it."""
+
+
+class Command(msgspec.Struct, frozen=True):
+    """A command line and the folder that it was typed in."""
+
+    line: str
+    folder: str
+
+
+def remember_command(path: Path, command: Command) -> None:
+    """Note in the folder of an unfinished build which command resumes it; where it cannot be, do nothing."""
+    with contextlib.suppress(OSError):
+        publish_bytes(path / WORK / COMMAND, to_json(command))
+
+
+def read_command(path: Path) -> Command | None:
+    """The command that resumes a build; None where none was noted."""
+    try:
+        return msgspec.json.decode((path / WORK / COMMAND).read_bytes(), type=Command)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
 
 
 class BuildIdentity(msgspec.Struct, frozen=True):
@@ -223,10 +249,38 @@ class BuildFolder:
         """Write the manifest; from then on the folder is a store."""
         publish_bytes(self.path / MANIFEST, to_json(manifest))
 
-    def clean(self) -> None:
-        """Remove the work folder of a finished store."""
+    def discard(self, manifest: Manifest) -> None:
+        """Empty the folder of a finished store, so that another can be built in it.
+
+        The manifest goes last: a run that is killed before leaves a store that the next one discards.
+        """
+        with disk_errors(self.path):
+            (self.work / "build.json").unlink(missing_ok=True)
+            for folder in (self.receipts, self.rejects, self.path / TOKENIZER):
+                shutil.rmtree(folder, ignore_errors=True)
+            for shard in manifest.shards:
+                for entry in shard.files:
+                    (self.path / entry.name).unlink(missing_ok=True)
+            sync_folder(self.path)
+            (self.path / MANIFEST).unlink()
+            sync_folder(self.path)
+
+    def clean(self) -> str:
+        """Remove the work folder of a finished store.
+
+        Returns:
+            What is left of it and why; empty where nothing is.
+        """
         if (self.path / MANIFEST).exists():
             shutil.rmtree(self.work, ignore_errors=True)
+            try:
+                if self.work.exists():  # the same once more, for the reason
+                    shutil.rmtree(self.work)
+            except OSError as error:
+                place = error.filename or self.work
+                reason = f"{place}: {error.strerror}"
+                return f"{self.work} was not removed ({reason}); the store is complete without it"
+        return ""
 
     def entry(self, name: str) -> FileEntry:
         """A small file of the store as an entry of the manifest."""

@@ -35,6 +35,7 @@ from packline.runtime.inline import cut_stream, unit_task
 from packline.runtime.prepare import Work
 from packline.runtime.publish import LimitWatch
 from packline.runtime.resources import die_with_parent
+from packline.runtime.signals import ignore_signals
 from packline.runtime.unit import Task
 from packline.runtime.units import Stream, Unit
 from packline.runtime.worker import WORKER_EVENTS, Committed, Retired
@@ -308,7 +309,7 @@ def _spool(
 ) -> None:
     """The whole life of a spooler: one stream, never more than `ahead` slices before the encoders."""
     die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ignore_signals()
     try:
         for task in cut_stream(build, folder, stream, lambda unit: unit not in committed):
             if isinstance(task, StreamEnd):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from packline.encoders.parity import RoundTrip
+from packline.errors import ResumeMismatch
 from packline.runtime.folder import BuildFolder
 from packline.runtime.prepare import Work
 from packline.runtime.units import Stream
@@ -194,6 +195,27 @@ def _inputs(work: Work, receipts: list[Receipt], streams: dict[str, StreamReceip
         )
         for file in work.files
     )
+
+
+def discard_empty(folder: BuildFolder, manifest: Manifest, refuse_other: Callable[[], None]) -> bool:
+    """Make room for another build where a finished store has no documents; whether that was done.
+
+    Args:
+        folder: of the store.
+        manifest: of the store.
+        refuse_other: raises where what is to be built is not this store.
+
+    Raises:
+        ResumeMismatch: the store is another one, and has documents.
+    """
+    try:
+        refuse_other()
+    except ResumeMismatch:
+        if manifest.documents:
+            raise
+        folder.discard(manifest)
+        return True
+    return False
 
 
 def store_bytes(folder: Path, manifest: Manifest) -> int:

@@ -2,7 +2,7 @@
 
     manifest.json there            finished
     else .packline/lock is held    running
-    else .packline there           interrupted: the same command goes on from here
+    else .packline there           interrupted: the same command resumes it
 
 Only receipts count, because what has none does not exist; a running build is a few units further than
 that. Nothing is written, and nothing waits: the lock is tried for a moment, together with any other
@@ -22,7 +22,7 @@ import msgspec
 
 from packline.errors import CorruptStore, PacklineError
 from packline.recipe import Recipe
-from packline.runtime.folder import BuildIdentity
+from packline.runtime.folder import BuildIdentity, read_command
 from packline.runtime.units import Stream, plan_units
 from packline.store.ledger import Ledger, source_names, total, totals_by_source
 from packline.store.manifest import MANIFEST, RECEIPTS, WORK, Receipt, StreamReceipt, read_manifest
@@ -52,6 +52,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer_fingerprint: str
     eod: str
     eod_id: int | None
+    command: str = ""
+    """The command that resumes an unfinished build, where it was begun by one."""
+    command_folder: str = ""
+    """The folder that it was typed in."""
 
     @property
     def done_fraction(self) -> float | None:
@@ -95,6 +99,7 @@ def status(path: str | Path) -> Status:
             eod_id=None,
         )
     receipts, streams = _receipts(folder)
+    command = read_command(folder)
     names = source_names(identity.recipe)
     ledger = total(receipt.ledger for receipt in receipts)
     units_total, exact = _units_in_all(identity, receipts, streams)
@@ -113,6 +118,8 @@ def status(path: str | Path) -> Status:
         tokenizer_fingerprint=identity.tokenizer,
         eod=str(identity.boundary.get("eod", "")),
         eod_id=identity.boundary.get("eod_id"),
+        command="" if command is None else command.line,
+        command_folder="" if command is None else command.folder,
     )
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ import msgspec
 
 from packline.runtime.events import Failed, as_failed
 from packline.runtime.resources import die_with_parent, keep_freed_memory
+from packline.runtime.signals import ignore_signals
 
 REPORT_SECONDS = 0.1
 
@@ -89,7 +89,7 @@ class Reporter:
 def main() -> int:
     """Work until the input ends."""
     die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the asking process decides what an interruption means
+    ignore_signals()
     messages = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
 

@@ -10,7 +10,6 @@ says so after a unit and is replaced by a fresh one.
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,6 +26,7 @@ from packline.encoders.report import EngineName
 from packline.runtime.events import Failed, Progress, UnitDone, as_failed
 from packline.runtime.folder import BuildFolder
 from packline.runtime.resources import die_with_parent, keep_freed_memory, peak_memory, resident_memory
+from packline.runtime.signals import ignore_signals
 from packline.runtime.unit import Crowded, Job, Task, UnitRunner
 from packline.store.ledger import Ledger
 from packline.store.manifest import Receipt
@@ -150,7 +150,7 @@ def work(
 ) -> None:
     """The whole life of a worker process."""
     die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the coordinator decides what an interruption means
+    ignore_signals()
     keep_freed_memory()
     import pyarrow
 

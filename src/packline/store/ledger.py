@@ -117,6 +117,22 @@ class Ledger(msgspec.Struct, kw_only=True):
         return problems
 
 
+def losses(ledger: Ledger) -> list[tuple[str, int]]:
+    """Records that became no documents: why, in words, and how many.
+
+    >>> losses(Ledger(empty=2, rejected={"missing_field": 1}))
+    [('without text', 2), ('missing field', 1)]
+    """
+    found = [
+        ("without text", ledger.empty),
+        ("too short", ledger.too_short),
+        ("too long", ledger.too_long),
+        ("left out by filters", ledger.filtered or 0),
+        *((reason.replace("_", " "), count) for reason, count in ledger.rejected.items()),
+    ]
+    return [(name, count) for name, count in found if count]
+
+
 def total(ledgers: Iterable[Ledger]) -> Ledger:
     """The sum of many."""
     result = Ledger()

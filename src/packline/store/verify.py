@@ -20,12 +20,11 @@ import re
 import time
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import CorruptStore
-from packline.recipe import SPLITS, Recipe, Split
+from packline.recipe import SPLITS
 from packline.store.ledger import Ledger, source_names
 from packline.store.manifest import (
     MANIFEST,
@@ -40,6 +39,7 @@ from packline.store.receipts_check import ReceiptsCheck
 from packline.store.rejects_check import check_rejects
 from packline.store.report import DeepReport, Findings, OnProgress, Problem, Report
 from packline.store.shard_check import ShardCounts, ShardOrigin, TokenRules, check_file, check_shard
+from packline.store.splits import splits_of
 from packline.store.tokenizer_check import check_tokenizer, control_ids
 
 __all__ = ["DeepReport", "Problem", "Report", "verify"]
@@ -187,20 +187,6 @@ class _Verification:
                     self._findings.add(
                         name, "a stray file", "nothing", "a file that the manifest does not name"
                     )
-
-
-def splits_of(recipe: Recipe) -> list[Split]:
-    """The splits that a recipe's documents can be in.
-
-    >>> from packline.recipe import Source
-    >>> splits_of(Recipe(sources=(Source(inputs=("a",)),), tokenizer="t", test_fraction=0.1))
-    ['train', 'test']
-    """
-    there: set[Split] = {source.split or "train" for source in recipe.sources}
-    if any(source.split is msgspec.UNSET for source in recipe.sources):
-        there |= {"val"} if recipe.val_fraction else set()
-        there |= {"test"} if recipe.test_fraction else set()
-    return [split for split in SPLITS if split in there]
 
 
 def _compare_counts(findings: Findings, name: str, ledger: Ledger, shards: list[ShardCounts]) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +32,13 @@ from packline.formats.importing.committing import (
 from packline.recipe import Recipe
 from packline.runtime.events import Note, Progress, UnitDone
 from packline.runtime.folder import BuildFolder, BuildIdentity
+from packline.runtime.publish import discard_empty
 from packline.runtime.resources import usable_cores
 from packline.runtime.task_worker import OpenJob
 from packline.sources.files import InputFile
 from packline.store.index import dtype_for
 from packline.store.manifest import ImportEntry, InputEntry, Manifest, Receipt
+from packline.store.splits import refuse_empty
 
 
 class ImportPlan(msgspec.Struct, frozen=True):
@@ -162,9 +165,18 @@ def _run(
 ) -> tuple[Manifest, bool]:
     tokenizer = build.tokenizer
     if (manifest := folder.finished()) is not None:
-        folder.clean()
-        refuse_other_store(folder, manifest, build.recipe, build.entry, tokenizer, build.files)
-        return manifest, True
+        refuse_other = partial(
+            refuse_other_store, folder, manifest, build.recipe, build.entry, tokenizer, build.files
+        )
+        discarded = False
+        try:
+            discarded = discard_empty(folder, manifest, refuse_other)
+        finally:
+            if not discarded:
+                _clean(folder, tell)
+        if not discarded:
+            refuse_empty(folder.path, manifest)
+            return manifest, True
     earlier = folder.begin(build.identity(), tokenizer.json)
     receipts = folder.committed()
     if earlier is not None:
@@ -201,8 +213,14 @@ def _run(
         folder.release()
         raise
     folder.publish(manifest)
-    folder.clean()
+    _clean(folder, tell)
+    refuse_empty(folder.path, manifest)
     return manifest, False
+
+
+def _clean(folder: BuildFolder, tell: OnEvent) -> None:
+    if left := folder.clean():
+        tell(Note(left))
 
 
 def _plan(build: UnitBuild, done: int, workers: int) -> ImportPlan:

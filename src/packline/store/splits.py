@@ -1,0 +1,63 @@
+"""Splits of a finished store: which its recipe asks for, and which of them got no document.
+
+A build whose splits or documents are missing did what it was told, and is still hardly what was meant: a
+trainer stops at the missing validation set, a field with a typing error leaves nothing. So both are said.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from packline.errors import NoDocuments
+from packline.recipe import SPLITS, Recipe, Split
+from packline.store.ledger import losses
+from packline.store.manifest import Manifest
+
+
+def splits_of(recipe: Recipe) -> list[Split]:
+    """The splits that a recipe's documents can be in.
+
+    >>> from packline.recipe import Source
+    >>> splits_of(Recipe(sources=(Source(inputs=("a",)),), tokenizer="t", test_fraction=0.1))
+    ['train', 'test']
+    """
+    there: set[Split] = {source.split or "train" for source in recipe.sources}
+    if any(source.split is msgspec.UNSET for source in recipe.sources):
+        there |= {"val"} if recipe.val_fraction else set()
+        there |= {"test"} if recipe.test_fraction else set()
+    return [split for split in SPLITS if split in there]
+
+
+def missing_splits(manifest: Manifest) -> list[str]:
+    """A line for each split that the recipe asks for and no document is in."""
+    recipe = manifest.recipe
+    there = {shard.split for shard in manifest.shards if shard.documents}
+    fractions = {"val": recipe.val_fraction, "test": recipe.test_fraction or 0.0}
+    lines = []
+    for split in splits_of(recipe):
+        if split not in there:
+            share = fractions.get(split, 0.0)
+            of = f": {split}_fraction is {share:g} of {manifest.documents:,} documents" if share else ""
+            lines.append(f"the split {split} has no documents{of}")
+    return lines
+
+
+def refuse_empty(path: Path, manifest: Manifest) -> None:
+    """Refuse a finished store without documents.
+
+    Raises:
+        NoDocuments: with what became of each source's records.
+    """
+    if manifest.documents:
+        return
+    sources = "; ".join(
+        f"source {name}: "
+        + (", ".join(f"{count:,} {what}" for what, count in losses(ledger)) or "no records")
+        for name, ledger in manifest.sources.items()
+    )
+    raise NoDocuments(
+        f"{path} has no documents ({sources})",
+        hint="correct the field of the text or the filters, and build into the same folder",
+    )

@@ -1,0 +1,113 @@
+"""Standard output that is full or closed, too few open files, a work folder that cannot be removed."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cli.command import environment
+from tests.runtime.builds import build
+
+import packline
+from packline.filesystem import plain_error
+from packline.runtime.events import Note, as_failed
+from packline.store.reader import Store
+
+
+@pytest.fixture
+def command(tmp_path: Path, tokenizer_json: Path, write_jsonl: Callable[..., Path]) -> list[str]:
+    """A build of two documents."""
+    path = write_jsonl(tmp_path / "in/a.jsonl", ["one", "two"])
+    words = ["build", str(path), "--tokenizer", str(tokenizer_json), "--out", str(tmp_path / "out")]
+    return [sys.executable, "-m", "packline", *words, "--engine", "tokenizers", "--workers", "1"]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+@pytest.mark.parametrize("more", [[], ["--json"]], ids=["plain", "json"])
+def test_a_full_standard_output_is_said_plainly_and_the_store_is_complete(
+    more: list[str], tmp_path: Path, command: list[str]
+) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*command, *more], stdout=full, stderr=subprocess.PIPE, text=True, env=environment()
+        )
+    assert done.returncode == 1
+    assert "error: cannot write to standard output: No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+    assert len(Store(tmp_path / "out").documents) == 2
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]], ids=["plain", "json"])
+def test_a_closed_standard_output_is_said_plainly_and_the_store_is_complete(
+    more: list[str], tmp_path: Path, command: list[str]
+) -> None:
+    line = [*command, *more]
+    done = subprocess.run(
+        ["sh", "-c", '"$@" >&-', "sh", *line], stderr=subprocess.PIPE, text=True, env=environment()
+    )
+    assert done.returncode == 1
+    assert "error: cannot write to standard output: it is closed" in done.stderr
+    assert "Traceback" not in done.stderr and "should not happen" not in done.stderr
+    assert len(Store(tmp_path / "out").documents) == 2
+
+
+def test_a_closed_standard_error_stops_nothing(tmp_path: Path, command: list[str]) -> None:
+    line = ["sh", "-c", '"$@" 2>&-', "sh", *command, "--json"]
+    done = subprocess.run(line, stdout=subprocess.PIPE, text=True, env=environment())
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["documents"] == 2
+
+
+def test_too_few_open_files_say_which_limit_to_raise(tmp_path: Path, command: list[str]) -> None:
+    said = []
+    for limit in (10, 12, 14, 16):
+        shutil.rmtree(tmp_path / "out", ignore_errors=True)
+        line = ["sh", "-c", f'ulimit -n {limit}; "$@"', "sh", *command]
+        done = subprocess.run(line, capture_output=True, text=True, env=environment())
+        assert "Traceback" not in done.stderr
+        if done.returncode:
+            assert "ulimit -n" in done.stderr, done.stderr
+            said.append(limit)
+    assert said
+
+
+@pytest.mark.parametrize(("number", "said"), [(errno.EMFILE, "ulimit -n"), (errno.EIO, "system's log")])
+def test_errors_of_the_machine_say_what_to_do(number: int, said: str) -> None:
+    error = OSError(number, os.strerror(number), "/data/a.bin")
+    plain = plain_error(error)
+    assert plain is not None and said in plain.hint and "/data/a.bin" in plain.message
+    told = as_failed(error)
+    assert (told.message, told.hint) == (plain.message, plain.hint)
+    assert plain_error(OSError(errno.ENOENT, "no")) is None
+
+
+def test_a_work_folder_that_cannot_be_removed_is_noted(
+    tmp_path: Path, tokenizer_json: Path, write_jsonl: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_jsonl(tmp_path / "in/a.jsonl", ["one"])
+    unlink = os.unlink
+    told: list[Any] = []
+
+    def refuse(path: Any, *arguments: Any, **options: Any) -> None:
+        if str(path).endswith("build.json"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        unlink(path, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", refuse)
+        build(tmp_path / "out", tmp_path / "in", tokenizer_json, on_event=told.append)
+    notes = [event.text for event in told if isinstance(event, Note)]
+    assert any(".packline was not removed" in note and "build.json" in note for note in notes)
+    assert (tmp_path / "out/.packline").exists() and packline.open(tmp_path / "out").documents
+    again: list[Any] = []
+    build(tmp_path / "out", tmp_path / "in", tokenizer_json, on_event=again.append)
+    assert not [event for event in again if isinstance(event, Note)]
+    assert not (tmp_path / "out/.packline").exists()
