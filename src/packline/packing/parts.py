@@ -53,7 +53,7 @@ class Parts:
 
     def lengths(self, start: int, stop: int) -> np.ndarray:
         """Tokens of the documents at the places from start to stop, int64: a stretch of the index, copied."""
-        lengths = np.empty(max(stop - start, 0), np.int64)
+        lengths = np.empty(max(min(stop, len(self)) - start, 0), np.int64)
         part = max(int(self._places.searchsorted(start, "right")) - 1, 0)
         done = 0
         while done < len(lengths):

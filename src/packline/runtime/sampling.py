@@ -80,12 +80,14 @@ class SourceSample:
 def sample_sources(work: Work) -> list[SourceSample]:
     """Sample every source of a build, in their order; the time is divided among them."""
     share = max(SAMPLE_BYTES // len(work.recipe.sources), LEAST_A_PLACE)
-    return [_sample_source(work, number, share) for number in range(len(work.recipe.sources))]
+    files: list[list[InputFile]] = [[] for _ in work.recipe.sources]
+    for file in work.files:
+        files[file.source].append(file)
+    return [_sample_source(work, number, share, each) for number, each in enumerate(files)]
 
 
-def _sample_source(work: Work, number: int, budget: int) -> SourceSample:
+def _sample_source(work: Work, number: int, budget: int, files: list[InputFile]) -> SourceSample:
     source = work.recipe.sources[number]
-    files = [file for file in work.files if file.source == number]
     bad = [file for file in files if file.not_utf8] if source.documents == "file" else []
     sample = SourceSample(len(files), sum(file.size for file in files), bad_files=len(bad))
     if bad:

@@ -99,6 +99,8 @@ def stat_file(path: Path, root: Path | None = None) -> os.stat_result:
     with reading(path):
         found = os.lstat(path)
         linked = stat.S_ISLNK(found.st_mode)
+        if not linked and root is None and stat.S_ISREG(found.st_mode):
+            return found
         if root is not None and path.parent != root:
             linked = linked or stat.S_ISLNK(os.lstat(path.parent).st_mode)
         if linked:

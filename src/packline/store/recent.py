@@ -85,8 +85,13 @@ class _Opened:
             return self
         found = self._open(owner)
         owner.__dict__.update(found)
-        self._recent.add(owner, found)
+        if not isinstance(found, Kept):
+            self._recent.add(owner, found)
         return found[self._name]
+
+
+class Kept(dict[str, Any]):
+    """What was opened and is so small that it stays, for it holds no map."""
 
 
 MAPS = Recent(1 << 14)

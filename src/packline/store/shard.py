@@ -28,13 +28,15 @@ from packline.store.files import HINT, check_bytes
 from packline.store.index import Index
 from packline.store.manifest import FileEntry, ShardEntry
 from packline.store.mapped import map_array
-from packline.store.recent import MAPS, TABLES, opened
+from packline.store.recent import MAPS, TABLES, Kept, opened
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from packline.store.provenance import ProvenanceFile
 
+KEPT_BYTES = 1 << 10
+"""An index up to here (50 documents) stays in memory: all of many small shards are read only once."""
 BLOCK = 16
 """Ids are looked at in blocks of 2**16, once, when a document in one is first handed out: 10 microseconds."""
 CHECKED_BYTES = 4 << 20
@@ -187,12 +189,13 @@ class Shard:
             if (file := self.file("idx")) is not None:
                 check_bytes(index.path, file, index.bytes.data)
             self._checked = True
-        return {
+        found = {
             "lengths": index.lengths,
             "offsets": index.offsets,
             "length_of": index.lengths.item,
             "offset_of": index.offsets.item,
         }
+        return Kept(found) if len(index.bytes) <= KEPT_BYTES else found
 
     def _open_searchable(self) -> dict[str, Any]:
         import pyarrow as pa

@@ -1,0 +1,222 @@
+"""Stores of somebody else, with right checksums: what no build writes is refused, with its place."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from tests.packing.stores import make_store
+from tests.store.stores import relist
+
+import packline
+from packline.errors import CorruptStore, PacklineError
+from packline.store import shard
+from packline.store.finding import find_by_id, provenance_of
+from packline.store.manifest import Manifest, ShardEntry, read_manifest, to_json
+from packline.store.reader import Store
+from packline.store.verify import verify
+
+NAME = "train-000000"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return make_store(tmp_path / "store", [[5, 60, 7], [70, 2]], labels=["a", "b"]).path
+
+
+def replaced(value: Any, **fields: Any) -> Any:
+    return msgspec.structs.replace(value, **fields)
+
+
+def first_shard(manifest: Manifest, **fields: Any) -> Manifest:
+    changed: ShardEntry = replaced(manifest.shards[0], **fields)
+    return replaced(manifest, shards=(changed, *manifest.shards[1:]))
+
+
+def of_tokenizer(**fields: Any) -> Callable[[Manifest], Manifest]:
+    return lambda old: replaced(old, tokenizer=replaced(old.tokenizer, **fields))
+
+
+CRAFTED: dict[str, tuple[Callable[[Manifest], Manifest], str]] = {
+    "name above": (lambda old: first_shard(old, name="../outside/secret"), "one plain component"),
+    "absolute name": (lambda old: first_shard(old, name="/etc/passwd"), "one plain component"),
+    "name of dots": (lambda old: first_shard(old, name=".."), "one plain component"),
+    "empty name": (lambda old: first_shard(old, name=""), "one plain component"),
+    "NUL in a name": (lambda old: first_shard(old, name="a\0b"), "one plain component"),
+    "twice": (lambda old: replaced(old, shards=(old.shards[0], *old.shards)), "'train-000000' twice"),
+    "split": (lambda old: first_shard(old, split="dev"), "split of a shard: expected train or val or test"),
+    "negative documents": (lambda old: first_shard(old, documents=-1), "documents of a shard"),
+    "huge tokens": (lambda old: first_shard(old, tokens=2**63 - 1), "tokens of a shard"),
+    "dtype": (lambda old: replaced(old, dtype="junk,,"), "dtype: expected uint16 or int32"),
+    "eod_id": (of_tokenizer(eod_id=10**12), "eod_id of the tokenizer: expected 0 to 999"),
+    "bos_id": (of_tokenizer(bos_id=-1), "bos_id of the tokenizer"),
+    "vocab_size": (of_tokenizer(vocab_size=0), "vocab_size of the tokenizer"),
+    "file of a shard": (
+        lambda old: first_shard(old, files=(replaced(old.shards[0].files[0], name="../x.bin"),)),
+        "a file of a shard",
+    ),
+    "receipt": (
+        lambda old: replaced(old, receipts=(replaced(old.receipts[0], name="receipts/../../x.json"),)),
+        "name of a file of receipts/",
+    ),
+    "tokenizer": (
+        lambda old: replaced(old, tokenizer_files=(replaced(old.tokenizer_files[0], name="/etc/hosts"),)),
+        "a file of tokenizer/",
+    ),
+    "source of an input": (
+        lambda old: replaced(old, inputs=(replaced(old.inputs[0], source=9), *old.inputs[1:])),
+        "source of input",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", CRAFTED)
+def test_a_manifest_that_no_build_writes_is_refused(store: Path, what: str) -> None:
+    change, said = CRAFTED[what]
+    (store / "manifest.json").write_bytes(to_json(change(read_manifest(store))))
+    with pytest.raises(CorruptStore, match=r"manifest\.json: ") as caught:
+        packline.open(store)
+    assert said in str(caught.value)
+    report = verify(store)
+    assert not report.ok and said in str(report.problems[0])
+
+
+def test_nesting_without_an_end_is_refused(store: Path) -> None:
+    (store / "manifest.json").write_bytes(b'{"recipe":' + b"[" * 200_000)
+    with pytest.raises(CorruptStore, match="is damaged"):
+        packline.open(store)
+    assert not verify(store).ok
+
+
+@pytest.mark.parametrize("name", ["manifest.json", f"{NAME}.bin", f"{NAME}.idx", f"{NAME}.docs.parquet"])
+@pytest.mark.parametrize("kind", ["link", "dangling", "pipe", "folder"])
+def test_what_is_no_file_of_the_store_is_not_opened(store: Path, name: str, kind: str) -> None:
+    path, outside = store / name, store.parent / "outside"
+    outside.write_bytes(path.read_bytes())
+    path.unlink()
+    if kind == "link":
+        path.symlink_to(outside)
+    elif kind == "dangling":
+        path.symlink_to(store / "nowhere")
+    elif kind == "pipe":
+        os.mkfifo(path)  # whoever opens it waits for ever
+    else:
+        path.mkdir()
+    report = verify(store)
+    assert [problem.file for problem in report.problems if problem.file == name]
+    with pytest.raises(CorruptStore, match=name.replace(".", r"\.")):
+        opened = packline.open(store)
+        opened.provenance(0)
+
+
+def test_links_that_stay_within_the_store_are_its_own(store: Path) -> None:
+    (store / f"{NAME}.bin").rename(store / "kept")
+    (store / f"{NAME}.bin").symlink_to("kept")
+    linked = store.parent / "linked"
+    linked.symlink_to(store)
+    assert len(packline.open(linked).documents[0]) == 5
+    assert verify(linked).ok
+
+
+def test_a_folder_that_leads_out_is_refused(store: Path) -> None:
+    (store / "tokenizer").rename(store.parent / "elsewhere")
+    (store / "tokenizer").symlink_to(store.parent / "elsewhere")
+    assert not verify(store).ok
+    with pytest.raises(CorruptStore, match="a link out of it"):
+        _ = packline.open(store).tokenizer
+
+
+# ---------------------------------------------------------------- indexes and ids
+
+
+def change_index(folder: Path, where: str, document: int, value: int) -> None:
+    """Write a length or an offset of the first shard's index."""
+    path = folder / f"{NAME}.idx"
+    data = bytearray(path.read_bytes())
+    count = int.from_bytes(data[18:26], "little")
+    size = 4 if where == "length" else 8
+    at = 34 + (0 if where == "length" else 4 * count) + size * document
+    data[at : at + size] = value.to_bytes(size, "little", signed=True)
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("checked", [True, False])
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [("length", 2**31 - 1), ("length", -5), ("length", 0), ("offset", 2**62), ("offset", -2), ("offset", 3)],
+)
+def test_an_index_is_checked_wherever_documents_are_read(
+    store: Path, monkeypatch: pytest.MonkeyPatch, where: str, value: int, checked: bool
+) -> None:
+    monkeypatch.setattr(shard, "CHECKED_BYTES", 1 << 20 if checked else 0)
+    right = packline.open(store).documents[2].tolist()
+    change_index(store, where, 1, value)
+    reads: tuple[Callable[[Store], Any], ...] = (
+        lambda opened: opened.documents[1],
+        lambda opened: opened.text(1),
+        lambda opened: list(opened.documents),
+        lambda opened: opened.rows(16).read(np.arange(3)),
+        lambda opened: opened.rows(16, shuffle_documents=1).read(np.arange(3)),
+        lambda opened: opened.rows(16, packing="pad").read(np.arange(3)),
+        lambda opened: opened.rows(16, packing="best_fit").read(np.arange(3)),
+    )
+    for read in reads:
+        with pytest.raises(CorruptStore, match=rf"{NAME}\.idx|{store}"):
+            read(packline.open(store))
+    # With a checksum that is right, what contradicts itself is refused, and no other document with it.
+    opened = relist(store)
+    with pytest.raises(CorruptStore, match=rf"{NAME}\.idx"):
+        opened.documents[1]
+    if where == "length":
+        assert opened.documents[2].tolist() == right
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "int32"])
+def test_ids_outside_the_vocabulary_are_not_handed_out(tmp_path: Path, dtype: str) -> None:
+    made = make_store(tmp_path / "store", [[5, 60, 7]], dtype=dtype)
+    right = [document.tolist() for document in made.documents]
+    tokens = np.fromfile(made.path / f"{NAME}.bin", made.dtype)
+    tokens[9] = 1000 if dtype == "uint16" else -1
+    tokens.tofile(made.path / f"{NAME}.bin")
+    opened = packline.open(made.path)
+    for read in (lambda: opened.documents[1], lambda: opened.text(1), lambda: list(opened.documents[1:])):
+        with pytest.raises(CorruptStore, match=rf"token 9 of {NAME}\.bin is (1,000|-1): expected an id"):
+            read()
+    assert [opened.documents[place].tolist() for place in (0, 2)] == [right[0], right[2]]
+
+
+# ---------------------------------------------------------------- files that libraries read
+
+
+@pytest.mark.parametrize("data", [b"", b"PAR1", b"PAR1" + bytes(40) + b"PAR1", b"no parquet at all"])
+@pytest.mark.parametrize("listed", [True, False])
+def test_damaged_provenance_is_one_kind_of_error(store: Path, data: bytes, listed: bool) -> None:
+    (store / f"{NAME}.docs.parquet").write_bytes(data)
+    opened = relist(store) if listed else packline.open(store)
+    reads: tuple[Callable[[], Any], ...] = (
+        lambda: opened.provenance(0),
+        lambda: opened.shards[0].table,
+        lambda: provenance_of(opened, np.array([0, 1])),
+        lambda: find_by_id(opened, "d1"),
+    )
+    for read in reads:
+        with pytest.raises(CorruptStore, match=rf"{NAME}\.docs\.parquet"):
+            read()
+    assert opened.provenance(3).label == "b"
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"\xff\xfe", b"[" * 100_000, b'{"model": {"type": "BPE"}}'])
+def test_a_damaged_tokenizer_is_one_kind_of_error(store: Path, data: bytes) -> None:
+    (store / "tokenizer" / "tokenizer.json").write_bytes(data)
+    with pytest.raises(CorruptStore, match=r"tokenizer\.json"):
+        packline.open(store).text(0)
+    assert len(packline.open(store).documents[0]) == 5
+    with pytest.raises(PacklineError):
+        from packline.viewing.vocabulary import Vocabulary
+
+        Vocabulary.of_store(packline.open(store))

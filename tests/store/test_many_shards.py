@@ -1,0 +1,135 @@
+"""Stores of many shards: read with few open files and few maps, from threads and other processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.formats.stores import make_store
+from tests.store.many import multiply
+
+import packline
+from packline.errors import StoreError
+from packline.store import files
+from packline.store.reader import Store
+from packline.store.recent import MAPS
+
+SHARDS = 2000
+LENGTHS = (3, 400, 2100)
+READS = """
+import sys, numpy as np, packline
+store = packline.open(sys.argv[1])
+held = [store.documents[one] for one in range(0, len(store.documents), 2)]
+print(sum(map(len, held)), store.text(5)[:0] == "", store.provenance(4000).position)
+for settings in ({}, {"packing": "pad"}, {"packing": "best_fit"}, {"shuffle_documents": 1}):
+    rows = store.rows(512, **settings)
+    rows.read(np.random.default_rng(0).integers(0, len(rows), 400))
+for _, batch in zip(range(5), packline.Loader(store.rows(512), batch_size=8, seed=1, prefetch=2)): pass
+report = store.verify()
+assert report.ok and report.documents == len(store.documents), report.problems
+"""
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("many")
+    documents = [[1 + place % 200 for place in range(length - 1)] for length in LENGTHS]
+    make_store(folder / "one", documents, vocab_size=1000, eod_id=0)
+    yield multiply(Store(folder / "one"), folder / "many", SHARDS)
+
+
+def few_files() -> None:
+    """As under `ulimit -n 256`."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+
+
+def test_every_way_of_reading_needs_few_files(many: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", READS, str(many)], capture_output=True, text=True, preexec_fn=few_files
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[0] == str(sum((LENGTHS * SHARDS)[::2]))
+
+
+def test_no_more_maps_than_the_bound_and_arrays_outlive_them(
+    many: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    MAPS.clear()
+    monkeypatch.setattr(MAPS, "most", 50)
+    store = packline.open(many)
+    first = store.documents[2]
+    expected = first.tolist()
+    for number in range(2, 3 * 400, 3):
+        assert store.documents[number].tolist() == expected
+    maps = sum(f"{many}/" in line for line in Path("/proc/self/maps").read_text().splitlines())
+    assert 0 < maps <= 51  # those that are open, and the one of `first`
+    assert first.tolist() == expected
+    assert not any(str(many) in os.readlink(one) for one in Path("/proc/self/fd").iterdir() if one.exists())
+
+
+def total(store: Store, numbers: list[int]) -> int:
+    return sum(int(store.documents[number].sum()) for number in numbers)
+
+
+def answer(store: Store, numbers: list[int], pipe: Any) -> None:
+    pipe.send(total(store, numbers))
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_threads_and_processes_share_the_bound(
+    many: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    monkeypatch.setattr(MAPS, "most", 20)
+    store = packline.open(many)
+    numbers = np.random.default_rng(0).integers(0, len(store.documents), 600).tolist()
+    expected = sum(total(store, [number % 3]) for number in numbers)
+    with ThreadPoolExecutor(4) as threads:
+        waiting = [threads.submit(total, store, numbers) for _ in range(4)]
+        context: Any = multiprocessing.get_context(method)
+        ours, theirs = context.Pipe()
+        process = context.Process(target=answer, args=(store, numbers, theirs))
+        process.start()
+        assert ours.recv() == expected
+        process.join()
+        assert [one.result() for one in waiting] == [expected] * 4
+
+
+def test_a_limit_of_files_is_named(many: Path) -> None:
+    program = (
+        "import sys, os, packline\n"
+        "store = packline.open(sys.argv[1]); store.documents[0]\n"
+        "held = []\n"
+        "try:\n"
+        "    while True: held.append(os.open('/dev/null', os.O_RDONLY))\n"
+        "except OSError: pass\n"
+        "try: store.documents[-1]\n"
+        "except packline.errors.StoreError as error: print(type(error).__name__, error, error.hint)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(many)], capture_output=True, text=True, preexec_fn=few_files
+    )
+    assert "StoreError" in done.stdout and "ulimit -n" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_limit_of_maps_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import errno
+
+    def refuse(path: Path) -> Any:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    path = tmp_path / "a.bin"
+    path.write_bytes(bytes(files.SMALL + 1))
+    monkeypatch.setattr(files, "_map", refuse)
+    with pytest.raises(StoreError, match="too many maps") as caught:
+        files.map_file(path)
+    assert "vm.max_map_count" in caught.value.hint
