@@ -406,11 +406,12 @@ def test_events_add_up(store: Store, tmp_path: Path) -> None:
     assert isinstance(planned, Planned) and (planned.format, planned.parts) == ("baked", done.parts)
     assert sum(event.tokens for event in events if isinstance(event, Advanced)) == planned.tokens
     assert sum(isinstance(event, PartDone) for event in events) == done.parts
-    assert planned.lost == done.lost == ()
+    assert planned.lost == done.lost and [lost.what for lost in done.lost] == ["split val"]
     events.clear()
     choice = Choice(seq_len=8, packing="pad")
     cut = export(store.path, to="baked", out=tmp_path / "cut", choice=choice, on_event=events.append)
-    assert [lost.what for lost in cut.lost] == ["truncated tokens"] and events[0].lost == cut.lost
+    assert [lost.what for lost in cut.lost] == ["truncated tokens", "split val"]
+    assert events[0].lost == cut.lost
 
 
 def test_the_record_says_what_is_there(store: Store, tmp_path: Path) -> None:
