@@ -33,6 +33,7 @@ from packline.runtime.events import (
     as_failed,
 )
 from packline.runtime.folder import BuildFolder
+from packline.runtime.held_out import find_share, settle_share
 from packline.runtime.inline import run_again, run_here
 from packline.runtime.pool import FORK, Pool
 from packline.runtime.prepare import (
@@ -53,7 +54,7 @@ from packline.runtime.resources import die_with_parent, free_disk, peak_memory, 
 from packline.runtime.signals import ignore_signals, interrupt_on_signals
 from packline.runtime.worker import Committed, done_event
 from packline.store.manifest import Manifest
-from packline.store.splits import missing_splits, refuse_empty
+from packline.store.splits import refuse_empty, split_warnings
 
 BYTES_A_TOKEN = 3.5
 """A guess for the disk check, on the low side for English."""
@@ -109,6 +110,11 @@ class Coordinator:
         self._announce(build, folder, len(receipts), workers, engines.seconds)
         chosen = self._choose(build, engines, workers)
         set_room(build, chosen, base)
+        if build.recipe.val_documents:
+            self._tell(Note("all inputs are read once to choose the validation documents"))
+            build.val_share = settle_share(
+                folder, build.files, bool(receipts), partial(find_share, build, workers)
+            )
         self._run_units(build, folder, chosen, engines.reference, workers, memory)
         receipts = apply_limits(
             build,
@@ -224,7 +230,7 @@ class Coordinator:
                 max(self._peak, 0),
                 engine_bytes,
                 nothing_to_do,
-                missing_splits(manifest),
+                split_warnings(manifest),
             )
         )
 

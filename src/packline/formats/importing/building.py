@@ -73,6 +73,8 @@ class Imported(msgspec.Struct, frozen=True):
 
 ImportEvent = ImportPlan | Progress | UnitDone | Note
 OnEvent = Callable[[ImportEvent], None]
+ValShare = Callable[[], float | msgspec.UnsetType]
+"""The val_fraction that a recipe's val_documents comes to, where it has any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +129,7 @@ def run_build(
     receipt_of: Callable[[msgspec.Raw], Receipt],
     source: str,
     tell: OnEvent,
+    val_share: ValShare = lambda: msgspec.UNSET,
 ) -> tuple[Manifest, bool]:
     """Run the units that have no receipt, and publish; the manifest, and whether it was there already.
 
@@ -136,6 +139,7 @@ def run_build(
         receipt_of: reads what came of a unit.
         source: what progress is told of.
         tell: is called with `ImportPlan`, `Progress` and `UnitDone`.
+        val_share: for the manifest, asked when all units are done.
 
     Raises:
         ResumeMismatch: the folder holds another build, or files are not what they were.
@@ -145,7 +149,7 @@ def run_build(
     """
     folder = BuildFolder(Path(build.out))
     try:
-        return _run(build, folder, job_of, receipt_of, source, tell)
+        return _run(build, folder, job_of, receipt_of, source, tell, val_share)
     finally:
         folder.close()
 
@@ -157,6 +161,7 @@ def _run(
     receipt_of: Callable[[msgspec.Raw], Receipt],
     source: str,
     tell: OnEvent,
+    val_share: ValShare,
 ) -> tuple[Manifest, bool]:
     tokenizer = build.tokenizer
     if (manifest := folder.finished()) is not None:
@@ -201,6 +206,7 @@ def _run(
         boundary=build.boundary,
         round_trip=round_trip,
         inputs=build.inputs,
+        val_share=val_share(),
     )
     folder.publish(manifest)
     _clean(folder, tell)
