@@ -48,8 +48,8 @@ def build(
         out: the folder of the store: new, empty, or one that holds the same build.
         on_event: is called with every event of `packline.runtime.events` while the build runs.
         **settings: any field of `Source` (but inputs, name, label), `Recipe` and `RunOptions`:
-            `text="a.b"`, `eod="<|endoftext|>"`, `val_fraction=0.01`, `engine="auto"`, `workers=2`,
-            `memory="4GiB"`, ...
+            `text="a.b"`, `eod="<|endoftext|>"`, `val_fraction=0.01` or `val_documents=100`,
+            `engine="auto"`, `workers=2`, `memory="4GiB"`, ...
 
     Raises:
         PacklineError: what stopped the build, what to do about it in `hint`. Finished units are kept.

@@ -29,13 +29,22 @@ def hash_value(value: Any) -> str:
     return hash_bytes(msgspec.json.encode(value, order="sorted"))
 
 
+def share_of(text: bytes, seed: int) -> float:
+    """The place of a text in [0, 1), a pure function of the text and the seed.
+
+    >>> round(share_of(b"d", 0), 3)
+    0.234
+    """
+    return float(xxhash.xxh3_64_intdigest(text, seed) / 2**64)
+
+
 def split_of(text: bytes, seed: int, val_fraction: float, test_fraction: float = 0.0) -> str:
     """`val`, `test` or `train`: a pure function of the text and the seed, so equal texts never straddle.
 
     >>> [split_of(text, 0, 0.3, 0.3) for text in (b"d", b"b", b"a")]
     ['val', 'test', 'train']
     """
-    share = xxhash.xxh3_64_intdigest(text, seed) / 2**64
+    share = share_of(text, seed)
     if share < val_fraction:
         return "val"
     return "test" if share < val_fraction + test_fraction else "train"

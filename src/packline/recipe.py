@@ -121,6 +121,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """The share of documents (by hash of their text) that goes to the validation split."""
     test_fraction: float | UnsetType = UNSET
     """The share that goes to the test split, likewise."""
+    val_documents: int | UnsetType = UNSET
+    """Instead of val_fraction: how many documents go to the validation split."""
     seed: int = 0
     """Of the split."""
     limit_documents: int | None = None
@@ -287,6 +289,8 @@ def check_recipe(recipe: Recipe) -> Recipe:
         raise RecipeError(
             f"test_fraction is {test_fraction}: expected 0 or more, and no more than val_fraction leaves"
         )
+    if recipe.val_documents is not UNSET:
+        _check_val_documents(recipe, recipe.val_documents)
     if not 0 <= recipe.seed < 2**63:
         raise RecipeError(f"seed is {recipe.seed}: expected 0 <= seed < 2**63")
     for name in ("limit_documents", "limit_tokens"):
@@ -301,6 +305,20 @@ def check_recipe(recipe: Recipe) -> Recipe:
     if twice := {name for name, count in Counter(names).items() if count > 1}:
         raise RecipeError(f"two sources are called {min(twice)!r}: expected one name a source")
     return recipe
+
+
+def _check_val_documents(recipe: Recipe, count: int) -> None:
+    if count < 1:
+        raise RecipeError(f"val_documents is {count}: expected at least 1")
+    if recipe.val_fraction:
+        raise RecipeError("val_documents and val_fraction are two sizes of one split: expected one of them")
+    if recipe.limit_documents is not None or recipe.limit_tokens is not None:
+        raise RecipeError(
+            "val_documents counts among all documents, and a limit leaves some out: expected one of them",
+            hint="with limit_documents or limit_tokens use val_fraction",
+        )
+    if all(source.split for source in recipe.sources):
+        raise RecipeError("val_documents: expected a source whose documents are divided, found none")
 
 
 def _check_source(source: Source, where: str) -> None:

@@ -105,6 +105,9 @@ class Settings:
     val_fraction: Annotated[
         float | None, option("Share of documents for validation. Default: 0.", SPLITS)
     ] = None
+    val_documents: Annotated[
+        int | None, option("Documents for validation, instead of a share; reads the inputs twice.", SPLITS)
+    ] = None
     test_fraction: Annotated[float | None, option("Share of documents for testing. Default: 0.", SPLITS)] = (
         None
     )

@@ -49,6 +49,7 @@ def export(
     bos: Annotated[str | None, option("Begin of document, likewise. Default: none.", TEXT)] = None,
     text: Annotated[str | None, option("Field of the text.", TEXT)] = None,
     val_fraction: Annotated[float | None, option("Share of documents for validation.", TEXT)] = None,
+    val_documents: Annotated[int | None, option("Number of documents for validation.", TEXT)] = None,
     rows: RowOptions = _ROWS,
     documents: DocumentOptions = _DOCUMENTS,
     flags: Flags = _FLAGS,
@@ -59,6 +60,7 @@ def export(
         "bos": None if bos is None else _token(bos),
         "text": text,
         "val_fraction": val_fraction,
+        "val_documents": val_documents,
     }
     return run_export(
         "export",

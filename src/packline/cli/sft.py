@@ -17,7 +17,7 @@ from packline.cli.output import output
 from packline.cli.summary import too_many_bad, warn_of_splits
 from packline.errors import RecipeError
 from packline.formats.importing.building import Imported
-from packline.store.splits import missing_splits
+from packline.store.splits import split_warnings
 from packline.tasks.mixture import preset_sources
 from packline.tasks.sft import SftRequest, run_sft
 from packline.tasks.sources import ConversationSource
@@ -73,6 +73,9 @@ def sft(
         str | None, option("Begin of document, where the template puts none. Default: none.", TOKENS)
     ] = None,
     val_fraction: Annotated[float, Parameter(help="Share for validation.", group=SPLITS)] = 0.0,
+    val_documents: Annotated[
+        int | None, option("Documents for validation, instead of a share; reads the inputs twice.", SPLITS)
+    ] = None,
     test_fraction: Annotated[float, Parameter(help="Share for testing.", group=SPLITS)] = 0.0,
     seed: Annotated[int, Parameter(help="Seed of the split.", group=SPLITS)] = 0,
     max_bad_fraction: Annotated[
@@ -104,6 +107,7 @@ def sft(
         max_tokens=max_tokens,
         overflow=overflow,
         val_fraction=val_fraction,
+        val_documents=val_documents,
         test_fraction=test_fraction,
         seed=seed,
         workers=workers,
@@ -126,7 +130,7 @@ def run(request: SftRequest, max_bad_fraction: float) -> int:
     if code:
         message, hint = too_many_bad(ledger, max_bad_fraction, request.out)
         output.warning(message, hint)
-    missing = missing_splits(done.manifest)
+    missing = split_warnings(done.manifest)
     warn_of_splits(missing)
     output.result({**facts(done, tally, request.out, code), "warnings": missing})
     return code

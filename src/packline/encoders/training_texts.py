@@ -59,6 +59,12 @@ class TrainingTexts:
             limit: int | None = getattr(self, name)
             if limit is not None and limit < 1:
                 raise RecipeError(f"{name} is {limit}: expected at least 1")
+        if self.recipe.val_documents:
+            raise RecipeError(
+                "a tokenizer cannot be trained by a recipe with val_documents: which documents they are is "
+                "known to a build only",
+                hint="use val_fraction in the recipe, or name the inputs instead",
+            )
         self.files = find_files(self.recipe)
 
     def batches(self) -> Iterator[Texts]:

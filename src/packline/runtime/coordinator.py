@@ -33,6 +33,7 @@ from packline.runtime.events import (
     as_failed,
 )
 from packline.runtime.folder import BuildFolder
+from packline.runtime.held_out import find_share, settle_share
 from packline.runtime.inline import run_again, run_here
 from packline.runtime.pool import FORK, Pool
 from packline.runtime.prepare import (
@@ -54,7 +55,7 @@ from packline.runtime.signals import ignore_signals, interrupt_on_signals
 from packline.runtime.worker import Committed, done_event
 from packline.sources.files import not_text_notes
 from packline.store.manifest import Manifest
-from packline.store.splits import missing_splits, refuse_empty
+from packline.store.splits import refuse_empty, split_warnings
 
 UNDECODED = (
     "{} of the documents that were decoded did not give their very text back, with ids equal to the"
@@ -115,6 +116,11 @@ class Coordinator:
         self._announce(build, folder, len(receipts), workers, engines.seconds)
         chosen = self._choose(build, engines, workers)
         set_room(build, chosen, base)
+        if build.recipe.val_documents:
+            self._tell(Note("all inputs are read once to choose the validation documents"))
+            build.val_share = settle_share(
+                folder, build.files, bool(receipts), partial(find_share, build, workers)
+            )
         self._run_units(build, folder, chosen, engines.reference, workers, memory)
         receipts = apply_limits(
             build,
@@ -235,7 +241,7 @@ class Coordinator:
                 max(self._peak, 0),
                 engine_bytes,
                 nothing_to_do,
-                missing_splits(manifest),
+                split_warnings(manifest),
             )
         )
 

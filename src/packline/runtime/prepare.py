@@ -55,13 +55,18 @@ class Work:
     units: list[Unit | Stream]
     names: list[str]
     dtype: str
+    val_share: float | msgspec.UnsetType = msgspec.UNSET
+    """The val_fraction that `val_documents` comes to."""
     room: Room = field(default_factory=Room)
 
     @property
     def job(self) -> Job:
         """What the units need of it."""
+        recipe = self.recipe
+        if self.val_share is not msgspec.UNSET:
+            recipe = msgspec.structs.replace(recipe, val_fraction=self.val_share)
         return Job(
-            self.recipe,
+            recipe,
             self.files,
             self.boundary,
             self.tokenizer.vocab_size,

@@ -172,6 +172,7 @@ def make_manifest(
         inputs=_inputs(work, ordered, streams),
         receipt_files=[folder.entry(f"{RECEIPTS}/{name}") for name in names],
         tokenizer_files=[folder.entry(f"{TOKENIZER}/{path.name}") for path in tokenizers],
+        val_share=work.val_share,
     )
 
 

@@ -137,6 +137,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """By source."""
     imported: ImportEntry | msgspec.UnsetType = msgspec.UNSET
     """Where its tokens come from, if not from text; absent otherwise."""
+    val_share: float | msgspec.UnsetType = msgspec.UNSET
+    """The val_fraction that the recipe's val_documents came to; absent without."""
     checksum: str = ""
     """Of this manifest's JSON form with this field empty: xxh3-128, 32 hexadecimal digits."""
 

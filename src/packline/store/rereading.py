@@ -271,8 +271,9 @@ class _Rereading:
         given = next(
             recipe.sources[number].split for number, name in enumerate(self._names) if name == where.source
         )
+        val_share = self._manifest.val_share or recipe.val_fraction
         test_fraction = recipe.test_fraction or 0.0
-        split = given or split_of(encoded, recipe.seed, recipe.val_fraction, test_fraction)
+        split = given or split_of(encoded, recipe.seed, val_share, test_fraction)
         findings.compare(provenance, f"split of {one.place}", split, where.split)
         part = beginning_of(text, longest)
         found, expected = one.ids.tolist(), self._reference.encode(part)

@@ -25,23 +25,39 @@ def splits_of(recipe: Recipe) -> list[Split]:
     """
     there: set[Split] = {source.split or "train" for source in recipe.sources}
     if any(source.split is msgspec.UNSET for source in recipe.sources):
-        there |= {"val"} if recipe.val_fraction else set()
+        there |= {"val"} if recipe.val_fraction or recipe.val_documents else set()
         there |= {"test"} if recipe.test_fraction else set()
     return [split for split in SPLITS if split in there]
 
 
-def missing_splits(manifest: Manifest) -> list[str]:
-    """A line for each split that the recipe asks for and no document is in."""
+def split_warnings(manifest: Manifest) -> list[str]:
+    """A line for each split that is not what the recipe asks for: empty, or another number of documents."""
     recipe = manifest.recipe
     there = {shard.split for shard in manifest.shards if shard.documents}
     fractions = {"val": recipe.val_fraction, "test": recipe.test_fraction or 0.0}
     lines = []
     for split in splits_of(recipe):
-        if split not in there:
+        if split == "val" and recipe.val_documents:
+            lines += _other_number(manifest, recipe.val_documents)
+        elif split not in there:
             share = fractions.get(split, 0.0)
             of = f": {split}_fraction is {share:g} of {manifest.documents:,} documents" if share else ""
             lines.append(f"the split {split} has no documents{of}")
     return lines
+
+
+def _other_number(manifest: Manifest, expected: int) -> list[str]:
+    """A line where other documents than were asked for are in val, unless a source is in it as a whole."""
+    found = sum(shard.documents for shard in manifest.shards if shard.split == "val")
+    given = [source.split for source in manifest.recipe.sources]
+    if manifest.imported:  # conversations
+        given += [source.get("split") for source in manifest.imported.options.get("sources", ())]
+    if found == expected or any(given):
+        return []
+    return [
+        f"the split val has {found:,} documents instead of {expected:,}: equal texts are in one split, and "
+        "the next text is there so often that it would be more"
+    ]
 
 
 def refuse_empty(path: Path, manifest: Manifest) -> None:

@@ -42,6 +42,7 @@ def sum_of_receipts(
     receipt_files: Iterable[FileEntry],
     tokenizer_files: Iterable[FileEntry],
     imported: ImportEntry | msgspec.UnsetType = msgspec.UNSET,
+    val_share: float | msgspec.UnsetType = msgspec.UNSET,
 ) -> Manifest:
     """The manifest of a store whose units have these receipts.
 
@@ -75,6 +76,7 @@ def sum_of_receipts(
             source_names(recipe), ((receipt.source, receipt.ledger) for receipt in receipts)
         ),
         imported=imported,
+        val_share=val_share,
     )
 
 

@@ -29,12 +29,22 @@ from packline.formats.importing.building import Imported, OnEvent, UnitBuild, ru
 from packline.recipe import Recipe, Source, check_recipe
 from packline.runtime.events import Note
 from packline.runtime.folder import BuildFolder
+from packline.runtime.held_out import settle_share, share_below
+from packline.runtime.task_pool import run_tasks
 from packline.sources.batch import Reason
 from packline.store.ledger import source_names
 from packline.store.manifest import REJECTS, TOKENIZER, ImportEntry, InputEntry, Manifest, Receipt
 from packline.store.reader import Store
 from packline.store.writer import RejectEntry
-from packline.tasks.sft_unit import Overflow, Scheme, SftJob, SftOptions, make_template, open_job
+from packline.tasks.sft_unit import (
+    Overflow,
+    Scheme,
+    SftJob,
+    SftOptions,
+    make_template,
+    open_job,
+    open_scan,
+)
 from packline.tasks.sources import ConversationSource, check_sources, find_conversation_files, plan_units
 from packline.transforms.named_templates import TEMPLATES, nearest_template, resolve_template
 from packline.transforms.nanochat import BOS, TOKENS
@@ -60,6 +70,8 @@ class SftRequest(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int | None = None
     overflow: Overflow = "reject"
     val_fraction: float = 0.0
+    val_documents: int | None = None
+    """Instead of val_fraction: how many documents go to the validation split."""
     test_fraction: float = 0.0
     seed: int = 0
     workers: int | None = None
@@ -83,8 +95,8 @@ def sft(
         on_event: is called with `ImportPlan`, `Progress`, `UnitDone` and `Note`.
         **settings: `scheme` ("template" or "nanochat"), `chat_template` (a name such as "qwen3", or its
             text), `eod`, `bos`, `max_tokens` of a document, boundary tokens included, `overflow` ("reject"
-            or "truncate"), `val_fraction`, `test_fraction`, `seed`, `workers`; and of all inputs that are
-            paths: `label`, `field`, `split`.
+            or "truncate"), `val_fraction` or `val_documents`, `test_fraction`, `seed`, `workers`; and of all
+            inputs that are paths: `label`, `field`, `split`.
 
     Raises:
         RecipeError: a setting that makes no sense, or a template that does not tell what the assistant said
@@ -145,6 +157,7 @@ class _Build:
     def __init__(self, request: SftRequest, tell: OnEvent) -> None:
         self._request, self._tell = request, tell
         self._started = time.monotonic()
+        self._val_share: float | msgspec.UnsetType = msgspec.UNSET
         _check_request(request)
         self._tokenizer = load_tokenizer(request.tokenizer)
         self._boundary = _boundary(request, self._tokenizer)
@@ -161,6 +174,7 @@ class _Build:
                 eod=self._boundary.eod,
                 bos=self._boundary.bos,
                 val_fraction=request.val_fraction,
+                val_documents=msgspec.UNSET if request.val_documents is None else request.val_documents,
                 test_fraction=request.test_fraction or msgspec.UNSET,
                 seed=request.seed,
             )
@@ -196,6 +210,7 @@ class _Build:
             source=FORMAT,
             tell=self._tell,
             accept=self._refuse_nothing,
+            val_share=lambda: self._val_share,
         )
         if (rejected := manifest.ledger.rejected) and not nothing_to_do:
             hint = self._hint() if rejected.keys() & UNTOLD and not doubt else ""
@@ -232,6 +247,22 @@ class _Build:
         return nearest.hint() if nearest else ""
 
     def _job(self, folder: BuildFolder) -> SftJob:
+        job = self._plain_job(folder)
+        if (count := self._request.val_documents) is None:
+            return job
+        self._tell(Note("all inputs are read once to choose the validation documents"))
+
+        def compute() -> float:
+            tasks = [(f"{number:06d}", number) for number in range(len(self._units))]
+            workers = self._build.processes(len(tasks))
+            scan = msgspec.structs.replace(job, val_documents=count)
+            parts = run_tasks(open_scan, scan, tasks, workers=workers)
+            return share_below((msgspec.json.decode(part, type=list[float]) for _, part in parts), count)
+
+        self._val_share = settle_share(folder, self._files, bool(folder.committed()), compute)
+        return msgspec.structs.replace(job, val_fraction=self._val_share)
+
+    def _plain_job(self, folder: BuildFolder) -> SftJob:
         return SftJob(
             self._options,
             str(folder.path / TOKENIZER / "tokenizer.json"),
@@ -270,6 +301,8 @@ def _check_request(request: SftRequest) -> None:
         raise RecipeError(f"workers is {request.workers}: expected 0 or more")
     if request.max_tokens is not None and request.max_tokens < 3:
         raise RecipeError(f"max_tokens is {request.max_tokens}: expected at least 3")
+    if request.val_documents is not None and all(source.split for source in request.sources):
+        raise RecipeError("val_documents: expected a source whose documents are divided, found none")
     if request.scheme == "nanochat" and request.chat_template is not None:
         raise RecipeError("a chat template goes with scheme = template, not with nanochat's")
     if request.overflow == "truncate" and request.max_tokens is None:

@@ -23,9 +23,10 @@ from packline.encoders.special import SpecialTokenCounter
 from packline.encoders.token_bytes import TextBytes
 from packline.encoders.tokenizer import load_tokenizer
 from packline.filesystem import disk_errors
-from packline.fingerprint import split_of
+from packline.fingerprint import share_of, split_of
 from packline.formats.importing.unit import hash_piece
 from packline.ragged import Ragged, offsets_of
+from packline.runtime.held_out import Smallest
 from packline.runtime.task_worker import Runner
 from packline.runtime.unit import check_unchanged
 from packline.sources.batch import Reject
@@ -83,6 +84,8 @@ class SftJob(msgspec.Struct, frozen=True):
     test_fraction: float
     folder: str
     """Where the unit's files go."""
+    val_documents: int = 0
+    """Of a scan: how many are wanted for the validation split."""
 
 
 class ConversationRunner:
@@ -257,8 +260,7 @@ class _Unit:
         job = self._job
         if not (job.val_fraction or job.test_fraction):
             return "train"
-        text = "".join(piece.text for piece in pieces).encode("utf-8")
-        return split_of(text, job.seed, job.val_fraction, job.test_fraction)
+        return split_of(_text_of(pieces), job.seed, job.val_fraction, job.test_fraction)
 
     def _write(self, split: str, documents: list[tuple[Record, Encoded]]) -> None:
         job, ledger = self._job, self._ledger
@@ -308,6 +310,37 @@ class _Unit:
         return InputPiece(file.index, start, stop, checksum)
 
 
+class _Scan(_Unit):
+    """A unit that writes nothing, and gives the smallest shares of its documents' texts."""
+
+    def __init__(self, runner: ConversationRunner, number: int) -> None:
+        super().__init__(runner, number, lambda tokens: None)
+        self._smallest = Smallest(runner.job.val_documents)
+
+    def scan(self) -> list[float]:
+        """The smallest shares; see `held_out`."""
+        if self._source.split is None:
+            for batch in self._batches():
+                self._take(batch)
+            check_unchanged(self._file)
+        return self._smallest.shares
+
+    def _split(self, pieces: list[Piece]) -> str:
+        self._smallest.add([share_of(_text_of(pieces), self._job.seed)])
+        return "train"
+
+    def _write(self, split: str, documents: list[tuple[Record, Encoded]]) -> None:
+        pass
+
+    def _reject(self, reject: Reject) -> None:
+        pass
+
+
+def _text_of(pieces: list[Piece]) -> bytes:
+    """What decides the split of a conversation."""
+    return "".join(piece.text for piece in pieces).encode("utf-8")
+
+
 def _id_of(value: Any) -> str | None:
     """A record's own id."""
     return id_text(value.get("id") if isinstance(value, dict) else None)
@@ -333,5 +366,15 @@ def open_job(job: msgspec.Raw) -> Runner:
 
     def run(task: msgspec.Raw, report: Callable[[int], None]) -> Any:
         return runner.run(msgspec.json.decode(task, type=int), report)
+
+    return run
+
+
+def open_scan(job: msgspec.Raw) -> Runner:
+    """What scans the units for `val_documents`, in a worker process or here."""
+    runner = ConversationRunner(msgspec.json.decode(job, type=SftJob))
+
+    def run(task: msgspec.Raw, report: Callable[[int], None]) -> Any:
+        return _Scan(runner, msgspec.json.decode(task, type=int)).scan()
 
     return run

@@ -74,6 +74,8 @@ class Imported(msgspec.Struct, frozen=True):
 
 ImportEvent = ImportPlan | Progress | UnitDone | Note
 OnEvent = Callable[[ImportEvent], None]
+ValShare = Callable[[], float | msgspec.UnsetType]
+"""The val_fraction that a recipe's val_documents comes to, where it has any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +131,7 @@ def run_build(
     source: str,
     tell: OnEvent,
     accept: Callable[[Manifest], None] = lambda manifest: None,
+    val_share: ValShare = lambda: msgspec.UNSET,
 ) -> tuple[Manifest, bool]:
     """Run the units that have no receipt, and publish; the manifest, and whether it was there already.
 
@@ -140,6 +143,7 @@ def run_build(
         tell: is called with `ImportPlan`, `Progress` and `UnitDone`.
         accept: is called before the store is published. If it raises, there is no store, and the folder is
             free for another build.
+        val_share: for the manifest, asked when all units are done.
 
     Raises:
         ResumeMismatch: the folder holds another build, or files are not what they were.
@@ -149,7 +153,7 @@ def run_build(
     """
     folder = BuildFolder(Path(build.out))
     try:
-        return _run(build, folder, job_of, receipt_of, source, tell, accept)
+        return _run(build, folder, job_of, receipt_of, source, tell, accept, val_share)
     finally:
         folder.close()
 
@@ -162,6 +166,7 @@ def _run(
     source: str,
     tell: OnEvent,
     accept: Callable[[Manifest], None],
+    val_share: ValShare,
 ) -> tuple[Manifest, bool]:
     tokenizer = build.tokenizer
     if (manifest := folder.finished()) is not None:
@@ -206,6 +211,7 @@ def _run(
         boundary=build.boundary,
         round_trip=round_trip,
         inputs=build.inputs,
+        val_share=val_share(),
     )
     try:
         accept(manifest)

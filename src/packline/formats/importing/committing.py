@@ -161,6 +161,7 @@ def sum_up(
     boundary: Boundary,
     round_trip: RoundTrip,
     inputs: Sequence[InputEntry],
+    val_share: float | msgspec.UnsetType = msgspec.UNSET,
 ) -> Manifest:
     """The manifest of a store whose units are all committed; checksums of inputs are filled in."""
     receipts = folder.committed()
@@ -182,6 +183,7 @@ def sum_up(
         receipt_files=[folder.entry(f"{RECEIPTS}/{number:06d}.json") for number in range(units)],
         tokenizer_files=[folder.entry(f"{TOKENIZER}/tokenizer.json")],
         imported=entry,
+        val_share=val_share,
     )
 
 
