@@ -454,6 +454,12 @@ def published() -> dict[str, dict[str, Any]]:
         "llama3": contents_of("bytes", pre_tokenizer=words["llama3"], model_ignore_merges=True),
         "qwen3": contents_of("bytes", pre_tokenizer=words["qwen2"], normalizer=nfc),
         "qwen3.5": contents_of("bytes", pre_tokenizer=words["qwen3.5"], normalizer=nfc),
+        "tiktoken": contents_of(
+            "bytes",
+            pre_tokenizer=words["llama3"],
+            model_ignore_merges=True,
+            model_vocab=json.loads(_trained("bytes"))["vocab"] | {"<unused token 900>": 900},
+        ),
         "gpt4o": contents_of("bytes", pre_tokenizer=words["o200k"]),
         "tekken": contents_of("bytes", pre_tokenizer=words["tekken"], model_ignore_merges=True),
         "nanochat": contents_of("bytes", pre_tokenizer=words["nanochat"]),

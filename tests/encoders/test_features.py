@@ -30,6 +30,7 @@ EXPECTED = {
     "llama3": BOTH,
     "qwen3": BOTH,
     "qwen3.5": BOTH,
+    "tiktoken": BOTH,
     "gpt4o": BOTH,
     "tekken": BOTH,
     "nanochat": FASTOKENS,

@@ -65,7 +65,6 @@ COMMON = frozenset(
         "model of bytes",
         "model ignore_merges",
         "token spelled with a space",
-        "ids with gaps",
         "merges not in the order of ids",
         "several merges of one token",
         "normalizer none",
@@ -80,6 +79,7 @@ COMMON = frozenset(
 SUPPORTED: dict[EngineName, frozenset[str]] = {
     "gigatoken": COMMON
     | {
+        "ids with gaps",
         "normalizer NFC",
         "model byte_fallback",
         "model unk_token",
@@ -105,8 +105,6 @@ SUPPORTED: dict[EngineName, frozenset[str]] = {
         "pre-tokenizer Split nanochat + ByteLevel without words",
         "pre-tokenizer Digits individual_digits=True + ByteLevel",
         "pre-tokenizer Digits individual_digits=False + ByteLevel",
-        "pre-tokenizer Punctuation behavior='Contiguous' + ByteLevel + Digits individual_digits=True"
-        " + Split 3 ASCII digits",
         "added token single_word",
         "added token normalized, of characters that NFC makes or changes",
         "added token that is not ASCII, with NFC",
