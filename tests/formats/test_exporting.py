@@ -135,46 +135,6 @@ def test_linked_shards_survive_a_kill_as_well(store: Store, tmp_path: Path, afte
     assert digests(store.path) == before
 
 
-@pytest.mark.parametrize("before_clearing", [True, False], ids=["published", "half cleared"])
-@pytest.mark.parametrize("to", ["baked", "megatron"])
-def test_killed_between_publishing_and_clearing_up_leaves_nothing_behind(
-    store: Store, tmp_path: Path, to: str, before_clearing: bool
-) -> None:
-    options, settings = (PARTS, ROWS) if to == "baked" else ({}, Choice())
-    code = (
-        "import os, shutil, signal, sys\n"
-        "from packline.formats.exporting import staging\n"
-        "def killed(folder, ignore_errors):\n"
-        "    if sys.argv[3] == 'False':\n"
-        "        os.unlink(folder / 'export.json')\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
-        "staging.shutil.rmtree = killed\n"
-        "from packline.formats.exporting.run import export\n"
-        "from packline.formats.exporting.source import Choice\n"
-        f"settings = Choice(**{msgspec.to_builtins(settings)})\n"
-        f"export(sys.argv[1], to={to!r}, out=sys.argv[2], workers=0, options={options}, choice=settings)\n"
-    )
-    out = tmp_path / "work" / "out"
-    words = [sys.executable, "-c", code, str(store.path), str(out), str(before_clearing)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    assert left(out) == [".out.packline", "out"]  # it was published, and the rest is still there
-    before = digests(out)
-    again = export(store.path, to=to, out=out, options=options, choice=settings, workers=0)
-    assert again.nothing_to_do and left(out) == ["out"] and digests(out) == before
-
-
-def test_what_another_export_left_is_kept(store: Store, tmp_path: Path) -> None:
-    out = tmp_path / "work" / "out"
-    assert crash(store, out, 41, "baked", PARTS, {"seq_len": 16, "seed": 1, "batch_size": 2})
-    kept = digests(tmp_path / "work" / ".out.packline")
-    assert kept and not out.exists()
-    export(store.path, to="megatron", out=tmp_path / "whole", workers=0)
-    shutil.copytree(tmp_path / "whole", out)  # by hand, to the place of the one that was stopped
-    assert export(store.path, to="megatron", out=out, workers=0).nothing_to_do
-    assert digests(tmp_path / "work" / ".out.packline") == kept
-
-
 def test_killed_while_being_renamed_is_finished_by_the_next_run(
     store: Store, expected: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

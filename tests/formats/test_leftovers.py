@@ -1,0 +1,83 @@
+"""What stands beside a published export: the next run removes its own remains and nothing else."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.formats.stores import make_store, random_documents
+
+from packline.fingerprint import hash_bytes
+from packline.formats.exporting.run import PartDone, export
+from packline.formats.exporting.source import Choice
+from packline.store.reader import Store
+
+ROWS, PARTS = Choice(seq_len=16, seed=1, batch_size=2), {"file_rows": 9}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    documents = random_documents(60, 1000, longest=30, seed=8)
+    folder = tmp_path_factory.mktemp("store") / "store"
+    return make_store(folder, documents, vocab_size=1000, eod_id=0, val=(1, 50), shards=3)
+
+
+def digests(folder: Path) -> dict[str, str]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {path.relative_to(folder).as_posix(): hash_bytes(path.read_bytes()) for path in files}
+
+
+def beside(out: Path) -> list[str]:
+    return sorted(path.name for path in out.parent.iterdir())
+
+
+@pytest.mark.parametrize("before_clearing", [True, False], ids=["published", "half cleared"])
+@pytest.mark.parametrize("to", ["baked", "megatron"])
+def test_killed_between_publishing_and_clearing_up_leaves_nothing_behind(
+    store: Store, tmp_path: Path, to: str, before_clearing: bool
+) -> None:
+    options, settings = (PARTS, ROWS) if to == "baked" else ({}, Choice())
+    code = (
+        "import os, shutil, signal, sys\n"
+        "from packline.formats.exporting import staging\n"
+        "def killed(folder, ignore_errors):\n"
+        "    if sys.argv[3] == 'False':\n"
+        "        os.unlink(folder / 'export.json')\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "staging.shutil.rmtree = killed\n"
+        "from packline.formats.exporting.run import export\n"
+        "from packline.formats.exporting.source import Choice\n"
+        f"settings = Choice(**{msgspec.to_builtins(settings)})\n"
+        f"export(sys.argv[1], to={to!r}, out=sys.argv[2], workers=0, options={options}, choice=settings)\n"
+    )
+    out = tmp_path / "work" / "out"
+    words = [sys.executable, "-c", code, str(store.path), str(out), str(before_clearing)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert beside(out) == [".out.packline", "out"]  # it was published, and the rest is still there
+    before = digests(out)
+    again = export(store.path, to=to, out=out, options=options, choice=settings, workers=0)
+    assert again.nothing_to_do and beside(out) == ["out"] and digests(out) == before
+
+
+def test_what_another_export_left_is_kept(store: Store, tmp_path: Path) -> None:
+    out, remains = tmp_path / "work" / "out", tmp_path / "work" / ".out.packline"
+
+    def stop(event: Any) -> None:
+        if isinstance(event, PartDone):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        export(store.path, to="baked", out=out, options=PARTS, choice=ROWS, workers=0, on_event=stop)
+    kept = digests(remains)
+    assert "parts/000000.json" in kept and not out.exists()
+    export(store.path, to="megatron", out=tmp_path / "whole", workers=0)
+    shutil.copytree(tmp_path / "whole", out)  # by hand, to the place of the one that was stopped
+    assert export(store.path, to="megatron", out=out, workers=0).nothing_to_do
+    assert digests(remains) == kept
