@@ -15,7 +15,7 @@ import packline
 from packline.encoders.parity import Reference
 from packline.encoders.special import SpecialTokenCounter, without_special_tokens
 from packline.encoders.token_bytes import LETTERS
-from packline.encoders.tokenizer import Tokenizer
+from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import TokenizerError
 from packline.sources.texts import Texts
 
@@ -103,3 +103,12 @@ def test_a_refused_special_token_stops_a_build_with_its_name(tmp_path: Path, wri
         workers=0,
         special_tokens="parse",
     )
+
+
+def test_no_text_is_a_renamed_special_token(tokenizer_json: Path) -> None:
+    """Names such as U+FFFF 0 U+FFFF could stand in a document; the real ones are random."""
+    tokenizer = load_tokenizer(str(tokenizer_json))
+    reference = Reference(without_special_tokens(tokenizer))
+    special = set(tokenizer.special_tokens.values())
+    for number in range(4):
+        assert not special & set(reference.encode(f"a\uffff{number}\uffffb"))

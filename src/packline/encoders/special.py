@@ -10,6 +10,7 @@ The strings are counted in any case, by one pass of Aho-Corasick over the UTF-8 
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,8 +22,8 @@ from packline.encoders.tokenizer import Tokenizer
 from packline.errors import TokenizerError
 from packline.sources.texts import Texts
 
-MARK = "\uffff"
-"""A noncharacter: Unicode keeps it out of text for good."""
+MARK = f"\uffff{secrets.randbits(64)}."
+"""Beginning of the names that special tokens get: random, so that no document can hold one on purpose."""
 
 
 class BytesCounter:
@@ -80,7 +81,7 @@ def without_special_tokens(tokenizer: Tokenizer) -> str:
     """
     whole = msgspec.json.decode(tokenizer.json)
     renamed = {
-        token["content"]: f"{MARK}{number}{MARK}"
+        token["content"]: f"{MARK}{number}\uffff"
         for number, token in enumerate(whole.get("added_tokens") or [])
         if token.get("special")
     }
