@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.packing import by_hand
 from tests.packing.stores import EOD, EOD_ID, make_store
+from tests.store.stores import relist
 from tests.viewing.token_stores import equal_groups, store_of, what_is_wrong
 
 import packline
@@ -195,14 +196,17 @@ def test_a_damaged_shard_is_an_error(tmp_path: Path) -> None:
         analyze(store, workers=0)
     shutil.copy(tmp_path / "s" / f"{store.manifest.shards[1].name}.docs.parquet", table)
     with pytest.raises(CorruptStore, match="expected 2 documents, found 1"):
-        analyze(store, workers=0)
+        analyze(relist(store.path), workers=0)
     table.write_bytes(whole)
+    relist(store.path)
     index = tmp_path / "s" / f"{name}.idx"
     data = bytearray(index.read_bytes())
     data[34:38] = (1).to_bytes(4, "little")  # the length of the first document
     index.write_bytes(data)
-    with pytest.raises(CorruptStore, match="expected documents back to back"):
+    with pytest.raises(CorruptStore, match=r"\.idx: expected the checksum"):
         analyze(Store(tmp_path / "s"), workers=0)
+    with pytest.raises(CorruptStore, match="lengths agree with its offsets"):
+        analyze(relist(store.path), workers=0)
     (tmp_path / "s" / f"{name}.bin").write_bytes(b"12")
     with pytest.raises(CorruptStore, match="expected 10 bytes"):
         analyze(tmp_path / "s")
@@ -229,7 +233,7 @@ def test_bytes_a_token_and_special_tokens_of_a_real_store(
     marked = ["a <|endoftext|> b", "<|endoftext|>" * 3]
     path = write_jsonl(tmp_path / "in.jsonl", [*prose[:70], *noise, *prose[70:], " " * 6000, *marked])
     store = packline.build(path, tokenizer_json, out=tmp_path / "s", workers=0, special_tokens="parse")
-    analysis = analyze(store, workers=0)
+    analysis = analyze(relist(store.path), workers=0)
     assert analysis.text_bytes == store.manifest.ledger.text_bytes
     rates = [
         (store.provenance(number).text_bytes / (len(body) - 1), number)

@@ -71,12 +71,10 @@ def _blocks(store: Store) -> Iterator[np.ndarray]:
     waiting: list[np.ndarray] = []
     held = 0
     for shard in store.shards:
-        if not len(shard):
-            continue
         waiting.append(np.array(shard.lengths))  # a copy, so that no map stays open for it
-        held += len(shard)
+        held += len(waiting[-1])
         if held >= BLOCK:
             yield np.concatenate(waiting)
             waiting, held = [], 0
-    if waiting:
+    if held:
         yield np.concatenate(waiting)
