@@ -7,7 +7,9 @@ The default run does a few damages of every layout, the slow tests many; `PACKLI
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import signal
 import tempfile
 from collections import Counter
@@ -105,7 +107,9 @@ def time_limit(what: str) -> Iterator[None]:
 
 @cache
 def folder() -> Path:
-    return Path(tempfile.mkdtemp(prefix="packline-damage-"))
+    made = Path(tempfile.mkdtemp(prefix="packline-damage-"))
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return made
 
 
 @cache
