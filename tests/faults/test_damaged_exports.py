@@ -7,11 +7,8 @@ The default run does a few damages of every layout, the slow tests many; `PACKLI
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
 import signal
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -105,11 +102,17 @@ def time_limit(what: str) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-@cache
+BASE: list[Path] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def base(tmp_path_factory: pytest.TempPathFactory) -> None:
+    BASE.append(tmp_path_factory.mktemp("whole"))
+
+
 def folder() -> Path:
-    made = Path(tempfile.mkdtemp(prefix="packline-damage-"))
-    atexit.register(shutil.rmtree, made, ignore_errors=True)
-    return made
+    """Where stores and whole exports are, for all tests of this file."""
+    return BASE[0]
 
 
 @cache
