@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import signal
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -103,9 +102,17 @@ def time_limit(what: str) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-@cache
+BASE: list[Path] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def base(tmp_path_factory: pytest.TempPathFactory) -> None:
+    BASE.append(tmp_path_factory.mktemp("whole"))
+
+
 def folder() -> Path:
-    return Path(tempfile.mkdtemp(prefix="packline-damage-"))
+    """Where stores and whole exports are, for all tests of this file."""
+    return BASE[0]
 
 
 @cache
