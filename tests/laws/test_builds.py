@@ -5,6 +5,7 @@ Promise 1: its bytes are a function of inputs and recipe, and of nothing else.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import tempfile
@@ -84,7 +85,8 @@ def test_bytes_do_not_depend_on_how_documents_are_batched(
             set_sizes(patch, 1000, size)
             patch.setattr("packline.sources.slices.CUT_BYTES", 100)
             patch.setattr("packline.sources.parquet.CUT_BYTES", size)
-            build(fresh / "out", fresh / "in", tokenizer_json, **recipe)
+            with contextlib.suppress(NoDocuments):  # the first document may be beyond the limit
+                build(fresh / "out", fresh / "in", tokenizer_json, **recipe)
         found.append(digests(fresh / "out"))
         shutil.rmtree(fresh / "out")
     assert found[0] == found[1]
@@ -189,9 +191,9 @@ def test_a_limit_gives_the_beginning_of_the_unlimited_store(
         set_sizes(patch, unit_bytes, 50)
         patch.setattr("packline.sources.parquet.CUT_BYTES", 60)
         whole = build(fresh / "whole", fresh / "in", tokenizer_json)
-        store = build(
-            fresh / "out", fresh / "in", tokenizer_json, limit_documents=documents, limit_tokens=tokens
-        )
+        with contextlib.suppress(NoDocuments):  # the first document may be beyond the limit
+            build(fresh / "out", fresh / "in", tokenizer_json, limit_documents=documents, limit_tokens=tokens)
+        store = packline.open(fresh / "out")
     room = 10**9 if tokens is None else tokens
     expected = []
     for document in whole.documents[: documents or 30]:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from tests.store.stores import EOD, build_store, edit_tokens, names, reseal
 
-from packline.errors import StoreNotFound
+from packline.errors import NoDocuments, StoreNotFound
 from packline.runtime import units
 from packline.store import shard_check
 from packline.store.index import write_index
@@ -483,8 +483,8 @@ def test_a_limited_store(
 
 def test_a_store_of_nothing(tmp_path: Path, tokenizer_json: Path, write_jsonl: Callable[..., Path]) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", ["", "x"])
-    store = build_store(source, tokenizer_json, tmp_path / "store", min_chars=5)
-    assert len(store.documents) == 0
-    report = verify(store.path, deep=True)
+    with pytest.raises(NoDocuments, match="1 without text, 1 too short"):
+        build_store(source, tokenizer_json, tmp_path / "store", min_chars=5)
+    report = verify(tmp_path / "store", deep=True)
     assert said(report) == ""
     assert report.documents == 0
