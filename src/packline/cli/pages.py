@@ -34,7 +34,7 @@ goes on where it stopped, and the bytes come out the same.""",
   packline build recipe.toml --out store --workers 8 --memory 12GiB
 
 Exit codes: 0 done, 1 error, 2 wrong usage, 3 done but with more bad
-records than --max-bad-fraction, 130 interrupted.""",
+records than --max-bad-fraction, 129, 130 or 143 interrupted by a signal.""",
     ),
     "sft": (
         """Turn conversations into a token store with a loss mask.
@@ -57,7 +57,7 @@ long or not told by its template is kept in rejects/, and counted.""",
   packline view store --document 0
 
 Exit codes: 0 done, 1 error, 2 wrong usage, 3 done but with more bad
-records than --max-bad-fraction, 130 interrupted.""",
+records than --max-bad-fraction, 129, 130 or 143 interrupted by a signal.""",
     ),
     "init": (
         """Write a recipe, or a run file, to begin with.

@@ -166,6 +166,11 @@ def report_lines(report: Report) -> list[Line]:
             rows.append([("encoded again", "quiet"), f"{compared} {by}"])
         rows += [[("not compared", "warning"), note] for note in deep.notes]
     count = len(report.problems) + report.problems_not_listed
-    verdict = ("all is well", "good") if report.ok else (plural(count, "problem"), "error")
+    if not report.ok:
+        verdict = (plural(count, "problem"), "error")
+    elif report.deep is not None and report.deep.notes:
+        verdict = ("no problem found, but not everything was compared", "warning")
+    else:
+        verdict = ("all is well", "good")
     rows.append([("verdict", "quiet"), verdict])
     return [*lines, *table(rows, "ll", width=output.wrap)]

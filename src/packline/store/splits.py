@@ -73,7 +73,10 @@ def refuse_empty(path: Path, manifest: Manifest) -> None:
         + (", ".join(f"{count:,} {what}" for what, count in losses(ledger)) or "no records")
         for name, ledger in manifest.sources.items()
     )
+    recipe = manifest.recipe
+    limited = recipe.limit_documents is not None or recipe.limit_tokens is not None
+    first = "raise the limit, or " if limited else ""
     raise NoDocuments(
         f"{path} has no documents ({sources})",
-        hint="correct the field of the text or the filters, and build into the same folder",
+        hint=f"{first}correct the field of the text or the filters, and build into the same folder",
     )
