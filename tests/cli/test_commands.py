@@ -168,10 +168,10 @@ def test_a_source_that_gave_no_documents_is_said_with_the_reason(
 ) -> None:
     for name in ("kept", "lost"):
         (tmp_path / f"{name}.jsonl").write_text('{"text": "a b", "lang": "en"}\n' * 3)
-    where = 'where = [{field = "%s", op = "==", value = "en"}]'
+    where = 'where = [{field = "lang", op = "==", value = "%s"}]'
     sources = [
-        f'[[sources]]\nname = "{name}"\ninputs = ["{name}.jsonl"]\n{where % field}\n'
-        for name, field in (("kept", "lang"), ("lost", "langauge"))
+        f'[[sources]]\nname = "{name}"\ninputs = ["{name}.jsonl"]\n{where % language}\n'
+        for name, language in (("kept", "en"), ("lost", "de"))
     ]
     (tmp_path / "recipe.toml").write_text(f"tokenizer = '{tokenizer_json}'\n" + "".join(sources))
     done = run("build", "recipe.toml", "--out", "store", cwd=tmp_path)
