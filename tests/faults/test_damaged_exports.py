@@ -30,7 +30,7 @@ from packline.formats.importing.checking import check
 from packline.store.reader import Store
 
 FEW = int(os.environ.get("PACKLINE_DAMAGES", "3"))
-MANY = int(os.environ.get("PACKLINE_DAMAGES", "45"))
+MANY = int(os.environ.get("PACKLINE_DAMAGES", "12"))
 SECONDS = 20
 """After which something hangs that should take milliseconds."""
 
