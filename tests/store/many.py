@@ -114,12 +114,13 @@ def _manifest(
 
 READS = """
 import sys, time, resource, threading, numpy as np, packline
-began = time.perf_counter()
+began, spent = time.perf_counter(), time.process_time()
 def told(what):
-    global began
+    global began, spent
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"{what:34} {time.perf_counter() - began:7.2f} s {memory:7.0f} MB", flush=True)
-    began = time.perf_counter()
+    took, cpu = time.perf_counter() - began, time.process_time() - spent
+    print(f"{what:48} {took:7.2f} s {cpu:6.2f} s of CPU {memory:6.0f} MB", flush=True)
+    began, spent = time.perf_counter(), time.process_time()
 told("import")
 store = packline.open(sys.argv[1]); told("open")
 whole = len(store.documents); some = np.random.default_rng(0).integers(0, whole, 20_000).tolist()
