@@ -420,7 +420,11 @@ def test_a_special_token_that_merges_make_is_refused(tmp_path: Path, pattern: st
 
 
 def test_no_text_says_why(jsonl: Path, tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match=r"no text to train on: .* \d+ missing_field, 1 malformed_json"):
+    odd = tmp_path / "odd.jsonl"
+    odd.write_text('{"text": 7}\n{"text": 8}\n{"text"\n')
+    with pytest.raises(TokenizerError, match=r"no text to train on: .*2 not_a_string, 1 malformed_json"):
+        train_folder(recipe(odd, text="text"), 300, tmp_path / "out")
+    with pytest.raises(RecipeError, match="no record has the field 'nowhere'"):
         train_folder(recipe(jsonl, text="nowhere"), 300, tmp_path / "out")
     with pytest.raises(TokenizerError, match="left out by length"):
         train_folder(recipe(jsonl, min_chars=10**9), 300, tmp_path / "out")

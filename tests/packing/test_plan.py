@@ -130,7 +130,7 @@ def resealed(folder: Path, **changes: Any) -> None:
     """Change plan.json, and give it a checksum that is right."""
     contents = msgspec.json.decode((folder / PLAN).read_bytes(), type=PlanFile)
     contents = msgspec.structs.replace(contents, **changes).sealed()
-    (folder / PLAN).write_bytes(msgspec.json.encode(contents))
+    (folder / PLAN).write_bytes(plans._json_form(contents))
 
 
 def test_a_newer_version_is_refused(folder: Path) -> None:
