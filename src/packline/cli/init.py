@@ -105,8 +105,7 @@ def _recipe(
 
 
 def guess_eod(tokenizer: str) -> tuple[str | None, str]:
-    """End-of-document token to use: the tokenizer's only candidate or the likeliest one, with a note on the
-    choice."""
+    """End of document: the tokenizer's only candidate or the likeliest one, and a note on the choice."""
     from packline.encoders.boundary import resolve_boundary
     from packline.encoders.tokenizer import load_tokenizer
 

@@ -1,4 +1,4 @@
-"""llm.c, modded-nanogpt: shards of tokens behind a header of 1,024 bytes.
+"""llm.c, modded-nanogpt: shards of tokens after a header of 1,024 bytes.
 
     0     int32   magic
     4     int32   version

@@ -226,7 +226,7 @@ def _batch(view: RowView, start: int, stop: int, schema: pa.Schema, options: Trl
 
 
 def _first_loss(view: RowView, spans: RowSpans, start: int, count: int) -> np.ndarray:
-    """True where the first token of a row is trained on, bool `[count]`: its targets do not contain that."""
+    """True where the first token of a row is trained on, which its targets do not show; bool `[count]`."""
     trained = np.ones(count, bool)
     if not view.has_loss:
         return trained
