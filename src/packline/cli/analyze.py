@@ -1,4 +1,4 @@
-"""`packline analyze`: what is in a store, in another project's data set or in a batch, from every token."""
+"""`packline analyze`: the contents of a store, another project's data set or a batch, from every token."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def analyze(
     reading: Annotated[Reading | None, Parameter(name="*")] = None,
     flags: Flags = _FLAGS,
 ) -> int:
-    """Count what is there; see `pages`."""
+    """Analyze the tokens of a store, data set or batch; see `pages`."""
     reading = reading or Reading()
     if top < 0:
         raise RecipeError(f"--top is {top}: expected 0 or more")
@@ -89,15 +89,15 @@ def analyze(
 
 
 def foreign(path: Path, reading: Reading) -> bool:
-    """Whether it is to be read as a data set of another project."""
+    """True if the path is to be read as a data set of another project."""
     return path.is_file() or (path.exists() and (reading.from_ is not None or reading.tokenizer is not None))
 
 
 def read_foreign(target: str, reading: Reading, priced: bool, top: int, on_progress: OnProgress) -> Analysis:
-    """The analysis of a data set of another project.
+    """Analyze a data set of another project.
 
     Raises:
-        RecipeError: no tokenizer, or settings that are for a store.
+        RecipeError: no tokenizer is given, or settings that apply to a store only.
     """
     from packline.viewing.foreign_analysis import analyze_foreign
 
@@ -124,7 +124,7 @@ def read_foreign(target: str, reading: Reading, priced: bool, top: int, on_progr
 
 
 def show_batch(target: str, tokenizer: str | None, tensor_type: str | None, pad_id: int | None) -> None:
-    """A table for each tensor, as scripts know it from chuk-mlx."""
+    """Print a table for each tensor, in the style of chuk-mlx."""
     from packline.encoders.tokenizer import load_tokenizer
 
     batch = read_batch(target, None if tokenizer is None else load_tokenizer(tokenizer), pad_id)
@@ -159,7 +159,7 @@ def show_batch(target: str, tokenizer: str | None, tensor_type: str | None, pad_
 
 
 def facts(analysis: Analysis) -> dict[str, Any]:
-    """An analysis for a program."""
+    """An analysis as values for JSON output."""
     values: dict[str, Any] = msgspec.to_builtins(analysis, str_keys=True)
     values["bytes_per_token"] = analysis.bytes_per_token
     values["prices"] = [price_facts(price) for price in analysis.prices]
@@ -168,7 +168,7 @@ def facts(analysis: Analysis) -> dict[str, Any]:
 
 @contextmanager
 def watching() -> Iterator[OnProgress]:
-    """Say how far it is, on a terminal."""
+    """Show the progress of an analysis in a terminal."""
     done, began = 0, time.monotonic()
 
     def hear(tokens: int) -> None:

@@ -1,7 +1,8 @@
-"""The options that `build` and `plan` share, and those that every command has.
+"""The options that `build` and `plan` share, and those of every command.
 
-Only what one wants to vary from the command line is an option; everything else, and more than one source, is
-said in a recipe (docs/recipe.md). An option that is not given leaves what the recipe says.
+Options exist only for settings that users vary from the command line; everything else, and more than one
+source, belongs in a recipe (docs/recipe.md). An option that is not given leaves the recipe's setting
+unchanged.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ Inputs = Annotated[
 
 
 def option(help: str, group: Group, **more: Any) -> Parameter:
-    """An option that is left alone unless given."""
+    """An option without effect unless given."""
     return Parameter(help=help, group=group, negative="", show_default=False, **more)
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """What every command understands."""
+    """Options of every command."""
 
     json: Annotated[bool, option("One JSON object as the last line of standard output.", OUTPUT)] = False
     debug: Annotated[bool, option("Show the traceback of an error.", OUTPUT)] = False
@@ -49,7 +50,7 @@ class Flags:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What to build and how to run it; None for what was not given."""
+    """Build and run settings; None for those not given."""
 
     tokenizer: Annotated[
         str | None,
@@ -126,7 +127,7 @@ class Settings:
     ] = None
 
     def as_settings(self) -> dict[str, Any]:
-        """What was given, by the names of the fields of recipe and run options.
+        """The given settings, by the field names of recipe and run options.
 
         >>> Settings(eod="7", separator="\\\\n\\\\n").as_settings()
         {'eod': 7, 'separator': '\\n\\n', 'documents': 'separator'}
@@ -145,10 +146,10 @@ class Settings:
 
 
 def recipe_of(inputs: tuple[str, ...], settings: Settings) -> tuple[Recipe, RunOptions]:
-    """The recipe that a command line asks for.
+    """Recipe for a command line.
 
     Raises:
-        RecipeError: settings that make no sense, or a label for a recipe that has its own.
+        RecipeError: settings are invalid, or a label is given for a recipe with its own labels.
     """
     given = settings.as_settings()
     label = given.pop("label", None)
@@ -162,5 +163,5 @@ def recipe_of(inputs: tuple[str, ...], settings: Settings) -> tuple[Recipe, RunO
 
 
 def _token(word: str) -> str | int:
-    """A number is an id. (A token called `7` can be named in a recipe, where `"7"` is a string.)"""
+    """Read a number as an id. (A token called `7` can be named in a recipe, where `"7"` is a string.)"""
     return int(word) if word.isascii() and word.isdigit() else word

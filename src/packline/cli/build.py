@@ -1,4 +1,4 @@
-"""`packline build`: run a build, show how it goes, say what came of it."""
+"""`packline build`: run a build, show its progress and its result."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def build(
     settings: Settings = _SETTINGS,
     flags: Flags = _FLAGS,
 ) -> int:
-    """Turn text into a token store; see `pages`."""
+    """Build a token store from text; see `pages`."""
     recipe, options = recipe_of(inputs, settings)
     tally = Tally(out)
     from packline.runtime.build import run_build
@@ -51,13 +51,13 @@ def build(
 
 
 def kept(tally: Tally) -> str:
-    """What is kept of an interrupted build."""
+    """Description of what an interrupted build has kept."""
     units = plural(tally.units_done, "unit")
     return f"{units} committed; only those that were running are lost" if tally.planned else NOTHING_KEPT
 
 
 def facts(finished: Finished, tally: Tally, out: str, code: int, max_bad_fraction: float) -> dict[str, Any]:
-    """What a program wants to know of a finished build."""
+    """Results of a finished build as values for JSON output."""
     ledger = finished.ledger
     seconds = max(finished.seconds - finished.first_unit_seconds, 1e-9)
     values: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Options of which documents and which rows are taken: of `export`, `bake`, `convert` and `pack`."""
+"""Options for the choice of documents and rows, for `export`, `bake`, `convert` and `pack`."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ CHOICE = Group("Choice of documents", sort_key=20)
 
 @dataclass(frozen=True, kw_only=True)
 class _Given:
-    """Options as a choice takes them; None for what was not given."""
+    """Options for a choice; None for those not given."""
 
     def settings(self) -> dict[str, Any]:
-        """By the names of `formats.exporting.source.Choice`."""
+        """The given options, by the names of `formats.exporting.source.Choice`."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class RowShape(_Given):
-    """What rows look like."""
+    """Shape of rows."""
 
     seq_len: Annotated[int | None, option("Tokens of a row.", ROWS)] = None
     packing: Annotated[Literal["concat", "best_fit", "pad"] | None, option("Default: concat.", ROWS)] = None
@@ -35,7 +35,7 @@ class RowShape(_Given):
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class RowOptions(RowShape):
-    """What rows look like, and which of them in which order."""
+    """Shape of rows, and their choice and order."""
 
     seed: Annotated[int | None, option("Of the loader's order. Default: rows as packed.", ROWS)] = None
     epochs: Annotated[int | None, option("How often rows are gone through. Default: once.", ROWS)] = None
@@ -45,7 +45,7 @@ class RowOptions(RowShape):
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class DocumentOptions(_Given):
-    """Which documents in which order."""
+    """Choice and order of documents."""
 
     split: Annotated[str | None, option("train, val, test or all. Default: all; rows: train.", CHOICE)] = None
     labels: Annotated[

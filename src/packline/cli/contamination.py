@@ -1,4 +1,4 @@
-"""What `packline verify --against` shows: questions that a store has seen."""
+"""Output of `packline verify --against`: evaluation questions that occur in a store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHOWN = 20
 def find_contamination(
     store: str, against: list[str], n: int, gram_of: GramOf
 ) -> Callable[[OnProgress | None], ContaminationReport]:
-    """The search, to be run with or without a bar."""
+    """Search for evaluation questions, with or without a progress bar."""
     from packline.store.reader import Store
 
     opened = Store(store)
@@ -24,7 +24,7 @@ def find_contamination(
 
 
 def contamination_page(report: ContaminationReport, store: str) -> Page:
-    """The result as a page."""
+    """Page for a result."""
     unit = report.gram_of[:-1]
     left_out = f"{plural(report.common_grams, 'gram')} of too many questions, "
     left_out += f"{report.repetitive_grams:,} that repeat themselves"
@@ -95,7 +95,7 @@ def contamination_page(report: ContaminationReport, store: str) -> Page:
 
 
 def _verdict(report: ContaminationReport) -> tuple[str, Mood]:
-    """The last line: what was found, and never clean where something was not checked."""
+    """Last line of the page: the findings; never clean if something was not checked."""
     left = f"{report.unchecked:,} of {plural(report.questions, 'question')} could not be checked"
     if report.found:
         documents = sum(bad for bad, _ in report.sources.values())
@@ -107,7 +107,7 @@ def _verdict(report: ContaminationReport) -> tuple[str, Mood]:
 
 
 def _reasons(report: ContaminationReport) -> str:
-    """Why questions were not checked, and what to do."""
+    """Reasons why questions were not checked, and remedies."""
     short = sum(found.too_short for found in report.sets.values())
     reasons = []
     if short:

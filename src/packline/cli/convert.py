@@ -1,4 +1,4 @@
-"""`packline convert`: from one layout to another, by way of a store that is kept."""
+"""`packline convert`: from one layout to another, through a store that is kept."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def convert(
     ] = None,
     flags: Flags = _FLAGS,
 ) -> int:
-    """Write a data set in another layout; see `pages`."""
+    """Convert a data set to another layout; see `pages`."""
     choice, _ = make_choice(rows.settings())
     store, tally = source, ImportTally()
     try:

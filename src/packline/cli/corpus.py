@@ -1,13 +1,14 @@
-"""The demo's corpus: what every Python brings along, as a folder that is safe to make again.
+"""The demo's corpus: text from the Python installation, in a folder that is safe to recreate.
 
     packline-demo/demo.json        marks the folder as the demo's own; nothing else is ever replaced
-                  docs.jsonl       language reference and docstrings, a document each
+                  docs.jsonl       language reference and docstrings, one document each
                   tokenizer.json   trained on code and docs
                   recipe.toml      both sources, ready for `packline build`
                   store/
 
-Code is read where Python has it. Some installations come with the tests of the library and some without,
-so the corpus is 11 to 31 MB; a few of the tests are files in odd encodings, which end up in rejects/.
+Code is read in place, from the installation. Some installations include the tests of the library and some do
+not, so the corpus is 11 to 31 MB; a few of the tests are files in unusual encodings, which end up in
+rejects/.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ END = "<|endoftext|>"
 
 
 class Corpus(NamedTuple):
-    """Where the demo's files are and how much there is."""
+    """Paths and size of the demo's files."""
 
     folder: Path
     code: list[str]
@@ -54,7 +55,7 @@ class Corpus(NamedTuple):
         return self.folder / "store"
 
     def texts(self) -> Iterator[str]:
-        """All texts, for training; files that are not UTF-8 are left out."""
+        """Yield all texts, for training; files that are not UTF-8 are skipped."""
         for path in _paths(self.code):
             try:
                 yield path.read_text(encoding="utf-8")
@@ -65,10 +66,10 @@ class Corpus(NamedTuple):
 
 
 def prepare_folder(folder: Path) -> None:
-    """Make the demo's folder, or empty the one of an earlier demo.
+    """Create the demo's folder, or empty that of an earlier demo.
 
     Raises:
-        StoreError: there is something else at this place.
+        StoreError: the path holds something else.
     """
     if folder.exists() and not folder.is_dir():
         raise StoreError(f"{folder} is a file: expected a folder for the demo", hint="choose another --out")
@@ -87,7 +88,7 @@ def prepare_folder(folder: Path) -> None:
 
 
 def gather(folder: Path) -> Corpus:
-    """Find the code, write the docs and the recipe."""
+    """Locate the code, and write the docs and the recipe."""
     library = Path(sysconfig.get_paths()["stdlib"])
     code = [f"{glob.escape(str(library))}/*.py"]
     for package in sorted(library.iterdir()):
@@ -115,14 +116,14 @@ def _paths(globs: list[str]) -> Iterator[Path]:
 
 
 def _docs(library: Path) -> Iterator[tuple[str, str]]:
-    """The language reference that `help()` shows, and what the library's modules say of themselves."""
+    """Yield the language reference that `help()` shows, and the docstrings of the library's modules."""
     from pydoc_data.topics import topics
 
     yield from ((f"topic {name}", text) for name, text in sorted(topics.items()) if text)
     for path in sorted(library.glob("*.py")):
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # old modules have escapes that newer Pythons frown at
+                warnings.simplefilter("ignore")  # old modules have escapes that newer Pythons warn about
                 tree = ast.parse(path.read_bytes())
         except (SyntaxError, ValueError, OSError):
             continue
@@ -135,7 +136,7 @@ def _docs(library: Path) -> Iterator[tuple[str, str]]:
 
 
 def _recipe(corpus: Corpus) -> str:
-    """TOML; a JSON string is a TOML string."""
+    """Recipe as TOML; a JSON string is a valid TOML string."""
     inputs = "".join(f"    {json.dumps(pattern, ensure_ascii=False)},\n" for pattern in corpus.code)
     return f"""# The demo's recipe. Build it again: packline build {corpus.recipe} --out somewhere
 tokenizer = "tokenizer.json"

@@ -1,7 +1,7 @@
-"""`packline demo`: the whole way from text to a store that can be looked at, without a network.
+"""`packline demo`: from text to a store that can be inspected, without a network.
 
-Nothing is staged: the corpus is what this machine's Python brings along, and every number is measured
-while it runs. It takes a few seconds and some 50 MB of disk.
+Nothing is prepared: the corpus comes from this machine's Python, and every number is measured during the run.
+It takes a few seconds and about 50 MB of disk.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from packline.viewing.text import duration, plural, size
 _FLAGS = Flags()
 VOCAB_SIZE = 16_384
 SHOWN = (("code", "bisect.py", None), ("docs", "docs.jsonl", "topic with"))
-"""Documents that every Python has, by source, file and id."""
+"""Documents present in every Python, by source, file and id."""
 
 
 def demo(
@@ -154,7 +154,7 @@ def _show(corpus: Corpus) -> None:
 
 
 def find_document(store: Store, source: str, file: str, id: str | None) -> int | None:
-    """The first document of this source, file and, where one is given, id."""
+    """First document with the given source, file and, if given, id."""
     import pyarrow.compute as pc
 
     start = 0

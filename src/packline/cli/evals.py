@@ -82,7 +82,7 @@ def evals(
     force: Annotated[bool, option("Write over sets that are there.", FILES)] = False,
     flags: Flags = _FLAGS,
 ) -> int:
-    """Make evaluation sets; see `pages`."""
+    """Write evaluation sets; see `pages`."""
     chat = {"MMLU": mmlu, "ARC-Easy": arc_easy, "ARC-Challenge": arc_challenge}
     _check(kind, path, chat, task, chat_template)
     settings = EvalsSettings(
@@ -122,7 +122,7 @@ def _check(
     task: list[str] | None,
     chat_template: str | None,
 ) -> None:
-    """Refuse what does not belong together."""
+    """Refuse options that contradict each other."""
     if kind == "chat":
         if path is not None:
             raise RecipeError(
@@ -140,7 +140,7 @@ def _check(
 
 
 def report_lines(reports: list[TaskReport]) -> list[Line]:
-    """A line a task."""
+    """One line per task."""
     names = ("task", "kind", "questions", "sequences", "tokens", "cut on the left", "too long", "not scored")
     head: Line = [(name, "quiet") for name in names]
     rows: list[Line] = [

@@ -54,7 +54,7 @@ def export(
     documents: DocumentOptions = _DOCUMENTS,
     flags: Flags = _FLAGS,
 ) -> int:
-    """Write a store, a run or text in another layout; see `pages`."""
+    """Export a store, a run or text in another layout; see `pages`."""
     of_text = {
         "eod": None if eod is None else _token(eod),
         "bos": None if bos is None else _token(bos),
@@ -89,7 +89,7 @@ def run_export(
     tokenizer: str | None = None,
     of_text: dict[str, Any] | None = None,
 ) -> int:
-    """Export, show how it goes and what came of it; the exit code."""
+    """Run an export, show its progress and result, and return the exit code."""
     choice, _ = make_choice(settings)
     try:
         place = _store_of(sources, tokenizer, out, workers, of_text or {})
@@ -114,10 +114,10 @@ def run_export(
 def _store_of(
     sources: list[str], tokenizer: str | None, out: str, workers: int | None, of_text: dict[str, Any]
 ) -> str:
-    """The store or the run to export; of text, the store that is built beside the output.
+    """Store or run to export; for text, a store that is built next to the output.
 
     Raises:
-        InputError: nothing, or several things that are not text.
+        InputError: no input is given, or several that are not text.
     """
     if tokenizer is None and len(sources) == 1 and not is_recipe(sources[0]):
         return sources[0]

@@ -1,4 +1,4 @@
-"""What the commands that write other layouts share: options by name, how it goes, what came of it."""
+"""Shared parts of the commands that write other layouts: format options, progress and results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def options_of(words: list[str] | None) -> dict[str, Any]:
     """Options of a format from `name=value` words.
 
     Raises:
-        RecipeError: a word without `=`.
+        RecipeError: a word has no `=`.
 
     >>> options_of(["files=single", "shard_tokens=1_000"])
     {'files': 'single', 'shard_tokens': '1_000'}
@@ -37,17 +37,17 @@ def options_of(words: list[str] | None) -> dict[str, Any]:
 
 
 class ExportTally:
-    """The sum of an export's events."""
+    """Sum of an export's events."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.planned: Planned | None = None
         self.tokens = 0
-        """Written by this run."""
+        """Number of tokens written by this run."""
         self.parts_done = 0
         self._clock, self._began = clock, clock()
 
     def hear(self, event: ExportEvent) -> None:
-        """Take in one event."""
+        """Add an event."""
         if isinstance(event, Planned):
             self.planned, self.parts_done, self._began = event, event.parts_kept, self._clock()
         elif isinstance(event, Advanced):
@@ -57,7 +57,7 @@ class ExportTally:
 
     @property
     def fraction(self) -> float:
-        """How much of it is done: by tokens where parts say how many they wrote, else by parts."""
+        """Completed fraction: by tokens if parts report how many they wrote, else by parts."""
         planned = self.planned
         if planned is None:
             return 0.0
@@ -66,7 +66,7 @@ class ExportTally:
         return min(max(by_tokens, self.parts_done / max(planned.parts, 1)), 1.0)
 
     def line(self) -> str:
-        """How far it is, on one line."""
+        """Progress as one line."""
         seconds = max(self._clock() - self._began, 0.1)
         parts = [percent(self.fraction), f"{scaled(self.tokens / seconds)} tokens/s"]
         if self.planned is not None:
@@ -79,7 +79,7 @@ class ExportTally:
 
 @contextmanager
 def watch_export() -> Iterator[Callable[[ExportEvent], None]]:
-    """Show an export while it runs: a bar on a terminal, a line now and then anywhere else."""
+    """Show a running export: a bar on a terminal, otherwise an occasional line."""
     tally = ExportTally()
     with output.follow(lambda width: _draw(tally, width), tally.line) as tick:
 
@@ -106,7 +106,7 @@ def _draw(tally: ExportTally, width: int) -> list[Line]:
 
 
 def plan_lines(planned: Planned) -> list[Line]:
-    """What is about to be written, what it shares with the store, and what it cannot carry."""
+    """Lines on the planned output: its files, those shared with the store, and what it cannot represent."""
     what = (
         plural(planned.rows, "row")
         if planned.rows is not None
@@ -129,7 +129,7 @@ def plan_lines(planned: Planned) -> list[Line]:
 
 
 def show_exported(exported: Exported) -> None:
-    """What came of it."""
+    """Print the result of an export."""
     if exported.nothing_to_do:
         output.line(f"  {exported.out} holds this very export: nothing to do")
         output.lines(table(_warnings(exported), "ll", width=output.wrap))
@@ -159,7 +159,7 @@ def show_exported(exported: Exported) -> None:
 
 
 def _show_trainer_lines(exported: Exported) -> None:
-    """What to paste into the trainer, as it is: nothing wrapped, nothing marked up."""
+    """Print the lines to paste into the trainer verbatim, without wrapping or markup."""
     if exported.trainer_lines:
         output.line()
         output.line("  for the trainer")
@@ -172,7 +172,7 @@ def _warnings(exported: Exported) -> list[Line]:
 
 
 def near(path: str) -> str:
-    """A path as it is seen from here, where it is below.
+    """A path relative to the current folder, if it is below it.
 
     >>> near(os.path.abspath("data")), near("/elsewhere/data")
     ('data', '/elsewhere/data')
@@ -182,5 +182,5 @@ def near(path: str) -> str:
 
 
 def export_facts(exported: Exported, command: str, code: int) -> dict[str, Any]:
-    """What a program wants to know of it."""
+    """Results of an export as values for JSON output."""
     return {"command": command, "exit_code": code, **msgspec.to_builtins(exported)}

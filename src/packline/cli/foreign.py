@@ -1,4 +1,4 @@
-"""What the commands about other projects' data sets share: how to read one, and the progress of an import."""
+"""Shared parts of the commands that read other projects' data sets: reading options, and import progress."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from packline.viewing.text import bar, duration, plural, scaled, size
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """How to read a data set of another project; None for what was not given."""
+    """Options for reading a data set of another project; None for those not given."""
 
     from_: Annotated[
         str | None,
@@ -53,14 +53,14 @@ class Reading:
         )
 
     def options(self) -> dict[str, Any]:
-        """The options of the format, by name."""
+        """Options of the format, by name."""
         return options_of(self.set)
 
     def request(self, path: str, out: str, workers: int | None) -> ImportRequest:
-        """An import as it was asked for.
+        """Request for an import.
 
         Raises:
-            RecipeError: no tokenizer.
+            RecipeError: no tokenizer is given.
         """
         if self.tokenizer is None:
             raise RecipeError("no tokenizer", hint="name the one that made the ids with --tokenizer")
@@ -69,7 +69,7 @@ class Reading:
 
 
 class ImportTally:
-    """What is known of an import that is under way."""
+    """State of a running import."""
 
     def __init__(self) -> None:
         self.plan: ImportPlan | None = None
@@ -79,7 +79,7 @@ class ImportTally:
         self._started = time.monotonic()
 
     def hear(self, event: ImportEvent) -> None:
-        """Take an event in."""
+        """Process an event."""
         if isinstance(event, ImportPlan):
             self.plan, self.units_done = event, event.units_done
         elif isinstance(event, Progress):
@@ -90,7 +90,7 @@ class ImportTally:
             self.notes.append(event.text)
 
     def draw(self, width: int) -> list[Line]:
-        """A bar and what is left."""
+        """A progress bar and the remaining time."""
         plan = self.plan
         if plan is None:
             return [[("  looking at headers and indexes ...", "quiet")]]
@@ -109,7 +109,7 @@ class ImportTally:
 
 @contextmanager
 def watch_import(tally: ImportTally, out: str | Path) -> Iterator[OnEvent]:
-    """Show an import into OUT: a bar on a terminal; elsewhere a line of what is about to be done."""
+    """Show an import into OUT: a bar on a terminal, otherwise one line with the plan."""
 
     def hear(event: ImportEvent) -> None:
         tally.hear(event)
@@ -129,7 +129,7 @@ def watch_import(tally: ImportTally, out: str | Path) -> Iterator[OnEvent]:
 
 
 def plan_lines(plan: ImportPlan) -> list[Line]:
-    """What an import is about to do."""
+    """Lines that describe a planned import."""
     known = [
         *([plural(plan.documents, "document")] if plan.documents is not None else []),
         *([plural(plan.tokens, "token")] if plan.tokens is not None else []),

@@ -1,4 +1,4 @@
-"""`packline formats`: which layouts of other projects can be written and read, and what may be chosen."""
+"""`packline formats`: the supported layouts of other projects, and their options."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def formats(
     *,
     flags: Flags = _FLAGS,
 ) -> int:
-    """List the formats, or explain one; see `pages`."""
+    """List the formats, or describe one; see `pages`."""
     if name is None:
         every = [facts(load(one)) for one in NAMES]
         output.lines(list_lines(every))
@@ -46,13 +46,13 @@ def formats(
 
 
 def load(name: str) -> Format:
-    """A format, whether or not what it needs is installed."""
+    """A format by name, even if modules it needs are not installed."""
     format: Format = importlib.import_module(f"packline.formats.{name}").FORMAT
     return format
 
 
 def facts(format: Format) -> dict[str, Any]:
-    """What there is to know of a format."""
+    """Facts about a format."""
     missing = [module for module in format.needs if importlib.util.find_spec(module) is None]
     said = option_docs(format.options)
     return {
@@ -68,7 +68,7 @@ def facts(format: Format) -> dict[str, Any]:
 
 
 def _about(field: Any, said: dict[str, str]) -> str:
-    """What an option is, and how its value is written where that is a list."""
+    """Description of an option, including the syntax of its value if that is a list."""
     about = said.get(field.name, "")
     return f"{about} A list: `a,b` or JSON." if is_list(field.type) else about
 
@@ -81,7 +81,7 @@ def _default(field: Any) -> Any:
 
 
 def option_docs(options: type[Options]) -> dict[str, str]:
-    """What the source says below each field, as one line.
+    """Docstring below each field in the source, as one line.
 
     >>> from packline.formats.nanogpt import FORMAT
     >>> option_docs(FORMAT.options)["edges"][:20] != ""
@@ -106,7 +106,7 @@ def option_docs(options: type[Options]) -> dict[str, str]:
 
 
 def list_lines(every: list[dict[str, Any]]) -> list[Line]:
-    """All formats, a line each."""
+    """All formats, one per line."""
     lines: list[Line] = []
     for kind, about in (("documents", "whole documents"), ("rows", "rows in training order")):
         rows: list[Line] = []
@@ -119,7 +119,7 @@ def list_lines(every: list[dict[str, Any]]) -> list[Line]:
 
 
 def option_lines(options: list[dict[str, Any]]) -> list[Line]:
-    """The options of a format with their defaults."""
+    """Options of a format with their defaults."""
     if not options:
         return [["  no options"]]
     rows: list[Line] = [[("--set", "quiet"), ("default", "quiet"), ""]]
@@ -128,7 +128,7 @@ def option_lines(options: list[dict[str, Any]]) -> list[Line]:
 
 
 def _shown(value: Any) -> str:
-    """A default as `--set` takes it."""
+    """A default in the syntax of `--set`."""
     if isinstance(value, list | tuple):
         return ",".join(map(str, value)) or '""'
     if isinstance(value, str):

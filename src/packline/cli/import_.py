@@ -29,7 +29,7 @@ def import_(
     ] = None,
     flags: Flags = _FLAGS,
 ) -> int:
-    """Turn a data set of another project into a store; see `pages`."""
+    """Import a data set of another project into a store; see `pages`."""
     request = reading.request(path, out, workers)
     tally = ImportTally()
     try:
@@ -43,13 +43,13 @@ def import_(
 
 
 def import_interrupted(error: KeyboardInterrupt, tally: ImportTally) -> int:
-    """Say what is kept and how to resume."""
+    """Report what is kept and how to resume."""
     kept = f"{plural(tally.units_done, 'unit')} committed" if tally.plan else "before the first unit"
     return interrupted(error, kept)
 
 
 def finished_lines(imported: Imported, out: str) -> list[Line]:
-    """What came of an import."""
+    """Lines with the result of an import."""
     manifest = imported.manifest
     counts = f"{plural(manifest.documents, 'document')}, {plural(manifest.tokens, 'token')}"
     done = "nothing to do: the store is complete" if imported.nothing_to_do else duration(imported.seconds)
@@ -63,7 +63,7 @@ def finished_lines(imported: Imported, out: str) -> list[Line]:
 
 
 def facts(imported: Imported, tally: ImportTally, path: str, out: str) -> dict[str, Any]:
-    """What a program wants to know of a finished import."""
+    """Results of a finished import as values for JSON output."""
     manifest = imported.manifest
     return {
         "command": "import",

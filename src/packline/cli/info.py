@@ -1,4 +1,4 @@
-"""`packline info`: what is in a store, from its manifest, its indexes and its first documents."""
+"""`packline info`: the contents of a store, from its manifest, its indexes and its first documents."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _FLAGS = Flags()
 LINES_A_DOCUMENT = 4
 HISTOGRAM_START = 56
 CHARACTERS = 1000
-"""Of a document's text that a program gets."""
+"""Maximum characters of a document's text in JSON output."""
 MARGIN = 8
-"""Characters at the end of a text that was cut which may change with the next token."""
+"""Characters at the end of a truncated text that may change with the next token."""
 
 
 def info(
@@ -34,7 +34,7 @@ def info(
     documents: Annotated[int, Parameter(help="How many of the first documents to show.")] = 3,
     flags: Flags = _FLAGS,
 ) -> int:
-    """Show what is in a store; see `pages`."""
+    """Show the contents of a store; see `pages`."""
     opened = Store(store)
     manifest, lengths, groups = opened.manifest, measure_lengths(opened), group_shards(opened)
     output.lines(identity_lines(opened))
@@ -54,7 +54,7 @@ def info(
 
 
 def facts(store: Store, lengths: Lengths, groups: list[dict[str, Any]], shown: list[int]) -> dict[str, Any]:
-    """What the pages show, for a program."""
+    """Contents of the pages as values for JSON output."""
     manifest = store.manifest
     return {
         "command": "info",
@@ -81,10 +81,10 @@ def facts(store: Store, lengths: Lengths, groups: list[dict[str, Any]], shown: l
 
 
 def beginning_of(store: Store, number: int) -> str:
-    """The first characters of a document's text, of which not much more is decoded than is wanted.
+    """First characters of a document's text, decoding little more than needed.
 
-    A cut may fall within a character, and some decoders then lose what is before it as well: so more
-    tokens are taken until the characters are there and whole, or until there are no more tokens.
+    A cut may fall within a character, and some decoders then also lose what precedes it, so more tokens are
+    taken until the characters are complete or no tokens are left.
     """
     start = 0 if store.manifest.tokenizer.bos_id is None else 1
     tokens, taken = store.documents[number][start:-1], CHARACTERS
@@ -97,7 +97,7 @@ def beginning_of(store: Store, number: int) -> str:
 
 
 def identity_lines(store: Store) -> list[Line]:
-    """Which store it is."""
+    """Lines that identify a store."""
     manifest = store.manifest
     entry = manifest.tokenizer
     ends = f"documents end with {entry.eod} ({entry.eod_id})"
@@ -138,7 +138,7 @@ def _disk_facts(store: Store) -> str:
 
 
 def group_shards(store: Store) -> list[dict[str, Any]]:
-    """Documents and tokens by split, source and label, sources in the order of the recipe."""
+    """Documents and tokens by split, source and label, with sources in recipe order."""
     groups: dict[tuple[str, Origin], list[int]] = {}
     for shard, origin in zip(store.manifest.shards, origins(store), strict=True):
         counts = groups.setdefault((shard.split, origin), [0, 0, 0])
@@ -177,7 +177,7 @@ def group_lines(groups: list[dict[str, Any]]) -> list[Line]:
 
 
 def length_lines(lengths: Lengths, width: int) -> list[Line]:
-    """How long documents are, with a histogram by powers of two."""
+    """Document lengths, with a histogram by powers of two."""
     if not lengths.histogram:
         return [["  no documents"]]
     first = next(place for place, count in enumerate(lengths.histogram) if count)
@@ -196,7 +196,7 @@ def length_lines(lengths: Lengths, width: int) -> list[Line]:
 
 
 def show_document(store: Store, number: int, lines: int) -> None:
-    """A document's beginning, token by token, below the line that says where it came from."""
+    """Print the beginning of a document, token by token, below a line with its origin."""
     if output.mode == "json":
         return
     tokens, provenance = store.documents[number], store.provenance(number)

@@ -1,4 +1,4 @@
-"""`packline init`: a recipe or a run file to begin with, written from what is there."""
+"""`packline init`: a first recipe or run file, derived from the given files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RUN = Group("Run files", sort_key=10)
 SEQ_LEN, BATCH_SIZE = 4096, 32
 DEFAULT_TOKENIZER = "openai-community/gpt2"
 ENDS = ("<|endoftext|>", "<|end_of_text|>", "<|endofdoc|>", "</s>", "<eos>", "<|bos|>", "[SEP]")
-"""Tokens that are likely to end a document, where a tokenizer leaves a choice; in this order."""
+"""Likely end-of-document tokens, in order of preference, for tokenizers with several candidates."""
 _FLAGS = Flags()
 
 
@@ -105,7 +105,7 @@ def _recipe(
 
 
 def guess_eod(tokenizer: str) -> tuple[str | None, str]:
-    """What is to end documents: the tokenizer's only choice, or the likeliest one, and a word about it."""
+    """End of document: the tokenizer's only candidate or the likeliest one, and a note on the choice."""
     from packline.encoders.boundary import resolve_boundary
     from packline.encoders.tokenizer import load_tokenizer
 

@@ -1,18 +1,18 @@
-"""The `packline` command: which words mean what, and what becomes of errors.
+"""The `packline` command: its subcommands, and the handling of errors.
 
     0    done
     1    an error while running; `verify`: problems found
-    2    a command line or a recipe that makes no sense
+    2    an invalid command line or recipe
     3    done, but more bad records than --max-bad-fraction
     4    `verify --against`: nothing was found, but not every question could be checked
     129  interrupted by SIGHUP: the terminal was closed
     130  interrupted by SIGINT: Ctrl-C
     143  interrupted by SIGTERM
 
-A result that cannot be written, because standard output is closed or full, is an error (1); what the command
-has made stays.
+A result that cannot be written, because standard output is closed or full, is an error (1); output files are
+kept.
 
-Each command lives in a file of its own that is imported only when it is called. An error is two lines on
+Each command is in a separate module that is imported only when it is called. An error is two lines on
 standard error, `error:` and `hint:`; a traceback is shown only with --debug.
 """
 
@@ -41,7 +41,7 @@ DONE, FAILED, USAGE, TOO_MANY_BAD, UNCHECKED = 0, 1, 2, 3, 4
 
 
 def make_app() -> App:
-    """The command line, its commands not yet imported."""
+    """Create the command line, without importing its commands."""
     from cyclopts import App
 
     app = App(
@@ -56,7 +56,7 @@ def make_app() -> App:
     )
     for place, (name, (help, end)) in enumerate(PAGES.items()):
         word = f"{name}_" if keyword.iskeyword(name) else name
-        # A command with commands of its own is an App that says its end itself.
+        # A command with subcommands is an App that declares its own epilogue.
         more = {} if name in GROUPS else {"help_epilogue": end}
         app.command(f"packline.cli.{word}:{word}", name=name, help=help, sort_key=place, **more)
     return app
@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command; return its exit code.
 
     Args:
-        arguments: the words after `packline`; default those of this process.
+        arguments: words after `packline`; default: those of this process.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     output.configure(as_json="--json" in arguments)
@@ -78,7 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
     except PacklineError as error:
         if debug:
             raise
-        with contextlib.suppress(OutputError, BrokenPipeError):  # of an error on standard output too
+        with contextlib.suppress(OutputError, BrokenPipeError):  # for an error on standard output too
             output.error(type(error).__name__, error.message, error.hint)
         return USAGE if isinstance(error, RecipeError) else FAILED
     except KeyboardInterrupt as error:
@@ -86,7 +86,7 @@ def main(arguments: list[str] | None = None) -> int:
             output.interrupted("", "")
         return 128 + signal_of(error)
     except BrokenPipeError:
-        # Whoever read the output has gone. Python would complain once more when it flushes at the end.
+        # The reader of the output has closed it. Python would report that again when it flushes at exit.
         discard(sys.stdout)
         return FAILED
     except Exception as error:
@@ -114,11 +114,11 @@ def _run(arguments: list[str]) -> int:
 
 
 def interrupted(error: KeyboardInterrupt, kept: str) -> int:
-    """Say what is kept and how to resume; give the exit code.
+    """Report what is kept and how to resume; return the exit code.
 
     Args:
         error: the interruption.
-        kept: what is kept of the work.
+        kept: description of the work that is kept.
     """
     command = command_line()
     output.interrupted(kept, f"resume with: {command}", command=command)
@@ -126,14 +126,14 @@ def interrupted(error: KeyboardInterrupt, kept: str) -> int:
 
 
 def note_command(out: str | Path) -> None:
-    """Note in the folder of an unfinished store how to resume it, for `packline status`."""
+    """Record in the folder of an unfinished store how to resume it, for `packline status`."""
     from packline.runtime.folder import Command, remember_command
 
     remember_command(Path(out), Command(command_line(), os.getcwd()))
 
 
 def command_line() -> str:
-    """What was typed to start this process, quoted for a shell."""
+    """Command line of this process, quoted for a shell."""
     program, *words = sys.argv
     if program.endswith("__main__.py"):
         return shlex.join([sys.executable, "-m", "packline", *words])

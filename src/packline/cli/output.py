@@ -1,14 +1,13 @@
-"""The one place that prints.
+"""The only module that prints.
 
-    terminal   lines with styles, by rich; progress is drawn over itself
-    plain      the same lines without a control character: a pipe, a file, a dumb terminal
-    json       one JSON object on standard output, the last line; nothing else goes there
+    terminal   lines with styles, by rich; progress is redrawn in place
+    plain      the same lines without control characters: for a pipe, a file, a dumb terminal
+    json       one JSON object on standard output, as its last and only line
 
-Results go to standard output; progress, errors and hints to standard error, each in the mode that fits
-where it goes. The mode is settled once, by `configure`. rich is imported only for a terminal, where
-importing it (40 ms) is not noticed. A line is made of pieces, each a text or a text and the name of a
-style, and every text passes `visible`, so nothing that a document or a file's name holds can act on the
-terminal.
+Results go to standard output; progress, errors and hints to standard error, each in the mode that fits its
+destination. `configure` sets the modes once. rich is imported only for a terminal, where its import time (40
+ms) is not noticeable. A line consists of pieces, each a text or a text with the name of a style. Every text
+passes through `visible`, so no text of a document or file name can control the terminal.
 """
 
 from __future__ import annotations
@@ -60,24 +59,24 @@ STYLES = {
 }
 PLAIN_WIDTH = 100
 PLAIN_EVERY_SECONDS = 5.0
-"""Between lines of progress where nothing can be drawn."""
+"""Interval between lines of progress where nothing can be redrawn."""
 
 
 class Output:
-    """Standard output and standard error, in the mode that was settled."""
+    """Standard output and standard error, in the configured modes."""
 
     def __init__(self) -> None:
         self.mode: Mode = "plain"
         self.interactive = False
-        """Whether standard error is a terminal that can be drawn on."""
+        """True if standard error is a terminal that supports redrawing."""
         self.color = False
         self.width = PLAIN_WIDTH
         self.wrap: int | None = None
-        """Where long lines are broken; nowhere in a pipe, whose lines a program may read."""
+        """Column at which long lines wrap; None for a pipe, whose lines a program may read."""
         self._consoles: dict[bool, Console] = {}
 
     def configure(self, *, as_json: bool = False) -> None:
-        """Settle the mode from where the output goes; NO_COLOR and TERM=dumb are heeded."""
+        """Set the modes from the destinations of the output; NO_COLOR and TERM=dumb are respected."""
         able = os.environ.get("TERM", "") not in ("", "dumb")
         self.mode = "json" if as_json else "terminal" if able and _is_terminal(sys.stdout) else "plain"
         self.interactive = able and _is_terminal(sys.stderr)
@@ -89,7 +88,7 @@ class Output:
         self._consoles = {}
 
     def line(self, *pieces: Piece) -> None:
-        """A line of the result. In json mode there are none."""
+        """Print a line of the result, except in json mode."""
         if self.mode == "json":
             return
         if self.mode == "plain":
@@ -98,37 +97,37 @@ class Output:
             self._console(error=False).print(styled(pieces), soft_wrap=True)
 
     def lines(self, lines: Sequence[Line]) -> None:
-        """Several lines of the result."""
+        """Print several lines of the result, except in json mode."""
         for line in lines:
             self.line(*line)
 
     def note(self, *pieces: Piece) -> None:
-        """A line about what happens, on standard error."""
+        """Print a line about progress on standard error."""
         if self.interactive:
             self._console(error=True).print(styled(pieces), soft_wrap=True)
         elif self.mode != "json":
             _write_note(plain(pieces))
 
     def result(self, values: dict[str, Any]) -> None:
-        """The result as JSON: the last line of standard output in json mode, otherwise nothing."""
+        """Print the result as JSON, as the last line of standard output; only in json mode."""
         if self.mode == "json":
             _write_result(json.dumps(values))
 
     def error(self, kind: str, message: str, hint: str = "", **more: Any) -> None:
-        """What went wrong and what to do, on standard error; in json mode on standard output too."""
+        """Report an error and its remedy on standard error; in json mode on standard output too."""
         self._say("error", message)
         self._say("hint", hint)
         self.result({"error": {"kind": kind, "message": message, "hint": hint, **more}})
 
     def interrupted(self, message: str, hint: str, **more: Any) -> None:
-        """An interruption, what is kept and how to resume; in json mode on standard output too."""
+        """Report an interruption, what is kept and how to resume; in json mode on standard output too."""
         self._say("interrupted", message, always=True)
         self._say("hint", hint)
         whole = ": ".join(filter(None, ["interrupted", message]))
         self.result({"error": {"kind": "Interrupted", "message": whole, "hint": hint, **more}})
 
     def warning(self, message: str, hint: str) -> None:
-        """What is not as it should be although the work is done, on standard error in every mode."""
+        """Report a problem with completed work, on standard error in every mode."""
         self._say("warning", message)
         self._say("hint", hint)
 
@@ -144,10 +143,10 @@ class Output:
 
     @contextmanager
     def live(self, render: Callable[[int], list[Line]]) -> Iterator[None]:
-        """Draw lines on standard error over and over while the block runs; nothing is left of them.
+        """Redraw lines on standard error while the block runs, and erase them at its end.
 
         Args:
-            render: the lines for a terminal of so many columns; called from another thread.
+            render: returns the lines for a terminal with that number of columns; called from another thread.
         """
         from rich.live import Live
         from rich.text import Text
@@ -164,14 +163,14 @@ class Output:
     def follow(
         self, draw: Callable[[int], list[Line]], line: Callable[[], str]
     ) -> Iterator[Callable[[], None]]:
-        """Show how far the block is: drawn over itself on a terminal, else a line every few seconds.
+        """Show the progress of the block: redrawn in place on a terminal, else a line every few seconds.
 
         Args:
             draw: as for `live`.
             line: the same on one line.
 
         Yields:
-            What is to be called when something is done.
+            A function to call after each piece of work.
         """
         if self.interactive:
             with self.live(draw):
@@ -202,7 +201,7 @@ class Output:
 
 
 def styled(pieces: Line) -> Text:
-    """A line for rich."""
+    """Convert a line for rich."""
     from rich.text import Text
 
     text = Text()
@@ -213,11 +212,11 @@ def styled(pieces: Line) -> Text:
 
 
 def _write_result(text: str) -> None:
-    """One line on standard output.
+    """Write one line to standard output.
 
     Raises:
-        BrokenPipeError: whoever read it has gone.
-        OutputError: it is closed, or cannot be written.
+        BrokenPipeError: the reader has closed it.
+        OutputError: it is closed or not writable.
     """
     hint = "what the command has made is complete; only what it has to say of it is missing"
     if sys.stdout is None:
@@ -233,7 +232,7 @@ def _write_result(text: str) -> None:
 
 
 def _write_note(text: str) -> None:
-    """One line on standard error. Where that fails there is nobody to tell, and the work continues."""
+    """Write one line to standard error. If that fails the error is ignored, and the work continues."""
     if sys.stderr is not None:
         try:
             _write_line(sys.stderr, text)
@@ -242,13 +241,13 @@ def _write_note(text: str) -> None:
 
 
 def discard(stream: TextIO) -> None:
-    """Send the rest of a stream nowhere, or Python would complain once more when it flushes at the end."""
+    """Redirect a stream to nowhere, so that Python reports no second error when it flushes at exit."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _write_line(stream: TextIO, text: str) -> None:
-    """One line; a stream that cannot say it in its encoding says it with escapes."""
+    """Write one line; characters that the stream cannot encode are escaped."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
     stream.flush()
@@ -262,4 +261,4 @@ def _is_terminal(stream: Any) -> bool:
 
 
 output = Output()
-"""The command's own; `main` configures it."""
+"""The command's output; `main` configures it."""

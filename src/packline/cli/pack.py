@@ -1,4 +1,4 @@
-"""`packline pack`: what every packing costs on the documents of a store; writes a plan when told to."""
+"""`packline pack`: the cost of every packing on the documents of a store; optionally writes a plan."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def pack(
     documents: DocumentOptions = _DOCUMENTS,
     flags: Flags = _FLAGS,
 ) -> int:
-    """Show what every packing costs; see `pages`."""
+    """Show the cost of every packing; see `pages`."""
     if write and packing != "best_fit":
         raise RecipeError(
             "--write goes with --packing best_fit: other packings are computed when rows are opened",
@@ -73,7 +73,7 @@ def pack(
 
 
 def price_facts(price: Price) -> dict[str, Any]:
-    """A price for a program: counts, and the shares that the table shows."""
+    """A price as values for JSON output: counts, and the shares of the table."""
     return {
         "seq_len": price.seq_len,
         "packing": price.packing,
@@ -87,7 +87,7 @@ def price_facts(price: Price) -> dict[str, Any]:
 
 
 def choice_lines(selection: Selection) -> list[Line]:
-    """Which documents are packed."""
+    """Lines on the choice of documents."""
     given = {name: value for name, value in selection.settings.items() if value is not None}
     chosen = ", ".join(f"{name} {_said(value)}" for name, value in given.items())
     rows: list[Line] = [
@@ -105,7 +105,7 @@ def _said(value: Any) -> str:
 
 
 def price_lines(seq_len: int, prices: list[Price]) -> list[Line]:
-    """The prices of one length as a table."""
+    """Prices for one length as a table."""
     rows: list[Line] = [[(word, "quiet") for word in HEAD]]
     for price in prices:
         rows.append(
@@ -122,7 +122,7 @@ def price_lines(seq_len: int, prices: list[Price]) -> list[Line]:
 
 
 def verdict_lines(prices: list[Price]) -> list[Line]:
-    """Which packings are cheapest, by each of the three prices that one can pay."""
+    """The cheapest packings by each of the three prices."""
     lost = {price.name: price.lost for price in prices}
     whole = [price for price in prices if price.lost == min(lost.values())]
     rows: list[Line] = [
@@ -137,7 +137,7 @@ def verdict_lines(prices: list[Price]) -> list[Line]:
 
 
 def _cheapest(shares: dict[str, float]) -> str:
-    """All that have the least share, by name, and the share."""
+    """Names of all packings with the lowest share, and the share."""
     least = min(shares.values())
     names = [name.replace(",", "") for name, share in shares.items() if share == least]
     several = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
@@ -145,11 +145,11 @@ def _cheapest(shares: dict[str, float]) -> str:
 
 
 def write_plan(selection: Selection, seq_len: int, plans: str | None) -> dict[str, Any]:
-    """Write the plan of best_fit, or check every byte of the one that is there.
+    """Write the plan of best_fit, or check every byte of an existing one.
 
     Raises:
-        CorruptStore: the plan that is there is damaged.
-        StoreError: no plan can be written there.
+        CorruptStore: the existing plan is damaged.
+        StoreError: the plan cannot be written.
     """
     from packline.packing.best_fit import make_plan, plan_fingerprint
     from packline.packing.plan import keep_plan, plan_folder
@@ -167,7 +167,7 @@ def write_plan(selection: Selection, seq_len: int, plans: str | None) -> dict[st
 
 
 def plan_lines(written: list[dict[str, Any]]) -> list[Line]:
-    """Where plans are."""
+    """Lines with the paths of plans."""
     rows: list[Line] = [
         [("plan", "quiet"), f"{one['folder']}: {size(one['bytes'])}, {one['state']}"] for one in written
     ]

@@ -1,9 +1,9 @@
-"""Long results in a terminal: shown by a pager, where there is one and somebody who could press its keys.
+"""Long results in a terminal, shown by a pager if there is one and the terminal is interactive.
 
-    terminal    $PAGER, or `less -R`, which obeys colors and nothing else; one screen or less is just printed
-    pipe        plain lines, as ever
+    terminal    $PAGER, or `less -R`, which passes colors only; up to one screen is simply printed
+    pipe        plain lines, as usual
 
-What it does not do: read keys. Everything that it hands on has passed `visible`.
+All text for the pager has passed through `visible`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from packline.cli.output import Line, output, styled
 
 
 def show(lines: Sequence[Line]) -> None:
-    """Print lines, through a pager in a terminal."""
+    """Print lines; in a terminal, through a pager."""
     command = _pager() if output.mode == "terminal" and sys.stdin.isatty() else None
     if command is None or len(lines) < shutil.get_terminal_size().lines:
         output.lines(lines)
         return
     environment = {"LESS": "FRX", "LESSCHARSET": "utf-8"} | dict(os.environ)
-    # Ctrl-C belongs to the pager while it runs.
+    # Ctrl-C is handled by the pager while it runs.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         subprocess.run(command, input=_ansi(lines).encode(), env=environment, check=False)
@@ -37,14 +37,14 @@ def show(lines: Sequence[Line]) -> None:
 
 
 def _pager() -> list[str] | None:
-    """The command of the pager; None where there is none, or nobody wants one (`PAGER=cat`, `PAGER=`)."""
+    """Command of the pager; None if there is none, or it is disabled (`PAGER=cat`, `PAGER=`)."""
     chosen = os.environ.get("PAGER")
     command = ["less", "-R"] if chosen is None else shlex.split(chosen)
     return command if command and command != ["cat"] and shutil.which(command[0]) else None
 
 
 def _ansi(lines: Sequence[Line]) -> str:
-    """Lines as rich would print them to this terminal."""
+    """Lines in rich's rendering for this terminal."""
     from rich.console import Console
 
     console = Console(

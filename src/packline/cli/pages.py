@@ -1,6 +1,6 @@
-"""Help pages: what each command is for, and command lines that are true.
+"""Help pages: the purpose of each command, and example command lines that work.
 
-They stand apart from the commands so that `packline --help` imports none of them. Lines stay below 78
+They are separate from the commands so that `packline --help` imports none of them. Lines are below 78
 columns, because a help page is not rewrapped.
 """
 
@@ -325,7 +325,7 @@ Python. A tokenizer is trained on it, a store is built, verified and shown.""",
   packline demo --out somewhere""",
     ),
 }
-"""Commands in the order of the list: what it says above its options, and below."""
+"""Commands in the order of the list, with the texts above and below their options."""
 
 GROUPS = ("tokenizer",)
-"""Those that have commands of their own, such as `packline tokenizer train`."""
+"""Commands with subcommands, such as `packline tokenizer train`."""

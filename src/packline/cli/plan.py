@@ -1,4 +1,4 @@
-"""`packline plan`: what a build would take, without building."""
+"""`packline plan`: an estimate of a build, without building."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FLAGS, _SETTINGS = Flags(), Settings()
 
 
 def plan(*inputs: Inputs, settings: Settings = _SETTINGS, flags: Flags = _FLAGS) -> int:
-    """Predict what a build would take; see `pages`."""
+    """Estimate the cost of a build; see `pages`."""
     from packline.runtime.estimate import estimate
 
     recipe, options = recipe_of(inputs, settings)
@@ -66,7 +66,7 @@ def _rates(found: Estimate) -> list[str]:
             f"{engine} {rate:.0f} MB/s" for engine, rate in sorted(rates.items(), key=lambda one: -one[1])
         )
         for script, rates in found.rates.items()
-        if max(rates.values()) >= 5 or len(rates) == 1  # of a handful of documents a rate says nothing
+        if max(rates.values()) >= 5 or len(rates) == 1  # the rate of a handful of documents is meaningless
     ]
 
 

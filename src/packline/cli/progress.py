@@ -1,8 +1,8 @@
-"""How a running build is shown: bars on a terminal, a line now and then anywhere else.
+"""Progress of a running build: bars on a terminal, otherwise an occasional line.
 
-`Tally` adds up events and knows nothing of terminals; the rest draws it. How much a source holds is an
-estimate from file sizes, and of a compressed file a guess: where more comes out than was expected, what
-is expected grows with it. Rates are those of the last ten seconds, so that they tell how it goes now.
+`Tally` adds up events and is independent of terminals; the rest displays it. The size of a source is an
+estimate from file sizes, and for a compressed file a guess: if it yields more text than expected, the
+expected size grows with it. Rates are those of the last ten seconds, so that they show the current speed.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ TELLING_SECONDS = 1.0
 MOST_BARS = 8
 NARROW = 76
 ALMOST = 0.98
-"""A bar does not fill up before its source has been read to the end."""
+"""Maximum fraction of a bar until its source has been read to the end."""
 
 
 @dataclass(slots=True)
 class SourceTally:
-    """What is known of one source."""
+    """State of one source."""
 
     expected_bytes: int
     documents: int = 0
@@ -42,22 +42,22 @@ class SourceTally:
 
     @property
     def fraction(self) -> float:
-        """How much of it is done."""
+        """Completed fraction."""
         return min(self.text_bytes / max(self.expected_bytes, 1), ALMOST)
 
     @property
     def remaining_bytes(self) -> float:
-        """How much is left, if what is done is the fraction that it seems to be."""
+        """Estimate of the remaining bytes, from the completed fraction."""
         total = max(self.expected_bytes, self.text_bytes / ALMOST)
         return total - self.text_bytes
 
 
 class Tally:
-    """The sum of a build's events.
+    """Sum of a build's events.
 
     Args:
-        out: the store's folder, asked for what earlier runs of the build committed.
-        clock: seconds, for rates.
+        out: the store's folder, read for the work that earlier runs of the build committed.
+        clock: returns seconds, for rates.
     """
 
     def __init__(self, out: str | Path, clock: Callable[[], float] = time.monotonic) -> None:
@@ -67,14 +67,14 @@ class Tally:
         self.sources: dict[str, SourceTally] = {}
         self.units_done = 0
         self.rates: dict[str, dict[str, float]] = {}
-        """By script and engine: MB/s of the unit that was committed last."""
+        """MB/s of the last committed unit, by script and engine."""
         self.notes: list[str] = []
         self.started = clock()
         self.out, self._clock = Path(out), clock
         self._window: deque[tuple[float, int, int]] = deque()
 
     def hear(self, event: Event) -> None:
-        """Take in one event."""
+        """Process an event."""
         if isinstance(event, Progress):
             source = self.sources.setdefault(event.source, SourceTally(0))
             source.documents += event.documents
@@ -99,7 +99,7 @@ class Tally:
             self.finished = event
 
     def _add_committed(self, names: list[str]) -> None:
-        """What earlier runs did counts as done."""
+        """Count the work of earlier runs as done."""
         for path in (self.out / RECEIPTS).glob("[0-9]*.json"):
             receipt = msgspec.json.decode(path.read_bytes(), type=Receipt)
             source, ledger = self.sources[names[receipt.source]], receipt.ledger
@@ -109,7 +109,7 @@ class Tally:
 
     @property
     def total(self) -> SourceTally:
-        """All sources together."""
+        """Sum of all sources."""
         sources = list(self.sources.values())
         expected = sum(round(source.text_bytes + source.remaining_bytes) for source in sources)
         return SourceTally(
@@ -120,7 +120,7 @@ class Tally:
         )
 
     def speed(self) -> tuple[float, float]:
-        """Bytes of text and tokens a second, lately."""
+        """Recent bytes of text and tokens per second."""
         now = self._clock()
         while len(self._window) > 2 and self._window[0][0] < now - WINDOW_SECONDS:
             self._window.popleft()
@@ -131,7 +131,7 @@ class Tally:
         return sum(text_bytes) / seconds, sum(tokens) / seconds
 
     def remaining_seconds(self) -> float | None:
-        """How long it may still take; None before there is something to tell by."""
+        """Estimate of the remaining time; None while there is too little data."""
         rate = self.speed()[0]
         if not self._window or self._clock() - self._window[0][0] < TELLING_SECONDS:
             return None
@@ -139,14 +139,14 @@ class Tally:
         return left / rate if rate else None
 
     def units(self) -> str:
-        """`3 of 64 units`; streams grow units as they are read, so the plan's number is the least."""
+        """`3 of 64 units`; streams gain units as they are read, so the plan's number is the minimum."""
         planned = self.planned.units if self.planned else 0
         return f"{self.units_done:,} of {max(planned, self.units_done):,} units"
 
 
 @contextmanager
 def watch(tally: Tally) -> Iterator[Callable[[Event], None]]:
-    """Show a build while it runs. Gives what has to hear its events."""
+    """Show a running build. Yields the function that receives its events."""
     with output.follow(lambda width: draw(tally, width), lambda: plain_line(tally)) as tick:
 
         def hear(event: Event) -> None:
@@ -172,7 +172,7 @@ def _hear(tally: Tally, event: Event) -> None:
 
 
 def plan_lines(planned: Planned) -> list[Line]:
-    """What is about to be done."""
+    """Lines that describe a planned build."""
     expected = sum(planned.sources.values())
     work = f"{plural(planned.files, 'file')}, about {size(expected)} of text, {plural(planned.units, 'unit')}"
     if planned.units_done:
@@ -195,7 +195,7 @@ def plan_lines(planned: Planned) -> list[Line]:
 
 
 def engine_lines(tried: EnginesTried) -> list[Line]:
-    """Which engines will be used, and why."""
+    """Engines that will be used, and reasons."""
     return table(
         [[("engines", "quiet"), f"{' and '.join(tried.used)}: {tried.reason}"]],
         "ll",
@@ -205,7 +205,7 @@ def engine_lines(tried: EnginesTried) -> list[Line]:
 
 
 def plain_line(tally: Tally) -> str:
-    """How far it is, on one line."""
+    """Progress as one line."""
     total, (rate, tokens) = tally.total, tally.speed()
     parts = [
         percent(total.fraction),
@@ -221,7 +221,7 @@ def plain_line(tally: Tally) -> str:
 
 
 def draw(tally: Tally, width: int) -> list[Line]:
-    """Bars by source and a line for all of them."""
+    """One bar per source and a line for the total."""
     if tally.planned is None:
         return [[("  looking at the inputs, loading the tokenizer ...", "quiet")]]
     if tally.engines is None:

@@ -1,4 +1,4 @@
-"""`packline report`: what a store is, in one HTML file that opens anywhere."""
+"""`packline report`: a description of a store in one self-contained HTML file."""
 
 from __future__ import annotations
 

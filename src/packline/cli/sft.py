@@ -1,4 +1,4 @@
-"""`packline sft`: conversations become a store with a loss mask."""
+"""`packline sft`: build a store with a loss mask from conversations."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def sft(
     ] = None,
     flags: Flags = _FLAGS,
 ) -> int:
-    """Turn conversations into a store; see `pages`."""
+    """Build a store from conversations; see `pages`."""
     if tokenizer is None:
         raise RecipeError("no tokenizer", hint="name one with --tokenizer")
     if (not inputs) == (preset is None):
@@ -116,7 +116,7 @@ def sft(
 
 
 def run(request: SftRequest, max_bad_fraction: float) -> int:
-    """Build, show it, and say what came of it."""
+    """Build, show progress and print the result."""
     tally = ImportTally()
     try:
         with watch_import(tally, request.out) as hear:
@@ -137,7 +137,7 @@ def run(request: SftRequest, max_bad_fraction: float) -> int:
 
 
 def mask_line(done: Imported) -> str:
-    """How much is trained on, and what was cut."""
+    """Fraction of tokens trained on, and counts of truncation."""
     ledger = done.manifest.ledger
     mask = ledger.mask
     if not mask:
@@ -150,12 +150,12 @@ def mask_line(done: Imported) -> str:
 
 
 def read_template(given: str) -> str:
-    """The name of a template as it is, or the text of a template's file.
+    """The name of a template unchanged, or the text of a template file.
 
-    A name goes before a file of that name, which is found as ./NAME.
+    A name takes precedence over a file of that name, which can be given as ./NAME.
 
     Raises:
-        RecipeError: neither a name nor a file that can be read.
+        RecipeError: it is neither a name nor a readable file.
     """
     if given in TEMPLATES:
         return given
@@ -171,7 +171,7 @@ def read_template(given: str) -> str:
 
 
 def facts(done: Imported, tally: ImportTally, out: str, code: int) -> dict[str, Any]:
-    """What a program wants to know."""
+    """Results as values for JSON output."""
     manifest = done.manifest
     ledger = manifest.ledger
     return {

@@ -1,11 +1,11 @@
-"""Rows of a batch for the eye: a block a row, and for each span where it is from and how it begins.
+"""Rows of a batch as text: one block per row, with the origin and beginning of each span.
 
     row 3  rank 0, place 3: row 12,038 of store, epoch 0; 1,024 tokens in 2 spans, 100 of padding
          0  866 tokens: document 14,895 from 115 of 981
             web/a.jsonl at 7,749,032, id a1b2
             the│ begin│ning│ of│ its│ text│↵│ …
 
-Text and names are shown, never obeyed: all of them go through `output`.
+Text and names never control the terminal: all of them go through `output`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from packline.loading.trace import RowTrace, SpanTrace, StepTrace
 
 TEXT_TOKENS = 64
-"""Tokens of a span that are decoded; more than a line holds."""
+"""Tokens of a span that are decoded; more than fit in a line."""
 INDENT = 12
 
 
 def step_lines(found: StepTrace, target: str) -> list[Line]:
-    """Which batch it is."""
+    """Lines that identify a batch."""
     step = f"{found.step:,} of {found.steps:,}, counted from 0; stage {found.stage} of {found.stages:,}"
     batch = f"{plural(found.batch_size, 'row')} of {found.seq_len:,} tokens, shared by "
     rows: list[Line] = [
@@ -39,7 +39,7 @@ def step_lines(found: StepTrace, target: str) -> list[Line]:
 
 
 def show_row(store: Store, row: RowTrace, most: int | None) -> None:
-    """One row, with `most` of its spans; None for all."""
+    """Print one row, with at most `most` of its spans; None for all."""
     if output.mode == "json":
         return
     filled = sum(span.tokens for span in row.spans)
@@ -58,13 +58,13 @@ def show_row(store: Store, row: RowTrace, most: int | None) -> None:
 
 
 def origin(provenance: Provenance) -> str:
-    """Where a document came from, in one line."""
+    """Origin of a document, in one line."""
     named = f", id {provenance.id}" if provenance.id is not None else ""
     return f"{provenance.source}/{provenance.file} at {provenance.position:,}{named}"
 
 
 def text_of(store: Store, span: SpanTrace) -> str:
-    """How a span begins, as text."""
+    """Beginning of a span, as text."""
     return str(store.tokenizer.decode(_first_tokens(store, span), skip_special_tokens=False))
 
 
@@ -88,7 +88,7 @@ def _first_tokens(store: Store, span: SpanTrace) -> list[int]:
 
 
 def _token_line(store: Store, span: SpanTrace, width: int, color: bool) -> list[Piece]:
-    """The first tokens in one line of at most `width` columns, line ends and all."""
+    """The first tokens in one line of at most `width` columns, including line ends."""
     entry = store.manifest.tokenizer
     line: list[Piece] = []
     used, ids = 0, _first_tokens(store, span)

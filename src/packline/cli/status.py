@@ -1,4 +1,4 @@
-"""`packline status`: how far a build is, from what it has committed."""
+"""`packline status`: the progress of a build, from its committed units."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STATES: dict[str, Piece] = {
 def status(
     store: Annotated[str, Parameter(help="Folder of a store or of a build.")], *, flags: Flags = _FLAGS
 ) -> int:
-    """Say how far a build is; see `pages`."""
+    """Show the progress of a build; see `pages`."""
     from packline.runtime.status import status as look
 
     found = look(store)

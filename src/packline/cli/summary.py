@@ -1,4 +1,4 @@
-"""What came of a build: the ledger as a table, rates, and what to do next."""
+"""Result of a build: the ledger as a table, rates, and next steps."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def ledger_lines(ledger: Ledger) -> list[Line]:
 
 
 def show_finished(finished: Finished, out: str) -> None:
-    """The closing summary."""
+    """Print the final summary."""
     output.line()
     if finished.nothing_to_do:
         output.line("  ", ("nothing to do: ", "good"), "the store is complete")
@@ -48,7 +48,7 @@ def show_finished(finished: Finished, out: str) -> None:
 
 
 def finished_lines(finished: Finished, out: str) -> list[Line]:
-    """How fast it was, what encoded it, what there is now."""
+    """Lines on speed, engines and the resulting store."""
     rows: list[Line] = []
     if finished.run_text_bytes:
         whole = f"{size(finished.run_text_bytes)} of text in {duration(finished.seconds)}"
@@ -69,7 +69,7 @@ def finished_lines(finished: Finished, out: str) -> list[Line]:
         count = plural(finished.ledger.special_token_strings, "special-token string")
         rows.append([("note", "warning"), f"{count} inside documents"])
     for name, ledger in finished.sources.items():
-        if not ledger.documents:  # a misspelt field of a filter does that
+        if not ledger.documents:  # a misspelt field of a filter causes that
             lost = ", ".join(f"{count:,} {what}" for what, count in losses(ledger)) or "it has no records"
             rows.append([("note", "warning"), f"source {name} gave no documents: {lost}"])
     rows.append(
@@ -85,14 +85,14 @@ def _speed(finished: Finished) -> str:
 
 
 def engine_shares(finished: Finished) -> dict[str, float]:
-    """The share of the text that each engine encoded, the largest first."""
+    """Share of the text encoded by each engine, largest first."""
     whole = sum(finished.engine_bytes.values())
     ordered = sorted(finished.engine_bytes.items(), key=lambda item: -item[1])
     return {name: size / whole for name, size in ordered if size} if whole else {}
 
 
 def warn_of_splits(missing: list[str]) -> None:
-    """Say which splits got no document."""
+    """Warn about splits without documents."""
     for line in missing:
         output.warning(
             line, "ask for a larger share, or give the split documents of its own: split of a source"
@@ -100,7 +100,7 @@ def warn_of_splits(missing: list[str]) -> None:
 
 
 def too_many_bad(ledger: Ledger, limit: float, out: str) -> tuple[str, str]:
-    """The message and the hint for more bad records than were allowed.
+    """Message and hint for more bad records than allowed.
 
     >>> ledger = Ledger(documents_in=10, rejected={"malformed_json": 2})
     >>> too_many_bad(ledger, 0.01, "store")[0]

@@ -1,4 +1,5 @@
-"""`packline tokenizer train | eval | check`: a vocabulary of one's own, beside others, and for a model."""
+"""`packline tokenizer train | eval | check`: train a vocabulary, compare it with others, check it for a
+model."""
 
 from __future__ import annotations
 
@@ -89,7 +90,7 @@ def train(
         tokens, place = tuple(special_tokens), "first"
     if specials_last is not None:
         place = "last" if specials_last else "first"
-    keep_freed_memory()  # words are counted in buffers that come and go
+    keep_freed_memory()  # words are counted in short-lived buffers
     with watch_training() as hear:
         report = train_folder(
             recipe,
@@ -128,7 +129,7 @@ def evaluate(
     html: Annotated[str | None, option("Write a page that opens offline.", SHOWN)] = None,
     flags: Flags = _FLAGS,
 ) -> int:
-    """Compare a tokenizer with others: bytes a token, by kind of text and by language."""
+    """Compare a tokenizer with others: bytes per token, by kind of text and by language."""
     from packline.encoders.evaluating import evaluate as measure
     from packline.encoders.own_text import read_text
     from packline.encoders.passages import PASSAGES
@@ -143,7 +144,7 @@ def evaluate(
     for given in text or ():
         named, equals, path = given.partition("=")
         named, path = (named, path) if equals and not Path(given).exists() else (Path(given).name, given)
-        if named in texts or named == "all":  # which is what the sum of them is called
+        if named in texts or named == "all":  # the name of their sum
             raise RecipeError(f"two texts are called {named!r}", hint="name one with --text NAME=FILE")
         texts[named] = read_text(path)
     found = measure(load_tokenizer(name), against or (), texts)

@@ -1,12 +1,12 @@
-"""A document's tokens for the eye: each a color of its own, or between bars where there is no color.
+"""A document's tokens made visible: each in a separate color, or between bars where there is no color.
 
-    d│ef│ train│_│b│pe│(        a token each
-    漢字                        several tokens where only together they are characters
+    d│ef│ train│_│b│pe│(        one token each
+    漢字                        several tokens that only together form characters
 
-Cost: the square of the tokens that are shown, and no more of them are decoded than fit in the lines: 0.3
-milliseconds for four lines of a document of a million tokens. `viewing.cells` is linear, but wants the table
-of the whole vocabulary first, which takes longer to make than all else here. Boundary tokens and other
-special tokens are marked, whatever text they stand for.
+Cost: quadratic in the tokens shown, but only as many are decoded as fit in the lines: 0.3 milliseconds for
+four lines of a document of a million tokens. `viewing.cells` is linear, but first needs the table of the
+whole vocabulary, which takes longer to create than everything else here. Boundary tokens and other special
+tokens are marked, regardless of their text.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ MOST_TOKENS = 400
 COLORS = 5
 UNKNOWN = "\ufffd"
 HELD_MOST = 16
-"""Tokens that are held together in the hope of a whole character; no character takes more."""
+"""Maximum tokens combined while a character is incomplete; no character needs more."""
 
 
 def split_text(tokenizer: Any, ids: list[int]) -> Iterator[tuple[str, list[int]]]:
-    """Pieces of a text and the ids behind each; joined, the pieces are the decoded text.
+    """Yield pieces of a text and the ids of each; joined, the pieces are the decoded text.
 
     Args:
-        tokenizer: of HF `tokenizers`.
+        tokenizer: a tokenizer of HF `tokenizers`.
     """
     before = ""
     held: list[int] = []
@@ -49,7 +49,7 @@ def split_text(tokenizer: Any, ids: list[int]) -> Iterator[tuple[str, list[int]]
 def document_lines(
     tokenizer: Any, tokens: np.ndarray, special: set[int], width: int, lines: int, color: bool
 ) -> list[Line]:
-    """The beginning of a document, `lines` lines at most of `width` columns.
+    """Beginning of a document, in at most `lines` lines of `width` columns.
 
     Args:
         tokens: integers `[T]`, boundary tokens included.
@@ -63,7 +63,7 @@ def document_lines(
         is_control = any(one in special for one in held)
         style = "control" if is_control else f"token-{number % COLORS}"
         for place, line in enumerate(_shown_lines(text)):
-            if place:  # the text went on to a new line
+            if place:  # the text has begun a new line
                 rows.append(row)
                 row, used = [], 0
             bar = "" if color or not used or place else "│"
@@ -85,6 +85,6 @@ def document_lines(
 
 
 def _shown_lines(text: str) -> list[str]:
-    """A token's text, broken where the text breaks; the line end itself stays visible."""
+    """Text of a token, split at line ends, which stay visible."""
     parts = text.replace("\r\n", "\n").split("\n")
     return [part + "\n" for part in parts[:-1]] + parts[-1:]

@@ -1,4 +1,4 @@
-"""`packline trace`: what is in a batch, and in which batches a document is."""
+"""`packline trace`: the documents of a batch, and the batches of a document."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SPANS_A_ROW = 5
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class StoreSettings:
-    """How a store without a run file was trained on; None for what was not given."""
+    """Training settings of a store without a run file; None for those not given."""
 
     seq_len: Annotated[int | None, option("Tokens of a row. A must.", STORE)] = None
     batch_size: Annotated[int | None, option("Rows of the global batch. A must.", STORE)] = None
@@ -53,7 +53,7 @@ class StoreSettings:
     in_order: Annotated[bool | None, option("Rows were not shuffled.", STORE)] = None
 
     def given(self) -> dict[str, Any]:
-        """What was given, by name."""
+        """The given settings, by name."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -61,7 +61,7 @@ class StoreSettings:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What to trace."""
+    """Choice of what to trace."""
 
     step: Annotated[
         int | None,
@@ -102,10 +102,10 @@ def trace(
 
 
 def open_loader(target: str, world_size: int, settings: StoreSettings) -> Loader:
-    """The loader that a training run had.
+    """Loader of a training run.
 
     Raises:
-        RecipeError: settings that are missing, or that a run file already makes.
+        RecipeError: settings are missing, or also made by the run file.
     """
     given = settings.given()
     if target.endswith(".toml"):
@@ -153,7 +153,7 @@ def _check(wanted: Wanted) -> None:
 
 
 def show_step(loader: Loader, target: str, wanted: Wanted) -> None:
-    """The rows of a batch, a block each."""
+    """Print the rows of a batch, one block each."""
     from packline.loading.trace import store_of, trace_step
 
     assert wanted.step is not None
@@ -173,7 +173,7 @@ def show_step(loader: Loader, target: str, wanted: Wanted) -> None:
 
 
 def show_documents(loader: Loader, target: str, wanted: Wanted) -> None:
-    """Where documents are used, a table each."""
+    """Print the uses of documents, one table each."""
     from packline.loading.trace import trace_document
 
     results = []
@@ -194,11 +194,11 @@ def show_documents(loader: Loader, target: str, wanted: Wanted) -> None:
 
 
 def find_documents(loader: Loader, wanted: Wanted) -> list[tuple[Store, int]]:
-    """The documents that the command line names, each with its store.
+    """Documents named on the command line, each with its store.
 
     Raises:
-        StoreError: there is none, with what comes close.
-        RecipeError: a number alone, where there are several stores.
+        StoreError: none matches; the error lists close matches.
+        RecipeError: a number is given alone, but there are several stores.
     """
     from packline.loading.trace import stores_of
     from packline.store.finding import check_document, find_by_id, find_by_place
@@ -220,7 +220,7 @@ def find_documents(loader: Loader, wanted: Wanted) -> list[tuple[Store, int]]:
         return [(stores[0], check_document(stores[0], wanted.document))]
     if wanted.file is not None:
         named = [store for store in stores if wanted.file in (entry.name for entry in store.manifest.inputs)]
-        stores = named or stores  # the error of a store that has the file says more
+        stores = named or stores  # the error of a store that has the file is more specific
     found: list[tuple[Store, int]] = []
     failed: list[StoreError] = []
     for store in stores:
@@ -241,7 +241,7 @@ def find_documents(loader: Loader, wanted: Wanted) -> list[tuple[Store, int]]:
 
 
 def show_uses(store: Store, document: int, uses: list[Use], steps: int) -> None:
-    """A document and the table of its uses."""
+    """Print a document and the table of its uses."""
     provenance = store.provenance(document)
     output.line(
         "  ",

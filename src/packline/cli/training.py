@@ -1,4 +1,4 @@
-"""How the training of a tokenizer is shown while it runs, and what is said of it at the end."""
+"""Progress of the training of a tokenizer, and the report at its end."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class TrainingTally:
-    """The last that was heard, and since when."""
+    """Latest progress report, and the start time."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.last: TrainingProgress | None = None
         self._clock, self._began = clock, clock()
 
     def line(self) -> str:
-        """How far it is, on one line."""
+        """Progress as one line."""
         now = self.last
         if now is None:
             return "looking at the inputs ..."
@@ -34,7 +34,7 @@ class TrainingTally:
         return f"counting words of {learned}  {size(int(now.text_bytes / seconds))}/s"
 
     def draw(self, width: int) -> list[Line]:
-        """The same for a terminal: a bar while merges are found, whose number is known."""
+        """Progress for a terminal: a bar while merges are found, since their number is known."""
         if self.last is None or not self.last.merges:
             return [[(f"  {self.line()}", "quiet")]]
         done, rest = bar(self.last.merges / self.last.wanted, min(max(width - 70, 8), 40))
@@ -43,7 +43,7 @@ class TrainingTally:
 
 @contextmanager
 def watch_training() -> Iterator[Callable[[TrainingProgress], None]]:
-    """Show a training while it runs. Gives what has to hear how far it is."""
+    """Show a running training. Yields the function that receives its progress."""
     tally = TrainingTally()
     with output.follow(tally.draw, tally.line) as tick:
 
@@ -57,7 +57,7 @@ def watch_training() -> Iterator[Callable[[TrainingProgress], None]]:
 def training_lines(
     report: TrainingReport, out: str, max_chars: int | None, doc_chars: int | None
 ) -> list[Line]:
-    """How a training went, as lines of a table."""
+    """Summary of a training, as lines of a table."""
     one = report.token_bytes
     special = ", ".join(f"{token} {number}" for token, number in report.special_tokens.items())
     learned = f"{plural(report.documents, 'document')} of {plural(report.files, 'file')}"

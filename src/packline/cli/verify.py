@@ -1,4 +1,4 @@
-"""`packline verify`: check a store, or a data set of another project, and list what is wrong."""
+"""`packline verify`: check a store, or a data set of another project, and list its problems."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def verify(
 
 
 def verify_against(store: str, against: list[str], n: int, gram_of: Literal["words", "tokens"]) -> int:
-    """Look for evaluation sets in a store."""
+    """Search a store for evaluation sets."""
     from packline.cli.contamination import contamination_page, find_contamination
     from packline.viewing.terminal import render
 
@@ -132,7 +132,7 @@ def run_verify(store: str, deep: bool) -> Report:
 
 
 def _with_bar(run: Callable[[OnProgress | None], R], at_the_end: str) -> R:
-    """Run something that tells how much it has read, and draw that on a terminal."""
+    """Run a function that reports how much it has read, and show that on a terminal."""
     done = [0, 1]
 
     def hear(read: int, whole: int) -> None:
@@ -151,7 +151,7 @@ def _with_bar(run: Callable[[OnProgress | None], R], at_the_end: str) -> R:
 
 
 def report_lines(report: Report) -> list[Line]:
-    """What was looked at and what is wrong."""
+    """Scope and problems of a report."""
     lines: list[Line] = [[("problem: ", "error"), str(problem)] for problem in report.problems]
     if report.problems_not_listed:
         lines.append([("problem: ", "error"), f"and {report.problems_not_listed:,} more"])

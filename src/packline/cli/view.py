@@ -1,4 +1,4 @@
-"""`packline view`: the tokens of a document, a row or a batch, as the tokenizer cut them."""
+"""`packline view`: the tokens of a document, a row or a batch, as divided by the tokenizer."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ BATCH_TOKENS = 512
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What to view."""
+    """Choice of what to view."""
 
     document: Annotated[int | None, option("A document by its number. Default of a store: 0.", WHAT)] = None
     row: Annotated[
@@ -55,7 +55,7 @@ class Wanted:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """How much of it, and where."""
+    """Amount and position of the output."""
 
     tokens: Annotated[
         int | None,
@@ -70,7 +70,7 @@ class Shown:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """How a batch file is viewed; None for what was not given."""
+    """Viewing options for a batch file; None for those not given."""
 
     tokenizer: Annotated[
         str | None, option("The tokenizer that made the ids. Default: none, ids are shown.", BATCH)
@@ -84,7 +84,7 @@ class Batch:
     pad_id: Annotated[int | None, option("What pads, where the file does not say it.", BATCH)] = None
 
     def given(self) -> list[str]:
-        """Names of what was given."""
+        """Names of the given options."""
         names = [field.name for field in dataclasses.fields(self)]
         return [name.replace("_", "-") for name in names if getattr(self, name) is not None]
 
@@ -124,10 +124,10 @@ def view(
 
 
 def page_of(target: str, wanted: Wanted, shown: Shown, settings: StoreSettings) -> Page:
-    """The page that the command line asks for.
+    """Page for a command line.
 
     Raises:
-        RecipeError: options that do not go together.
+        RecipeError: options contradict each other.
     """
     check(wanted, settings, run_file=target.endswith(".toml"))
     if wanted.step is not None:
@@ -144,10 +144,10 @@ def page_of(target: str, wanted: Wanted, shown: Shown, settings: StoreSettings) 
 
 
 def check(wanted: Wanted, settings: StoreSettings, *, run_file: bool) -> None:
-    """Refuse options that contradict each other, rather than leave some of them out.
+    """Refuse options that contradict each other, rather than ignore some of them.
 
     Raises:
-        RecipeError: see above.
+        RecipeError: options contradict each other.
     """
     given = settings.given()
     if wanted.step is None:
@@ -170,10 +170,10 @@ def check(wanted: Wanted, settings: StoreSettings, *, run_file: bool) -> None:
 
 
 def check_batch(wanted: Wanted, shown: Shown, batch: Batch, settings: StoreSettings) -> None:
-    """Refuse options that belong to stores.
+    """Refuse options that apply to stores only.
 
     Raises:
-        RecipeError: see above.
+        RecipeError: such an option is given.
     """
     of_store = [name for name in ("document", "step", "rank") if getattr(wanted, name) is not None] + list(
         settings.given()
@@ -190,7 +190,7 @@ def check_batch(wanted: Wanted, shown: Shown, batch: Batch, settings: StoreSetti
 
 
 def read(target: str, batch: Batch) -> tuple[BatchFile, Vocabulary | None]:
-    """A batch file, and the vocabulary of its tokenizer where one was named."""
+    """A batch file, and the vocabulary of its tokenizer if one is named."""
     from packline.encoders.tokenizer import load_tokenizer
 
     tokenizer = None if batch.tokenizer is None else load_tokenizer(batch.tokenizer)
@@ -199,7 +199,7 @@ def read(target: str, batch: Batch) -> tuple[BatchFile, Vocabulary | None]:
 
 
 def page_of_batch(target: str, wanted: Wanted, shown: Shown, batch: Batch) -> Page:
-    """The page of a batch file."""
+    """Page for a batch file."""
     found, vocabulary = read(target, batch)
     chosen = batch.tensor_type or ("input" if "input" in found.tensors else "target")
     return batch_page(
@@ -213,7 +213,7 @@ def page_of_batch(target: str, wanted: Wanted, shown: Shown, batch: Batch) -> Pa
 
 
 def show_grid(target: str, batch: Batch) -> int:
-    """The grid that scripts and eyes know from chuk-mlx."""
+    """Print the grid in the style of chuk-mlx."""
     found, vocabulary = read(target, batch)
     chosen = batch.tensor_type or "both"
     tensors = ("input", "target") if chosen == "both" else (chosen,)
@@ -227,7 +227,7 @@ def show_grid(target: str, batch: Batch) -> int:
 
 
 def facts(page: Page) -> dict[str, Any]:
-    """A page for a program: its facts, and its strips as lists of cells."""
+    """A page as values for JSON output: its facts, and its strips as lists of cells."""
     return {
         "title": page.title,
         "summary": page.summary,

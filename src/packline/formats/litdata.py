@@ -7,20 +7,21 @@
                        "config": {..., "data_format": ["no_header_tensor:16"], "item_loader": "TokensLoader"},
                        "updated_at": "..."}
 
-`chunk_size` counts items and `dim` tokens. The reader maps a file behind its offsets and cuts it into blocks:
-`StreamingDataset(OUT, item_loader=TokensLoader(block_size=L + 1))` gives row n as item n. Rows carry the
-token that follows them because the reader's user takes inputs and targets from one block, moved by one.
+`chunk_size` is in items and `dim` in tokens. The reader maps the part of a file after its offsets and cuts it
+into blocks: `StreamingDataset(OUT, item_loader=TokensLoader(block_size=L + 1))` gives row n as item n. Rows
+include the token that follows them, because trainers take inputs and targets from one block, shifted by one.
 
-Types are written as a number in torch's list of types (int32 16, int64 18, uint16 20) or, for files made of
-NumPy arrays, in a list of NumPy's (`no_header_numpy`). Offsets are uint32, so a file is below 4 GiB. A file
-may be compressed as a whole (`chunk-0-0.zstd.bin`), in which case `chunk_bytes` is its size without.
+A dtype is a number in torch's list of types (int32 16, int64 18, uint16 20) or, for files made of NumPy
+arrays, in NumPy's list (`no_header_numpy`). Offsets are uint32, so a file is below 4 GiB. A file may be
+compressed as a whole (`chunk-0-0.zstd.bin`), in which case `chunk_bytes` is its uncompressed size.
 
-`updated_at` is the time in files that litdata wrote and a hash of the files here: its readers use it as the
-name of a cache, and equal stores are to give equal bytes.
+`updated_at` is a time in files that litdata wrote and a hash of the files here: litdata's readers use it as
+the name of a cache, and equal stores must give equal bytes.
 
-Written are rows. Read is what `optimize(..., item_loader=TokensLoader())` made, which usually has a document
-an item, and rows (`rows=joined`; `overlap=1` where they carry the token that follows). Not read: encrypted
-files and those of other loaders. Known from the source code of litdata 0.2.76 and tried against it.
+Packline writes rows. It reads the output of `optimize(..., item_loader=TokensLoader())`, which usually has
+one document per item, and rows (`rows=joined`; `overlap=1` where they include the token that follows).
+Encrypted files and those of other loaders are not read. Based on the source code of litdata 0.2.76 and tested
+against it.
 """
 
 from __future__ import annotations
@@ -73,11 +74,11 @@ NUMPY_TYPES = {0: "i1", 1: "<i2", 2: "<i4", 3: "<i8", 4: "u1", 5: "<u2", 6: "<u4
 LIMITS = {"int32": 2**31, "int64": 2**63, "uint16": 2**16}
 MOST_BYTES = 2**32 - 1
 ONE_LEAF = '[1, {"type": null, "context": null, "children_spec": []}]'
-"""How litdata says that an item is one tensor and no tree of them."""
+"""litdata's notation for an item that is a single tensor."""
 
 
 class LitdataOptions(RecordOptions, frozen=True):
-    """What may be chosen about litdata's files."""
+    """Options for litdata's files."""
 
     dtype: Literal["int32", "int64", "uint16"] = "int32"
     """Of the tokens."""
@@ -178,7 +179,7 @@ class Litdata(RowFormat):
 
 
 class _Items:
-    """Where the items of a file end, in tokens: read from its offsets when they are asked for."""
+    """End offsets of the items of a file, in tokens, read from the file's own offsets on access."""
 
     def __init__(self, file: ForeignFile, count: int, itemsize: int, unpacked_bytes: int | None) -> None:
         self._file, self._count, self._itemsize = file, count, itemsize
@@ -196,12 +197,12 @@ class _Items:
         return (offsets - self.header) // self._itemsize
 
     def offsets(self, start: int, stop: int) -> np.ndarray:
-        """Of items, int64."""
+        """Offsets of items, int64."""
         data = read_bytes(self._file, 4 + 4 * start, 4 + 4 * max(start, stop), self._unpacked_bytes)
         return data.view("<u4").astype(np.int64)
 
     def equal(self) -> int | None:
-        """Tokens of every item, where all have the same number."""
+        """Number of tokens per item, if the same for all."""
         offsets = self.offsets(0, self._count + 1)
         sizes = np.unique(np.diff(offsets))
         return int(sizes[0]) // self._itemsize if len(sizes) == 1 else None
@@ -264,7 +265,7 @@ class _Reading:
         expected = items.header + tokens * dtype.itemsize
         if not findings.compare(file.name, "bytes, by its items and tokens", expected, size):
             return
-        if not compressed:  # else they are looked at when it is unpacked
+        if not compressed:  # compressed files are checked when they are unpacked
             said = int(read_bytes(file, 0, 4).view("<u4")[0])
             edges = [int(items.offsets(0, 1)[0]), int(items.offsets(count, count + 1)[0])]
             if not findings.compare(file.name, "items", count, said):
@@ -309,10 +310,10 @@ class _Reading:
 
 
 def _dtype_of(path: Path, config: dict[str, Any]) -> np.dtype:
-    """The type of the tokens, by the format that `index.json` names.
+    """Dtype of the tokens, from the format that `index.json` names.
 
     Raises:
-        InputError: these are no tokens.
+        InputError: the format is not one of tokens.
     """
     formats = config.get("data_format")
     kind, _, code = str(formats[0]).partition(":") if isinstance(formats, list) and formats else ("", "", "")

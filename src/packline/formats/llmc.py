@@ -1,4 +1,4 @@
-"""llm.c, modded-nanogpt: shards of tokens behind a header of 1,024 bytes.
+"""llm.c, modded-nanogpt: shards of tokens after a header of 1,024 bytes.
 
     0     int32   magic
     4     int32   version
@@ -10,15 +10,15 @@
     magic 20240801, version 7   uint32   (Llama 3's)
     magic 20240522, version 1   questions with choices, for HellaSwag; no documents
 
-All little-endian. A file has exactly 1024 + n * itemsize bytes, or llm.c stops; n < 2**31. Names are
-`PREFIX_val_000000.bin`, `PREFIX_train_000001.bin`: a trainer takes what a pattern with `train` in it
-finds, in the order of names. One token stands before each document: the begin of document, or the end of
-document, moved to the front (GPT-2's 50256), which modded-nanogpt looks for. A document goes on in the next
-file. A shard has to have more tokens than a batch, which a short last one may not.
+All little-endian. A file has exactly 1024 + n * itemsize bytes, otherwise llm.c aborts; n < 2**31. Names are
+`PREFIX_val_000000.bin`, `PREFIX_train_000001.bin`: a trainer reads the files that match a pattern containing
+`train`, in the order of names. One token precedes each document: the begin of document, or the end of
+document moved to the front (GPT-2's 50256), which modded-nanogpt searches for. A document may continue in the
+next file. A shard needs more tokens than a batch, which a short last shard may not have.
 
-There is no loss mask and no index: documents are what is between markers. It reads no evaluation sets.
-Known from the readers in llm.c's `dataloader.h` and modded-nanogpt's `train_gpt.py`; neither is on the
-package index, so a reader that was written from these rules is the judge.
+There is no loss mask and no index: documents are delimited by markers alone. Evaluation sets are not read.
+Based on the readers in llm.c's `dataloader.h` and modded-nanogpt's `train_gpt.py`; neither is on the package
+index, so tests use a reader written from these rules.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ MAGICS: dict[int, tuple[int, np.dtype]] = {
     20240520: (1, np.dtype("<u2")),
     20240801: (7, np.dtype("<u4")),
 }
-"""Version and dtype that belong to each."""
+"""Version and dtype for each magic number."""
 EVALUATION = 20240522
 LIMITS = {"uint16": 65_536, "uint32": 2**31}
-"""The largest vocabulary of each dtype; a store's ids are int32."""
+"""Largest vocabulary for each dtype; ids in a store are int32."""
 
 
 class LlmcOptions(ShardOptions, frozen=True):
-    """What may be chosen about llm.c's shards."""
+    """Options for llm.c's shards."""
 
     prefix: str = "fineweb"
     """What names of files begin with, before `_train_000001`; may be empty."""
@@ -119,7 +119,7 @@ def header(magic: int, version: int, tokens: int) -> bytes:
 
 
 def _layout(view: DocumentView, options: LlmcOptions) -> tuple[int, int, np.dtype]:
-    """Magic, version and dtype of an output."""
+    """Magic, version and dtype for an output."""
     by_version = {version: dtype.name for version, dtype in MAGICS.values()}
     choice = "auto" if options.version == "auto" else by_version[options.version]
     dtype = fitting_dtype("llmc", view.vocab_size, LIMITS, choice)

@@ -7,21 +7,21 @@
     index.json        {"shards": [{settings..., "raw_data": {"basename", "bytes", "hashes"},
                                    "samples": n, "zip_data": null}, ...], "version": 2}
 
-Columns stand in the order of their names. Written are columns of fixed size, `ndarray:int32:L`, so that a
-record is nothing but its values: `tokens` and `targets` (-100 where nothing is to be predicted), and by the
-option `fields` also `position_ids`, `segment_ids` (int32) and `loss_mask` (uint8). A shard takes as many rows
-as keep it within `size_limit`, counted in the way of MDSWriter, so its files are the same byte for byte. With
-`compression` a shard is packed as a whole into `shard.00000.mds.zstd`, and `zip_data` names that file.
+Columns are sorted by name. Packline writes columns of fixed size, `ndarray:int32:L`, so that a record
+consists of its values alone: `tokens` and `targets` (-100 where nothing is to be predicted), and with the
+option `fields` also `position_ids`, `segment_ids` (int32) and `loss_mask` (uint8). A shard holds as many rows
+as fit within `size_limit`, counted as MDSWriter does, so its files are byte for byte the same. With
+`compression` a shard is compressed as a whole into `shard.00000.mds.zstd`, and `zip_data` names that file.
 Offsets are uint32, so a shard is below 4 GiB.
 
-Read is one column of tokens: `ndarray` of integers with its type, its shape, both or neither in the encoding,
-or `bytes`. An array that says its own type begins with a byte for it (8 uint8, 9 int8, 16 uint16, 17 int16,
-32 uint32, 33 int32, 64 uint64, 65 int64), one that says its own shape with a byte `axes << 2 | k` and the
-shape in unsigned integers of `2**k` bytes. Columns of pickled objects are never looked into.
+It reads one column of tokens: an `ndarray` of integers with dtype, shape, both or neither in the encoding, or
+`bytes`. An array that contains its own dtype begins with a byte for it (8 uint8, 9 int8, 16 uint16, 17 int16,
+32 uint32, 33 int32, 64 uint64, 65 int64); one that contains its own shape begins with a byte `axes << 2 | k`
+and the shape in unsigned integers of `2**k` bytes. Columns of pickled objects are never read.
 
-Cost of reading: a Python slice a record; a pass over records on opening where joined ones vary in size.
-Not read: other compressions than zstd, JSON and CSV shards. Known from the source code of mosaicml-streaming
-0.13.0 and tried against it.
+Cost of reading: one Python slice per record; one pass over the records on opening where joined ones vary in
+size. Compression other than zstd, and JSON and CSV shards are not read. Based on the source code of
+mosaicml-streaming 0.13.0 and tested against it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ MOST_BYTES = 2**32 - 1
 
 
 class MdsOptions(RecordOptions, frozen=True):
-    """What may be chosen about MDS shards."""
+    """Options for MDS shards."""
 
     fields: tuple[str, ...] = ("tokens", "targets")
     """Columns to write: tokens, and any of targets, position_ids, segment_ids, loss_mask."""
@@ -179,7 +179,7 @@ def _check(options: MdsOptions) -> None:
 
 
 def _columns(options: MdsOptions) -> list[tuple[str, str]]:
-    """Names and types of the columns, in their order."""
+    """Names and types of the columns, in order."""
     return [(name, "uint8" if name == "loss_mask" else "int32") for name in sorted(options.fields)]
 
 
@@ -203,7 +203,7 @@ def _settings(view: RowView, options: MdsOptions) -> dict[str, Any]:
 
 
 def _records(view: RowView, part: Part, record: np.dtype, target: Target) -> Iterator[np.ndarray]:
-    """The rows of a part as records, uint8, about a million tokens at a time."""
+    """Yield the rows of a part as records, uint8, about a million tokens at a time."""
     fields = record.names or ()
     block = max(BLOCK_TOKENS // view.seq_len, 1)
     for start in range(part.start, part.stop, block):

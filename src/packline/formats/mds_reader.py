@@ -1,10 +1,10 @@
-"""Reading MDS data sets: records as documents, or joined to a stream. `mds` has the layout.
+"""Read MDS data sets: records as documents, or joined to a stream. `mds` describes the layout.
 
     index.json ── shards ── items ──> Records         each record is a document
-                      └──── joined ─> ScannedForeign  over a Joined a shard
+                      └──── joined ─> ScannedForeign  with one Joined per shard
 
-What is wrong with names, sizes, counts and settings is found on opening, what is wrong within records when
-they are read. Of a compressed shard nothing is looked at before.
+Opening a data set finds damage in names, sizes, counts and settings; damage within records is found when they
+are read. A compressed shard is not checked before it is read.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ UNIT_BYTES = 1 << 26
 
 
 class Records(Foreign):
-    """A data set of shards whose records are documents. A unit's `start` and `stop` are records."""
+    """Data set of shards whose records are documents. `start` and `stop` of a unit are record numbers."""
 
     def __init__(
         self, files: list[ForeignFile], shards: Sequence[Shard], beside: dict[int, int], edges: Edges
@@ -65,7 +65,7 @@ class Records(Foreign):
 
 
 class Joined(TokenSource):
-    """The records of a shard as one stream, each without the tokens that the next begins with."""
+    """Records of a shard as one stream, each without the tokens that the next one repeats."""
 
     def __init__(self, shard: Shard, overlap: int, beside: Pieces) -> None:
         self.file, self.name, self.split = shard.number, shard.file.name, shard.split
@@ -87,7 +87,7 @@ class Joined(TokenSource):
         self.width = (
             int(counts[0]) - overlap if len(counts) and int(counts.max()) == int(counts.min()) else None
         )
-        """Tokens of each, where all have the same number."""
+        """Tokens per record, if the same for all."""
         self.tokens = int(self._ends[-1]) if len(counts) else 0
 
     def read(self, start: int, stop: int) -> tuple[np.ndarray, None]:
@@ -123,7 +123,7 @@ class Joined(TokenSource):
 
 
 def open_mds(path: Path, options: MdsOptions, findings: Findings) -> Foreign:
-    """Open a data set of MDS shards; `Format.open` says what is given and raised."""
+    """Open a data set of MDS shards; see `Format.open` for arguments and errors."""
     settled, root = settle("mds", path, options, own_overlap=0), folder_of(path)
     files: list[ForeignFile] = []
     shards: list[Shard] = []
@@ -174,7 +174,7 @@ def _shard(
     options: MdsOptions,
     findings: Findings,
 ) -> Shard | None:
-    """One shard of index.json; None and a finding where it cannot be read."""
+    """One shard of index.json, or None and a finding if it cannot be read."""
     where = (folder / INDEX).relative_to(root).as_posix()
     entry = entry if isinstance(entry, dict) else {}
     raw, packed = _file_of(entry.get("raw_data")), _file_of(entry.get("zip_data"))
@@ -209,7 +209,7 @@ def _shard(
 
 
 def _file_of(value: Any) -> tuple[str, int] | None:
-    """Name and size of a file in the same folder, where this is that."""
+    """Name and size of a file in the same folder, or None if the entry does not describe one."""
     name, size = (value.get("basename"), value.get("bytes")) if isinstance(value, dict) else (None, None)
     if not isinstance(name, str) or not name or name != Path(name).name or not isinstance(size, int):
         return None
@@ -217,7 +217,7 @@ def _file_of(value: Any) -> tuple[str, int] | None:
 
 
 def _head_is_right(shard: Shard, entry: dict[str, Any], findings: Findings) -> bool:
-    """Whether a shard's count, first and last offset and settings are those of index.json."""
+    """True if a shard's count, first and last offset and settings match index.json."""
     name, records, size = shard.file.name, shard.records, shard.file.bytes
     if not findings.compare(name, "room for its offsets", True, size >= 8 + 4 * records):
         return False

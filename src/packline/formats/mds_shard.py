@@ -1,10 +1,10 @@
-"""One MDS shard: where in each of its records the tokens stand. `mds` has the layout.
+"""One MDS shard: positions of the tokens within its records. `mds` describes the layout.
 
     record     size  size | bytes of column a | of tokens: [type] [shape] values | of column z
                of the columns of varying size
 
-That follows from the sizes before it; all records of a block are worked out together with NumPy, and their
-values then copied slice by slice: a microsecond a record.
+The positions follow from the sizes before them. They are computed with NumPy for all records of a block
+together, and the values are then copied slice by slice: about a microsecond per record.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from packline.formats.format import ForeignFile
 from packline.formats.shared.records import read_bytes
 
 BLOCK_BYTES = 4 << 20
-"""Of records that are read at a time, about."""
+"""Approximate size of the records read at a time, in bytes."""
 BLOCK_RECORDS = 1 << 16
 TYPES = {8: "u1", 9: "i1", 16: "<u2", 17: "<i2", 32: "<u4", 33: "<i4", 64: "<u8", 65: "<i8"}
-"""Types of integers, by the byte for them."""
+"""Integer types, by the byte that encodes them."""
 NAMES = {np.dtype(code).name: np.dtype(code) for code in TYPES.values()}
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Where the tokens stand in the records of a shard."""
+    """Position of the tokens within the records of a shard."""
 
     varying: int
-    """Columns of varying size, whose sizes every record begins with."""
+    """Number of columns of varying size; every record begins with their sizes."""
     fixed_bytes: int
     """Bytes of the columns of fixed size."""
     fixed_before: int
-    """Of those before the tokens."""
+    """Bytes of the columns of fixed size before the tokens."""
     varying_before: int
-    """Columns of varying size before the tokens."""
+    """Number of columns of varying size before the tokens."""
     size: int | None
-    """Bytes of the tokens' own column, where fixed."""
+    """Size of the tokens' column in bytes, if fixed."""
     dtype: np.dtype | None
-    """Of the tokens; None where each record says its own."""
+    """Dtype of the tokens; None where each record contains its own."""
     shaped: bool
-    """Whether each record says its own shape."""
+    """True if each record contains its own shape."""
 
     @classmethod
     def of(cls, where: str, settings: dict[str, Any], column: str, bytes_dtype: str) -> Columns:
-        """Work out what a shard's settings say.
+        """Derive the positions from a shard's settings.
 
         Raises:
-            InputError: they have no such column, or one that holds no tokens.
+            InputError: the column is missing or holds no tokens.
         """
         names, encodings = settings.get("column_names"), settings.get("column_encodings")
         sizes = settings.get("column_sizes")
@@ -89,18 +89,18 @@ class Columns:
 
 
 class Shard:
-    """One shard's records."""
+    """Records of one shard."""
 
     def __init__(
         self, file: ForeignFile, number: int, split: str, columns: Columns, records: int, packed: int | None
     ) -> None:
         self.file, self.number, self.split, self.columns, self.records = file, number, split, columns, records
         self.packed = packed
-        """Of a compressed one: its size without."""
+        """Uncompressed size of a compressed shard."""
 
     @cached_property
     def dtype(self) -> np.dtype:
-        """Of its tokens."""
+        """Dtype of the shard's tokens."""
         if self.columns.dtype is not None:
             return self.columns.dtype
         data = self.take(*self.offsets(0, 1)) if self.records else np.empty(0, np.uint8)
@@ -112,10 +112,10 @@ class Shard:
         return read_bytes(self.file, int(start), int(stop), self.packed)
 
     def offsets(self, start: int, stop: int) -> np.ndarray:
-        """Where records `start` to `stop` begin, int64 `[stop - start + 1]`; the last is an end.
+        """Start offsets of records `start` to `stop`, int64 `[stop - start + 1]`; the last entry is an end.
 
         Raises:
-            CorruptStore: they go backwards, or the file ends before.
+            CorruptStore: they decrease, or the file is too short.
         """
         if self.packed is not None and (said := int(self.take(0, 4).view("<u4")[0])) != self.records:
             raise CorruptStore(f"{self.file.path}: expected {self.records:,} records, found {said:,}")
@@ -130,10 +130,10 @@ class Shard:
         return offsets
 
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens of records `start` to `stop`, back to back, and int64 how many each has.
+        """Tokens of records `start` to `stop`, back to back, and the number of tokens of each, int64.
 
         Raises:
-            CorruptStore: a record that is not what its columns say.
+            CorruptStore: a record does not match its columns.
         """
         if start == stop:
             return np.empty(0, self.dtype), np.empty(0, np.int64)
@@ -147,7 +147,7 @@ class Shard:
         return np.frombuffer(joined, self.dtype), (ends - starts) // self.dtype.itemsize
 
     def _places(self, data: np.ndarray, offsets: np.ndarray, first: int) -> tuple[np.ndarray, np.ndarray]:
-        """Where the tokens' column begins and ends in each record."""
+        """Start and end of the tokens' column in each record."""
         columns, begins = self.columns, offsets[:-1]
         sizes = [_numbers(data, begins + 4 * column, 4) for column in range(columns.varying)]
         expected = begins + 4 * columns.varying + columns.fixed_bytes + sum(sizes)
@@ -156,7 +156,7 @@ class Shard:
         return starts, starts + (sizes[columns.varying_before] if columns.size is None else columns.size)
 
     def _values(self, data: np.ndarray, offsets: np.ndarray, first: int) -> tuple[np.ndarray, np.ndarray]:
-        """Where the tokens themselves begin and end: behind the type and the shape that stand before them."""
+        """Start and end of the tokens themselves, after their type and shape."""
         columns = self.columns
         starts, ends = self._places(data, offsets, first)
         if columns.dtype is None:
@@ -189,7 +189,8 @@ class Shard:
             )
 
     def blocks(self, start: int, stop: int) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        """Records a few megabytes at a time: the first one's number, tokens, and how many each has."""
+        """Yield records a few megabytes at a time: number of the first record, tokens, and number of tokens
+        per record."""
         while start < stop:
             offsets = self.offsets(start, min(stop, start + BLOCK_RECORDS))
             within = int(np.searchsorted(offsets, offsets[0] + BLOCK_BYTES, side="right")) - 1
@@ -199,6 +200,6 @@ class Shard:
 
 
 def _numbers(data: np.ndarray, places: np.ndarray, size: int) -> np.ndarray:
-    """Unsigned integers of `size` bytes at these places, aligned or not, as int64 `[n]`."""
+    """Unsigned integers of `size` bytes at the given positions, aligned or not, as int64 `[n]`."""
     gathered = data[places[:, None] + np.arange(size)]
     return gathered.view(f"<u{size}").reshape(-1).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Megatron-LM: pairs of tokens and an index, `PREFIX.bin` and `PREFIX.idx` (MMIDIDX, version 1).
+"""Megatron-LM: pairs of a token file and an index, `PREFIX.bin` and `PREFIX.idx` (MMIDIDX, version 1).
 
     .bin  tokens of all sequences, back to back, no header
 
@@ -8,21 +8,22 @@
           18       uint64   S, sequences
           26       uint64   N, entries of document_indices, one more than there are documents
           34       int32    [S] tokens of each sequence
-          34+4S    int64    [S] byte of the .bin where each begins
+          34+4S    int64    [S] byte of the .bin at which each begins
           34+12S   int64    [N] first sequence of each document, then S
           34+12S+8N int8    [S] kinds of input, in multimodal data only
 
-All little-endian. In text a sequence is a document, which has fewer than 2**31 tokens; then the index has
-42 + 20 D bytes. uint16 where the vocabulary is below 65,500, else int32, as its preprocessing decides. The
-end of document stands behind each, as with its `--append-eod`. Its trainer is given paths without the ending.
+All little-endian. In text a sequence is a document, which has fewer than 2**31 tokens; then the index has 42
++ 20 D bytes. The dtype is uint16 for a vocabulary below 65,500, else int32, as in Megatron's preprocessing.
+Each document ends with the end of document, as with its `--append-eod`. Its trainer takes paths without the
+suffix.
 
-This is the layout of the store's own shards. So `files = "many"` gives a pair a shard, `train-000000.bin`
-and so on, by sharing both files: constant time. `files = "single"` gives the one pair a split that Megatron's
-preprocessing makes, `PREFIXtrain_text_document.bin` and `.idx`; its index is written a block at a time.
+The store's own shards have this layout. So `files = "many"` gives one pair per shard, `train-000000.bin` and
+so on, by sharing both files, in constant time. `files = "single"` gives one pair per split as Megatron's
+preprocessing does, `PREFIXtrain_text_document.bin` and `.idx`; its index is written a block at a time.
 
-Reading takes documents of several sequences, and any integer dtype (`megatron_index`). There is no loss
-mask. It does not write or read multimodal data. Source: `indexed_dataset.py` of megatron-core, which is
-the judge in the tests.
+Packline reads documents of several sequences, and any integer dtype (`megatron_index`). There is no loss
+mask. Multimodal data is neither written nor read. Based on `indexed_dataset.py` of megatron-core, which the
+tests compare with.
 """
 
 from __future__ import annotations
@@ -59,19 +60,19 @@ if TYPE_CHECKING:
     from packline.store.writer import HashedFile
 
 LIMITS = {"uint16": UINT16_BELOW - 1, "int32": 2**31}
-"""The largest vocabulary of each dtype, by Megatron's rule."""
+"""Largest vocabulary for each dtype, by Megatron's rule."""
 LONGEST = 2**31 - 1
-"""Tokens of a document, by the index's int32."""
+"""Maximum tokens per document, limited by the index's int32."""
 ARGUMENTS = {"train": "--train-data-path", "val": "--valid-data-path", "test": "--test-data-path"}
-"""Where its trainer is told the pairs of each split."""
+"""Arguments of Megatron's trainer for the pairs of each split."""
 MOST_PATHS = 8
-"""Pairs of a split that are named one by one."""
+"""Maximum number of pairs per split that are listed individually."""
 BLOCK = 1 << 18
-"""Documents of which the index is written or checked at a time."""
+"""Number of documents per block when the index is written or checked."""
 
 
 class MegatronOptions(Options, frozen=True):
-    """What may be chosen about Megatron's pairs."""
+    """Options for Megatron's pairs."""
 
     files: Literal["many", "single"] = "many"
     """many: a pair a shard of the store, whose files they share; single: one pair a split."""
@@ -86,7 +87,7 @@ class MegatronOptions(Options, frozen=True):
 
 
 class Megatron(DocumentFormat):
-    """Megatron's pairs."""
+    """Megatron's pairs of `.bin` and `.idx`."""
 
     name = "megatron"
     title = "Megatron-LM: pairs of .bin and .idx"
@@ -98,7 +99,7 @@ class Megatron(DocumentFormat):
     def recognises(self, path: Path) -> bool:
         folder = path if path.is_dir() else path.parent
         if (folder / "manifest.json").exists() or any(folder.glob("*.rows.parquet")):
-            return False  # a store, or baked rows: the same pairs, and more beside them
+            return False  # a store or baked rows: the same pairs, with more files next to them
         return any(
             head == MAGIC and one.with_suffix(".bin").exists()
             for one, head in first_bytes(_index_of(path), (".idx",), len(MAGIC))
@@ -118,7 +119,7 @@ class Megatron(DocumentFormat):
             if paths:
                 lines.append(f"{argument} {' '.join(paths)}")
         lines.append(f"--tokenizer-type HuggingFaceTokenizer --tokenizer-model {shlex.quote(out)}")
-        if options.edges in ("eod", "both"):  # it looks for ends
+        if options.edges in ("eod", "both"):  # Megatron looks for ends
             lines.append("--reset-position-ids --reset-attention-mask --eod-mask-loss")
         return tuple(lines)
 
@@ -206,7 +207,7 @@ def _write_index(file: HashedFile, stream: DocumentStream, start: int, stop: int
 
 
 def _cut(stream: DocumentStream, split: str, shard_tokens: int) -> list[Part]:
-    """Pairs of whole documents: one begins with the document that holds each multiple of `shard_tokens`."""
+    """Pairs of whole documents: each begins with the document that contains a multiple of `shard_tokens`."""
     places = [stream.document_at(token) for token in range(0, max(stream.tokens, 1), shard_tokens)]
     begins = sorted({0, *places} - {stream.documents})
     ends = [*begins[1:], stream.documents]
@@ -217,7 +218,7 @@ def _cut(stream: DocumentStream, split: str, shard_tokens: int) -> list[Part]:
 
 
 def _tokens_of(stream: DocumentStream, start: int, stop: int) -> tuple[int, int]:
-    """The tokens of a stream that documents `start` to `stop` are."""
+    """Token range of documents `start` to `stop` in a stream."""
     begin, end = (int(stream.ends(place - 1, place)[0]) if place else 0 for place in (start, stop))
     return begin, end
 
@@ -227,7 +228,7 @@ def _single(options: MegatronOptions, split: str) -> str:
 
 
 def _index_of(path: Path) -> Path:
-    """The index that a path means: the `.idx`, its `.bin`, or the prefix of both; else the path itself."""
+    """Index for a path: the `.idx` itself, its `.bin`, or the prefix of both; else the path unchanged."""
     if path.is_dir():
         return path
     beside = (

@@ -1,11 +1,11 @@
-"""The index of a Megatron pair that somebody else wrote: checked whole, then asked where documents end.
+"""Index of a Megatron pair from another writer: checked completely, then used for the ends of documents.
 
     sequences   |0    |1  |2      |3 |        begins, lengths: back to back, to the end of the .bin
     documents   |0        |1      |2 |        document_indices 0 2 3 4: each a run of sequences
 
-Every entry is looked at once, a block at a time, at memory speed: that sequences lie back to back from byte 0
-to the last of the tokens' file, and that documents take all of them in order. So no later read goes
-astray. The arrays stay mapped. The layout is in `megatron`.
+Every entry is checked once, a block at a time, at memory speed: sequences have to lie back to back from byte
+0 to the end of the token file, and documents have to cover all of them in order. So no later read can go out
+of bounds. The arrays stay mapped. `megatron` describes the layout.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ READ_CODES: dict[int, np.dtype] = {
     5: np.dtype("<i8"),
     8: np.dtype("<u2"),
 }
-"""By dtype code; 6 and 7 are floats, which no tokens are."""
+"""dtypes by code; 6 and 7 are floats, which cannot be tokens."""
 BLOCK = 1 << 18
-"""Entries that are checked at a time."""
+"""Number of entries checked at a time."""
 
 
 @dataclass(frozen=True)
 class DocumentEnds:
-    """Where documents end, in tokens, from an index that is mapped."""
+    """Ends of documents, in tokens, from a mapped index."""
 
     dtype: np.dtype
     begins: np.ndarray
-    """int64 `[S]`, bytes: where each sequence begins."""
+    """int64 `[S]`: start of each sequence, in bytes."""
     documents: np.ndarray
-    """int64 `[D+1]`: the first sequence of each document, then S."""
+    """int64 `[D+1]`: first sequence of each document, then S."""
     tokens: int
 
     def __len__(self) -> int:
         return len(self.documents) - 1
 
     def __getitem__(self, key: Any, /) -> Any:
-        """The end of a document, or of those of a slice: where the sequence behind its last one begins."""
+        """End of a document, or of those of a slice: the start of the sequence after its last one."""
         behind = self.documents[1:][key]
         inside = behind < len(self.begins)
         if not len(self.begins):
@@ -60,7 +60,7 @@ class DocumentEnds:
 
 
 def open_index(index: ForeignFile, tokens: ForeignFile, findings: Findings) -> DocumentEnds | None:
-    """Check a pair by its index, a block at a time; None where it cannot be read."""
+    """Check a pair by its index, a block at a time; None if it cannot be read."""
     with open(index.path, "rb") as file:
         head = file.read(HEADER.size)
     if len(head) < HEADER.size or not head.startswith(MAGIC):
@@ -94,7 +94,7 @@ def open_index(index: ForeignFile, tokens: ForeignFile, findings: Findings) -> D
 def _check_sequences(
     name: str, lengths: np.ndarray, begins: np.ndarray, dtype: np.dtype, findings: Findings
 ) -> int | None:
-    """That sequences lie back to back; the tokens of all of them, or None."""
+    """Check that sequences lie back to back; return their total number of tokens, or None."""
     place = 0
     for start in range(0, len(lengths), BLOCK):
         block = lengths[start : start + BLOCK].astype(np.int64)
@@ -113,7 +113,7 @@ def _check_sequences(
 
 
 def _check_documents(name: str, documents: np.ndarray, sequences: int, findings: Findings) -> bool:
-    """That documents take all sequences, in order."""
+    """Check that documents cover all sequences, in order."""
     if not len(documents):
         findings.add(name, "entries of document_indices", "one or more", 0)
         return False

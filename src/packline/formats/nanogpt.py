@@ -1,19 +1,19 @@
 """nanoGPT: `train.bin` and `val.bin`, tokens without a header.
 
-    train.bin   uint16 [T], little-endian, documents back to back, their end-of-document token behind each
+    train.bin   uint16 [T], little-endian, documents back to back, each followed by its end-of-document token
     val.bin     the same
-    meta.pkl    only where it is asked for: {"vocab_size": n, "itos": {id: text}, "stoi": {text: id}}
+    meta.pkl    only with the option meta_pkl: {"vocab_size": n, "itos": {id: text}, "stoi": {text: id}}
 
-The trainer maps each file and takes windows at random places. uint16 is all it knows: a vocabulary of more
-than 65,536 is refused. A split that is one shard of the store is that very file, and shares its bytes.
+The trainer maps each file and reads windows at random positions. It only supports uint16, so a vocabulary of
+more than 65,536 is refused. A split that is exactly one shard of the store shares that file.
 
-`meta.pkl` is a pickle, which nanoGPT needs for vocabularies of single characters: its trainer takes the
-vocabulary's size from it, and its sampler the letters. Wherever else it is better absent. It is written here
-opcode by opcode and never read. Where two ids have the same text, `stoi` names the smaller.
+`meta.pkl` is a pickle, which nanoGPT needs for vocabularies of single characters: its trainer reads the
+vocabulary size from it, and its sampler the characters. For all other vocabularies it is better omitted. It
+is written here opcode by opcode and never read. Where two ids have the same text, `stoi` gives the smaller.
 
-There is no loss mask and no index: documents are what is between end-of-document tokens. Known from
-`train.py`, `sample.py` and the `prepare.py` files of nanoGPT, which is not on the package index: NumPy and a
-loader that was written from these rules are the judges.
+There is no loss mask and no index: documents are delimited by end-of-document tokens alone. Based on
+`train.py`, `sample.py` and the `prepare.py` files of nanoGPT, which is not on the package index: tests use
+NumPy and a loader written from these rules.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ if TYPE_CHECKING:
 DTYPE = np.dtype("<u2")
 LIMITS = {"uint16": 65_536}
 DEFAULT_VOCABULARY = 50_304
-"""Ids of a model of nanoGPT's `train.py` where no meta.pkl says how many there are."""
+"""Vocabulary size of a model in nanoGPT's `train.py` without a meta.pkl."""
 NAMES = ("train.bin", "val.bin", "test.bin")
 
 
 class NanogptOptions(Options, frozen=True):
-    """What may be chosen about nanoGPT's files."""
+    """Options for nanoGPT's files."""
 
     edges: StreamEdges = "eod"
     """Which boundary tokens documents have."""
@@ -145,7 +145,7 @@ class Nanogpt(DocumentFormat):
 
 
 def _refuse_header(file: ForeignFile, findings: Findings) -> None:
-    """Note a file of llm.c's: its header would be read as tokens."""
+    """Report a file of llm.c's: its header would be read as tokens."""
     with open(file.path, "rb") as opened:
         head = opened.read(HEAD.size)
     if len(head) == HEAD.size and HEAD.unpack(head)[:2] in ((m, v) for m, (v, _) in MAGICS.items()):
@@ -153,7 +153,7 @@ def _refuse_header(file: ForeignFile, findings: Findings) -> None:
 
 
 def meta_pickle(texts: list[str]) -> bytes:
-    """The pickle (protocol 2) of nanoGPT's `meta`, for the texts of all ids.
+    """Pickle (protocol 2) of nanoGPT's `meta`, for the texts of all ids.
 
     >>> meta_pickle(["a", "b"])[:16]
     b'\\x80\\x02}(X\\n\\x00\\x00\\x00vocab_s'
@@ -168,7 +168,7 @@ def meta_pickle(texts: list[str]) -> bytes:
 
 
 def _dict(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """EMPTY_DICT, MARK, keys and values, SETITEMS."""
+    """Encode a dict: EMPTY_DICT, MARK, keys and values, SETITEMS."""
     return b"}(" + b"".join(key + value for key, value in pairs) + b"u"
 
 
@@ -182,7 +182,7 @@ def _int(number: int) -> bytes:
 
 
 def _shard(view: DocumentView, split: str) -> str:
-    """The stored shard that a split is, bytes and all; empty where it is no such."""
+    """Name of the stored shard that is byte for byte a split; empty if there is none."""
     shards = view.stream(split).shards
     if shards is None or len(shards) != 1 or view.store.dtype != DTYPE:
         return ""

@@ -1,17 +1,18 @@
 """build-nanogpt: shards of tokens as one-dimensional NumPy arrays.
 
     edufineweb_val_000000.npy      \\x93NUMPY 1.0, {'descr': '<u2', 'fortran_order': False, 'shape': (n,)}
-    edufineweb_train_000001.npy    and then n tokens, from a multiple of 64 bytes on
+    edufineweb_train_000001.npy    and then n tokens, beginning at a multiple of 64 bytes
 
-uint16 where the vocabulary fits (65,536), as its own data are; uint32 beyond, which its loader reads as well:
-it turns whatever it finds into int64. Names have `train` or `val` in them, which is how the loader finds a
-split; it takes the files in the order of names. The first shard is val, 100 million tokens each, one
-token before each document (the end of document, moved to the front, as GPT-2 has no other); a document goes
-on in the next file. A shard has to have more tokens than a batch, which a short last one may not.
+The dtype is uint16 where the vocabulary fits (65,536), as in the project's own data, else uint32, which its
+loader also reads: it converts any dtype to int64. Names contain `train` or `val`, by which the loader finds a
+split; it reads the files in the order of names. The first shard is val; shards have 100 million tokens. One
+token precedes each document (the end of document, moved to the front, as GPT-2 has no other); a document may
+continue in the next file. A shard needs more tokens than a batch, which a short last shard may not have.
 
-There is no loss mask and no index: documents are what is between markers. Not to be confused with the
-headerless `.npy` of OLMo (`olmo`). Read are NumPy's versions 1 and 2, little-endian integers; arrays of
-Python objects are refused. Known from `fineweb.py` and `train_gpt2.py` of build-nanogpt; NumPy is the judge.
+There is no loss mask and no index: documents are delimited by markers alone. Not to be confused with the
+headerless `.npy` of OLMo (`olmo`). Packline reads NumPy's format versions 1 and 2 with little-endian
+integers; arrays of Python objects are refused. Based on `fineweb.py` and `train_gpt2.py` of build-nanogpt,
+and tested with NumPy.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ if TYPE_CHECKING:
 
 MAGIC = b"\x93NUMPY"
 LIMITS = {"uint16": 65_536, "uint32": 2**31}
-"""The largest vocabulary of each dtype; a store's ids are int32."""
+"""Largest vocabulary for each dtype; ids in a store are int32."""
 
 
 class NpyOptions(ShardOptions, frozen=True):
-    """What may be chosen about build-nanogpt's shards."""
+    """Options for build-nanogpt's shards."""
 
     prefix: str = "edufineweb"
     """What names of files begin with, before `_train_000001`; may be empty."""
@@ -87,7 +88,7 @@ class Npy(DocumentFormat):
 
 
 def header(tokens: int, dtype: np.dtype) -> bytes:
-    """What stands before the tokens.
+    """Header of a file, before its tokens.
 
     >>> header(5, np.dtype("<u2"))[10:60]
     b"{'descr': '<u2', 'fortran_order': False, 'shape': "
@@ -105,7 +106,7 @@ def _dtype(view: DocumentView, options: NpyOptions) -> np.dtype:
 def _open_file(files: list[ForeignFile], number: int, findings: Findings) -> TokenFile | None:
     file = files[number]
     try:
-        # Of a damaged header, NumPy asks whether an old Python wrote it: it warns, and takes it to pieces.
+        # If a header is damaged, NumPy checks whether an old Python wrote it: it warns and parses its tokens.
         with open(file.path, "rb") as opened, warnings.catch_warnings(action="ignore"):
             version = np.lib.format.read_magic(opened)
             if version not in ((1, 0), (2, 0)):

@@ -1,4 +1,4 @@
-"""chuk-mlx's batches: a `.npz` file a batch, rows padded on the right.
+"""chuk-mlx's batches: one `.npz` file per batch, with rows padded on the right.
 
     PREFIX_batch_0001.npz, PREFIX_batch_0002.npz, ...     numbered from 1, in training order
 
@@ -7,28 +7,28 @@
     attention_mask_tensor   int32  [B, L]   1 where there is a target, 0 where there is none (option `mask`)
     lengths                 int32  [B]      tokens of each row
 
-A file is what `numpy.savez` makes of these arrays, to the byte: a zip archive whose members `KEY.npy` are
-stored as they are. The last batch has the rows that are left. The first three may be of any NumPy integer
-that holds the vocabulary and `ignore_index`; `lengths` is always int32.
+A file is byte for byte the output of `numpy.savez` for these arrays: a zip archive with uncompressed members
+`KEY.npy`. The last batch has the remaining rows. The first three arrays may have any NumPy integer dtype that
+holds the vocabulary and `ignore_index`; `lengths` is always int32.
 
 Targets are -100 at padding, at the last token of a document and where the next token is not trained on. MLX
-knows no ignored index: -100 is the id 100 before the end of the vocabulary there, as any negative index of an
-array. So the mask, by which chuk-mlx multiplies its loss and nothing else, is 0 at all of these places, and
-not at padding alone: `cross_entropy(logits, targets) * mask` learns nothing from them. Rows are padded on the
-right, so a causal model needs no mask of padding. How long a row is stands in `lengths`: the padding may be
-the end of document, or the token 0 a real one, and nothing has to be guessed from tokens.
+has no ignored index: there, -100 counts from the end of the vocabulary, like any negative array index. So the
+mask, which chuk-mlx only multiplies with its loss, is 0 at all of these positions and not only at padding:
+`cross_entropy(logits, targets) * mask` learns nothing from them. Rows are padded on the right, so a causal
+model needs no padding mask. `lengths` gives the length of each row: the padding token may be the end of
+document, or a regular token 0, so the length cannot be derived from tokens.
 
-With `mask=padding` it is 0 at padding alone, for trainers that use it in attention and not in the loss.
+With `mask=padding` the mask is 0 at padding only, for trainers that use it in attention and not in the loss.
 
-Read are files with either mask, and chuk-mlx's own, which lack some of the keys: the length of a row comes
-from `lengths` where the mask is that of the loss, else from the mask, else from `lengths`, else is L. With
-`pad_id` tokens of this id at the end of a row are padding after all, as in batches of chuk-mlx whose
+Packline reads files with either mask, and chuk-mlx's own files, which lack some of the keys: the length of a
+row comes from `lengths` if the mask is a loss mask, else from the mask, else from `lengths`, else it is L.
+With `pad_id`, tokens of this id at the end of a row are treated as padding, as in batches of chuk-mlx whose
 `lengths` are those of padded rows and whose documents have no ends (`rows=separate edges=none pad_id=...`). A
-loss mask is got back from the targets, but for the first token of a document, which no place predicts: it
-counts as trained on.
+loss mask is restored from the targets, except for the first token of a document, which no position predicts:
+it counts as trained on.
 
-Layout known from chuk-mlx's `batch_generator_pretrain.py` and `batch_pretrain_target_shift_generator.py`;
-judged by `numpy.load`.
+Based on chuk-mlx's `batch_generator_pretrain.py` and `batch_pretrain_target_shift_generator.py`; tested with
+`numpy.load`.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ if TYPE_CHECKING:
 
 TENSORS = ("input_tensor", "target_tensor", "attention_mask_tensor")
 BATCH_SIZE = 32
-"""Rows of a batch where nobody says; chuk-mlx's own."""
+"""Default number of rows per batch, as in chuk-mlx."""
 PART_BYTES = 1 << 26
-"""Of batches that are one piece of work, about."""
+"""Approximate size of the batches of one part, in bytes."""
 NPY_HEADER = 128
-"""Bytes before the data of a member, for shapes of any usual size."""
+"""Bytes before the data of a member, for shapes of the usual size."""
 
 
 class NpzOptions(RowFileOptions, frozen=True):
-    """What may be chosen about batches in `.npz` files."""
+    """Options for batches in `.npz` files."""
 
     prefix: str = "tokenized"
     """What names of files begin with."""
@@ -160,7 +160,7 @@ class Npz(RowFormat):
 def batch_arrays(
     view: RowView, start: int, stop: int, dtype: np.dtype, options: NpzOptions
 ) -> dict[str, np.ndarray]:
-    """The arrays of a batch of rows, in the order in which they stand in its file."""
+    """Arrays of a batch of rows, in the order of its file."""
     read = view.read(start, stop, ("tokens", "targets", "loss_mask"))
     lengths = view.lengths(start, stop)
     targets, mask = read["targets"], read["loss_mask"]
@@ -177,10 +177,10 @@ def batch_arrays(
 
 
 def _checked_dtype(vocab_size: int, options: NpzOptions) -> np.dtype:
-    """The dtype of the tensors.
+    """Dtype of the tensors.
 
     Raises:
-        RecipeError: it is no integer, or does not hold every id and `ignore_index`.
+        RecipeError: it is not an integer, or cannot hold every id and `ignore_index`.
     """
     try:
         dtype = np.dtype(options.dtype).newbyteorder("<")

@@ -1,7 +1,8 @@
-"""Batches in `.npz` files, read: which rows, how long each is, and what of them is trained on.
+"""Read batches in `.npz` files: their rows, row lengths and loss mask.
 
-The layout is in `npz`. Opening reads lengths and masks of every batch, and of the tensors their headers; the
-tensors themselves are read a batch at a time. Every member's CRC-32 is checked as it is read.
+`npz` describes the layout. Opening reads lengths and masks of every batch, and only the headers of the
+tensors; the tensors themselves are read a batch at a time. The CRC-32 of every member is checked as it is
+read.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ NAME = re.compile(r"(?P<prefix>.+)_batch_(?P<number>\d{4,})\.npz")
 
 
 def find_batches(path: Path) -> list[Path]:
-    """The batches of a folder in the order of their numbers, or the one file."""
+    """Batches of a folder in the order of their numbers, or a single file."""
     if path.is_file():
         return [path] if NAME.fullmatch(path.name) else []
     if not path.is_dir():
@@ -41,7 +42,7 @@ def find_batches(path: Path) -> list[Path]:
 
 
 def open_batches(path: Path, paths: list[Path], options: NpzOptions, findings: Findings) -> Foreign:
-    """Look at the keys, shapes and lengths of all batches."""
+    """Check the keys, shapes and lengths of all batches."""
     files = [ForeignFile(one.name, str(one), one.stat().st_size) for one in paths]
     found: list[tuple[int, np.ndarray]] = []
     kind: tuple[np.dtype, int] | None = None
@@ -63,7 +64,7 @@ def open_batches(path: Path, paths: list[Path], options: NpzOptions, findings: F
 
 
 def _check_numbers(paths: list[Path], findings: Findings) -> None:
-    """Batches of one prefix are numbered without a gap."""
+    """Check that the batches of each prefix are numbered without gaps."""
     if len({match["prefix"] for one in paths if (match := NAME.fullmatch(one.name))}) > 1:
         return
     numbers = [int(match["number"]) for one in paths if (match := NAME.fullmatch(one.name))]
@@ -74,10 +75,10 @@ def _check_numbers(paths: list[Path], findings: Findings) -> None:
 
 
 def _look(file: ForeignFile, options: NpzOptions) -> tuple[np.dtype, np.ndarray, int]:
-    """Dtype, length of each row, and L of a batch.
+    """Dtype, row lengths and L of a batch.
 
     Raises:
-        CorruptStore: it is damaged, or its arrays do not belong together.
+        CorruptStore: it is damaged, or its arrays do not match.
     """
     with _opened(file) as archive:
         shape, dtype = archive.shape("input_tensor")
@@ -112,7 +113,7 @@ def _look(file: ForeignFile, options: NpzOptions) -> tuple[np.dtype, np.ndarray,
 
 
 def is_loss_mask(mask: np.ndarray, targets: np.ndarray, ignore_index: int) -> bool:
-    """Whether a mask is 0 exactly where targets are ignored, and some are: it then does not mark padding.
+    """True if a mask is 0 exactly where targets are ignored, and some are: such a mask does not mark padding.
 
     >>> mask, targets = np.array([[1, 0, 1, 0]]), np.array([[5, -100, 6, -100]])
     >>> is_loss_mask(mask, targets, -100), is_loss_mask(mask, np.array([[5, 6, 7, 8]]), -100)
@@ -127,8 +128,9 @@ def _masked_lengths(
 ) -> np.ndarray:
     """Lengths of the rows of a batch that has an attention mask.
 
-    A loss mask, as `npz` writes it, leaves them to `lengths`. Any other mask is ones and then zeros, and
-    decides, since chuk-mlx's `lengths` are those of padded rows. Everything else is damage.
+    With a loss mask, as `npz` writes it, they come from `lengths`. Any other mask has to be ones and then
+    zeros, and takes precedence, since chuk-mlx's `lengths` are those of padded rows. Everything else is
+    damage.
     """
     mask = archive.read("attention_mask_tensor") != 0
     places, lengths = np.arange(mask.shape[1]), mask.sum(axis=1)
@@ -159,13 +161,13 @@ def _masked_lengths(
 
 
 class _Batches:
-    """Reads the rows of a batch, with their loss mask where it is wanted.
+    """Reader for the rows of a batch, with their loss mask where wanted.
 
     Args:
-        files: all of them.
-        options: with `loss`; where it is None there is a mask if the first batch shows one.
-        lengths: of the rows of each file that can be read.
-        separate: whether rows do not go on in the next one.
+        files: all batches.
+        options: if `loss` is None, there is a mask if the first batch has one.
+        lengths: row lengths of each readable file.
+        separate: true if documents do not continue in the next row.
     """
 
     def __init__(
@@ -186,7 +188,7 @@ class _Batches:
         """Tokens and mask of a batch.
 
         Raises:
-            CorruptStore: damage; or the first batch showed no mask, and this one has one.
+            CorruptStore: it is damaged; or it has a mask but the first batch had none.
         """
         with _opened(self._files[number]) as archive:
             tokens = archive.read("input_tensor")
@@ -207,9 +209,10 @@ class _Batches:
         return tokens, loss
 
     def _trained(self, archive: _Archive, tokens: np.ndarray) -> np.ndarray:
-        """Which places have a target that is trained on, bool `[B, L]`.
+        """Positions whose target is trained on, bool `[B, L]`.
 
-        At the end of a document there is none, whether or not what follows is trained on: it counts as if.
+        The end of a document has no target, whether or not the next token is trained on: it counts as trained
+        on.
         """
         return (archive.read("target_tensor") != self._options.ignore_index) | self._ends(tokens)
 
@@ -218,7 +221,8 @@ class _Batches:
         return np.zeros(tokens.shape, bool) if marker is None else tokens == marker
 
     def _masked(self, number: int, archive: _Archive) -> int | None:
-        """The first row with a token, not its last one, that has no target though its document goes on."""
+        """First row in which a token, other than the last, has no target although its document continues;
+        else None."""
         if "target_tensor" not in archive or self._options.marker is None:
             return None
         tokens = archive.read("input_tensor")
@@ -227,7 +231,7 @@ class _Batches:
         return int(np.argmax(rows)) if rows.any() else None
 
     def _last_trained(self, number: int) -> bool:
-        """Whether the last token of a batch has a target that is trained on, or ends a document."""
+        """True if the last token of a batch has a target that is trained on, or ends a document."""
         if number not in self._lengths:
             return True
         with _opened(self._files[number]) as archive:
@@ -236,13 +240,13 @@ class _Batches:
 
 
 def _at_ends(trained: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """What each row has at its last token, bool `[B]`; True for a row without any."""
+    """Value of each row at its last token, bool `[B]`; True for an empty row."""
     found = trained[np.arange(len(lengths)), np.maximum(lengths, 1) - 1]
     return np.asarray(found | (lengths == 0))
 
 
 class _Archive:
-    """A `.npz` file that is open for reading. Arrays of objects are refused, so nothing in it is executed."""
+    """A `.npz` file that is open for reading. Arrays of objects are refused, so reading executes no code."""
 
     def __init__(self, file: ForeignFile, archive: zipfile.ZipFile) -> None:
         self._file, self._archive = file, archive
@@ -252,10 +256,10 @@ class _Archive:
         return f"{key}.npy" in self._names
 
     def read(self, key: str) -> np.ndarray:
-        """An array.
+        """Read an array.
 
         Raises:
-            CorruptStore: it is not there, or damaged.
+            CorruptStore: it is missing or damaged.
         """
         try:
             data = self._archive.read(f"{key}.npy")
@@ -271,7 +275,7 @@ class _Archive:
         """Shape and dtype of an array, from its header.
 
         Raises:
-            CorruptStore: see `read`; or it has not the size that its header says.
+            CorruptStore: see `read`; or its size differs from the header's.
         """
         try:
             with self._archive.open(f"{key}.npy") as member:
@@ -287,7 +291,7 @@ class _Archive:
 
 
 class _Header(NamedTuple):
-    """What stands before the data of an array."""
+    """Header of an array, before its data."""
 
     shape: tuple[int, ...]
     fortran: bool
@@ -295,7 +299,7 @@ class _Header(NamedTuple):
 
 
 def _header_end(data: bytes) -> int:
-    """Bytes before the data, by the first 12."""
+    """Number of bytes before the data, from the first 12."""
     if data[:6] != b"\x93NUMPY" or len(data) < 12 or data[6] not in (1, 2):
         raise ValueError("not an array of NumPy")
     return (
@@ -307,7 +311,8 @@ def _header_end(data: bytes) -> int:
 
 @lru_cache(maxsize=64)
 def _parse(header: bytes) -> _Header:
-    """Read a header; nearly all files have the same few, and NumPy takes 50 microseconds for each."""
+    """Read a header; cached, since nearly all files have the same few and NumPy takes 50 microseconds for
+    each."""
     formats, member = np.lib.format, BytesIO(header)
     version = formats.read_magic(member)
     read = formats.read_array_header_1_0 if version == (1, 0) else formats.read_array_header_2_0

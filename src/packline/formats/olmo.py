@@ -1,29 +1,28 @@
-"""OLMo and dolma: `part-G-NNNNN.npy`, which is no NumPy file, with its documents in a `.csv.gz`.
+"""OLMo and dolma: `part-G-NNNNN.npy`, a raw file without NumPy's header, with its documents in a `.csv.gz`.
 
     part-0-00000.npy         tokens back to back, no header at all: uint16, or uint32 for more than 65,536 ids
-    part-0-00000.csv.gz      a line a document: start,end,id,src,loc; in tokens of the file, without the end;
-                             no line of names; lines end with CR LF, as Python's csv has it
+    part-0-00000.csv.gz      one line per document: start,end,id,src,loc; in tokens, end exclusive;
+                             no header line; lines end with CR LF, as Python's csv writes them
     masks/part-0-00000.npy   bool [T] as bytes, 1 where a token is trained on; only where there is a mask
 
-All little-endian. G counts dolma's groups of files, in as many digits as their number needs; here there is
-one. Documents have their end behind them. `src` is the file a document came from and `loc` its position
-there. The trainer takes two lists of paths, tokens and masks; so masks have a folder of their own. Without a
-validation split files are in the folder itself, else in `train/`, `val/` and `masks/train/`, `masks/val/`.
-The trainer splits a line at commas and takes two numbers, so it minds quotes in an id no more than commas
-there; a line break in one would be a line to it, and is a space here.
+All little-endian. G is the number of dolma's group of files, zero-padded as necessary; here there is only one
+group. Each document ends with its end-of-document token. `src` is the file a document came from and `loc` its
+position there. The trainer takes two lists of paths, tokens and masks, so masks are in a separate folder.
+Without a validation split files are in the folder itself, else in `train/`, `val/` and `masks/train/`,
+`masks/val/`. The trainer splits a line at commas and uses two numbers, so quotes and commas in an id do no
+harm; a line break would, so it is replaced by a space.
 
-A `.npy` is a shard of the store where the tokens' bytes are the same, and then shares them. The `.csv.gz`
-has no time and no name in its header: equal exports, equal bytes (with the same zlib).
+A `.npy` shares the file of a shard of the store if the bytes of its tokens are the same. The `.csv.gz` has no
+time and no name in its header, so equal exports have equal bytes (with the same zlib).
 
-Read: the dtype is what was exported, else what the last end and the file's size tell (uint16, uint32 or
-uint64; uint8 has to be asked for); lines may be `start,end` alone, as OLMo-core makes them. Without any
-`.csv.gz` documents are found by their ends, and the dtype is that of the vocabulary. Source and loc are not
-taken over into a store, whose provenance names the `.npy`; ids are. Known from `tokenizer/memmap_writer.py`
-of dolma and `data/utils.py` of OLMo-core; a reader that was written from these rules is the judge in the
-tests.
+Reading: the dtype is the exported one, else follows from the last end and the file size (uint16, uint32 or
+uint64; uint8 has to be given explicitly); lines may be `start,end` alone, as OLMo-core writes them. Without
+any `.csv.gz` documents are found by their ends, and the dtype is that of the vocabulary. Source and loc are
+not imported into a store, whose provenance names the `.npy`; ids are. Based on `tokenizer/memmap_writer.py`
+of dolma and `data/utils.py` of OLMo-core; tests use a reader written from these rules.
 
-Cost: 0.3 million documents a second to write lines, and 1 million to read them, each in one process; 8 bytes
-a document while reading.
+Cost: writes the lines of 0.3 million documents per second, and reads 1 million, each in one process; 8 bytes
+of memory per document while reading.
 """
 
 from __future__ import annotations
@@ -65,18 +64,19 @@ if TYPE_CHECKING:
 
 LIMITS = {"uint16": 65_536, "uint32": 2**32}
 DTYPES: dict[int, np.dtype] = {size: np.dtype(f"<u{size}") for size in (2, 4, 8)}
-"""That lines and sizes together may tell; a file of uint16 that was cut in half would seem to be uint8."""
+"""Dtypes that lines and sizes together can determine; without uint8, since half a uint16 file would look like
+it."""
 MOST_FILES = 100_000
 MASKS = "masks"
 NUMPY_MAGIC = b"\x93NUMPY"
 COMPRESSION = 1
-"""Of zlib: lines of numbers gain little from more."""
+"""zlib level: higher levels gain little for lines of numbers."""
 LINE_BYTES = 24
-"""Of a compressed line, about."""
+"""Approximate size of a compressed line, in bytes."""
 
 
 class OlmoOptions(Options, frozen=True):
-    """What may be chosen about OLMo's files."""
+    """Options for OLMo's files."""
 
     dtype: Literal["auto", "uint8", "uint16", "uint32", "uint64"] = "auto"
     """Of tokens; uint8 and uint64 are only read."""
@@ -189,7 +189,7 @@ class Olmo(DocumentFormat):
 
 
 class _Opened:
-    """A `.npy` file and what belongs to it."""
+    """A `.npy` file and the files that belong to it."""
 
     def __init__(self, path: Path, listed: FileList, masks: Path, findings: Findings) -> None:
         self.path, self.number = path, listed.add(path)
@@ -198,7 +198,7 @@ class _Opened:
         self.lines = listed.add_if_there(_lines_of(path))
         self.ends: np.ndarray | None = None
         self.size = 0
-        """Bytes of a token; 0 where nothing tells."""
+        """Bytes per token; 0 if unknown."""
         self._readable = True
         if _has_magic(path):
             findings.add(self.name, "a header", "none, in a .npy of OLMo's", "NumPy's")
@@ -226,7 +226,7 @@ class _Opened:
         self.size = next((size for size in DTYPES if last and size * last == self.bytes), 0)
 
     def source(self, listed: FileList, dtype: np.dtype | None, findings: Findings) -> TokenFile | None:
-        """The tokens, if all sizes make sense."""
+        """Source of the tokens, if all sizes are consistent."""
         if not self._readable:
             return None
         last = int(self.ends[-1]) if self.ends is not None and len(self.ends) else None
@@ -243,9 +243,9 @@ class _Opened:
 
 
 def _lines(starts: np.ndarray, ends: np.ndarray, origins: pa.Table) -> bytes:
-    """Lines of some documents, as Python's csv writes them, each without a line break of its own.
+    """Lines for documents, as Python's csv writes them, each without line breaks inside.
 
-    OLMo-core reads a line at a time and knows nothing of quotes.
+    OLMo-core reads a line at a time and does not handle quotes.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -261,10 +261,10 @@ def _lines(starts: np.ndarray, ends: np.ndarray, origins: pa.Table) -> bytes:
 
 
 def _read_table(path: Path, columns: int) -> pa.Table:
-    """Lines of a `.csv.gz`: start and end int64, and further columns as text; those that are wanted.
+    """Lines of a `.csv.gz`: start and end int64, and the requested further columns as text.
 
     Raises:
-        CorruptStore: it cannot be read, or is not of such lines.
+        CorruptStore: it cannot be read, or has other lines.
     """
     import pyarrow as pa
     import pyarrow.csv as pacsv
@@ -296,7 +296,7 @@ def _read_table(path: Path, columns: int) -> pa.Table:
 
 @lru_cache(maxsize=1)
 def _all_ids(path: Path, written: int) -> Any:
-    """Ids of all documents of a file, kept for its blocks; None where it has none."""
+    """Ids of all documents of a file, cached for its blocks; None where it has none."""
     table = _read_table(path, columns=3)
     return table.column(2).combine_chunks() if table.num_columns > 2 else None
 

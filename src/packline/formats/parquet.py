@@ -1,18 +1,18 @@
-"""Documents as Parquet files: `load_dataset(OUT)`, and whatever else reads Parquet.
+"""Documents as Parquet files, for `load_dataset(OUT)` and any other Parquet reader.
 
-    train-00000-of-00002.parquet         a document a row; columns as for `arrow`: input_ids, and
+    train-00000-of-00002.parquet         one row per document; columns as for `arrow`: input_ids, and
     validation-00000-of-00001.parquet    labels or loss_mask where there is a mask; provenance on request
 
-Names are those by which the `datasets` library tells splits. Row groups have at most 65,536 documents and
-4M tokens, so a reader needs 16 MB a column at a time. Values are written plain, because a dictionary of ids
-has no use, and compressed with zstd, since half of the bytes of an int32 are zero. Pages have checksums,
-which are checked when packline reads them. The same version of pyarrow gives equal documents equal bytes.
+The `datasets` library recognises splits by these names. Row groups have at most 65,536 documents and 4M
+tokens, so a reader needs 16 MB per column at a time. Values are written plain, because a dictionary does not
+help with ids, and compressed with zstd, since half of the bytes of an int32 are zero. Pages have checksums,
+which packline checks when it reads them. The same version of pyarrow gives equal documents equal bytes.
 
-Read are all files of a folder and below it, whoever wrote them, that have a column of lists of integers;
-others are problems. Splits go by the names of files and folders, as for `arrow`.
+Packline reads all files of a folder and its subfolders, from any writer, that have a column of lists of
+integers; others are reported as problems. Splits follow from the names of files and folders, as for `arrow`.
 
-Cost: compression; `compression=none` is about as fast as `arrow`. Memory, when reading, is a batch of rows
-and the pages around it, also where a file is one row group. It needs pyarrow only.
+Cost: compression; `compression=none` is about as fast as `arrow`. Reading needs memory for a batch of rows
+and the pages around it, even where a file is one row group. Requires pyarrow only.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ FILE = "{split}-{number:05d}-of-{count:05d}.parquet"
 
 
 class ParquetOptions(ColumnOptions, frozen=True):
-    """What may be chosen about Parquet files."""
+    """Options for Parquet files."""
 
     compression: Literal["zstd", "snappy", "none"] = "zstd"
     """Writing: of pages."""
 
 
 class Parquet(DocumentFormat):
-    """Parquet files with a document a row."""
+    """Parquet files with one row per document."""
 
     name = "parquet"
     title = "Parquet: train-00000-of-00001.parquet, a document a row in input_ids"
@@ -107,7 +107,7 @@ class Parquet(DocumentFormat):
             return False
         try:
             schema = pq.read_schema(path)
-        except (OSError, ValueError, pa.ArrowException):  # ValueError: names that are no text
+        except (OSError, ValueError, pa.ArrowException):  # ValueError: names that are not text
             return False
         return Columns.of(schema, ColumnOptions().column, False, path.name, Findings()) is not None
 
@@ -121,20 +121,20 @@ class Parquet(DocumentFormat):
 
 
 class ParquetFile(ColumnFile):
-    """A file that is read by row groups. Made by `open`."""
+    """A file that is read by row groups; use `open` to create it."""
 
     @classmethod
     def open(
         cls, files: Sequence[ForeignFile], number: int, options: ParquetOptions, findings: Findings
     ) -> ParquetFile | None:
-        """Look at the footer; None where there is nothing that could be read."""
+        """Read the footer; None if there is nothing readable."""
         self, file = cls(), files[number]
         self.file, self.path, self.size = number, file.path, file.bytes
         self.split = split_of_path(file.name)
         try:
             with pq.ParquetFile(file.path) as parquet:
                 metadata, schema = parquet.metadata, parquet.schema_arrow
-        except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: names that are no text
+        except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: names that are not text
             findings.add(file.name, f"not a whole Parquet file: {error}")
             return None
         columns = Columns.of(schema, options.column, options.loss != "none", file.name, findings)
@@ -171,7 +171,7 @@ class ParquetFile(ColumnFile):
                     ):
                         found += batch.num_rows
                         yield batch
-                    if found != rows:  # as a damaged page header may do without any other sign
+                    if found != rows:  # a damaged page header may have no other symptom
                         raise CorruptStore(
                             f"{self.path}: row group {group:,}: expected {rows:,} rows, found {found:,}",
                             hint="the file is damaged",
@@ -187,7 +187,7 @@ class ParquetFile(ColumnFile):
 
 
 def _begin(group: pq.RowGroupMetaData) -> int:
-    """The first byte of a row group."""
+    """Offset of the first byte of a row group."""
     columns = [group.column(number) for number in range(group.num_columns)]
     return min(
         (
@@ -200,7 +200,7 @@ def _begin(group: pq.RowGroupMetaData) -> int:
 
 
 def _end(group: pq.RowGroupMetaData) -> int:
-    """At least one behind its last byte."""
+    """Offset after the last byte of a row group; may be greater."""
     return _begin(group) + sum(
         group.column(number).total_compressed_size for number in range(group.num_columns)
     )

@@ -1,23 +1,24 @@
-"""Temporal Eigenstate Networks' rows: a torch file a row, and what they are in `metadata.json`.
+"""Temporal Eigenstate Networks' rows: one torch file per row, described by `metadata.json`.
 
     chunk_000000.pt    one tensor, int64 [chunk_size]: a full row of tokens; and so on
     metadata.json      dataset, tokenizer, vocab_size, chunk_size, num_chunks, total_tokens, pad_token_id,
                        eos_token_id, bos_token_id; leftover_tokens
 
-Numbered from 0, in training order. All files have exactly `chunk_size` tokens: a row with padding is left
-over, since nothing would tell its padding from tokens. `total_tokens` are those in files, and
-`leftover_tokens` those of the chosen documents that are in none (tails, rows with padding, what `max_files`
-left); with every row met once, both together are all of them. Documents end with their end-of-document
-token; the original's have nothing between them with a tokenizer that adds no such token.
+Files are numbered from 0, in training order, and have exactly `chunk_size` tokens: rows with padding are left
+out, since nothing would distinguish padding from tokens. `total_tokens` counts the tokens in files, and
+`leftover_tokens` those of the chosen documents that are in none (tails, rows with padding, rows beyond
+`max_files`); if every row occurs once, both add up to all tokens. Documents end with their end-of-document
+token; the original has nothing between documents if the tokenizer adds no such token.
 
-Cost: eight bytes a token, four times a store. A file of 32,768 tokens is 256 KB, so 10^10 tokens are 300,000
-files; making one takes a third of a millisecond, which for short rows is most of the work. `torch_file` has
-their layout; torch is needed to load them in the trainer, but neither to write nor to read them here, and no
-pickle is executed.
+Cost: eight bytes per token, four times a store. A file of 32,768 tokens is 256 KB, so 10^10 tokens are
+300,000 files; creating one takes a third of a millisecond, which for short rows is most of the work.
+`torch_file` describes their layout; the trainer needs torch to load them, but packline needs it neither for
+writing nor for reading, and executes no pickle.
 
-Read are these, and those that the project's `pretokenize_and_pack.py` made, whose documents have no ends with
-most tokenizers: they come back as one. The project's loader takes the files in the order of their names
-and cuts those that are too long for the model; rows of the model's own length need no cutting.
+Packline reads these, and the files of the project's `pretokenize_and_pack.py`, whose documents have no ends
+with most tokenizers and therefore come back as one document. The project's loader reads the files in the
+order of names and truncates those that are too long for the model; rows of the model's own length need no
+truncation.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ NAME = re.compile(r"chunk_(\d{6,})\.pt")
 METADATA = "metadata.json"
 PART_FILES = 1024
 BLOCK_TOKENS = 1 << 20
-"""Of rows that are read at a time, about."""
+"""Approximate number of tokens of the rows read at a time."""
 
 
 class PtOptions(RowFileOptions, frozen=True):
-    """What may be chosen about rows in torch files."""
+    """Options for rows in torch files."""
 
     dataset: str = "packline"
     """What metadata.json calls the data set."""
@@ -83,7 +84,7 @@ class Pt(RowFormat):
                 hint="choose a smaller seq_len, or packing concat",
             )
         lost = list(lost_of(view, masks=False, boundaries=False))
-        lost = [one for one in lost if one.what != "padding mask"]  # no row with padding is written
+        lost = [one for one in lost if one.what != "padding mask"]  # rows with padding are not written
         if tail := view.tokens - files * view.seq_len:
             why = (
                 "rows with padding" if options.max_files is None else "rows with padding, or above max_files"
@@ -144,7 +145,7 @@ def _full_rows(view: RowView, start: int, stop: int) -> np.ndarray:
 
 
 def _read_full(view: RowView, part: Part) -> Iterator[np.ndarray]:
-    """The full rows of a part, int32 `[n, L]`, some at a time."""
+    """Yield the full rows of a part, int32 `[n, L]`, in blocks."""
     block = max(BLOCK_TOKENS // view.seq_len, 1)
     for start in range(part.start, part.stop, block):
         stop = min(start + block, part.stop)
@@ -153,7 +154,7 @@ def _read_full(view: RowView, part: Part) -> Iterator[np.ndarray]:
 
 
 def _find(path: Path) -> list[Path]:
-    """The rows of a folder in the order of their numbers, or the one file."""
+    """Rows of a folder in the order of their numbers, or a single file."""
     if path.is_file():
         return [path] if NAME.fullmatch(path.name) else []
     if not path.is_dir():
@@ -163,7 +164,7 @@ def _find(path: Path) -> list[Path]:
 
 
 def _open_files(path: Path, paths: list[Path], options: PtOptions, findings: Findings) -> Foreign:
-    """Look at the first file, and at names and sizes of the others, which are to be like it."""
+    """Check the first file in full, and that the names and sizes of the others match it."""
     files = [ForeignFile(one.name, str(one), one.stat().st_size) for one in paths]
     found: list[tuple[int, np.ndarray]] = []
     first = np.empty(0, "<i8")
@@ -202,7 +203,7 @@ def _open_files(path: Path, paths: list[Path], options: PtOptions, findings: Fin
 
 
 def _metadata(path: Path, count: int, size: int | None, findings: Findings) -> dict[str, Any]:
-    """What metadata.json says of the tokens; what it says of the files is held against them."""
+    """Facts about the tokens from metadata.json; its facts about the files are compared with the files."""
     try:
         said = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -1,6 +1,6 @@
-"""Which formats there are: their names, and the file that knows each.
+"""Registry of formats: their names, and the module that implements each.
 
-A format is imported when it is first asked for, so the list costs nothing.
+A format is imported on first use, so the list costs nothing.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ NAMES = (*DOCUMENT_FORMATS, *ROW_FORMATS)
 
 
 def get_format(name: str) -> Format:
-    """The format of this name.
+    """Format of this name.
 
     Raises:
-        RecipeError: no such format, or one that needs a module that is not installed.
+        RecipeError: there is no such format, or it needs a module that is not installed.
 
     >>> get_format("tfrecord")
     Traceback (most recent call last):
@@ -40,10 +40,10 @@ def get_format(name: str) -> Format:
 
 
 def recognise(path: Path) -> Format:
-    """The format of a file or folder, where it is beyond doubt.
+    """Format of a file or folder, if unambiguous.
 
     Raises:
-        InputError: it is none of them, or could be several.
+        InputError: none matches, or several do.
     """
     found = [
         name for name in NAMES if importlib.import_module(f"packline.formats.{name}").FORMAT.recognises(path)

@@ -1,23 +1,23 @@
-"""stacks' conversations for supervised fine-tuning: shards of tokens, and a shard of loss masks beside each.
+"""stacks' conversations for supervised fine-tuning: shards of tokens, each with a shard of loss masks.
 
     sft_val_000000.bin     1,024 bytes of header, then uint16 [n]: tokens      header as llm.c's, version 1
     sft_val_000000_mask.bin                the same header, then uint16 [n]: 1 = trained on, 0 = not
     sft_train_000001.bin, ...
-    config.json            max_seq_len, shard_size, bos_id, vocab_size; of each split conversations, tokens,
+    config.json            max_seq_len, shard_size, bos_id, vocab_size; per split conversations, tokens,
                            shards, truncated; and conversations by source
 
-Documents, here conversations, have one token in front and none behind, are cut to `max_seq_len` tokens each,
-and stand back to back in shards of `shard_size` tokens: one may go on in the next shard, which is not
-padded. val is numbered first and train goes on from there; the last shard of each is shorter. The trainer
-shifts: the target at t is token t + 1, and counts if mask t + 1 is 1.
+Documents, here conversations, have one token in front and none at the end, are truncated to `max_seq_len`
+tokens, and lie back to back in shards of `shard_size` tokens: a document may continue in the next shard,
+which is not padded. val is numbered first and train continues the numbering; the last shard of each is
+shorter. The trainer shifts: the target at t is token t + 1, and counts if mask t + 1 is 1.
 
-The front token is the store's begin of document, or its end of document moved there. It keeps its byte of
-the loss mask, as it is what the last token before it predicts; but behind a document that was cut it is 0,
-for there the document does not end. A store without a loss mask is trained on everywhere.
+The front token is the store's begin of document, or its end of document moved there. It keeps its byte of the
+loss mask, as it is the target of the last token before it; but after a truncated document it is 0, because
+the document does not end there. A store without a loss mask is trained on everywhere.
 
-`truncated` counts documents that were cut (the original counts those that just fit as well). uint16 alone, so
-vocabularies up to 65,536. Known from the `data/sft_dataset.py` of the project; a reader written from its
-rules is the judge.
+`truncated` counts documents that were truncated (the original also counts those that just fit). uint16 only,
+so vocabularies up to 65,536. Based on the project's `data/sft_dataset.py`; tests use a reader written from
+its rules.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ UINT16 = np.dtype("<u2")
 NAME = re.compile(r"(?P<prefix>.*)(?P<split>val|test|train)_(?P<number>\d{6,})\.bin")
 CONFIG = "config.json"
 BLOCK_DOCUMENTS = 1 << 14
-"""Whose lengths and tokens are looked at together, at most."""
+"""Maximum number of documents whose lengths and tokens are read together."""
 
 
 class StacksOptions(Options, frozen=True):
-    """What may be chosen about stacks' shards."""
+    """Options for stacks' shards."""
 
     max_seq_len: int = 2048
     """Tokens that a document is cut to."""
@@ -178,16 +178,16 @@ class Stacks(DocumentFormat):
 
 
 class Truncated:
-    """A stream of documents of which each is cut to a number of tokens.
+    """Stream of documents, each truncated to a maximum number of tokens.
 
     Args:
-        stream: of whole documents.
-        limit: tokens of a document, at most.
+        stream: stream of whole documents.
+        limit: maximum tokens per document.
     """
 
     def __init__(self, stream: DocumentStream, limit: int) -> None:
         self._stream, self._limit = stream, limit
-        dropped = stream.selection.tokens - stream.tokens  # of all documents: of each the same number
+        dropped = stream.selection.tokens - stream.tokens  # of all documents: the same number per document
         self._dropped = dropped // stream.documents
         self._sums = Cumulative(
             stream.selection,
@@ -195,10 +195,10 @@ class Truncated:
             f"tokens without {self._dropped}, at most {limit}",
         )
         self.tokens = self._sums.total
-        """After cutting."""
+        """Number of tokens after truncation."""
 
     def read(self, start: int, stop: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Tokens `start` to `stop` and their masks, uint16 both, some documents at a time."""
+        """Yield tokens `start` to `stop` and their masks, both uint16, some documents at a time."""
         places, before = self._sums.find(np.array([start], np.int64))
         place, begin = int(places[0]), int(before[0])
         while begin < stop:
@@ -210,7 +210,7 @@ class Truncated:
                 cut = lengths > self._limit
                 mask[block.offsets[:-1][np.append(cut_before, cut[:-1])]] = 0
                 if place == 0:
-                    mask[0] = 0  # it ends nothing
+                    mask[0] = 0  # it is not the end of a document
                 tokens = block.tokens
                 if cut.any():
                     inner = np.arange(len(tokens)) - np.repeat(block.offsets[:-1], lengths)
@@ -223,7 +223,7 @@ class Truncated:
                     return
 
     def facts(self, start: int, stop: int) -> dict[str, Any]:
-        """Of documents that begin from token `start` up to `stop`: how many, how many are cut, by source."""
+        """Facts on documents that begin between tokens `start` and `stop`: total, truncated, by source."""
         places, before = self._sums.find(np.array([start, stop], np.int64))
         first, last = (places + (before < [start, stop])).tolist()
         store = self._stream.selection.store
@@ -241,7 +241,7 @@ class Truncated:
 
 
 def _pairs(path: Path, findings: Findings | None = None) -> list[tuple[Path, Path]]:
-    """Shards of tokens and their masks: val before train, in the order of their numbers."""
+    """Shards of tokens with their masks: val before train, in the order of their numbers."""
     folder = path if path.is_dir() else path.parent
     names = [one.name for one in folder.iterdir()] if path.is_dir() else [path.name]
     found = [match for name in names if (match := NAME.fullmatch(name)) and (folder / name).is_file()]
@@ -257,7 +257,7 @@ def _pairs(path: Path, findings: Findings | None = None) -> list[tuple[Path, Pat
 
 
 def _head(path: str | Path) -> tuple[int, ...]:
-    """Magic, version and tokens of a file; fewer where it ends before."""
+    """Magic, version and number of tokens of a file; fewer entries if the file is too short."""
     with open(path, "rb") as file:
         head = file.read(HEADER_BYTES)
     return HEAD.unpack_from(head) if len(head) == HEADER_BYTES else ()
@@ -289,7 +289,7 @@ def _open_pair(
 
 
 def _read_config(path: Path, findings: Findings) -> dict[str, Any]:
-    """What config.json says of the ids."""
+    """Read the facts about ids from config.json."""
     try:
         said = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

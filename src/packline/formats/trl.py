@@ -1,31 +1,31 @@
-"""Packed rows as a data set of the `datasets` library, with the columns of TRL: `load_from_disk(OUT)`.
+"""Packed rows as a data set of the `datasets` library, with TRL's columns: `load_from_disk(OUT)`.
 
-    input_ids        list<int32>    a row: pieces of documents, one behind another; without padding
+    input_ids        list<int32>    one row: pieces of documents, one after another; without padding
     labels           list<int32>    ids, and -100 where a token is not trained on
     seq_lengths      list<int32>    tokens of each piece; their sum is the length of the row
     position_ids     list<int32>    0 1 2 ... for each piece
     attention_mask   list<int8>     1; with `padded`, 0 at padding
 
-Files are those of `saved`; rows are in the order of training, so a trainer must not shuffle them. TRL's
-collator makes positions from seq_lengths when it flattens a batch, and drops the columns that it does not
-need. It does so with `padding_free=True` alone. By default it gives the model an attention mask and no
-positions, so that documents of a row see each other; with `packing=True` it packs the rows again and makes
-one document of each. And `max_length`, 1,024 by default, cuts rows, so it has to be None (`trainer_lines`).
+Files are those of `saved`; rows are in training order, so a trainer must not shuffle them. TRL's collator
+derives positions from seq_lengths when it flattens a batch, and drops the columns that it does not need. It
+does so with `padding_free=True` only. By default it passes the model an attention mask and no positions, so
+that the documents of a row see each other; with `packing=True` it packs the rows again and treats each as one
+document. And `max_length`, 1,024 by default, truncates rows, so it has to be None (`trainer_lines`).
 
-Labels are not moved: trainers do that, within a row. So the target of the last token of a row, where it has
-one in the next row, has no place: that is in the ledger. A token that begins a piece has the label -100,
-since no token predicts it; the first of a row keeps its own mask, though no trainer looks at it, so that
-reading rows as a stream gives back the mask of documents that go on from one row in the next.
+Labels are not shifted: trainers do that, within a row. So the target of the last token of a row, where it is
+in the next row, is lost, as the ledger records. The first token of a piece has the label -100, since no token
+predicts it; the first of a row keeps its own mask, although trainers ignore it, so that reading rows as a
+stream restores the mask of documents that continue in the next row.
 
-With `padded` every row has `seq_len` tokens, for collators that pad nothing. Padding is a piece of its own
-then, as TRL wants lengths that add up.
+With `padded` every row has `seq_len` tokens, for collators that do not pad. Padding is then a separate piece,
+as TRL requires lengths that add up.
 
-Read are rows of packline and what TRL's `pack_dataset` made (`packed_rows`). `rows=joined` gives back the
-documents where rows were cut from a stream; `rows=sequences` takes each piece for a document. Where no
-packline.json says which, pieces are documents if there are seq_lengths.
+Packline reads its own rows and the output of TRL's `pack_dataset` (`packed_rows`). `rows=joined` restores the
+documents where rows were cut from a stream; `rows=sequences` reads each piece as a document. Without a
+packline.json that decides, pieces are documents if there are seq_lengths.
 
-Cost: that of reading batches, then columns around their arrays. It needs pyarrow only. Known from the source
-code of TRL and of datasets 5.2.0; tried against the latter.
+Cost: that of reading batches, then of wrapping their arrays as columns. Requires pyarrow only. Based on the
+source code of TRL and of datasets 5.2.0; tested against the latter.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ POSITIONS = "position_ids"
 
 
 class TrlOptions(Options, frozen=True):
-    """What may be chosen about packed rows."""
+    """Options for packed rows."""
 
     dtype: Literal["int32", "int64"] = "int32"
     """Writing: of ids and labels."""
@@ -226,7 +226,7 @@ def _batch(view: RowView, start: int, stop: int, schema: pa.Schema, options: Trl
 
 
 def _first_loss(view: RowView, spans: RowSpans, start: int, count: int) -> np.ndarray:
-    """Whether the first token of each row is trained on, bool `[count]`: no target of the row says it."""
+    """True where the first token of a row is trained on, which its targets do not show; bool `[count]`."""
     trained = np.ones(count, bool)
     if not view.has_loss:
         return trained
