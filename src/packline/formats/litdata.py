@@ -81,9 +81,9 @@ class LitdataOptions(RecordOptions, frozen=True):
     """Options for litdata's files."""
 
     dtype: Literal["int32", "int64", "uint16"] = "int32"
-    """Of the tokens."""
+    """Dtype of the tokens."""
     shard_bytes: int = 1 << 26
-    """Tokens of a file, in bytes, at most; what litdata calls `chunk_bytes`."""
+    """Maximum size of the tokens of a file, in bytes; litdata's `chunk_bytes`."""
 
 
 class Litdata(RowFormat):

@@ -64,9 +64,9 @@ class LlmcOptions(ShardOptions, frozen=True):
     """Options for llm.c's shards."""
 
     prefix: str = "fineweb"
-    """What names of files begin with, before `_train_000001`; may be empty."""
+    """Prefix of file names, before `_train_000001`; may be empty."""
     version: Literal["auto", 1, 7] = "auto"
-    """1: uint16; 7: uint32; auto: the first that the vocabulary fits into."""
+    """1: uint16; 7: uint32; auto: the first that fits the vocabulary."""
 
 
 class Llmc(DocumentFormat):

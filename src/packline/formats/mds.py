@@ -62,13 +62,13 @@ class MdsOptions(RecordOptions, frozen=True):
     fields: tuple[str, ...] = ("tokens", "targets")
     """Columns to write: tokens, and any of targets, position_ids, segment_ids, loss_mask."""
     size_limit: int = 1 << 26
-    """Bytes of a shard, at most."""
+    """Maximum size of a shard, in bytes."""
     compression: str = ""
-    """`zstd`, or `zstd:7` with a level; nothing for none."""
+    """`zstd`, or `zstd:7` with a level; empty for no compression."""
     column: str = "tokens"
     """Reading: the column of tokens."""
     bytes_dtype: Literal["uint16", "uint32", "int32", "int64"] = "int64"
-    """Reading: what the numbers are in a column of mere bytes."""
+    """Reading: dtype of the numbers in a column of raw bytes."""
 
 
 class Mds(RowFormat):

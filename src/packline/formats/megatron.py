@@ -75,15 +75,16 @@ class MegatronOptions(Options, frozen=True):
     """Options for Megatron's pairs."""
 
     files: Literal["many", "single"] = "many"
-    """many: a pair a shard of the store, whose files they share; single: one pair a split."""
+    """many: one pair per shard of the store, sharing its files; single: one pair per split."""
     prefix: str = ""
-    """What names begin with where files are single, before `train_text_document`."""
+    """Prefix of file names when files are single, before `train_text_document`."""
     dtype: Literal["auto", "uint16", "int32"] = "auto"
     """auto: uint16 for a vocabulary below 65,500."""
     shard_tokens: int = 1 << 28
-    """Tokens of each of many pairs, about, where they are not the store's shards: documents stay whole."""
+    """Approximate tokens per pair for `many`, where pairs are not the store's shards; documents stay whole.
+    """
     edges: Edges = "eod"
-    """Which boundary tokens documents have; for a store with beginnings, `both` shares its files."""
+    """Boundary tokens of documents; for a store with begin-of-document tokens, `both` shares its files."""
 
 
 class Megatron(DocumentFormat):

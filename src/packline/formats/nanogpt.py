@@ -60,11 +60,11 @@ class NanogptOptions(Options, frozen=True):
     """Options for nanoGPT's files."""
 
     edges: StreamEdges = "eod"
-    """Which boundary tokens documents have."""
+    """Boundary tokens of documents."""
     meta_pkl: bool = False
-    """Also write `meta.pkl`: the vocabulary's size and texts, as nanoGPT wants it for characters."""
+    """Also write `meta.pkl`: vocabulary size and texts, as nanoGPT needs for character vocabularies."""
     marker: int | None = None
-    """The id that tells documents apart when reading; comes from the tokenizer unless given."""
+    """Reading: the id that separates documents; taken from the tokenizer unless given."""
 
 
 class Nanogpt(DocumentFormat):

@@ -51,9 +51,9 @@ class NpyOptions(ShardOptions, frozen=True):
     """Options for build-nanogpt's shards."""
 
     prefix: str = "edufineweb"
-    """What names of files begin with, before `_train_000001`; may be empty."""
+    """Prefix of file names, before `_train_000001`; may be empty."""
     dtype: Literal["auto", "uint16", "uint32"] = "auto"
-    """auto: the first that the vocabulary fits into."""
+    """auto: the first dtype that fits the vocabulary."""
 
 
 class Npy(DocumentFormat):

@@ -67,17 +67,19 @@ class NpzOptions(RowFileOptions, frozen=True):
     """Options for batches in `.npz` files."""
 
     prefix: str = "tokenized"
-    """What names of files begin with."""
+    """Prefix of file names."""
     dtype: str = "int32"
-    """Of all arrays but `lengths`: any integer of NumPy that holds the vocabulary and `ignore_index`."""
+    """Dtype of all arrays except `lengths`: any NumPy integer that holds the vocabulary and `ignore_index`.
+    """
     ignore_index: int = IGNORED
-    """The target where nothing is trained on."""
+    """Target at positions that are not trained on."""
     mask: Literal["loss", "padding"] = "loss"
-    """Where `attention_mask_tensor` is 0: where there is no target, or at padding alone."""
+    """Positions at which `attention_mask_tensor` is 0: those without a target, or padding only."""
     pad_id: int | None = None
-    """Reading: tokens of this id at the end of a row are padding, whatever else the file says."""
+    """Reading: treat tokens of this id at the end of a row as padding, regardless of other information in the
+    file."""
     loss: bool | None = None
-    """Reading: whether to take a loss mask from the targets; default: if the first batch shows one."""
+    """Reading: restore a loss mask from the targets; default: if the first batch has one."""
 
 
 class Npz(RowFormat):

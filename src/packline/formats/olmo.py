@@ -79,17 +79,17 @@ class OlmoOptions(Options, frozen=True):
     """Options for OLMo's files."""
 
     dtype: Literal["auto", "uint8", "uint16", "uint32", "uint64"] = "auto"
-    """Of tokens; uint8 and uint64 are only read."""
+    """Dtype of the tokens; uint8 and uint64 are only read."""
     edges: Edges = "eod"
-    """Which boundary tokens documents have."""
+    """Boundary tokens of documents."""
     prefix: str = "part-0"
-    """What names begin with, before `-00000.npy`."""
+    """Prefix of file names, before `-00000.npy`."""
     shard_tokens: int = SHARD_TOKENS
-    """Tokens of a file, about, where it is not a shard of the store."""
+    """Approximate tokens per file, where it is not a shard of the store."""
     vocab_size: int | None = None
-    """Decides the dtype of files that do not say it."""
+    """Determines the dtype of files that do not declare it."""
     marker: int | None = None
-    """The id behind documents of files without lines; comes from the tokenizer unless given."""
+    """The id at the end of documents in files without lines; taken from the tokenizer unless given."""
 
 
 class Olmo(DocumentFormat):

@@ -56,7 +56,7 @@ class ParquetOptions(ColumnOptions, frozen=True):
     """Options for Parquet files."""
 
     compression: Literal["zstd", "snappy", "none"] = "zstd"
-    """Writing: of pages."""
+    """Writing: compression of pages."""
 
 
 class Parquet(DocumentFormat):

@@ -53,9 +53,9 @@ class PtOptions(RowFileOptions, frozen=True):
     """Options for rows in torch files."""
 
     dataset: str = "packline"
-    """What metadata.json calls the data set."""
+    """Name of the data set in metadata.json."""
     max_files: int | None = None
-    """Not more files than this."""
+    """Maximum number of files."""
 
 
 class Pt(RowFormat):

@@ -68,13 +68,13 @@ class StacksOptions(Options, frozen=True):
     """Options for stacks' shards."""
 
     max_seq_len: int = 2048
-    """Tokens that a document is cut to."""
+    """Maximum tokens per document; longer ones are truncated."""
     shard_size: int = 10_000_000
-    """Tokens of a shard."""
+    """Tokens per shard."""
     prefix: str = "sft"
-    """What names of files begin with."""
+    """Prefix of file names."""
     marker: int | None = None
-    """Reading: the token before documents; default that of config.json, else of the tokenizer."""
+    """Reading: the token before documents; default: from config.json, else from the tokenizer."""
 
 
 class Stacks(DocumentFormat):

@@ -73,20 +73,20 @@ class TrlOptions(Options, frozen=True):
     """Options for packed rows."""
 
     dtype: Literal["int32", "int64"] = "int32"
-    """Writing: of ids and labels."""
+    """Writing: dtype of ids and labels."""
     padded: bool = False
-    """Writing: all rows have seq_len tokens."""
+    """Writing: pad all rows to seq_len tokens."""
     shard_tokens: int = UNIT_TOKENS
-    """Writing: of a file, at most, unless a single row is longer."""
+    """Writing: maximum tokens per file, unless a single row is longer."""
     rows: Literal["auto", "joined", "sequences"] = "auto"
-    """Reading: one stream that a marker cuts, or each piece a document; auto: as packline.json says, else by
-    the columns."""
+    """Reading: one stream cut by a marker, or each piece a document; auto: from packline.json, else by the
+    columns."""
     edges: Literal["auto", "eod", "bos", "both", "none"] = "auto"
-    """Reading: which boundary tokens documents have; auto: as packline.json says, else eod."""
+    """Reading: boundary tokens of documents; auto: from packline.json, else eod."""
     loss: Literal["labels", "none"] = "labels"
-    """Reading: whether labels and masks say what is trained on; `none` passes over them."""
+    """Reading: take the loss mask from labels and masks; `none` ignores them."""
     marker: int | None = None
-    """Reading: the token between documents; default that of the tokenizer."""
+    """Reading: the token between documents; default: from the tokenizer."""
 
 
 class Trl(RowFormat):
