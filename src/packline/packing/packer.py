@@ -35,7 +35,7 @@ class Counts(msgspec.Struct, frozen=True):
     documents: int
     """Documents selected, including dropped ones."""
     tokens: int
-    """Tokens of those documents, including end-of-document tokens."""
+    """Tokens of those documents, including boundary tokens."""
     padding_tokens: int = 0
     """Places of rows without a token."""
     dropped_tokens: int = 0

@@ -49,7 +49,7 @@ class Rows(RowReader):
         split: `train`, `val`, or `all`.
         labels: only documents with one of these labels.
         sources: only documents of these sources.
-        min_tokens: only documents with at least n tokens, including the end-of-document token.
+        min_tokens: only documents with at least n tokens, including boundary tokens.
         max_tokens: only documents with at most n tokens.
         shuffle_documents: seed for a shuffle of the documents before they are packed; None keeps the stored
             order. The loader determines the order of the rows.

@@ -42,7 +42,7 @@ class Selection:
         split: `train`, `val`, or `all`.
         labels: only documents with one of these labels; one label or several.
         sources: only documents of these sources; one name or several.
-        min_tokens: only documents with at least n tokens, including the end-of-document token.
+        min_tokens: only documents with at least n tokens, including boundary tokens.
         max_tokens: only documents with at most n tokens.
         shuffle_documents: seed for a permutation of all of them; None keeps the stored order.
         plans: folder for tables too large for memory; default below the store.
@@ -84,7 +84,7 @@ class Selection:
         losses: dict[str, int] = {}
         self._parts = Parts(store, _choose_shards(store, self.settings, losses))
         self.tokens: int = self._parts.tokens
-        """Tokens of all its documents, including end-of-document tokens."""
+        """Tokens of all its documents, including boundary tokens."""
         self._kept: np.ndarray | None = None
         """Places of the documents that passed a filter by length, sorted; None if all passed."""
         if len(self._parts) and (self.settings["min_tokens"] or max_tokens is not None):
@@ -105,8 +105,7 @@ class Selection:
 
     @property
     def stored(self) -> Parts | None:
-        """The run of whole shards that this selection is, if it is one: then everything about it is closed
-        form."""
+        """The selection as a run of whole shards, if it is one: then everything about it is closed form."""
         return self._parts if self._order is None and self._kept is None else None
 
     def documents(self, places: np.ndarray) -> np.ndarray:

@@ -1,5 +1,4 @@
-"""A table made by one pass over the lengths: kept in memory while it is small, otherwise as a plan on
-disk."""
+"""A table made by one pass over the lengths: kept in memory if small, otherwise as a plan on disk."""
 
 from __future__ import annotations
 
