@@ -5,8 +5,8 @@
                 ├── units are numbered without a gap, for a stream as many as its receipt declares
                 └── the parts of each input that units read cover it once, with its checksum
 
-Memory is that of the receipts, a few hundred bytes per unit. Does not read shards and rejects,
-which `verify` compares with the ledgers.
+Memory is that of the receipts, a few hundred bytes per unit. Does not read shards and rejects, which
+`verify` compares with the ledgers.
 """
 
 from __future__ import annotations

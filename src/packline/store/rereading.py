@@ -4,7 +4,7 @@
                                                               └── equal to the ids, decoded?
 
 The documents are spread evenly over each shard, the same every time, about `TEXT_BYTES` in total, because the
-reference tokenizer encodes 1 to 2 MB/s. Of a long document the beginning is encoded; all of it only if its
+reference tokenizer encodes 1 to 2 MB/s. Only the beginning of a long document is encoded, or all of it if its
 ids differ. A document of more than `LARGEST` bytes is not compared, because reading it takes several times
 its size in memory; the number of such documents is noted. Plain files are read at the documents' positions, a
 compressed file from its start, once.
