@@ -1,1 +1,1 @@
-"""From rows to batches: order, mixture, stages, and the loader that hands them out."""
+"""From rows to batches: order, mixture, stages, and the loader."""

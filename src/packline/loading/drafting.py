@@ -1,10 +1,10 @@
-"""Write a run file for somebody: a store's sources with the shares that a recipe gives them.
+"""Draft a run file: a store's sources with the shares that a recipe gives them.
 
     recipe.toml: weight, tokens, max_epochs   ┐
-    store: sources, tokens of train           ┴──>  run.toml: one stage, a [[stages.sources]] each
+    store: sources, tokens of train           ┴──>  run.toml: one stage, one [[stages.sources]] per source
 
-Shares are relative and count rows. All rows have the same number of tokens, so a budget of tokens is a share,
-too: the stage lasts for the sum of the budgets. Without shares the store is read as it is.
+Shares are relative and count rows. All rows have the same number of tokens, so a budget of tokens is a share
+too: the stage lasts for the sum of the budgets. Without shares the store is read as is.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def draft_run(
     folder: Path,
     tokens: int | None = None,
 ) -> str:
-    """A run file for a store.
+    """Draft a run file for a store.
 
     Args:
-        shares: of each source of the store, in its order; empty for shares by size.
-        seq_len: tokens of a row.
-        batch_size: rows of the global batch.
-        folder: where the file will be: the store is named relative to it.
-        tokens: how long the stage lasts; by default the sum of budgets, or until a source is used up.
+        shares: share of each source of the store, in its order; empty for shares by size.
+        seq_len: tokens per row.
+        batch_size: rows per global batch.
+        folder: folder that the file will be in: the store is named relative to it.
+        tokens: length of the stage; by default the sum of budgets, or until a source is used up.
 
     Raises:
         RecipeError: a number below 1; shares for another number of sources, or a source with a share and
@@ -96,7 +96,7 @@ def _source(store: str, name: str, size: int, weight: int | float | str | None, 
 
 
 def _train_tokens(store: Store) -> dict[str, int]:
-    """Tokens of the split train by source; a shard is of one source."""
+    """Tokens of the split train by source; a shard holds one source."""
     sizes = dict.fromkeys(store.manifest.sources, 0)
     for shard in store.shards:
         if shard.entry.split == "train" and len(shard):

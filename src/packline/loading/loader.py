@@ -1,16 +1,16 @@
-"""The loader: batches of a run, for one rank, from any step on.
+"""The loader: batches of a run, for one rank, from any step.
 
     loader = Loader(rows, batch_size=32, seed=1)
     for batch in loader:                       # dict of arrays [B, L]
         train(batch["tokens"], batch["targets"])
         checkpoint["loader"] = loader.state_dict()
 
-A batch is a function of its step, so its state is the step; a fingerprint keeps it from being used with
-other data. World size, rank, prefetch and fields are not in the state: a run resumed with any of them
-changed sees the same global batches. Rank r of W gets rows r*b to (r+1)*b of each, b = B / W.
+A batch is a function of its step, so the state is the step and a fingerprint that prevents its use with other
+data. World size, rank, prefetch and fields are not in the state: a run resumed with any of them changed sees
+the same global batches. Rank r of W gets rows r*b to (r+1)*b of each, b = B / W.
 
-What it costs: a batch of one source is one call of `rows.read`; of several, one call each and a copy that
-puts rows in their places. What it does not do: tensors and worker processes (`packline.torch`).
+Cost: a batch of one source is one call of `rows.read`; of several, one call each and a copy that puts rows in
+their places. Tensors and worker processes are in `packline.torch`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Batch = dict[str, np.ndarray]
 Keys = Literal["packline", "huggingface"]
 
 OWN_NAMES = {"tokens": "input_ids", "targets": "labels"}
-"""What Hugging Face models call our fields."""
+"""Names of these fields in Hugging Face models."""
 
 
 class Loader:
@@ -46,22 +46,22 @@ class Loader:
 
     Args:
         rows: rows, a mixture, a stage, or stages in sequence.
-        batch_size: rows of the global batch, over all ranks. Stages may have their own.
-        seed: of the order; other seeds, other orders.
-        rank: which of the ranks this is, from 0.
-        world_size: how many ranks share each global batch.
-        shuffle: False gives rows as they are numbered.
-        epochs: how often plain rows are gone through. Mixtures and stages say `max_epochs` a source.
-        fields: which arrays, of tokens, targets, position_ids, segment_ids and loss_mask. None: the first
-            four, or with keys of Hugging Face the first three.
+        batch_size: rows per global batch, over all ranks. Stages may have their own.
+        seed: seed for the order of rows.
+        rank: number of this rank, from 0.
+        world_size: number of ranks that share each global batch.
+        shuffle: False gives rows in the order of their numbers.
+        epochs: number of passes over plain rows. Mixtures and stages set `max_epochs` per source.
+        fields: arrays to read, out of tokens, targets, position_ids, segment_ids and loss_mask. None: the
+            first four, or with keys of Hugging Face the first three.
         keys: "huggingface" names tokens `input_ids`, and instead of targets gives int64 `labels` that are not
-            shifted, because such models shift by themselves. Their last target of a row is lost by that.
-            Call them as `model(**batch, use_cache=False)`: with a cache they let documents of a row see
-            each other (`packline.torch.check_packing`).
-        prefetch: how many batches a thread makes ahead; 0 for no thread.
+            shifted, because such models shift them internally; the last target of a row is lost. Call them as
+            `model(**batch, use_cache=False)`: with a cache, documents in the same row see each other
+            (`packline.torch.check_packing`).
+        prefetch: number of batches that a thread prepares ahead; 0 for no thread.
 
     Raises:
-        RecipeError: settings that contradict each other, or a source that does not last. See `Schedule`.
+        RecipeError: settings that contradict each other, or a source with too few rows. See `Schedule`.
 
     With a store of one document, `a b a a b a ...`, where a is token 0 and b is 1:
 
@@ -107,26 +107,26 @@ class Loader:
         self._pass = 0
 
     def __len__(self) -> int:
-        """Steps in all: batches from the very first to the last, wherever the loader stands."""
+        """Total number of steps: batches from the first to the last, whatever the current step."""
         return len(self.schedule)
 
     @property
     def left_over_rows(self) -> int:
-        """Rows that do not fill a last batch, of stages that go on until a source is used up."""
+        """Rows that do not fill a last batch, of stages that run until a source is used up."""
         return sum(stretch.left_over for stretch in self.schedule.stretches)
 
     @property
     def step(self) -> int:
-        """Batches handed out before the next one; those made ahead do not count."""
+        """Batches returned so far; those prepared ahead do not count."""
         return self._step
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of everything that decides what is in the global batches."""
+        """Fingerprint of everything that determines the contents of the global batches."""
         return "-".join(self.schedule.fingerprints().values())
 
     def batch(self, step: int) -> Batch:
-        """This rank's part of any batch, without moving on.
+        """This rank's part of any batch, without advancing the loader.
 
         Returns:
             Arrays `[B / world_size, L]` by name, new ones at every call.
@@ -142,7 +142,7 @@ class Loader:
         return named(_read(stretch, start, start + size, self.fields), self.keys)
 
     def __iter__(self) -> Iterator[Batch]:
-        """From the beginning, or once from where a loaded state stands, to the end of the run."""
+        """Iterate from the beginning, or once from a loaded state, to the end of the run."""
         first, self._resume = self._resume, 0
         self._step = first
         self._pass += 1
@@ -156,19 +156,19 @@ class Loader:
             yield batch
 
     def rows_of_step(self, step: int) -> Drawn:
-        """Which rows make the global batch of a step, over all ranks."""
+        """Rows of the global batch of a step, over all ranks."""
         return self.schedule.rows_of_step(operator.index(step))
 
     def uses_of(self, stage: int, source: int, rows: np.ndarray) -> Uses:
-        """At which steps and places in the global batch rows of a source come in a stage."""
+        """Steps and places in the global batch at which rows of a source occur in a stage."""
         return self.schedule.uses_of(stage, source, rows)
 
     def rank_of(self, stage: int, places: np.ndarray) -> np.ndarray:
-        """Which ranks get these places of a stage's global batch."""
+        """Ranks that get these places of a stage's global batch."""
         return np.asarray(places) // (self.schedule.stretches[stage].batch_size // self.world_size)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loader stands, as JSON's types: the step, and what tells that it is the same run."""
+        """Current state as JSON types: the step, and the fingerprints that identify the run."""
         return {
             "version": STATE_VERSION,
             "step": self._step,
@@ -177,11 +177,11 @@ class Loader:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` stands: the next `iter(loader)` begins there.
+        """Resume from `state`: the next `iter(loader)` begins there.
 
         Raises:
-            RecipeError: not a state, one of a newer version, of other data or settings (which, is said),
-                or beyond the end of this run.
+            RecipeError: not a state, a state of a newer version, of other data or settings (reported by
+                name), or beyond the end of this run.
         """
         missing = [name for name in ("version", "step", "seed", "fingerprint") if name not in state]
         if missing:
@@ -202,7 +202,7 @@ class Loader:
         self._pass += 1
 
     def _repr_html_(self) -> str:
-        """How a notebook shows it: where it stands, and the first rows of the next batch."""
+        """Render for a notebook: the current step, and the first rows of the next batch."""
         from packline.viewing.html import notebook
         from packline.viewing.pages import loader_page
 
@@ -223,7 +223,7 @@ def _batch_size(stretch: Stretch) -> int:
 
 
 def _stages(rows: RowSource | Mixture | Stage | Sequence[Stage], epochs: int | None) -> list[Stage]:
-    """What was given as stages in sequence."""
+    """Convert the argument to stages in sequence."""
     if isinstance(rows, list | tuple) and all(isinstance(stage, Stage) for stage in rows):
         stages = list(rows)
     elif isinstance(rows, Stage):
@@ -245,10 +245,10 @@ def _stages(rows: RowSource | Mixture | Stage | Sequence[Stage], epochs: int | N
 
 
 def chosen_fields(fields: Sequence[str] | None, keys: Keys) -> tuple[str, ...]:
-    """Which arrays to read, as the arguments of `Loader` say it.
+    """Arrays to read, from the arguments of `Loader`.
 
     Raises:
-        RecipeError: other `keys`, or other `fields`.
+        RecipeError: unknown `keys`, or unknown `fields`.
 
     >>> chosen_fields(None, "huggingface")
     ('tokens', 'targets', 'position_ids')
@@ -263,7 +263,7 @@ def chosen_fields(fields: Sequence[str] | None, keys: Keys) -> tuple[str, ...]:
 
 
 def _read(stretch: Stretch, start: int, stop: int, fields: tuple[str, ...]) -> Batch:
-    """The stage's rows `start` to `stop`: one read a source, then every row in its place."""
+    """Read the stage's rows `start` to `stop`: one read per source, then every row to its place."""
     parts = [
         (source, stretch.mixture.rows[source].read(rows, fields))
         for source, rows in stretch.parts(start, stop)
@@ -281,10 +281,10 @@ def _read(stretch: Stretch, start: int, stop: int, fields: tuple[str, ...]) -> B
 
 
 def named(batch: Batch, keys: Keys) -> Batch:
-    """A batch by the names that `keys` chooses.
+    """Rename the fields of a batch according to `keys`.
 
     For Hugging Face, `labels[t]` is the token at t itself, since such models shift; int64, because their loss
-    takes nothing else.
+    accepts no other dtype.
 
     >>> batch = {"tokens": np.array([[5, 6, 7]]), "targets": np.array([[6, 7, 8]], np.int32)}
     >>> {name: values.tolist() for name, values in named(batch, "huggingface").items()}
@@ -303,7 +303,7 @@ def named(batch: Batch, keys: Keys) -> Batch:
 
 
 def _check_same_run(own: dict[str, str], fingerprint: object, seed: int, other_seed: object) -> None:
-    """Refuse a state of another run, and say what differs as closely as fingerprints tell."""
+    """Reject a state of another run, and name the difference as closely as fingerprints allow."""
     found = str(fingerprint).split("-")
     if len(found) != len(own):
         raise RecipeError(f"not a loader's fingerprint: {fingerprint!r}")

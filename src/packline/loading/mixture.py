@@ -1,8 +1,8 @@
 """Mixture: rows of several sources by weight.
 
-What is in it: the rows, their weights, how often each row may come. Which source a row of the mixture
-comes from is decided in `shares`, exactly; which row of that source, in `order`. Nothing is read and
-nothing is shuffled here: chance would only make shares inexact.
+A mixture holds the rows, their weights, and the number of times each row may be used. `shares` determines
+exactly which source a row of the mixture comes from; `order` determines which row of that source. Nothing is
+read or shuffled here: random sampling would only make shares inexact.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ class Mixture:
     """Rows of several sources by weight.
 
     Args:
-        sources: (rows, weight) or (rows, weight, max_epochs) each. `max_epochs` is how often a row may
-            come at most: 1 unless given, None for any number of times.
+        sources: (rows, weight) or (rows, weight, max_epochs) each. `max_epochs` is the largest number of
+            times a row may be used: 1 by default, None for no limit.
 
     Raises:
-        RecipeError: no sources, a weight that is not a number above zero, `max_epochs` below 1, the same
-            rows twice, rows of different length or of different tokenizers.
+        RecipeError: no sources, a weight that is not a number above zero, `max_epochs` below 1, the same rows
+            twice, rows of different length or of different tokenizers.
 
-    A stage whose tokens need more of a source than its `max_epochs` allow is refused before the first
+    A stage whose tokens need more of a source than its `max_epochs` allows is rejected before the first
     batch.
 
-    With a store that is open:
+    With an open store:
 
     >>> import packline
     >>> short, long = store.rows(seq_len=5), store.rows(seq_len=10).rechunk(5)
@@ -57,16 +57,16 @@ class Mixture:
 
     @property
     def seq_len(self) -> int:
-        """Row length, that of every source."""
+        """Row length, the same for every source."""
         return self.rows[0].seq_len
 
     @property
     def shares(self) -> list[Fraction]:
-        """The share of each source, exact; they add up to 1."""
+        """Exact share of each source; they add up to 1."""
         return self.schedule.exact
 
     def rechunk(self, seq_len: int) -> Mixture:
-        """The same mixture of rows cut to another length; itself where that is its length.
+        """Cut the rows of the mixture to another length; returns itself if the length is the same.
 
         Raises:
             RecipeError: a row length that `seq_len` does not divide.
@@ -83,10 +83,10 @@ class Mixture:
         return Mixture(zip(cut, self.weights, self.max_epochs, strict=True))
 
     def limit(self, drawn: Sequence[int]) -> int | None:
-        """Rows of the mixture until a source would exceed its `max_epochs`; None where none can.
+        """Rows of the mixture until a source would exceed its `max_epochs`; None if no source can.
 
         Args:
-            drawn: how many rows were drawn of each source before.
+            drawn: rows of each source already consumed.
         """
         limits = [
             self.schedule.place(number, max(0, epochs * len(rows) - before))
@@ -105,7 +105,7 @@ class Mixture:
 
 
 def _entry(entry: Any, number: int) -> tuple[RowSource, Weight, int | None]:
-    """(rows, weight, max_epochs) of what was given."""
+    """Check one argument and return its (rows, weight, max_epochs)."""
     if not isinstance(entry, tuple | list) or len(entry) not in (2, 3):
         raise RecipeError(
             f"source {number} of a mixture: expected (rows, weight) or (rows, weight, max_epochs), "
@@ -123,7 +123,7 @@ def _entry(entry: Any, number: int) -> tuple[RowSource, Weight, int | None]:
 
 
 def _check_alike(sources: Sequence[RowSource]) -> None:
-    """Refuse rows that cannot share a batch, and rows that are there twice."""
+    """Reject rows that cannot share a batch, and duplicate rows."""
     first, seen = sources[0], dict[str, int]()
     for number, rows in enumerate(sources):
         if rows.seq_len != first.seq_len:
@@ -142,7 +142,7 @@ def _check_alike(sources: Sequence[RowSource]) -> None:
 
 
 def check_tokenizer(rows: RowSource, other: RowSource, name: str, other_name: str) -> None:
-    """Refuse rows whose ids mean something else than the other's.
+    """Reject rows whose ids have another meaning than the other's.
 
     Raises:
         RecipeError: the stores were made with different tokenizers.

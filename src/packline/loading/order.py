@@ -1,14 +1,13 @@
-"""The order in which the rows of a source are drawn: a pure function of (seed, source, draw).
+"""The order in which the rows of a source are consumed: a pure function of (seed, source, draw).
 
-Draws are counted through all epochs; each epoch is a permutation of its own.
+A draw is one use of a row, counted through all epochs; each epoch is a separate permutation.
 
     draw    0 1 2 3 4 | 5 6 7 8 9 | 10 ...        5 rows
     epoch       0     |     1     |  2
     row     3 0 4 1 2 | 1 4 2 3 0 | ...
 
-Nothing is stored but one block of an epoch's draws, so that asking for a batch at a time costs next to
-nothing; asking here and there costs a block each time. What it does not do: keep rows apart that
-resemble each other.
+Nothing is stored except one block of an epoch, so reading batch by batch costs next to nothing;
+random access costs one block each time. Does not keep similar rows apart.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from packline.errors import RecipeError
 from packline.permutation import Permutation
 
 BLOCK = 1 << 14
-"""Draws of one epoch computed at a time: half a millisecond for as many as 500 batches of 32 take."""
+"""Draws of one epoch computed at a time: half a millisecond, enough for 500 batches of 32."""
 
 _NO_BLOCK: tuple[int, int, np.ndarray] = (-1, -1, np.empty(0, np.int64))
 
 
 class Order:
-    """Which row is drawn when, of one source.
+    """Order in which the rows of one source are consumed.
 
     Args:
-        rows: how many rows the source has.
-        key: the seed and the number of the source. Other keys, other orders.
-        shuffle: False draws rows 0, 1, 2, ... in every epoch.
+        rows: number of rows of the source.
+        key: the seed and the number of the source. Different keys give different orders.
+        shuffle: False gives rows 0, 1, 2, ... in every epoch.
 
     Raises:
         RecipeError: there are no rows.
@@ -47,11 +46,11 @@ class Order:
         if rows < 1:
             raise RecipeError("cannot order the rows of a source that has none")
         self.rows, self.key, self.shuffle = rows, key, shuffle
-        # One tuple, exchanged as a whole: a prefetching thread and a caller may both look here.
+        # One tuple, replaced as a whole: a prefetching thread and a caller may both read it.
         self._block = _NO_BLOCK
 
     def __call__(self, draws: np.ndarray) -> np.ndarray:
-        """Rows of any draws, int64 of the same shape."""
+        """Rows for any draw numbers, int64 of the same shape."""
         draws = np.asarray(draws, np.int64)
         epochs, places = np.divmod(draws, self.rows)
         if not self.shuffle:
@@ -63,7 +62,7 @@ class Order:
         return rows
 
     def between(self, start: int, stop: int) -> np.ndarray:
-        """Rows of draws `start` to `stop`, int64 `[stop - start]`."""
+        """Rows from draw `start` to draw `stop`, int64 `[stop - start]`."""
         if stop <= start:
             return np.empty(0, np.int64)
         pieces = []
@@ -76,10 +75,10 @@ class Order:
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     def draws_of(self, rows: np.ndarray, epoch: int) -> np.ndarray:
-        """At which draws these rows come in an epoch, int64 of the same shape.
+        """Draw numbers of these rows in an epoch, int64 of the same shape.
 
         Raises:
-            IndexError: there is no such row.
+            IndexError: no such row.
         """
         rows = np.asarray(rows, np.int64)
         if not self.shuffle:
@@ -92,7 +91,7 @@ class Order:
         return Permutation(self.rows, *self.key, epoch)
 
     def _draw_block(self, epoch: int, number: int) -> np.ndarray:
-        """Rows of the draws of one epoch from `number * BLOCK` on, as many as a block and the epoch hold."""
+        """Rows of block `number` of an epoch: `BLOCK` rows, or fewer at the end of the epoch."""
         *held, block = self._block
         if held != [epoch, number]:
             block = np.arange(number * BLOCK, min((number + 1) * BLOCK, self.rows))
@@ -103,5 +102,5 @@ class Order:
         return block
 
     def __getstate__(self) -> dict[str, object]:
-        # What goes to a worker process is the settings, not the block.
+        # Pickling for a worker process keeps the settings, not the block.
         return {**self.__dict__, "_block": _NO_BLOCK}

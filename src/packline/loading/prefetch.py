@@ -1,13 +1,14 @@
-"""A thread that is a few batches ahead of the trainer.
+"""A thread that prepares a few batches ahead of the trainer.
 
     thread    make 0  make 1  make 2 .....  make 3 ...        at most `ahead` batches wait
     caller            take 0 ....... take 1 ....... take 2
 
-Reading fills arrays in NumPy, which lets go of the interpreter's lock, so batches are made while the
-trainer computes. An error while making a batch comes out where that batch would have. The thread ends
-with the iterator: at its end, when it is closed, or when nobody holds it any more.
+Reading fills arrays in NumPy, which releases the GIL, so batches are prepared while the trainer computes. An
+error while making a batch is raised in place of that batch. The thread ends with the iterator: when it is
+exhausted, closed, or no longer referenced.
 
-A child that was forked while batches wait has no such thread: it makes the rest of its batches itself.
+A child process that was forked while batches wait has no such thread: it makes the rest of its batches
+itself.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ T = TypeVar("T")
 
 
 def make_ahead(make: Callable[[int], T], start: int, stop: int, *, ahead: int) -> Iterator[T]:
-    """`make(start)` to `make(stop - 1)` in order, made by a thread that is up to `ahead` in front.
+    """Yield `make(start)` to `make(stop - 1)` in order, made by a thread that is up to `ahead` in front.
 
     Args:
         make: a pure function, called in one thread at a time.
-        start: the first argument.
-        stop: one past the last.
-        ahead: how many results may wait; 0 makes each when it is asked for, without a thread.
+        start: first argument.
+        stop: one past the last argument.
+        ahead: number of results that may wait; 0 makes each when it is requested, without a thread.
 
     Raises:
-        Exception: what `make` raised, in the place of its result.
+        Exception: any error of `make`, in place of its result.
 
     >>> list(make_ahead(lambda step: step * step, 1, 4, ahead=2))
     [1, 4, 9]
@@ -58,7 +59,7 @@ def make_ahead(make: Callable[[int], T], start: int, stop: int, *, ahead: int) -
             room.release()
             yield result  # type: ignore[misc]  # None only beside an error
     finally:
-        # In a forked child the thread is gone, perhaps while it held one of these locks.
+        # In a forked child the thread is gone, possibly while it held one of these locks.
         if os.getpid() == owner:
             done.set()
             room.release()
@@ -73,7 +74,7 @@ def _make_all(
     room: threading.Semaphore,
     done: threading.Event,
 ) -> None:
-    """What the thread does. It holds nothing of the iterator, so that one can be collected."""
+    """Body of the thread. It holds no reference to the iterator, so that the iterator can be collected."""
     for number in range(start, stop):
         room.acquire()
         if done.is_set():
@@ -81,6 +82,6 @@ def _make_all(
         try:
             made.put((make(number), None))
         except BaseException as error:
-            # Whatever it is, the caller waits for it.
+            # Pass on any exception: the caller waits for it.
             made.put((None, error))
             return

@@ -1,4 +1,4 @@
-"""A run as a file: stages, their sources and how they are handed out, in TOML.
+"""A run as a file: stages, their sources and loader settings, in TOML.
 
     [loader]
     batch_size = 32                 # rows of the global batch
@@ -18,11 +18,12 @@
     weight = 0.2
     max_epochs = 2
 
-What a batch holds depends on nothing but this file and its stores. Which rank of how many reads it does not
-belong here: it is an argument of `load`. Reading the file costs nothing; opening its stores maps them, and a
-best-fit packing that was not planned before is planned now.
+The contents of a batch depend only on this file and its stores. Rank and world size are not part of it: they
+are arguments of `load`. Reading the file costs nothing; opening its stores maps them, and makes the best-fit
+plans that do not exist yet.
 
-It is data: nothing in it runs, no environment variable is read, and a word that it does not know is an error.
+The file is data: nothing in it is executed, no environment variable is read, and an unknown setting is an
+error.
 """
 
 from __future__ import annotations
@@ -43,40 +44,40 @@ if TYPE_CHECKING:
 
 
 class LoaderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How batches are handed out: the table `[loader]`."""
+    """Loader settings: the table `[loader]`."""
 
     batch_size: int
-    """Rows of the global batch, of all ranks together."""
+    """Rows per global batch, over all ranks."""
     seed: int = 0
-    """Of the order of rows."""
+    """Seed for the order of rows."""
     shuffle: bool = True
     """False: rows come in the order of their documents."""
     fields: tuple[str, ...] | None = None
-    """Which arrays a batch has; by default tokens, targets, position_ids and segment_ids."""
+    """Arrays of a batch; by default tokens, targets, position_ids and segment_ids."""
     keys: str = "packline"
-    """`packline`, or `huggingface` for models that shift the labels themselves."""
+    """`packline`, or `huggingface` for models that shift the labels internally."""
     prefetch: int = 2
-    """Batches that a thread prepares ahead; 0: none. No batch depends on it."""
+    """Batches that a thread prepares ahead; 0: none. Does not change any batch."""
     plans: str | None = None
     """Folder of pack plans; by default that of the store, or the user's cache."""
 
 
 class Cutting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How documents become rows: in a stage for all of its sources, or in a source, where it wins.
+    """Settings that turn documents into rows, in a stage or in a source; those of the source take precedence.
 
-    A source with a packing of its own takes nothing of the stage that belongs to the stage's packing alone.
+    A source with its own packing ignores the settings of the stage that belong to the stage's packing alone.
     """
 
     packing: str | None = None
     """`concat`, `best_fit` or `pad`."""
     boundary_loss: bool | None = None
-    """Whether the end of a document predicts the beginning of the next."""
+    """True if the end of a document predicts the beginning of the next."""
     min_tail_fraction: float | None = None
-    """concat: the last row is kept where it is at least so full."""
+    """For concat: smallest share of a row for which the last row is kept."""
     overflow: str | None = None
-    """pad: `truncate`, `split` or `drop` what is longer than a row."""
+    """For pad: `truncate`, `split` or `drop` documents longer than a row."""
     pad_id: int | None = None
-    """The token that padding is filled with."""
+    """Token at padding."""
 
 
 class SourceSettings(Cutting, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -85,9 +86,9 @@ class SourceSettings(Cutting, frozen=True, forbid_unknown_fields=True, kw_only=T
     store: str
     """Folder of the store, relative to the file."""
     weight: int | float | str | None = None
-    """Its share of the stage's rows, `0.7` or `"1/3"`; a must where there are other sources."""
+    """Share of the stage's rows, `0.7` or `"1/3"`; required if there are other sources."""
     max_epochs: int | Literal["unlimited"] = 1
-    """How often its rows may be used at most; more is an error before the first batch."""
+    """Largest number of times its rows may be used; needing more is an error before the first batch."""
     split: str | None = None
     """`train` by default."""
     labels: str | tuple[str, ...] | None = None
@@ -95,29 +96,29 @@ class SourceSettings(Cutting, frozen=True, forbid_unknown_fields=True, kw_only=T
     sources: str | tuple[str, ...] | None = None
     """Only documents of this source of the store, or of these."""
     min_tokens: int | None = None
-    """Only documents with at least so many tokens."""
+    """Only documents with at least n tokens."""
     max_tokens: int | None = None
-    """Only documents with at most so many tokens."""
+    """Only documents with at most n tokens."""
     shuffle_documents: int | None = None
-    """Seed of a shuffle of documents before they are packed; by default they stand as stored."""
+    """Seed for a shuffle of documents before they are packed; by default they keep the stored order."""
 
 
 class StageSettings(Cutting, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A stretch of training: a table `[[stages]]`."""
+    """One stage of training: a table `[[stages]]`."""
 
     seq_len: int
-    """Tokens of a row, as packed."""
+    """Tokens per row, as packed."""
     tokens: int | None = None
-    """How many tokens it lasts, rounded down to whole batches; by default until a source is used up."""
+    """Length of the stage, rounded down to whole batches; by default until a source is used up."""
     sources: tuple[SourceSettings, ...]
     rechunk: int | None = None
-    """Cut the packed rows into rows of so many tokens, which divides `seq_len`."""
+    """Cut the packed rows into rows of n tokens; n divides `seq_len`."""
     batch_size: int | None = None
-    """Rows of the global batch in this stage; by default that of `[loader]`."""
+    """Rows per global batch in this stage; by default that of `[loader]`."""
 
 
 class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A whole run, as it stands in the file."""
+    """A whole run, as written in the file."""
 
     loader: LoaderSettings
     stages: tuple[StageSettings, ...]
@@ -131,17 +132,17 @@ def read_run(path: str | Path) -> RunFile:
     """Read a run file without opening any store. Folders are absolute or relative to the working directory.
 
     Raises:
-        RecipeError: not TOML, an unknown or missing setting, a wrong type; with the place.
+        RecipeError: not TOML, an unknown or missing setting, a wrong type; reported with its place.
     """
     path = Path(path)
     return _placed(parse_run(read_toml(path, "run file"), str(path)), path.parent)
 
 
 def parse_run(table: dict[str, Any], name: str = "the run file") -> RunFile:
-    """A run file from the tables that TOML gives.
+    """Convert the tables that TOML gives to a run file.
 
     Raises:
-        RecipeError: an unknown or missing setting, a wrong type; with the place.
+        RecipeError: an unknown or missing setting, a wrong type; reported with its place.
 
     >>> source = {"store": "s"}
     >>> parse_run({"loader": {"batch_size": 8}, "stages": [{"tokens": 1, "seqlen": 9, "sources": [source]}]})
@@ -163,13 +164,13 @@ def parse_run(table: dict[str, Any], name: str = "the run file") -> RunFile:
 
 
 def load_run(path: str | Path) -> tuple[list[Stage], dict[str, Any]]:
-    """The stages of a run file with their stores opened, and the loader's other arguments.
+    """Stages of a run file with their stores opened, and the loader's other arguments.
 
     Each store is opened once, however many stages read it.
 
     Raises:
-        RecipeError: a run file that makes no sense.
-        StoreError: a store that is not there, is damaged or has nothing to give.
+        RecipeError: an invalid run file.
+        StoreError: a store is missing, damaged or has no rows to give.
     """
     from packline.loading.mixture import Mixture
     from packline.loading.stages import Stage
@@ -196,17 +197,17 @@ def load_run(path: str | Path) -> tuple[list[Stage], dict[str, Any]]:
 
 
 def load(path: str | Path, *, rank: int = 0, world_size: int = 1, **changes: Any) -> Loader:
-    """The loader of a run file.
+    """Make the loader of a run file.
 
     Args:
-        path: a TOML file; docs/reading.md lists what it may hold.
-        rank: which of the processes that train this one is, from 0.
-        world_size: how many there are.
-        changes: other arguments of `Loader`, which win over the file: `prefetch=0`, `keys="huggingface"`.
+        path: a TOML file; docs/reading.md lists its settings.
+        rank: number of this process among those that train, from 0.
+        world_size: number of such processes.
+        changes: other arguments of `Loader`, which override the file: `prefetch=0`, `keys="huggingface"`.
 
     Raises:
-        RecipeError: a run file that makes no sense, a rank outside the world.
-        StoreError: a store that is not there, is damaged or has nothing to give.
+        RecipeError: an invalid run file, or a rank outside the world.
+        StoreError: a store is missing, damaged or has no rows to give.
 
     >>> load("missing.toml")
     Traceback (most recent call last):
@@ -219,7 +220,7 @@ def load(path: str | Path, *, rank: int = 0, world_size: int = 1, **changes: Any
 
 
 def _rows(store: Store, source: SourceSettings, stage: StageSettings, plans: str | None) -> RowSource:
-    """Rows as a stage wants them of one store."""
+    """Rows of one store, with the settings of a source and its stage."""
     ours = set() if source.packing is None else {"min_tail_fraction", "overflow"}
     cutting = {name: getattr(stage, name) for name in Cutting.__struct_fields__ if name not in ours}
     cutting |= {
@@ -242,7 +243,7 @@ def _loader_arguments(settings: LoaderSettings) -> dict[str, Any]:
 
 
 def _placed(run: RunFile, folder: Path) -> RunFile:
-    """The same with folders that are right from the working directory."""
+    """Resolve folders relative to the working directory."""
 
     def placed(source: SourceSettings) -> SourceSettings:
         return msgspec.structs.replace(source, store=str(folder / source.store))
@@ -255,7 +256,7 @@ def _placed(run: RunFile, folder: Path) -> RunFile:
 
 
 def _check(run: RunFile, name: str) -> RunFile:
-    """What is wrong with a run file before any store is looked at."""
+    """Check everything that can be checked before any store is opened."""
     if not run.stages:
         raise RecipeError(f"{name} has no stages", hint="a run file has at least one [[stages]]")
     for number, stage in enumerate(run.stages):
@@ -272,7 +273,7 @@ def _check(run: RunFile, name: str) -> RunFile:
 
 
 def _refuse_unknown(table: Any, kind: type[msgspec.Struct], name: str, where: str) -> None:
-    """An unknown word is a slip of the pen, and so is better named with what was meant."""
+    """Reject an unknown setting, usually a typing error, and suggest the one that was meant."""
     if not isinstance(table, dict):
         return
     known = kind.__struct_fields__
@@ -285,5 +286,5 @@ def _refuse_unknown(table: Any, kind: type[msgspec.Struct], name: str, where: st
 
 
 def _tables(value: Any) -> list[dict[str, Any]]:
-    """Those of an array that are tables; what else is there, the conversion refuses."""
+    """Tables of an array; conversion rejects the other values."""
     return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []

@@ -1,15 +1,16 @@
-"""The schedule of a run: which rows are in which global batch, as a closed form of the step.
+"""The schedule of a run: the rows of each global batch, as a closed form of the step.
 
     step ─> stage, rows k..k+B of its mixture ─> source and draw ─> row          and back
 
-Resuming, other world sizes, workers and traces are all this one function. Ranks, threads and processes
-are not in it, nor are tokens: it never reads a store.
+Resuming, other world sizes, workers and traces all use this one function. It does not depend on ranks,
+threads and processes, nor on tokens: it never reads a store.
 
-Rows that come in several stages go on where the stage before left them: the second stage draws what the
-first has not. A source's draws are therefore counted over the whole run, and so is `max_epochs`. The key
-of a source's order is (seed, its number, epoch); numbers go by first appearance in the run.
+A source that several stages use resumes where the previous stage left off: the second stage consumes rows
+that the first has not. The draw numbers of a source are therefore counted over the whole run, and so is
+`max_epochs`. The key of a source's order is (seed, its number, epoch); sources are numbered by first
+appearance in the run.
 
-That everything is there, for every stage, is checked when the schedule is made.
+Making the schedule checks that every stage has enough rows.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from packline.loading.stages import Stage
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """The rows of one global batch, in their order in it."""
+    """Rows of one global batch, in their order."""
 
     stage: int
     sources: np.ndarray
@@ -37,17 +38,17 @@ class Drawn:
     rows: np.ndarray
     """int64 `[B]`: number of the row within its source."""
     epochs: np.ndarray
-    """int64 `[B]`: how often the source was drawn from end to end before, from 0."""
+    """int64 `[B]`: complete passes over the source before, from 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Uses:
-    """Where rows of one source come in a stage, U times in all, in order of step."""
+    """Occurrences of rows of one source in a stage, U in total, in order of step."""
 
     rows: np.ndarray
     """int64 `[U]`: number of the row within its source."""
     epochs: np.ndarray
-    """int64 `[U]`."""
+    """int64 `[U]`: complete passes over the source before."""
     steps: np.ndarray
     """int64 `[U]`: counted from the beginning of the run, from 0."""
     places: np.ndarray
@@ -56,23 +57,23 @@ class Uses:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A stage in its place in the run."""
+    """A stage and its range of steps in the run."""
 
     number: int
     mixture: Mixture
     batch_size: int
-    """Rows of the global batch."""
+    """Rows per global batch."""
     first_step: int
     steps: int
     drawn: tuple[int, ...]
-    """Rows drawn of each source in earlier stages."""
+    """Rows of each source consumed in earlier stages."""
     orders: tuple[Order, ...]
-    """Of each source."""
+    """Order of each source."""
     left_over: int
-    """Rows after the last whole batch, where the stage ends because a source is used up."""
+    """Rows after the last whole batch, if the stage ends because a source is used up."""
 
     def parts(self, start: int, stop: int) -> Iterator[tuple[int, np.ndarray]]:
-        """(source, rows in the order of drawing) of the stage's rows `start` to `stop`."""
+        """(source, rows in order of use) of the stage's rows `start` to `stop`."""
         shares = self.mixture.schedule
         for source, (order, drawn) in enumerate(zip(self.orders, self.drawn, strict=True)):
             first, last = shares.count(source, start), shares.count(source, stop)
@@ -81,17 +82,17 @@ class Stretch:
 
 
 class Schedule:
-    """All stages of a run, one after another.
+    """All stages of a run, in sequence.
 
     Args:
         stages: at least one.
-        batch_size: rows of the global batch, for stages that do not say.
-        seed: of the orders of all sources.
-        shuffle: False draws each source's rows as they are numbered.
+        batch_size: rows per global batch, for stages without their own.
+        seed: seed for the orders of all sources.
+        shuffle: False consumes each source's rows in the order of their numbers.
 
     Raises:
-        RecipeError: no stage, no batch size, a stage without a whole batch or without an end, a source
-            that is used up before its stage ends, stages of different tokenizers.
+        RecipeError: no stage, no batch size, a stage without a whole batch or without an end, a source that
+            is used up before its stage ends, stages of different tokenizers.
     """
 
     def __init__(
@@ -121,11 +122,11 @@ class Schedule:
         self._firsts = [stretch.first_step for stretch in self.stretches]
 
     def __len__(self) -> int:
-        """Steps, that is global batches, in all."""
+        """Total number of steps, that is global batches."""
         return self.stretches[-1].first_step + self.stretches[-1].steps if self.stretches else 0
 
     def stretch_of(self, step: int) -> Stretch:
-        """The stage that a step belongs to.
+        """Stage that a step belongs to.
 
         Raises:
             IndexError: no such step.
@@ -135,7 +136,7 @@ class Schedule:
         return self.stretches[bisect.bisect_right(self._firsts, step) - 1]
 
     def rows_of_step(self, step: int) -> Drawn:
-        """The rows of a global batch.
+        """Rows of a global batch.
 
         Raises:
             IndexError: no such step.
@@ -154,10 +155,10 @@ class Schedule:
         return Drawn(stretch.number, sources, rows, epochs)
 
     def uses_of(self, stage: int, source: int, rows: np.ndarray) -> Uses:
-        """Where rows of a source come in a stage: the way back from `rows_of_step`.
+        """Occurrences of rows of a source in a stage: the inverse of `rows_of_step`.
 
         Args:
-            stage: its number.
+            stage: number of the stage.
             source: number of the source within the stage's mixture.
             rows: int64 `[N]`, numbers of rows within the source.
 
@@ -181,9 +182,9 @@ class Schedule:
         return Uses(rows[index], epoch, steps + stretch.first_step, inner)
 
     def fingerprints(self) -> dict[str, str]:
-        """12 hexadecimal digits of each thing that decides what is in the batches, by what it is.
+        """12 hexadecimal digits for each thing that determines the contents of the batches, by its name.
 
-        How long the last stage is decides nothing before its end, so a run may be made longer.
+        The length of the last stage affects nothing before its end, so a run may be extended.
         """
         stretches = self.stretches
         rows = [rows for stretch in stretches for rows in stretch.mixture.rows]
@@ -203,7 +204,7 @@ class Schedule:
 def _place(
     number: int, stage: Stage, batch_size: int, first_step: int, drawn: list[int], orders: dict[str, Order]
 ) -> Stretch:
-    """A stage in its place, once it is sure that its rows suffice."""
+    """Place a stage in the run, after checking that it has enough rows."""
     mixture = stage.mixture
     limit = mixture.limit(drawn)
     if stage.tokens is not None:
@@ -242,7 +243,7 @@ def _place(
 
 
 def _used_up(number: int, mixture: Mixture, rows: int, drawn: list[int]) -> RecipeError:
-    """Which sources have too few rows for a stage, and how many are missing."""
+    """Error that names the sources with too few rows for a stage, and how many are missing."""
     missing = []
     enough = []
     for source, count in enumerate(mixture.schedule.counts(rows)):

@@ -1,18 +1,18 @@
-"""Shares: which source each row of a mixture comes from, evenly spread and exact.
+"""Shares: the source of each row of a mixture, evenly spread and exact.
 
-Weights become whole numbers that add up to a period, and one period is laid out so that after any
-number of rows every source's count is within one of its share. The rest is counting.
+Weights become whole numbers that add up to a period, and one period is laid out so that after any number of
+rows every source's count is within one of its share. The rest is counting.
 
     weights 0.5, 0.3, 0.2    period 10    source  0 1 0 2 0 1 0 2 0 1 | 0 1 0 2 ...
                                           index   0 0 1 0 2 1 3 1 4 2 | 5 3 6 2 ...
 
-The layout is Tijdeman's chairman assignment as a list of deadlines: the n-th row of a source may come no
-sooner and no later than keeps its count within the bound, and of the sources that may come the most
-urgent one does. Such a layout always exists. It costs one pass over the period, a quarter of a second
-for the longest; after it, everything is a look-up in either direction.
+The layout is Tijdeman's chairman assignment as a list of deadlines: the n-th row of a source has an earliest
+and a latest slot that keep its count within the bound, and of the available sources the most urgent one is
+taken. Such a layout always exists. It costs one pass over the period, a quarter of a second for the longest;
+after that, everything is a look-up in either direction.
 
-A period is at most 2**18 rows: weights that need a longer one are rounded to multiples of 1/2**18, once,
-and `exact` says what they became.
+A period is at most 2**18 rows: weights that need a longer one are rounded to multiples of 1/2**18, once, and
+`exact` gives the rounded values.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ Weight = int | float | str | Fraction
 
 
 class Shares:
-    """The schedule of shares alone: which source each of infinitely many rows comes from.
+    """Schedule of shares alone: the source of each of infinitely many rows.
 
     Args:
-        weights: one a source, above zero: a number, or text as "1/3". A float counts as the decimal
+        weights: one per source, above zero: a number, or text such as "1/3". A float counts as the decimal
             number that it prints as.
 
     Raises:
@@ -62,32 +62,32 @@ class Shares:
 
     @property
     def exact(self) -> list[Fraction]:
-        """The share of each source; they add up to 1."""
+        """Exact share of each source; they add up to 1."""
         return [Fraction(part, self.period) for part in self.parts]
 
     def sources(self, start: int, stop: int) -> np.ndarray:
-        """The source of each of rows `start` to `stop`, int32 `[stop - start]`."""
+        """Source of each of rows `start` to `stop`, int32 `[stop - start]`."""
         first = start % self.period
         if first + stop - start <= self.period:
             return self._schedule[first : first + stop - start]
         return self._schedule[np.arange(start, stop) % self.period]
 
     def counts(self, rows: int) -> list[int]:
-        """How many of the first `rows` come from each source."""
+        """Number of the first `rows` that come from each source."""
         return [self.count(source, rows) for source in range(len(self))]
 
     def count(self, source: int, rows: int) -> int:
-        """How many of the first `rows` come from a source."""
+        """Number of the first `rows` that come from a source."""
         periods, rest = divmod(rows, self.period)
         return periods * self.parts[source] + int(np.searchsorted(self._places_of(source), rest))
 
     def place(self, source: int, index: int) -> int:
-        """Where the source's row number `index` comes, counted over all sources."""
+        """Place of the source's row number `index`, counted over all sources."""
         periods, rest = divmod(index, self.parts[source])
         return periods * self.period + int(self._places_of(source)[rest])
 
     def places(self, source: int, indices: np.ndarray) -> np.ndarray:
-        """Where these rows of a source come, counted over all sources; int64 of the same shape."""
+        """Places of these rows of a source, counted over all sources; int64 of the same shape."""
         periods, rest = np.divmod(np.asarray(indices, np.int64), self.parts[source])
         return periods * self.period + self._places_of(source)[rest]
 
@@ -96,9 +96,9 @@ class Shares:
 
 
 def _exact(weight: Weight, number: int) -> Fraction:
-    """A weight as the exact number that it prints as."""
+    """Weight as the exact number that it prints as."""
     try:
-        # "nan" and "inf" are no fractions; True is no weight, though Python counts it as 1.
+        # "nan" and "inf" are not fractions; True is not a weight, though Python counts it as 1.
         exact = Fraction(-1) if isinstance(weight, bool) else Fraction(str(weight))
     except (ValueError, ZeroDivisionError):
         exact = Fraction(-1)
@@ -119,7 +119,7 @@ def _parts(weights: Sequence[Fraction]) -> list[int]:
     period = math.lcm(*(share.denominator for share in shares))
     if period <= LONGEST_PERIOD:
         return [int(share * period) for share in shares]
-    # Largest remainder; a source keeps at least one row a period, taken from those that have most.
+    # Largest remainder; a source keeps at least one row per period, taken from those that have most.
     ideal = [share * LONGEST_PERIOD for share in shares]
     parts = [max(1, int(value)) for value in ideal]
     lacking = LONGEST_PERIOD - sum(parts)
@@ -136,12 +136,12 @@ def _schedule(parts: Sequence[int], period: int) -> np.ndarray:
     """One period: the source of each row, int32 `[period]`, counts within one of their shares throughout.
 
     With n sources, Tijdeman's bound is 1 - 1/(2n - 2). The source's row j (from 1) with a share of
-    part/period keeps it where it comes in slot k (from 1) with
+    part/period stays within it if it comes in slot k (from 1) with
 
         k >= (j - 1 + 1/(2n-2)) * period / part    and    k <= (j - 1/(2n-2)) * period / part + 1.
 
-    Jobs of one slot with whole release times and deadlines are met by taking the earliest deadline
-    first if they can be met at all.
+    Jobs of one slot with whole release times and deadlines can all be met by taking the earliest deadline
+    first, if they can be met at all.
     """
     if len(parts) == 1:
         return np.zeros(1, np.int32)

@@ -1,11 +1,11 @@
-"""Stage: a stretch of training with its own rows, mixture, row length and number of tokens.
+"""Stage: a range of training with its own rows, mixture, row length and number of tokens.
 
     Stage(rows, tokens=10_000_000_000, seq_len=4096)     batches of B x 4096 tokens
     Stage(Mixture([...]), tokens=2_000_000_000)          then these
     Stage(long_rows)                                     then those, until they are used up
 
-A stage hands out whole batches, as many as fit into its tokens. What it does not know is where it stands
-among other stages: that is in `schedule`.
+A stage gives whole batches, as many as fit into its tokens. Its position among other stages is determined in
+`schedule`.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 
 class Stage:
-    """Rows or a mixture, and for how long.
+    """Rows or a mixture, and their number of tokens.
 
     Args:
-        rows: one source, drawn once at most, or a mixture.
-        tokens: how many tokens to train on, rounded down to whole batches. Padding counts, since it
-            takes its place in a batch. None: until the first source is used up.
-        seq_len: cut longer rows to this length; it must divide theirs.
-        batch_size: rows of the global batch, where it differs from the loader's.
+        rows: one source, used once at most, or a mixture.
+        tokens: number of tokens to train on, rounded down to whole batches. Padding counts, since it takes
+            its place in a batch. None: until the first source is used up.
+        seq_len: length to which longer rows are cut; it must divide theirs.
+        batch_size: rows per global batch, if different from the loader's.
 
     Raises:
         RecipeError: a setting out of bounds, or rows that cannot be cut to `seq_len`.
 
-    With a store of one document, of 25 tokens:
+    With a store of one document of 25 tokens:
 
     >>> import packline
     >>> stages = [packline.Stage(store.rows(seq_len=5), tokens=10), packline.Stage(store.rows(seq_len=10))]
@@ -58,7 +58,7 @@ class Stage:
 
     @property
     def seq_len(self) -> int:
-        """Tokens of a row."""
+        """Tokens per row."""
         return self.mixture.seq_len
 
     def __repr__(self) -> str:

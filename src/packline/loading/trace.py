@@ -1,15 +1,15 @@
 """From a batch to its documents, and from a document to its batches.
 
     trace_step(loader, 1200)          step -> rows -> spans -> documents -> source, file, position, id
-    trace_document(loader, 77)        document -> rows -> draws -> steps, ranks, places
+    trace_document(loader, 77)        document -> rows -> uses -> steps, ranks, places
 
-Both are closed forms of what the loader hands out: no batch is made, no log is needed, and a run of weeks
-is asked as quickly as a short one. Steps are counted from 0: step n is the batch that follows after n
-batches, the one that a loader whose state says `"step": n` hands out next. Ranks, stages, sources, epochs
-and rows are counted from 0 too.
+Both are closed forms of the loader's schedule: no batch is made, no log is needed, and a run of weeks is
+traced as quickly as a short one. Steps are counted from 0: step n is the batch that follows after n batches,
+the next one of a loader whose state contains `"step": n`. Ranks, stages, sources, epochs and rows are counted
+from 0 too.
 
 Cost: a step reads the provenance of its documents, so the `docs.parquet` of the shards they are in. A
-document costs microseconds for each row that holds it, in each stage and epoch.
+document costs microseconds for each row that holds it, per stage and epoch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from packline.store.reader import Provenance, Store
 
 
 class SpanTrace(msgspec.Struct, frozen=True):
-    """A stretch of a document in a row."""
+    """Range of a document in a row."""
 
     column: int
     """Place of its first token in the row."""
@@ -36,13 +36,13 @@ class SpanTrace(msgspec.Struct, frozen=True):
     document: int
     """Number in `store.documents`."""
     start: int
-    """Its first token, counted within the document."""
+    """First token, counted within the document."""
     provenance: Provenance
-    """Where the document came from."""
+    """Provenance of the document."""
 
 
 class RowTrace(msgspec.Struct, frozen=True):
-    """A row of a batch."""
+    """One row of a batch."""
 
     index: int
     """Place in the global batch."""
@@ -55,9 +55,9 @@ class RowTrace(msgspec.Struct, frozen=True):
     row: int
     """Number within the source's rows."""
     epoch: int
-    """How often the source was drawn from end to end before."""
+    """Complete passes over the source before."""
     padding: int
-    """Tokens at the end of the row that are padding."""
+    """Padding tokens at the end of the row."""
     spans: tuple[SpanTrace, ...]
 
 
@@ -66,20 +66,20 @@ class StepTrace(msgspec.Struct, frozen=True):
 
     step: int
     steps: int
-    """Of the whole run."""
+    """Number of steps of the whole run."""
     stage: int
     stages: int
     batch_size: int
-    """Rows of the global batch."""
+    """Rows per global batch."""
     seq_len: int
     world_size: int
     fingerprint: str
-    """The loader's, as it stands in a saved state: equal fingerprints, equal batches."""
+    """Fingerprint of the loader, as in a saved state: equal fingerprints, equal batches."""
     rows: tuple[RowTrace, ...]
 
 
 class Use(msgspec.Struct, frozen=True, order=True):
-    """A stretch of a document in a batch."""
+    """Range of a document in a batch."""
 
     step: int
     index: int
@@ -88,7 +88,7 @@ class Use(msgspec.Struct, frozen=True, order=True):
     """Place of its first token in the row."""
     tokens: int
     start: int
-    """Its first token, counted within the document."""
+    """First token, counted within the document."""
     stage: int
     source: int
     """Number of the source within the stage's mixture."""
@@ -101,13 +101,13 @@ class Use(msgspec.Struct, frozen=True, order=True):
 
 
 def trace_step(loader: Loader, step: int, *, rank: int | None = None, row: int | None = None) -> StepTrace:
-    """What is in the global batch of a step.
+    """Contents of the global batch of a step.
 
     Args:
-        loader: of any rank; only its world size matters here.
+        loader: loader of any rank; only its world size matters here.
         step: from 0 to `len(loader) - 1`.
-        rank: only the rows of this rank.
-        row: only this row of the global batch.
+        rank: limit to the rows of this rank.
+        row: limit to this row of the global batch.
 
     Raises:
         RecipeError: no such step, rank or row.
@@ -161,19 +161,19 @@ def trace_step(loader: Loader, step: int, *, rank: int | None = None, row: int |
 
 
 def trace_document(loader: Loader, document: int, *, store: Store | None = None) -> list[Use]:
-    """Where a document is used in the whole run, in order of step.
+    """All uses of a document in the whole run, in order of step.
 
     Args:
-        loader: of any rank; only its world size matters here.
+        loader: loader of any rank; only its world size matters here.
         document: its number in `store.documents`.
-        store: the store that it is a document of; may be left out where the run reads just one.
+        store: store of the document; may be omitted if the run reads only one.
 
     Returns:
-        One entry for each time that a stretch of it is in a batch; none if the selection left it out, its
-        packing dropped it, or the run ends before its rows are drawn.
+        One entry for each time that a range of it is in a batch; none if the selection left it out, its
+        packing dropped it, or the run ends before its rows are consumed.
 
     Raises:
-        RecipeError: a store that the run does not read, or none named where it reads several.
+        RecipeError: a store that the run does not read, or none given where it reads several.
         StoreError: no such document.
     """
     store = _store_of_document(loader, store)
@@ -214,7 +214,7 @@ def trace_document(loader: Loader, document: int, *, store: Store | None = None)
 
 
 def stores_of(loader: Loader) -> list[Store]:
-    """The stores that a run reads, each once, in the order in which it meets them."""
+    """Stores that a run reads, each once, in order of first use."""
     stores: dict[str, Store] = {}
     for stretch in loader.schedule.stretches:
         for rows in stretch.mixture.rows:
@@ -223,12 +223,12 @@ def stores_of(loader: Loader) -> list[Store]:
 
 
 def store_of(loader: Loader, stage: int, source: int) -> Store:
-    """The store behind a source of a stage."""
+    """Store that a source of a stage reads."""
     return loader.schedule.stretches[stage].mixture.rows[source].store
 
 
 def _contents(rows: RowSource, numbers: np.ndarray) -> list[tuple[SpanTrace, ...]]:
-    """The spans of some rows, with where their documents came from."""
+    """Spans of these rows, with the provenance of their documents."""
     spans = rows.spans(numbers)
     documents, starts, lengths = spans.documents.tolist(), spans.starts.tolist(), spans.lengths.tolist()
     columns, offsets = _columns(spans.offsets, spans.lengths), spans.offsets.tolist()
@@ -242,7 +242,7 @@ def _contents(rows: RowSource, numbers: np.ndarray) -> list[tuple[SpanTrace, ...
 
 
 def _stretches(rows: RowSource, numbers: np.ndarray, document: int) -> list[list[tuple[int, int, int]]]:
-    """(column, tokens, start) of a document in each of some rows."""
+    """(column, tokens, start) of a document in each of these rows."""
     spans = rows.spans(numbers)
     own = spans.documents == document
     row_of = np.repeat(np.arange(len(spans)), np.diff(spans.offsets))[own].tolist()
@@ -257,7 +257,7 @@ def _stretches(rows: RowSource, numbers: np.ndarray, document: int) -> list[list
 
 
 def _columns(offsets: np.ndarray, lengths: np.ndarray) -> list[int]:
-    """Where each span begins in its row."""
+    """First column of each span in its row."""
     before = offsets_of(lengths)
     return (before[:-1] - np.repeat(before[offsets[:-1]], np.diff(offsets))).tolist()
 
@@ -275,7 +275,7 @@ def _store_of_document(loader: Loader, store: Store | None) -> Store:
 
 
 def _same(one: Store, other: Store) -> bool:
-    """By content: a store that was moved or copied is the same."""
+    """Compare stores by content: a store that was moved or copied is the same."""
     return one.manifest.checksum == other.manifest.checksum
 
 

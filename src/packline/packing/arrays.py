@@ -6,15 +6,15 @@
     position_ids       0    1    2                 0    1                          0
     segment_ids        0    0    0                 1    1                         -1
 
-Tokens are copied in stretches as long as the files allow (`copies`), targets are the tokens moved by one
-place and mended where spans end (`targets`), positions and segments are spread from a value a span.
+Tokens are copied in ranges as long as the files allow (`copies`), targets are the tokens shifted by one place
+and corrected where spans end (`targets`), positions and segments are repeated from one value per span.
 
 Cost: 32 rows of 4,096 in stored order, the four arrays of `FIELDS`, 75 spans from 25 shards: 170 microseconds
-on one core with everything in its caches (tokens 60, targets 40, positions 30, segments 20, layout 7), where
-four plain copies take 90. A copy more for every span that does not follow on the one before it: 274 spans of
-single documents take 390. Measured against it and slower: slices of a template or `concatenate` of them for
-positions and segments (beyond a hundred spans), sums over ones, int32 all the way. The check of ids against
-the vocabulary is 6 of the 60. Memory: the arrays, and half of one on the way.
+on one core with everything in its caches (tokens 60, targets 40, positions 30, segments 20, layout 7); four
+plain copies take 90. One more copy for every span that does not continue the one before it: 274 spans of
+single documents take 390. Slower alternatives measured: slices of a template or `concatenate` of them for
+positions and segments (beyond a hundred spans), sums over ones, int32 throughout. Checking ids against the
+vocabulary is 6 of the 60. Memory: the arrays, and temporarily half of one.
 """
 
 from __future__ import annotations
@@ -47,24 +47,24 @@ def fill(
     boundary_loss: bool = False,
     dtype: npt.DTypeLike = np.int32,
 ) -> dict[str, np.ndarray]:
-    """Arrays of a batch, new ones at every call.
+    """Fill the arrays of a batch, newly allocated at every call.
 
     Args:
-        store: where the documents are.
-        spans: of B rows; what they leave free at the end of a row is padding. Only the last span of a row may
-            leave its document unfinished, which is so in every packing.
-        seq_len: L.
-        fields: which arrays, of `ALL_FIELDS`.
-        pad_id: the token at padding.
-        boundary_loss: whether the last token of a document has the first of the next as its target, also
-            where that stands in the next row (`spans.following`).
-        dtype: of tokens and targets, int32 or int64.
+        store: store that holds the documents.
+        spans: spans of B rows; the places they leave free at the end of a row are padding. Only the last span
+            of a row may leave its document unfinished, which holds for every packing.
+        seq_len: tokens per row, L.
+        fields: arrays to fill, out of `ALL_FIELDS`.
+        pad_id: token at padding.
+        boundary_loss: True if the last token of a document has the first of the next as its target, also
+            where that is in the next row (`spans.following`).
+        dtype: dtype of tokens and targets, int32 or int64.
 
     Returns:
-        By name, each `[B, L]`: `tokens` and `targets` of `dtype`, `position_ids` and `segment_ids` int32,
-        `loss_mask` uint8. Targets are -100 at padding, at the end of a document (but see `boundary_loss`)
-        and where the target is a token that is not trained on (`NAME.loss`); `loss_mask` is 1 where they are
-        not. Positions begin at 0 in every span, also in one that continues a document. Segments are
+        Arrays by name, each `[B, L]`: `tokens` and `targets` of `dtype`, `position_ids` and `segment_ids`
+        int32, `loss_mask` uint8. Targets are -100 at padding, at the end of a document (but see
+        `boundary_loss`) and where the target is a token that is not trained on (`NAME.loss`); `loss_mask` is
+        1 elsewhere. Positions start at 0 in every span, also in one that continues a document. Segments are
         numbered within the row; -1 is padding.
 
     Raises:
@@ -89,7 +89,7 @@ def fill(
 
 @cache
 def _kinds(fields: tuple[str, ...], dtype: np.dtype[Any]) -> dict[str, np.dtype[Any]]:
-    """The types of these fields and of those that they are made from."""
+    """Dtypes of these fields and of the fields they are computed from."""
     if unknown := sorted(set(fields).difference(ALL_FIELDS)):
         raise RecipeError(f"no field {', '.join(unknown)}: expected some of {', '.join(ALL_FIELDS)}")
     if dtype not in (np.int32, np.int64):
@@ -109,10 +109,10 @@ def _kinds(fields: tuple[str, ...], dtype: np.dtype[Any]) -> dict[str, np.dtype[
 
 
 def _allocate(kinds: dict[str, np.dtype[Any]], count: int) -> dict[str, np.ndarray]:
-    """Arrays `[count]`, side by side in one block of memory.
+    """Allocate arrays `[count]`, adjacent in one block of memory.
 
-    One block because of malloc: several that are freed together it hands back to the kernel, and then every
-    page of the next batch costs a fault, five times as much in all as filling it.
+    One block because of malloc: it returns several arrays that are freed together to the kernel, and then
+    every page of the next batch costs a page fault, five times as much in total as filling it.
     """
     block = np.empty(count * sum(kind.itemsize for kind in kinds.values()), np.uint8)
     arrays, begin = {}, 0
@@ -123,23 +123,23 @@ def _allocate(kinds: dict[str, np.dtype[Any]], count: int) -> dict[str, np.ndarr
 
 
 def _fill_tokens(tokens: np.ndarray, layout: Layout, copies: Copies, pad_id: int) -> None:
-    """Tokens and padding, `[B*L]`; every token is in the vocabulary.
+    """Fill in tokens and padding, `[B*L]`, and check that every token is in the vocabulary.
 
     Raises:
-        CorruptStore: one is not.
+        CorruptStore: a token is not in the vocabulary.
     """
     copies.copy_tokens(tokens)
     for begin, end in layout.pads():
         tokens[begin:end] = pad_id
-    # Read without their sign, negative ids are the largest of all: one pass finds both kinds.
+    # Viewed as unsigned, negative ids are the largest of all: one pass finds both kinds of wrong id.
     greatest = int(tokens.view(f"u{tokens.itemsize}").max(initial=0))
     if greatest >= copies.store.manifest.tokenizer.vocab_size:
-        # Or it is the padding: its id may be any number.
+        # Or it is the padding, whose id may be any number.
         copies.check_ids()
 
 
 def _fill_positions(positions: np.ndarray, layout: Layout) -> None:
-    """Places since the beginning of the span, int32 `[B*L]`."""
+    """Fill in the offset within the span, int32 `[B*L]`."""
     shape = (len(layout.spans), layout.seq_len)
     begins = layout.spread(layout.begins % layout.seq_len, layout.seq_len - layout.padding)
     columns = np.arange(layout.seq_len, dtype=begins.dtype)
@@ -148,6 +148,6 @@ def _fill_positions(positions: np.ndarray, layout: Layout) -> None:
 
 
 def _fill_segments(segments: np.ndarray, layout: Layout) -> None:
-    """Number of the span within its row, int32 `[B*L]`."""
+    """Fill in the number of the span within its row, int32 `[B*L]`."""
     first = layout.spans.offsets[layout.rows]
     segments[:] = layout.spread(np.arange(len(first)) - first, -1)

@@ -1,26 +1,26 @@
-"""best_fit: whole documents put together so that rows are full, best fit decreasing over the whole selection.
+"""best_fit: whole documents combined so that rows are full, best fit decreasing over the whole selection.
 
     documents    6 6 6 2 2 2 2 2 13     tokens each, rows of 10
 
-    full rows    row 0: document 8's first 10            what is longer than a row is cut every 10
-    packed rows  row 1: 6 2 2    row 2: 6 2 2    row 3: 6 2 .      and what remains (3) is a piece of its own
+    full rows    row 0: document 8's first 10            a document longer than a row is cut every 10
+    packed rows  row 1: 6 2 2    row 2: 6 2 2    row 3: 6 2 .      and its remainder (3) is a piece
                  row 4: 3 . . .
 
-A document of n tokens gives n // L full rows and, if n % L is not 0, one piece of n % L. Pieces are packed by
-`fitting`. Only documents longer than a row are split, no token is dropped, and the padding on ordinary
-text is below a hundredth of a percent. Full rows come first, in the order of the selection; in a packed
-row the longest piece comes first, pieces of one length by their places.
+A document of n tokens gives n // L full rows and, if n % L is not 0, one piece of n % L. `fitting` packs the
+pieces. Only documents longer than a row are split, no token is dropped, and the padding on ordinary text is
+below a hundredth of a percent. Full rows come first, in the order of the selection; in a packed row the
+longest piece comes first, pieces of equal length in order of place.
 
-The plan is the places of all pieces in order of length (longest first, stable: a counting sort), and from
-`fitting` a small table of which runs of that order make which rows. So a row is found by a search in a
-few thousand groups, and a document by a search among those of its length: nothing is kept the other way.
+The plan holds the places of all pieces in order of length (longest first, stable: a counting sort), and from
+`fitting` a small table of which runs of that order make which rows. A row is found by a search in a few
+thousand groups, and a document by a search among those of its length: no reverse index is kept.
 
-Cost, with D documents: two sequential passes, about 50 ns a document in all; memory
-D * (2 or 4 bytes, as L is below 65,536 or not) + P * (4 bytes, 8 from 2**32 documents) for P <= D pieces
-+ 12 bytes a document of L tokens or more + 100 MB. On disk the same without the first term. A selection
+Cost, with D documents: two sequential passes, about 50 ns per document in total; memory
+D * (2 bytes, or 4 for L above 65,536) + P * (4 bytes, 8 from 2**32 documents) for P <= D pieces
++ 12 bytes per document of L tokens or more + 100 MB. On disk the same without the first term. A selection
 of less than a million documents is packed in memory each time it is opened, in a twentieth of a second.
 
-What it does not do: keep neighbours together, or look at anything but lengths.
+Limits: packing looks at lengths alone; it does not keep neighboring documents together.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from packline.packing.spans import Spans
 from packline.ragged import offsets_of
 
 VERSION = 1
-"""Of what is in a plan: another one makes plans anew."""
+"""Version of the contents of a plan; another version makes plans anew."""
 SMALL = 1 << 20
-"""Below so many documents a plan is made anew sooner than it is worth a file."""
+"""Number of documents below which making a plan again is cheaper than a file."""
 BLOCK = 1 << 20
-"""Pieces that are sorted at a time: the arrays of a step fit into a processor's cache, nearly."""
+"""Pieces sorted at a time: the arrays of a step nearly fit into a processor's cache."""
 
 
 class Lengths(Protocol):
-    """All that packing asks of a selection."""
+    """The part of a selection that packing needs."""
 
     def __len__(self) -> int:
         """Documents, D."""
@@ -61,16 +61,16 @@ class Lengths(Protocol):
 
 
 class Pieces(NamedTuple):
-    """What one pass over the lengths finds out."""
+    """Results of one pass over the lengths."""
 
     counts: np.ndarray
-    """int64 `[L]`: pieces of each length; `counts[0]` documents that fill rows and leave nothing."""
+    """int64 `[L]`: pieces of each length; `counts[0]` documents that fill rows exactly."""
     remainders: np.ndarray | None
-    """uint16 or uint32 `[D]`: the length of each document's piece, 0 for none; None: not asked for."""
+    """uint16 or uint32 `[D]`: the length of each document's piece, 0 for none; None if not requested."""
     long_places: np.ndarray
-    """uint32 or int64 `[K]`: places of the documents of L tokens or more, rising."""
+    """uint32 or int64 `[K]`: places of the documents of L tokens or more, ascending."""
     long_rows: np.ndarray
-    """int64 `[K+1]`: full rows before each of them; last the number of full rows."""
+    """int64 `[K+1]`: full rows before each of them; the last is the number of full rows."""
     tokens: int
     split: int
     """Documents with more than one row."""
@@ -80,14 +80,14 @@ class BestFit:
     """Rows of whole documents.
 
     Args:
-        selection: the documents.
-        seq_len: tokens of a row, L.
-        plans: the folder of plans; default below the store. Where one is named, a plan of a small
-            selection is written too.
+        selection: documents to pack.
+        seq_len: tokens per row, L.
+        plans: folder of plans; default below the store. If given, the plan of a small selection is written
+            too.
 
     Raises:
-        CorruptStore: the plan on disk is damaged, or of another store.
-        StoreError: a plan is to be written and cannot be.
+        CorruptStore: the plan on disk is damaged, or belongs to another store.
+        StoreError: a plan cannot be written.
     """
 
     name: ClassVar[str] = "best_fit"
@@ -107,21 +107,21 @@ class BestFit:
         self._order = arrays["order"]
         self._long_places, self._long_rows = arrays["long_places"], arrays["long_rows"]
         self._full = int(self._long_rows[-1])
-        """Rows of one document each; packed rows have numbers from here on."""
+        """Rows of one document each; packed rows are numbered from here."""
 
     def __len__(self) -> int:
         return self._full + int(self._fit.firsts[-1])
 
     @property
     def counts(self) -> Counts:
-        """The price, as the plan knows it."""
+        """Costs of the packing, from the plan."""
         return Counts(**self.plan.facts["counts"])
 
     def spans(self, rows: np.ndarray) -> Spans:
-        """What rows hold.
+        """Spans of these rows.
 
         Args:
-            rows: int64 `[B]`, each from 0 to R - 1.
+            rows: row numbers, int64 `[B]`, each from 0 to R - 1.
 
         Raises:
             CorruptStore: the plan puts a document where its length does not belong.
@@ -140,13 +140,13 @@ class BestFit:
         all_lengths = np.full(len(whole), self.seq_len, np.int64)
         all_lengths[~whole] = lengths
         documents, tokens = self._documents(places)
-        starts = tokens - all_lengths  # a piece is its document's end
+        starts = tokens - all_lengths  # a piece is the end of its document
         starts[whole] = (rows[full] - self._long_rows[numbers]) * self.seq_len
         self._check(starts, all_lengths, tokens)
         return Spans(offsets, documents, starts, all_lengths)
 
     def _row(self, row: int) -> Spans:
-        """The same for one row, in a third of the calls."""
+        """Do the same for one row, in a third of the calls."""
         if row < self._full:
             number = int(self._long_rows.searchsorted(row, "right")) - 1
             lengths = np.array([self.seq_len])
@@ -171,7 +171,7 @@ class BestFit:
             raise self._damaged(f"a document of {int(tokens[wrong][0]):,} tokens in the wrong row")
 
     def _pieces(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Ranks and lengths of the pieces of packed rows, one row after another, and how many each has."""
+        """Ranks and lengths of the pieces of packed rows, row by row, and the number of pieces per row."""
         firsts, runs, bases, each, lengths = self._fit
         groups = firsts.searchsorted(rows, "right") - 1
         run = _ranges(runs[groups], runs[groups + 1] - runs[groups])
@@ -188,7 +188,7 @@ class BestFit:
         return self.selection.at(places)
 
     def rows_of(self, document: int) -> np.ndarray:
-        """Every row with tokens of this document, sorted int64; empty where it is not selected."""
+        """All rows with tokens of this document, sorted int64; empty if it is not selected."""
         place = int(self.selection.places(np.array([document], np.int64))[0])
         if place < 0:
             return np.empty(0, np.int64)
@@ -199,7 +199,7 @@ class BestFit:
         return np.append(rows, self._full + self._row_of_piece(place, rest)) if rest else rows
 
     def _row_of_piece(self, place: int, length: int) -> int:
-        """The packed row of a document's piece: its rank, then the run that has this rank."""
+        """Packed row of a document's piece: its rank, then the run that has this rank."""
         starts, lengths, run_of = self._by_rank
         first, last = np.searchsorted(-lengths, [-length, -length + 1])
         lowest = int(starts[first]) if first < len(starts) else len(self._order)
@@ -212,7 +212,7 @@ class BestFit:
 
     @cached_property
     def _by_rank(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """First rank and length of every run, and its number, in order of rank."""
+        """First rank, length and number of every run, in order of rank."""
         firsts, runs, bases, each, lengths = self._fit
         starts = bases + np.repeat(firsts[:-1], np.diff(runs)) * each
         order = np.argsort(starts)
@@ -227,19 +227,19 @@ class BestFit:
 
 
 def plan_fingerprint(selection: Selection, seq_len: int) -> str:
-    """Of everything that a plan depends on."""
+    """Fingerprint of everything that a plan depends on."""
     settings = {"packing": "best_fit", "version": VERSION, "seq_len": seq_len}
     return hash_value({**settings, "selection": selection.fingerprint})
 
 
 def best_fit_counts(selection: Lengths, seq_len: int) -> Counts:
-    """What best_fit costs: a pass over the lengths, and nothing is sorted or written."""
+    """Costs of best_fit, from a pass over the lengths; nothing is sorted or written."""
     pieces = _survey(selection, seq_len, keep=False)
     return _counts(selection, pieces, fit(_without_zero(pieces.counts), seq_len), seq_len)
 
 
 def make_plan(selection: Lengths, seq_len: int) -> Plan:
-    """The plan of a selection, in memory: see the module for what it costs."""
+    """Make the plan of a selection, in memory; see the module for its cost."""
     pieces = _survey(selection, seq_len, keep=True)
     fitted = fit(_without_zero(pieces.counts), seq_len)
     counts = _counts(selection, pieces, fitted, seq_len)
@@ -264,7 +264,7 @@ def _without_zero(counts: np.ndarray) -> np.ndarray:
 
 
 def _survey(selection: Lengths, seq_len: int, *, keep: bool) -> Pieces:
-    """The pass over the lengths."""
+    """Run the pass over the lengths."""
     place_type = _place_type(len(selection))
     remainders = np.empty(len(selection), "<u2" if seq_len <= 1 << 16 else "<u4") if keep else None
     counts = np.zeros(seq_len, np.int64)
@@ -290,15 +290,15 @@ def _survey(selection: Lengths, seq_len: int, *, keep: bool) -> Pieces:
 
 
 def _sort(pieces: Pieces, seq_len: int) -> np.ndarray:
-    """Places of all pieces, longest first and by place where equal: a counting sort in blocks.
+    """Sort the places of all pieces, longest first and by place where equal: a counting sort in blocks.
 
-    A block is sorted by itself, and each of its runs of one length goes behind those of earlier blocks.
+    Each block is sorted separately, and each of its runs of one length goes after those of earlier blocks.
     """
     remainders = pieces.remainders
     assert remainders is not None
     counts = _without_zero(pieces.counts)
     order = np.empty(int(counts.sum()), _place_type(len(remainders)))
-    # Where the next piece of each length goes.
+    # Position of the next piece of each length.
     following = np.cumsum(counts[::-1])[::-1] - counts
     for start in range(0, len(remainders), BLOCK):
         block = remainders[start : start + BLOCK]
@@ -315,7 +315,7 @@ def _sort(pieces: Pieces, seq_len: int) -> np.ndarray:
 
 
 def _stable_order(keys: np.ndarray) -> np.ndarray:
-    """The indices that sort keys, equal ones in their order. NumPy has a radix sort for 16 bits only."""
+    """Indices that sort keys, equal ones in their order. NumPy has a radix sort for 16 bits only."""
     if keys.dtype.itemsize == 2:
         return np.argsort(keys, kind="stable")
     order = np.argsort(keys.astype(np.uint16), kind="stable")
@@ -337,7 +337,7 @@ def _counts(selection: Lengths, pieces: Pieces, fitted: Fit, seq_len: int) -> Co
 
 
 def _ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """`starts[i], starts[i] + 1, ...`, `counts[i]` of them, one after another.
+    """Concatenate the ranges `starts[i], starts[i] + 1, ...` of `counts[i]` numbers each.
 
     >>> _ranges(np.array([5, 0]), np.array([2, 3])).tolist()
     [5, 6, 0, 1, 2]

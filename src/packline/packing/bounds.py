@@ -1,15 +1,14 @@
-"""Bounds: where each document of a run of shards begins, counted in tokens; and which one holds a token.
+"""Bounds: the first token of each document of a run of shards, and the document that holds a token.
 
     place     0   1   2     3       4            documents of the run, shard after shard
     begins    0   5   6    15      19            tokens before each
     find      token 14 -> place 2, which begins at 6
 
-Two ways to know it, with one result. Up to `HELD` bytes (4 million documents) all beginnings are held in one
-array, made the first time one is asked for: then the number of shards does not matter, and a hundred
-searches take 5 microseconds. Above that the mapped indexes themselves are searched, and nothing is held
-however many documents there are: 30 microseconds a hundred, and 15 for every further shard that is
-concerned. Arrow does that search, since an index's numbers are not aligned in their file, and NumPy would
-copy all of them.
+There are two implementations, with the same results. Up to `HELD` bytes (4 million documents) all starts are
+held in one array, made on first use: then the number of shards does not matter, and a hundred searches take 5
+microseconds. Above that the mapped indexes themselves are searched, and nothing is held whatever the number
+of documents: 30 microseconds per hundred searches, and 15 for every further shard involved. Arrow does that
+search, since an index's numbers are not aligned in their file and NumPy would copy all of them.
 """
 
 from __future__ import annotations
@@ -25,40 +24,40 @@ from packline.ragged import offsets_of
 from packline.store.shard import Shard, contradiction
 
 HELD = 32 << 20
-"""Bytes: what a process may well hold, and every worker process of a loader besides."""
+"""Bytes that a process may hold, as does every worker process of a loader."""
 
 _SEARCH = pc.get_function("search_sorted")
 _RIGHT = pc.SearchSortedOptions(side="right")
 
 
 class Bounds(Protocol):
-    """Beginnings and lengths of D documents of T tokens in all."""
+    """Starts and lengths of D documents of T tokens in total."""
 
     def find(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The places that hold these tokens, and how many tokens come before each place.
+        """Places that hold these tokens, and the number of tokens before each place.
 
         Args:
-            tokens: int64 `[N]`, each from 0 to T; T is past the end: its place is D.
+            tokens: token positions, int64 `[N]`, each from 0 to T; T is past the end: its place is D.
         """
 
     def before(self, places: np.ndarray) -> np.ndarray:
         """Tokens before these places, int64 `[N]`."""
 
     def lengths_at(self, places: np.ndarray) -> np.ndarray:
-        """Tokens of the documents at these places, int64 `[N]`: an array of the caller's own."""
+        """Tokens of the documents at these places, int64 `[N]`: a new array."""
 
 
 def bounds_of(shards: Sequence[Shard]) -> Bounds:
-    """Of these shards, in this order."""
+    """Bounds of these shards, in this order."""
     size = 8 * sum(len(shard) for shard in shards)
     return HeldBounds(shards) if size <= HELD else MappedBounds(shards)
 
 
 class HeldBounds:
-    """All beginnings in one array.
+    """Bounds with all starts in one array.
 
     Raises:
-        CorruptStore: an index contradicts itself; when it is first asked.
+        CorruptStore: an index is inconsistent; raised on first use.
     """
 
     def __init__(self, shards: Sequence[Shard]) -> None:
@@ -67,7 +66,7 @@ class HeldBounds:
 
     @property
     def _begins(self) -> np.ndarray:
-        """int64 `[D+1]`: of each document, and the end of the last."""
+        """int64 `[D+1]`: start of each document, and the end of the last."""
         if self._array is None:
             begins = np.zeros(sum(len(shard) for shard in self._shards) + 1, np.int64)
             first = before = 0
@@ -104,7 +103,7 @@ class HeldBounds:
 
 
 class MappedBounds:
-    """The shards' own indexes, each asked for what concerns it."""
+    """Bounds read from the shards' own mapped indexes."""
 
     def __init__(self, shards: Sequence[Shard]) -> None:
         self._shards = shards
@@ -117,7 +116,7 @@ class MappedBounds:
         """See `Bounds.find`.
 
         Raises:
-            CorruptStore: the index contradicts itself there.
+            CorruptStore: the index is inconsistent there.
         """
         places, before = np.full_like(tokens, self._places[-1]), tokens.copy()
         inside = np.flatnonzero(tokens < self._tokens[-1])
@@ -144,13 +143,13 @@ class MappedBounds:
         return result
 
     def _search(self, part: int, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The documents of a shard that hold these tokens of it, and where they begin."""
+        """Documents of a shard that hold these tokens of it, and their starts."""
         shard = self._shards[part]
         behind = _SEARCH.call([shard.searchable, pa.array(tokens * shard.itemsize)], _RIGHT)
         behind = behind.to_numpy().astype(np.int64)
         found = np.maximum(behind - 1, 0)
         begins = shard.places(found)
-        # A search in numbers that do not grow finds anything; what it found has to fit its neighbour.
+        # A search in numbers that are not ascending may return anything: check the result.
         ends = shard.places(np.minimum(behind, len(shard) - 1))
         ends[behind == len(shard)] = shard.entry.tokens
         if not ((begins <= tokens) & (tokens < ends) & (ends - begins == shard.lengths[found])).all():
@@ -159,7 +158,7 @@ class MappedBounds:
 
 
 def _by_part(edges: np.ndarray, values: np.ndarray) -> Iterator[tuple[int, np.ndarray | slice, np.ndarray]]:
-    """Values by the edges that they lie between: which, where in `values`, how far from the lower edge."""
+    """Values by the edges they lie between: part, positions in `values`, distances from the lower edge."""
     parts = edges.searchsorted(values, "right") - 1
     if len(values) and int(parts.min()) == int(parts.max()):
         part = int(parts[0])

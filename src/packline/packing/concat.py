@@ -4,14 +4,14 @@
     seq_len 4    0 0 0 0 . 0 1 1 2 . 2 2 2 2 . 2 2 3
     row          0         1         2         3        (padded: 3 of 4 is more than min_tail_fraction)
 
-Row i is tokens i * L to (i + 1) * L of the run, so no token is in two rows, and nothing is lost but at most
-one tail. Nothing is padded but at most the last row. The price is that documents are cut wherever a row
-ends: a model that sees documents apart from one another sees the second part without the first.
+Row i is tokens i * L to (i + 1) * L of the run, so no token is in two rows, nothing is lost except at most
+one tail, and only the last row may be padded. The price is that documents are cut wherever a row ends: a
+model that sees each document separately sees the second part without the first.
 
-Cost: where the selection is whole shards in stored order, a row is a binary search in the index, and
-nothing is stored; else sums over every 16th document are (`cumulative`). Either way spans of a batch are a
-fixed number of NumPy calls: 30 microseconds for 32 rows, 65 above 4 million documents (`bounds`), some 300
-where documents are shuffled, most of them the permutation's.
+Cost: if the selection is whole shards in stored order, a row is a binary search in the index, and nothing is
+stored; otherwise sums over every 16th document are kept (`cumulative`). Either way the spans of a batch take
+a fixed number of NumPy calls: 30 microseconds for 32 rows, 65 above 4 million documents (`bounds`), about 300
+for shuffled documents, mostly for the permutation.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Concat:
     """Rows of a concatenation.
 
     Args:
-        selection: the documents and their order.
-        seq_len: tokens of a row, L.
-        min_tail_fraction: the last row is kept, padded, if it holds at least this share of L.
+        selection: documents and their order.
+        seq_len: tokens per row, L.
+        min_tail_fraction: smallest share of L for which the last row is kept, padded.
 
     Raises:
         RecipeError: a share outside 0 to 1.
@@ -53,14 +53,14 @@ class Concat:
         kept = tail > 0 and tail >= min_tail_fraction * seq_len
         self._rows = whole + kept
         self._held = min(self._rows * seq_len, self.tokens)
-        """Tokens that some row holds."""
+        """Tokens that are in some row."""
 
     def __len__(self) -> int:
         return self._rows
 
     @cached_property
     def _sums(self) -> Bounds | Cumulative:
-        """Which document holds the n-th token: both can say."""
+        """Lookup of the document that holds the n-th token."""
         stored = self.selection.stored
         if stored is not None:
             return stored.bounds
@@ -70,10 +70,10 @@ class Concat:
         return sums
 
     def spans(self, rows: np.ndarray) -> Spans:
-        """What rows hold; `following` is the document after each.
+        """Spans of these rows; `following` is the document after each.
 
         Args:
-            rows: int64 `[B]`, each from 0 to R - 1.
+            rows: row numbers, int64 `[B]`, each from 0 to R - 1.
 
         Raises:
             CorruptStore: lengths and offsets of an index contradict each other there.
@@ -81,7 +81,7 @@ class Concat:
         count = len(rows)
         if count == 1:
             return self._row(int(rows[0]))
-        bounds = np.empty(2 * count, np.int64)  # first token of each row, then the one after its last
+        bounds = np.empty(2 * count, np.int64)  # first token of each row, then the end of each row
         np.multiply(rows, self.seq_len, out=bounds[:count])
         np.minimum(bounds[:count] + self.seq_len, self.tokens, out=bounds[count:])
         places, before = self._sums.find(bounds)
@@ -98,7 +98,7 @@ class Concat:
         documents, lengths = self.selection.at(inner)
         starts = np.zeros(len(inner), np.int64)
         starts[begins] = skipped
-        # Whole lengths, less what other rows hold of the first and of the last document.
+        # Whole lengths, minus the parts of the first and the last document that are in other rows.
         lengths[begins] -= skipped
         sums = np.cumsum(lengths)
         excess = sums[ends - 1]
@@ -110,7 +110,7 @@ class Concat:
         return Spans(offsets, documents, starts, lengths, self._following(after, at_edge))
 
     def _row(self, row: int) -> Spans:
-        """The same for one row, in a third of the calls."""
+        """Do the same for one row, in a third of the calls."""
         start = row * self.seq_len
         stop = min(start + self.seq_len, self.tokens)
         places, before = self._sums.find(np.array([start, stop]))
@@ -137,7 +137,7 @@ class Concat:
         return following
 
     def rows_of(self, document: int) -> np.ndarray:
-        """Every row with tokens of this document, sorted int64; empty where it is not selected."""
+        """All rows with tokens of this document, sorted int64; empty if it is not selected."""
         place = self.selection.places(np.array([document], np.int64))
         if place[0] < 0:
             return np.empty(0, np.int64)
@@ -147,7 +147,7 @@ class Concat:
 
     @cached_property
     def counts(self) -> Counts:
-        """The price; a pass over the lengths, the first time."""
+        """Costs of the packing; takes a pass over the lengths the first time."""
         length, edge, shared = self.seq_len, 0, 0
         split, last_shared = 0, -1
         for _, lengths in self.selection.blocks():
@@ -157,7 +157,7 @@ class Concat:
             starts, ends = starts[starts < self._held], np.minimum(ends, self._held)
             ends = ends[: len(starts)]
             split += int(np.count_nonzero(starts // length != (ends - 1) // length))
-            inside = starts[starts % length > 0] // length  # rows in which a document begins further in
+            inside = starts[starts % length > 0] // length  # rows that a document starts inside
             if len(inside):
                 shared += 1 + int(np.count_nonzero(np.diff(inside))) - (int(inside[0]) == last_shared)
                 last_shared = int(inside[-1])

@@ -1,13 +1,13 @@
-"""Copies: which stretches of which files become which stretches of a batch.
+"""Copies: ranges of files and the ranges of a batch they are copied to.
 
-Documents stand back to back in a shard. So documents that follow one another in a row as they do in the store
-are one copy, however many they are, and only where it begins has to be looked up:
+Documents are adjacent in a shard. So documents that follow one another in a row as they do in the store are
+one copy, whatever their number, and only its start has to be looked up:
 
-    row of documents 7, 8, 9      one copy from where document 7 stands
+    row of documents 7, 8, 9      one copy from the start of document 7
     row of documents 7, 30, 9     three (best fit, shuffled documents)
 
-Cost: a microsecond a copy, beside the copying itself. Of a file nothing is read but one entry of its index a
-copy, and the tokens asked for.
+Cost: one microsecond per copy, in addition to the copying itself. Reads one index entry per copy and the
+requested tokens, nothing else.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from packline.store.reader import Store
 from packline.store.shard import Shard, wrong_id, wrong_place
 
 FEW = 64
-"""Spans of a single row that are gone through one by one."""
+"""Spans of a single row up to which they are handled one by one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """N stretches, in the order of the batch. No copy holds tokens of two rows."""
+    """N copied ranges, in the order of the batch. No copy holds tokens of two rows."""
 
     store: Store
     shards: list[Shard]
-    """Where each copy is from."""
+    """Shard that each copy is from."""
     firsts: list[int]
-    """The number in the store of that shard's first document."""
+    """Number in the store of that shard's first document."""
     sources: list[int]
-    """Its first token there."""
+    """First token of each copy in its shard."""
     targets: list[int]
-    """Its first place in the batch."""
+    """First place of each copy in the batch."""
     lengths: list[int]
     """Tokens."""
     rows: np.ndarray
-    """int64 `[N]`: the row of the batch."""
+    """int64 `[N]`: row of the batch."""
 
     @classmethod
     def of(cls, store: Store, layout: Layout) -> Copies:
-        """Join the spans that follow one another."""
+        """Join the spans that are adjacent in the store."""
         if len(layout.spans) == 1 and len(layout.rows) <= FEW:
             return cls._of_few(store, layout)
         documents, lengths, rows = layout.spans.documents, layout.spans.lengths, layout.rows
@@ -74,12 +74,12 @@ class Copies:
 
     @classmethod
     def _of_few(cls, store: Store, layout: Layout) -> Copies:
-        """The same for one row of few spans, one after another: a few numbers are no work for NumPy."""
+        """Do the same for one row of few spans, one by one: NumPy is slower for a few numbers."""
         spans = layout.spans
         documents, starts, lengths = spans.documents.tolist(), spans.starts.tolist(), spans.lengths.tolist()
         copies = cls(store, [], [], [], [], [], layout.rows[:0])
         place, itemsize = 0, store.dtype.itemsize
-        last, beyond = -1, 0  # the document before, and the first one of the next shard
+        last, beyond = -1, 0  # the previous document, and the first one of the next shard
         for document, start, length in zip(documents, starts, lengths, strict=True):
             if document == last + 1 and not start and document < beyond and copies.lengths:
                 copies.lengths[-1] += length
@@ -96,22 +96,22 @@ class Copies:
         return replace(copies, rows=layout.rows[: len(copies.lengths)])
 
     def copy_tokens(self, into: np.ndarray) -> None:
-        """Tokens to their places in the batch, `[B*L]`; the rest is left as it is.
+        """Copy the tokens to their places in the batch, `[B*L]`; other places are left unchanged.
 
         Raises:
-            CorruptStore: an index that points outside of its shard.
+            CorruptStore: an index points outside of its shard.
         """
         for shard, source, target, length in zip(
             self.shards, self.sources, self.targets, self.lengths, strict=True
         ):
             tokens = shard.tokens[source : source + length]
-            # Beyond an array NumPy gives fewer, and below it counts from the end.
+            # NumPy returns fewer values beyond the end of an array, and counts from the end below its start.
             if len(tokens) != length or source < 0:
                 raise wrong_place(shard, source, source + length)
             into[target : target + length] = tokens
 
     def copy_loss(self, into: np.ndarray) -> None:
-        """The bytes of `NAME.loss` in the same way, ones where a shard has none."""
+        """Copy the bytes of `NAME.loss` in the same way, ones where a shard has none."""
         for shard, source, target, length in zip(
             self.shards, self.sources, self.targets, self.lengths, strict=True
         ):
@@ -119,7 +119,7 @@ class Copies:
             into[target : target + length] = 1 if loss is None else loss[source : source + length]
 
     def check_ids(self) -> None:
-        """Look at every token for the first that is outside of the vocabulary.
+        """Search all tokens for the first one outside of the vocabulary.
 
         Raises:
             CorruptStore: there is one.

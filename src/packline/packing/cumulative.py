@@ -1,15 +1,15 @@
-"""Which document of an order holds the n-th of something, where no closed form says it.
+"""Search by cumulative weight in an order of documents that has no closed form.
 
-Each document weighs something (its tokens, its rows) and the sums up to every 16th place are kept:
+Each document has a weight (its tokens, its rows), and the sums up to every 16th place are kept:
 
     place      0  1  2 ... 15 | 16 17 ... 31 | 32 ...
     weight     5  1  9        |  4  4        |  7
-    kept       0              | 61           | 130        int64, half a byte a document
+    kept       0              | 61           | 130        int64, half a byte per document
 
-A search goes to the last kept sum that is not above the number, and adds up at most 16 weights from there.
+A search finds the last kept sum that is not above the number, and adds up at most 16 weights from there.
 
-Cost: one pass over the lengths when it is made: at memory speed in stored order, as fast as random reads of
-the index go for a shuffled one (measured: 100 million documents in 20 s). Kept in memory, above 8 MB (16
+Cost: one pass over the lengths when it is made: at memory speed in stored order, at the speed of random reads
+of the index for a shuffled one (measured: 100 million documents in 20 s). Kept in memory; above 8 MB (16
 million documents) as a plan on disk.
 """
 
@@ -24,7 +24,7 @@ from packline.packing.selection import Selection
 from packline.packing.tables import keep_table
 
 STEP = 16
-"""Few, since each search of a shuffled order has to ask for so many lengths."""
+"""Documents per kept sum; small, since each search of a shuffled order reads as many lengths."""
 
 Weigh = Callable[[np.ndarray], np.ndarray]
 """Lengths to weights, int64 to int64 of the same shape, elementwise."""
@@ -34,9 +34,10 @@ class Cumulative:
     """Sums of weights over the documents of a selection, in its order.
 
     Args:
-        selection: the documents.
-        weigh: what each weighs, by its length.
-        name: of the weight, with what it depends on: plans of other weights are not mistaken for this one.
+        selection: documents and their order.
+        weigh: weight of a document as a function of its length.
+        name: name of the weight, including what it depends on, so that plans of other weights are not
+            confused with it.
     """
 
     def __init__(self, selection: Selection, weigh: Weigh, name: str) -> None:
@@ -59,11 +60,11 @@ class Cumulative:
         return np.concatenate(sums).astype("<i8"), {"total": total}
 
     def find(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The places at which these values lie, and the sums before each place.
+        """Places of these values, and the sums before each place.
 
         Args:
-            values: int64 `[N]`, each from 0 to the total; the latter is past the end: the place is the
-                number of documents.
+            values: int64 `[N]`, each from 0 to the total; the total is past the end: its place is the number
+                of documents.
 
         Returns:
             Places and sums, int64 `[N]` each: sum <= value < sum + weight of the place.

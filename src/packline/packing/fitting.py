@@ -1,20 +1,22 @@
-"""Best fit decreasing, worked out on counts of lengths: which lengths share a row, for any number of pieces.
+"""Best fit decreasing computed on counts of lengths: which lengths share a row, for any number of pieces.
 
-Longest first, each piece goes where the least room remains that still holds it; where none does, a row is
-opened. What a row gets depends on lengths alone, so equal rows are treated as one: a group is a stretch of
-row numbers with the same pieces in each. With rows of 10:
+Longest first, each piece goes into the row with the least room that still holds it; if there is none, a row
+is opened. The contents of a row depend on lengths alone, so equal rows are treated as one: a group is a range
+of row numbers with the same pieces in each. With rows of 10:
 
     3 pieces of 6     rows 0 1 2 opened, 1 each          group [0, 3)  6          room 4
     5 pieces of 2     2 each in rows 0 and 1,            group [0, 2)  6 2 2      room 0
-                      what is left in row 2              group [2, 3)  6 2        room 2
+                      the rest in row 2                  group [2, 3)  6 2        room 2
 
-A group with room r is the best fit for a length l if r is the least room with r >= l. After one piece its
-row has r - l, and while that is l or more it is the least again: so each of its rows takes r // l pieces
-at once. That is best fit decreasing exactly, for what it does depends on rooms and never on row numbers.
+A group with room r is the best fit for a length l if r is the least room with r >= l. After one piece its row
+has r - l, and while that is l or more it is again the least: so each of its rows takes r // l pieces at once.
+That is exactly best fit decreasing, which depends on rooms and never on row numbers.
 
-Cost: a step for each time a group takes a length: some 20,000 for rows of 4,096 tokens, whether a million
-documents or a billion (below 0.1 s), never more than there are pieces. What it does not do: know which
-document has which length; a row's pieces are told as ranks in the order of all pieces, longest first.
+Cost: one step each time a group takes a length: about 20,000 for rows of 4,096 tokens, for a million
+documents as for a billion (below 0.1 s), and never more than there are pieces.
+
+Limits: does not map lengths to documents; a row's pieces are given as ranks in the order of all pieces,
+longest first.
 """
 
 from __future__ import annotations
@@ -25,14 +27,14 @@ from typing import NamedTuple
 import numpy as np
 
 WORD = 10
-"""Rooms are kept as bits, 2**WORD in one int, so that both levels stay a few hundred bytes."""
+"""Rooms are kept as bits, 2**WORD in one int, so that both levels are only a few hundred bytes."""
 
 Link = tuple["Link | None", int, int, int]
-"""What a group's rows hold: the pieces before, then length, pieces a row, and rank of row 0's first one."""
+"""Contents of a group's rows: the pieces before, then length, pieces per row, rank of row 0's first one."""
 
 
 class Fit(NamedTuple):
-    """Rows as G groups, and what a row of each holds as runs of equal lengths, E in all.
+    """Rows as G groups, and the contents of a row of each as runs of equal lengths, E in total.
 
     Row r of group g, in run e (`runs[g] <= e < runs[g+1]`), holds the pieces with the ranks
     `bases[e] + r * each[e]` and the `each[e] - 1` after it, all of `lengths[e]` tokens. Rank 0 is the first
@@ -40,19 +42,19 @@ class Fit(NamedTuple):
     """
 
     firsts: np.ndarray
-    """int64 `[G+1]`: first row of each group; last the number of rows."""
+    """int64 `[G+1]`: first row of each group; the last is the number of rows."""
     runs: np.ndarray
-    """int64 `[G+1]`: first run of each group; last the number of runs."""
+    """int64 `[G+1]`: first run of each group; the last is the number of runs."""
     bases: np.ndarray
     """int64 `[E]`; may be negative, since rows count from 0 and not from the group's first."""
     each: np.ndarray
-    """int64 `[E]`."""
+    """int64 `[E]`: pieces per row."""
     lengths: np.ndarray
-    """int64 `[E]`: falling within a group."""
+    """int64 `[E]`: tokens per piece, descending within a group."""
 
 
 class _Rooms:
-    """A set of ints below a bound that knows its least member from some number on."""
+    """Set of ints below a bound that finds its least member from a given number."""
 
     def __init__(self, bound: int) -> None:
         self._words = [0] * ((bound >> WORD) + 1)
@@ -68,7 +70,7 @@ class _Rooms:
             self._summary ^= 1 << (room >> WORD)
 
     def least(self, start: int) -> int:
-        """The least member that is `start` or more; -1 where there is none."""
+        """Least member that is `start` or more; -1 if there is none."""
         word, bit = start >> WORD, start & ((1 << WORD) - 1)
         found = self._words[word] >> bit
         if found:
@@ -88,9 +90,8 @@ def fit(counts: np.ndarray, seq_len: int) -> Fit:
     """Lay out pieces, best fit decreasing.
 
     Args:
-        counts: how many pieces have each length, integers `[seq_len + 1]` or shorter; `counts[0]` is
-            not looked at.
-        seq_len: tokens of a row, at least as many as the longest piece has.
+        counts: number of pieces of each length, integers `[seq_len + 1]` or shorter; `counts[0]` is ignored.
+        seq_len: tokens per row, at least the length of the longest piece.
 
     >>> fitted = fit(np.array([0, 0, 5, 0, 0, 0, 3]), 10)
     >>> fitted.firsts.tolist(), fitted.lengths.tolist(), fitted.each.tolist()
@@ -106,7 +107,7 @@ def fit(counts: np.ndarray, seq_len: int) -> Fit:
             rooms.add(room)
         stack.append((start, stop, link))
 
-    # Row numbers never matter to the outcome; taking the latest group of a room is the simplest choice.
+    # Row numbers never affect the result; taking the latest group of a room is the simplest choice.
     for length in (np.flatnonzero(counts[1:])[::-1] + 1).tolist():
         left = int(counts[length])
         while left:
@@ -135,7 +136,7 @@ def fit(counts: np.ndarray, seq_len: int) -> Fit:
 
 
 def _collect(groups: list[tuple[int, int, Link | None]], rows: int) -> Fit:
-    """The groups in the order of their rows, their links unrolled."""
+    """Arrange the groups in the order of their rows, with their links unrolled."""
     groups.sort(key=lambda group: group[0])
     firsts, runs = array("q"), array("q", [0])
     lengths, each, bases = array("q"), array("q"), array("q")

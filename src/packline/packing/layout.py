@@ -1,11 +1,11 @@
-"""Layout: at which places of a batch its spans stand, and where its padding is.
+"""Layout: the places of a batch that its spans fill, and those that are padding.
 
-A batch of B rows is seen as `B*L` places one after another. Rows of 6, two spans in the first:
+A batch of B rows is treated as `B*L` consecutive places. Rows of 6, two spans in the first:
 
     place     0 1 2 3 4 5 | 6 7 8 9 10 11       begins  0 3 6
     span      0 0 0 1 1 . | 2 2 2 2 2 2         padding 1 0
 
-Cost: ten microseconds a batch of a hundred spans, twenty where there is padding.
+Cost: ten microseconds per batch of a hundred spans, twenty if there is padding.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from packline.ragged import offsets_of
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The spans of B rows in their places.
+    """Spans of B rows in their places.
 
     >>> spans = Spans(np.array([0, 2, 3]), np.array([7, 8, 9]), np.zeros(3, int), np.array([3, 2, 6]))
     >>> layout = Layout.of(spans, 6)
@@ -32,13 +32,13 @@ class Layout:
     spans: Spans
     seq_len: int
     rows: np.ndarray
-    """int64 `[S]`: the row of each span."""
+    """int64 `[S]`: row of each span."""
     begins: np.ndarray
     """int64 `[S]`: place of a span's first token."""
     padding: np.ndarray
     """int64 `[B]`: places at the end of each row that no span fills."""
     padded: bool
-    """Whether there are any."""
+    """True if there is any padding."""
 
     @classmethod
     def of(cls, spans: Spans, seq_len: int) -> Layout:
@@ -50,7 +50,7 @@ class Layout:
         if len(spans) == 1:
             return cls._of_row(spans, seq_len)
         counts = spans.offsets[1:] - spans.offsets[:-1]
-        # Methods, not functions, of NumPy here and in what follows: half the cost for arrays this small.
+        # Methods, not functions, of NumPy here and below: half the cost for arrays this small.
         rows = np.arange(len(counts)).repeat(counts)
         ends = offsets_of(spans.lengths)
         padding = seq_len - (ends[spans.offsets[1:]] - ends[spans.offsets[:-1]])
@@ -66,7 +66,7 @@ class Layout:
 
     @classmethod
     def _of_row(cls, spans: Spans, seq_len: int) -> Layout:
-        """The same for one row, in a third of the calls."""
+        """Do the same for one row, in a third of the calls."""
         ends = spans.lengths.cumsum()
         filled = int(ends[-1]) if len(ends) else 0
         if filled > seq_len:
@@ -78,7 +78,7 @@ class Layout:
         return len(self.spans) * self.seq_len
 
     def pads(self) -> list[tuple[int, int]]:
-        """Begin and end of the padding of each row that has any."""
+        """Start and end of the padding of each row that has any."""
         if not self.padded:
             return []
         rows = np.flatnonzero(self.padding)
@@ -86,21 +86,19 @@ class Layout:
         return list(zip((ends - self.padding[rows]).tolist(), ends.tolist(), strict=True))
 
     def spread(self, of_spans: np.ndarray, of_padding: np.ndarray | int) -> np.ndarray:
-        """A value of each span at all its places, and one of each row at all its padding.
+        """Repeat a value per span at all its places, and a value per row at all its padding.
 
         Args:
-            of_spans: `[S]`.
-            of_padding: `[B]`, or one for all rows.
-
-        All from -1 to L.
+            of_spans: values per span, `[S]`, from -1 to L.
+            of_padding: values per row, `[B]`, or one for all rows, from -1 to L.
 
         Returns:
-            int16 `[B*L]`, or int32 where rows are too long for it: half the memory is half the time.
+            int16 `[B*L]`, or int32 where rows are too long for it: half the memory takes half the time.
         """
         kind = np.int16 if self.seq_len <= np.iinfo(np.int16).max else np.int32
         if not self.padded:
             return of_spans.astype(kind).repeat(self.spans.lengths)
-        # A piece a span, and one a row, behind its spans, for its padding; that may be empty.
+        # One piece per span, and after the spans of each row one for its padding, which may be empty.
         spans = np.arange(len(self.rows)) + self.rows
         padding = self.spans.offsets[1:] + np.arange(len(self.padding))
         values = np.empty(len(spans) + len(padding), kind)

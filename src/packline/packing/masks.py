@@ -1,14 +1,14 @@
-"""Masks: who may look at whom, so that documents which share a row do not see each other.
+"""Masks: which places may attend to which, so that documents in the same row do not see each other.
 
-A row's `segment_ids` say it all; the rest is that in the forms that attention kernels take:
+A row's `segment_ids` contain all of it; the others are the forms that attention kernels take:
 
-    segment_ids      0 0 0 1 1 -1        padding (-1) is a segment of its own: it looks at itself only,
+    segment_ids      0 0 0 1 1 -1        padding (-1) is a separate segment that attends to itself only,
     cu_seqlens       0     3   5  6      so that no softmax is over nothing
     attention_mask   row i, column j: same segment and j <= i
 
-Cost: `cu_seqlens` is one pass over `[B, L]`. `attention_mask` holds `B*L*L` bytes, 16 MB a row of 4,096:
-for short rows, tests and machines without a kernel of variable lengths. What torch takes is made by
-`packline.torch`, on the device where it is used. Nothing here knows of heads, scores or windows.
+Cost: `cu_seqlens` is one pass over `[B, L]`. `attention_mask` holds `B*L*L` bytes, 16 MB per row of 4,096:
+for short rows, tests and machines without a variable-length kernel. `packline.torch` makes the torch forms on
+the device that uses them. Does not handle heads, scores or windows.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ MOST_TOKENS = np.iinfo(np.int32).max
 
 
 def cu_seqlens(segment_ids: np.ndarray) -> np.ndarray:
-    """Where each segment of a batch begins in the flattened batch, and the end of the last one.
+    """Start of each segment in the flattened batch, and the end of the last one.
 
     Args:
         segment_ids: integers `[B, L]` or `[L]`; a segment is a run of equal ids within a row.
 
     Returns:
-        int32 `[N+1]` of N segments, the padding of a row among them; the last one is `B*L`.
+        int32 `[N+1]` of N segments, including the padding of each row; the last one is `B*L`.
 
     Raises:
         RecipeError: more tokens than an int32 can count, or neither a row nor a batch.
@@ -48,11 +48,11 @@ def cu_seqlens(segment_ids: np.ndarray) -> np.ndarray:
 
 
 def cu_seqlens_of_spans(spans: Spans, seq_len: int) -> np.ndarray:
-    """The same from spans, without the arrays of a batch.
+    """Compute `cu_seqlens` from spans, without the arrays of a batch.
 
     Args:
-        spans: B rows.
-        seq_len: L, the length of a row.
+        spans: spans of B rows.
+        seq_len: tokens per row, L.
 
     Returns:
         int32 `[N+1]`, equal to `cu_seqlens` of the segment ids of these rows.
@@ -73,17 +73,17 @@ def cu_seqlens_of_spans(spans: Spans, seq_len: int) -> np.ndarray:
             f"expected at most seq_len={seq_len:,}",
             hint="give the seq_len that the spans were made for",
         )
-    # A row's padding goes behind its last span, where there is any.
+    # A row's padding goes after its last span, where there is any.
     padded = np.flatnonzero(padding)
     lengths = np.insert(spans.lengths, spans.offsets[1:][padded], padding[padded])
     return offsets_of(lengths).astype(np.int32)
 
 
 def max_seqlen(boundaries: np.ndarray) -> int:
-    """The longest segment, padding included.
+    """Length of the longest segment, padding included.
 
     Args:
-        boundaries: what `cu_seqlens` gives, `[N+1]`.
+        boundaries: result of `cu_seqlens`, `[N+1]`.
 
     >>> max_seqlen(np.array([0, 3, 5, 6, 12]))
     6
@@ -95,11 +95,11 @@ def attention_mask(segment_ids: np.ndarray) -> np.ndarray:
     """Causal attention within segments, as a mask for every pair of places.
 
     Args:
-        segment_ids: integers `[B, L]` or `[L]`; no id twice in a row with another between.
+        segment_ids: integers `[B, L]` or `[L]`; the places of an id are contiguous in a row.
 
     Returns:
-        bool `[B, 1, L, L]`: True where the place of the third axis sees the place of the fourth. The axis
-        of one stands for all heads. Every place sees itself, so no row of the mask is empty.
+        bool `[B, 1, L, L]`: True where the place of the third axis sees the place of the fourth. The axis of
+        size 1 is for all heads. Every place sees itself, so no row of the mask is empty.
 
     Raises:
         RecipeError: neither a row nor a batch.

@@ -1,11 +1,11 @@
-"""What every packing gives: how many rows there are, what each holds, where a document went, and the bill.
+"""Interface of every packing: number of rows, contents of each, rows of a document, and costs.
 
     concat     documents back to back, cut every seq_len tokens      splits documents, pads or drops one tail
     best_fit   whole documents put where they fit best               pads a little, splits only the long ones
-    pad        a document a row                                      pads much; truncates, splits or drops
+    pad        one document per row                                  pads much; truncates, splits or drops
 
-A packing knows lengths alone, never tokens. Rows are numbered in the packing's own order; the order in
-which a trainer meets them is not its matter.
+A packing uses lengths alone, never tokens. Rows are numbered in the packing's own order, which is independent
+of the order in which a trainer reads them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OVERFLOWS = ("truncate", "split", "drop")
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """What a packing costs on one selection of documents. It must balance:
+    """Costs of a packing for one selection of documents. They must balance:
 
         tokens + padding_tokens == rows * seq_len + dropped_tokens + truncated_tokens
 
@@ -33,11 +33,11 @@ class Counts(msgspec.Struct, frozen=True):
 
     rows: int
     documents: int
-    """Documents selected, those that are dropped included."""
+    """Documents selected, including dropped ones."""
     tokens: int
-    """Their tokens, ends included."""
+    """Tokens of those documents, including boundary tokens."""
     padding_tokens: int = 0
-    """Places of rows that hold nothing."""
+    """Places of rows without a token."""
     dropped_tokens: int = 0
     """Tokens left out: a tail too short for a row (concat), documents too long for one (pad, drop)."""
     truncated_tokens: int = 0
@@ -47,7 +47,7 @@ class Counts(msgspec.Struct, frozen=True):
     rows_with_several_documents: int = 0
 
     def imbalance(self, seq_len: int) -> int:
-        """Tokens that the counts leave unexplained; 0 for a packing that is right."""
+        """Tokens that the counts leave unexplained; 0 for a correct packing."""
         held = self.rows * seq_len + self.dropped_tokens + self.truncated_tokens
         return self.tokens + self.padding_tokens - held
 
@@ -57,21 +57,21 @@ class Packer(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called in `packing=`."""
+        """Name in `packing=`."""
 
     @property
     def seq_len(self) -> int:
-        """Tokens of a row, L."""
+        """Tokens per row, L."""
 
     @property
     def counts(self) -> Counts:
-        """What it costs; may take a pass over the lengths the first time."""
+        """Costs of the packing; may take a pass over the lengths the first time."""
 
     def __len__(self) -> int:
-        """Rows, R."""
+        """Number of rows, R."""
 
     def spans(self, rows: np.ndarray) -> Spans:
-        """What these rows hold. Rows: int64 `[B]`, each from 0 to R - 1, which the caller has checked."""
+        """Spans of these rows, int64 `[B]`, each from 0 to R - 1, checked by the caller."""
 
     def rows_of(self, document: int) -> np.ndarray:
-        """Every row with tokens of this document, sorted int64; empty for one that is not selected."""
+        """All rows with tokens of this document, sorted int64; empty if it is not selected."""

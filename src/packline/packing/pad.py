@@ -1,4 +1,4 @@
-"""pad: a document a row, the rest of the row padding. What is too long for one row is cut or left out.
+"""pad: one document per row, the rest of the row padding. Documents too long for a row are cut or left out.
 
     seq_len 4      truncate       split          drop
     0 0 0          0 0 0 -        0 0 0 -        0 0 0 -
@@ -6,11 +6,11 @@
     2              2 - - -        1 1 - -
                                   2 - - -
 
-For models that must not see two documents in one row, and for evaluation. On ordinary text most of every
-row is padding; `packline pack` shows how much on the store at hand.
+For models that must not see two documents in one row, and for evaluation. On ordinary text most of every row
+is padding; `packline pack` reports how much for a given store.
 
-Cost: `truncate` is closed form. `split` and `drop` have to know how many rows come before a document: sums
-over every 16th one, made in one pass over the lengths (`cumulative`).
+Cost: `truncate` is closed form. `split` and `drop` need the number of rows before a document: sums over every
+16th one, made in one pass over the lengths (`cumulative`).
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from packline.packing.spans import Spans
 
 
 class Pad:
-    """Rows of a document each.
+    """Rows of one document each.
 
     Args:
-        selection: the documents and their order.
-        seq_len: tokens of a row, L.
-        overflow: what becomes of a document longer than L: `truncate` keeps its first L tokens, `split`
+        selection: documents and their order.
+        seq_len: tokens per row, L.
+        overflow: treatment of a document longer than L: `truncate` keeps its first L tokens, `split`
             gives it as many rows as it needs, `drop` leaves it out.
 
     Raises:
-        RecipeError: another overflow.
+        RecipeError: unknown overflow.
     """
 
     name: ClassVar[str] = "pad"
@@ -47,12 +47,12 @@ class Pad:
             raise RecipeError(f"overflow is {overflow!r}: expected one of {', '.join(OVERFLOWS)}")
         self.selection, self.seq_len, self.overflow = selection, seq_len, overflow
         self._sums: Cumulative | None = None
-        """Of rows; None: a row a document."""
+        """Sums of rows; None for one row per document."""
         if overflow != "truncate":
             self._sums = Cumulative(selection, self._rows_each, f"rows, {overflow} at {seq_len}")
 
     def _rows_each(self, lengths: np.ndarray) -> np.ndarray:
-        """How many rows documents of these lengths have."""
+        """Number of rows for documents of these lengths."""
         if self.overflow == "split":
             return -(-lengths // self.seq_len)
         return (
@@ -63,10 +63,10 @@ class Pad:
         return len(self.selection) if self._sums is None else self._sums.total
 
     def spans(self, rows: np.ndarray) -> Spans:
-        """What rows hold: one span each.
+        """Spans of these rows, one each.
 
         Args:
-            rows: int64 `[B]`, each from 0 to R - 1.
+            rows: row numbers, int64 `[B]`, each from 0 to R - 1.
         """
         places, before = (rows, rows) if self._sums is None else self._sums.find(rows)
         documents, lengths = self.selection.at(places)
@@ -75,7 +75,7 @@ class Pad:
         return Spans(np.arange(len(rows) + 1), documents, starts, lengths)
 
     def rows_of(self, document: int) -> np.ndarray:
-        """Every row with tokens of this document, sorted int64; empty where it has none."""
+        """All rows with tokens of this document, sorted int64; empty if it has none."""
         place = self.selection.places(np.array([document], np.int64))
         if place[0] < 0:
             return np.empty(0, np.int64)
@@ -84,7 +84,7 @@ class Pad:
 
     @cached_property
     def counts(self) -> Counts:
-        """The price; a pass over the lengths, the first time."""
+        """Costs of the packing; takes a pass over the lengths the first time."""
         held = over = split = 0
         for _, lengths in self.selection.blocks():
             long = lengths > self.seq_len

@@ -1,17 +1,16 @@
-"""A pack plan on disk: arrays that took a pass over all lengths, kept so that no process makes them again.
+"""A pack plan on disk: arrays from a pass over all lengths, kept so that no process computes them again.
 
     <store>/plans/3f9c21d07a54be18/        named by the fingerprint of store, selection and settings
         plan.json                          fingerprint, facts, and each array's dtype, size and checksum
         order.u4  long_rows.i8  ...        little-endian, no header, mapped when read
 
-A plan belongs to one store and one set of settings. It is looked for under its fingerprint, says in
-`plan.json` whose it is, and is refused where that is another one. It appears whole or not at all: it is
-written under another name and renamed. Processes that make the same plan at once do the work twice and
-both go on with the one that was there first. What is left of one that was killed begins with a dot and
-is in nobody's way.
+A plan belongs to one store and one set of settings. It is looked up by its fingerprint, which `plan.json`
+records too, and refused if the two differ. Writing is atomic: under a temporary name, then a rename.
+Processes that make the same plan at once do the work twice, and all use the plan that was there first.
+Leftovers of a killed process begin with a dot and are ignored.
 
-Checksums are compared when a plan is loaded, as long as it has no more than 1 GB (a tenth of a second);
-of a larger one only sizes are, unless `check=True` (`packline pack --write` does that).
+Checksums are compared when a plan is loaded, if it has at most 1 GB (a tenth of a second); for a larger plan
+only sizes are, unless `check=True` (as in `packline pack --write`).
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from packline.store.reader import Store
 FORMAT_VERSION = 1
 PLAN, PLANS = "plan.json", "plans"
 CHECKED_BYTES = 10**9
-"""Of all arrays together: up to here checksums are compared on every load."""
+"""Bytes of all arrays up to which checksums are compared on every load."""
 BLOCK_BYTES = 16 << 20
 NAME = re.compile(r"[a-z][a-z_]*")
 DTYPES = ("<u2", "<u4", "<i4", "<i8")
@@ -59,10 +58,10 @@ class PlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     arrays: dict[str, ArrayEntry]
     facts: dict[str, Any]
     checksum: str = ""
-    """Of all other fields."""
+    """Checksum of all other fields."""
 
     def sealed(self) -> PlanFile:
-        """With the checksum that belongs to the other fields."""
+        """Copy with the checksum of the other fields."""
         empty = msgspec.structs.replace(self, checksum="")
         return msgspec.structs.replace(self, checksum=hash_value(empty))
 
@@ -74,17 +73,17 @@ class Plan:
     arrays: dict[str, np.ndarray]
     facts: dict[str, Any]
     folder: Path | None = None
-    """Where it is mapped from; None: in memory only."""
+    """Folder that the arrays are mapped from; None: in memory only."""
 
 
 def plan_folder(store: Store, fingerprint: str, plans: str | Path | None = None) -> Path:
-    """Where a plan is, or would be written.
+    """Folder of a plan, existing or to be written.
 
     Args:
-        store: the store that it is a plan of.
-        fingerprint: of the plan.
-        plans: the folder of plans; default `plans` in the store, or packline's folder below
-            `$XDG_CACHE_HOME` where the store cannot be written to.
+        store: store that the plan belongs to.
+        fingerprint: fingerprint of the plan.
+        plans: folder of plans; default `plans` in the store, or packline's folder below `$XDG_CACHE_HOME` if
+            the store is not writable.
     """
     name = fingerprint[:16]
     if plans is not None:
@@ -106,18 +105,18 @@ def keep_plan(
     save: bool = True,
     check: bool | None = None,
 ) -> Plan:
-    """Map the plan that was made before, or make it, and keep it for the next time.
+    """Map the existing plan, or make it and keep it for the next time.
 
     Args:
-        folder: of this plan.
-        fingerprint: of everything that the plan depends on.
-        make: makes the plan in memory; asked only where there is none.
-        save: write what was made; False where making it anew is cheaper than a file.
-        check: of a plan that is there, as for `load_plan`.
+        folder: folder of this plan.
+        fingerprint: fingerprint of everything that the plan depends on.
+        make: makes the plan in memory; called only if there is none.
+        save: write a plan that was made; False if making it again is cheaper than a file.
+        check: compare checksums of an existing plan, as in `load_plan`.
 
     Raises:
-        CorruptStore: what is there is not this plan, or is damaged.
-        StoreError: the plan is to be written and cannot be.
+        CorruptStore: the folder holds another plan, or is damaged.
+        StoreError: the plan cannot be written.
         OutOfSpace: the disk is full.
 
     >>> made = Plan({"order": np.array([1, 0], np.uint32)}, {"rows": 2})
@@ -135,18 +134,18 @@ def keep_plan(
 def save_plan(
     folder: Path, fingerprint: str, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]
 ) -> Plan:
-    """Write a plan and map it. Where another process was faster, that one's plan is mapped.
+    """Write a plan and map it. If another process was faster, its plan is mapped.
 
     Args:
-        folder: of this plan; its parents are made.
-        fingerprint: of everything that the plan depends on.
-        arrays: by name (small letters and underscores), of uint16, uint32, int32 or int64.
-        facts: what JSON can hold.
+        folder: folder of this plan; its parents are created.
+        fingerprint: fingerprint of everything that the plan depends on.
+        arrays: arrays by name (lowercase letters and underscores), of uint16, uint32, int32 or int64.
+        facts: values that JSON can hold.
 
     Raises:
         StoreError: the folder cannot be written to.
         OutOfSpace: the disk is full.
-        CorruptStore: something that is not this plan stands there.
+        CorruptStore: something that is not this plan is in the folder.
     """
     waiting = folder.with_name(f".{folder.name}.{secrets.token_hex(6)}.tmp")
     try:
@@ -183,15 +182,15 @@ def load_plan(folder: Path, fingerprint: str, *, check: bool | None = None) -> P
     """Map a plan.
 
     Args:
-        folder: of this plan.
-        fingerprint: which plan is expected.
-        check: compare checksums; default where all arrays have at most 1 GB.
+        folder: folder of this plan.
+        fingerprint: fingerprint of the expected plan.
+        check: compare checksums; by default if all arrays have at most 1 GB.
 
     Returns:
-        None where there is no such folder.
+        None if there is no such folder.
 
     Raises:
-        CorruptStore: it is a plan of another store or of other settings, of a newer version, or damaged.
+        CorruptStore: the plan belongs to another store or other settings, has another version, or is damaged.
 
     >>> load_plan(Path("nowhere"), "3f9c21d07a54be18") is None
     True

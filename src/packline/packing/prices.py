@@ -1,14 +1,14 @@
-"""Prices: what every way of packing would cost on the documents at hand, before one is chosen.
+"""Prices: costs of every packing for a selection of documents, to compare before choosing one.
 
     concat          cuts documents wherever a row ends           pads and loses next to nothing
     best_fit        cuts only documents longer than a row        pads a little, loses nothing
-    pad, truncate   cuts off what is too long for a row          pads much, loses the ends
+    pad, truncate   cuts the ends of documents too long          pads much, loses the ends
     pad, split      cuts only documents longer than a row        pads much, loses nothing
     pad, drop       cuts nothing                                 pads much, loses long documents whole
 
-Each price is the `Counts` of that packing itself, exact, from lengths alone. Cost: a pass or two over the
-lengths for each, about a second for 100 million documents in stored order; nothing is written for best_fit,
-which is laid out on counts of lengths without sorting a document.
+Each price is the exact `Counts` of that packing, from lengths alone. Cost: a pass or two over the lengths for
+each, about a second for 100 million documents in stored order; for best_fit nothing is written or sorted,
+since it is laid out on counts of lengths.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from packline.packing.selection import Selection
 
 
 class Price(msgspec.Struct, frozen=True):
-    """What one packing costs.
+    """Costs of one packing.
 
     >>> counts = Counts(rows=2, documents=3, tokens=9, padding_tokens=1, dropped_tokens=2)
     >>> price = Price("concat", None, 4, counts)
@@ -37,18 +37,18 @@ class Price(msgspec.Struct, frozen=True):
 
     packing: str
     overflow: str | None
-    """Of pad."""
+    """Overflow of pad; None for other packings."""
     seq_len: int
     counts: Counts
 
     @property
     def name(self) -> str:
-        """The packing, with its overflow."""
+        """Name of the packing, with its overflow."""
         return self.packing if self.overflow is None else f"{self.packing}, {self.overflow}"
 
     @property
     def padding(self) -> float:
-        """Share of the rows' places that hold nothing."""
+        """Share of the rows' places without a token."""
         return _share(self.counts.padding_tokens, self.counts.rows * self.seq_len)
 
     @property
@@ -70,13 +70,13 @@ class Price(msgspec.Struct, frozen=True):
 def price_list(
     selection: Selection, seq_len: int, packings: Sequence[str] = PACKINGS, *, min_tail_fraction: float = 0.5
 ) -> list[Price]:
-    """The prices of some packings for rows of one length.
+    """Prices of several packings for rows of one length.
 
     Args:
-        selection: the documents.
-        seq_len: tokens of a row, L.
-        packings: `concat`, `best_fit`, `pad`; the latter once for every overflow.
-        min_tail_fraction: of concat.
+        selection: documents to pack.
+        seq_len: tokens per row, L.
+        packings: `concat`, `best_fit`, `pad`; the last once for every overflow.
+        min_tail_fraction: as in `Concat`.
 
     Raises:
         RecipeError: a length below 2 or above all tokens of the store, or no such packing.

@@ -3,14 +3,14 @@
     rows of 8                    0 0 0 1 1 1 1 2
     rechunked to 4      0 0 0 1 | 1 1 1 2            row j is columns (j % k) * l of row j // k; k = L / l
 
-The same documents in the same order, so a stage of 4,096 tokens and one of 32,768 pass over equal data. What
-a short row is, is decided by its own spans: positions begin anew at the cut, and segments count from 0. The
-last token before a cut still has its target, the next token, where its document goes on.
+The documents and their order are the same, so a stage of 4,096 tokens and one of 32,768 pass over equal data.
+A short row is determined by its own spans: positions restart at the cut, and segments count from 0. The last
+token before a cut keeps its target, the next token, if its document continues there.
 
-Cost: the spans of the long row, cut. Only tokens of the short row are read. Where a long row pads, there
-may be short rows of padding alone: they are kept, for a row is found by arithmetic, and a mean over the
-batch's tokens is not moved by them, as they have no targets. A target across a boundary (`boundary_loss`)
-that falls on a cut is kept where the next span is the beginning of its document.
+Cost: the spans of the long row, cut. Only tokens of the short row are read. If a long row is padded, some
+short rows may be padding alone: they are kept, since a row is found by arithmetic, and they have no targets,
+so they do not change a mean over the batch's tokens. A target across a boundary (`boundary_loss`) that falls
+on a cut is kept if the next span starts its document.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from packline.packing.spans import Spans
 from packline.ragged import offsets_of
 
 BLOCK = 4096
-"""Rows a step of a pass."""
+"""Rows per step of a pass."""
 
 
 class Rechunked(RowReader):
@@ -37,10 +37,10 @@ class Rechunked(RowReader):
 
     Args:
         parent: rows of k times as many tokens.
-        seq_len: tokens of a row, l.
+        seq_len: tokens per row, l.
 
     Raises:
-        RecipeError: the parent's length is no multiple of it, or it is below 2.
+        RecipeError: `seq_len` does not divide the parent's, or is below 2.
     """
 
     def __init__(self, parent: Rows, seq_len: int) -> None:
@@ -61,10 +61,10 @@ class Rechunked(RowReader):
 
     def _spans(self, indices: np.ndarray) -> Spans:
         whole = self.parent.spans(indices // self._each)
-        cut = indices % self._each * self.seq_len  # the column at which each row begins
+        cut = indices % self._each * self.seq_len  # first column of each row
         counts = np.diff(whole.offsets)
         sums = offsets_of(whole.lengths)
-        begins = sums[:-1] - np.repeat(sums[whole.offsets[:-1]] + cut, counts)  # seen from the cut
+        begins = sums[:-1] - np.repeat(sums[whole.offsets[:-1]] + cut, counts)  # relative to the cut
         ends = begins + whole.lengths
         kept = (ends > 0) & (begins < self.seq_len)
         held = offsets_of(kept)
@@ -78,7 +78,7 @@ class Rechunked(RowReader):
         )
 
     def _following(self, whole: Spans, cut: np.ndarray, begins: np.ndarray) -> np.ndarray:
-        """The document that begins right behind a row: within the parent's row, or behind that."""
+        """Document that starts right after a row, within the parent's row or after it."""
         following = np.full(len(cut), -1, np.int64)
         behind = np.flatnonzero((begins == self.seq_len) & (whole.starts == 0))
         following[whole.offsets.searchsorted(behind, "right") - 1] = whole.documents[behind]
@@ -96,7 +96,7 @@ class Rechunked(RowReader):
 
     @cached_property
     def counts(self) -> Counts:
-        """What the packing costs; takes a pass over all spans, with a byte a document."""
+        """Costs of the packing; takes a pass over all spans, with one byte per document."""
         before = self.parent.counts
         times = np.zeros(len(self.selection), np.uint8)  # rows that hold a document: 0, 1, or 2 for more
         shared = 0

@@ -1,11 +1,11 @@
-"""What can be asked of rows, whichever way they are made: one row, a batch, what it is of.
+"""Operations on rows, however they are made: one row, a batch, rows of a document.
 
-    spans(indices)    which documents a batch of rows holds
+    spans(indices)    the documents in a batch of rows
     read(indices)     its arrays [B, L]: the spans, filled
-    rows[i]           a row of its own, whose arrays are read as they are asked for
-    rows_of(document) the way back
+    rows[i]           a single row, whose arrays are read on first use
+    rows_of(document) the rows that hold a document
 
-`RowSource` is what a loader relies on; `RowReader` is the part that packed and rechunked rows share.
+`RowSource` is the interface a loader relies on; `RowReader` is the part that packed and rechunked rows share.
 """
 
 from __future__ import annotations
@@ -23,55 +23,55 @@ from packline.store.reader import Store
 
 
 class RowSource(Protocol):
-    """What a loader needs of rows: how many, which tokens, where from, and who they are."""
+    """Rows as a loader needs them: number, tokens, store, and fingerprint."""
 
     @property
     def store(self) -> Store:
-        """Where the tokens are."""
+        """Store that holds the tokens."""
 
     @property
     def seq_len(self) -> int:
-        """Tokens of a row, L."""
+        """Tokens per row, L."""
 
     @property
     def fingerprint(self) -> str:
-        """The hash of all that decides what is in which row."""
+        """Hash of everything that determines the contents of the rows."""
 
     def __len__(self) -> int:
-        """Rows, R."""
+        """Number of rows, R."""
 
     def read(self, indices: np.ndarray, fields: Sequence[str] = FIELDS) -> dict[str, np.ndarray]:
         """Arrays `[B, L]` of these rows, int64 `[B]`."""
 
     def spans(self, indices: np.ndarray) -> Spans:
-        """Which documents these rows hold."""
+        """Documents that these rows hold."""
 
     def rows_of(self, document: int) -> np.ndarray:
-        """Every row with tokens of this document, sorted int64."""
+        """All rows with tokens of this document, sorted int64."""
 
     def rechunk(self, seq_len: int) -> RowSource:
-        """The same rows cut to a length that divides theirs."""
+        """Cut the same rows to a length that divides theirs."""
 
 
 class Span(NamedTuple):
-    """A stretch of a document in a row."""
+    """Range of a document in a row."""
 
     document: int
     """Number in `store.documents`."""
     start: int
-    """Its first token within the document."""
+    """First token within the document."""
     length: int
 
 
 class Row:
-    """One training sequence of L tokens. Tokens are read when they are first asked for, and so is the rest.
+    """One training sequence of L tokens. Its arrays are read on first use.
 
     Args:
-        source: the rows that it is one of.
+        source: rows that it belongs to.
         index: its number among them.
         found: its spans.
 
-    Arrays raise `CorruptStore` where the tokens are no tokens of the store's vocabulary.
+    Arrays raise `CorruptStore` if a token is outside of the store's vocabulary.
     """
 
     __slots__ = ("_arrays", "_found", "index", "source")
@@ -87,12 +87,12 @@ class Row:
 
     @property
     def targets(self) -> np.ndarray:
-        """int32 `[L]`: the next token, -100 where nothing is to be learned."""
+        """int32 `[L]`: the next token, -100 where there is no loss."""
         return self._array("targets")
 
     @property
     def position_ids(self) -> np.ndarray:
-        """int32 `[L]`: place within the span; padding counts from 0 again."""
+        """int32 `[L]`: offset within the span; padding counts from 0 again."""
         return self._array("position_ids")
 
     @property
@@ -107,19 +107,19 @@ class Row:
 
     @property
     def spans(self) -> tuple[Span, ...]:
-        """What it is made of, in order."""
+        """Spans of the row, in order."""
         found = self._found
         return tuple(map(Span, found.documents.tolist(), found.starts.tolist(), found.lengths.tolist()))
 
     def cu_seqlens(self) -> np.ndarray:
-        """Where each span begins, and the end of the row; padding is a segment of its own. int32 `[N+1]`."""
+        """Start of each span, and the end of the row, int32 `[N+1]`; padding is a separate segment."""
         from packline.packing.masks import cu_seqlens
 
         return cu_seqlens(self.segment_ids)
 
     @property
     def max_seqlen(self) -> int:
-        """The longest segment, padding included."""
+        """Length of the longest segment, padding included."""
         return int(np.diff(self.cu_seqlens()).max())
 
     def __len__(self) -> int:
@@ -133,7 +133,7 @@ class Row:
         )
 
     def _repr_html_(self) -> str:
-        """How a notebook shows it: its tokens, documents, padding."""
+        """Render for a notebook: tokens, documents, padding."""
         from packline.viewing.html import notebook
         from packline.viewing.pages import NOTEBOOK_TOKENS, row_page
 
@@ -141,7 +141,7 @@ class Row:
 
     def _array(self, field: str) -> np.ndarray:
         if field not in self._arrays:
-            # Who asks for one of the others asks for most of them.
+            # A caller that wants one of the other arrays usually wants most of them.
             fields = ("tokens",) if field == "tokens" else ALL_FIELDS
             for name, array in self.source._fill(self._found, fields).items():
                 self._arrays.setdefault(name, array[0])
@@ -149,7 +149,7 @@ class Row:
 
 
 class RowReader(ABC):
-    """What all rows can do, given what they hold: `_spans`, `_rows_of` and a length of their own."""
+    """Operations common to all rows, based on `_spans`, `_rows_of` and a length."""
 
     store: Store
     seq_len: int
@@ -158,18 +158,18 @@ class RowReader(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """Rows, R."""
+        """Number of rows, R."""
 
     @abstractmethod
     def _spans(self, indices: np.ndarray) -> Spans:
-        """Spans of rows that exist."""
+        """Spans of existing rows."""
 
     @abstractmethod
     def _rows_of(self, document: int) -> np.ndarray:
-        """Rows of a document that exists."""
+        """Rows of an existing document."""
 
     def spans(self, indices: np.ndarray) -> Spans:
-        """Which documents these rows hold, in the order of `indices`, int64 `[B]`.
+        """Documents that these rows hold, in the order of `indices`, int64 `[B]`.
 
         Raises:
             IndexError: no such row.
@@ -188,20 +188,20 @@ class RowReader(ABC):
         """Read a batch.
 
         Args:
-            indices: rows, int64 `[B]`, in any order, each as often as it is named.
-            fields: which arrays; `loss_mask` besides the default ones.
+            indices: row numbers, int64 `[B]`, in any order; repeats are allowed.
+            fields: arrays to read; `loss_mask` in addition to the default ones.
 
         Returns:
-            Each field as an array `[B, L]`, row b of it from row `indices[b]`.
+            Each field as an array `[B, L]`; row b is row `indices[b]`.
 
         Raises:
             IndexError: no such row.
-            CorruptStore: the tokens are no tokens of this store's vocabulary.
+            CorruptStore: a token is outside of this store's vocabulary.
         """
         return self._fill(self.spans(indices), fields)
 
     def rows_of(self, document: int) -> np.ndarray:
-        """Every row with tokens of this document, sorted int64; empty where it is in none.
+        """All rows with tokens of this document, sorted int64; empty if it is in none.
 
         Raises:
             IndexError: no such document in the store.
@@ -212,7 +212,7 @@ class RowReader(ABC):
         return self._rows_of(number)
 
     def __getitem__(self, index: int | np.integer[Any]) -> Row:
-        """One row, by an int, a negative one or a NumPy one. Its tokens are read when they are asked for.
+        """One row, by an int, a negative one or a NumPy one. Its tokens are read on first use.
 
         Raises:
             IndexError: no such row.

@@ -1,17 +1,17 @@
-"""Rows: a store's documents as training sequences of one length, chosen when it is read.
+"""Rows: a store's documents as training sequences of one length, chosen at reading time.
 
     store ── Selection ── packing ── spans ── fill ── arrays
              which, order  which row  of a batch       tokens, targets, position_ids, segment_ids [B, L]
 
     rows = store.rows(seq_len=4096, packing="best_fit")
     rows[7].tokens                     # one row
-    rows.read(np.array([7, 1, 3]))     # a batch, what a loader asks for
+    rows.read(np.array([7, 1, 3]))     # a batch, as a loader reads it
 
-Another length or packing is another `rows` call over the same store; nothing is written but plans. Rows are
-numbered in the packing's order; `packline.loading` shuffles, mixes and hands them out.
+Another length or packing is another `rows` call over the same store; nothing but plans is written. Rows are
+numbered in the packing's order; `packline.loading` shuffles, mixes and distributes them.
 
-Cost: opening reads nothing where the packing is closed form; then a batch is the spans (tens of
-microseconds) and the copying of its tokens. `Rows` survives fork and pickles as path and settings.
+Cost: opening reads nothing if the packing is closed form; then a batch costs the spans (tens of microseconds)
+and the copying of its tokens. `Rows` survives fork and pickles as path and settings.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ __all__ = ["Row", "RowSource", "Rows", "Span"]
 
 
 class Rows(RowReader):
-    """Rows of one packing of a selection of documents. `store.rows(...)` makes them.
+    """Rows of one packing of a selection of documents, made by `store.rows(...)`.
 
     Args:
         store: an opened store.
-        seq_len: tokens of a row, L.
-        packing: `concat`, `best_fit` or `pad`; `packline pack` shows what each costs.
+        seq_len: tokens per row, L.
+        packing: `concat`, `best_fit` or `pad`; `packline pack` reports the cost of each.
         split: `train`, `val`, or `all`.
         labels: only documents with one of these labels.
         sources: only documents of these sources.
-        min_tokens: only documents with at least so many tokens, their ends included.
-        max_tokens: only documents with at most so many.
-        shuffle_documents: the seed of a shuffle of the documents before they are packed; None keeps the
-            stored order. The order in which rows are met is the loader's.
-        min_tail_fraction: concat: the last row is kept, padded, if it holds at least this share of L.
-        overflow: pad: documents longer than L: `truncate`, `split` or `drop`.
-        boundary_loss: whether the end of a document is to foretell the beginning of the next.
-        pad_id: the token at padding; default the end of document.
-        plans: the folder of plans; default below the store.
+        min_tokens: only documents with at least n tokens, including boundary tokens.
+        max_tokens: only documents with at most n tokens.
+        shuffle_documents: seed for a shuffle of the documents before they are packed; None keeps the stored
+            order. The loader determines the order of the rows.
+        min_tail_fraction: for concat: smallest share of L for which the last row is kept, padded.
+        overflow: for pad: treatment of documents longer than L: `truncate`, `split` or `drop`.
+        boundary_loss: True if the end of a document predicts the beginning of the next.
+        pad_id: token at padding; default the end-of-document token.
+        plans: folder of plans; default below the store.
 
     Raises:
-        RecipeError: a setting that makes no sense, or does not belong to the packing.
+        RecipeError: an invalid setting, or one that does not belong to the packing.
         StoreError: no document is left, or no row.
     """
 
@@ -129,14 +129,14 @@ class Rows(RowReader):
 
     @property
     def counts(self) -> Counts:
-        """What the packing costs on these documents; takes a pass over the lengths the first time."""
+        """Costs of the packing for these documents; takes a pass over the lengths the first time."""
         return self._packer.counts
 
     def rechunk(self, seq_len: int) -> Rechunked:
-        """These rows cut into shorter ones of `seq_len` tokens each, in the same order; nothing is copied.
+        """Cut these rows into shorter ones of `seq_len` tokens each, in the same order; nothing is copied.
 
         Raises:
-            RecipeError: the length of these rows is no multiple of it.
+            RecipeError: `seq_len` does not divide the length of these rows.
         """
         from packline.packing.rechunk import Rechunked
 
@@ -152,7 +152,7 @@ class Rows(RowReader):
         return partial(Rows, self.store, self.seq_len, **self._settings), ()
 
     def _repr_html_(self) -> str:
-        """How a notebook shows them: how many, of what, and the beginning of the first."""
+        """Render for a notebook: number, settings, and the beginning of the first row."""
         from packline.viewing.html import notebook
         from packline.viewing.pages import rows_page
 
@@ -187,7 +187,7 @@ def _make_packer(
 
 
 def check_seq_len(seq_len: int, store: Store) -> int:
-    """A row length as an int.
+    """Row length as an int.
 
     Raises:
         RecipeError: below 2, above all tokens of the store, or not a whole number.
@@ -212,7 +212,7 @@ def _check_pad_id(pad_id: int | None, store: Store) -> int:
 
 
 def _check_belongs(packing: str, min_tail_fraction: float, overflow: str) -> None:
-    """A setting that would be ignored is a mistake in what was asked for."""
+    """Reject a setting that the packing would ignore."""
     if packing != "concat" and min_tail_fraction != 0.5:
         raise RecipeError(
             f"min_tail_fraction is {min_tail_fraction}, and packing is {packing}: concat has it"

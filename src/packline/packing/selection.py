@@ -1,16 +1,15 @@
-"""Which documents, and in which order: what a packing packs.
+"""Selection: the documents that a packing packs, and their order.
 
     store.documents    0 1 2 3 4 5 6 7 8 9     train train train train | val val val | train train train
     split="train"      0 1 2 3 7 8 9           whole shards
     min_tokens=100     0   2   7   9           their lengths, one pass
     shuffle            9   2   0   7           a permutation, computed
 
-The position of a document in the last line is its place. Split, labels and sources choose whole shards, for
-a shard is of one source; so such a selection, in stored order, is closed form: nothing is read or kept.
-Shuffling keeps nothing either. A filter by length takes a pass over the lengths (4 bytes a document, at
-memory speed) and keeps the numbers of what is left (4 bytes each; above 8 MB as a plan on disk, mapped).
-
-What it does not do: read tokens, or cut anything. Packings do the cutting.
+The position of a document in the last line is its place. Split, labels and sources choose whole shards, since
+a shard holds one source; such a selection, in stored order, is closed form: nothing is read or kept.
+Shuffling keeps nothing either. A filter by length takes a pass over the lengths (4 bytes per document, at
+memory speed) and keeps the numbers of the remaining documents (4 bytes each; above 8 MB as a plan on disk,
+mapped). Tokens are never read here.
 """
 
 from __future__ import annotations
@@ -30,27 +29,27 @@ from packline.store.origins import origins
 from packline.store.reader import Store
 
 SHUFFLE_KEY = 1
-"""Sets the shuffle of documents apart from other permutations of the same seed."""
+"""Separates the shuffle of documents from other permutations with the same seed."""
 BLOCK = 1 << 20
-"""Documents a step of a pass: 8 MB of lengths."""
+"""Documents per step of a pass: 8 MB of lengths."""
 
 
 class Selection:
-    """The chosen documents of a store, D of them, in their order.
+    """Selected documents of a store, D of them, in their order.
 
     Args:
         store: an opened store.
         split: `train`, `val`, or `all`.
         labels: only documents with one of these labels; one label or several.
         sources: only documents of these sources; one name or several.
-        min_tokens: only documents with at least so many tokens, their ends included.
-        max_tokens: only documents with at most so many.
-        shuffle_documents: the seed of a permutation of all of them; None keeps the stored order.
-        plans: the folder for what is too large for memory; default below the store.
+        min_tokens: only documents with at least n tokens, including boundary tokens.
+        max_tokens: only documents with at most n tokens.
+        shuffle_documents: seed for a permutation of all of them; None keeps the stored order.
+        plans: folder for tables too large for memory; default below the store.
 
     Raises:
-        RecipeError: a setting that makes no sense, or a split, label or source that the store has not.
-        StoreError: the store is empty, or no document is left; with how many each filter took.
+        RecipeError: an invalid setting, or a split, label or source that the store does not have.
+        StoreError: the store is empty, or no document is left; reports how many each filter removed.
         CorruptStore: lengths that no store can have.
 
     >>> Selection("no store", split="train", min_tokens=9, max_tokens=5)
@@ -80,14 +79,14 @@ class Selection:
             "max_tokens": max_tokens,
             "shuffle_documents": shuffle_documents,
         }
-        """What was asked for, in a form of its own: equal settings choose equal documents."""
+        """Requested settings in a canonical form: equal settings choose equal documents."""
         self.fingerprint: str = hash_value({"store": store.manifest.checksum, "selection": self.settings})
         losses: dict[str, int] = {}
         self._parts = Parts(store, _choose_shards(store, self.settings, losses))
         self.tokens: int = self._parts.tokens
-        """Of all its documents, ends included."""
+        """Tokens of all its documents, including boundary tokens."""
         self._kept: np.ndarray | None = None
-        """Places of the documents that a filter by length left, sorted; None: it left all."""
+        """Places of the documents that passed a filter by length, sorted; None if all passed."""
         if len(self._parts) and (self.settings["min_tokens"] or max_tokens is not None):
             self._kept = self._filter(losses)
         self._count = len(self._parts) if self._kept is None else len(self._kept)
@@ -106,7 +105,7 @@ class Selection:
 
     @property
     def stored(self) -> Parts | None:
-        """The run of whole shards that this is, where it is one: then everything about it is closed form."""
+        """The selection as a run of whole shards, if it is one: then everything about it is closed form."""
         return self._parts if self._order is None and self._kept is None else None
 
     def documents(self, places: np.ndarray) -> np.ndarray:
@@ -114,7 +113,7 @@ class Selection:
         return self._parts.documents(self._places_in_parts(places))
 
     def places(self, documents: np.ndarray) -> np.ndarray:
-        """Places of these documents, int64 `[N]` to int64 `[N]`; -1 for one that is not selected."""
+        """Places of these documents, int64 `[N]` to int64 `[N]`; -1 for a document that is not selected."""
         places = self._parts.places(np.asarray(documents, np.int64))
         if self._kept is not None:
             at = np.minimum(self._kept.searchsorted(places), self._count - 1)
@@ -134,7 +133,7 @@ class Selection:
         return self._parts.documents(inner), self._parts.bounds.lengths_at(inner)
 
     def lengths(self, start: int, stop: int) -> np.ndarray:
-        """Tokens of the documents at the places from start to stop, int64: for a pass in blocks."""
+        """Tokens of the documents at places start to stop, int64: for a pass in blocks."""
         if self.stored is not None:
             return self._parts.lengths(start, min(stop, self._count))
         return self.lengths_at(np.arange(start, min(stop, self._count)))
@@ -162,7 +161,7 @@ class Selection:
         return places if self._kept is None else self._kept[places].astype(np.int64)
 
     def _filter(self, losses: dict[str, int]) -> np.ndarray:
-        """The places of documents of the wanted lengths; counts the others by reason."""
+        """Places of documents with the requested lengths; counts the others by reason."""
         parts, least, most = self._parts, self.settings["min_tokens"] or 0, self.settings["max_tokens"]
         dtype = np.dtype("<u4" if len(parts) < 2**32 else "<i8")
 
@@ -190,7 +189,7 @@ class Selection:
 
 
 def _choose_shards(store: Store, settings: dict[str, Any], losses: dict[str, int]) -> list[int]:
-    """Numbers of the shards with the wanted split, labels and sources; counts the others by reason."""
+    """Numbers of the shards with the requested split, labels and sources; counts the others by reason."""
     if not store.manifest.documents:
         raise StoreError(f"{store.path} is empty: expected at least one document, found none")
     split, labels, sources = settings["split"], settings["labels"], settings["sources"]
@@ -230,7 +229,7 @@ def _choose_shards(store: Store, settings: dict[str, Any], losses: dict[str, int
 
 
 def _names(names: str | Sequence[str] | None) -> tuple[str, ...] | None:
-    """One name or several, each once and in order, so that equal choices are equal."""
+    """One name or several, deduplicated and sorted, so that equal choices are equal."""
     if names is None:
         return None
     return (names,) if isinstance(names, str) else tuple(sorted(set(names)))

@@ -1,4 +1,4 @@
-"""A table that one pass over the lengths makes: kept in memory while it is small, else as a plan on disk."""
+"""A table made by one pass over the lengths: kept in memory if small, otherwise as a plan on disk."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from packline.fingerprint import hash_value
 from packline.store.reader import Store
 
 LARGE = 8 << 20
-"""Bytes of a table that go to the disk: all processes share it there, and no restart repeats the seconds of
-its pass."""
+"""Bytes above which a table goes to disk, where all processes share it and no restart repeats its pass, which
+takes seconds."""
 
 
 def keep_table(
@@ -24,20 +24,20 @@ def keep_table(
     *,
     large: int,
 ) -> tuple[np.ndarray, dict[str, Any]]:
-    """Make a table, or map the one that was made before.
+    """Make a table, or map an existing one.
 
     Args:
-        store: whose lengths the table is made of.
-        plans: the folder of plans; default below the store.
-        settings: what the table depends on besides the store.
-        make: the pass: the table, and facts about it as JSON knows them.
-        large: bytes that the table may take; decides where it is kept.
+        store: store whose lengths the table is computed from.
+        plans: folder of plans; default below the store.
+        settings: everything the table depends on in addition to the store.
+        make: runs the pass and returns the table, and facts about it as JSON values.
+        large: bytes that the table may take; determines where it is kept.
 
     Returns:
         The table and its facts.
 
     Raises:
-        CorruptStore: the plan on disk is damaged, or of another store.
+        CorruptStore: the plan on disk is damaged, or belongs to another store.
     """
     if large <= LARGE:
         return make()

@@ -1,13 +1,13 @@
-"""Targets: for every place of a batch the token to be predicted there, -100 where there is none.
+"""Targets: the token to be predicted at every place of a batch, -100 where there is none.
 
-    tokens    a  b  c | d  e        document 7 ends with c; document 8 goes on with f in another row
+    tokens    a  b  c | d  e        document 7 ends with c; document 8 continues with f in another row
     targets   b  c  . | e  f        . is -100; it is d where the loss crosses boundaries
 
-That is the tokens moved by one place, mended at the last token of every document and of every row: where a
-row was cut, the next token of the document is read from the file, so that no target is lost.
+Targets are the tokens shifted by one place, corrected at the last token of every document and of every row:
+where a row was cut, the next token of the document is read from the file, so that no target is lost.
 
-Cost: one copy of the batch, and half a microsecond a row. Where shards have `NAME.loss`, its bytes are read
-and moved in the same way, which costs as much again.
+Cost: one copy of the batch, and half a microsecond per row. If shards have `NAME.loss`, its bytes are read
+and shifted in the same way, which costs as much again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from packline.store.reader import Store
 from packline.store.shard import Shard, wrong_id, wrong_place
 
 IGNORED = -100
-"""What losses of torch leave out by themselves."""
+"""Target that torch's losses ignore by default."""
 
 
 def fill_targets(
@@ -31,14 +31,14 @@ def fill_targets(
     """Fill in the targets of a batch.
 
     Args:
-        targets: `[B*L]`, to be filled.
-        layout: of the batch.
-        copies: where its tokens came from.
-        tokens: `[B*L]`.
-        boundary_loss: whether the end of a document predicts the beginning of the next.
+        targets: targets to fill, `[B*L]`.
+        layout: layout of the batch.
+        copies: copies that its tokens came from.
+        tokens: tokens of the batch, `[B*L]`.
+        boundary_loss: True if the end of a document predicts the beginning of the next.
 
     Raises:
-        CorruptStore: a token after the end of a row that is outside of its file or of the vocabulary.
+        CorruptStore: a token after the end of a row is outside of its file or of the vocabulary.
     """
     ends = RowEnds.of(layout, copies, boundary_loss)
     pads = layout.pads()
@@ -59,23 +59,23 @@ def fill_targets(
 
 
 def _move(values: np.ndarray, into: np.ndarray) -> None:
-    """Give every place what the next one holds, and the last one 0; `into` may be `values` itself."""
+    """Shift every value to the place before it, with 0 at the last place; `into` may be `values` itself."""
     into[:-1] = values[1:]
     into[-1:] = 0
 
 
 @dataclass(frozen=True, slots=True)
 class RowEnds:
-    """What comes after the last token of each row, which the batch does not hold."""
+    """The token after the last token of each row, which the batch does not hold."""
 
     places: np.ndarray
-    """int64 `[N]`: the last token of each row that has any."""
+    """int64 `[N]`: last token of each row that has any."""
     next: list[tuple[Shard, int] | None]
-    """For each: where the token after it is. None where its document ends and no other one follows."""
+    """Shard and place of the token after each; None if its document ends and no other one follows."""
 
     @classmethod
     def of(cls, layout: Layout, copies: Copies, boundary_loss: bool) -> RowEnds:
-        """Look up whether documents go on, and where others begin."""
+        """Look up the documents that continue, and the starts of the following ones."""
         spans, store = layout.spans, copies.store
         rows = (spans.offsets[1:] > spans.offsets[:-1]).nonzero()[0]
         final = spans.offsets[1:][rows] - 1
@@ -99,10 +99,10 @@ class RowEnds:
         return cls(layout.begins[final] + spans.lengths[final] - 1, found)
 
     def tokens(self, store: Store) -> list[int]:
-        """The tokens after these, -100 where there is none.
+        """Tokens after these, -100 where there is none.
 
         Raises:
-            CorruptStore: outside of the file or of the vocabulary.
+            CorruptStore: a token is outside of the file or of the vocabulary.
         """
         vocabulary, found = store.manifest.tokenizer.vocab_size, []
         for after in self.next:
@@ -119,7 +119,7 @@ class RowEnds:
         return found
 
     def loss(self) -> list[int]:
-        """Their bytes of `NAME.loss`, 1 where a shard has none."""
+        """Bytes of `NAME.loss` for these tokens, 1 where a shard has none."""
         return [
             1 if after is None or after[0].loss is None else after[0].loss.item(after[1])
             for after in self.next

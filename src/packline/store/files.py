@@ -1,12 +1,13 @@
-"""Files of a store, opened safely: plain files within its folder, and one kind of error for all damage.
+"""Files of a store, opened safely: only regular files inside its folder, and one error type for all damage.
 
-    stat_file   a regular file that is where the store says: no pipe, no device, no link that leads out
+    stat_file   a regular file inside the store: no pipe, no device, no link that leads out
     map_file    its bytes, mapped; no descriptor stays open
-    read_file   a small one, whole, held against its checksum
-    reading     any error of a library that reads one is `CorruptStore`, with the file
+    read_file   a small file, whole, checked against its checksum
+    reading     turns any error of a library that reads one into `CorruptStore`, with the file
 
-Whoever opens a store of somebody else must be able to rely on this: what is read is the store's own, and
-what cannot be read is named. A file that is opened leaves no descriptor behind, so the number of shards is
+Opening a store from an untrusted source must be safe: only the store's own files are read, and unreadable
+ones are named. An opened file leaves no descriptor behind, so the number of shards is not limited by the
+number of files that a process may open.
 not limited by the number of files that a process may open.
 """
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from packline.store.manifest import FileEntry
 
 SMALL = 4 << 10
-"""Bytes: a file up to here is read, which is faster than mapping it and takes no map."""
+"""Bytes up to which a file is read, which is faster than mapping it and uses no map."""
 HINT = "packline verify shows what else is damaged"
 KINDS = {
     stat.S_IFDIR: "a folder",
@@ -47,11 +48,11 @@ def reading(path: str | Path) -> Iterator[None]:
     """Turn every error of reading a file into `CorruptStore`.
 
     Args:
-        path: the file, for the message.
+        path: file to name in the message.
 
     Raises:
-        CorruptStore: whatever a library raised.
-        StoreError: the process may not open more files or map more memory, which is no damage.
+        CorruptStore: any error that a library raised.
+        StoreError: the process may not open more files or map more memory, which is not damage.
 
     >>> with reading("a.docs.parquet"):
     ...     [][1]
@@ -72,7 +73,7 @@ def reading(path: str | Path) -> Iterator[None]:
 
 
 def _limit_reached(path: str | Path, error: OSError) -> StoreError | None:
-    """The error for a limit of the system; None for any other error."""
+    """Error for a limit of the system; None for any other error."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return StoreError(
             f"cannot read {path}: this process has too many open files",
@@ -87,14 +88,15 @@ def _limit_reached(path: str | Path, error: OSError) -> StoreError | None:
 
 
 def stat_file(path: Path, root: Path | None = None) -> os.stat_result:
-    """Size and state of a regular file of a store. Opens nothing, so a pipe cannot make it wait.
+    """Size and status of a regular file of a store. Opens nothing, so a pipe cannot block it.
 
     Args:
-        path: the file. root: the folder that it must not lead out of; default the one that it is in. The
-        root itself may be a link.
+        path: the file.
+        root: folder that the path must not lead out of; default the file's folder. The root itself may be a
+            link.
 
     Raises:
-        CorruptStore: it is missing, is no regular file, or is a link that leads out of the store.
+        CorruptStore: the file is missing, not a regular file, or a link that leads out of the store.
     """
     with reading(path):
         found = os.lstat(path)
@@ -119,10 +121,10 @@ def stat_file(path: Path, root: Path | None = None) -> os.stat_result:
 
 
 def map_file(path: Path, root: Path | None = None) -> np.ndarray:
-    """The bytes of a file, uint8 `[N]`, mapped and read-only; valid as long as the array or a view of it.
+    """Map the bytes of a file, uint8 `[N]`, read-only; valid as long as the array or a view of it exists.
 
     Raises:
-        CorruptStore: as for `stat_file`.
+        CorruptStore: as in `stat_file`.
         StoreError: a limit of the system.
 
     >>> import tempfile
@@ -147,7 +149,7 @@ def map_file(path: Path, root: Path | None = None) -> np.ndarray:
 
 
 def _map(path: Path) -> pa.Buffer:
-    """Python's own mmap keeps a descriptor as long as the map; Arrow's is closed at once."""
+    """Map with Arrow, which closes the descriptor at once; Python's own mmap keeps it as long as the map."""
     import pyarrow as pa
 
     with pa.memory_map(str(path)) as file:
@@ -155,10 +157,10 @@ def _map(path: Path) -> pa.Buffer:
 
 
 def read_file(folder: Path, entry: FileEntry) -> bytes:
-    """A small file of the store, whole.
+    """Read a small file of the store, whole.
 
     Raises:
-        CorruptStore: it cannot be read, or is not what the manifest lists.
+        CorruptStore: the file cannot be read, or differs from the manifest.
     """
     path = folder / entry.name
     stat_file(path, folder)
@@ -169,7 +171,7 @@ def read_file(folder: Path, entry: FileEntry) -> bytes:
 
 
 def check_bytes(path: Path, entry: FileEntry, data: bytes | memoryview) -> None:
-    """Hold the contents of a file against its entry.
+    """Check the contents of a file against its entry.
 
     Raises:
         CorruptStore: another size or checksum.

@@ -1,14 +1,12 @@
-"""Find documents by what their source calls them: an id, or a file and a position in it.
+"""Find documents by the names their source gives them: an id, or a file and a position in it.
 
     find_by_id(store, "a1b2")                  every document with this id
-    find_by_place(store, "web/a.jsonl", 1234)  the document that begins there
+    find_by_place(store, "web/a.jsonl", 1234)  the document that starts there
 
-Provenance has no index: it would be as large as what it points into, for a question that is asked now
-and then. So this reads one or two columns of every shard's `docs.parquet`, a row group at a time, about 0.1
-microseconds a document, and memory does not grow with the store. A search that fails reads
-them once more, to say what comes close.
-
-It does not search texts.
+Provenance has no index: it would be as large as the data it points into, for an occasional query. A search
+reads one or two columns of every shard's `docs.parquet`, one row group at a time, about 0.1 microseconds per
+document, and memory does not grow with the store. A search that fails reads them once more, to report the
+closest matches. Does not search texts.
 """
 
 from __future__ import annotations
@@ -29,14 +27,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 NEAR = 3
-"""How many near matches an error names."""
+"""Largest number of near matches that an error names."""
 
 
 def find_by_id(store: Store, id: str) -> list[int]:
-    """Numbers of all documents with an id; ids are the data's own and need not be unique.
+    """Numbers of all documents with an id; ids come from the data and need not be unique.
 
     Raises:
-        StoreError: none has it; with ids that resemble it.
+        StoreError: no document has it; lists similar ids.
     """
     import pyarrow.compute as pc
 
@@ -49,18 +47,18 @@ def find_by_id(store: Store, id: str) -> list[int]:
 
 
 def find_by_place(store: Store, file: str, position: int, *, source: str | None = None) -> list[int]:
-    """Numbers of the documents that begin at a position of a file.
+    """Numbers of the documents that start at a position of a file.
 
     Args:
-        file: as provenance names it: the path below the source's common folder.
-        position: the byte offset in the decompressed file, or the row number in a Parquet file.
-        source: only of this source, where several have a file of this name.
+        file: path as in provenance, below the source's common folder.
+        position: byte offset in the decompressed file, or row number in a Parquet file.
+        source: limit to this source, if several have a file of this name.
 
     Returns:
-        One number for each source that has such a document: one, unless names of files repeat.
+        One number for each source that has such a document: one, unless file names repeat.
 
     Raises:
-        StoreError: no such file, or no document begins there; with what comes close.
+        StoreError: no such file, or no document starts there; lists the closest matches.
     """
     found: list[int] = []
     below: tuple[int, int] | None = None
@@ -71,7 +69,7 @@ def find_by_place(store: Store, file: str, position: int, *, source: str | None 
             continue
         positions = table["position"].to_numpy()[chosen]
         found += (first + chosen[positions == position]).tolist()
-        # A nearer one on either side, as (position, document).
+        # The nearest one on either side, as (position, document).
         if len(lower := np.flatnonzero(positions < position)):
             place = lower[np.argmax(positions[lower])]
             below = max(below or (-1, -1), (int(positions[place]), first + int(chosen[place])))
@@ -94,10 +92,10 @@ def find_by_place(store: Store, file: str, position: int, *, source: str | None 
 
 
 def provenance_of(store: Store, documents: np.ndarray) -> list[Provenance]:
-    """Where several documents came from, in their order.
+    """Provenance of several documents, in their order.
 
-    `store.provenance` keeps the tables that it has read, which is right for looking around; this keeps none,
-    so it may be asked about documents of a thousand shards.
+    `store.provenance` keeps the tables that it has read, which suits interactive use; this keeps none, so it
+    can handle documents of a thousand shards.
 
     Args:
         documents: integers `[N]`, each a number in `store.documents`.
@@ -124,10 +122,10 @@ def provenance_of(store: Store, documents: np.ndarray) -> list[Provenance]:
 
 
 def check_document(store: Store, document: int) -> int:
-    """A document's number, if there is such a document; negative ones count from the end.
+    """Number of an existing document; negative ones count from the end.
 
     Raises:
-        StoreError: there is not.
+        StoreError: no such document.
     """
     count = len(store.documents)
     if not -count <= document < count:
@@ -136,14 +134,14 @@ def check_document(store: Store, document: int) -> int:
 
 
 def _row_groups(store: Store, columns: list[str]) -> Iterator[tuple[int, pa.Table]]:
-    """Columns of provenance in pieces, each with the number of its first document."""
+    """Columns of provenance in blocks, each with the number of its first document."""
     for number, shard in enumerate(store.shards):
         for first, table in shard.open_provenance().groups(columns):
             yield int(store.firsts[number]) + first, table
 
 
 def _chosen(table: pa.Table, file: str, source: str | None) -> np.ndarray:
-    """Rows of a file, by the few values of the dictionaries and not by a string a row."""
+    """Rows of a file, compared through the few dictionary values instead of a string per row."""
     mask = _equal(table["file"], file)
     return np.flatnonzero(mask if source is None else mask & _equal(table["source"], source))
 

@@ -1,17 +1,17 @@
-"""The `.idx` of a shard: Megatron's MMIDIDX, version 1, one sequence a document.
+"""The `.idx` of a shard: Megatron's MMIDIDX, version 1, one sequence per document.
 
     0   9 bytes  MMIDIDX\\0\\0
     9   uint64   version, 1
     17  uint8    dtype code of the .bin: 8 uint16, 4 int32
     18  uint64   S, sequences
     26  uint64   N, entries of document_indices (documents + 1)
-    34  int32    [S] tokens of each sequence
+    34  int32    [S] tokens per sequence
     ..  int64    [S] byte offset of each sequence in the .bin
     ..  int64    [N] first sequence of each document, then S
 
-All little-endian. With one sequence a document, S is the number of documents D and `document_indices` is
-0..D. Source: the reader in megatron-core's `indexed_dataset.py`, which the tests run. A document of
-2**31 tokens or more has no place in it. Opening maps the file; nothing is read until asked for.
+All little-endian. With one sequence per document, S is the number of documents D and `document_indices` is
+0..D. Source: the reader in megatron-core's `indexed_dataset.py`, which the tests run. A document of 2**31
+tokens or more does not fit. Opening maps the file; nothing is read until it is used.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ HEADER = struct.Struct("<9sQBQQ")
 CODES: dict[str, int] = {"uint16": 8, "int32": 4}
 DTYPES: dict[int, np.dtype] = {8: np.dtype("<u2"), 4: np.dtype("<i4")}
 UINT16_BELOW = 65_500
-"""Vocabularies below this are uint16, as Megatron decides it."""
+"""Vocabularies below this size use uint16, the same rule as Megatron's."""
 BLOCK = 1 << 16
 
 
 def dtype_for(vocab_size: int) -> np.dtype:
-    """The dtype of tokens of a vocabulary.
+    """Dtype of tokens for a vocabulary.
 
     >>> dtype_for(50257), dtype_for(65500)
     (dtype('uint16'), dtype('int32'))
@@ -44,7 +44,7 @@ def dtype_for(vocab_size: int) -> np.dtype:
 
 
 def index_size(documents: int) -> int:
-    """Bytes of an index.
+    """Size of an index in bytes.
 
     >>> index_size(0), index_size(10)
     (42, 242)
@@ -71,7 +71,7 @@ class Index:
     """An index on disk: `lengths` int32 `[D]`, `offsets` int64 `[D]` in bytes, both mapped, read-only.
 
     Raises:
-        CorruptStore: not an index, of another version, or of another size than its header tells.
+        CorruptStore: not an index, another version, or a size that contradicts its header.
     """
 
     def __init__(self, path: Path) -> None:

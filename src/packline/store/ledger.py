@@ -3,8 +3,8 @@
     documents_in = documents + empty + too_short + too_long + filtered + rejected
     tokens       = text_tokens + eod_tokens + bos_tokens
 
-`verify` counts the right-hand sides again from the store's files and holds them against this. Nothing
-is lost without a name: each loss has its own line.
+`verify` counts the right-hand sides again from the store's files and compares them with the ledger. Every
+loss has its own line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from packline.recipe import Recipe
 
 
 class MaskCounts(msgspec.Struct, kw_only=True):
-    """Counts that only a store with a loss mask has."""
+    """Counts that exist only in a store with a loss mask."""
 
     trained_tokens: int = 0
     """Tokens that are trained on."""
@@ -44,17 +44,17 @@ class Ledger(msgspec.Struct, kw_only=True):
     """
 
     documents_in: int = 0
-    """Records met, good and bad."""
+    """Records read, good and bad."""
     documents: int = 0
     """Documents in the store, all splits."""
     text_bytes: int = 0
-    """UTF-8 bytes of their texts."""
+    """UTF-8 bytes of the documents' texts."""
     tokens: int = 0
     text_tokens: int = 0
     eod_tokens: int = 0
     bos_tokens: int = 0
     empty: int = 0
-    """Left out: no text at all."""
+    """Left out: no text."""
     too_short: int = 0
     """Left out by min_chars."""
     too_long: int = 0
@@ -62,11 +62,11 @@ class Ledger(msgspec.Struct, kw_only=True):
     rejected: dict[str, int] = msgspec.field(default_factory=dict)
     """Bad records by reason; verbatim in rejects/."""
     special_token_strings: int = 0
-    """How often a special token stood as a string in a text."""
+    """Occurrences of special tokens as strings in texts."""
     mask: MaskCounts | msgspec.UnsetType = msgspec.UNSET
-    """Of a store of conversations; absent otherwise."""
+    """Counts for a store of conversations; absent otherwise."""
     filtered: int | msgspec.UnsetType = msgspec.UNSET
-    """Left out by a source's filters; absent where no source has any."""
+    """Left out by a source's filters; absent if no source has any."""
 
     def __add__(self, other: Ledger) -> Ledger:
         total = Ledger(rejected=dict(self.rejected))
@@ -84,21 +84,21 @@ class Ledger(msgspec.Struct, kw_only=True):
 
     @property
     def left_out(self) -> int:
-        """Good records that are no documents: empty, too short, too long, filtered."""
+        """Good records that did not become documents: empty, too short, too long, filtered."""
         return self.empty + self.too_short + self.too_long + (self.filtered or 0)
 
     @property
     def bad(self) -> int:
-        """Bad records."""
+        """Number of bad records."""
         return sum(self.rejected.values())
 
     @property
     def bad_fraction(self) -> float:
-        """Their share of all records met."""
+        """Share of bad records among all records read."""
         return self.bad / self.documents_in if self.documents_in else 0.0
 
     def imbalance(self) -> list[str]:
-        """What does not add up, a line each; empty for a ledger that balances."""
+        """Equations that do not hold, one line each; empty for a ledger that balances."""
         problems = []
         out = self.documents + self.left_out + self.bad
         if out != self.documents_in:
@@ -118,7 +118,7 @@ class Ledger(msgspec.Struct, kw_only=True):
 
 
 def losses(ledger: Ledger) -> list[tuple[str, int]]:
-    """Records that became no documents: why, in words, and how many.
+    """Records that did not become documents: reason in words, and number.
 
     >>> losses(Ledger(empty=2, rejected={"missing_field": 1}))
     [('without text', 2), ('missing field', 1)]
@@ -134,7 +134,7 @@ def losses(ledger: Ledger) -> list[tuple[str, int]]:
 
 
 def total(ledgers: Iterable[Ledger]) -> Ledger:
-    """The sum of many."""
+    """Sum of several ledgers."""
     result = Ledger()
     for ledger in ledgers:
         result = result + ledger
@@ -142,11 +142,11 @@ def total(ledgers: Iterable[Ledger]) -> Ledger:
 
 
 def totals_by_source(names: Sequence[str], ledgers: Iterable[tuple[int, Ledger]]) -> dict[str, Ledger]:
-    """The sum of each source's ledgers, in one pass over all of them.
+    """Sum of each source's ledgers, in one pass over all of them.
 
     Args:
-        names: of the sources.
-        ledgers: each with the number of its source.
+        names: names of the sources.
+        ledgers: ledgers, each with the number of its source.
 
     >>> totals_by_source(["a", "b"], [(0, Ledger(documents=1)), (0, Ledger(documents=2))])["a"].documents
     3
@@ -158,9 +158,9 @@ def totals_by_source(names: Sequence[str], ledgers: Iterable[tuple[int, Ledger]]
 
 
 def source_names(recipe: Recipe) -> list[str]:
-    """What sources are called: as the recipe says, or after the file or folder that their inputs share.
+    """Names of the sources: from the recipe, or after the file or folder that their inputs share.
 
-    So files that a shell has put for `web/*.jsonl` are called what the glob is called.
+    Files that a shell expanded from `web/*.jsonl` get the same name as the glob.
 
     >>> from packline.recipe import Source
     >>> sources = (Source(inputs=("web/*.jsonl",)), Source(inputs=("web/a.jsonl", "web/b.jsonl")))
@@ -176,7 +176,7 @@ def source_names(recipe: Recipe) -> list[str]:
 
 
 def _name_of(inputs: Sequence[str]) -> str:
-    """The last part without a wildcard of what paths have in common, without endings.
+    """Last part without a wildcard of the paths' common prefix, without endings.
 
     >>> _name_of(["data/web.v2.jsonl"]), _name_of(["s3://bucket/a.txt", "s3://bucket/b/c.txt"])
     ('web', 'bucket')

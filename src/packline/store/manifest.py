@@ -1,11 +1,11 @@
 """Manifest and receipts of a store, as frozen values with a JSON form.
 
-    receipts/UNIT.json   Receipt: what one unit took in and gave, the commit record
-    manifest.json        Manifest: the sum of the receipts, and what made them
+    receipts/UNIT.json   Receipt: inputs and outputs of one unit, the commit record
+    manifest.json        Manifest: the sum of the receipts, and the recipe, inputs and tokenizer
 
-No time, no machine and no engine is in them: equal inputs and recipes give equal bytes. Formats are
-versioned; a store of a newer version is refused, not misread. A manifest is data of somebody: names that lead
-out of the store and numbers that no store has are refused when it is read (`manifest_check`).
+They contain no time, machine or engine: equal inputs and recipes give equal bytes. Formats are versioned; a
+store of a newer version is refused, not misread. A manifest is untrusted data: names that lead out of the
+store and impossible numbers are refused when it is read (`manifest_check`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RECEIPTS = "receipts"
 REJECTS = "rejects"
 TOKENIZER = "tokenizer"
 WORK = ".packline"
-"""Lock, plan and unfinished files while a build runs; gone from a finished store."""
+"""Folder for the lock, the plan and unfinished files while a build runs; absent from a finished store."""
 
 
 class FileEntry(msgspec.Struct, frozen=True, gc=False):
@@ -41,7 +41,7 @@ class FileEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 class ShardEntry(msgspec.Struct, frozen=True, gc=False):
-    """One shard: `NAME.bin`, `NAME.idx`, `NAME.docs.parquet`, and `NAME.loss` where it has a loss mask."""
+    """One shard: `NAME.bin`, `NAME.idx`, `NAME.docs.parquet`, and `NAME.loss` if it has a loss mask."""
 
     name: str
     split: str
@@ -51,7 +51,7 @@ class ShardEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 class InputPiece(msgspec.Struct, frozen=True, gc=False):
-    """What a unit took of a file, and the checksum of its bytes."""
+    """The part of a file that a unit read, and the checksum of its bytes."""
 
     file: int
     start: int
@@ -60,7 +60,7 @@ class InputPiece(msgspec.Struct, frozen=True, gc=False):
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """The commit record of one unit: what has none does not exist."""
+    """Commit record of one unit: a unit without one does not exist."""
 
     unit: str
     source: int
@@ -69,13 +69,13 @@ class Receipt(msgspec.Struct, frozen=True):
     rejects: tuple[FileEntry, ...]
     ledger: Ledger
     audited: int
-    """Documents that the reference encoded again."""
+    """Documents that the reference tokenizer encoded again."""
     complete: bool = True
-    """False where a limit of documents or tokens ended it early."""
+    """False if a limit of documents or tokens ended it early."""
 
 
 class StreamReceipt(msgspec.Struct, frozen=True):
-    """The commit record of a file that was read as a stream: how many units it made."""
+    """Commit record of a file that was read as a stream: the number of its units."""
 
     file: int
     units: int
@@ -95,16 +95,16 @@ class InputEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 class ImportEntry(msgspec.Struct, frozen=True):
-    """What a store was imported from, where its tokens were not encoded here."""
+    """Origin of an imported store, whose tokens were not encoded here."""
 
     format: str
     """A format of `packline.formats`."""
     options: dict[str, Any]
-    """How it was read: everything but the inputs and the tokenizer."""
+    """Settings of the import: everything but the inputs and the tokenizer."""
 
 
 class TokenizerEntry(msgspec.Struct, frozen=True):
-    """Which tokenizer made the ids, and which of its tokens stand between documents."""
+    """The tokenizer that made the ids, and its tokens between documents."""
 
     name: str
     kind: str
@@ -115,7 +115,7 @@ class TokenizerEntry(msgspec.Struct, frozen=True):
     bos_id: int | None
     bos: str | None
     round_trip: str
-    """Whether ids decode to the text: exact, normalized or lossy."""
+    """Fidelity of decoding ids to text: exact, normalized or lossy."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,15 +132,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     receipts: tuple[FileEntry, ...]
     tokenizer_files: tuple[FileEntry, ...]
     ledger: Ledger
-    """Of all sources together."""
+    """Sum over all sources."""
     sources: dict[str, Ledger]
     """By source."""
     imported: ImportEntry | msgspec.UnsetType = msgspec.UNSET
-    """Where its tokens come from, if not from text; absent otherwise."""
+    """Origin of an imported store; absent otherwise."""
     val_share: float | msgspec.UnsetType = msgspec.UNSET
-    """The val_fraction that the recipe's val_documents came to; absent without."""
+    """val_fraction that results from the recipe's val_documents; absent without."""
     checksum: str = ""
-    """Of this manifest's JSON form with this field empty: xxh3-128, 32 hexadecimal digits."""
+    """Checksum of this manifest's JSON form with this field empty: xxh3-128, 32 hexadecimal digits."""
 
     @property
     def documents(self) -> int:
@@ -154,7 +154,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def to_json(value: Any) -> bytes:
-    """The JSON form: indented, keys in the order of the fields; a manifest with its own checksum."""
+    """JSON form: indented, keys in the order of the fields; a manifest with its own checksum."""
     return seal(value) if isinstance(value, Manifest) else json_form(value)
 
 
@@ -162,8 +162,8 @@ def read_manifest(folder: Path) -> Manifest:
     """Read and check the manifest of a finished store.
 
     Raises:
-        StoreNotFound: there is none, with what is there instead.
-        CorruptStore: it is damaged, holds what no store holds, or is written by a newer packline.
+        StoreNotFound: there is none; reports what is there instead.
+        CorruptStore: it is damaged, contains impossible values, or is written by a newer packline.
     """
     from packline.store.files import reading, stat_file
     from packline.store.manifest_check import check_manifest
@@ -185,13 +185,13 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 class _Version(msgspec.Struct):
-    """The field that every version has."""
+    """The field that all versions have."""
 
     format_version: int
 
 
 def _check_version(folder: Path, data: bytes, version: int | None = None) -> None:
-    """Refuse a manifest of a newer version, also where its other fields cannot be read."""
+    """Refuse a manifest of a newer version, even if its other fields cannot be read."""
     if version is None:
         try:
             version = msgspec.json.decode(data, type=_Version).format_version

@@ -1,7 +1,7 @@
-"""Refuse a manifest that names what no store has: files elsewhere, numbers out of range, one shard twice.
+"""Refuse an impossible manifest: files outside of the store, numbers out of range, a shard listed twice.
 
-A checksum shows that a manifest is as it was written, not who wrote it. What it names is opened and served,
-so this is checked whenever one is read. It opens no file: `verify` holds the files against the manifest.
+A checksum shows that a manifest is unchanged, not who wrote it. The files it names are opened and served, so
+every manifest is checked when it is read. No file is opened: `verify` compares the files with the manifest.
 
 Cost: 2 microseconds per shard.
 """
@@ -19,21 +19,21 @@ from packline.store.index import CODES
 from packline.store.manifest import RECEIPTS, REJECTS, TOKENIZER, FileEntry, Manifest
 
 PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-"""A name that is one component of a path, on any system, and not hidden."""
+"""Name that is one component of a path on any system, and not hidden."""
 ENDING = re.compile(r"(\.[A-Za-z0-9_-]+)+")
 MOST = 2**62
-"""Documents or tokens of a store, so that sums and offsets in bytes are int64."""
+"""Largest number of documents or tokens of a store, so that sums and offsets in bytes are int64."""
 MOST_IDS = 2**31 - 1
 
 
 def check_manifest(path: Path, manifest: Manifest) -> None:
-    """Check a manifest by itself.
+    """Check a manifest alone, without its files.
 
     Args:
-        path: where it was read, for the error.
+        path: file it was read from, for the error.
 
     Raises:
-        CorruptStore: with the first thing that cannot be.
+        CorruptStore: names the first impossible value.
     """
     for what, expected, found in _problems(manifest):
         raise CorruptStore(
@@ -43,7 +43,7 @@ def check_manifest(path: Path, manifest: Manifest) -> None:
 
 
 def _problems(manifest: Manifest) -> Iterator[tuple[str, str, object]]:
-    """What is wrong: what, expected, found."""
+    """Problems, as (description, expected, found)."""
     if manifest.dtype not in CODES:
         yield "dtype", " or ".join(CODES), repr(manifest.dtype)
     entry = manifest.tokenizer
@@ -81,7 +81,7 @@ def _problems(manifest: Manifest) -> Iterator[tuple[str, str, object]]:
 
 
 def _files(folder: str, entries: Iterable[FileEntry]) -> Iterator[tuple[str, str, object]]:
-    """Files of a folder of the store are in it, each once."""
+    """Check that files of a folder are in it, each once."""
     names = [entry.name for entry in entries]
     for name in names:
         if not name.startswith(f"{folder}/"):

@@ -1,6 +1,6 @@
-"""Numbers of a file as an array that is mapped, if the file is just as large as it has to be.
+"""Numbers of a file as a mapped array, if the file has exactly the expected size.
 
-Cost: a look at the file's size; bytes are read when they are used. What it does not do: check them.
+Cost: one look at the file's size; bytes are read when they are used, and are not checked.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ def map_array(path: Path, dtype: np.dtype, shape: tuple[int, ...], *, holds: str
     """Map a file of numbers, read-only.
 
     Args:
-        shape: of the array; the file holds it and nothing else.
-        holds: what makes the size right, for the error.
+        shape: shape of the array; the file holds it and nothing else.
+        holds: the contents that determine the size, for the error.
         of: what else the file may belong to, for the hint.
 
     Returns:
         A plain array that holds the map: slicing `np.memmap` itself costs five times as much.
 
     Raises:
-        CorruptStore: the file cannot be read, or is of another size.
+        CorruptStore: the file cannot be read, or has another size.
 
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "a.bin"

@@ -1,9 +1,9 @@
-"""Origins: of which source and with which label the documents of each shard are.
+"""Origins: source and label of the documents of each shard.
 
-A shard is of one unit and a unit of one source, so this is told once a shard and not once a document. The
-receipt of the unit says it; where the store has one source only, not even that is read.
+A shard belongs to one unit and a unit to one source, so this is recorded once per shard instead of once per
+document. It comes from the receipt of the unit; if the store has only one source, not even that is read.
 
-Cost: a small file a shard, about 50 microseconds each, and only when labels or sources are asked for.
+Cost: one small file per shard, about 50 microseconds each, and only when labels or sources are requested.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from packline.store.reader import Store
 
 
 class Origin(NamedTuple):
-    """Of a shard's documents."""
+    """Origin of a shard's documents."""
 
     number: int
-    """Of the source, in the recipe."""
+    """Number of the source in the recipe."""
     source: str
-    """Its name."""
+    """Name of the source."""
     label: str | None
 
 
 def origins(store: Store) -> list[Origin]:
-    """The source and the label of each shard, in the order of `store.shards`.
+    """Source and label of each shard, in the order of `store.shards`.
 
     Raises:
         CorruptStore: a receipt is missing or damaged.
@@ -48,7 +48,7 @@ def origins(store: Store) -> list[Origin]:
 
 
 class _Source(msgspec.Struct):
-    """The one field of a receipt that is wanted."""
+    """The one field of a receipt that is needed."""
 
     source: int
 

@@ -1,9 +1,9 @@
-"""The `.docs.parquet` of a shard, opened: whole, of the right columns, and with a row for every document.
+"""The `.docs.parquet` of a shard: checked to be whole, with the right columns and one row per document.
 
-    with the checksum of the manifest, so a damaged file never reaches a parser of files
-    a row group at a time, or all of it
+    compared with the checksum of the manifest, so a damaged file never reaches a parser
+    read one row group at a time, or all at once
 
-Cost: a pass over the file at memory speed, 0.3 ms for 65,536 documents, where decoding them takes 7 ms.
+Cost: a pass over the file at memory speed, 0.3 ms for 65,536 documents; decoding them takes 7 ms.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def open_parquet(data: np.ndarray) -> pq.ParquetFile:
-    """A Parquet file whose bytes, uint8 `[N]`, are mapped: nothing is to be read ahead by other threads."""
+    """Open a Parquet file from its mapped bytes, uint8 `[N]`, without reading ahead in other threads."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -37,11 +37,11 @@ class ProvenanceFile:
 
     Args:
         path: the file.
-        entry: the shard that it belongs to.
+        entry: shard that it belongs to.
         file: its entry in the manifest.
 
     Raises:
-        CorruptStore: it is not the file of the manifest, or not of this shard.
+        CorruptStore: it differs from the manifest, or does not belong to this shard.
     """
 
     def __init__(self, path: Path, entry: ShardEntry, file: FileEntry | None) -> None:
@@ -59,7 +59,7 @@ class ProvenanceFile:
             self.rows: list[int] = [
                 metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)
             ]
-            """Documents of each row group."""
+            """Documents per row group."""
         if not schema.equals(DOCUMENTS_SCHEMA):
             found = ", ".join(f"{field.name} {field.type}" for field in schema)
             raise CorruptStore(f"{path}: expected the columns of provenance, found {found}", hint=HINT)
@@ -69,7 +69,7 @@ class ProvenanceFile:
             )
 
     def read(self, group: int | None = None, columns: Sequence[str] | None = None) -> pa.Table:
-        """Rows of a row group, or all, of some columns, or all.
+        """Read one row group or all, with some columns or all.
 
         Raises:
             CorruptStore: they cannot be read.
@@ -97,10 +97,10 @@ class ProvenanceFile:
 
 
 def to_provenance(table: pa.Table, split: str, path: Path) -> list[Provenance]:
-    """Rows of all columns of provenance as values.
+    """Convert rows with all columns of provenance to values.
 
     Raises:
-        CorruptStore: a value that cannot be one, such as text that is not UTF-8.
+        CorruptStore: an invalid value, such as text that is not UTF-8.
     """
     with reading(path):
         return [Provenance(split=split, **row) for row in table.to_pylist()]

@@ -1,9 +1,9 @@
 """Open a store and read documents from it.
 
-Opening reads the manifest and looks at the sizes of the shards' files: 10 microseconds per shard.
-Everything else is opened when it is used (`shard`). A document's tokens are a read-only view of the mapped
-`.bin`: no copy, no Python object per token, no open file, no file offset that threads or forked processes
-could share. Handles are paths and maps, so a store survives fork, and pickles as its path.
+Opening reads the manifest and checks the sizes of the shards' files: 10 microseconds per shard. Everything
+else is opened on first use (`shard`). A document's tokens are a read-only view of the mapped `.bin`: no copy,
+no Python object per token, no open file, no file offset that threads or forked processes could share. Handles
+are paths and maps, so a store survives fork, and pickles as its path.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Store:
 
     Raises:
         StoreNotFound: there is none.
-        CorruptStore: it is damaged, or of a newer format.
+        CorruptStore: it is damaged, or has a newer format.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -80,7 +80,7 @@ class Store:
         vocab_size = self.manifest.tokenizer.vocab_size
         self.shards = [Shard(self.path, entry, self.dtype, vocab_size) for entry in self.manifest.shards]
         self.firsts: np.ndarray = offsets_of([entry.documents for entry in self.manifest.shards])
-        """int64 `[P+1]`: the number of each shard's first document, then how many there are."""
+        """int64 `[P+1]`: number of each shard's first document; the last is the number of documents."""
         self._starts: list[int] = self.firsts.tolist()
 
     @property
@@ -90,21 +90,21 @@ class Store:
 
     @property
     def eod_id(self) -> int:
-        """The token at the end of every document."""
+        """Token at the end of every document."""
         return self.manifest.tokenizer.eod_id
 
     @cached_property
     def has_loss(self) -> bool:
-        """Whether any shard has a `NAME.loss`."""
+        """True if any shard has a `NAME.loss`."""
         return any(shard.has_loss for shard in self.shards)
 
     def locate(self, index: int) -> tuple[Shard, int]:
-        """The shard of a document and its place there."""
+        """Shard of a document, and its place there."""
         number = bisect.bisect_right(self._starts, index) - 1
         return self.shards[number], index - self._starts[number]
 
     def provenance(self, index: int | np.integer[Any]) -> Provenance:
-        """Where a document came from.
+        """Provenance of a document.
 
         Raises:
             IndexError: no such document.
@@ -115,7 +115,7 @@ class Store:
 
     @cached_property
     def tokenizer(self) -> Any:
-        """The reference tokenizer (HF `tokenizers`) that is kept with the store.
+        """Reference tokenizer (HF `tokenizers`) kept with the store.
 
         Raises:
             CorruptStore: its file is damaged.
@@ -128,7 +128,7 @@ class Store:
 
     @property
     def tokenizer_file(self) -> FileEntry:
-        """The `tokenizer.json` that is kept with the store.
+        """Entry of the `tokenizer.json` kept with the store.
 
         Raises:
             CorruptStore: the manifest lists none.
@@ -140,7 +140,7 @@ class Store:
         raise CorruptStore(f"the manifest of {self.path} does not list {name}", hint=HINT)
 
     def text(self, index: int) -> str:
-        """A document's tokens as text, without its boundary tokens.
+        """Decode a document's tokens to text, without its boundary tokens.
 
         Raises:
             CorruptStore: the document or the tokenizer is damaged.
@@ -150,12 +150,12 @@ class Store:
         return str(self.tokenizer.decode(ids[start:-1], skip_special_tokens=False))
 
     def rows(self, seq_len: int, **settings: Any) -> Rows:
-        """Training sequences of `seq_len` tokens over these documents.
+        """Make training sequences of `seq_len` tokens from these documents.
 
         `packing="concat" | "best_fit" | "pad"`, filters and the rest: see `packline.packing.rows.Rows`.
 
         Raises:
-            RecipeError: a setting that makes no sense.
+            RecipeError: an invalid setting.
             StoreError: no document is left, or no row.
         """
         from packline.packing.rows import Rows
@@ -175,7 +175,7 @@ class Store:
         return Store, (self.path,)
 
     def _repr_html_(self) -> str:
-        """How a notebook shows it, from its manifest."""
+        """Render for a notebook, from the manifest."""
         from packline.viewing.html import notebook
         from packline.viewing.pages import store_page
 
@@ -190,9 +190,9 @@ class Store:
 
 
 def check_sizes(folder: Path, shards: Sequence[ShardEntry], dtype: np.dtype) -> None:
-    """Refuse a store with tokens or an index that is missing or of another size than it must have.
+    """Refuse a store whose tokens or index are missing or have the wrong size.
 
-    A look at each file and no more, so that a training does not begin which a file cut off would end.
+    Looks only at file sizes, so that no training starts that a truncated file would end.
 
     Raises:
         CorruptStore: the first such file.
@@ -205,7 +205,7 @@ def check_sizes(folder: Path, shards: Sequence[ShardEntry], dtype: np.dtype) -> 
                 if found.st_size == expected and regular(found.st_mode):
                     continue
             except OSError:
-                pass  # told below
+                pass  # reported below
             path = folder / f"{shard.name}{ending}"
             holds = f"{shard.tokens:,} tokens" if ending == ".bin" else f"{shard.documents:,} documents"
             check_size(path, expected, stat_file(path).st_size, holds=holds, of="another store")

@@ -1,12 +1,12 @@
-"""Check the receipts of a store: that they are whole, none is missing, and their sum is the manifest.
+"""Check the receipts of a store: whole, none missing, and summing up to the manifest.
 
     receipts/ ──┬── ledgers balance, and add up to those of the manifest
                 ├── shards and rejects are those that the manifest lists
-                ├── units are numbered without a gap, those of a stream as many as it made
-                └── what units took of each input is all of it, once, with its checksum
+                ├── units are numbered without a gap, for a stream as many as its receipt declares
+                └── the parts of each input that units read cover it once, with its checksum
 
-Memory is that of the receipts, a few hundred bytes for each unit. What it does not do: look into shards and
-rejects, which `verify` holds against the ledgers.
+Memory is that of the receipts, a few hundred bytes per unit. Does not read shards and rejects, which
+`verify` compares with the ledgers.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ UNIT_NAME = re.compile(r"(\d{6,})(?:-(\d{6,}))?")
 
 
 class ReceiptsCheck:
-    """The receipts of a store, and what is wrong with them."""
+    """Receipts of a store, and the problems found in them."""
 
     def __init__(self, folder: Path, manifest: Manifest, findings: Findings) -> None:
         self.by_unit: dict[str, Receipt] = {}
-        """By name of the unit, in order."""
+        """Receipts by name of the unit, in order."""
         self.streams: dict[str, StreamReceipt] = {}
         self.complete = True
-        """False where one cannot be read: then sums over the others say nothing."""
+        """False if one cannot be read: then sums over the others are meaningless."""
         self._folder, self._manifest, self._findings = folder, manifest, findings
         self._names = source_names(manifest.recipe)
         recipe = manifest.recipe
         self._limited = recipe.limit_documents is not None or recipe.limit_tokens is not None
 
     def run(self) -> None:
-        """All checks."""
+        """Run all checks."""
         self._read()
         self._check_sums()
         self._check_units_without_gap()
         self._check_inputs()
 
     def _read(self) -> None:
-        """All receipts: whole, and each with a ledger that balances."""
+        """Read all receipts and check that each is whole and its ledger balances."""
         findings = self._findings
         for entry in self._manifest.receipts:
             if not check_file(self._folder, entry, findings):
@@ -84,7 +84,7 @@ class ReceiptsCheck:
         self.by_unit = dict(sorted(self.by_unit.items()))
 
     def _check_sums(self) -> None:
-        """The manifest is the sum of the receipts."""
+        """Check that the manifest is the sum of the receipts."""
         manifest, findings = self._manifest, self._findings
         for problem in manifest.ledger.imbalance():
             findings.add(MANIFEST, f"the ledger does not balance: {problem}")
@@ -93,7 +93,7 @@ class ReceiptsCheck:
             findings, MANIFEST, manifest.ledger, total(manifest.sources.values()), "of all sources"
         )
         if not self.complete:
-            return  # said already; the sums of the others would only repeat it
+            return  # reported already; the sums of the others would only repeat it
         receipts = self.by_unit.values()
         sums = totals_by_source(self._names, ((receipt.source, receipt.ledger) for receipt in receipts))
         for name, ledger in sums.items():
@@ -110,7 +110,7 @@ class ReceiptsCheck:
         findings.compare(MANIFEST, "rejects are those of the receipts", True, rejects == manifest.rejects)
 
     def _check_units_without_gap(self) -> None:
-        """Units are numbered, and a stream says how many it made, so one that is lost is missed."""
+        """Check that no unit is missing: units are numbered, and a stream's receipt declares their number."""
         if not self.complete:
             return
         findings = self._findings
@@ -129,7 +129,7 @@ class ReceiptsCheck:
             findings.compare(RECEIPTS, f"units of stream {name}", list(range(count)), sorted(found))
 
     def _check_inputs(self) -> None:
-        """What units took of each input: all of it, once, with the checksum that the manifest gives."""
+        """Check that units read all of each input, once, with the checksum in the manifest."""
         if not self.complete:
             return
         findings = self._findings
@@ -157,7 +157,7 @@ class ReceiptsCheck:
                 findings.compare(RECEIPTS, f"units of input {entry.name}: bytes", entry.bytes, end)
 
     def pieces(self) -> dict[int, list[InputPiece]]:
-        """What units took of each input file, by its number."""
+        """Pieces of each input file that units read, by its number."""
         from packline.store.rereading import WHOLE_STREAM
 
         taken: dict[int, list[InputPiece]] = {}

@@ -1,14 +1,14 @@
-"""Keep open what was opened last, and no more: a bound over all stores of a process.
+"""Keep open what was opened last, with a bound over all stores of a process.
 
-    shard.tokens ── opened, kept with the shard ──> Recent ── too many ──> the earliest is let go
+    shard.tokens ── opened, kept with the shard ──> Recent ── too many ──> the earliest is closed
 
-What is open is an attribute of its owner, so reading it again costs what reading an attribute costs; only
-opening passes here. What is let go is opened again when it is next asked for. Arrays that were handed out
-stay valid: they hold their map themselves.
+Opened data is an attribute of its owner, so reading it again costs one attribute access; only opening passes
+through here. Closed data is opened again on next use. Arrays that were returned stay valid: they hold their
+map themselves.
 
-There is no lock, since appending to and taking from a `deque` are atomic: threads may share it, and a
-process that is forked while another thread opens something cannot inherit a lock that nobody releases.
-Owners are held weakly.
+There is no lock, since appending to and taking from a `deque` are atomic: threads may share it, and a process
+that is forked while another thread opens something cannot inherit a lock that is never released. Owners are
+held weakly.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Any
 
 
 class Recent:
-    """What was opened last, the earliest first.
+    """The most recently opened data, the earliest first.
 
     Args:
-        most: how many stay open.
+        most: number of entries that stay open.
 
     >>> class Owner: ...
     >>> recent, owner = Recent(1), Owner()
@@ -41,13 +41,13 @@ class Recent:
         return len(self._opened)
 
     def add(self, owner: object, names: Iterable[str]) -> None:
-        """Note what was just opened, in these attributes; let go of the earliest if there are too many."""
+        """Record newly opened attributes of an owner; close the earliest if there are too many."""
         self._opened.append((weakref.ref(owner), tuple(names)))
         while len(self._opened) > self.most:
             self._release()
 
     def clear(self) -> None:
-        """Let go of everything."""
+        """Close everything."""
         while self._opened:
             self._release()
 
@@ -62,17 +62,17 @@ class Recent:
 
 
 def opened(open_it: Callable[[Any], dict[str, Any]], recent: Recent) -> Any:
-    """An attribute that is opened when it is first read, and then is an attribute like any other.
+    """Descriptor for an attribute that is opened on first access, and then is an ordinary attribute.
 
     Args:
-        open_it: gives attributes of the owner by name, this one among them.
-        recent: lets go of them again.
+        open_it: returns attributes of the owner by name, including this one.
+        recent: closes them again.
     """
     return _Opened(open_it, recent)
 
 
 class _Opened:
-    """A descriptor without `__set__`: what is in the owner's own `__dict__` goes before it, at no cost."""
+    """Descriptor without `__set__`: the owner's own `__dict__` takes precedence, at no cost."""
 
     def __init__(self, open_it: Callable[[Any], dict[str, Any]], recent: Recent) -> None:
         self._open, self._recent, self._name = open_it, recent, ""
@@ -91,10 +91,10 @@ class _Opened:
 
 
 class Kept(dict[str, Any]):
-    """What was opened and is so small that it stays, for it holds no map."""
+    """Opened data so small that it stays, since it holds no map."""
 
 
 MAPS = Recent(1 << 14)
-"""Maps of files. Linux allows a process 65,530, and a loader's process may hold some for others."""
+"""Maps of files. Linux allows a process 65,530, and a loader's process may hold others."""
 TABLES = Recent(64)
 """Tables of provenance, a few megabytes each."""

@@ -1,10 +1,9 @@
-"""Check the rejects of a unit: every entry finds its raw bytes, and how many records there are by reason.
+"""Check the rejects of a unit: every entry has its raw bytes; count records by reason.
 
     UNIT.jsonl   offset, bytes, reason, records of each bad record
-    UNIT.raw     the records themselves, one after another: entry i ends where entry i + 1 begins
+    UNIT.raw     the records themselves, concatenated: entry i ends where entry i + 1 begins
 
-Cost: one pass over the entries in blocks of 1 MiB, decoded in native code. It does not look into
-the raw bytes.
+Cost: one pass over the entries in blocks of 1 MiB, decoded in native code. Does not read the raw bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ def check_rejects(path: Path, name: str, raw_bytes: int, findings: Findings) -> 
     """Check a unit's entries against the size of its raw file.
 
     Returns:
-        Records by reason, in order of the reasons; None where the entries cannot be read.
+        Records by reason, in order of the reasons; None if the entries cannot be read.
     """
     decoder = msgspec.json.Decoder(RejectEntry)
     reasons: Counter[str] = Counter()

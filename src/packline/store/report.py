@@ -1,11 +1,11 @@
-"""What verifying a store gives: problems, each with its place, and how much was looked at.
+"""Result of verifying a store: problems, each with its place, and the amount checked.
 
-    Problem   file, what is wrong, expected, found
-    Report    all problems, what was checked; `ok` if there are none
+    Problem   file, description, expected, found
+    Report    all problems, amounts checked; `ok` if there are none
     Findings  collects them while the checks run
 
-Checks never stop at the first problem, so a report shows the extent of the damage. After `MOST` problems
-the rest is only counted. It does not check anything itself.
+Checks never stop at the first problem, so a report shows the extent of the damage. After `MOST` problems the
+rest is only counted.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 import msgspec
 
 MOST = 100
-"""Problems that a report lists one by one."""
+"""Largest number of problems that a report lists."""
 
 OnProgress = Callable[[int, int], None]
-"""Called with the bytes that were read and all bytes of the store."""
+"""Called with the number of bytes read and the total bytes of the store."""
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One thing that is not as it should be.
+    """One difference from what is expected.
 
     >>> str(Problem("train-000000.bin", "size in bytes", "10", "8"))
     'train-000000.bin: size in bytes: expected 10, found 8'
@@ -41,22 +41,22 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class DeepReport(msgspec.Struct, frozen=True):
-    """What the reference tokenizer was asked about."""
+    """Amounts compared with the reference tokenizer."""
 
     documents: int
-    """Encoded again and compared."""
+    """Documents encoded again and compared."""
     text_bytes: int
-    """Of these, UTF-8 bytes of the text that was encoded."""
+    """UTF-8 bytes of the text of those documents that was encoded."""
     decoded: int
     """Documents whose ids were decoded and compared with the text."""
     shards: int
     """Shards with at least one of them."""
     notes: list[str]
-    """What could not be compared, and why: inputs that are gone or have changed."""
+    """Comparisons that were not possible, and why: inputs that are missing or have changed."""
 
 
 class Report(msgspec.Struct, eq=False):
-    """The result of `verify`. Two reports are equal if they say the same, whatever time it took."""
+    """Result of `verify`. Two reports are equal if their contents are, apart from the time taken."""
 
     ok: bool
     problems: list[Problem]
@@ -76,7 +76,7 @@ class Report(msgspec.Struct, eq=False):
 
 
 class Findings:
-    """Problems and counts of a verification that is under way.
+    """Problems and counts of a running verification.
 
     >>> findings = Findings()
     >>> findings.compare("a.bin", "tokens", 3, 4)
@@ -95,18 +95,18 @@ class Findings:
         self._total, self._on_progress = total_bytes, on_progress
 
     def expect(self, total_bytes: int, on_progress: OnProgress | None) -> None:
-        """Say how many bytes there are, where that is known only later."""
+        """Set the total number of bytes, if it is known only later."""
         self._total, self._on_progress = total_bytes, on_progress
 
     def add(self, file: str, what: str, expected: object = "", found: object = "") -> None:
-        """Note a problem."""
+        """Record a problem."""
         if len(self.problems) < MOST:
             self.problems.append(Problem(file, what, _shown(expected), _shown(found)))
         else:
             self.not_listed += 1
 
     def compare(self, file: str, what: str, expected: object, found: object) -> bool:
-        """Note a problem unless the two are equal; return whether they are."""
+        """Record a problem unless the two are equal; return True if they are."""
         equal = bool(expected == found)
         if not equal:
             self.add(file, what, expected, found)
@@ -119,7 +119,7 @@ class Findings:
             self._on_progress(self.bytes, self._total)
 
     def report(self, deep: DeepReport | None, seconds: float) -> Report:
-        """Sum up."""
+        """Make the report."""
         return Report(
             not self.problems,
             self.problems,
@@ -134,6 +134,6 @@ class Findings:
 
 
 def _shown(value: Any) -> str:
-    """A value in a message: numbers with separators, anything long cut."""
+    """Format a value for a message: numbers with separators, anything long cut."""
     text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
     return text if len(text) <= 200 else f"{text[:200]}..."

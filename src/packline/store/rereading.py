@@ -1,17 +1,17 @@
-"""Hold a store against its inputs and the reference tokenizer, document by document.
+"""Compare a store with its inputs and the reference tokenizer, document by document.
 
-    a spread of each shard's documents ──> provenance ──> the input's text ──> reference ──> equal ids?
+    a sample of each shard's documents ──> provenance ──> the input's text ──> reference ──> equal ids?
                                                               └── equal to the ids, decoded?
 
-The documents are spread evenly over each shard, the same every time, and about `TEXT_BYTES` in all, because
-the reference makes 1 to 2 MB/s. Of a long document the beginning is encoded; only if its ids differ is
-all of it. A document of more than `LARGEST` bytes is not compared, because reading it takes several times its
-size in memory; how many were passed over is noted. Plain files are read where the documents stand, a
+The documents are spread evenly over each shard, the same every time, about `TEXT_BYTES` in total, because the
+reference tokenizer encodes 1 to 2 MB/s. Only the beginning of a long document is encoded, or all of it if its
+ids differ. A document of more than `LARGEST` bytes is not compared, because reading it takes several times
+its size in memory; the number of such documents is noted. Plain files are read at the documents' positions, a
 compressed file from its start, once.
 
-Inputs that are gone or have changed are no fault of the store: that is noted, and where the tokenizer
-loses nothing, ids are then decoded and encoded again instead. Of a store that was imported there is no text
-at all; then only the bytes of texts are counted anew, from the tokens. It is a sample, not a proof.
+Inputs that are missing or have changed are not a fault of the store: they are noted, and if the tokenizer is
+lossless, ids are decoded and encoded again instead. An imported store has no text; then only the bytes of
+texts are counted again, from the tokens. It is a sample, not a proof.
 """
 
 from __future__ import annotations
@@ -41,32 +41,32 @@ from packline.store.shard import Provenance, Shard
 from packline.transforms.reading import find_files, read_span
 
 TEXT_BYTES = 2 << 20
-"""Of text to encode again, of all shards together."""
+"""Bytes of text to encode again, over all shards."""
 LEAST_A_SHARD = 4 << 10
 LONGEST_TEXT = 256 << 10
-"""Of one document: a longer one is encoded up to here."""
+"""Bytes of text encoded of one document; a longer one is encoded up to here."""
 LARGEST = 16 << 20
 """Bytes of text of the largest document that is compared."""
 LARGEST_RECORD = 4 * LARGEST
 """Bytes of the largest record that is read on the way to one."""
 MOST_A_SHARD = 64
 WHOLE_STREAM = -1
-"""The `stop` of a piece that stands for a file that was read as a stream."""
+"""`stop` of a piece that represents a file read as a stream."""
 
 
 @dataclass(slots=True)
 class _Picked:
-    """One document to look at."""
+    """One document to compare."""
 
     shard: str
     index: int
     ids: np.ndarray
-    """Without boundary tokens."""
+    """Ids without boundary tokens."""
     provenance: Provenance
 
     @property
     def place(self) -> str:
-        """What messages call it."""
+        """Place of the document, for messages."""
         return f"document {self.index:,} ({self.provenance.file} at {self.provenance.position:,})"
 
 
@@ -78,12 +78,13 @@ def reread(
     pieces: dict[int, list[InputPiece]],
     findings: Findings,
 ) -> DeepReport:
-    """Compare a sample of documents with the reference.
+    """Compare a sample of documents with the reference tokenizer.
 
     Args:
-        tokenizer: the one that is kept with the store.
+        tokenizer: the tokenizer kept with the store.
         readable: names of the shards that are whole.
-        pieces: what units took of each input file, by its number; a stream as one up to `WHOLE_STREAM`.
+        pieces: pieces of each input file that units read, by its number; a stream as one up to
+            `WHOLE_STREAM`.
     """
     parse = manifest.recipe.special_tokens == "parse"
     try:
@@ -123,7 +124,7 @@ def reread(
 
 
 class _Rereading:
-    """The state of one deep verification."""
+    """State of one deep verification."""
 
     def __init__(
         self,
@@ -147,7 +148,7 @@ class _Rereading:
         """Choose documents of a shard, spread evenly, up to about `budget` bytes of text."""
         count = min(len(shard), MOST_A_SHARD)
         spread = np.linspace(0, len(shard) - 1, count).astype(np.int64)
-        # The two ends first, then halfway between, and so on: however early the budget ends, it is a spread.
+        # The two ends first, then halfway between, and so on: the sample is spread wherever the budget ends.
         taken = 0
         for rank in far_apart(count):
             if taken >= budget:
@@ -163,7 +164,7 @@ class _Rereading:
             taken += min(provenance.text_bytes, LONGEST_TEXT, budget)
 
     def note_large(self) -> None:
-        """Note how many documents were too large to be compared."""
+        """Record the number of documents that were too large to compare."""
         if self._large:
             documents = "1 document was" if self._large == 1 else f"{self._large:,} documents were"
             self.notes.append(
@@ -171,7 +172,7 @@ class _Rereading:
             )
 
     def count_bytes(self, text_bytes: TextBytes) -> None:
-        """Hold the bytes of each picked text against its tokens, which is all that an import knows."""
+        """Compare the bytes of each picked text with its tokens, the only record that an import has."""
         count = 0
         for one in (one for picked in self._picked.values() for one in picked):
             count += 1
@@ -215,7 +216,7 @@ class _Rereading:
                 findings.add(problem.file, problem.what, problem.expected, problem.found)
 
     def _is_unchanged(self, file: InputFile) -> bool:
-        """Whether all that units took of a file still has its checksum. Read only where documents differ."""
+        """True if all that units read of a file still has its checksum. Read only where documents differ."""
         source, limit = self._manifest.recipe.sources[file.source], self._manifest.recipe.max_document_bytes
         for piece in self._pieces.get(file.index, []):
             hasher = Hasher()
@@ -232,7 +233,7 @@ class _Rereading:
         return True
 
     def _inputs(self) -> dict[tuple[str, str], InputFile]:
-        """Inputs that are where they were, by source and name; notes on the others."""
+        """Inputs that still exist, by source and name; notes on the others."""
         names = self._names
         try:
             found = find_files(self._manifest.recipe)
@@ -262,7 +263,7 @@ class _Rereading:
         return same
 
     def _compare_with_text(self, one: _Picked, text: str, id: str | None, longest: int) -> None:
-        """Hold everything that is stored of a document against its text."""
+        """Compare everything that is stored of a document with its text."""
         findings, recipe, where = self._findings, self._manifest.recipe, one.provenance
         encoded = text.encode("utf-8")
         provenance = f"{one.shard}.docs.parquet"
@@ -279,7 +280,7 @@ class _Rereading:
         found, expected = one.ids.tolist(), self._reference.encode(part)
         if part != text:
             sure = max(len(expected) - UNSURE_TOKENS, 0)
-            # The cut may have changed more than its neighbourhood, so only the whole text is a verdict.
+            # The cut may have changed more than nearby tokens, so only the whole text is conclusive.
             expected = found if found[:sure] == expected[:sure] else self._reference.encode(text)
         self._count(one, len(part.encode("utf-8")))
         self._compare_ids(one, expected)
@@ -289,9 +290,9 @@ class _Rereading:
                 self.undecoded += 1
 
     def _compare_with_itself(self, one: _Picked) -> None:
-        """Without the text: ids decode to the right size, and to the same ids again.
+        """Check without the text: ids decode to the right size, and to the same ids again.
 
-        Where the tokenizer does not keep every character, that may fail with ids that are right.
+        If the tokenizer does not keep every character, this may fail although the ids are right.
         """
         if self._reference.round_trip != "exact" or one.provenance.text_bytes > LONGEST_TEXT:
             return
@@ -323,7 +324,7 @@ class _Rereading:
 
 
 def far_apart(count: int) -> list[int]:
-    """Places 0 to count - 1 so that each next one is far from those before it.
+    """Order places 0 to count - 1 so that each one is far from those before it.
 
     >>> far_apart(9)
     [0, 8, 4, 2, 6, 1, 3, 5, 7]
@@ -343,7 +344,7 @@ def _read(
 ) -> Iterator[tuple[int, str | None, str | None]]:
     """Texts and ids of the documents at these positions of a file, which are in order.
 
-    The text is None where its record is larger than `LARGEST_RECORD`.
+    The text is None if its record is larger than `LARGEST_RECORD`.
     """
     source = manifest.recipe.sources[file.source]
     limit = min(manifest.recipe.max_document_bytes, LARGEST_RECORD)
@@ -370,7 +371,7 @@ def _row_groups(file: InputFile) -> int:
 
 
 def _spans(file: InputFile, source: Source, positions: list[int]) -> Iterator[tuple[Span, list[int]]]:
-    """The least that has to be read to get at these positions."""
+    """Smallest spans of the file that contain the documents at these positions."""
     if file.format == "parquet":
         from packline.sources.parquet import open_parquet
 
@@ -387,6 +388,6 @@ def _spans(file: InputFile, source: Source, positions: list[int]) -> Iterator[tu
         yield Span(file.index, 0, file.size), positions
     else:
         for position in positions:
-            # A record begins behind a newline, but for the first, which may stand behind a byte order mark.
+            # A record begins after a newline, except for the first, which may follow a byte order mark.
             start = 0 if position <= len(BOM) else position
             yield Span(file.index, start, position + 1), [position]

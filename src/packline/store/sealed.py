@@ -1,10 +1,10 @@
-"""Metadata that carries its own checksum: a JSON file in which any changed byte is found.
+"""Metadata with its own checksum: a JSON file in which any changed byte is detected.
 
-    {"files": [...], ..., "checksum": "3f9c..."}     of this very text with an empty checksum
+    {"files": [...], ..., "checksum": "3f9c..."}     checksum of this text with an empty checksum
 
-Every other file is named in the metadata with a checksum; nothing names the metadata, so it guards itself.
-The text has one form (indented, keys in the order of the fields), and another spelling of the same values is
-damage too.
+Every other file is listed in the metadata with a checksum; nothing lists the metadata, so it protects itself.
+The text has one form (indented, keys in the order of the fields); any other spelling of the same values
+counts as damage too.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ S = TypeVar("S", bound=Sealed)
 
 
 class NotWhole(ValueError):
-    """Metadata whose bytes are not those that were written; says why."""
+    """Metadata whose bytes are not those that were written; the message gives the reason."""
 
 
 def json_form(value: Any) -> bytes:
-    """The JSON form of metadata: indented, keys in the order of the fields.
+    """JSON form of metadata: indented, keys in the order of the fields.
 
     >>> json_form({"a": 1})
     b'{\\n "a": 1\\n}\\n'
@@ -41,7 +41,7 @@ def json_form(value: Any) -> bytes:
 
 
 def seal(value: Sealed) -> bytes:
-    """The JSON form of a Struct, whose last field is the checksum of all others."""
+    """JSON form of a Struct whose last field is the checksum of all others."""
     data = json_form(_with_checksum(value, ""))
     return json_form(_with_checksum(value, _checksum_of(data, "")))
 
@@ -50,7 +50,7 @@ def unseal(data: bytes, kind: type[S]) -> S:
     """Read a sealed Struct.
 
     Raises:
-        NotWhole: the bytes are not those that `seal` gave.
+        NotWhole: the bytes are not those that `seal` returned.
 
     >>> class Facts(msgspec.Struct):
     ...     rows: int
@@ -73,7 +73,7 @@ def unseal(data: bytes, kind: type[S]) -> S:
 
 
 def _checksum_of(data: bytes, checksum: str) -> str:
-    """The checksum that belongs to these bytes: theirs with an empty one in its place."""
+    """Checksum of these bytes with an empty checksum in its place."""
     tail = b' "checksum": "%s"\n}\n'
     own = tail % checksum.encode()
     hasher = Hasher()

@@ -1,17 +1,15 @@
-"""One shard of an opened store: tokens, index, loss mask and provenance, each opened when first used.
+"""One shard of an opened store: tokens, index, loss mask and provenance, each opened on first use.
 
     shard.lengths, .offsets     the index        mapped; its checksum compared
     shard.tokens                `NAME.bin`       mapped; its size compared
     shard.loss                  `NAME.loss`      mapped, where the shard has one
     shard.provenance(i)         `NAME.docs.parquet`, read whole; its checksum compared
 
-What is open is an attribute like any other, so the second look costs nothing. It is let go of when too much
-is open in the process (`recent`) and opened again when it is asked for; arrays that were handed out stay
-valid.
+Opened data is an ordinary attribute, so a second access costs nothing. It is closed when too much is open in
+the process (`recent`) and opened again on next use; arrays that were returned stay valid.
 
-A document is handed out only where the index agrees with itself and every id is in the vocabulary. What
-reading cannot notice is a token that became another of the same vocabulary: `packline verify` compares its
-checksum.
+A document is returned only if the index is consistent there and every id is in the vocabulary. Reading cannot
+detect a token that became another one of the same vocabulary: `packline verify` compares its checksum.
 """
 
 from __future__ import annotations
@@ -36,16 +34,17 @@ if TYPE_CHECKING:
     from packline.store.provenance import ProvenanceFile
 
 KEPT_BYTES = 1 << 10
-"""An index up to here (50 documents) stays in memory: all of many small shards are read only once."""
+"""Bytes up to which an index (50 documents) stays in memory: many small shards are read only once."""
 BLOCK = 16
-"""Ids are looked at in blocks of 2**16, once, when a document in one is first handed out: 10 microseconds."""
+"""Log2 of the ids per block. A block is checked once, on first use, in 10 microseconds."""
 CHECKED_BYTES = 4 << 20
-"""An index up to here (200,000 documents) is held against its checksum, which takes 0.4 ms. Of a larger one
-each document is held against the next when it is read: a batch need not read 20 bytes of every document."""
+"""Bytes up to which an index (200,000 documents) is compared with its checksum, which takes 0.4 ms. In a
+larger one each document is compared with the next when it is read, so a batch need not read 20 bytes of every
+document."""
 
 
 class Provenance(msgspec.Struct, frozen=True):
-    """Where a document came from."""
+    """Origin of a document."""
 
     source: str
     file: str
@@ -53,7 +52,7 @@ class Provenance(msgspec.Struct, frozen=True):
     position: int
     """Byte offset in the (decompressed) file, or row number in a Parquet file."""
     id: str | None
-    """Its own id, where the data has one."""
+    """Id of the document in the data, if it has one."""
     label: str | None
     split: str
     text_bytes: int
@@ -61,41 +60,41 @@ class Provenance(msgspec.Struct, frozen=True):
 
 
 class Shard:
-    """One shard. Making one reads nothing; its arrays are opened when they are first used.
+    """One shard. Creating one reads nothing; its arrays are opened on first use.
 
     Args:
-        folder: the store.
-        entry: the shard, in its manifest.
-        dtype: of its tokens.
-        vocab_size: ids are below it.
+        folder: folder of the store.
+        entry: entry of the shard in the manifest.
+        dtype: dtype of its tokens.
+        vocab_size: upper bound of ids, exclusive.
 
     Raises:
-        CorruptStore: when used: a file is damaged, or disagrees with the manifest or another file.
-        StoreError: when used: a limit of the system; the hint names it.
+        CorruptStore: on use: a file is damaged, or disagrees with the manifest or another file.
+        StoreError: on use: a limit of the system; the hint names it.
     """
 
     def __init__(self, folder: Path, entry: ShardEntry, dtype: np.dtype, vocab_size: int) -> None:
         self.entry = entry
         self.itemsize = dtype.itemsize
-        """Bytes of a token."""
+        """Bytes per token."""
         self._folder, self._dtype, self._vocab_size = folder, dtype, vocab_size
         self._checked = False
-        """Whether the index was held against its checksum."""
+        """True if the index was compared with its checksum."""
         self._valid = bytearray((entry.tokens >> BLOCK) + 1)
-        """1 for a block of tokens that all are in the vocabulary."""
+        """1 for a block whose tokens are all in the vocabulary."""
 
     def __len__(self) -> int:
         return self.entry.documents
 
     def path(self, ending: str) -> Path:
-        """One of its files, by the end of its name."""
+        """Path of one of its files, by the end of its name."""
         return self._folder / f"{self.entry.name}.{ending}"
 
     def document(self, index: int) -> np.ndarray:
         """Tokens of a document, a read-only view.
 
         Raises:
-            CorruptStore: the index contradicts itself there, or an id is outside the vocabulary.
+            CorruptStore: the index is inconsistent there, or an id is outside the vocabulary.
         """
         offset_of, size, entry = self.offset_of, self.itemsize, self.entry
         offset, length = offset_of(index), self.length_of(index)
@@ -111,12 +110,12 @@ class Shard:
         return self.tokens[begin:end]
 
     def _check_ids(self, begin: int, end: int) -> None:
-        """Look at the ids of tokens, a block at a time, so that those of a document are looked at once.
+        """Check the ids of tokens, one block at a time, so that each is checked once.
 
         Raises:
             CorruptStore: one of these tokens is outside the vocabulary; its neighbours may be.
         """
-        # Read without their sign, negative ids are the largest of all: one pass finds both kinds.
+        # Viewed as unsigned, negative ids are the largest of all: one pass finds both kinds of wrong id.
         ids, most = self.tokens.view(f"<u{self.itemsize}"), self._vocab_size - 1
         for block in range(begin >> BLOCK, (end - 1 >> BLOCK) + 1):
             first, stop = block << BLOCK, block + 1 << BLOCK
@@ -132,7 +131,7 @@ class Shard:
         return self.offsets[documents] // self.itemsize
 
     def check(self, documents: np.ndarray) -> None:
-        """Hold the index at these documents against itself, unless all of it was held against its checksum.
+        """Check the index at these documents for consistency, unless its checksum was compared already.
 
         Raises:
             CorruptStore: a length contradicts the offsets.
@@ -148,26 +147,26 @@ class Shard:
 
     @property
     def has_loss(self) -> bool:
-        """Whether it has a `NAME.loss`."""
+        """True if it has a `NAME.loss`."""
         return self.file("loss") is not None
 
     def file(self, ending: str) -> FileEntry | None:
-        """The entry of one of its files in the manifest; None where it has no such file."""
+        """Entry of one of its files in the manifest; None if it has no such file."""
         name = f"{self.entry.name}.{ending}"
         return next((file for file in self.entry.files if file.name == name), None)
 
     def open_provenance(self) -> ProvenanceFile:
-        """Its provenance, to be read a row group at a time.
+        """Open its provenance, to be read one row group at a time.
 
         Raises:
-            CorruptStore: it is damaged, or not of these documents.
+            CorruptStore: it is damaged, or belongs to other documents.
         """
         from packline.store.provenance import ProvenanceFile
 
         return ProvenanceFile(self.path("docs.parquet"), self.entry, self.file("docs.parquet"))
 
     def provenance(self, index: int) -> Provenance:
-        """Where a document came from.
+        """Provenance of a document.
 
         Raises:
             CorruptStore: the provenance is damaged.
@@ -219,16 +218,16 @@ class Shard:
         return {"table": self.open_provenance().read()}
 
     lengths: np.ndarray = opened(_open_index, MAPS)
-    """int32 `[D]`, tokens."""
+    """int32 `[D]`: tokens per document."""
     offsets: np.ndarray = opened(_open_index, MAPS)
-    """int64 `[D]`, bytes: where each document's first token is in the `.bin`."""
+    """int64 `[D]`: byte offset of each document's first token in the `.bin`."""
     length_of: Callable[[int], int] = opened(_open_index, MAPS)
-    """Of one document, as an int, in 60 nanoseconds: for the few of a batch in each of many shards."""
+    """Length of one document as an int, in 60 nanoseconds: for batches with few documents per shard."""
     offset_of: Callable[[int], int] = opened(_open_index, MAPS)
     searchable: pa.Array = opened(_open_searchable, MAPS)
     """int64 `[D]`: the offsets, for Arrow, whose search does not copy numbers that are not aligned."""
     tokens: np.ndarray = opened(_open_tokens, MAPS)
-    """`[T]` of the store's dtype."""
+    """`[T]`, in the store's dtype."""
     loss: np.ndarray | None = opened(_open_loss, MAPS)
     """uint8 `[T]`, 1 where a token is trained on; None where the shard has no `NAME.loss`."""
     table: pa.Table = opened(_open_table, TABLES)
@@ -236,7 +235,7 @@ class Shard:
 
 
 def contradiction(shard: Shard, document: int | None = None) -> CorruptStore:
-    """The error for an index whose lengths do not agree with its offsets."""
+    """Error for an index whose lengths do not agree with its offsets."""
     where = "" if document is None else f" at document {document:,}"
     return CorruptStore(
         f"{shard.path('idx')}{where}: expected an index whose lengths agree with its offsets, "
@@ -246,7 +245,7 @@ def contradiction(shard: Shard, document: int | None = None) -> CorruptStore:
 
 
 def wrong_place(shard: Shard, begin: int, end: int) -> CorruptStore:
-    """The error for tokens that a shard does not have."""
+    """Error for tokens that a shard does not have."""
     return CorruptStore(
         f"{shard.path('idx')} points to tokens {begin:,} to {end:,} of {shard.entry.name}.bin: "
         f"expected none beyond {shard.entry.tokens:,}",
@@ -255,7 +254,7 @@ def wrong_place(shard: Shard, begin: int, end: int) -> CorruptStore:
 
 
 def wrong_id(shard: Shard, vocab_size: int, place: int) -> CorruptStore:
-    """The error for a token of a shard that is outside of the vocabulary."""
+    """Error for a token of a shard that is outside of the vocabulary."""
     return CorruptStore(
         f"{shard.path('bin').parent}: token {place:,} of {shard.entry.name}.bin is "
         f"{int(shard.tokens[place]):,}: expected an id from 0 to {vocab_size - 1:,}",

@@ -1,15 +1,15 @@
-"""Check one shard from its files: that they are whole, agree with each other, and hold valid documents.
+"""Check one shard from its files: whole, consistent with each other, and with valid documents.
 
-    .idx           lengths -> cumulative offsets -> documents          each document's place in the .bin
+    .idx           lengths -> cumulative offsets -> documents          place of each document in the .bin
     .bin           block by block: checksum, ids below the vocabulary, EOD (and BOS) at every document's
                    edge and, where special tokens are text, no control token anywhere else
     .docs.parquet  tokens == lengths of the .idx, source, label, files, sum of the text's bytes
-    .loss          where there is one: a byte a token, 0 or 1
+    .loss          if there is one: one byte per token, 0 or 1
 
-Cost: one pass over the tokens in blocks of 1 MiB, hashed and checked while they are in the cache, about
-1 GB/s; provenance a row group at a time. Memory is a few blocks, whatever the size of the shard. There
-is no loop over documents or tokens. It does not know whether the ids are the right ones for the text:
-that is `rereading`.
+Cost: one pass over the tokens in blocks of 1 MiB, hashed and checked while they are in the cache, about 1
+GB/s; provenance one row group at a time. Memory is a few blocks, whatever the size of the shard. There is no
+loop over documents or tokens. Does not check that the ids are the right ones for the text: that is
+`rereading`.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ BLOCK_DOCUMENTS = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class TokenRules:
-    """What holds for the tokens of every document of a store."""
+    """Rules for the tokens of every document of a store."""
 
     dtype: np.dtype
     vocab_size: int
     eod_id: int
     bos_id: int | None
     control_ids: tuple[int, ...] = ()
-    """Ids that text never becomes: they may stand at a document's edges only."""
+    """Ids that text never becomes: allowed only at the edges of a document."""
     least_text_bytes: int = 1
-    """Of a document; 0 where documents were imported, which may be their end alone."""
+    """Smallest text of a document, in bytes; 0 for imported documents, which may be their end alone."""
 
     @property
     def edges(self) -> int:
-        """Boundary tokens of a document."""
+        """Boundary tokens per document."""
         return 1 if self.bos_id is None else 2
 
 
 @dataclass(frozen=True, slots=True)
 class ShardOrigin:
-    """What provenance may say in a shard."""
+    """Allowed values of provenance in a shard."""
 
     source: str
     label: str | None
@@ -63,7 +63,7 @@ class ShardOrigin:
 
 @dataclass(slots=True)
 class ShardCounts:
-    """Counted from a shard's files."""
+    """Counts from a shard's files."""
 
     documents: int = 0
     tokens: int = 0
@@ -72,16 +72,16 @@ class ShardCounts:
     bos_tokens: int = 0
     trained_tokens: int = 0
     complete: bool = True
-    """False where a file is missing or damaged, so that the counts say nothing."""
+    """False if a file is missing or damaged, so that the counts are meaningless."""
 
 
 def check_file(
     folder: Path, entry: FileEntry, findings: Findings, look: Callable[[memoryview], None] | None = None
 ) -> bool:
-    """Check a file's size and checksum, in one pass; return whether it is as the manifest says.
+    """Check a file's size and checksum, in one pass; return True if it matches the manifest.
 
     Args:
-        look: is given every block of the file, all of `BLOCK_BYTES` but the last, if its size is right.
+        look: receives every block of the file, all of `BLOCK_BYTES` but the last, if its size is right.
     """
     findings.files += 1
     try:
@@ -118,17 +118,17 @@ def check_file(
 
 
 def _without_path(error: CorruptStore, path: Path) -> str:
-    """What an error tells besides the file, which a finding names itself."""
+    """Message of an error without the file, which a finding names itself."""
     return str(error).removeprefix(f"cannot read {path}: ").removeprefix(f"{path}: ")
 
 
 def check_shard(
     folder: Path, entry: ShardEntry, rules: TokenRules, origin: ShardOrigin | None, findings: Findings
 ) -> ShardCounts:
-    """Check a shard and count what is in it.
+    """Check a shard and count its contents.
 
     Args:
-        origin: what its provenance has to say; None where that is not known.
+        origin: expected provenance; None if it is not known.
     """
     counts = ShardCounts()
     endings = ("bin", "idx", "docs.parquet", "loss")[: 4 if len(entry.files) > 3 else 3]
@@ -143,7 +143,7 @@ def check_shard(
     findings.compare(tokens_file.name, "bytes", entry.tokens * rules.dtype.itemsize, tokens_file.bytes)
     whole &= check_file(folder, tokens_file, findings, scan.take)
     if check_file(folder, documents_file, findings):
-        # Only what has the right checksum is given to a parser of files.
+        # Only files with the right checksum are passed to a parser.
         _check_documents(
             folder, entry, documents_file.name, index, origin, rules.least_text_bytes, findings, counts
         )
@@ -161,12 +161,12 @@ def check_shard(
 
 
 def _open_index(folder: Path, entry: ShardEntry, rules: TokenRules, findings: Findings) -> Index | None:
-    """The index, if it can be relied on to find documents."""
+    """Index of the shard, if it can be relied on to find documents."""
     name = f"{entry.name}.idx"
     try:
         stat_file(folder / name)
     except CorruptStore:
-        return None  # told already
+        return None  # reported already
     try:
         index = Index(folder / name)
     except CorruptStore as error:
@@ -206,7 +206,7 @@ def _open_index(folder: Path, entry: ShardEntry, rules: TokenRules, findings: Fi
 
 @dataclass(slots=True)
 class _LossScan:
-    """Takes the blocks of a `.loss` in order: every byte is 0 or 1."""
+    """Check the blocks of a `.loss` in order: every byte is 0 or 1."""
 
     name: str
     findings: Findings
@@ -225,11 +225,11 @@ class _LossScan:
 
 @dataclass(slots=True)
 class _TokenScan:
-    """Takes the blocks of a `.bin` in order and checks their tokens."""
+    """Check the tokens of the blocks of a `.bin`, in order."""
 
     name: str
     index: Index | None
-    """None where documents cannot be found: then only ids are checked."""
+    """Index; None if documents cannot be found: then only ids are checked."""
     rules: TokenRules
     findings: Findings
     counts: ShardCounts
@@ -240,7 +240,7 @@ class _TokenScan:
     _ended: int = 0
     """Documents that end before it."""
     _control_runs: list[tuple[int, int]] = field(default_factory=list)
-    """First and last of neighbouring control ids: mostly one run at an end of the vocabulary."""
+    """First and last of adjacent control ids: mostly one run at an end of the vocabulary."""
 
     def __post_init__(self) -> None:
         for number in sorted(self.rules.control_ids):
@@ -253,7 +253,7 @@ class _TokenScan:
         """Check one block of whole tokens."""
         rules = self.rules
         if len(block) % rules.dtype.itemsize:
-            return  # its size contradicts the count of tokens, which was said
+            return  # its size contradicts the count of tokens, which was reported
         tokens = np.frombuffer(block, rules.dtype)
         self.counts.tokens += len(tokens)
         # As unsigned numbers, so that a negative id is a large one.
@@ -268,12 +268,12 @@ class _TokenScan:
         self._start += len(tokens)
 
     def _check_edges(self, tokens: np.ndarray, ids: np.ndarray | None) -> None:
-        """Boundary tokens where documents begin and end, and no control token elsewhere."""
+        """Check boundary tokens where documents begin and end, and that control tokens are nowhere else."""
         index, rules, size = self.index, self.rules, self.rules.dtype.itemsize
         assert index is not None
         stop = (self._start + len(tokens)) * size
         count = len(index)
-        # Searched in the mapped offsets, so that they never are in memory all at once.
+        # Searched in the mapped offsets, so that they are never in memory all at once.
         started = bisect.bisect_left(index.offsets, stop, self._started, count)
         ended = started - 1 if started else 0
         if started and int(index.offsets[started - 1]) + int(index.lengths[started - 1]) * size <= stop:
@@ -291,7 +291,7 @@ class _TokenScan:
         if self._control_runs and ids is not None:
             inside = np.zeros(len(ids), bool)
             for first, last in self._control_runs:
-                # One comparison for both ends: what is below the first wraps around to a large number.
+                # One comparison for both ends: a number below the first wraps around to a large one.
                 inside |= ids - ids.dtype.type(first) <= last - first
             inside[lasts] = False
             if rules.bos_id is not None:
@@ -303,7 +303,7 @@ class _TokenScan:
         self._started, self._ended = started, ended
 
     def _expect(self, tokens: np.ndarray, places: np.ndarray, wanted: int, what: str) -> int:
-        """How many of these places hold the token; a problem if not all do."""
+        """Number of these places that hold the token; a problem unless all do."""
         right = tokens[places] == wanted
         if not right.all():
             wrong = places[~right]
@@ -329,7 +329,7 @@ def _check_documents(
     findings: Findings,
     counts: ShardCounts,
 ) -> None:
-    """Provenance: one row a document, of the right source, with the lengths of the index."""
+    """Check provenance: one row per document, of the right source, with the lengths of the index."""
     import pyarrow.compute as pc
 
     from packline.store.writer import DOCUMENTS_SCHEMA

@@ -1,7 +1,7 @@
-"""Splits of a finished store: which its recipe asks for, and which of them got no document.
+"""Splits of a finished store: those that its recipe wants, and those that got no document.
 
-A build whose splits or documents are missing did what it was told, and is still hardly what was meant: a
-trainer stops at the missing validation set, a field with a typing error leaves nothing. So both are said.
+A build with a missing split or without documents followed its recipe, but the result is rarely intended: a
+trainer stops at the missing validation set, and a misspelled field leaves nothing. So both are reported.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from packline.store.manifest import Manifest
 
 
 def splits_of(recipe: Recipe) -> list[Split]:
-    """The splits that a recipe's documents can be in.
+    """Splits that a recipe's documents can be in.
 
     >>> from packline.recipe import Source
     >>> splits_of(Recipe(sources=(Source(inputs=("a",)),), tokenizer="t", test_fraction=0.1))
@@ -31,7 +31,7 @@ def splits_of(recipe: Recipe) -> list[Split]:
 
 
 def split_warnings(manifest: Manifest) -> list[str]:
-    """A line for each split that is not what the recipe asks for: empty, or another number of documents."""
+    """One line for each split that differs from the recipe: empty, or another number of documents."""
     recipe = manifest.recipe
     there = {shard.split for shard in manifest.shards if shard.documents}
     fractions = {"val": recipe.val_fraction, "test": recipe.test_fraction or 0.0}
@@ -47,7 +47,7 @@ def split_warnings(manifest: Manifest) -> list[str]:
 
 
 def _other_number(manifest: Manifest, expected: int) -> list[str]:
-    """A line where other documents than were asked for are in val, unless a source is in it as a whole."""
+    """A line if val has another number of documents than requested, unless it contains a whole source."""
     found = sum(shard.documents for shard in manifest.shards if shard.split == "val")
     given = [source.split for source in manifest.recipe.sources]
     if manifest.imported:  # conversations
@@ -64,7 +64,7 @@ def refuse_empty(path: Path, manifest: Manifest) -> None:
     """Refuse a finished store without documents.
 
     Raises:
-        NoDocuments: with what became of each source's records.
+        NoDocuments: with the losses of each source's records.
     """
     if manifest.documents:
         return

@@ -1,9 +1,9 @@
-"""A store's manifest is the sum of its receipts: said once, for builds, imports and who checks them.
+"""Sum receipts to a store's manifest, in one place for builds, imports and checks.
 
-    receipts, in the order of documents ──> shards, rejects, ledgers by source and of all
-    checksums of an input's pieces      ──> one of the whole input
+    receipts, in the order of documents ──> shards, rejects, ledgers by source and in total
+    checksums of an input's pieces      ──> one checksum of the whole input
 
-What it does not do: read or write a file, or decide which receipts count.
+Does not read or write files, or decide which receipts count.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def sum_of_receipts(
     imported: ImportEntry | msgspec.UnsetType = msgspec.UNSET,
     val_share: float | msgspec.UnsetType = msgspec.UNSET,
 ) -> Manifest:
-    """The manifest of a store whose units have these receipts.
+    """Manifest of a store whose units have these receipts.
 
     Args:
-        receipts: of all units, in the order of their documents.
-        inputs: with their checksums: see `join_checksums`.
+        receipts: receipts of all units, in the order of their documents.
+        inputs: inputs with their checksums: see `join_checksums`.
     """
     return Manifest(
         format_version=FORMAT_VERSION,
@@ -81,7 +81,7 @@ def sum_of_receipts(
 
 
 def join_checksums(checksums: Sequence[str]) -> str:
-    """One checksum of a file that was read in pieces; empty for one that a limit left unread.
+    """One checksum of a file that was read in pieces; empty for a file that a limit left unread.
 
     >>> join_checksums([]), join_checksums(["ab"]), len(join_checksums(["ab", "cd"]))
     ('', 'ab', 32)

@@ -1,8 +1,8 @@
-"""Check the tokenizer that is kept with a store against what the manifest says of it.
+"""Check the tokenizer kept with a store against the manifest.
 
     tokenizer/tokenizer.json ── load ──> fingerprint, vocabulary, EOD, BOS, dtype == the manifest's
 
-What it does not do: hold the store's tokens against it; that is `shard_check`, and of a sample `rereading`.
+Does not compare the store's tokens with it: `shard_check` does, and `rereading` for a sample.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from packline.store.shard_check import check_file
 
 
 def check_tokenizer(folder: Path, manifest: Manifest, findings: Findings) -> Tokenizer | None:
-    """The tokenizer that is kept with a store; None where it cannot be read."""
+    """Load the tokenizer kept with a store and check it; None if it cannot be read."""
     entry = manifest.tokenizer
     whole = [check_file(folder, file, findings) for file in manifest.tokenizer_files]
     name = f"{TOKENIZER}/tokenizer.json"
@@ -53,7 +53,7 @@ def check_tokenizer(folder: Path, manifest: Manifest, findings: Findings) -> Tok
 def control_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
     """Ids of special tokens that no text can become.
 
-    A model without an id for every byte says <unk> of what it does not know, so that one is left out.
+    A model without an id for every byte encodes unknown text as <unk>, so that one is left out.
     """
     contents = msgspec.json.decode(tokenizer.json)
     model, control = contents["model"], dict(tokenizer.special_tokens)
@@ -66,7 +66,7 @@ def control_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
 
 
 def _knows_all_bytes(model: dict[str, object]) -> bool:
-    """Whether a BPE has tokens for single bytes: as `<0x0A>`, or by the usual letters for bytes."""
+    """True if a BPE has tokens for single bytes: as `<0x0A>`, or by the usual letters for bytes."""
     vocab = model.get("vocab")
     if not isinstance(vocab, dict) or "merges" not in model:
         return False

@@ -1,4 +1,4 @@
-"""Prove a store from its own files: that they are whole, agree with each other, and that nothing is lost.
+"""Verify a store from its own files: whole, consistent with each other, and with nothing lost.
 
     manifest ── names ──> every file: size, checksum; no stray ones
         │                    └─ shards: tokens, index, provenance (shard_check), rejects (rejects_check)
@@ -6,11 +6,11 @@
         │                    └─ each equal to what is counted in its unit's shards and rejects
         └── agrees with ──── tokenizer: fingerprint, vocabulary, EOD, BOS, dtype (tokenizer_check)
 
-All problems are collected; none of them stops the others from being found. `deep` goes on to the inputs
-and the reference tokenizer (`rereading`). Cost: every byte is read once, about 1 GB/s; memory is bounded.
+All problems are collected; none of them hides the others. `deep` continues with the inputs and the reference
+tokenizer (`rereading`). Cost: every byte is read once, about 1 GB/s; memory is bounded.
 
-What it does not do: repair anything, or tell a store that was built wrong throughout, by one who also
-wrote matching checksums, from a right one; that takes the inputs, and `deep` takes a part of them.
+Limits: does not repair anything. A store that was built wrong throughout, with matching checksums, can be
+detected only by comparison with the inputs, and `deep` compares a part of them.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ __all__ = ["DeepReport", "Problem", "Report", "verify"]
 
 SHARD_FILE = re.compile(r"(train|val|test)-.*|.*\.(bin|idx|docs\.parquet|loss)")
 COUNTED = ("documents", "tokens", "text_bytes", "eod_tokens", "bos_tokens", "text_tokens")
-"""Of a ledger: what can be counted again from shards."""
+"""Fields of a ledger that can be counted again from shards."""
 
 
 def verify(path: str | Path, *, deep: bool = False, on_progress: OnProgress | None = None) -> Report:
     """Check a finished store from its files alone.
 
     Args:
-        path: the folder of the store.
-        deep: also read the inputs again, where they can be found, and compare a spread of documents of
-            every shard with the reference tokenizer, id by id.
-        on_progress: is called with the bytes that were read and all bytes of the store.
+        path: folder of the store.
+        deep: also read the inputs again, if they can be found, and compare a spread of documents of every
+            shard with the reference tokenizer, id by id.
+        on_progress: called with the number of bytes read and the total bytes of the store.
 
     Returns:
         A report with every problem; `report.ok` if there are none.
@@ -100,7 +100,7 @@ def _all_files(manifest: Manifest) -> list[FileEntry]:
 
 
 class _Verification:
-    """The state of one verification."""
+    """State of one verification."""
 
     def __init__(self, folder: Path, manifest: Manifest, findings: Findings) -> None:
         self.tokenizer: Tokenizer | None = None
@@ -111,19 +111,19 @@ class _Verification:
         self.receipts = ReceiptsCheck(folder, manifest, findings)
 
     def run(self) -> None:
-        """All checks."""
+        """Run all checks."""
         self.tokenizer = check_tokenizer(self._folder, self._manifest, self._findings)
         self.receipts.run()
         self._check_units()
         self._check_strays()
 
     def _check_units(self) -> None:
-        """Every unit's shards and rejects, and the ledger of its receipt."""
+        """Check every unit's shards and rejects, and the ledger of its receipt."""
         manifest, findings = self._manifest, self._findings
         entry = manifest.tokenizer
         control = control_ids(self.tokenizer) if self.tokenizer is not None else ()
         if manifest.recipe.special_tokens == "parse" or manifest.imported:
-            control = ()  # who made the ids may have put them anywhere
+            control = ()  # imported ids may have them anywhere
         rules = TokenRules(
             np.dtype(manifest.dtype).newbyteorder("<"),
             entry.vocab_size,
@@ -177,7 +177,7 @@ class _Verification:
         return rejected
 
     def _check_strays(self) -> None:
-        """Files that look like the store's and that it does not know."""
+        """Report files that are named like the store's but not listed."""
         known = {entry.name for entry in _all_files(self._manifest)}
         for place in ("", RECEIPTS, REJECTS, TOKENIZER):
             folder = self._folder / place
@@ -190,7 +190,7 @@ class _Verification:
 
 
 def _compare_counts(findings: Findings, name: str, ledger: Ledger, shards: list[ShardCounts]) -> None:
-    """A unit's ledger and what was counted in its shards."""
+    """Compare a unit's ledger with the counts from its shards."""
     counted = {field: sum(getattr(shard, field) for shard in shards) for field in COUNTED[:-1]}
     counted["text_tokens"] = counted["tokens"] - counted["eod_tokens"] - counted["bos_tokens"]
     for field in COUNTED:

@@ -1,9 +1,9 @@
 """Write the shards and the rejects of one unit.
 
 Files are written under the work folder of the build and become part of the store only when the unit is
-committed. Tokens stream to the disk as they come; of documents that are written only lengths stay in
-memory, and provenance goes out in row groups of a fixed number of documents. So memory is bounded, and
-no byte depends on how the documents were batched.
+committed. Tokens stream to disk as they come; of written documents only lengths stay in memory, and
+provenance is written in row groups of a fixed number of documents. So memory is bounded, and no byte depends
+on how the documents were batched.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from packline.store.manifest import FileEntry, ShardEntry
 
 ROW_GROUP = 1 << 16
 LONGEST = 2**31 - 1
-"""Tokens of one document, by the index's int32."""
+"""Largest number of tokens of one document, from the index's int32."""
 
 DOCUMENTS_SCHEMA = pa.schema(
     [
@@ -42,7 +42,7 @@ DOCUMENTS_SCHEMA = pa.schema(
 
 
 class HashedFile:
-    """A file that knows the checksum of what was written to it, and how much that was."""
+    """A file that tracks the size and checksum of what was written to it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -61,26 +61,26 @@ class HashedFile:
         return len(view)
 
     def entry(self, name: str) -> FileEntry:
-        """Close the file and say what it is."""
+        """Close the file and return its entry."""
         self._file.close()
         return FileEntry(name, self.size, str(self._hasher.hexdigest()))
 
     def abandon(self) -> None:
-        """Close the file without caring what is in it."""
+        """Close the file and ignore its contents."""
         self._file.close()
 
     def flush(self) -> None:
-        """Nothing to do; Arrow asks for it."""
+        """Do nothing; Arrow calls it."""
 
     def close(self) -> None:
-        """Nothing to do; `entry` closes it."""
+        """Do nothing; `entry` closes the file."""
 
     @property
     def closed(self) -> bool:
         return self._file.closed
 
     def tell(self) -> int:
-        """Where the next byte goes; Arrow asks for it."""
+        """Position of the next byte; Arrow calls it."""
         return self.size
 
 
@@ -114,7 +114,7 @@ class ShardWriter:
         self._waiting = _Columns()
 
     def write(self, ragged: Ragged, batch: Batch, file: str) -> None:
-        """Append the documents of a batch: their tokens, ends included, and where they came from."""
+        """Append the documents of a batch: their tokens, boundary tokens included, and their provenance."""
         self.append(ragged, file, batch.positions, batch.ids, batch.texts.sizes)
 
     def append(
@@ -130,13 +130,13 @@ class ShardWriter:
 
         Args:
             ragged: tokens of the shard's dtype, boundary tokens included.
-            positions: int64 `[D]`, where in `file` each document stands.
-            ids: the documents' own ids, where they have any.
+            positions: int64 `[D]`, position of each document in `file`.
+            ids: the documents' own ids, if they have any.
             text_bytes: int64 `[D]`, UTF-8 bytes of each text.
-            loss: uint8 `[T]`, 1 = trained on; a must for a shard with a loss mask, and only there.
+            loss: uint8 `[T]`, 1 = trained on; required for a shard with a loss mask, and only there.
 
         Raises:
-            PacklineError: a document that is too long for the index.
+            PacklineError: a document is too long for the index.
         """
         lengths = ragged.lengths
         if len(lengths) and int(lengths.max()) > LONGEST:
@@ -154,7 +154,7 @@ class ShardWriter:
             self._write_row_group(ROW_GROUP)
 
     def _write_row_group(self, rows: int) -> None:
-        # Dictionaries are made here, for the whole group: how it was batched must not show in the bytes.
+        # Dictionaries are made here, for the whole group: the bytes must not depend on how it was batched.
         files, positions, ids, text_bytes, lengths = self._waiting.take(rows)
         columns = [
             _repeated(self._source, rows),
@@ -168,7 +168,7 @@ class ShardWriter:
         self._parquet.write_table(pa.Table.from_arrays(columns, schema=DOCUMENTS_SCHEMA), row_group_size=rows)
 
     def abandon(self) -> None:
-        """Close what is open, of a unit that failed."""
+        """Close the open files of a unit that failed."""
         self._bin.abandon()
         if self._loss is not None:
             self._loss.abandon()
@@ -178,7 +178,7 @@ class ShardWriter:
         self._docs.abandon()
 
     def close(self) -> ShardEntry:
-        """Write what is left and say what the shard is."""
+        """Write the remaining data and return the entry of the shard."""
         if self._waiting.rows:
             self._write_row_group(self._waiting.rows)
         self._parquet.close()
@@ -196,7 +196,7 @@ class ShardWriter:
 
 
 class _Columns:
-    """Provenance that waits for its row group to be full."""
+    """Provenance that waits for a full row group."""
 
     def __init__(self) -> None:
         self.rows = 0
@@ -219,7 +219,7 @@ class _Columns:
         self._numbers.append(np.stack([positions, text_bytes, lengths]))
 
     def take(self, rows: int) -> tuple[list[str], np.ndarray, list[str | None], np.ndarray, np.ndarray]:
-        """Take the first `rows` documents out."""
+        """Remove and return the first `rows` documents."""
         files = [file for file, count in self._files for _ in range(count)]
         numbers = np.concatenate(self._numbers, axis=1)
         ids = self._ids[:rows]
@@ -238,7 +238,7 @@ def _repeated(value: str | None, count: int) -> pa.Array:
 
 
 class RejectEntry(msgspec.Struct, omit_defaults=True):
-    """A line of `UNIT.jsonl` in rejects/: what `UNIT.raw` holds at `offset`, and why."""
+    """A line of `UNIT.jsonl` in rejects/: the record of `UNIT.raw` at `offset`, and the reason."""
 
     file: str
     position: int
@@ -250,7 +250,7 @@ class RejectEntry(msgspec.Struct, omit_defaults=True):
 
 
 class RejectsWriter:
-    """Bad records of one unit: verbatim in one file, what and why in another."""
+    """Bad records of one unit: verbatim in one file, entries with reasons in another."""
 
     def __init__(self, folder: Path, unit: str) -> None:
         self._folder, self._unit = folder, unit
@@ -279,13 +279,13 @@ class RejectsWriter:
             self._held = None
 
     def abandon(self) -> None:
-        """Close what is open, of a unit that failed."""
+        """Close the open files of a unit that failed."""
         for file in (self._raw, self._entries):
             if file is not None:
                 file.abandon()
 
     def close(self) -> tuple[FileEntry, ...]:
-        """What there is of rejects; nothing for a unit without."""
+        """Close the files and return their entries; none for a unit without rejects."""
         self._release()
         if self._raw is None or self._entries is None:
             return ()
