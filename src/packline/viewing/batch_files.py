@@ -70,7 +70,7 @@ class BatchFile:
     def real(self) -> dict[str, np.ndarray]:
         """Positions of each tensor that are not padding, bool `[B, L]`.
 
-        For targets, and for a mask that is the loss mask, these are the positions that have a target. The last
+        For targets, and for a mask that is the loss mask, these are the positions with a target; the last
         token of a row that ends early has none.
         """
         found: dict[str, np.ndarray] = {}

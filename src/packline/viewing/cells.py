@@ -154,7 +154,7 @@ def _goes_on(tail: bytes, more: bytes) -> bool:
 def shown(cell: Cell) -> list[tuple[str, Kind]]:
     """Split the text of a cell into pieces that can be rendered anywhere, each with its kind.
 
-    A line end is `↵` of kind `break`: a new line may follow it. Tabs, and white space that would be invisible,
+    A line end is `↵` of kind `break`: a new line may follow it. Tabs, and white space that would be hidden,
     are of kind `space`. Bytes that are not UTF-8, and characters with an effect on a page, are of kind
     `escape`, so that they differ from a text that looks the same.
 
