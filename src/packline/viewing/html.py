@@ -1,7 +1,7 @@
 """A page as HTML: a fragment for notebooks, a file that opens offline, or a page of the web viewer.
 
     Page ── html(page) ──> fragment ──┬── notebook(page)   with its style, for `_repr_html_`
-                                      ├── document(page)   one file: style included, no script, nothing fetched
+                                      ├── document(page)   one file: style included, no script, no requests
                                       └── document(page, assets=...)   style and script from the viewer
 
 Text from data is escaped by `markup.element`, and only there. A content security policy in the file forbids

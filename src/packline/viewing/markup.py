@@ -89,7 +89,7 @@ def _attribute_name(key: str) -> str:
 
 
 def safe_href(href: str) -> str | None:
-    """Return a link within the site or page, or to the web; None for one that could run code.
+    """Return an address within the site or the page, or on the web; None for any other.
 
     >>> safe_href("/document/7"), safe_href("#tokens"), safe_href("javascript:alert(1)")
     ('/document/7', '#tokens', None)

@@ -5,9 +5,9 @@ spaces or of one long known word has many. The limits come from the store itself
 interquartile distance of the logarithm beyond the quartiles, and at least a factor of two from the median.
 
 Rates are counted in classes of a 32nd of an octave (2% wide), and limits lie between classes. Counts can
-therefore be summed over processes, the number of documents outside is exact, and memory is 5 KB for any store.
-Only documents of at least 32 tokens are counted. Limits: languages are not distinguished, so in a store of
-many languages only extreme documents are outside the range.
+therefore be summed over processes, the number of documents outside is exact, and memory is 5 KB for a store
+of any size. Only documents of at least 32 tokens are counted. Limits: languages are not distinguished, so in
+a store of many languages only extreme documents are outside the range.
 """
 
 from __future__ import annotations
