@@ -188,7 +188,7 @@ def _row_blocks(store: Store, length: int, packing: str, rows: int, tokens: int)
 
 
 def telling_rows(rows: Rows, count: int, tokens: int) -> list[int]:
-    """Choose rows evenly over the store, from each neighbourhood the one with the most documents at its start.
+    """Choose rows evenly over the store, of each neighbourhood the one that begins with most documents.
 
     Args:
         tokens: number of tokens of each row to consider.

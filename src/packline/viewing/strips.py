@@ -128,7 +128,7 @@ def batch_strip(
     caption: str = "",
     most: int = MOST,
 ) -> Strip:
-    """Strip of a row of arrays from any source; see `cells_of`. Padding beyond `most` tokens is not counted."""
+    """Strip of a row of arrays from any source; see `cells_of`. Padding beyond `most` is not counted."""
     count = len(tokens)
     cells = cells_of(
         vocabulary,

@@ -23,8 +23,8 @@ def visible(text: str) -> str:
     """Make a text safe to print: no character of the result controls a terminal.
 
     Line ends become `↵`, tabs `→`, other control characters their Unicode pictures or `\\x..`. Characters
-    that reverse the direction of writing, noncharacters, and combining marks from the fifth on one letter
-    become `\\u....`.
+    that reverse the direction of writing, surrogates, and combining marks from the fifth on one letter become
+    `\\u....`.
 
     >>> visible("a\\x1b[2Jb\\n"), visible("\\u202egnp.exe")
     ('a␛[2Jb↵', '\\\\u202egnp.exe')
