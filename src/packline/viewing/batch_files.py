@@ -48,7 +48,7 @@ class BatchFile:
     name: str
     """File name, as given by the caller."""
     tensors: dict[str, np.ndarray]
-    """Those of `input`, `target` and `attention_mask` that the file has; integers `[B, L]`."""
+    """Tensors of the file among `input`, `target` and `attention_mask`; integers `[B, L]`."""
     lengths: np.ndarray | None
     """int64 `[B]`; None if the file has none."""
     pad_id: int | None

@@ -198,7 +198,7 @@ def _run_places(tokens: np.ndarray) -> np.ndarray:
 
 
 def _repeats(tokens: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Documents of `SHORTEST` tokens or more with equal sequences of four, or equal tokens; bool `[D]` each."""
+    """Documents of at least `SHORTEST` tokens with repeated fours, or repeated tokens; bool `[D]` each."""
     counts = lengths - GRAM + 1
     steps = np.arange(PLACES)
     inner = ((steps + _JITTER) * (counts / PLACES)[:, None]).astype(np.int64)

@@ -51,7 +51,7 @@ class Found:
 
     hits: tuple[Hit, ...]
     after: int | None
-    """Where to continue; None: the store has been searched to its end."""
+    """Place from which to continue; None: the store has been searched to its end."""
     done: float
     """Share of the store that has been searched, from 0 to 1."""
 
