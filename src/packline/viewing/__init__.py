@@ -1,1 +1,1 @@
-"""Showing what is in stores, rows and batches: one description of a page, drawn on every surface."""
+"""Show the contents of stores, rows and batches: one description of a page, rendered on every surface."""

@@ -1,14 +1,14 @@
-"""What is in a store, or in another project's documents, counted from every token in one pass.
+"""Analysis of a store, or of another project's documents, counted from every token in one pass.
 
-    store ── ranges of documents, a process each ──> Tally ── add_up ──┐
+    store ── ranges of documents, one process each ─> Tally ── add_up ─┐
     data set of another format ── blocks, in this process ──> Tally ───┼──> Analysis ──> page, report, JSON
-    indexes ── lengths, prices of packings ────────────────────────────┘
+    indexes ── lengths, costs of packings ─────────────────────────────┘
 
-All of it is exact; `suspicious` says what a screen may miss. The same store gives the same analysis,
-whatever the number of processes.
+All counts are exact, except that screening may miss a document just at a limit (see `suspicious`). The
+result does not depend on the number of processes.
 
-Cost: 4 to 7 nanoseconds a token and half a microsecond a document, in each process; bounded memory (see
-`tally`, `duplicates`) but for lengths of other formats, eight bytes a document.
+Cost: 4 to 7 nanoseconds per token and half a microsecond per document, in each process. Memory is bounded
+(see `tally`, `duplicates`), except for the lengths of other formats: eight bytes per document.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FEW, MANY = "few bytes a token", "many bytes a token"
 
 
 class Group(msgspec.Struct, frozen=True):
-    """What a store has of one split, source and label."""
+    """Totals for one split, source and label of a store."""
 
     split: str
     source: str
@@ -50,27 +50,27 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class TokenCount(msgspec.Struct, frozen=True):
-    """How often a token is there."""
+    """Number of occurrences of a token."""
 
     id: int
     text: str
-    """What it stands for; bytes that are no UTF-8 as `\\xNN`; the name of a special token."""
+    """Text of the token, with bytes that are not UTF-8 as `\\xNN`; the name of a special token."""
     count: int
 
 
 class Suspicious(msgspec.Struct, frozen=True):
-    """Documents that look wrong in one way."""
+    """Documents that look wrong for one reason."""
 
     reason: str
     rule: str
     count: int
-    """All of them."""
+    """Number of such documents."""
     documents: list[Suspect]
-    """The worst."""
+    """The worst of them."""
 
 
 class Analysis(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found."""
+    """Result of an analysis."""
 
     path: str
     format: str
@@ -81,27 +81,27 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
     text_bytes: int
     text_tokens: int
-    """Without the boundary tokens of documents."""
+    """Tokens without the boundary tokens of documents."""
     lengths: Lengths
     groups: list[Group]
     special: list[TokenCount]
-    """Special tokens that are there, boundary tokens among them."""
+    """Special tokens that occur, boundary tokens included."""
     boundary: dict[int, int]
-    """How often each id stands at the edge of a document; in `special` these are counted too."""
+    """Occurrences of each id as a boundary token; `special` includes them."""
     most_used: list[TokenCount]
     never_used: int
-    """Ids of the vocabulary that have a token which is nowhere; special ones aside."""
+    """Number of tokens of the vocabulary that never occur, special tokens excluded."""
     never_used_first: list[TokenCount]
     rates: Rates
     suspicious: list[Suspicious]
     duplicates: Duplicates
     prices: list[Price]
     places: dict[int, str]
-    """Where the documents that are named come from."""
+    """Origins of the documents named here, by document number."""
 
     @property
     def bytes_per_token(self) -> float:
-        """Of text, boundary tokens aside; 0 where there is none."""
+        """Bytes of text per token, boundary tokens excluded; 0 if there are no tokens."""
         return self.text_bytes / self.text_tokens if self.text_tokens else 0.0
 
 
@@ -117,17 +117,17 @@ def analyze(
     """Count everything in a store.
 
     Args:
-        store: it, or its folder.
-        seq_len: lengths of rows to price packings for.
-        packing: this one only.
-        top: how many tokens, documents and groups to name of each kind.
-        workers: processes; None: as many as this process has cores, 0: this one.
-        on_progress: is called with tokens that were counted since the last call.
+        store: the store, or its folder.
+        seq_len: row lengths for which to compute the costs of packings.
+        packing: the only packing to measure.
+        top: number of tokens, documents and groups of each kind to name.
+        workers: number of processes; None: one per core of this process, 0: count in this process.
+        on_progress: called with the number of tokens counted since the last call.
 
     Raises:
-        StoreNotFound: there is none.
-        CorruptStore: an id outside the vocabulary, or files that disagree.
-        RecipeError: a length or a packing that makes no sense.
+        StoreNotFound: the store does not exist.
+        CorruptStore: an id is outside the vocabulary, or files disagree.
+        RecipeError: a length or a packing is invalid.
 
     >>> analysis = analyze(store, workers=0)
     >>> analysis.documents, analysis.tokens, analysis.most_used[0].count
@@ -186,10 +186,10 @@ def analyze(
 def put_together(
     tally: Tally, vocabulary: Vocabulary, boundary: Mapping[int, int], top: int, **known: Any
 ) -> Analysis:
-    """An analysis from what was counted.
+    """Build an analysis from a tally.
 
     Args:
-        boundary: how often each boundary token stands at the edge of a document.
+        boundary: occurrences of each id as a boundary token.
         known: the other fields.
     """
     used = tally.used()
@@ -224,7 +224,7 @@ def put_together(
 
 
 def text_of(vocabulary: Vocabulary, number: int) -> str:
-    """What a token stands for, or its name.
+    """Text of a token, or its name if it is special.
 
     >>> text_of(Vocabulary("tiny", [b"a", b"\\xc3", b""], {2: "</s>"}), 1)
     '\\\\xc3'
@@ -263,12 +263,12 @@ def _prices(store: Store, lengths: Sequence[int], packing: str | None) -> list[P
 
 
 def _splits(store: Store) -> list[str]:
-    """The split of each shard."""
+    """Split of each shard."""
     return [entry.split for entry in store.manifest.shards]
 
 
 def _groups(store: Store, text_bytes: Mapping[int, int]) -> list[Group]:
-    """Sums over shards, sources in the order of the recipe."""
+    """Sum over shards, with sources in the order of the recipe."""
     groups: dict[tuple[str, int, str, str | None], list[int]] = {}
     for number, (shard, origin) in enumerate(zip(store.manifest.shards, origins(store), strict=True)):
         sums = groups.setdefault((shard.split, *origin), [0, 0, 0, 0])
@@ -282,7 +282,7 @@ def _groups(store: Store, text_bytes: Mapping[int, int]) -> list[Group]:
 
 
 def _places(store: Store, analysis: Analysis) -> dict[int, str]:
-    """Where the documents come from that an analysis names."""
+    """Origins of the documents that an analysis names."""
     named = {one.document for kind in analysis.suspicious for one in kind.documents}
     numbers = sorted(named.union(*(group.documents for group in analysis.duplicates.largest)))
     found = provenance_of(store, np.array(numbers, np.int64)) if numbers else []

@@ -1,6 +1,6 @@
-"""An analysis as a page: what is wrong first, then what there is.
+"""An analysis as a page: warnings first, then the contents.
 
-The terminal and the report draw the same blocks. What it does not do: count (`analysis`), or draw.
+The terminal and the report show the same blocks. Counting is done by `analysis`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from packline.viewing.text import percent, plural, size
 
 
 def analysis_page(analysis: Analysis) -> Page:
-    """All of an analysis."""
+    """Page of a whole analysis."""
     blocks: list[Block] = [overview(analysis)]
     if not analysis.documents:
         return Page(f"Analysis of {analysis.path}", (*blocks, Note("There is no document in it.", "warning")))
@@ -23,7 +23,7 @@ def analysis_page(analysis: Analysis) -> Page:
 
 
 def warnings_of(analysis: Analysis) -> tuple[str, ...]:
-    """What is worth a look before training, in a line each."""
+    """Findings to check before training, one line each."""
     found = []
     twice = analysis.duplicates
     if twice.across_splits:
@@ -45,7 +45,7 @@ def warnings_of(analysis: Analysis) -> tuple[str, ...]:
 
 
 def overview(analysis: Analysis) -> Facts:
-    """How much there is."""
+    """Totals: documents, tokens, bytes of text."""
     lengths, never = analysis.lengths, analysis.never_used
     return Facts(
         (
@@ -68,7 +68,7 @@ def overview(analysis: Analysis) -> Facts:
 
 
 def groups_table(analysis: Analysis) -> Table:
-    """By split, source and label."""
+    """Table of totals by split, source and label."""
     labels = any(group.label is not None for group in analysis.groups)
     rows = tuple(
         (
@@ -95,7 +95,7 @@ def groups_table(analysis: Analysis) -> Table:
 
 
 def lengths_histogram(analysis: Analysis) -> Histogram:
-    """Tokens a document by powers of two, from the first that there is."""
+    """Histogram of tokens per document by powers of two, from the first class that is not empty."""
     counts = analysis.lengths.histogram
     first = next((place for place, count in enumerate(counts) if count), 0)
     labels = [
@@ -108,7 +108,7 @@ def lengths_histogram(analysis: Analysis) -> Histogram:
 
 
 def prices_table(analysis: Analysis) -> Table | None:
-    """What packings cost, where lengths of rows were given."""
+    """Table of the costs of packings; None without row lengths."""
     if not analysis.prices:
         return None
     rows = tuple(
@@ -128,7 +128,7 @@ def prices_table(analysis: Analysis) -> Table | None:
 
 
 def token_tables(analysis: Analysis) -> list[Block]:
-    """Special tokens, the most used ones, and some that are never used."""
+    """Tables of special tokens, the most used tokens, and some that are never used."""
     blocks: list[Block] = []
     if analysis.special:
         rows = tuple(
@@ -150,7 +150,7 @@ def token_tables(analysis: Analysis) -> list[Block]:
 
 
 def quoted(token: TokenCount) -> str:
-    """A token's text with its white space to be seen.
+    """Text of a token with visible white space.
 
     >>> quoted(TokenCount(262, " the", 3))
     '␣the'
@@ -159,7 +159,7 @@ def quoted(token: TokenCount) -> str:
 
 
 def suspicious_blocks(analysis: Analysis) -> list[Block]:
-    """How many there are of each kind, and the worst."""
+    """Number of suspicious documents of each kind, and the worst of them."""
     rows = tuple((one.reason, f"{one.count:,}", one.rule) for one in analysis.suspicious)
     blocks: list[Block] = [Table("How many", ("what", "documents", "rule"), rows, "lrl")]
     for kind in analysis.suspicious:
@@ -174,14 +174,14 @@ def suspicious_blocks(analysis: Analysis) -> list[Block]:
 
 
 def value_of(kind: Suspicious, value: float) -> str:
-    """How wrong a document is, in the unit of its kind."""
+    """Severity of a suspicious document, in the unit of its kind."""
     if kind.reason in (FEW, MANY):
         return f"{value:.2f} bytes a token"
     return plural(int(value), "token") if kind.reason == "long run" else percent(value)
 
 
 def duplicate_blocks(analysis: Analysis) -> list[Block]:
-    """How much is there twice, and the groups that take the most room."""
+    """Amount of duplicates, and the groups that take the most space."""
     found = analysis.duplicates
     if not found.groups:
         return [Note("No two documents have the same tokens.", "good")]

@@ -1,16 +1,16 @@
-"""Batches that somebody else wrote, one file each: their tensors, and which of their places are padding.
+"""Read batches written by other tools, one file each: their tensors and which positions are padding.
 
     .npz   input_tensor [B, L], target_tensor, attention_mask_tensor, lengths [B]  (chuk-mlx, packline export)
-           input_ids, labels, attention_mask under these names too
+           the names input_ids, labels, attention_mask are accepted too
     .pt    one row of integers, read without torch and without unpickling
 
-What is padding is told by the attention mask, unless it is the loss mask, as `npz` is exported: then by
-`lengths`. Without a mask it is told by `lengths`, unless these are L for every row, as files of chuk-mlx have
-it; else a place is padding if nothing says that it is not: behind the last target that is trained on, if
-there are targets that are not, and in the run of padding tokens at the end of its row. The value of an id
-alone never makes padding: token 0 is a token, and so is an end of document that pads as well.
+Padding is determined by the attention mask, unless that is the loss mask (as in exported `npz` files); then
+by `lengths`. Without a mask it is determined by `lengths`, unless every length is L (as in files of
+chuk-mlx). Otherwise a position is padding if it is in the run of padding tokens at the end of its row and, in
+files where some targets are ignored, after the last target that is trained on. The value of an id alone never
+makes a position padding: token 0 may be an ordinary token, and an end-of-document token may also pad.
 
-Everything of a file is read at once: a batch fits into memory. Arrays of objects are refused.
+A file is read at once, since a batch fits into memory. Arrays of objects are rejected.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PAD_NAMES = ("<pad>", "[PAD]", "<|pad|>", "<|padding|>", "<|PAD|>")
 
 @dataclass(frozen=True, slots=True)
 class BatchFile:
-    """A batch.
+    """A batch read from a file.
 
     >>> batch = BatchFile("b.npz", {"input": np.array([[5, 0, 0]])}, None, 0)
     >>> batch.real["input"].tolist(), batch.told_by
@@ -46,17 +46,17 @@ class BatchFile:
     """
 
     name: str
-    """As it was given."""
+    """File name, as given by the caller."""
     tensors: dict[str, np.ndarray]
-    """`input`, `target`, `attention_mask`, as far as there are any; integers `[B, L]`."""
+    """Tensors of the file among `input`, `target` and `attention_mask`; integers `[B, L]`."""
     lengths: np.ndarray | None
-    """int64 `[B]`, where the file has them."""
+    """int64 `[B]`; None if the file has none."""
     pad_id: int | None
-    """What pads, as far as it is known."""
+    """Id of the padding token; None if unknown."""
 
     @property
     def told_by(self) -> str:
-        """What says which places are padding."""
+        """Description of how padding was determined."""
         if "attention_mask" in self.tensors and not self._mask_is_of_loss:
             return "the attention mask"
         if self._lengths_tell:
@@ -68,10 +68,10 @@ class BatchFile:
 
     @property
     def real(self) -> dict[str, np.ndarray]:
-        """Which places of each tensor are no padding, bool `[B, L]`.
+        """Positions of each tensor that are not padding, bool `[B, L]`.
 
-        Of targets, and of a mask that is the loss mask, these are the places that have a target: not the last
-        token of a row that ends before its last place.
+        For targets, and for a mask that is the loss mask, these are the positions with a target; the last
+        token of a row that ends early has none.
         """
         found: dict[str, np.ndarray] = {}
         if "attention_mask" in self.tensors:
@@ -134,16 +134,17 @@ class BatchFile:
 
 
 def read_batch(path: str | Path, tokenizer: Tokenizer | None = None, pad_id: int | None = None) -> BatchFile:
-    """Read a batch.
+    """Read a batch from a file.
 
     Args:
-        tokenizer: the one that made the ids: they are held against its vocabulary, and it may tell what pads.
-        pad_id: what pads; None: the tokenizer's padding token, else its end of a sequence, else 0.
+        tokenizer: the tokenizer that made the ids; they are checked against its vocabulary.
+        pad_id: id of the padding token; None: the tokenizer's padding token, else its end-of-sequence token,
+            else 0.
 
     Raises:
-        InputError: no file there, or not one of a batch.
-        CorruptStore: it is damaged.
-        TokenizerError: ids outside the vocabulary.
+        InputError: the file does not exist or is not a batch.
+        CorruptStore: the file is damaged.
+        TokenizerError: ids are outside the vocabulary.
     """
     file = Path(path)
     if not file.is_file():
@@ -176,7 +177,7 @@ def read_batch(path: str | Path, tokenizer: Tokenizer | None = None, pad_id: int
 
 def _read_npz(file: Path) -> dict[str, np.ndarray]:
     try:
-        # Opened here: what NumPy opens of a damaged archive stays open.
+        # Opened here, because NumPy leaves a damaged archive that it opened itself open.
         with open(file, "rb") as opened, np.load(opened, allow_pickle=False) as archive:
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise ValueError("one array, and no archive of arrays")
@@ -221,7 +222,7 @@ def _check_ids(batch: BatchFile, tokenizer: Tokenizer) -> None:
 
 
 def _pad_of(tokenizer: Tokenizer | None) -> int:
-    """The padding token of a tokenizer, else its end of a sequence, else 0."""
+    """Padding token of a tokenizer, else its end-of-sequence token, else 0."""
     if tokenizer is None:
         return 0
     for name in PAD_NAMES:
@@ -231,7 +232,7 @@ def _pad_of(tokenizer: Tokenizer | None) -> int:
 
 
 def _ends(true: np.ndarray) -> np.ndarray:
-    """One behind the last true place of each row, int64 `[B]`."""
+    """Index after the last true position of each row, int64 `[B]`."""
     last = (
         true.shape[1] - np.argmax(true[:, ::-1], axis=1) if true.shape[1] else np.zeros(len(true), np.int64)
     )

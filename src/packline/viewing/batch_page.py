@@ -1,8 +1,8 @@
-"""A batch that somebody else wrote, as a page: a strip a row, padding and what is learned as the file has it.
+"""A batch written by another tool, as a page: one strip per row, with the file's padding and targets.
 
-Which documents a row holds, such files do not say; special tokens show where one ends. Targets that stand at
-the same places as their tokens (Hugging Face's labels) are told from targets that stand one place before by
-comparing them with the tokens.
+Such files do not contain the boundaries of documents; special tokens show where one ends. Targets aligned
+with their tokens (Hugging Face's labels) are distinguished from targets shifted by one position by comparing
+them with the tokens.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ def batch_page(
     rows: int | None = None,
     most: int = 512,
 ) -> Page:
-    """Rows of a batch.
+    """Page of rows of a batch.
 
     Args:
-        vocabulary: without one, ids stand for themselves.
+        vocabulary: None: ids are shown as numbers.
         tensors: `input`, `target`, or both.
-        first: the first row that is shown.
-        rows: how many; None: all.
-        most: tokens of each row.
+        first: the first row to show.
+        rows: number of rows to show; None: all.
+        most: maximum number of tokens per row.
 
     Raises:
-        RecipeError: no such row.
+        RecipeError: the row does not exist.
 
     >>> batch = BatchFile("b.npz", {"input": np.array([[1, 0]])}, None, 0)
     >>> page = batch_page(batch, None, ("input",))
@@ -80,7 +80,7 @@ def batch_page(
 
 
 def learned_in(batch: BatchFile) -> np.ndarray | None:
-    """Which tokens are learned, int8 `[B, L]` as `cells_of` has it; None where there are no targets."""
+    """Tokens that are learned, int8 `[B, L]` as `cells_of` takes it; None without targets."""
     if "target" not in batch.tensors or "input" not in batch.tensors:
         return None
     has = batch.real["target"]
@@ -93,7 +93,7 @@ def learned_in(batch: BatchFile) -> np.ndarray | None:
 
 
 class _Numbers(Sequence[bytes]):
-    """Ids that stand for themselves, each made when it is asked for: there may be any number of them."""
+    """Ids as their own text, created on access: there may be any number of them."""
 
     def __init__(self, count: int) -> None:
         self._count = count

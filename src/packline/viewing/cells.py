@@ -1,13 +1,13 @@
-"""Tokens as cells: each what it stands for, several together where only together they are a character.
+"""Tokens as cells: one cell per token, or one for several tokens that only together form a character.
 
     ids      12  262   165   108  95  50256       0      0
     bytes    d   ' of' e6    bc   a2  --          --     --
     cells    d | ' of' | 漢 (three tokens) | <|endoftext|> | padding | padding
 
-Bytes are put together as they come: a cell goes on while its last character is incomplete. Bytes that are no
-UTF-8, such as half a character at the edge of a row, are shown as `\\xNN`, and cost their neighbours nothing.
+Bytes are joined in order: a cell continues while its last character is incomplete. Bytes that are not UTF-8,
+such as half a character at the edge of a row, are shown as `\\xNN` and do not affect neighbouring cells.
 
-Cost: linear, about 2.5 microseconds a token. What it does not do: draw (`terminal`, `html`).
+Cost: linear, about 2.5 microseconds per token. Rendering is done by `terminal` and `html`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from packline.viewing.text import JOINERS, MARKS_MOST, visible
 from packline.viewing.vocabulary import Vocabulary
 
 IGNORED = -100
-"""The target of a position that is not learned from."""
+"""Target of a position that is not trained on."""
 LOSS = {1: True, 0: False, -1: None}
 
 Kind = Literal["text", "space", "break", "escape"]
@@ -39,17 +39,17 @@ def cells_of(
     segment_ids: np.ndarray | None = None,
     first: int = 0,
 ) -> tuple[Cell, ...]:
-    """Cells of a stretch of tokens.
+    """Cells of a range of tokens.
 
     Args:
         ids: integers `[T]`.
-        learned: int8 `[T]`: 1 where a token is a target, 0 where it is none, -1 where that is not known.
-        position_ids: integers `[T]`; default counts from `first`.
-        segment_ids: integers `[T]`, -1 at padding; default one segment.
+        learned: int8 `[T]`: 1 for a token that is a target, 0 for one that is not, -1 if unknown.
+        position_ids: integers `[T]`; default: count from `first`.
+        segment_ids: integers `[T]`, -1 at padding; default: one segment.
         first: position of the first token.
 
     Raises:
-        TokenizerError: an id outside the vocabulary.
+        TokenizerError: an id is outside the vocabulary.
 
     >>> vocabulary = Vocabulary("tiny", [b"caf", b"\\xc3", b"\\xa9", b""], {3: "</s>"})
     >>> [(cell.text, cell.ids) for cell in cells_of(vocabulary, np.array([0, 1, 2, 1, 3]))]
@@ -74,7 +74,7 @@ def cells_of(
         if padding or name is not None:
             content = b""
         elif not content:
-            name = f"id {held[0]}"  # in no vocabulary: a hole in the numbering
+            name = f"id {held[0]}"  # an id without a token: a gap in the vocabulary
         cells.append(
             Cell(
                 text=name if name is not None else content.decode("utf-8", "backslashreplace"),
@@ -92,14 +92,14 @@ def cells_of(
 
 
 def learned_of(targets: np.ndarray, position_ids: np.ndarray | None = None) -> np.ndarray:
-    """Which tokens of a row are learned, int8 `[L]`: 1, 0, or -1 for the first, whose row does not say.
+    """Tokens of a row that are learned, int8 `[L]`: 1 or 0, and -1 (unknown) for the first.
 
-    A token is learned where it is the target of the position before it. At the beginning of a document
-    nothing foretells it.
+    A token is learned if it is the target of the position before it. The first token of a document is never
+    learned.
 
     Args:
         targets: integers `[L]`, -100 where there is none.
-        position_ids: integers `[L]`, places within documents.
+        position_ids: integers `[L]`, positions within documents.
 
     >>> learned_of(np.array([5, -100, 7])).tolist()
     [-1, 1, 0]
@@ -113,7 +113,7 @@ def learned_of(targets: np.ndarray, position_ids: np.ndarray | None = None) -> n
 
 
 def _groups(ids: list[int], segments: list[int], vocabulary: Vocabulary) -> Iterator[tuple[int, int]]:
-    """Places from and to of the tokens of each cell."""
+    """Start and end positions of the tokens of each cell."""
     data, special = vocabulary.data, vocabulary.special
     start, tail = 0, b""
     for place, number in enumerate(ids):
@@ -141,7 +141,7 @@ def _groups(ids: list[int], segments: list[int], vocabulary: Vocabulary) -> Iter
 
 
 def _goes_on(tail: bytes, more: bytes) -> bool:
-    """Whether the character whose first bytes are `tail` is completed, or at least continued, by `more`."""
+    """True if `more` completes, or at least continues, the character that begins with the bytes `tail`."""
     lead = tail[0]
     length = 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
     try:
@@ -152,11 +152,11 @@ def _goes_on(tail: bytes, more: bytes) -> bool:
 
 
 def shown(cell: Cell) -> list[tuple[str, Kind]]:
-    """A cell's text in pieces that can be drawn anywhere, and what each is.
+    """Split the text of a cell into pieces that can be rendered anywhere, each with its kind.
 
-    A line end is `↵` of kind `break`: a new line may follow it. Tabs, and white space that would not be seen,
-    are `space`. Bytes that are no UTF-8, and characters that act on a page, are of kind `escape`, so that
-    they differ from a text that reads the same.
+    A line end is `↵` of kind `break`: a new line may follow it. Tabs, and white space that would be hidden,
+    are of kind `space`. Bytes that are not UTF-8, and characters with an effect on a page, are of kind
+    `escape`, so that they differ from a text that looks the same.
 
     >>> shown(Cell("if\\\\n\\\\x00", (1,), b"if\\n\\x00", 0))
     [('if', 'text'), ('↵', 'break'), ('\\\\x00', 'escape')]
@@ -176,7 +176,7 @@ def shown(cell: Cell) -> list[tuple[str, Kind]]:
 
 
 def _parts(data: bytes) -> Iterator[tuple[str, bool]]:
-    """Text, and escapes of what is no UTF-8."""
+    """Split bytes into text (True) and escapes of bytes that are not UTF-8 (False)."""
     while data:
         try:
             yield data.decode(), True
@@ -195,7 +195,7 @@ def _pieces(text: str) -> Iterator[tuple[str, Kind]]:
         if category[0] == "M":
             marks += 1
             if category != "Mc" and not base:
-                yield "◌" + character, "text"  # it would sit on what stands before the cell
+                yield "◌" + character, "text"  # it would combine with the character before the cell
                 base = True
             elif marks > MARKS_MOST:
                 yield _escaped(character), "escape"
@@ -220,13 +220,13 @@ def _pieces(text: str) -> Iterator[tuple[str, Kind]]:
 
 
 def _escaped(character: str) -> str:
-    """A character's number; `\\x9b` is left to the byte, which is another thing than U+009B."""
+    """Escape of a character as its number; `\\x9b` is reserved for the byte, which differs from U+009B."""
     code = ord(character)
     return f"\\x{code:02x}" if code < 0x80 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def _joined(pieces: list[tuple[str, Kind]]) -> list[tuple[str, Kind]]:
-    """Neighbours of one kind together, but each line end for itself."""
+    """Join neighbouring pieces of one kind, but keep each line end separate."""
     joined: list[tuple[str, Kind]] = []
     for text, kind in pieces:
         if joined and joined[-1][1] == kind != "break":

@@ -1,16 +1,14 @@
 """Charts as HTML: histograms, bars, comparisons; the flow of a ledger is in `flow_chart`.
 
-    Histogram   SVG         bars that stand, with ticks, marks and a table of its numbers
-    Bars        a table     a bar in each row, beside its number
+    Histogram   SVG         vertical bars, with ticks, marks and a table of the numbers
+    Bars        a table     a bar in each row, next to its number
     Comparison  a table     a column for each measure, a bar below each number
 
-Lengths across are shares of the width (`x="12.5%"`), lengths down are pixels: so a chart fills a window of
-400 pixels and one of 1600 while its letters keep their size, without a script and without a style of its own,
-which a content security policy would refuse. Colors are variables of the page's style; what a color says is
-said by a shape or a word too. A chart that is a picture has a title, a description and its numbers as a table
-for those who do not see it; where the table is the chart, its bars are decoration.
-
-What it does not do: choose what to draw (`report`).
+Horizontal lengths are shares of the width (`x="12.5%"`), vertical lengths are pixels. A chart therefore fills
+a window of 400 or of 1600 pixels while its letters keep their size, without a script and without inline
+styles, which a content security policy would refuse. Colors are variables of the page's style; a shape or a
+word always carries the same information. An SVG chart has a title, a description and its numbers as a table
+for readers who cannot see it; where the table is the chart, its bars are decoration.
 """
 
 from __future__ import annotations
@@ -25,20 +23,20 @@ from packline.viewing.page import Bars, Comparison, Histogram
 from packline.viewing.text import percent, scaled
 
 PLOT_LEFT = 9.5
-"""Percent of the width that the numbers at the side take."""
+"""Percent of the width that the numbers at the left take."""
 PLOT_HEIGHT = 180
 MARK_HEIGHT = 20
 TICKS_HEIGHT = 26
 NARROW, WIDE = 320, 620
-"""Pixels of a plot in a narrow and in a wide window, to know how many ticks there is room for."""
+"""Pixels of a plot in a narrow and in a wide window, used to choose the number of ticks."""
 TICK = 56
 BAR_HEIGHT = 14
 LEAST_BAR = 0.4
-"""Percent of the width: what is not zero can be seen."""
+"""Shortest bar of a value above zero, in percent of the width, so that it remains visible."""
 
 
 def histogram(block: Histogram) -> Markup:
-    """Bars that stand, one for each class.
+    """Vertical bars, one for each class.
 
     >>> drawn = histogram(Histogram("Lengths", ("1", "2 to 3"), (5, 0), "documents"))
     >>> drawn.count("<rect"), "<td class=\\"r\\">5</td>" in drawn
@@ -70,7 +68,7 @@ def histogram(block: Histogram) -> Markup:
 
 
 def bars(block: Bars) -> Markup:
-    """Bars that lie, each beside what it says.
+    """Horizontal bars, each next to its value.
 
     >>> from packline.viewing.page import Bar
     >>> drawn = bars(Bars("Tokens", (Bar("web", 3, "3 tokens"), Bar("books", 1, "1 token"))))
@@ -103,7 +101,7 @@ def bars(block: Bars) -> Markup:
 
 
 def comparison(block: Comparison) -> Markup:
-    """A row for each thing, a column for each measure, a bar below each number.
+    """Table with a row for each item, a column for each measure and a bar below each number.
 
     >>> from packline.viewing.page import Bar
     >>> bar = Bar("best_fit", 0.25, "25%")
@@ -135,7 +133,7 @@ def comparison(block: Comparison) -> Markup:
 
 
 def lying(value: float, top: float, part: float = 0.0) -> Markup:
-    """A bar from the left, `value` of `top` long, its last `part` marked."""
+    """Horizontal bar of length `value` out of `top`, with its last `part` marked."""
     whole = share(value, top)
     marked = whole * min(part / value, 1.0) if value > 0 else 0.0
     plain = whole - marked
@@ -152,7 +150,7 @@ def lying(value: float, top: float, part: float = 0.0) -> Markup:
 
 
 def share(value: float, top: float) -> float:
-    """Percent of `top`; what is not zero can be seen.
+    """Percent of `top`, at least `LEAST_BAR` for a value above zero.
 
     >>> share(1, 4), share(1, 1_000_000), share(0, 4)
     (25.0, 0.4, 0.0)
@@ -163,7 +161,7 @@ def share(value: float, top: float) -> float:
 
 
 def nice_top(largest: int) -> int:
-    """The end of an axis: the next number that divides well into four.
+    """End of an axis: the next number that divides well into four.
 
     >>> nice_top(0), nice_top(3), nice_top(61), nice_top(1234)
     (4, 4, 80, 1600)
@@ -173,7 +171,7 @@ def nice_top(largest: int) -> int:
 
 
 def tick_label(label: str) -> str:
-    """The number at which a class begins.
+    """Number at which a class begins.
 
     >>> tick_label("131,072 to 262,143"), tick_label("none")
     ('131,072', 'none')
@@ -202,7 +200,7 @@ def _described(block: Histogram) -> str:
 
 
 def _across(place: float, classes: int) -> str:
-    """Where something is, counted in classes from the left."""
+    """Horizontal position in percent, from a place counted in classes from the left."""
     return _percent(PLOT_LEFT + (100 - PLOT_LEFT) * place / classes)
 
 
@@ -241,7 +239,7 @@ def _columns(block: Histogram, top: int, above: int) -> Markup:
 
 
 def _marks(marks: Sequence[tuple[str, int]], classes: int, above: int) -> Markup:
-    """Names of places, each on a line of its own, with a line down to its class."""
+    """Names of marked places, each on a separate line of text, with a line down to its class."""
     lines, texts = [], []
     for line, (name, place) in enumerate(marks):
         x, y = _across(place + 0.5, classes), MARK_HEIGHT * (line + 1) - 4
@@ -256,12 +254,12 @@ def _marks(marks: Sequence[tuple[str, int]], classes: int, above: int) -> Markup
 
 
 def _ticks(labels: Sequence[str], bottom: int) -> Markup:
-    """As many as there is room for: some of them only in a wide window."""
+    """As many ticks as there is room for, some of them only in a wide window."""
     if not labels:
         return Markup()
     wide = -(-TICK * len(labels) // WIDE)
     narrow = wide * -(-TICK * len(labels) // (NARROW * wide))
-    last = len(labels) - 1 if len(labels) > 4 else -1  # it ends at the edge instead of reaching beyond it
+    last = len(labels) - 1 if len(labels) > 4 else -1  # its text ends at the edge
     return joined(
         element(
             "text",

@@ -1,16 +1,15 @@
-"""How few tokens a text takes: the tokenizer of a store beside others, source by source.
+"""Compression by source: the tokenizer of a store compared with others by bytes per token.
 
-    source ── documents evenly spread, their beginnings ──> text ──┬── the store's tokens, which are there
+    source ── documents evenly spread, their beginnings ──> text ──┬── the store's tokens, as stored
                                                                    └── tokens of each other tokenizer
 
 Names of control tokens in a text are text, as in a build; control tokens themselves are left out.
 
-A sample, since encoding a whole store again would take as long as building it: a few hundred kilobytes a
+Sampled, since encoding a whole store again would take as long as building it: a few hundred kilobytes per
 source, the same for every tokenizer. Documents are chosen by their numbers alone, so the same store gives the
 same sample.
 
-Cost: about a second per megabyte and tokenizer, for the reference encodes. What it does not do: judge a
-tokenizer by anything but bytes per token.
+Cost: about a second per megabyte and tokenizer, since texts are encoded by the reference implementation.
 """
 
 from __future__ import annotations
@@ -27,24 +26,24 @@ from packline.store.origins import origins
 from packline.store.reader import Store
 
 DOCUMENTS = 64
-"""Of a source."""
+"""Documents sampled per source, at most."""
 SAMPLE_BYTES = 192 << 10
-"""Of the texts of a source; the document that reaches it is the last."""
+"""Bytes of text sampled per source; the document that reaches this size is the last."""
 MOST_TOKENS = 8192
-"""Of a document, from its beginning."""
+"""Tokens read from the beginning of a document, at most."""
 
 
 class Compression(msgspec.Struct, frozen=True):
-    """What a sample of a source takes."""
+    """Token counts for a sample of one source."""
 
     source: str
     documents: int
     text_bytes: int
     tokens: tuple[int, ...]
-    """With the store's tokenizer, then with each of the others; without boundary tokens."""
+    """Tokens with the store's tokenizer, then with each of the others; without boundary tokens."""
 
     def rates(self) -> list[float]:
-        """Bytes per token with each tokenizer; 0 where there is none.
+        """Bytes per token with each tokenizer; 0 if there are no tokens.
 
         >>> Compression("web", 1, 12, (3, 4)).rates()
         [4.0, 3.0]
@@ -56,11 +55,11 @@ def measure_compression(store: Store, others: Sequence[Tokenizer], sources: int)
     """Encode samples of the largest sources.
 
     Args:
-        others: what to hold the store's tokenizer against.
-        sources: how many at most, by their tokens.
+        others: tokenizers to compare with the store's.
+        sources: maximum number of sources, those with the most tokens first.
 
     Raises:
-        TokenizerError: `tokenizers` cannot read one of them.
+        TokenizerError: `tokenizers` cannot read one of the tokenizers.
         CorruptStore: a receipt is missing or damaged.
     """
     references = [
@@ -80,7 +79,7 @@ def measure_compression(store: Store, others: Sequence[Tokenizer], sources: int)
 
 
 def _largest(store: Store) -> dict[str, list[range]]:
-    """Numbers of the documents of each source, the source with the most tokens first."""
+    """Document numbers of each source, the source with the most tokens first."""
     ranges: dict[str, list[range]] = {}
     tokens: dict[str, int] = {}
     for number, (shard, origin) in enumerate(zip(store.manifest.shards, origins(store), strict=True)):
@@ -91,7 +90,7 @@ def _largest(store: Store) -> dict[str, list[range]]:
 
 
 def _sample(store: Store, ranges: list[range]) -> Iterator[list[tuple[str, int]]]:
-    """Of each document its texts between control tokens, and how many of the store's tokens each is."""
+    """For each document, the texts between its control tokens with their numbers of store tokens."""
     control = np.array(sorted(load_tokenizer(str(store.path / TOKENIZER)).special_tokens.values()), np.int64)
     ends = np.cumsum([len(one) for one in ranges])
     whole, size = int(ends[-1]), 0
@@ -112,7 +111,7 @@ def _sample(store: Store, ranges: list[range]) -> Iterator[list[tuple[str, int]]
 
 
 def _between(body: np.ndarray, control: np.ndarray) -> list[np.ndarray]:
-    """The stretches of a document without control tokens, which are no text."""
+    """Ranges of a document between its control tokens."""
     edges = np.flatnonzero(np.isin(body, control))
     parts = np.split(body, edges)
     return [part for part in (parts[0], *(one[1:] for one in parts[1:])) if len(part)]

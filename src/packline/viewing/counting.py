@@ -1,10 +1,10 @@
 """Count the documents of a store, in worker processes or in this one.
 
-    documents 0 .. D, cut into one range for each process, of about as many tokens each
+    documents 0 .. D, cut into one range per process, of about equal numbers of tokens
     process:   range ── blocks of a million tokens ──> Counter ──> Tally
     together:  add_up
 
-Processes are those of `runtime.task_pool`: a range is a task, and its tally is what comes of it.
+Processes are those of `runtime.task_pool`: a range is a task, and its tally is the result.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from packline.viewing.duplicates import HashFiles
 from packline.viewing.tally import BLOCK_TOKENS, Counter, Tally
 
 ALONE_TOKENS = 1 << 24
-"""Fewer are counted here: a process takes a quarter of a second to begin."""
+"""Smaller stores are counted in this process, since starting a process takes a quarter of a second."""
 IF_DIED = "use fewer workers if memory ran out"
 OnProgress = Callable[[int], None]
-"""Is called with tokens that were counted."""
+"""Callback that takes the number of tokens counted since the last call."""
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What all ranges of a store have in common."""
+    """Parameters common to all ranges of a store."""
 
     store: str
     special: list[int]
     folder: str
-    """Of the hashes."""
+    """Folder of the hash files."""
     files: int
 
 
 class Range(msgspec.Struct, frozen=True):
-    """Documents that are counted together."""
+    """A range of documents that one task counts."""
 
     writer: int
-    """Number of the range, which keeps its hashes apart from those of the others."""
+    """Number of the range, which separates its hash files from those of other ranges."""
     start: int
     stop: int
 
@@ -62,13 +62,13 @@ def count_store(
 
     Args:
         special: ids of special tokens.
-        folder: where hashes go.
-        files: over how many files.
-        workers: processes at most; 0: this one.
+        folder: folder for the hash files.
+        files: number of hash files.
+        workers: maximum number of processes; 0: count in this process.
 
     Raises:
-        CorruptStore: an id outside the vocabulary, or files that disagree.
-        WorkerDied: a process ended by itself.
+        CorruptStore: an id is outside the vocabulary, or files disagree.
+        WorkerDied: a process ended unexpectedly.
     """
     wanted = min(workers, store.manifest.tokens // ALONE_TOKENS)
     cuts = cut_documents(store, max(wanted, 1))
@@ -83,7 +83,7 @@ def count_store(
 
 
 def cut_documents(store: Store, ranges: int) -> list[int]:
-    """Numbers of documents at which ranges of about as many tokens begin and end."""
+    """Document numbers at which ranges of about equal numbers of tokens begin and end."""
     sums = np.cumsum([0, *(entry.tokens for entry in store.manifest.shards)])
     cuts = [0]
     for number in range(1, ranges):
@@ -96,7 +96,7 @@ def cut_documents(store: Store, ranges: int) -> list[int]:
 
 
 def open_job(job: msgspec.Raw) -> Runner:
-    """What counts the ranges of a job."""
+    """Runner that counts the ranges of a job."""
     decoded = msgspec.json.decode(job, type=Job)
     store = Store(decoded.store)
 
@@ -136,7 +136,7 @@ def count_range(job: Job, documents: Range, store: Store, on_progress: OnProgres
 
 
 def _blocks(places: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Documents that are counted together: a block's tokens at most, or one document."""
+    """Ranges of documents to count together: at most a block of tokens, or one document."""
     low = 0
     while low < len(places) - 1:
         high = int(np.searchsorted(places, places[low] + BLOCK_TOKENS, side="right")) - 1
@@ -145,7 +145,7 @@ def _blocks(places: np.ndarray) -> Iterator[tuple[int, int]]:
 
 
 def read_text_bytes(store: Store, number: int) -> np.ndarray:
-    """Bytes of text of each document of a shard, int64 `[D]`.
+    """Read the bytes of text of each document of a shard, int64 `[D]`.
 
     Raises:
         CorruptStore: provenance is missing or damaged.

@@ -1,13 +1,13 @@
-"""Documents with the very same tokens, found by hash; exact, in bounded memory.
+"""Documents with identical tokens, found by hash; exact, in bounded memory.
 
     document ── xxh3-128 of its tokens ──> (hash, number) 24 bytes ──> files by the first bits of the hash
     a file ── sort by hash ──> equal neighbours ──> groups
 
-Equal documents have equal hashes, so all copies of one are in the same file, and a file of two million
-records is sorted in 100 MB whatever the store. Files are in a temporary folder: 24 bytes a document, a
-hundredth of a usual store or less, and gone afterwards.
+Equal documents have equal hashes, so all copies of a document are in the same file. A file of two million
+records is sorted in 100 MB, whatever the size of the store. Files are in a temporary folder, which is removed
+afterwards: 24 bytes per document, at most a hundredth of a typical store.
 
-Boundary tokens do not count. What it does not do: near duplicates, or documents within documents.
+Boundary tokens are ignored. Limits: near duplicates, and documents within documents, are not found.
 """
 
 from __future__ import annotations
@@ -24,43 +24,43 @@ from packline.errors import OutOfSpace
 
 DOCUMENTS_A_FILE = 1 << 21
 WAITING = 1 << 20
-"""Records that wait to be written, where there are several files."""
+"""Records buffered before they are written, if there are several files."""
 SHOWN = 4
-"""Documents of a group that are named."""
+"""Documents named per group."""
 RECORD = np.dtype([("high", "<u8"), ("low", "<u8"), ("document", "<i8")])
 
 
 class DuplicateGroup(msgspec.Struct, frozen=True):
-    """Documents that are the same."""
+    """A group of identical documents."""
 
     copies: int
     tokens: int
-    """Of each, boundary tokens included."""
+    """Tokens of each document, boundary tokens included."""
     documents: list[int]
-    """The numbers of the first few."""
+    """Numbers of the first few documents."""
 
 
 class Duplicates(msgspec.Struct, frozen=True):
-    """All of them together, and the largest groups."""
+    """Totals of all groups, and the largest groups."""
 
     groups: int
     documents: int
-    """Beyond the first of each group."""
+    """Duplicate documents, not counting the first of each group."""
     tokens: int
-    """Of these documents."""
+    """Tokens of the duplicate documents."""
     across_splits: int
     """Groups whose documents are in several splits."""
     largest: list[DuplicateGroup]
-    """By the tokens that one copy of each would save."""
+    """Groups with the most duplicate tokens."""
 
 
 class HashFiles:
     """Writes the hashes of documents.
 
     Args:
-        folder: where to.
-        files: over how many files; a power of two.
-        writer: a number of its own for each process that writes.
+        folder: folder for the hash files.
+        files: number of files, a power of two.
+        writer: unique number of the writing process.
     """
 
     def __init__(self, folder: Path, files: int, writer: int) -> None:
@@ -72,9 +72,9 @@ class HashFiles:
         """Hash documents.
 
         Args:
-            first: the number of the first one.
+            first: number of the first document.
             tokens: contiguous `[T]`.
-            starts, ends: int64 `[D]`, where they begin and end in them, without their boundary tokens.
+            starts, ends: int64 `[D]`, offsets in `tokens` of the documents without their boundary tokens.
         """
         view, size, digest = tokens.data.cast("B"), tokens.itemsize, xxhash.xxh3_128_digest
         places = zip((starts * size).tolist(), (ends * size).tolist(), strict=True)
@@ -89,7 +89,7 @@ class HashFiles:
             self.flush()
 
     def flush(self) -> None:
-        """Write what waits.
+        """Write the buffered records.
 
         Raises:
             OutOfSpace: the disk of the temporary folder is full.
@@ -119,7 +119,7 @@ class HashFiles:
 
 
 def count_files(documents: int) -> int:
-    """Over how many files hashes of so many documents go: a power of two.
+    """Number of hash files for a number of documents, a power of two.
 
     >>> count_files(100), count_files(5_000_000)
     (1, 4)
@@ -138,9 +138,9 @@ def find_duplicates(
 
     Args:
         files: see `HashFiles`.
-        tokens_of: gives the lengths of documents by their numbers, int64 of the same shape.
-        split_of: gives a number for their split, likewise.
-        most: groups to name.
+        tokens_of: function from document numbers to their lengths, int64 of the same shape.
+        split_of: function from document numbers to the numbers of their splits, int64 of the same shape.
+        most: maximum number of groups to name.
     """
     groups = documents = tokens = across = 0
     largest: list[DuplicateGroup] = []
@@ -165,14 +165,14 @@ def find_duplicates(
 
 
 def _read(folder: Path, number: int) -> np.ndarray:
-    """The records of one file of all writers, by hash and then by document."""
+    """Records of one file of all writers, sorted by hash, then by document."""
     found = [np.fromfile(path, RECORD) for path in sorted(folder.glob(f"{number}-*.bin"))]
     records = np.concatenate([np.empty(0, RECORD), *found])
     return records[np.lexsort((records["document"], records["low"], records["high"]))]
 
 
 def _groups(records: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of the documents that are not the only ones, group by group, and the sizes of the groups."""
+    """Numbers of the documents that have duplicates, group by group, and the sizes of the groups."""
     high, low = records["high"], records["low"]
     changes = np.flatnonzero((high[1:] != high[:-1]) | (low[1:] != low[:-1])) + 1
     sizes = np.diff(np.concatenate([[0], changes, [len(records)]]))

@@ -1,4 +1,4 @@
-"""What charts that are pictures have in common: a caption, the drawing, its numbers as a table that opens."""
+"""Common parts of SVG charts: a caption, the drawing, and its numbers as a collapsible table."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from packline.viewing.markup import Content, Markup, element
 
 
 def figure(caption: str, drawing: Markup, *more: Content) -> Markup:
-    """A chart that is a picture, with its caption and what comes below."""
+    """SVG chart with its caption and the content below it."""
     return element("figure", element("figcaption", caption), drawing, *more, class_="chart")
 
 
 def numbers(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
-    """The numbers of a chart as a table that opens; the first column names the rows."""
+    """Numbers of a chart as a collapsible table; the first column names the rows."""
     table = element(
         "table",
         element(

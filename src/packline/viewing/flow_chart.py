@@ -1,14 +1,14 @@
-"""The flow of a ledger as SVG: how much arrives at each stage, what is kept, and each loss by its name.
+"""The flow of a ledger as SVG: the amount that enters each stage, what is kept, and each loss by name.
 
     wide      stages from left to right, losses branch off downwards
     narrow    stages from the top down, losses branch off to the right
 
-Both are drawn and the page's style shows the one that fits. A stream is as wide as its share of what
-arrives, but never too thin to be seen, so that a loss of one in a million has its place too. Stages may count
-in different units (documents, then bytes, then tokens): a stream leaves a stage as wide as what was not lost
-of it.
+A page contains both drawings and its style shows the one that fits. The width of a stream is its share of
+the amount that enters, with a minimum that keeps even a loss of one in a million visible. Stages may count in
+different units (documents, then bytes, then tokens): the stream that leaves a stage is as wide as the share
+that was not lost.
 
-In the wide drawing lengths across are shares of the width, so that letters keep their size in any window.
+Horizontal lengths of the wide drawing are shares of the width, so letters keep their size in any window.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from packline.viewing.page import Flow, Stage, Stream
 from packline.viewing.text import cut, percent
 
 HEIGHT = 116.0
-"""Of the first stream, in pixels."""
+"""Height of the first stream, in pixels."""
 LEAST_KEPT = 56.0
 LEAST_LOST = 3.0
 LABEL_LINE = 19
 HEAD_HEIGHT = 52
 LETTER = 7.6
-"""Pixels of a letter, to know how much text fits."""
+"""Width of a letter in pixels, used to fit text."""
 NARROW = 340
-"""Pixels of the narrow drawing."""
+"""Width of the narrow drawing, in pixels."""
 NODE = 5
-"""Width of the bar at which a stage begins."""
+"""Width of the bar at which a stage begins, in pixels."""
 BETWEEN = 4
-"""Pixels between losses on their way down."""
+"""Pixels between the vertical parts of losses."""
 STREAM = 64.0
-"""Width of the first stream in the narrow drawing."""
+"""Width of the first stream in the narrow drawing, in pixels."""
 BRANCH = 26.0
-"""Pixels that a loss takes at its end, at most."""
+"""Maximum width of a loss at its end, in pixels."""
 
 
 def flow(block: Flow) -> Markup:
-    """A figure with both drawings and a table of the numbers.
+    """Figure with both drawings and a table of the numbers.
 
     >>> kept, lost = Stream("documents", 9), Stream("too short", 1, "warning")
     >>> drawn = flow(Flow("Ledger", (Stage("records in", 10, "records", kept, (lost,)),)))
@@ -59,7 +59,7 @@ def flow(block: Flow) -> Markup:
 
 
 def kept_share(stage: Stage) -> float:
-    """How much of what arrives is not lost, whatever its unit is afterwards.
+    """Share of the entering amount that is not lost, whatever unit the next stage counts in.
 
     >>> kept_share(Stage("in", 10, "records", Stream("documents", 8), (Stream("empty", 2),)))
     0.8
@@ -69,7 +69,7 @@ def kept_share(stage: Stage) -> float:
 
 
 def lost_share(stage: Stage, stream: Stream) -> str:
-    """A loss as a share of what arrives."""
+    """A loss as a share of the entering amount."""
     return percent(stream.count / stage.count) if stage.count else ""
 
 
@@ -88,7 +88,7 @@ def _rows(stage: Stage) -> list[tuple[str, str, str]]:
 
 
 def _widths(stage: Stage, whole: float, least: float) -> tuple[float, list[float]]:
-    """How wide what is kept and each loss are, out of `whole` pixels or a little more."""
+    """Widths of the kept stream and of each loss, out of `whole` pixels or slightly more."""
     kept = max(whole * kept_share(stage), least)
     lost = [
         max(whole * stream.count / stage.count, LEAST_LOST) if stage.count else 0.0 for stream in stage.lost
@@ -98,7 +98,7 @@ def _widths(stage: Stage, whole: float, least: float) -> tuple[float, list[float
 
 def _wide(stages: Sequence[Stage], names: list[Markup]) -> Markup:
     column = 100 / len(stages)
-    letters = int(1080 * column / 100 / LETTER)  # of the page at its widest; a narrower one has the table
+    letters = int(1080 * column / 100 / LETTER)  # for the widest page; a narrower one has the table
     drawn: list[Markup] = []
     whole, lowest = HEIGHT, HEAD_HEIGHT + HEIGHT
     for number, stage in enumerate(stages):
@@ -148,7 +148,7 @@ def _wide(stages: Sequence[Stage], names: list[Markup]) -> Markup:
 
 
 def _head(stage: Stage, left: float, letters: int) -> list[Markup]:
-    """What arrives, above the stage."""
+    """Label above the stage with the amount that enters."""
     x = f"{left:.3f}%"
     return [
         element("text", cut(stage.label, letters), x=x, y=16, class_="quiet"),
@@ -189,14 +189,14 @@ def _lost_text(stage: Stage, stream: Stream, x: str | int, dx: float, y: float, 
 
 
 def _kept_class(stage: Stage) -> str:
-    """Where all is lost, an empty outline goes on."""
+    """Class of the kept stream: an empty outline if everything is lost."""
     return "kept" if stage.kept.count or not stage.count else "kept none"
 
 
 def _down_and_right(y: float, thick: float, x: float, end: float, level: float, tip: float) -> str:
-    """The outline of a loss: from the stage to the right, down at `x`, and to the right again up to `tip`.
+    """Outline of a loss: from the stage to the right, down at `x`, and to the right again up to `tip`.
 
-    Those that leave higher go down further to the right and end higher: none crosses another.
+    Losses that leave higher turn down further to the right and end higher, so none crosses another.
     """
     top, bottom, turn = level - end / 2, level + end / 2, 8.0
     return (

@@ -1,10 +1,10 @@
-"""The analysis of another project's documents: the same counts, from blocks as the format reads them.
+"""Analysis of another project's documents: the same counts, from the blocks that the format reads.
 
-    file or folder ── format.open ──> units ── blocks ── as a store would have them ──> Counter
+    file or folder ── format.open ──> units ── blocks ── in the form of a store ──> Counter
 
-The tokenizer that made the ids is named, since most layouts say nothing of it. Nothing is written but
-hashes. Cost: as of a store, in one process, and eight bytes a document for lengths. Bytes of text are those
-that the ids stand for (`encoders.token_bytes`).
+The caller names the tokenizer that made the ids, since most layouts do not record it. Only hashes are
+written. Cost: that of a store in one process, plus eight bytes per document for lengths. Bytes of text are
+those of the tokens (`encoders.token_bytes`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from packline.viewing.tally import Counter
 from packline.viewing.vocabulary import Vocabulary
 
 HASH_FILES = 64
-"""How many documents there will be is not known beforehand."""
+"""Fixed number of hash files, since the number of documents is not known in advance."""
 
 
 def analyze_foreign(
@@ -50,17 +50,17 @@ def analyze_foreign(
 
     Args:
         path: a file or folder.
-        tokenizer: the one that made the ids.
-        format: a name of `packline.formats.registry`; None: what it is beyond doubt.
-        eod: end of document, a token's string or an id; None: as the data or the tokenizer says.
-        bos: begin of document, likewise.
-        options: the format's, by name.
-        top: how many tokens, documents and groups to name of each kind.
+        tokenizer: the tokenizer that made the ids.
+        format: a name of `packline.formats.registry`; None: detected, if unambiguous.
+        eod: end-of-document token, as a string or an id; None: taken from the data or the tokenizer.
+        bos: begin-of-document token, in the same forms.
+        options: options of the format, by name.
+        top: number of tokens, documents and groups of each kind to name.
 
     Raises:
-        InputError: nothing there, or of another format.
-        CorruptStore: damage, ids outside the vocabulary, documents without their ends.
-        TokenizerError: it cannot be the tokenizer.
+        InputError: the data does not exist or has another format.
+        CorruptStore: the data is damaged, has ids outside the vocabulary, or documents without their ends.
+        TokenizerError: the tokenizer cannot have made the ids.
 
     >>> analyze_foreign("nowhere", tokenizer="gpt2", format="nanogpt")
     Traceback (most recent call last):
@@ -122,7 +122,7 @@ def analyze_foreign(
 def _count_split(
     opened: Opened, split: str, number: int, counter: Counter, lengths: _Counted, on_progress: OnProgress
 ) -> None:
-    """Count the documents of a split, in the order of its units."""
+    """Count the documents of a split, in unit order."""
     restoring, sizes = opened.restoring, TextBytes(opened.tokenizer)
     before = 0 if opened.boundary.bos_id is None else 1
     for unit in opened.foreign.units:
@@ -148,7 +148,7 @@ def _count_split(
 
 @dataclass
 class _Shard:
-    """Lengths of some documents."""
+    """Lengths of some documents, in the form of a shard."""
 
     lengths: np.ndarray
 
@@ -160,7 +160,7 @@ class _Sum:
 
 @dataclass
 class _Counted:
-    """As much of a store as `measure_lengths` looks at."""
+    """The part of a store's interface that `measure_lengths` uses."""
 
     shards: list[_Shard]
     manifest: _Sum

@@ -1,4 +1,4 @@
-"""The grid that chuk-mlx's viewer draws of a batch: the first tokens of each row, its last, its last place.
+"""The grid of chuk-mlx's viewer for a batch: first tokens, last token and last position of each row.
 
         T0    |    T1    | ... |    T6    |    LT    |   T511
     ----------------------------------------------------------
@@ -6,9 +6,9 @@
       (464)   |  (3797)  | ... |  (262)   | T9:(886) |   (0)
     ----------------------------------------------------------
 
-At most seven places, then LT, the last token that is no padding with its place, then the last place of the
-row. Cells are 10 columns of a terminal wide and centred; a text beyond 8 columns is cut and ends with `..`.
-A column whose ids need more than that is as wide as they are, so that lines stay straight.
+At most seven positions, then LT, the last token that is not padding, with its position, then the last
+position of the row. Cells are 10 terminal columns wide and centred; a text beyond 8 columns is cut and ends
+with `..`. A column whose ids need more room is as wide as its widest id, so that columns stay aligned.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ TITLES = {"input": "Visualizing Input Tensor:", "target": "Visualizing Target Te
 def grid_lines(
     batch: BatchFile, tensor: str, vocabulary: Vocabulary | None, *, rows: int | None = None
 ) -> list[str]:
-    """The grid of one tensor, or the line that there is none.
+    """Lines of the grid of one tensor, or one line that reports that the tensor is missing.
 
     Args:
         tensor: `input` or `target`.
-        vocabulary: without one, ids stand for themselves.
-        rows: the first so many; None: all.
+        vocabulary: None: ids are shown as numbers.
+        rows: number of rows to show, from the first; None: all.
 
     >>> batch = BatchFile("b.npz", {"input": np.array([[1, 0]])}, None, 0)
     >>> vocabulary = Vocabulary("tiny", [b"", b"a"], {0: "<pad>"})
@@ -67,7 +67,7 @@ def grid_lines(
 def _cells(
     row: np.ndarray, real: np.ndarray, places: list[int], vocabulary: Vocabulary | None
 ) -> tuple[list[str], list[str]]:
-    """The two lines of a row: texts and ids."""
+    """Two lines of a row: texts and ids."""
     texts = [_text(int(row[place]), vocabulary) for place in places]
     ids = [f"({row[place]})" for place in places]
     known = np.flatnonzero(real)
@@ -79,7 +79,7 @@ def _cells(
 
 
 def _text(number: int, vocabulary: Vocabulary | None) -> str:
-    """A token's text, cut; what is in no vocabulary, such as a target that is ignored, is its number."""
+    """Text of a token, cut to fit; the number of an id outside the vocabulary, such as an ignored target."""
     if vocabulary is None or not 0 <= number < len(vocabulary):
         return f"{number}"
     text = visible(text_of(vocabulary, number))
@@ -94,7 +94,7 @@ def _joined(texts: list[str], widths: list[int]) -> str:
 
 
 def _centred(text: str, width: int) -> str:
-    """In the middle, as `str.center` has it, by columns of a terminal."""
+    """Center a text like `str.center`, but by terminal columns."""
     space = max(width - cells(text), 0)
     left = space // 2 + (space & width & 1)
     return " " * left + text + " " * (space - left)

@@ -1,12 +1,12 @@
 """A page as HTML: a fragment for notebooks, a file that opens offline, or a page of the web viewer.
 
     Page ── html(page) ──> fragment ──┬── notebook(page)   with its style, for `_repr_html_`
-                                      ├── document(page)   one file: style inside, no script, nothing fetched
+                                      ├── document(page)   one file: style included, no script, no requests
                                       └── document(page, assets=...)   style and script from the viewer
 
-Text from data is escaped by `markup.element`, and only there. A file says in a content security policy that
-it loads and runs nothing: its style is allowed by hash. Charts are drawn by `charts`, tokens by `html_strip`.
-Every rule of the style stands below `.packline`, so that it changes nothing else in a notebook.
+Text from data is escaped by `markup.element`, and only there. A content security policy in the file forbids
+loading or running anything; its style is allowed by hash. Charts are rendered by `charts`, tokens by
+`html_strip`. Every rule of the style is scoped to `.packline`, so it changes nothing else in a notebook.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 CONTENTS_FROM = 4
-"""Sections from which on a file has a list of contents."""
+"""Minimum number of sections for a list of contents."""
 MOODS = {"plain": "", "good": "Good: ", "warning": "Warning: ", "bad": "Problem: "}
 
 
 @dataclass(frozen=True, slots=True)
 class Assets:
-    """Where a page of the viewer loads its style and script from."""
+    """Addresses of the style and script of a page of the viewer."""
 
     style: str
     script: str
@@ -61,16 +61,16 @@ class Assets:
 
 @cache
 def style() -> str:
-    """The style sheet, which is part of the package."""
+    """Style sheet of the package."""
     folder = resources.files("packline.viewing").joinpath("static")
     return "".join(folder.joinpath(name).read_text("utf-8") for name in ("style.css", "charts.css"))
 
 
 def html(page: Page, *, interactive: bool = False) -> Markup:
-    """A page as a fragment: title, warnings, blocks in sections.
+    """Render a page as a fragment: title, warnings, blocks in sections.
 
     Args:
-        interactive: tokens carry their facts for a script; see `html_strip.strip_figure`.
+        interactive: True to attach the facts of tokens for a script; see `html_strip.strip_figure`.
 
     >>> html(Page("Store", (Note("two & two"),)))
     '<h1>Store</h1><p class="note">two &amp; two</p>'
@@ -84,7 +84,7 @@ def html(page: Page, *, interactive: bool = False) -> Markup:
 
 
 def notebook(page: Page) -> Markup:
-    """A page as a notebook shows it: with its style, in a box of its own."""
+    """Render a page for a notebook: with its style, in a separate box."""
     return joined(
         element("style", Markup(style())), element("div", html(page), class_="packline notebook", lang="en")
     )
@@ -98,13 +98,13 @@ def document(
     title: str = "",
     interactive: bool | None = None,
 ) -> str:
-    """A whole page.
+    """Render a whole HTML document.
 
     Args:
-        assets: where style and script are; None puts the style inside and has no script.
-        header: what stands above, such as the viewer's navigation.
-        title: of the window; default the page's.
-        interactive: see `html`; default where there is a script.
+        assets: addresses of style and script; None: include the style, without a script.
+        header: content above the page, such as the viewer's navigation.
+        title: title of the window; default: the page's.
+        interactive: see `html`; default: True if there is a script.
 
     >>> text = document(Page("Store", (Note("hello"),)))
     >>> text.startswith("<!doctype html>"), "<script" in text
@@ -159,7 +159,7 @@ def _warnings(warnings: Sequence[str]) -> Markup:
 
 
 def _sections(blocks: Sequence[Block], interactive: bool) -> Markup:
-    """Blocks, those from a heading of level 2 to the next one in a section of their own."""
+    """Render blocks; each heading of level 2 begins a section."""
     names = iter(_names(blocks))
     sections: list[Markup] = []
     current: list[Markup] = []
@@ -178,7 +178,7 @@ def _sections(blocks: Sequence[Block], interactive: bool) -> Markup:
 
 
 def _names(blocks: Sequence[Block]) -> list[str]:
-    """A name for each heading, to lead to it."""
+    """Anchor of each heading."""
     names: list[str] = []
     for block in blocks:
         if isinstance(block, Heading):
@@ -224,7 +224,7 @@ def _facts(block: Facts) -> Markup:
 
 
 def data_table(block: Table) -> Markup:
-    """A table that scrolls by itself where it is wider than the window.
+    """Table that scrolls separately if it is wider than the window.
 
     >>> "<th scope=\\"row\\">web</th>" in data_table(Table("By source", ("source",), (("web",),), "l"))
     True

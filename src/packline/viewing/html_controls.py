@@ -1,7 +1,7 @@
-"""What leads from page to page of the web viewer, as HTML: links and forms that work without a script.
+"""Navigation of the web viewer as HTML: links and forms that work without a script.
 
-A form sends its fields in the address of the page that it leads to, so every page can be linked to, gone back
-to and reloaded, and nothing is ever changed by one.
+A form sends its fields in the address of its target page, so every page can be linked to, revisited and
+reloaded, and forms never change anything.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from packline.viewing.markup import Markup, element, safe_href
 from packline.viewing.page import Field, Form, Link, Links
 
 LONGEST_TEXT = 8000
-"""Characters of a text area; what an address can carry."""
+"""Maximum characters of a text area, limited by the length of an address."""
 
 
 def links(block: Links) -> Markup:
-    """Links in a line, what is no link among them as plain text.
+    """Links in a line; entries that are not links are plain text.
 
     >>> links(Links("Pages", (Link("next", "/rows?page=2"), "last")))
     '<nav class="links" aria-label="Pages"><a href="/rows?page=2">next</a><span>last</span></nav>'
@@ -28,10 +28,10 @@ def links(block: Links) -> Markup:
 
 
 def form(block: Form, *, prefix: str = "field") -> Markup:
-    """A form.
+    """Render a form.
 
     Args:
-        prefix: of the ids that tie labels to fields; another one for each form of a page.
+        prefix: prefix of the ids that connect labels with fields, unique for each form of a page.
     """
     rows = [_field(one, f"{prefix}-{one.name}") for one in block.fields]
     button = element("button", block.submit, type="submit")
@@ -58,7 +58,7 @@ def _field(field: Field, name: str) -> Markup:
         ]
         control = element("select", choices, id=name, name=field.name)
     elif field.kind == "area":
-        # The first line end of a text area is not part of its text.
+        # HTML drops a line end at the beginning of a text area.
         control = element(
             "textarea",
             Markup("\n"),
@@ -85,7 +85,7 @@ def _field(field: Field, name: str) -> Markup:
 
 
 def _as_typed(text: str) -> Markup:
-    """Line ends and tabs stay what they are in what is to be edited; all else is shown as everywhere."""
+    """Escape a text to be edited: line ends and tabs are kept, all else is escaped as usual."""
     from packline.viewing.markup import escaped
 
     lines = text.replace("\r\n", "\n").split("\n")

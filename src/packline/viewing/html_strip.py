@@ -1,16 +1,16 @@
-"""A strip of tokens as HTML: a block a document, a span a token.
+"""A strip of tokens as HTML: one block per document, one span per token.
 
     <figure class="strip">
-      legend                      what the marks mean, of those that are there
+      legend                      meaning of the marks that occur
       <section class="segment">   document 7, web/a.jsonl at 1,234
         <p class="tokens"> <span class="t">The</span><span class="t"> beginning</span> ...
       <section class="segment padding">
 
-Nothing is said by color alone: special tokens have a frame, tokens that are not learned a dotted line below
-them, escapes a slant, padding a hatched block with its count. A token's colors come from its place among
-its siblings, so it carries no class for them.
+No information depends on color alone: special tokens have a frame, tokens that are not learned a dotted
+underline, escapes are slanted, and padding is a hatched block with its count. The colors of a token depend on
+its position among its siblings, so they need no class.
 
-Size: 70 to 110 bytes a token; cost: 3 microseconds a token, 30 ms for a whole page with a row of 4,096.
+Size: 70 to 110 bytes per token. Cost: 3 microseconds per token, 30 ms for a whole page with a row of 4,096.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ ESCAPE_START = '<i class="e">'
 
 
 def strip_figure(strip: Strip, *, interactive: bool = False) -> Markup:
-    """A strip with its caption, legend and documents.
+    """Render a strip with its caption, legend and documents.
 
     Args:
-        interactive: tokens carry what a script shows when they are pointed at (`data-ids`, `data-bytes`,
-            `data-position`, `data-segment`, `data-loss`); otherwise a title says it.
+        interactive: True to attach the facts that a script shows on hover (`data-ids`, `data-bytes`,
+            `data-position`, `data-segment`, `data-loss`); otherwise they are in a title.
 
     >>> cell = Cell("<b>", (7,), b"<b>", 0, starts=True)
     >>> '<span class="t" title="id 7, position 0">&lt;b&gt;</span>' in strip_figure(Strip("", (cell,)))
@@ -51,7 +51,7 @@ def strip_figure(strip: Strip, *, interactive: bool = False) -> Markup:
 
 
 def _legend(cells: Sequence[Cell], *, escapes: bool) -> Markup:
-    """What the marks mean: only those that are there."""
+    """Legend of the marks that occur."""
     entries = [
         (element("span", "special", class_="t x"), "a control token", any(cell.special for cell in cells)),
         (
@@ -102,7 +102,7 @@ def _heading(cells: list[Cell], origin: Origin | None) -> Markup | str:
 
 
 def _tokens(cells: Iterable[Cell], interactive: bool) -> Iterable[Markup]:
-    """A span a cell. Written by hand, as there are thousands: texts are escaped, the rest is numbers."""
+    """One span per cell, built from strings for speed: texts are escaped, the rest is numbers."""
     facts = _data if interactive else _title
     for cell in cells:
         marks = ("t x n" if cell.special else "t n") if cell.loss is False else "t x" if cell.special else "t"

@@ -1,7 +1,7 @@
-"""How long documents are: exact counts from the indexes, whatever the number of documents.
+"""Lengths of documents: exact counts from the indexes, for any number of documents.
 
-Lengths are counted by value up to a million tokens, so quantiles are exact there and memory is 8 MB for
-any store. One pass over the `.idx` files; no token is read.
+Lengths up to a million tokens are counted by value, so quantiles are exact there and memory is 8 MB for any
+store. One pass over the `.idx` files; no tokens are read.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from packline.store.reader import Store
 
 LONGEST_COUNTED = 1 << 20
 BLOCK = 1 << 20
-"""Documents that are counted together."""
+"""Documents counted at a time."""
 
 
 class Lengths(msgspec.Struct, frozen=True):
-    """Tokens a document, boundary tokens included."""
+    """Tokens per document, boundary tokens included."""
 
     shortest: int
     median: int
@@ -28,11 +28,11 @@ class Lengths(msgspec.Struct, frozen=True):
     p99: int
     longest: int
     histogram: list[int]
-    """Documents of 1, 2 to 3, 4 to 7, ... tokens: place k counts lengths from 2**k to 2**(k+1) - 1."""
+    """Documents of 1, 2 to 3, 4 to 7, ... tokens: entry k counts lengths from 2**k to 2**(k+1) - 1."""
 
 
 def measure_lengths(store: Store) -> Lengths:
-    """The lengths of all documents of a store.
+    """Measure the lengths of all documents of a store.
 
     Raises:
         CorruptStore: an index is damaged.
@@ -67,11 +67,11 @@ def measure_lengths(store: Store) -> Lengths:
 
 
 def _blocks(store: Store) -> Iterator[np.ndarray]:
-    """Lengths of all documents, shard by shard, small shards together: counting has a price per block."""
+    """Lengths of all documents in order, small shards joined because counting has a cost per block."""
     waiting: list[np.ndarray] = []
     held = 0
     for shard in store.shards:
-        waiting.append(np.array(shard.lengths))  # a copy, so that no map stays open for it
+        waiting.append(np.array(shard.lengths))  # a copy, so that no memory map stays open
         held += len(waiting[-1])
         if held >= BLOCK:
             yield np.concatenate(waiting)

@@ -1,7 +1,7 @@
 """Lines of a terminal as data: pieces of text with the names of styles, and tables of them.
 
-What a style looks like, and whether there is any, is decided where lines are printed (`cli.output`). Every
-text passes `visible` on its way, so nothing that a document or a file's name holds can act on a terminal.
+The appearance of styles, if any, is decided where lines are printed (`cli.output`). Every text passes
+through `visible`, so nothing in a document or a file name can control a terminal.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Line = Sequence[Piece]
 
 
 def plain(pieces: Line) -> str:
-    """A line without styles.
+    """Text of a line without styles.
 
     >>> plain(["a ", ("b", "title")])
     'a b'
@@ -28,11 +28,11 @@ def plain(pieces: Line) -> str:
 def table(
     rows: Sequence[Line], aligned: str, *, indent: int = 2, gap: int = 2, width: int | None = None
 ) -> list[Line]:
-    """Rows of cells as lines with straight columns.
+    """Rows of cells as lines with aligned columns.
 
     Args:
         aligned: `l` or `r` for each column.
-        width: a last cell that reaches beyond it goes on below itself.
+        width: columns of the terminal; a last cell that exceeds it is wrapped below itself.
 
     >>> [plain(line) for line in table([["a", "1"], ["long", "1,000"]], "lr")]
     ['  a         1', '  long  1,000']
@@ -59,7 +59,7 @@ def table(
 
 
 def wrapped(text: str, room: int) -> list[str]:
-    """Broken at spaces only, so that paths and commands stay whole.
+    """Wrap a text at spaces only, so that paths and commands stay whole.
 
     >>> wrapped("a few words", 6)
     ['a few', 'words']

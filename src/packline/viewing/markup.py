@@ -1,7 +1,7 @@
-"""HTML from data: the one place where text becomes markup, so that no text can be anything but text.
+"""HTML from data: the one place where text becomes markup, so that text can never act as markup.
 
-`element` escapes every text and every attribute that it is given, and joins only what is `Markup` already.
-Whoever writes HTML with it cannot forget to escape.
+`element` escapes every text and attribute value, except content that is already `Markup`. Code that builds
+HTML with it cannot forget to escape.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ VOID = frozenset({"br", "col", "hr", "input", "link", "meta", "wbr"})
 
 
 class Markup(str):
-    """HTML that was made here, and needs no escaping.
+    """HTML made by this module, which needs no escaping.
 
     >>> element("p", "1 < 2", element("b", "!"))
     '<p>1 &lt; 2<b>!</b></p>'
@@ -29,20 +29,20 @@ Content = str | Markup | Iterable["str | Markup"]
 
 
 def escaped(text: str) -> Markup:
-    """Any text as HTML that shows it: markup, control characters and changes of direction as characters.
+    """Escape a text as HTML that shows it, with control and bidirectional characters made visible.
 
     >>> escaped("<script>\\u202e&")
     '&lt;script&gt;\\\\u202e&amp;'
     """
     if isinstance(text, Markup):
         return text
-    if text.isascii() and text.isalnum():  # most tokens, and nothing in them acts
+    if text.isascii() and text.isalnum():  # most tokens, and nothing to escape
         return Markup(text)
     return Markup(html.escape(visible(text)))
 
 
 def joined(*contents: Content) -> Markup:
-    """Contents one after another, escaped where they are not `Markup`.
+    """Concatenate contents, escaping those that are not `Markup`.
 
     >>> joined("a<", Markup("<br>"), ["b", "c"])
     'a&lt;<br>bc'
@@ -57,13 +57,13 @@ def joined(*contents: Content) -> Markup:
 
 
 def element(tag: str, /, *contents: Content, **attributes: str | int | float | bool | None) -> Markup:
-    """An element of HTML or SVG.
+    """Make an element of HTML or SVG.
 
     Args:
-        tag: its name, written by a programmer.
-        *contents: texts, and `Markup`.
-        **attributes: `class_` is `class`, `aria_label` is `aria-label`; True is an attribute without value,
-            None and False are none.
+        tag: name of the element; a constant, never data.
+        *contents: texts and `Markup`.
+        **attributes: `class_` is `class`, `aria_label` is `aria-label`; True gives an attribute without a
+            value, None and False omit it.
 
     >>> element("a", "next", href="/?q=a&b", class_="link", hidden=None)
     '<a href="/?q=a&amp;b" class="link">next</a>'
@@ -89,7 +89,7 @@ def _attribute_name(key: str) -> str:
 
 
 def safe_href(href: str) -> str | None:
-    """A link within the site or the page, or to the web; anything that could act is none.
+    """Return an address within the site or the page, or on the web; None for any other.
 
     >>> safe_href("/document/7"), safe_href("#tokens"), safe_href("javascript:alert(1)")
     ('/document/7', '#tokens', None)

@@ -1,11 +1,10 @@
-"""A page as data: what is to be seen, without saying how it looks.
+"""A page as data: its content, without its appearance.
 
     store, rows, batch ──> Page of blocks ──┬── terminal.render  lines of a terminal, or of a pipe
                                             └── html.render      a file that opens offline, or a web page
 
-Blocks hold plain values. Their strings come from files and may hold anything: whoever draws them makes them
-harmless, in one place for each surface (`text.visible`, `html.escaped`), so that nobody who describes a page
-has to think of it.
+Blocks hold plain values. Their strings come from files and may contain anything. Each renderer makes them
+harmless in one place (`text.visible`, `html.escaped`), so code that describes a page need not escape.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ Mood = Literal["plain", "good", "warning", "bad"]
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Text that leads to another page, on surfaces that have pages."""
+    """Text that links to another page, on surfaces with pages."""
 
     text: str
     href: str
@@ -29,7 +28,7 @@ Value: TypeAlias = str | Link
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A title of a section; level 2 or 3, for 1 is the page's."""
+    """Title of a section, of level 2 or 3; level 1 is the title of the page."""
 
     text: str
     level: int = 2
@@ -37,7 +36,7 @@ class Heading:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A sentence or two."""
+    """Short text of one or two sentences."""
 
     text: str
     mood: Mood = "plain"
@@ -45,14 +44,14 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Names and values."""
+    """List of names and values."""
 
     rows: tuple[tuple[str, Value], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Cells below headings."""
+    """Table of rows below column headings."""
 
     caption: str
     head: tuple[str, ...]
@@ -63,67 +62,67 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar: how long it is, and what it says."""
+    """One bar: its length and its label."""
 
     label: str
     value: float
     shown: str
     part: float = 0.0
-    """How much of the value is marked, such as padding within a row."""
+    """Part of the value to mark, such as padding within a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """Bars that lie, one below another, from the same zero."""
+    """Horizontal bars, one below another, with a common zero."""
 
     caption: str
     rows: tuple[Bar, ...]
     part: str = ""
-    """What the marked part of each is; empty where there is none."""
+    """Meaning of the marked parts; empty if there are none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Several measures of several things: a row for each thing, a column for each measure."""
+    """Several measures of several items: one row per item, one column per measure."""
 
     caption: str
     noun: str
-    """What the things are, as `packing`."""
+    """Noun for the items, such as `packing`."""
     measures: tuple[str, ...]
     rows: tuple[tuple[str, tuple[Bar, ...]], ...]
-    """The name of each thing, and a bar for each measure of it."""
+    """Name of each item, and a bar for each measure."""
     top: float = 0.0
-    """What a whole bar stands for; 0: the largest of each measure."""
+    """Value of a full bar; 0: the largest value of each measure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Bars that stand, one for each class."""
+    """Vertical bars, one for each class."""
 
     caption: str
     labels: tuple[str, ...]
-    """What each class holds, as `1`, `2 to 3`, `4 to 7`."""
+    """Label of each class, such as `1`, `2 to 3`, `4 to 7`."""
     counts: tuple[int, ...]
     unit: str
-    """What is counted, as `documents`."""
+    """Unit of the counts, such as `documents`."""
     marks: tuple[tuple[str, int], ...] = ()
-    """Names and classes of places worth a mark, such as the median."""
+    """Names and class numbers of marks, such as the median."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A part of a flow, `count` wide."""
+    """Part of a flow, with `count` as its width."""
 
     label: str
     count: int
     mood: Mood = "plain"
-    """`warning` and `bad` for what leaves the flow as a loss."""
+    """`warning` or `bad` for a loss."""
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What happens at one place of a flow: how much arrives, and what becomes of each part of it."""
+    """Stage of a flow: the amount that enters, and the parts that it splits into."""
 
     label: str
     count: int
@@ -134,7 +133,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Where everything went, from left to right: nothing is lost without a name."""
+    """Flow from left to right through stages, with every loss named."""
 
     caption: str
     stages: tuple[Stage, ...]
@@ -142,71 +141,71 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One token, or a few that are a character only together."""
+    """One token, or several that only together form a character."""
 
     text: str
-    """What it stands for; bytes that are no UTF-8 as `\\xNN`."""
+    """Text of the tokens, with bytes that are not UTF-8 as `\\xNN`."""
     ids: tuple[int, ...]
     data: bytes
     position: int
-    """Of the first token in its document, or in its row where `position_ids` were given."""
+    """Position of the first token in its document, or as in `position_ids` if they were given."""
     segment: int = 0
-    """Which document of the row, counted from 0; -1 in padding."""
+    """Number of the document within the row, from 0; -1 in padding."""
     special: bool = False
     padding: bool = False
     loss: bool | None = None
-    """Whether the token is learned, that is, some position has it as its target; None: not known."""
+    """True if the token is learned, that is, the target of some position; None if unknown."""
     starts: bool = False
-    """Whether a document, or the rest of one, begins here."""
+    """True if a document, or the rest of one, begins here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a document of a strip comes from."""
+    """Origin of a document of a strip."""
 
     segment: int
     document: int | None
     text: str
-    """`web/a.jsonl at 7,749,032, id a1b2`."""
+    """Description such as `web/a.jsonl at 7,749,032, id a1b2`."""
     href: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """Tokens in their order, as the tokenizer cut them."""
+    """Tokens in order, as the tokenizer split them."""
 
     caption: str
     cells: tuple[Cell, ...]
     origins: tuple[Origin, ...] = ()
     more: int = 0
-    """Tokens that are not shown."""
+    """Number of tokens that are not shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Ways to go on from here, such as to the next page."""
+    """Navigation links, such as to the next page."""
 
     label: str
-    """What they are, for who does not see them."""
+    """Description for screen readers."""
     links: tuple[Value, ...]
-    """A plain text is a way that does not exist here, or where one is."""
+    """Links; a plain text is an unavailable link or the current page."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """Something to fill in."""
+    """Input field of a form."""
 
     name: str
     label: str
     value: str = ""
     kind: Literal["text", "number", "area", "choice", "hidden"] = "text"
     choices: tuple[tuple[str, str], ...] = ()
-    """Of a choice: values and what they are called."""
+    """Values and labels of a choice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Questions that lead to another page of the viewer; surfaces without pages leave it out."""
+    """Form that leads to another page of the viewer; omitted on surfaces without pages."""
 
     label: str
     action: str
@@ -216,7 +215,7 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Blocks side by side, to be compared; one below another where there is no room."""
+    """Blocks side by side for comparison; stacked if there is no room."""
 
     parts: tuple[tuple[Block, ...], ...]
 
@@ -228,10 +227,10 @@ Block: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page: what it is about, and its blocks; warnings come first on every surface."""
+    """Page with a title and blocks; warnings come first on every surface."""
 
     title: str
     blocks: tuple[Block, ...]
     warnings: tuple[str, ...] = field(default=())
     summary: str = ""
-    """One line below the title."""
+    """Line below the title."""

@@ -1,6 +1,6 @@
-"""A page as one HTML file, whole or not at all: what was there before stays until the new one is complete.
+"""Write a page as one HTML file, atomically: an existing file stays until the new one is complete.
 
-A pipe or a device is written to, and never replaced by a file. What it does not do: make folders.
+A pipe or a device is written to and never replaced by a file. Does not create folders.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ HINT = "name a file in a folder that is there and may be written to"
 
 
 def check_place(out: str | Path) -> Path:
-    """A place for a file, looked at before the work is done and not after it.
+    """Check a path for a file before the work begins.
 
     Raises:
-        StoreError: it is a folder, or in none.
+        StoreError: the path is a folder, or its folder does not exist.
     """
     path = Path(out)
     if path.is_dir() or not path.parent.is_dir():
@@ -46,7 +46,7 @@ def write_page(page: Page, path: Path) -> None:
         if path.exists() and not path.is_file():
             path.write_bytes(data)
         else:
-            publish_bytes(path.resolve(), data)  # the file that a link leads to, not the link
+            publish_bytes(path.resolve(), data)  # replaces the target of a symbolic link, not the link
     except OutOfSpace:
         raise
     except OSError as error:

@@ -1,7 +1,7 @@
-"""Pages that show tokens: a document, a row, a batch; and stores and rows as a notebook shows them.
+"""Pages that show tokens: a document, a row, a batch; and summaries of stores and rows for notebooks.
 
-Each gathers what is known of the thing and a strip of its tokens. What it does not do: decide how any of it
-looks (`terminal`, `html`), or count anything over a whole store (`analysis`).
+Each page has facts and a strip of tokens. `terminal` and `html` render them; counts over a whole store are in
+`analysis`.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ NOTEBOOK_ROWS = 2
 def document_page(
     store: Store, document: int, *, first: int = 0, most: int = MOST, href: Href | None = None
 ) -> Page:
-    """A document: where it is from, and its tokens.
+    """Page of a document: its origin and its tokens.
 
     Raises:
-        StoreError: no such document.
+        StoreError: the document does not exist.
     """
     document = check_document(store, document)
     provenance = provenance_of(store, np.array([document]))[0]
@@ -46,7 +46,7 @@ def document_page(
 
 
 def document_facts(provenance: Provenance) -> tuple[tuple[str, str], ...]:
-    """What is known of where a document is from."""
+    """Facts about the origin of a document."""
     rate = provenance.text_bytes / provenance.tokens if provenance.tokens else 0.0
     facts = [
         ("source", provenance.source),
@@ -61,10 +61,10 @@ def document_facts(provenance: Provenance) -> tuple[tuple[str, str], ...]:
 
 
 def row_page(rows: AnyRows, index: int, *, most: int = MOST, href: Href | None = None) -> Page:
-    """A row: its documents with their edges, what is learned, padding.
+    """Page of a row: its documents and their edges, learned tokens, padding.
 
     Raises:
-        IndexError: no such row.
+        IndexError: the row does not exist.
     """
     index = range(len(rows))[index]
     strip = row_strip(rows, index, caption="", most=most, href=href)
@@ -76,7 +76,7 @@ def row_page(rows: AnyRows, index: int, *, most: int = MOST, href: Href | None =
 
 
 def row_facts(rows: AnyRows, index: int) -> tuple[tuple[str, str], ...]:
-    """What of a row is documents, targets and padding."""
+    """Counts of documents, targets and padding in a row."""
     arrays = rows.read(np.array([index]), ("targets", "segment_ids"))
     spans = len(rows.spans(np.array([index])).documents)
     targets, padding = int((arrays["targets"] != IGNORED).sum()), int((arrays["segment_ids"] < 0).sum())
@@ -96,14 +96,14 @@ def step_page(
     most: int = MOST,
     href: Href | None = None,
 ) -> Page:
-    """The batch of a step, a strip a row.
+    """Page of the batch of a step, one strip per row.
 
     Args:
-        rank: only the rows of this rank.
-        row: only this row of the global batch.
+        rank: show only the rows of this rank.
+        row: show only this row of the global batch.
 
     Raises:
-        RecipeError: no such step, rank or row.
+        RecipeError: the step, rank or row does not exist.
     """
     from packline.loading.trace import trace_step
 
@@ -140,7 +140,7 @@ def _row_strips(loader: Loader, found: StepTrace, most: int, href: Href | None =
 
 
 def store_page(store: Store) -> Page:
-    """A store in brief: read from its manifest alone."""
+    """Summary of a store, read from its manifest alone."""
     manifest = store.manifest
     entry, ledger = manifest.tokenizer, manifest.ledger
     rate = f", {ledger.text_bytes / ledger.text_tokens:.2f} bytes a token" if ledger.text_tokens else ""
@@ -168,7 +168,7 @@ def store_page(store: Store) -> Page:
 
 
 def rows_page(rows: Rows) -> Page:
-    """Rows in brief, with the beginning of the first."""
+    """Summary of rows, with the beginning of the first."""
     facts = (
         ("rows", f"{len(rows):,} of {plural(rows.seq_len, 'token')}"),
         ("packing", rows.packing),
@@ -179,7 +179,7 @@ def rows_page(rows: Rows) -> Page:
 
 
 def loader_page(loader: Loader) -> Page:
-    """Where a loader stands, with the beginnings of the next batch's first rows on its rank."""
+    """Position of a loader, with the beginnings of the first rows of the next batch on its rank."""
     from packline.loading.trace import trace_step
 
     steps = len(loader)

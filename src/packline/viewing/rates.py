@@ -1,13 +1,13 @@
-"""Bytes a token, document by document: how far they usually lie apart, and which documents lie outside.
+"""Bytes per token by document: the usual range, and the documents outside it.
 
-Text that a tokenizer was not made for (another script, base64, noise) takes few bytes a token, and text that
-is all spaces or one long known word takes many. What is few is for the store itself to say: quartiles of the
-logarithm, and one and a half times their distance beyond them, but at least a factor of two from the median.
+Text that a tokenizer was not made for (another script, base64, noise) has few bytes per token, and text of
+spaces or of one long known word has many. The limits come from the store itself: one and a half times the
+interquartile distance of the logarithm beyond the quartiles, and at least a factor of two from the median.
 
-Rates are counted in classes of a 32nd of an octave (2% wide), and limits lie between classes. So counts can
-be summed over processes, how many documents lie outside is exact, and memory is 5 KB whatever the store.
-Asked only of documents of 32 tokens and more. What it does not do: tell languages apart, so in a store of
-many of them only the utterly strange lies outside.
+Rates are counted in classes of a 32nd of an octave (2% wide), and limits lie between classes. Counts can
+therefore be summed over processes, the number of documents outside is exact, and memory is 5 KB for a store
+of any size. Only documents of at least 32 tokens are counted. Limits: languages are not distinguished, so in
+a store of many languages only extreme documents are outside the range.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ import numpy as np
 
 CLASSES_AN_OCTAVE = 32
 LOWEST, HIGHEST = -6, 14
-"""Octaves: from 1/64 of a byte a token to 16,384; beyond them counts as the outermost class."""
+"""Octaves: from 1/64 byte per token to 16,384; rates beyond count in the outermost class."""
 CLASSES = (HIGHEST - LOWEST) * CLASSES_AN_OCTAVE
 BEYOND = 1.5
-"""Distances between the quartiles, beyond them."""
+"""Distance of the limits beyond the quartiles, in interquartile distances."""
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """Bytes a token of the documents that were asked, and the limits of what is usual."""
+    """Bytes per token of the documents that were counted, and the limits of the usual range."""
 
     documents: int
     median: float
     low: float
-    """Below it is few."""
+    """Lower limit; documents below it have few bytes per token."""
     high: float
-    """From it on is many."""
+    """Upper limit; documents at or above it have many bytes per token."""
     few: int
-    """Documents below `low`."""
+    """Number of documents below `low`."""
     many: int
 
 
 def class_of(rates: np.ndarray) -> np.ndarray:
-    """The class of each rate, int64.
+    """Class of each rate, int64.
 
     >>> class_of(np.array([1.0, 2.0, 0.0])).tolist()
     [192, 224, 0]
@@ -48,7 +48,7 @@ def class_of(rates: np.ndarray) -> np.ndarray:
 
 
 def edge_of(number: int) -> float:
-    """The rate at which a class begins.
+    """Rate at which a class begins.
 
     >>> edge_of(192), edge_of(224)
     (1.0, 2.0)
@@ -57,7 +57,7 @@ def edge_of(number: int) -> float:
 
 
 def measure_rates(counts: np.ndarray) -> Rates:
-    """What is usual, from counts of documents by class.
+    """Compute the usual range from counts of documents by class.
 
     >>> counts = np.zeros(CLASSES, np.int64)
     >>> counts[[192, 250, 320]] = 1, 100, 1

@@ -1,15 +1,15 @@
-"""A report on a store: one HTML file that opens anywhere, without a network and without a script.
+"""A report on a store: one HTML file that opens anywhere, without a network or a script.
 
     analysis (every token, one pass) ─┐
     manifest, ledger ─────────────────┼──> Page ──> html.document ──> report.html, below 1 MB
     a sample against other tokenizers ┤
     a few rows, token by token ───────┘
 
-Warnings come first; then what a person asks in turn: what is it, what became of the input, where the tokens
-are from, how long documents are, what packing costs, what rows look like, what is wrong.
+Warnings come first, then the identity of the store, its ledger, sources of tokens, lengths of documents,
+costs of packings, some rows, and suspicious documents.
 
-Cost: an analysis, which is near the time to read the store. The file does not grow with it: tokens of rows
-are left out, and said to be, before it reaches a megabyte.
+Cost: that of an analysis, which is close to the time to read the store. The file stays below a megabyte:
+tokens of rows are left out if necessary, and the page reports it.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ from packline.viewing.strips import row_strip
 from packline.viewing.text import plural, size
 
 LARGEST = 950_000
-"""Bytes of the file."""
+"""Maximum size of the file, in bytes."""
 ROWS = 3
 ROW_TOKENS = 512
 SEQ_LEN = 2048
 TOP = 12
 NEIGHBOURS = 64
-"""Rows of which one is shown."""
+"""Neighbouring rows from which one is chosen to be shown."""
 
 
 def report(
@@ -71,21 +71,21 @@ def report(
     """Write a report on a store as one HTML file.
 
     Args:
-        store: it, or its folder.
-        out: the file, which is replaced if it is there; its folder must exist.
-        seq_len: tokens of a row, for prices of packings and the rows that are shown; default 2,048, or less
-            where a store has fewer tokens.
-        packing: of the rows that are shown.
-        against: tokenizers to hold the store's against, each what `build` takes.
-        rows: how many to show.
-        workers: processes; None: as many as this process has cores, 0: this one.
-        on_progress: is called with tokens that were counted since the last call.
+        store: the store, or its folder.
+        out: path of the file, which is replaced if it exists; its folder must exist.
+        seq_len: tokens per row, for the costs of packings and the rows shown; default 2,048, or less if the
+            store has fewer tokens.
+        packing: packing of the rows shown.
+        against: tokenizers to compare with the store's, in any form that `build` takes.
+        rows: number of rows to show.
+        workers: number of processes; None: one per core of this process, 0: work in this process.
+        on_progress: called with the number of tokens counted since the last call.
 
     Returns:
-        The file.
+        The path of the file.
 
     Raises:
-        PacklineError: no such store, a damaged one, a setting that makes no sense, no place to write to.
+        PacklineError: the store is missing or damaged, a setting is invalid, or `out` cannot be written.
 
     >>> import tempfile, pathlib
     >>> file = report(store, out=pathlib.Path(tempfile.mkdtemp()) / "report.html", workers=0)
@@ -116,7 +116,7 @@ def report_page(
     workers: int | None = None,
     on_progress: OnProgress = lambda tokens: None,
 ) -> Page:
-    """The report as a page, for any surface: see `report`."""
+    """Report as a page for any surface; see `report`."""
     if rows < 0:
         raise RecipeError(f"rows is {rows}: expected 0 or more")
     opened = store if isinstance(store, Store) else Store(store)
@@ -143,13 +143,13 @@ def report_page(
 
 
 def fitting_length(store: Store) -> int:
-    """A usual length of rows, or a smaller power of two where the store has fewer tokens; 0 for none."""
+    """Typical row length, or a smaller power of two if the store has fewer tokens; 0 if it has none."""
     length = min(SEQ_LEN, store.manifest.tokens)
     return 1 << length.bit_length() - 1 if length > 1 else 0
 
 
 def _store_blocks(store: Store, analysis: Analysis, others: Sequence[Tokenizer]) -> list[Block]:
-    """What there is: the store, its ledger, sources, lengths, prices, compression."""
+    """Blocks on the store, its ledger, sources, lengths, costs of packings and compression."""
     blocks: list[Block] = [
         Heading("The store"),
         identity(store, analysis),
@@ -168,7 +168,7 @@ def _store_blocks(store: Store, analysis: Analysis, others: Sequence[Tokenizer])
 
 
 def _row_blocks(store: Store, length: int, packing: str, rows: int, tokens: int) -> list[Block]:
-    """A few rows from all over the store."""
+    """Blocks of a few rows from all parts of the store."""
     if not rows or not length or not store.manifest.documents:
         return []
     split = "train" if any(shard.split == "train" for shard in store.manifest.shards) else "all"
@@ -188,10 +188,10 @@ def _row_blocks(store: Store, length: int, packing: str, rows: int, tokens: int)
 
 
 def telling_rows(rows: Rows, count: int, tokens: int) -> list[int]:
-    """Numbers of rows, evenly spread; of each and its neighbours, the one that begins with most documents.
+    """Choose rows evenly over the store, of each neighbourhood the one that begins with most documents.
 
     Args:
-        tokens: how many of a row are looked at.
+        tokens: number of tokens of each row to consider.
     """
     found: list[int] = []
     for turn in range(count):
@@ -200,14 +200,14 @@ def telling_rows(rows: Rows, count: int, tokens: int) -> list[int]:
         spans = rows.spans(np.arange(start, min(start + NEIGHBOURS, end)))
         ends = np.cumsum(spans.lengths)
         before = np.repeat(ends[spans.offsets[1:] - 1] - spans.filled, np.diff(spans.offsets))
-        begins = ends - spans.lengths - before  # place of each span in its row
+        begins = ends - spans.lengths - before  # start of each span in its row
         seen = np.add.reduceat((begins < tokens).astype(np.int64), spans.offsets[:-1])
         found.append(start + int(np.argmax(seen)))
     return found
 
 
 def _finding_blocks(analysis: Analysis) -> list[Block]:
-    """Tokens that are used most and never, documents that look wrong, and those that are there twice."""
+    """Blocks of most used and unused tokens, suspicious documents, and duplicates."""
     if not analysis.documents:
         return []
     return [

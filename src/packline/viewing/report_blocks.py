@@ -1,6 +1,6 @@
-"""The parts of a report that say what a store is: identity, ledger, sources, lengths, packing, compression.
+"""Blocks of a report that describe a store: identity, ledger, sources, lengths, packing, compression.
 
-Each takes what was counted and gives blocks of a page; nothing is drawn here.
+Each function turns counts into blocks of a page; nothing is rendered here.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from packline.viewing.page import (
 from packline.viewing.text import percent, plural, size
 
 SOURCES = 24
-"""Sources that are shown by name, the largest ones."""
+"""Sources shown by name, the largest first."""
 FLOWING = "concat"
-"""The packing at the end of the flow: what rows are by default."""
+"""Packing at the end of the flow: the default packing of rows."""
 
 
 def identity(store: Store, analysis: Analysis) -> Facts:
-    """Which store it is, what made it, how much of what."""
+    """Facts that identify the store: its origin and its totals."""
     manifest = store.manifest
     entry, lengths = manifest.tokenizer, analysis.lengths
     ends = f"{entry.eod} ({entry.eod_id:,})"
@@ -65,7 +65,7 @@ def identity(store: Store, analysis: Analysis) -> Facts:
 
 
 def ledger_flow(store: Store, analysis: Analysis) -> Flow:
-    """From records in to tokens in rows, each loss by its name."""
+    """Flow from records read to tokens in rows, with every loss by name."""
     ledger = store.manifest.ledger
     losses: list[tuple[str, int, Mood]] = [
         ("without text", ledger.empty, "warning"),
@@ -114,7 +114,7 @@ def ledger_flow(store: Store, analysis: Analysis) -> Flow:
 
 
 def ledger_warnings(store: Store) -> tuple[str, ...]:
-    """What the ledger and the tokenizer say that one should know before training."""
+    """Warnings from the ledger and the tokenizer to read before training."""
     manifest = store.manifest
     ledger = manifest.ledger
     found = [f"the ledger does not balance: {problem}" for problem in ledger.imbalance()]
@@ -123,7 +123,7 @@ def ledger_warnings(store: Store) -> tuple[str, ...]:
     if ledger.bad:
         share = percent(ledger.bad_fraction)
         found.append(f"{plural(ledger.bad, 'record')} of the input could not be read ({share}); see rejects/")
-    left_out = ledger.left_out - (ledger.filtered or 0)  # what a filter leaves out was meant to go
+    left_out = ledger.left_out - (ledger.filtered or 0)  # records left out by a filter are intended
     if ledger.documents_in and left_out >= 0.01 * ledger.documents_in:
         share = percent(left_out / ledger.documents_in)
         found.append(f"{share} of the input was left out: empty, too short or too long")
@@ -136,7 +136,7 @@ def ledger_warnings(store: Store) -> tuple[str, ...]:
 
 
 def source_blocks(analysis: Analysis) -> list[Block]:
-    """Tokens by source and by label, those kept from training marked; then the numbers."""
+    """Charts of tokens by source and by label, with those excluded from training marked; then the numbers."""
     tokens: dict[str, list[int]] = {}
     labels: dict[str, list[int]] = {}
     for group in analysis.groups:
@@ -166,7 +166,7 @@ def _token_bars(caption: str, sums: dict[str, list[int]], whole: int) -> Bars:
 
 
 def _group_table(analysis: Analysis) -> Table:
-    """The numbers, the largest source first."""
+    """Table of the numbers, the largest source first."""
     sums: dict[tuple[str, str], list[int]] = {}
     for group in analysis.groups:
         counts = sums.setdefault((group.source, group.label or ""), [0, 0, 0, 0])
@@ -200,7 +200,7 @@ def _group_table(analysis: Analysis) -> Table:
 
 
 def with_quantiles(block: Histogram, lengths: Lengths) -> Histogram:
-    """Marks where the median is, and what nine in ten and all but one in a hundred do not exceed."""
+    """Mark the median and the 90th and 99th percentiles of lengths."""
     first = next((place for place, count in enumerate(lengths.histogram) if count), 0)
     quantiles = (
         ("half", lengths.median),
@@ -216,7 +216,7 @@ def with_quantiles(block: Histogram, lengths: Lengths) -> Histogram:
 
 
 def price_blocks(analysis: Analysis) -> list[Block]:
-    """What each packing pads, loses and splits, in shares that can be compared."""
+    """Charts of what each packing pads, loses and splits, as comparable shares."""
     prices = analysis.prices
     blocks: list[Block] = []
     for length in dict.fromkeys(price.seq_len for price in prices):
@@ -238,7 +238,7 @@ def _price_bars(price: Price) -> tuple[Bar, ...]:
 
 
 def compression_blocks(store: Store, others: Sequence[Tokenizer]) -> list[Block]:
-    """Bytes a token, source by source, beside other tokenizers."""
+    """Table of bytes per token by source, compared with other tokenizers."""
     found = measure_compression(store, others, SOURCES)
     names = (short_name(store.manifest.tokenizer.name), *(short_name(one.name) for one in others))
     sizes = (store.manifest.tokenizer.vocab_size, *(one.vocab_size for one in others))
@@ -272,7 +272,7 @@ def _rate_bars(rates: list[float]) -> tuple[Bar, ...]:
 
 
 def short_name(name: str) -> str:
-    """What a tokenizer is called, without the folders before it.
+    """Name of a tokenizer, without the folders before it.
 
     >>> short_name("tokenizers/gpt2/tokenizer.json"), short_name("Qwen/Qwen3-8B"), short_name("a/b/c/")
     ('gpt2', 'Qwen3-8B', 'c')

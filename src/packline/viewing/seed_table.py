@@ -1,4 +1,4 @@
-"""The ten rows that chuk-mlx's analyzer prints of a batch, with right arithmetic.
+"""The ten-row table of chuk-mlx's analyzer for a batch, with corrected arithmetic.
 
     Summary for input tensor:
     ...
@@ -6,8 +6,8 @@
     Average Real Tokens per Row                    4.00
     Memory Usage for Real Tokens               32 bytes
 
-Names, order, widths and lines are those that scripts read; the numbers are counted by what says where
-padding is (`batch_files`), and memory by the size of the tensor's own integers.
+Names, order, widths and lines are those that existing scripts parse. Padding is determined as in
+`batch_files`, and memory by the size of the tensor's own integers.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ WIDTH = 50
 
 
 class TensorSummary(msgspec.Struct, frozen=True):
-    """What is counted of one tensor."""
+    """Counts for one tensor."""
 
     tensor: str
     rows: int
     tokens: int
-    """Places, padding included."""
+    """Number of positions, padding included."""
     seq_len: int
     real_tokens: int
     padding_tokens: int
     token_bytes: int
-    """Of one."""
+    """Bytes per token."""
 
     @property
     def real_per_row(self) -> float:
-        """Real tokens a row; 0 of no rows."""
+        """Tokens per row that are not padding; 0 without rows."""
         return self.real_tokens / self.rows if self.rows else 0.0
 
     @property
     def padding_per_row(self) -> float:
-        """Padding a row; 0 of no rows."""
+        """Padding tokens per row; 0 without rows."""
         return self.padding_tokens / self.rows if self.rows else 0.0
 
 
 def summarize(batch: BatchFile, tensor: str) -> TensorSummary | None:
-    """Count a tensor: `input`, `target` or `attention_mask`; None where there is none.
+    """Count a tensor: `input`, `target` or `attention_mask`; None if the batch does not have it.
 
     >>> batch = BatchFile("b.npz", {"input": np.array([[5, 0, 0]], np.int32)}, np.array([2]), None)
     >>> summary = summarize(batch, "input")
@@ -61,10 +61,10 @@ def summarize(batch: BatchFile, tensor: str) -> TensorSummary | None:
 
 
 def table_lines(name: str, summary: TensorSummary) -> list[str]:
-    """The table of one tensor.
+    """Lines of the table of one tensor.
 
     Args:
-        name: of the file.
+        name: name of the file.
     """
     double, single = "=" * WIDTH, "-" * WIDTH
     return [
@@ -91,7 +91,7 @@ def table_lines(name: str, summary: TensorSummary) -> list[str]:
 
 
 def missing_line(tensor: str) -> str:
-    """What is said of a tensor that is not there.
+    """Message for a missing tensor.
 
     >>> missing_line("target")
     'No target tensor found in the .npz file'

@@ -1,11 +1,11 @@
-"""Documents and rows as strips of tokens, each document with where it comes from.
+"""Documents and rows as strips of tokens, each document with its origin.
 
-    document_strip(store, 7)     one document: what carries loss, where there is a mask
-    row_strip(rows, 12)          one row: documents, their edges, padding, what is learned
-    batch_strip(...)             a row of arrays from elsewhere
+    document_strip(store, 7)     one document, with its loss mask if there is one
+    row_strip(rows, 12)          one row: documents, their edges, padding, learned tokens
+    batch_strip(...)             a row of arrays from any source
 
-A strip is at most `most` tokens, so its cost does not grow with documents. Provenance is read a row group
-at a time (`finding.provenance_of`), unless the caller has it.
+A strip has at most `most` tokens, so its cost does not grow with the document. Provenance is read one row
+group at a time (`finding.provenance_of`), unless the caller passes it.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from packline.viewing.page import Origin, Strip
 from packline.viewing.vocabulary import Vocabulary
 
 MOST = 2048
-"""Tokens of a strip that are shown."""
+"""Maximum number of tokens in a strip."""
 
 AnyRows: TypeAlias = RowReader | RowSource
 Href = Callable[[int], str]
-"""From the number of a document to the page that shows it."""
+"""Function from the number of a document to the address of its page."""
 
 
 def describe_origin(provenance: Provenance) -> str:
-    """Where a document came from, in one line.
+    """Origin of a document, in one line.
 
     >>> describe_origin(Provenance("web", "a.jsonl", 1234, "x7", None, "train", 10, 3))
     'web/a.jsonl at 1,234, id x7'
@@ -50,16 +50,16 @@ def document_strip(
     provenance: Provenance | None = None,
     href: Href | None = None,
 ) -> Strip:
-    """Tokens of a document.
+    """Strip of the tokens of a document.
 
     Args:
         document: its number in `store.documents`.
-        first: its first token that is shown.
-        most: how many are shown.
-        provenance: where it is from, if that is known already.
+        first: the first token to show.
+        most: maximum number of tokens to show.
+        provenance: origin of the document, if already known.
 
     Raises:
-        StoreError: no such document.
+        StoreError: the document does not exist.
         TokenizerError: a token is outside the vocabulary.
     """
     document = check_document(store, document)
@@ -85,15 +85,15 @@ def row_strip(
     provenances: Sequence[Provenance] | None = None,
     href: Href | None = None,
 ) -> Strip:
-    """Tokens of a row, with the edges of its documents.
+    """Strip of the tokens of a row, with the edges of its documents.
 
     Args:
         index: number of the row.
-        caption: default `row` and its number.
-        provenances: where the documents of its spans are from, if that is known already.
+        caption: default: `row` and its number.
+        provenances: origins of the documents of its spans, if already known.
 
     Raises:
-        IndexError: no such row.
+        IndexError: the row does not exist.
     """
     spans = rows.spans(np.array([index]))
     arrays = {name: array[0] for name, array in rows.read(np.array([index])).items()}
@@ -128,7 +128,7 @@ def batch_strip(
     caption: str = "",
     most: int = MOST,
 ) -> Strip:
-    """A row of arrays, whatever made them: see `cells_of`. Padding beyond `most` tokens is not counted."""
+    """Strip of a row of arrays from any source; see `cells_of`. Padding beyond `most` is not counted."""
     count = len(tokens)
     cells = cells_of(
         vocabulary,
@@ -142,6 +142,6 @@ def batch_strip(
 
 
 def _in_documents(position_ids: np.ndarray, segment_ids: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Places within documents, from places within spans."""
-    firsts = np.append(starts, 0)  # the last is that of padding, segment -1
+    """Convert positions within spans to positions within documents."""
+    firsts = np.append(starts, 0)  # the last entry is for padding, segment -1
     return position_ids + firsts[segment_ids]

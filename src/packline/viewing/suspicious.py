@@ -1,21 +1,21 @@
-"""Documents that look wrong by their tokens: one thing over and over, or nothing but control tokens.
+"""Documents whose tokens look wrong: excessive repetition, or nothing but control tokens.
 
-    repetition     one sequence of four tokens is 30% of a document's, or more
-    one token      a token makes up half of a document, or more
-    long run       a token stands a hundred times in a row, or more often
-    no text        no token, or special tokens only
+    repetition     one sequence of four tokens makes up at least 30% of a document's sequences
+    one token      one token makes up at least half of a document
+    long run       one token occurs at least a hundred times in a row
+    no text        no tokens, or special tokens only
 
-A document's tokens here are those between its boundary tokens. The first two are asked only of documents of
-32 tokens and more, since a short text may well say a thing twice; of those longer than four million tokens
-the first four million are looked at.
+The tokens of a document are those between its boundary tokens. The first two reasons apply only to documents
+of at least 32 tokens, since a short text may well repeat itself. Of a document longer than four million
+tokens, the first four million are examined.
 
-Cost: every document is screened, and only what does not pass is counted exactly. Screening looks at 64
-places, one in each 64th of a document, then in longer ones at 256; which they are does not depend on the
-tokens. A document of less than 68 tokens is seen whole. What is just at a limit may therefore be missed (a
-repetition of 30% once in 10,000 times); what is reported is exact. Long runs and control tokens are never
-missed.
+Cost: every document is screened, and only those that do not pass are counted exactly. Screening examines 64
+positions, one in each 64th of a document, then 256 in longer documents; the positions do not depend on the
+tokens. A document of fewer than 68 tokens is examined completely. A document just at a limit may therefore be
+missed (a repetition of 30% once in 10,000 times); whatever is reported is exact. Long runs and control tokens
+are never missed.
 
-What it does not do: judge text. A table of zeros looks wrong and may be right.
+Limits: content is not judged. A table of zeros is reported and may be correct.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from collections.abc import Sequence
 import numpy as np
 
 SHORTEST = 32
-"""Tokens of a document of which repetition is asked."""
+"""Minimum tokens of a document that is checked for repetition."""
 LONGEST = 1 << 22
-"""Tokens of a document that are looked at."""
+"""Maximum number of tokens of a document that are examined."""
 GRAM = 4
 LONG_RUN = 100
 
 PLACES = 64
-"""Of a document that are screened."""
+"""Positions of a document that are screened."""
 SAME_GRAMS, SAME_TOKENS = 7, 16
-"""So many equal ones among them and a document is counted. A document at the limit has 19, and 32."""
+"""Numbers of equal positions from which a document is counted. A document at the limit has 19 and 32."""
 MORE_PLACES = 256
 MORE_GRAMS, MORE_TOKENS = 45, 95
-"""Likewise of documents of more than four times as many tokens. One at the limit has 77, and 128."""
+"""The same for documents of more than four times as many tokens. One at the limit has 77 and 128."""
 STRIDE = 8
-"""Every eighth token is compared to find long runs: a run of 100 holds twelve of them."""
+"""Every eighth token is compared to find long runs: a run of 100 contains twelve of them."""
 
 REASONS = {
     "repetition": "one sequence of four tokens is 30% of all, or more",
@@ -47,7 +47,7 @@ REASONS = {
     "long run": "one token 100 times in a row, or more",
     "no text": "no token but special ones",
 }
-"""What each name stands for."""
+"""Description of each reason."""
 LIMITS = {"repetition": 0.3, "one token": 0.5, "long run": float(LONG_RUN), "no text": 1.0}
 
 _JITTER = np.random.default_rng(64).random(PLACES)
@@ -57,12 +57,12 @@ _MORE_JITTER = np.random.default_rng(64).random(MORE_PLACES)
 def screen(
     tokens: np.ndarray, starts: np.ndarray, ends: np.ndarray, special: np.ndarray
 ) -> dict[int, list[str]]:
-    """What is worth counting, by document.
+    """Screen documents: the reasons to count, by document.
 
     Args:
-        tokens: ids below the vocabulary, contiguous unsigned `[T]`.
-        starts, ends: int64 `[D]`, where documents begin and end in them, without their boundary tokens.
-        special: bool `[V]`, which ids are special tokens.
+        tokens: ids within the vocabulary, contiguous unsigned `[T]`.
+        starts, ends: int64 `[D]`, offsets in `tokens` of the documents without their boundary tokens.
+        special: bool `[V]`, True for special tokens.
 
     >>> tokens = np.array([5, 1, 2] + [7] * 200, np.uint16)
     >>> screen(tokens, np.array([0, 3]), np.array([3, 203]), np.zeros(8, bool))
@@ -89,12 +89,12 @@ def screen(
 
 
 def judge(body: np.ndarray, special: np.ndarray, asked: Sequence[str] = tuple(REASONS)) -> dict[str, float]:
-    """What is wrong with one document, counted: shares of it, or for a run its tokens.
+    """Count one document exactly: its share of tokens for each reason that applies, or the tokens of a run.
 
     Args:
         body: its ids, contiguous unsigned `[n]`, without boundary tokens.
         special: see `screen`.
-        asked: the reasons to look at.
+        asked: reasons to check.
 
     >>> judge(np.array([3, 4] * 50, np.uint16), np.zeros(8, bool))
     {'repetition': 0.5051546391752577, 'one token': 0.5}
@@ -114,7 +114,7 @@ def judge(body: np.ndarray, special: np.ndarray, asked: Sequence[str] = tuple(RE
 
 
 def longest_run(values: np.ndarray) -> int:
-    """How often one value stands in a row at most.
+    """Length of the longest run of one value.
 
     >>> longest_run(np.array([1, 2, 2, 2, 1]))
     3
@@ -126,16 +126,17 @@ def longest_run(values: np.ndarray) -> int:
 
 
 def grams_at(tokens: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """A number for the four tokens from each place on, uint64 of the shape of `places`.
+    """Number for the four tokens from each place on, uint64 of the shape of `places`.
 
-    Equal tokens give equal numbers; others differ, of 32-bit tokens but for one pair in 2**64.
+    Equal tokens give equal numbers. Different tokens give different numbers, except, for 32-bit tokens, one
+    pair in 2**64.
     """
     wide = _wide(tokens)
     return wide[places] if tokens.itemsize == 2 else _mixed(wide[places], wide[places + 2])
 
 
 def all_grams(tokens: np.ndarray) -> np.ndarray:
-    """The same for every place, uint64 `[n - 3]`."""
+    """Numbers as of `grams_at` for every place, uint64 `[n - 3]`."""
     wide, count = _wide(tokens), len(tokens) - GRAM + 1
     if tokens.itemsize == 2:
         return wide[:count].copy()
@@ -143,13 +144,13 @@ def all_grams(tokens: np.ndarray) -> np.ndarray:
 
 
 def _wide(tokens: np.ndarray) -> np.ndarray:
-    """The eight bytes from each token on, as far as there are so many."""
+    """View of the eight bytes from each token on, for tokens followed by that many bytes."""
     item = tokens.itemsize
     return np.ndarray(len(tokens) - 8 // item + 1, "<u8", buffer=tokens, strides=(item,))
 
 
 def _mixed(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """One number for two."""
+    """Mix two numbers into one."""
     found = first * np.uint64(0x9E3779B97F4A7C15)
     found ^= found >> np.uint64(29)
     found += second * np.uint64(0xBF58476D1CE4E5B9)
@@ -157,7 +158,7 @@ def _mixed(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def _repetition(body: np.ndarray) -> float:
-    """The share of the most common sequence of four tokens; 0.0 where it is surely below the limit."""
+    """Share of the most common sequence of four tokens; 0.0 if it is certainly below the limit."""
     count = len(body) - GRAM + 1
     if count < 4 * MORE_PLACES:
         return _most_common(all_grams(body)) / count
@@ -175,7 +176,7 @@ def _more_places(count: int) -> np.ndarray:
 
 
 def _most_common(values: np.ndarray) -> int:
-    """How often the most common value stands there."""
+    """Number of occurrences of the most common value."""
     if values.itemsize == 2 and len(values) > 1 << 14:
         return int(np.bincount(values).max())
     ordered = np.sort(values)
@@ -184,7 +185,7 @@ def _most_common(values: np.ndarray) -> int:
 
 
 def _run_places(tokens: np.ndarray) -> np.ndarray:
-    """Some places in every run of `LONG_RUN` tokens, int64; shorter runs may have some too."""
+    """Some places in every run of `LONG_RUN` tokens, int64; places in shorter runs may be included."""
     few = tokens[::STRIDE]
     same = few[1:] == few[:-1]
     pairs = LONG_RUN // STRIDE - 1
@@ -197,7 +198,7 @@ def _run_places(tokens: np.ndarray) -> np.ndarray:
 
 
 def _repeats(tokens: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which documents, of `SHORTEST` tokens or more, have equal fours, or equal tokens; bool `[D]` each."""
+    """Documents of at least `SHORTEST` tokens with repeated fours, or repeated tokens; bool `[D]` each."""
     counts = lengths - GRAM + 1
     steps = np.arange(PLACES)
     inner = ((steps + _JITTER) * (counts / PLACES)[:, None]).astype(np.int64)
@@ -206,7 +207,7 @@ def _repeats(tokens: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> tup
     places = starts[:, None] + np.minimum(inner, counts[:, None] - 1)
     grams = grams_at(tokens, places)
     firsts = tokens[places].astype(np.uint32)
-    if len(few):  # each place of a short document once, then numbers that nothing else has, or hardly
+    if len(few):  # each place of a short document once, then numbers that are almost surely unique
         beyond = steps >= counts[few, None]
         grams[few] = np.where(beyond, steps.astype(np.uint64), grams[few])
         rest = np.minimum(steps, lengths[few, None] - 1)

@@ -1,16 +1,16 @@
-"""One pass over documents: everything that is counted from tokens, in sums that can be added up.
+"""One pass over documents: everything that is counted from tokens, as sums that can be added.
 
     a block of documents ──┬── tokens by id        one bincount
                            ├── hashes              for duplicates
                            ├── suspicious ones     screened, then counted
-                           └── bytes a token       by class
+                           └── bytes per token     by class
 
-A `Tally` is what one process has seen. Tallies of several ranges of documents add up to that of all of them,
-whatever the ranges. It keeps a few documents of each kind by name and counts the others.
+A `Tally` holds the counts of one process. The tallies of ranges of documents add up to the tally of all of
+them, whatever the ranges. A tally keeps a few documents of each kind by number and counts the others.
 
-Cost: 4 nanoseconds a token of prose, 2 of them for counting ids; 7 of code that is full of white space,
-much of which is looked at twice. Memory: a block of a million tokens, or the longest document where that is
-mapped (and 140 MB while it is judged), and eight bytes for each id.
+Cost: 4 nanoseconds per token of prose, 2 of them for counting ids; 7 for code with much white space, most of
+which is examined twice. Memory: a block of a million tokens, or the longest document if memory-mapped (and
+140 MB while it is counted exactly), plus eight bytes per id.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ from packline.viewing.suspicious import REASONS, SHORTEST, judge, screen
 
 BLOCK_TOKENS = 1 << 20
 KEPT = 100
-"""Documents of each kind that are kept by number."""
+"""Documents of each kind kept by number."""
 
 
 class Suspect(msgspec.Struct, frozen=True):
-    """A document that looks wrong in one way."""
+    """A document that looks wrong for one reason."""
 
     document: int
     value: float
-    """How much so: a share, the tokens of a run, bytes a token."""
+    """Severity: a share, the tokens of a run, or bytes per token."""
 
 
 class Tally(msgspec.Struct):
-    """What was counted."""
+    """Counts of a range of documents."""
 
     vocab_size: int
     documents: int = 0
     tokens: int = 0
     text_bytes: dict[int, int] = msgspec.field(default_factory=dict)
-    """By number of the shard."""
+    """Bytes of text by shard number."""
     counts: bytes = b""
     """Tokens by id, int64 `[V]`, little-endian."""
     rates: list[int] = msgspec.field(default_factory=lambda: [0] * CLASSES)
-    """Documents by class of bytes a token."""
+    """Documents by class of bytes per token."""
     found: dict[str, int] = msgspec.field(default_factory=lambda: dict.fromkeys(REASONS, 0))
-    """Documents by what is wrong with them."""
+    """Documents by reason."""
     suspects: dict[str, list[Suspect]] = msgspec.field(
         default_factory=lambda: {name: [] for name in (*REASONS, "few", "many")}
     )
-    """The worst of each kind; `few` and `many` are those with the fewest and the most bytes a token."""
+    """The worst of each kind; `few` and `many` are those with the fewest and the most bytes per token."""
 
     def used(self) -> np.ndarray:
         """Tokens by id, int64 `[V]`."""
@@ -69,7 +69,7 @@ class Tally(msgspec.Struct):
 
 
 def add_up(tallies: Iterable[Tally], vocab_size: int) -> Tally:
-    """One tally of all of them.
+    """Add tallies up to one.
 
     >>> add_up([Tally(2, 1, 5), Tally(2, 2, 7)], 2).tokens
     12
@@ -95,10 +95,10 @@ class Counter:
     """Counts blocks of documents.
 
     Args:
-        vocab_size: V.
+        vocab_size: size of the vocabulary, V.
         special: ids of special tokens.
-        before: boundary tokens at the beginning of every document; there is one at the end.
-        hashes: takes the hashes of documents.
+        before: number of boundary tokens at the beginning of every document; there is one at the end.
+        hashes: receives the hashes of documents.
 
     >>> import pathlib, tempfile
     >>> counter = Counter(9, [8], 0, HashFiles(pathlib.Path(tempfile.mkdtemp()), 1, 0))
@@ -128,15 +128,15 @@ class Counter:
         """Count documents.
 
         Args:
-            first: the number of the first one.
-            tokens: their ids, uint16 or 32 bits `[T]`.
+            first: number of the first document.
+            tokens: ids, uint16 or 32 bits `[T]`.
             offsets: int64 `[D+1]`, the first 0, the last T.
-            text_bytes: of each one's text, int64 `[D]`.
-            shard: what `Tally.text_bytes` has them under.
-            where: the file that they are in, for errors.
+            text_bytes: bytes of text of each document, int64 `[D]`.
+            shard: key for them in `Tally.text_bytes`.
+            where: file that contains the documents, for errors.
 
         Raises:
-            CorruptStore: an id outside the vocabulary.
+            CorruptStore: an id is outside the vocabulary.
         """
         ids = np.ascontiguousarray(tokens).view(f"<u{tokens.itemsize}")
         for start in range(0, len(ids), BLOCK_TOKENS):
@@ -160,7 +160,7 @@ class Counter:
         self.tally.text_bytes[shard] = known + int(text_bytes.sum())
 
     def finish(self) -> Tally:
-        """What was counted, all of it."""
+        """Complete the counts and return them."""
         self._hashes.flush()
         self.tally.counts = self._used.astype("<i8").tobytes()
         self.tally.rates = self._rates.tolist()

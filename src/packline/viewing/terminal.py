@@ -2,8 +2,8 @@
 
     render(page, width, color)  ──>  lines of (text, style), which `cli.output` prints
 
-Warnings come first. Tables have straight columns, charts are drawn with blocks, tokens by `terminal_strip`.
-What it does not do: print, or know what a style looks like.
+Warnings come first. Tables have aligned columns, charts consist of block characters, and tokens are rendered
+by `terminal_strip`. `cli.output` prints the lines and defines the styles.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from packline.viewing.text import columns
 MOODS = {"plain": "", "good": "good", "warning": "warning", "bad": "bad"}
 LONGEST_BAR = 40
 MARKED = "┄"
-"""The marked part of a bar."""
+"""Character for the marked part of a bar."""
 
 
 def render(page: Page, width: int, color: bool) -> list[Line]:
-    """The lines of a page.
+    """Lines of a page.
 
     Args:
         width: columns of the terminal.
-        color: whether styles can be seen; without, marks say what they would.
+        color: True if styles are visible; otherwise marks replace them.
 
     >>> page = Page("Store", (Facts((("documents", "12"),)), Note("All is well.", "good")))
     >>> for line in render(page, 80, color=False):
@@ -68,7 +68,7 @@ def render(page: Page, width: int, color: bool) -> list[Line]:
 
 
 def render_blocks(blocks: Sequence[Block], width: int, color: bool) -> list[Line]:
-    """The lines of blocks, each below an empty one. What leads to other pages is left out."""
+    """Lines of blocks, each block after an empty line. Links and forms are omitted."""
     lines: list[Line] = []
     for block in blocks:
         if not isinstance(block, Links | Form):
@@ -77,7 +77,7 @@ def render_blocks(blocks: Sequence[Block], width: int, color: bool) -> list[Line
 
 
 def render_text(page: Page, width: int = 100) -> str:
-    """A page as plain text.
+    """Render a page as plain text.
 
     >>> render_text(Page("Store", ()))
     '  Store\\n'

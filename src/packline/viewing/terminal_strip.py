@@ -1,12 +1,12 @@
-"""A strip of tokens as lines: an edge before each document, positions at the left, tokens in their order.
+"""A strip of tokens as lines: a rule before each document, positions at the left, tokens in order.
 
     ── document 14,895  web/a.jsonl at 7,749,032, id a1b2; from token 115
        115  the│ begin│ning│ of│ its│ text│↵
        121  ⟨and│ what│ is│ not│ learned⟩│⟦<|endoftext|>⟧
        ·×12 padding
 
-With color each token has a ground of its own and marks are styles; without, bars stand between tokens,
-`⟦ ⟧` around special ones and `⟨ ⟩` around those that are not learned. A text's line ends end lines.
+With color, each token has its own background and marks are styles. Without color, bars separate tokens,
+`⟦ ⟧` enclose special ones and `⟨ ⟩` those that are not learned. Line ends of the text end lines.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NARROWEST = 16
 
 
 def strip_lines(strip: Strip, width: int, color: bool) -> list[Line]:
-    """Lines of a strip, of at most `width` columns where that is possible.
+    """Lines of a strip, of at most `width` columns where possible.
 
     >>> from packline.viewing.lines import plain
     >>> padding = Cell("", (0,), b"", 2, -1, padding=True)
@@ -56,7 +56,7 @@ def _edge(held: list[Cell], origin: Origin) -> Line:
 
 
 class _Wrapped:
-    """Tokens in lines of a width."""
+    """Wraps tokens in lines of a given width."""
 
     def __init__(self, width: int, color: bool) -> None:
         self._room = max(width - GUTTER - 2, NARROWEST)
@@ -65,11 +65,11 @@ class _Wrapped:
         self._line: list[Piece] = []
         self._used = 0
         self._position = self._first = 0
-        """Positions of the token that is put, and of the first token of the line."""
+        """Positions of the current token and of the first token of the line."""
 
     def lines(self, held: Sequence[Cell]) -> list[Line]:
         """Lines of the tokens of a document."""
-        after: bool | None = None  # whether the token before was marked as not learned
+        after: bool | None = None  # True if the token before was marked as not learned
         for number, cell in enumerate(held):
             self._position = cell.position
             follows = held[number + 1] if number + 1 < len(held) else None
@@ -103,7 +103,7 @@ class _Wrapped:
         self._put(end, "quiet")
 
     def _put(self, text: str, style: str) -> None:
-        """A piece, in several lines where it is longer than one."""
+        """Add a piece of text, over several lines if it is longer than one."""
         while text:
             if self._used >= self._room:
                 self._end()
@@ -111,7 +111,7 @@ class _Wrapped:
             if not taken and self._used:
                 self._end()
                 continue
-            taken = taken or 1  # a character that is wider than the room
+            taken = taken or 1  # a character wider than the line
             if not self._line:
                 self._first = self._position
             self._line.append((text[:taken], style))
@@ -125,7 +125,7 @@ class _Wrapped:
 
 
 def _fitting(text: str, room: int) -> int:
-    """How many characters fit, each with the marks that sit on it."""
+    """Number of characters that fit, each with its combining marks."""
     if cells(text) <= room:
         return len(text)
     used = 0

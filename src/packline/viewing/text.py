@@ -1,8 +1,8 @@
-"""Numbers, sizes and foreign text as a person reads them.
+"""Human-readable numbers and sizes, and text made safe to print.
 
-A document may hold anything, escape sequences that repaint a terminal included, and so may the name of
-a file. `visible` turns whatever would act on a terminal into something that can be seen; everything that
-is printed passes it. The other functions only format; widths are counted in columns of a terminal.
+A document or a file name may contain anything, including escape sequences that repaint a terminal. `visible`
+replaces every character that would control a terminal by a visible one; all printed text passes through it.
+The other functions only format; widths are counted in terminal columns.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import unicodedata
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 JOINERS = "\u200c\u200d"
-"""Format characters that stay: scripts and emoji are written with them, and they move nothing."""
+"""Format characters that are kept: scripts and emoji need them, and they do not move text."""
 STACK = re.compile("[^\\x00-\\x7f]{5,}")
-"""Where more marks than a few may be."""
+"""Runs of characters that may contain too many combining marks."""
 MARKS_MOST = 4
-"""Combining marks on one letter that are drawn; a script needs three, a prank has a hundred."""
+"""Maximum combining marks shown on one letter; scripts need three, a prank has a hundred."""
 
 
 def visible(text: str) -> str:
-    """Text in which no character acts on a terminal.
+    """Make a text safe to print: no character of the result controls a terminal.
 
-    Line ends become `↵`, tabs `→`, other control characters their Unicode pictures or `\\x..`, and what
-    reverses the direction of writing or is not a character becomes `\\u....`. So do marks that are stacked
-    on one letter, from the fifth on.
+    Line ends become `↵`, tabs `→`, other control characters their Unicode pictures or `\\x..`. Characters
+    that reverse the direction of writing, surrogates, and combining marks from the fifth on one letter become
+    `\\u....`.
 
     >>> visible("a\\x1b[2Jb\\n"), visible("\\u202egnp.exe")
     ('a␛[2Jb↵', '\\\\u202egnp.exe')
@@ -36,7 +36,7 @@ def visible(text: str) -> str:
 
 
 def _unstacked(match: re.Match[str]) -> str:
-    """A run of characters that are not ASCII, with no letter under more than a few marks."""
+    """Escape excess combining marks in a run of non-ASCII characters."""
     marks, found = 0, []
     for character in match[0]:
         if character not in JOINERS:
@@ -66,7 +66,7 @@ def _escaped(character: str) -> str:
 
 
 def cells(text: str) -> int:
-    """Columns that a text takes on a terminal.
+    """Number of terminal columns that a text takes.
 
     >>> cells("abc"), cells("漢字"), cells("cafe\\u0301")
     (3, 4, 4)
@@ -83,7 +83,7 @@ def _cells_of(character: str) -> int:
 
 
 def cut(text: str, width: int) -> str:
-    """At most `width` columns of a text, with `…` where something is missing.
+    """Cut a text to at most `width` columns, with `…` in place of what is missing.
 
     >>> cut("one line", 20), cut("one line", 4), cut("漢字漢字", 5)
     ('one line', 'one…', '漢字…')
@@ -99,7 +99,7 @@ def cut(text: str, width: int) -> str:
 
 
 def pad(text: str, width: int, right: bool = False) -> str:
-    """Spaces after a text, or before it, up to `width` columns.
+    """Pad a text with spaces after it, or before it, to `width` columns.
 
     >>> pad("ab", 4), pad("漢", 4, right=True)
     ('ab  ', '  漢')
@@ -109,7 +109,7 @@ def pad(text: str, width: int, right: bool = False) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes with a decimal unit.
+    """Format bytes with a decimal unit.
 
     >>> size(17), size(8_020_284), size(1.5e12)
     ('17 B', '8.0 MB', '1.5 TB')
@@ -120,7 +120,7 @@ def size(count: float) -> str:
 
 
 def scaled(count: float) -> str:
-    """A number with a unit of a thousand, three digits or so.
+    """Format a number with a decimal unit, to about three digits.
 
     >>> scaled(950), scaled(12_345), scaled(2_553_926)
     ('950', '12 k', '2.6 M')
@@ -135,7 +135,7 @@ def scaled(count: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person says them.
+    """Format seconds for people.
 
     >>> duration(0.52), duration(75), duration(7260)
     ('0.5 s', '1 min 15 s', '2 h 01 min')
@@ -149,7 +149,7 @@ def duration(seconds: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share of one.
+    """Format a share of one as a percentage.
 
     >>> percent(0.1234), percent(0.00042), percent(0)
     ('12.3%', '0.042%', '0%')
@@ -160,7 +160,7 @@ def percent(share: float) -> str:
 
 
 def bar(share: float, width: int) -> tuple[str, str]:
-    """A bar of `width` columns: what is done, and what is left.
+    """Progress bar of `width` columns: the part done, and the part left.
 
     >>> bar(0.5, 6)
     ('━━━', '───')
@@ -170,7 +170,7 @@ def bar(share: float, width: int) -> tuple[str, str]:
 
 
 def columns(counts: list[int], height: int = 1) -> list[str]:
-    """A histogram of upright bars, `height` lines from the top down; what is not zero can be seen.
+    """Histogram of vertical bars, `height` lines from the top down; counts above zero remain visible.
 
     >>> columns([0, 1, 4, 8])
     [' ▁▄█']
@@ -186,7 +186,7 @@ def columns(counts: list[int], height: int = 1) -> list[str]:
 
 
 def plural(count: int, noun: str, many: str = "") -> str:
-    """A count and its noun.
+    """Format a count and its noun.
 
     >>> plural(1, "file"), plural(1200, "file"), plural(2, "process", "processes")
     ('1 file', '1,200 files', '2 processes')
@@ -195,19 +195,19 @@ def plural(count: int, noun: str, many: str = "") -> str:
 
 
 def whole_characters(data: bytes, *, first: bool = True, last: bool = True) -> str:
-    """A part of a text without the parts of characters at its ends; other bytes that are no UTF-8 as `\\xNN`.
+    """Decode a part of a text without incomplete characters at its ends; other invalid bytes become `\\xNN`.
 
     Args:
         data: UTF-8, cut anywhere.
-        first: whether its beginning may be within a character.
-        last: whether its end may be.
+        first: True if it may begin within a character.
+        last: True if it may end within a character.
 
     >>> whole_characters("言語処理".encode()[1:-1]) == "語処"
     True
     """
     start, stop = 0, len(data)
     if first:
-        none = stop if stop < 4 else 0  # a character has three such bytes at most
+        none = stop if stop < 4 else 0  # a character has at most three such bytes
         start = next((place for place, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), none)
     for size in range(1, min(3, stop) + 1) if last else ():
         lead = data[-size]

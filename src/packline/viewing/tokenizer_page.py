@@ -1,7 +1,4 @@
-"""An evaluation of a tokenizer as a page, and as Markdown.
-
-What it does not do: measure (`encoders.evaluating`), or draw.
-"""
+"""An evaluation of a tokenizer (`encoders.evaluating`) as a page, and as Markdown."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ ROUND_TRIPS: dict[RoundTrip, str] = {
 
 
 def evaluation_page(found: Evaluation) -> Page:
-    """All of an evaluation."""
+    """Page of a whole evaluation."""
     blocks: list[Block] = [
         Facts(
             (
@@ -63,7 +60,7 @@ def evaluation_page(found: Evaluation) -> Page:
 
 
 def head(one: Comparison) -> tuple[str, ...]:
-    """The columns of a table of rows."""
+    """Column headings of the table of a comparison."""
     base = one.base.rstrip("/").rpartition("/")[2]
     return (
         "Text Type",
@@ -78,7 +75,7 @@ def head(one: Comparison) -> tuple[str, ...]:
 
 
 def _unknown(name: str, texts: Mapping[str, Measured]) -> list[Block]:
-    """What a vocabulary has no tokens for, if anything: few tokens of such a text mean nothing."""
+    """Warnings about text that a vocabulary has no tokens for, where a low token count means nothing."""
     counts = {text: one.unknown for text, one in texts.items() if one.unknown}
     if not counts:
         return []
@@ -128,7 +125,7 @@ def _cells(rows: Sequence[Row]) -> tuple[tuple[str, ...], ...]:
 
 
 def evaluation_markdown(found: Evaluation) -> str:
-    """The same tables in Markdown."""
+    """Render the same tables as Markdown."""
     lines = [f"# Tokenizer {_safe(found.tokenizer)}"]
     for block in evaluation_page(found).blocks:
         lines.append("")
@@ -150,5 +147,5 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _safe(text: str) -> str:
-    """What a file's name holds must not become markup."""
+    """Escape a text, such as a file name, so that it cannot act as Markdown."""
     return "".join(f"\\{letter}" if letter in "\\`|<>[]*_#" else letter for letter in text).replace("\n", " ")

@@ -1,7 +1,7 @@
-"""What ids stand for, ready to be looked at: the bytes of each token, and the names of the special ones.
+"""Vocabularies for display: the bytes of each token, and the names of special tokens.
 
-A store's is made once and kept while the process lives, because reading a tokenizer of 150,000 tokens takes
-half a second and 20 MB; then a token costs a look into a list. No text is decoded by the tokenizer.
+The vocabulary of a store is built once per process, because reading a tokenizer of 150,000 tokens takes half
+a second and 20 MB; then each token costs one list lookup. The tokenizer itself decodes no text.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from packline.store.reader import Store
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The tokens of a tokenizer."""
+    """Tokens of a tokenizer."""
 
     name: str
     data: Sequence[bytes]
     """Bytes of each token by id; empty for special tokens and for ids without a token."""
     special: dict[int, str]
-    """Names of special tokens by id, those that begin and end documents among them."""
+    """Names of special tokens by id, including those that begin and end documents."""
     eod_id: int | None = None
-    """The token at the end of a document, where that is known."""
+    """End-of-document token, if known."""
 
     def __len__(self) -> int:
         return len(self.data)
 
     @classmethod
     def of_tokenizer(cls, tokenizer: Tokenizer, *, eod_id: int | None = None) -> Vocabulary:
-        """The vocabulary of a tokenizer as it was loaded.
+        """Build the vocabulary of a loaded tokenizer.
 
         >>> model = {"type": "WordLevel", "vocab": {"a": 0, "</s>": 1}, "unk_token": "a"}
         >>> added = [{"id": 1, "content": "</s>", "special": True}]
@@ -56,23 +56,23 @@ class Vocabulary:
 
     @classmethod
     def of_store(cls, store: Store) -> Vocabulary:
-        """The vocabulary of a store; remembered for a few stores.
+        """Return the vocabulary of a store; cached for a few stores.
 
         Raises:
-            CorruptStore: the tokenizer that is kept with the store is damaged.
-            TokenizerError: it cannot be read as a tokenizer.
+            CorruptStore: the tokenizer kept with the store is damaged.
+            TokenizerError: the tokenizer cannot be read.
         """
         entry = store.manifest.tokenizer
         return _of_folder(store.path, store.tokenizer_file, msgspec.json.encode(entry))
 
     def check(self, ids: np.ndarray, what: str) -> None:
-        """Refuse ids that the vocabulary does not have.
+        """Reject ids outside the vocabulary.
 
         Args:
-            what: where the ids are from, for the error.
+            what: origin of the ids, for the error.
 
         Raises:
-            TokenizerError: there is one, which hints at another tokenizer than that of the ids.
+            TokenizerError: an id is outside the vocabulary, so another tokenizer probably made the ids.
         """
         if not ids.size or (int(ids.min()) >= 0 and int(ids.max()) < len(self)):
             return
@@ -87,7 +87,7 @@ class Vocabulary:
 @lru_cache(maxsize=4)
 def _of_folder(folder: Path, file: FileEntry, entry_json: bytes) -> Vocabulary:
     entry = msgspec.json.decode(entry_json, type=TokenizerEntry)
-    read_file(folder, file)  # refuses one that is damaged
+    read_file(folder, file)  # raises an error if it is damaged
     tokenizer = load_tokenizer(str(folder / TOKENIZER))
     kind = "tiktoken" if entry.kind == "tiktoken" else tokenizer.kind
     found = Vocabulary.of_tokenizer(

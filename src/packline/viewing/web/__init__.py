@@ -1,1 +1,1 @@
-"""The web viewer: stores as pages of a site that only this machine, or who has a token, can read."""
+"""The web viewer: stores as pages of a site readable only from this machine or with a token."""

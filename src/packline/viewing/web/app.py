@@ -1,9 +1,9 @@
-"""The site: addresses, what stands above every page, and what becomes of errors.
+"""The site: addresses, the header of every page, and the handling of errors.
 
     GET /document/7 ── Guard ── endpoint ── View ── pages.document ── Page ── html.document ── response
 
-Pages are made in threads of the server's pool. An error of packline becomes a page that says what is wrong
-and what to do; any other is logged and becomes a page that shows nothing of it.
+Pages are made in threads of the server's pool. An error of packline becomes a page that states what is wrong
+and what to do; any other error is logged and becomes a page without its details.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ NAVIGATION = (
 )
 JUMPS = ("document", "row", "step")
 KEPT = ("seq_len", "packing", "split", "batch_size", "seed", "world_size")
-"""What a jump to a row or a step takes along."""
+"""Parameters kept by a jump to a row or a step."""
 WAIT = 1.0
-"""Seconds that starting may wait for each store's lengths."""
+"""Seconds to wait at startup for the lengths of each store."""
 FOREVER = "public, max-age=31536000, immutable"
 
 log = logging.getLogger("packline.serve")
@@ -64,7 +64,7 @@ log = logging.getLogger("packline.serve")
 
 @cache
 def static(name: str) -> tuple[str, str]:
-    """A file of the viewer, and a short hash of it, which its address carries."""
+    """Content of a file of the viewer, and its short hash, which is part of its address."""
     folder = resources.files("packline.viewing").joinpath("static")
     text = folder.joinpath(name).read_text("utf-8")
     if name == "viewer.css":
@@ -73,20 +73,20 @@ def static(name: str) -> tuple[str, str]:
 
 
 def assets() -> Assets:
-    """Where pages find style and script."""
+    """Addresses of style and script."""
     return Assets(*(f"/static/{name}?v={static(name)[1]}" for name in ("viewer.css", "viewer.js")))
 
 
 def make_app(
     site: Site, *, port: int = 0, names: frozenset[str] = frozenset({"localhost"}), token: str | None = None
 ) -> ASGIApp:
-    """The site as an ASGI application.
+    """Make the ASGI application of a site.
 
     Args:
-        site: what is shown.
-        port: that it is served on.
-        names: what this machine may be called in a Host header, beside its addresses.
-        token: what every reader must bring; None where only this machine can connect.
+        site: stores and tokenizers to show.
+        port: port that it is served on.
+        names: names of this machine accepted in a Host header, in addition to its addresses.
+        token: token required of every reader; None if only this machine can connect.
     """
 
     def route(path: str, render: Callable[[View, Request], Page]) -> Route:
@@ -119,9 +119,9 @@ def make_app(
 
 
 def warm_up(site: Site) -> None:
-    """Make what first pages would wait for: libraries that load late, and what is read once a store.
+    """Prepare what the first pages would wait for: libraries loaded on demand, and data read once per store.
 
-    A store that is damaged where this looks is served all the same, and its pages say so.
+    A store found damaged here is served nevertheless, and its pages report the damage.
     """
     site.wait(WAIT)
     for place in range(len(site.stores)):
@@ -132,7 +132,7 @@ def warm_up(site: Site) -> None:
 
 
 def _respond(site: Site, request: Request, render: Callable[[View], Page]) -> Response:
-    """A page, or the page of what went wrong."""
+    """Respond with a page, or with an error page."""
     view = View(site, 0, request.query_params)
     status = 200
     try:
@@ -176,7 +176,7 @@ def _html(view: View, path: str, page: Page, status: int = 200) -> Response:
 
 
 def header(view: View, path: str) -> Markup:
-    """What stands above every page: where one can go, and a form to jump."""
+    """Header of every page: navigation, and a form to jump."""
     links = [
         element(
             "li",
@@ -225,7 +225,7 @@ def header(view: View, path: str) -> Markup:
 
 
 def _section(path: str) -> str:
-    """The entry of the navigation that a page belongs to."""
+    """Navigation entry that a page belongs to."""
     for kind in ("document", "row"):
         if path.startswith(f"/{kind}/"):
             return f"/{kind}s"
@@ -237,7 +237,7 @@ def _path_number(request: Request, what: str) -> int:
 
 
 def _jump(site: Site, request: Request) -> Response:
-    """Lead to what the form above every page names."""
+    """Redirect to the target of the jump form."""
     try:
         view = _view(site, request)
         to = choice(request.query_params, "to", JUMPS, "document")
@@ -271,7 +271,7 @@ def _icon(request: Request) -> Response:
 
 
 def _missing(site: Site, request: Request, error: HTTPException) -> Response:
-    """What no address leads to."""
+    """Error page for an unknown address."""
     text = "There is no such page" if error.status_code == 404 else str(error.detail)
     page = _error_page(error.status_code, text, "")
     return _html(View(site, 0, {}), request.url.path, page, error.status_code)

@@ -1,7 +1,7 @@
 """Pages that compare: two tokenizers on one text, two stores.
 
-The tokenizers are those of the stores and those that were named when the viewer was started; an address
-chooses among them by number, so it cannot make the viewer read anything else.
+The tokenizers are those of the stores and those named when the viewer was started. An address selects them
+by number, so it cannot make the viewer read anything else.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from packline.viewing.web.params import choice, number
 from packline.viewing.web.site import Choice, Opened, View
 
 SPECIAL = (("text", "are text, as in a build"), ("control", "are control tokens"))
-"""What a name such as `<|endoftext|>` in the text becomes."""
+"""Meaning of a name such as `<|endoftext|>` in the text."""
 SHOWN_TOKENS = 512
 TOKENS_OF_DOCUMENT = 400
-"""Tokens of a document whose text is compared."""
+"""Tokens of a document whose text is compared, at most."""
 
 
 def tokenizers(view: View) -> Page:
-    """A text as two tokenizers cut it."""
+    """Page of a text as two tokenizers split it."""
     known = view.site.tokenizers
     names = tuple((str(place), one.name) for place, one in enumerate(known))
     numbers = [value for value, _ in names]
@@ -94,11 +94,11 @@ def tokenizers(view: View) -> Page:
 
 
 def _text(view: View) -> tuple[str, str]:
-    """The text to compare on, and what it is of.
+    """Text to compare, and its origin.
 
     Raises:
-        RecipeError: it is too long.
-        StoreError: no such document.
+        RecipeError: the text is too long.
+        StoreError: the document does not exist.
     """
     text = view.params.get("text", "").replace("\r\n", "\n")
     if len(text) > LONGEST_TEXT:
@@ -121,7 +121,7 @@ def _cut(one: Choice, text: str, *, control: bool) -> tuple[Cell, ...]:
 
 
 def _table(text: str, chosen: list[Choice], cut: list[tuple[Cell, ...]]) -> Table:
-    """What the cuts come to, in numbers."""
+    """Table that compares the token sequences in numbers."""
     size = len(text.encode("utf-8", "surrogatepass"))
     edges = [_edges(cells) for cells in cut]
     shared = set.intersection(*edges)
@@ -144,12 +144,12 @@ def _count(cells: tuple[Cell, ...]) -> int:
 
 
 def _edges(cells: tuple[Cell, ...]) -> set[int]:
-    """Bytes behind which a cut is."""
+    """Byte offsets of the ends of tokens."""
     return set(accumulate(len(cell.data) for cell in cells))
 
 
 def stores(view: View) -> Page:
-    """Two of the stores side by side."""
+    """Page of two stores side by side."""
     known = view.site.stores
     if len(known) == 1:
         text = "There is one store only. To compare two, name both when the viewer is started: "
@@ -221,7 +221,7 @@ def _facts(pair: tuple[Opened, Opened]) -> Table:
 
 
 def _sources(view: View, pair: tuple[Opened, Opened]) -> Table:
-    """Tokens of each source in both."""
+    """Table of the tokens of each source in both stores."""
     found: dict[str, list[int]] = {}
     for place, opened in enumerate(pair):
         of = View(view.site, view.site.stores.index(opened), {})

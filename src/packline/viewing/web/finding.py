@@ -1,6 +1,6 @@
-"""The search page: text, token ids, a document's id, or a file; a part of the store each time.
+"""The search page: by text, token ids, document id or file; each page searches a part of the store.
 
-Hits of text are shown with what stands around them, the hit between.
+Hits are shown with the text before and after them.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ LOSSY = (
 )
 LONGEST = 2000
 BEFORE_HIT = 64
-"""Tokens before a hit on its document's page."""
+"""Tokens shown before a hit on the page of its document."""
 
 
 def search(view: View) -> Page:
-    """What is asked for, and what was found of it in this part of the store."""
+    """Page of the search form, with the hits in this part of the store."""
     params = view.params
     by = choice(params, "by", [name for name, _ in WAYS], "text")
     asked = params.get("q", "")
@@ -63,10 +63,10 @@ def search(view: View) -> Page:
 
 
 def _find(view: View, by: str, asked: str) -> tuple[Found, str, int | None]:
-    """What a page of the search finds, how it was understood, and of a text how many bytes it has.
+    """Search for one page: the result, how the query was understood, and the number of bytes of a text.
 
     Raises:
-        RecipeError: it cannot be understood.
+        RecipeError: the query cannot be understood.
     """
     if len(asked) > LONGEST:
         raise RecipeError(f"{len(asked):,} characters to search for: expected at most {LONGEST:,}")
@@ -115,12 +115,12 @@ def _blocks(view: View, by: str, found: Found, size: int | None) -> list[Block]:
 
 
 def _contexts(view: View, hits: tuple[Hit, ...], size: int | None) -> Table:
-    """Hits with what is around them.
+    """Table of hits with the text around them.
 
     Args:
-        view: the store.
-        hits: where they are.
-        size: bytes of the text that was found; None where whole tokens were.
+        view: view of the store.
+        hits: places of the hits.
+        size: bytes of the text found; None if whole tokens were found.
     """
     rows: list[tuple[Value, ...]] = []
     for hit in hits:
@@ -147,7 +147,7 @@ def _contexts(view: View, hits: tuple[Hit, ...], size: int | None) -> Table:
 
 
 def _places(view: View, hits: tuple[Hit, ...]) -> Table:
-    """Documents with where they are from."""
+    """Table of documents with their origins."""
     found = view.opened.origins.of([hit.document for hit in hits])
     rows: list[tuple[Value, ...]] = []
     for hit in hits:

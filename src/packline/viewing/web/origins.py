@@ -1,10 +1,11 @@
-"""Where documents are from, for pages that must be quick: row groups that were read stay for a while.
+"""Origins of documents for pages that must be quick: row groups of provenance are cached.
 
-A row group of provenance is 65,536 documents and takes 10 ms to read. Documents that stand together are in
-the same one or two; a row that best_fit put together has them from everywhere. So there is a budget: once it
-is spent, only what is in memory already is told, and pages say of the others just their number.
+A row group of provenance has 65,536 documents and takes 10 ms to read. Neighbouring documents are in one or
+two row groups, but a row packed by best_fit has documents from all over the store. Reading is therefore
+limited by a budget: once it is spent, only cached origins are returned, and pages show the other documents by
+number alone.
 
-Memory: 4 MB a row group with ids, `HELD` of them at most.
+Memory: 4 MB per row group with ids, for at most `HELD` of them.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
 HELD = 24
 FILES = 64
 BUDGET = 0.03
-"""Seconds of reading for one page."""
+"""Seconds of reading per page."""
 
 
 class Origins:
-    """The provenance of a store's documents. For use by several threads."""
+    """Provenance of a store's documents; safe for use by several threads."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -39,11 +40,11 @@ class Origins:
         self._tables: OrderedDict[tuple[int, int], pa.Table] = OrderedDict()
 
     def of(self, documents: Iterable[int], *, budget: float = BUDGET) -> dict[int, Provenance]:
-        """Where these documents are from; some are missing where that would take longer than the budget.
+        """Provenance of documents, without those that would take longer than the budget.
 
         Args:
-            documents: numbers in `store.documents`, which exist.
-            budget: seconds; the first row group is read whatever it takes.
+            documents: existing numbers in `store.documents`.
+            budget: seconds; the first row group is read however long it takes.
 
         Raises:
             CorruptStore: a shard's provenance cannot be read.
@@ -77,7 +78,7 @@ class Origins:
         return found
 
     def _file(self, shard: int) -> ProvenanceFile:
-        """A shard's file, held open for a while."""
+        """Provenance file of a shard, kept open for a while."""
         if shard not in self._files:
             self._files[shard] = self._store.shards[shard].open_provenance()
             if len(self._files) > FILES:

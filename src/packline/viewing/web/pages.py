@@ -1,7 +1,7 @@
 """Pages about a store and its documents: overview, sources, a list of documents, one document.
 
-Each is a function of a `View` that gives a `Page`, and takes time that does not depend on how many documents
-there are: numbers are sums over shards, documents are found by searching in them.
+Each function turns a `View` into a `Page`, in time that does not depend on the number of documents: totals
+are sums over shards, and documents are found by searching in shards.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from packline.viewing.web.site import View
 
 A_PAGE = 25
 BEGINNING = 24
-"""Tokens of a document's beginning in a list."""
+"""Tokens shown of each document in a list."""
 SHOWN_CHARACTERS = 60
 TOKENS_A_PAGE = 1024
 """Tokens of a document on one page."""
@@ -44,7 +44,7 @@ Group = tuple[str, str, str | None]
 
 
 def overview(view: View) -> Page:
-    """What the store is."""
+    """Overview page of the store."""
     store, manifest = view.store, view.store.manifest
     entry, ledger = manifest.tokenizer, manifest.ledger
     rate = f"{ledger.text_bytes / ledger.text_tokens:.2f}" if ledger.text_tokens else "none"
@@ -80,7 +80,7 @@ def overview(view: View) -> Page:
 
 
 def warnings(view: View) -> list[str]:
-    """What somebody should know before anything else."""
+    """Warnings to read first."""
     ledger = view.store.manifest.ledger
     found = []
     if ledger.bad:
@@ -93,7 +93,7 @@ def warnings(view: View) -> list[str]:
 
 
 def groups(view: View) -> dict[Group, list[int]]:
-    """Documents, tokens, shards and the first document of each split, source and label."""
+    """Documents, tokens, shards and first document by split, source and label."""
     found: dict[Group, list[int]] = {}
     for shard, origin, first in zip(
         view.store.shards, view.opened.whence, view.store.firsts.tolist(), strict=False
@@ -105,7 +105,7 @@ def groups(view: View) -> dict[Group, list[int]]:
 
 
 def groups_table(view: View) -> Table:
-    """Documents and tokens by split, source and label."""
+    """Table of documents and tokens by split, source and label."""
     total = view.store.manifest.tokens or 1
     rows = tuple(
         (
@@ -124,7 +124,7 @@ def groups_table(view: View) -> Table:
 
 
 def lengths_block(view: View) -> Block:
-    """How long documents are, once that is counted."""
+    """Histogram of the lengths of documents, once they are counted."""
     lengths = view.opened.lengths
     if lengths is None:
         return Note("Lengths are being counted; this page shows them when it is loaded again.")
@@ -147,7 +147,7 @@ def lengths_block(view: View) -> Block:
 
 
 def sources(view: View) -> Page:
-    """The sources, and the files that they were read from."""
+    """Page of the sources, and the files that they were read from."""
     manifest = view.store.manifest
     page = number(view.params, "page", 0)
     first, count = page * A_PAGE, len(manifest.inputs)
@@ -172,7 +172,7 @@ def sources(view: View) -> Page:
 
 
 def documents(view: View) -> Page:
-    """A list of documents: all, or those of a split and a source."""
+    """Page of a list of documents: all, or those of a split and a source."""
     params = view.params
     split = choice(params, "split", (ALL, *view.opened.splits), ALL)
     known = tuple(dict.fromkeys(origin.source for origin in view.opened.whence))
@@ -221,7 +221,7 @@ def _listed(view: View, document: int, provenance: Provenance | None) -> tuple[V
 
 
 def beginning(vocabulary: Vocabulary, tokens: np.ndarray) -> str:
-    """How a document begins, in one line."""
+    """Beginning of a document, in one line."""
     ids = [one for one in tokens[:BEGINNING].tolist() if one not in vocabulary.special]
     cut = len(tokens) > BEGINNING
     text = " ".join(whole_characters(plain_bytes(vocabulary, ids), first=False, last=cut).split())
@@ -230,12 +230,12 @@ def beginning(vocabulary: Vocabulary, tokens: np.ndarray) -> str:
 
 
 def plain_text(vocabulary: Vocabulary, ids: list[int]) -> str:
-    """Tokens as text, special ones by their names; bytes that are no UTF-8 as `\\xNN`."""
+    """Tokens as text, special ones by name, with bytes that are not UTF-8 as `\\xNN`."""
     return plain_bytes(vocabulary, ids).decode("utf-8", "backslashreplace")
 
 
 def plain_bytes(vocabulary: Vocabulary, ids: list[int]) -> bytes:
-    """Tokens as bytes, special ones by their names."""
+    """Tokens as bytes, special ones by name."""
     parts: list[bytes] = []
     for one in ids:
         known = one < len(vocabulary)
@@ -245,10 +245,10 @@ def plain_bytes(vocabulary: Vocabulary, ids: list[int]) -> bytes:
 
 
 def document(view: View, wanted: int) -> Page:
-    """One document: where it is from, and its tokens, a stretch of them a page.
+    """Page of one document: its origin, and one range of its tokens.
 
     Raises:
-        StoreError: no such document.
+        StoreError: the document does not exist.
     """
     store = view.store
     wanted = check_document(store, wanted)
@@ -293,24 +293,24 @@ def _numbered(view: View, word: str, document: int, end: str = "") -> Value:
 
 
 def default_seq_len(view: View, split: str) -> int | None:
-    """Tokens of a row where none are asked for; None for a split that is too small for rows."""
+    """Row length if the address has none; None for a split that is too small for rows."""
     shards = (shard.entry for shard in view.store.shards)
     tokens = sum(shard.tokens for shard in shards if split in (ALL, shard.split))
     return min(2048, tokens) if tokens >= 2 else None
 
 
 def split_of(split: str) -> str | None:
-    """What an address says of a split: nothing of the one that is meant without a word."""
+    """Parameter for a split in an address; None for the default split."""
     return None if split == "train" else split
 
 
 def store_field(view: View) -> tuple[Field, ...]:
-    """What keeps a form with its store."""
+    """Hidden field that keeps the store in a form."""
     return (Field("store", "store", str(view.number), "hidden"),) if view.number else ()
 
 
 def steps(view: View, path: str, page: int, count: int, params: dict[str, str]) -> tuple[Links, ...]:
-    """Links to the pages of a list around one of them; none where there is just one."""
+    """Links to the neighbouring pages of a list; none if there is only one page."""
     last = max((count - 1) // A_PAGE, 0)
     if last == 0 and page == 0:
         return ()

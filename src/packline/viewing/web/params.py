@@ -1,6 +1,6 @@
-"""What the address of a page asks for, checked: numbers within bounds, choices of what there is.
+"""Checked parameters of the address of a page: numbers within bounds, choices from a list.
 
-Wrong input is an error that says what was expected, and never a guess.
+Wrong input raises an error that states what was expected; it is never guessed.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ def number(
     most: int | None = None,
     what: str = "",
 ) -> int:
-    """A whole number; spaces and commas of thousands are left out.
+    """Parse a whole number; spaces and thousands separators are ignored.
 
     Args:
-        default: where it is not given or empty.
-        most: the largest that makes sense; None for none.
-        what: what is numbered, for the error.
+        default: value if the parameter is missing or empty.
+        most: largest valid number; None: unlimited.
+        what: noun for the numbered item, for the error.
 
     Raises:
-        RecipeError: not a number, or out of bounds.
+        RecipeError: the value is not a number, or out of bounds.
 
     >>> number({"row": "12,345"}, "row", 0), number({}, "row", 7)
     (12345, 7)
@@ -49,10 +49,10 @@ def number(
 
 
 def choice(params: Mapping[str, str], name: str, known: Sequence[str], default: str) -> str:
-    """One of several words.
+    """Parse one of several words.
 
     Raises:
-        RecipeError: another one.
+        RecipeError: the word is not one of them.
 
     >>> choice({"packing": "pad"}, "packing", ("concat", "pad"), "concat")
     'pad'

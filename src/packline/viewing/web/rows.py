@@ -1,6 +1,6 @@
-"""Pages about rows and batches: a list of rows, one row, the rows of a step of training.
+"""Pages about rows and batches: a list of rows, one row, the rows of a training step.
 
-Rows are found by arithmetic, so a row or a step far into a run costs what the first one does.
+Rows are located by arithmetic, so a row or a step far into a run costs as much as the first.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from packline.viewing.web.site import Unclear, View
 
 TOKENS_OF_ROW = 2048
 TOKENS_IN_BATCH = 192
-"""Tokens of each row of a batch."""
+"""Tokens shown of each row of a batch."""
 ROWS_OF_BATCH = 6
-"""Rows of a batch on one page."""
+"""Rows of a batch per page."""
 UNREAD = Provenance("", "", 0, None, None, "", 0, 0)
-"""Stands for where a document is from, where reading that would make a page wait."""
+"""Placeholder for provenance that would take too long to read."""
 
 
 def settings_of(view: View) -> tuple[Rows, dict[str, str | int | None]]:
-    """The rows that an address asks for, and what other addresses say to ask for the same.
+    """Rows that an address requests, and the parameters for addresses of the same rows.
 
     Raises:
-        RecipeError: settings that make no sense.
-        StoreError: no rows.
+        RecipeError: the settings are invalid.
+        StoreError: there are no rows.
     """
     tokens = view.store.manifest.tokens
     if tokens < 2:
@@ -56,7 +56,7 @@ def settings_of(view: View) -> tuple[Rows, dict[str, str | int | None]]:
 
 
 def fields_of(view: View) -> tuple[Field, ...]:
-    """What a form asks about rows, filled in as the address has it."""
+    """Fields of a form for rows, filled in from the address."""
     splits = (*view.opened.splits, *(("all",) if len(view.opened.splits) > 1 else ()))
     split = view.params.get("split") or (splits[0] if splits else "train")
     default = str(default_seq_len(view, split) or "")
@@ -75,7 +75,7 @@ def fields_of(view: View) -> tuple[Field, ...]:
 
 
 def rows(view: View) -> Page:
-    """A list of rows of one packing."""
+    """Page of a list of rows of one packing."""
     form = Form("Which rows", "/rows", fields_of(view))
     if not len(view.store.documents):
         return Page("Rows", (Note("This store is empty: there are no rows.", "warning"),))
@@ -119,10 +119,10 @@ def rows(view: View) -> Page:
 
 
 def row(view: View, wanted: int) -> Page:
-    """One row.
+    """Page of one row.
 
     Raises:
-        IndexError: no such row.
+        IndexError: the row does not exist.
     """
     found, params = settings_of(view)
     if not 0 <= wanted < len(found):
@@ -149,7 +149,7 @@ def row(view: View, wanted: int) -> Page:
 
 
 def strips_of_rows(view: View, rows: Rows, numbers: list[int], *, most: int) -> list[Strip]:
-    """Tokens of rows, and where their documents are from as far as that can be told quickly."""
+    """Strips of rows, with the origins of their documents as far as they can be read quickly."""
     spans = rows.spans(np.array(numbers, np.int64))
     documents, offsets = spans.documents.tolist(), spans.offsets.tolist()
     before = offsets_of(spans.lengths)[:-1]
@@ -171,7 +171,7 @@ def strips_of_rows(view: View, rows: Rows, numbers: list[int], *, most: int) -> 
 
 
 def batch(view: View) -> Page:
-    """The rows of one step, all ranks or one."""
+    """Page of the rows of one step, for all ranks or one."""
     params = view.params
     settings = (
         Field("batch_size", "Rows a batch", params.get("batch_size") or "32", "number"),

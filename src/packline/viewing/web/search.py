@@ -1,11 +1,11 @@
-"""Find token ids, documents' ids and files in a store of any size, a page at a time; texts: `text_search`.
+"""Find token ids, document ids and files in a store of any size, page by page; for texts, see `text_search`.
 
-    find_tokens(store, [[1820, 262]], after=0)    -> places, and from where to continue
+    find_tokens(store, [[1820, 262]], after=0)    -> places, and where to continue
     find_origins(store, id="a1b2", after=0)
 
-A search goes through the store from `after` on and stops when it has found enough or when its time is up; the
-next page continues where it stopped. So a page takes the same time on any store, and a whole search as long
-as reading the tokens once: 2 G tokens a second from memory.
+A search proceeds through the store from `after` and stops when it has enough hits or its time is up; the next
+page continues there. A page therefore takes the same time on any store, and a whole search as long as reading
+the tokens once: 2 G tokens per second from memory.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BUDGET = 0.04
-"""Seconds of searching for one page."""
+"""Seconds of searching per page."""
 BLOCK = 1 << 18
-"""Tokens that are looked at between two looks at the clock."""
+"""Tokens searched between two checks of the time."""
 MOST_IDS = 512
-"""Tokens of what is searched for."""
+"""Maximum tokens of a search pattern."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A place where it is."""
+    """Place of a search result."""
 
     document: int
     start: int
-    """Its first token, counted within the document."""
+    """First token, counted within the document."""
     length: int
-    """Tokens."""
+    """Number of tokens."""
     skip: int = 0
-    """Bytes of its first token before a text that was found."""
+    """Bytes of the first token before the text found."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a page of a search found."""
+    """Result of one page of a search."""
 
     hits: tuple[Hit, ...]
     after: int | None
-    """From where to go on; None: the store has been searched to its end."""
+    """Place from which to continue; None: the store has been searched to its end."""
     done: float
-    """How much of the store is behind, from 0 to 1."""
+    """Share of the store that has been searched, from 0 to 1."""
 
 
 def find_tokens(
@@ -64,16 +64,16 @@ def find_tokens(
     most: int = 20,
     budget: float = BUDGET,
 ) -> Found:
-    """Where token sequences are, within documents, in the order of the store.
+    """Find token sequences within documents, in the order of the store.
 
     Args:
         patterns: sequences of ids, none of them empty.
-        after: the token to begin at, counted through all shards: 0, or what the page before said.
-        most: hits of a page.
-        budget: seconds; one block is searched whatever it takes.
+        after: token to begin at, counted over all shards: 0, or `after` of the previous page.
+        most: maximum hits per page.
+        budget: seconds; one block is searched however long it takes.
 
     Returns:
-        The hits, first by place, then by pattern.
+        The hits, ordered by place, then by pattern.
     """
     total, most_id = store.manifest.tokens, int(np.iinfo(store.dtype).max)
     wanted = [np.array(ids, np.int64) for ids in patterns if 0 < len(ids) <= MOST_IDS]
@@ -116,15 +116,15 @@ def find_origins(
     most: int = 20,
     budget: float = BUDGET,
 ) -> Found:
-    """Documents by what their source calls them, in the order of the store.
+    """Find documents by their id or file in their source, in the order of the store.
 
     Args:
         column: `id` or `file`.
         value: the whole id, or the whole name of the file.
-        position: only documents that begin there in the file.
+        position: find only documents at this position in the file.
         after: the document to begin at.
-        most: hits of a page, about: those of one row group are not parted.
-        budget: seconds; one row group is read whatever it takes.
+        most: approximate hits per page: those of one row group stay together.
+        budget: seconds; one row group is read however long it takes.
 
     Raises:
         CorruptStore: a shard's provenance cannot be read.
@@ -146,8 +146,8 @@ def find_origins(
 
 
 def _in_block(tokens: np.ndarray, ids: np.ndarray, start: int, stop: int) -> list[int]:
-    """Places from start to stop where these ids begin; they may end behind it."""
-    rarest = int(ids.argmax())  # merges come late in a vocabulary, so a large id is likely a rare one
+    """Places from `start` to `stop` where these ids begin; they may end after `stop`."""
+    rarest = int(ids.argmax())  # merges come late in a vocabulary, so a large id is probably rare
     stop = min(stop, len(tokens) - len(ids) + 1)
     if stop <= start:
         return []
@@ -159,7 +159,7 @@ def _in_block(tokens: np.ndarray, ids: np.ndarray, start: int, stop: int) -> lis
 
 
 def document_at(shard: Shard, place: int) -> int:
-    """The document of a shard that holds a token: a search in its mapped index that copies nothing."""
+    """Document of a shard that contains a token, found in the memory-mapped index without copying."""
     low, high = 0, len(shard)
     byte = place * shard.itemsize
     while high - low > 1:
@@ -172,7 +172,7 @@ def document_at(shard: Shard, place: int) -> int:
 
 
 def _row_groups(store: Store, columns: list[str], after: int) -> Iterator[tuple[int, pa.Table]]:
-    """Columns of provenance in pieces from that of document `after` on, with each one's first document."""
+    """Columns of provenance by row group, from that of document `after`, each with its first document."""
     for number in range(max(int(store.firsts.searchsorted(after, "right")) - 1, 0), len(store.shards)):
         file, first = store.shards[number].open_provenance(), int(store.firsts[number])
         for group, rows in enumerate(file.rows):
@@ -182,7 +182,7 @@ def _row_groups(store: Store, columns: list[str], after: int) -> Iterator[tuple[
 
 
 def _equal(column: pa.ChunkedArray, value: str) -> np.ndarray:
-    """Where a column has a value, bool `[N]`."""
+    """Rows of a column that equal a value, bool `[N]`."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,13 +1,13 @@
-"""Who may read the viewer's pages, and what a page may do: checked before anything else.
+"""Access to the viewer's pages, and what a page may do: checked before anything else.
 
-    Host          names this machine, so that another site's script cannot reach it under a name of its own
+    Host          must name this machine, so that another site's script cannot reach it under that site's name
                   (DNS rebinding)
-    method        GET and HEAD: there is nothing to change
-    token         asked for where others can reach the port: once as ?token=..., then as a cookie
+    method        GET and HEAD only: there is nothing to change
+    token         required if others can reach the port: once as ?token=..., then as a cookie
     headers       a content security policy that allows the viewer's own style and script, and nothing inline
                   or from elsewhere; no frames, no sniffing, no referrer
 
-What it does not do: encrypt. On a network that others listen to, use a tunnel (`ssh -L`).
+Limits: connections are not encrypted. On a network that others can monitor, use a tunnel (`ssh -L`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 COOKIE = "packline_{port}"
-"""Cookies of one name are shared by all ports of a host."""
+"""Name of the cookie; it includes the port because all ports of a host share cookies."""
 POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
@@ -40,14 +40,14 @@ HEADERS = (
     ("permissions-policy", "camera=(), geolocation=(), microphone=()"),
 )
 OPEN = ("/static/", "/favicon.ico")
-"""Paths that need no token: the same for everybody, and the page that refuses uses them."""
+"""Paths that need no token: they are the same for everyone, and the refusal page uses them."""
 
 Refuse = Callable[[int, str, str], str]
-"""From a status, what is wrong, and what to do, to a page."""
+"""Function from a status, what is wrong and what to do to a page."""
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a server that listens there.
+    """Return True if only this machine can reach a server on this host.
 
     >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0")
     (True, True, False)
@@ -61,7 +61,7 @@ def is_loopback(host: str) -> bool:
 
 
 def host_name(header: str) -> str | None:
-    """The name or address in a Host header, in small letters; None for what is no such header.
+    """Name or address in a Host header, in lower case; None if the header is invalid.
 
     >>> host_name("LocalHost:8080"), host_name("[::1]:80"), host_name("a b")
     ('localhost', '::1', None)
@@ -71,13 +71,13 @@ def host_name(header: str) -> str | None:
 
 
 class Guard:
-    """ASGI middleware that lets nothing through that does not belong.
+    """ASGI middleware that rejects requests that are not allowed.
 
     Args:
-        app: the site.
-        port: that it is served on; names the cookie.
-        names: what this machine may be called in a Host header, beside its addresses.
-        token: what every reader must bring; None where only this machine can connect.
+        app: application of the site.
+        port: port that it is served on, part of the cookie's name.
+        names: names of this machine accepted in a Host header, in addition to its addresses.
+        token: token required of every reader; None if only this machine can connect.
         refuse: makes the page of a refusal.
     """
 
@@ -132,7 +132,7 @@ class Guard:
             address = ipaddress.ip_address(name)
         except ValueError:
             return False
-        # Addresses cannot be rebound; beyond this machine they are for whoever was told to listen there.
+        # Addresses cannot be rebound; any address is accepted if the viewer listens beyond this machine.
         return address.is_loopback or self._token is not None
 
     async def _answer(
@@ -181,5 +181,5 @@ def _cookies(headers: dict[str, list[str]], name: str) -> list[str]:
 
 
 def _equal(given: str, token: str) -> bool:
-    """In a time that does not tell how much of it is right."""
+    """Compare tokens in constant time."""
     return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), token.encode())

@@ -1,7 +1,7 @@
 """Listen on a port and serve the site until it is interrupted.
 
-The socket is opened before anything else is made, so that a port in use is told at once, and port 0 finds a
-free one. Nothing is logged of what is read; errors go to standard error.
+The socket is opened first, so that a port in use is reported at once; port 0 selects a free one. Requests are
+not logged; errors go to standard error.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 PORT = 8642
 REQUEST_BYTES = 128 << 10
-"""Of a request's first line and headers: a text of 8,000 characters in an address."""
+"""Maximum size of a request's first line and headers: room for a text of 8,000 characters in an address."""
 INSTALL = "pip install 'packline[web]'"
 
 
 @dataclass(frozen=True)
 class Listening:
-    """A socket that waits for readers, and who may be one."""
+    """A listening socket, and the conditions for access."""
 
     socket: socket.socket
     host: str
@@ -38,7 +38,7 @@ class Listening:
 
     @property
     def url(self) -> str:
-        """What to open in a browser."""
+        """Address to open in a browser."""
         name = "127.0.0.1" if self.host == "localhost" else self.host
         if name in ("0.0.0.0", "::"):
             name = socket.gethostname()
@@ -47,10 +47,10 @@ class Listening:
 
 
 def check_installed() -> None:
-    """Say what to install where the viewer's libraries are missing.
+    """Check that the viewer's libraries are installed.
 
     Raises:
-        PacklineError: they are.
+        PacklineError: a library is missing; the error names what to install.
     """
     try:
         for name in ("starlette", "uvicorn"):
@@ -64,12 +64,12 @@ def listen(host: str = "127.0.0.1", port: int = PORT, *, names: tuple[str, ...] 
     """Open the port.
 
     Args:
-        host: where to listen; beyond this machine a token is made, which every reader has to bring.
-        port: 0 for any that is free.
-        names: what else this machine is called by readers.
+        host: host to listen on; if others can reach it, a token is made that every reader must present.
+        port: port number; 0: any free port.
+        names: additional names of this machine.
 
     Raises:
-        RecipeError: no such port.
+        RecipeError: the port number is invalid.
         PacklineError: the port is in use, or cannot be opened.
 
     >>> listening = listen(port=0)
@@ -117,10 +117,10 @@ def _cannot_listen(host: str, port: int, error: OSError) -> PacklineError:
 
 
 def serve(site: Site, listening: Listening) -> None:
-    """Serve pages until Ctrl-C or a signal to end; returns then.
+    """Serve pages until Ctrl-C or a termination signal, then return.
 
     Raises:
-        PacklineError: the libraries are missing.
+        PacklineError: the viewer's libraries are missing.
     """
     check_installed()
     import uvicorn

@@ -1,10 +1,11 @@
-"""What the viewer shows: the stores and tokenizers that were named when it was started, and no others.
+"""The content of the viewer: the stores and tokenizers named when it was started, and no others.
 
-    Site ── stores: Opened ── store, where its documents are from, rows by their settings, lengths
-         └─ tokenizers: Choice ── a name, a vocabulary, what encodes: as a build, or with control tokens
+    Site ── stores: Opened ── store, origins of its documents, rows by their settings, lengths
+         └─ tokenizers: Choice ── a name, a vocabulary, encoding: as a build, or with control tokens
 
-A page is a function of a `View`: one of the stores, and what the address asks for. Whatever takes a pass over
-a whole store (lengths) is begun in a thread when the viewer starts, and pages show it once it is there.
+A page is a function of a `View`: one of the stores and the parameters of the address. Work that takes a pass
+over a whole store (lengths) starts in a thread when the viewer starts, and pages show the result once it is
+complete.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
 
 ROWS_HELD = 8
 PACKED_MOST = 1 << 20
-"""Documents up to which best_fit is laid out in memory when a page asks for it; it takes a twentieth of a
-second. Of more documents a plan on the disk is used where there is one, and never written."""
+"""Maximum documents for which a page computes best_fit in memory, in a twentieth of a second. For more
+documents an existing plan on disk is used; the viewer never writes one."""
 
 
 @dataclass(frozen=True)
@@ -52,23 +53,23 @@ class Choice:
 
     @classmethod
     def of_store(cls, store: Store) -> Choice:
-        """The tokenizer that is kept with a store."""
+        """Load the tokenizer kept with a store."""
         tokenizer = load_tokenizer(str(store.path / TOKENIZER))
         return cls(store.manifest.tokenizer.name, Vocabulary.of_store(store), tokenizer)
 
     @classmethod
     def load(cls, name: str) -> Choice:
-        """One that is named on the command line.
+        """Load a tokenizer named on the command line.
 
         Raises:
-            TokenizerError: there is none, or nothing that is one.
+            TokenizerError: the tokenizer does not exist or cannot be read.
         """
         tokenizer = load_tokenizer(name)
         return cls(name, Vocabulary.of_tokenizer(tokenizer), tokenizer)
 
     @cached_property
     def as_text(self) -> tokenizers.Tokenizer:
-        """What encodes as a build does: names of control tokens are text."""
+        """Tokenizer that encodes as a build does: names of control tokens are text."""
         plain = msgspec.structs.replace(self.tokenizer, json=without_special_tokens(self.tokenizer))
         return plain.reference()
 
@@ -77,18 +78,18 @@ class Choice:
         return self.tokenizer.reference()
 
     def encode(self, text: str, *, control: bool = False) -> list[int]:
-        """Ids of a text, without boundary tokens.
+        """Encode a text as ids, without boundary tokens.
 
         Args:
-            text: what was typed.
-            control: whether names of control tokens are control tokens; False: they are text, as in a build.
+            text: text as typed.
+            control: True to encode names of control tokens as those tokens; False: as text, as in a build.
         """
         encoder = self._with_control if control else self.as_text
         return encoder.encode(text, add_special_tokens=False).ids
 
 
 class Unclear(RecipeError):
-    """What was asked for makes no sense, with a page that says so below the form that asked."""
+    """Invalid input of a form, with a page that shows the error below the form."""
 
     def __init__(self, page: Page, error: RecipeError) -> None:
         super().__init__(error.message, hint=error.hint)
@@ -96,13 +97,13 @@ class Unclear(RecipeError):
 
     @classmethod
     def of(cls, title: str, form: Form, error: RecipeError) -> Unclear:
-        """Form, error and what to do about it."""
+        """Make the error with a page of the form, the error and its remedy."""
         notes = (Note(f"{error.message}.", "warning"), *((Note(error.hint),) if error.hint else ()))
         return cls(Page(title, (form, *notes)), error)
 
 
 def distinct(paths: Sequence[Path]) -> list[str]:
-    """Names of folders: the last part, and as many before it as tell them apart.
+    """Shortest distinct names of folders: the last part, and as many parts before it as necessary.
 
     >>> distinct([Path("a/store"), Path("b/store"), Path("c")])
     ['a/store', 'b/store', 'c']
@@ -117,10 +118,10 @@ def distinct(paths: Sequence[Path]) -> list[str]:
 
 
 class Opened:
-    """A store, and what pages need of it again and again.
+    """A store, with data that pages use repeatedly.
 
     Args:
-        store: a finished store.
+        store: a complete store.
         choice: its tokenizer.
     """
 
@@ -129,7 +130,7 @@ class Opened:
         self.name = store.path.name or str(store.path)
         self.origins = Origins(store)
         self.lengths: Lengths | None = None
-        """None until they are counted."""
+        """Lengths of documents; None until they are counted."""
         self.choice = choice
         self._rows: OrderedDict[tuple[Any, ...], Rows] = OrderedDict()
         self._lock = threading.Lock()
@@ -146,20 +147,20 @@ class Opened:
 
     @cached_property
     def texts(self) -> TextSearch:
-        """What finds texts."""
+        """Text search for this store."""
         return TextSearch(self.choice.tokenizer, Vocabulary.of_store(self.store), self.choice.as_text)
 
     @cached_property
     def splits(self) -> tuple[str, ...]:
-        """The splits that there are."""
+        """Splits of the store."""
         return tuple(dict.fromkeys(shard.entry.split for shard in self.store.shards))
 
     def rows(self, seq_len: int, packing: str, split: str) -> Rows:
-        """Rows with these settings, kept for the next page.
+        """Rows with these settings, cached for the next page.
 
         Raises:
-            RecipeError: settings that make no sense, or a plan that would have to be written.
-            StoreError: no rows.
+            RecipeError: the settings are invalid, or would require writing a plan.
+            StoreError: there are no rows.
         """
         key = (seq_len, packing, split)
         with self._lock:
@@ -173,7 +174,7 @@ class Opened:
             return self._rows[key]
 
     def _check_plan(self, seq_len: int, split: str) -> None:
-        """The viewer writes nothing, and no page waits for a plan of ten million documents."""
+        """Reject a missing plan: the viewer writes nothing, and no page waits for ten million documents."""
         from packline.packing.best_fit import plan_fingerprint
         from packline.packing.plan import plan_folder
         from packline.packing.rows import check_seq_len
@@ -192,14 +193,14 @@ class Opened:
 
 
 class Site:
-    """All that was named on the command line.
+    """Stores and tokenizers named on the command line.
 
     Args:
-        stores: folders of stores; the first is the one shown when nothing else is asked for.
+        stores: folders of stores; the first is shown by default.
         tokenizers: further tokenizers to compare with.
 
     Raises:
-        StoreError: a folder is not a store, or a damaged one.
+        StoreError: a folder is not a store, or the store is damaged.
         TokenizerError: a tokenizer cannot be read.
     """
 
@@ -217,17 +218,17 @@ class Site:
             found[f"named {name}"] = Choice.load(name)
         self.tokenizers = list(found.values())
         for one in self.tokenizers:
-            one.encode("")  # the first page need not wait for it
+            one.encode("")  # so that the first page need not wait
 
     def wait(self, seconds: float) -> None:
-        """Wait until lengths are counted, but not for longer than this."""
+        """Wait until lengths are counted, for at most this many seconds."""
         for opened in self.stores:
             opened.measuring.join(seconds)
 
 
 @dataclass(frozen=True)
 class View:
-    """One store as an address asks for it."""
+    """One store, with the parameters of an address."""
 
     site: Site
     number: int
@@ -235,7 +236,7 @@ class View:
 
     @property
     def opened(self) -> Opened:
-        """The store, with what is kept of it."""
+        """The store with its cached data."""
         return self.site.stores[self.number]
 
     @property
@@ -245,11 +246,11 @@ class View:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The store's."""
+        """Vocabulary of the store."""
         return Vocabulary.of_store(self.store)
 
     def href(self, path: str, **params: str | int | None) -> str:
-        """The address of a page of the same store; what is None or empty is left out."""
+        """Address of a page of the same store; parameters that are None or empty are omitted."""
         chosen: dict[str, str | int] = {
             name: value for name, value in params.items() if value is not None and value != ""
         }
@@ -258,5 +259,5 @@ class View:
         return f"{path}?{urlencode(chosen)}" if chosen else path
 
     def document(self, number: int) -> str:
-        """The address of a document."""
+        """Address of a document."""
         return self.href(f"/document/{number}")

@@ -1,16 +1,15 @@
-"""Find a text in a store of any size, a page at a time: by the bytes that tokens stand for, not by ids.
+"""Find a text in a store of any size, page by page, by the bytes of tokens rather than by ids.
 
     tokens of a block ──gather──> bytes ──find──> places in bytes ──> document, first token, bytes into it
 
-So a text is found wherever it is: at the beginning of a token, inside one, and across several, also where
-they cut a character in two. Each place counts, overlapping ones too. Control tokens stand for no text: a byte
-that is in no UTF-8 takes their place, so a text never reaches over one, and none reaches over the end of a
-document.
+A text is therefore found wherever it is: at the beginning of a token, inside one, and across several, even
+if they split a character. Every place counts, overlapping ones included. Control tokens are not text: a byte
+that never occurs in UTF-8 replaces them, so a match never spans one. Nor does it span the end of a document.
 
-What a tokenizer does not keep (case, accents, white space, characters that it does not know) is not in a
-store and cannot be found. `spell` says how such a tokenizer writes what is searched for.
+Whatever a tokenizer does not keep (case, accents, white space, characters that it does not know) is not in a
+store and cannot be found. `spell` converts the wanted text to the way such a tokenizer writes it.
 
-Cost: 200 to 300 MB of text a second on one core; memory for one block.
+Cost: 200 to 300 MB of text per second on one core; memory for one block.
 """
 
 from __future__ import annotations
@@ -33,19 +32,19 @@ if TYPE_CHECKING:
     import tokenizers
 
 BUDGET = 0.15
-"""Seconds of searching for one page."""
+"""Seconds of searching per page."""
 BLOCK = 1 << 17
-"""Tokens that are looked at between two looks at the clock."""
+"""Tokens searched between two checks of the time."""
 NO_TEXT = b"\xff"
-"""Stands for tokens that are no text; UTF-8 never has it."""
+"""Byte in place of tokens that are not text; it never occurs in UTF-8."""
 
 
 class TextSearch:
-    """What a search for texts needs of a store's tokenizer, made once.
+    """Search for texts, with data computed once from a store's tokenizer.
 
     Args:
-        tokenizer: of the store.
-        vocabulary: of the store.
+        tokenizer: tokenizer of the store.
+        vocabulary: vocabulary of the store.
         encoder: encodes a text as a build does.
     """
 
@@ -59,27 +58,27 @@ class TextSearch:
         )
         self._encoder = encoder
         self.kept = keeps_text(tokenizer)
-        """Whether a store has texts as they were."""
+        """True if the tokenizer keeps texts unchanged."""
         self._drops_space = drops_first_space(tokenizer)
         self._spaced = puts_spaces(tokenizer)
 
     def spell(self, text: str) -> bytes:
-        """What to look for: the text itself, or how the tokens of this tokenizer write it.
+        """Bytes to search for: the text itself, or its form in the tokens of this tokenizer.
 
         Args:
-            text: what was typed, not empty.
+            text: text as typed, not empty.
         """
         raw = text.encode("utf-8", "surrogatepass")
         encoder = self._encoder
         ids = np.array(encoder.encode(text, add_special_tokens=False).ids, np.int64)
         inner = self._tokens.gather(ids)[0].tobytes().strip(b" ")
-        if NO_TEXT in inner:  # as a whole it has no tokens, but a part of a longer word may
+        if NO_TEXT in inner:  # unknown as a whole, but part of a longer word may be known
             normal = encoder.normalizer.normalize_str(text) if encoder.normalizer else text
             pieces = [normal] if encoder.pre_tokenizer is None else self._words(normal)
             inner = (" " if self._spaced else "").join(pieces).replace("▁", " ").encode().strip(b" ")
         if not inner or inner == raw.strip(b" "):
             return raw
-        # Spaces at the ends are the user's: many tokenizers put one before a text, others take all away.
+        # Keep spaces at the ends as typed: many tokenizers add one before a text, others strip them.
         return b" " * raw.startswith(b" ") + inner + b" " * raw.endswith(b" ")
 
     def _words(self, text: str) -> list[str]:
@@ -88,17 +87,17 @@ class TextSearch:
     def find(
         self, store: Store, wanted: bytes, *, after: int = 0, most: int = 20, budget: float = BUDGET
     ) -> Found:
-        """Where a text is, within documents, in the order of the store.
+        """Find a text within documents, in the order of the store.
 
         Args:
             store: the store whose tokenizer this is.
             wanted: bytes of a text, not empty.
-            after: the token to begin at, counted through all shards: 0, or what the page before said.
-            most: hits of a page, but all that begin in one token are on one page.
-            budget: seconds; one block is searched whatever it takes.
+            after: token to begin at, counted over all shards: 0, or `after` of the previous page.
+            most: maximum hits per page; hits that begin in the same token are never separated.
+            budget: seconds; one block is searched however long it takes.
 
         Raises:
-            CorruptStore: an id outside the vocabulary.
+            CorruptStore: an id is outside the vocabulary.
         """
         total = store.manifest.tokens
         hits: list[Hit] = []
@@ -127,8 +126,8 @@ class TextSearch:
         return page(total)
 
     def _in_block(self, shard: Shard, wanted: bytes, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Places that begin in some tokens of a shard: token, bytes into it, tokens that it touches."""
-        behind = min(stop + len(wanted) - 1, shard.entry.tokens)  # each token has a byte or more
+        """Places that begin in a range of tokens: token, bytes into it, number of tokens touched."""
+        behind = min(stop + len(wanted) - 1, shard.entry.tokens)  # each token has at least one byte
         tokens = shard.tokens[start:behind]
         if int(tokens.max()) >= len(self._tokens) or int(tokens.min()) < 0:
             raise CorruptStore(
@@ -147,7 +146,7 @@ class TextSearch:
     def _hit(
         self, store: Store, number: int, token: int, skip: int, length: int, wanted: bytes
     ) -> Hit | None:
-        """A place as a hit, if it lies within the text of one document."""
+        """Make a hit of a place within the text of one document; None for other places."""
         shard = store.shards[number]
         inner = document_at(shard, token)
         start = token - int(shard.places(slice(inner, inner + 1))[0])
@@ -155,5 +154,5 @@ class TextSearch:
         if start < begin or start + length > int(shard.lengths[inner]) - 1:
             return None
         if self._drops_space and start == begin and skip == 0 and wanted.startswith(b" "):
-            return None  # the space that such a tokenizer puts before every text
+            return None  # the space that such a tokenizer adds before every text
         return Hit(int(store.firsts[number]) + inner, start, length, skip)
