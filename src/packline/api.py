@@ -154,7 +154,7 @@ def export(
         workers: number of processes; None: one per usable core, 0: run in this process.
         on_event: called with every event of `packline.formats.exporting.run`.
         **settings: documents or rows to export: any field of
-            `packline.formats.exporting.source.Choice`, as `split`,
+            `packline.formats.exporting.source.Choice`, such as `split`,
             `labels`, `seq_len`, `packing`, `batch_size`, `seed`, `stage`; and for text the settings of
             `build` with other names.
 

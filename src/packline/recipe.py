@@ -136,7 +136,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class RunOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How a build runs; no byte of the store depends on any of it."""
+    """Options of a run; no byte of the store depends on any of them."""
 
     workers: int | None = None
     """Number of encoding processes; default as many as the machine allows. 0 runs in the calling process."""
@@ -164,7 +164,7 @@ def load_recipe(path: str | Path) -> tuple[Recipe, RunOptions]:
 
 
 class Share(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How much of a source a training run reads. Not stored in the store."""
+    """Part of a source that a training run reads. Not recorded in the store."""
 
     weight: int | float | str | None = None
     """Share of the rows, relative to the other sources: `0.7`, `"1/3"`."""
