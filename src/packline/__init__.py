@@ -65,7 +65,7 @@ _HOMES = {
     "load": "packline.loading.run_file",
     "sft": "packline.tasks.sft",
 }
-"""Where each export is defined: loaded when it is first asked for."""
+"""Modules that define the exports, each loaded on first access."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,7 @@
-"""The functions of `packline`: what the command line does, for Python.
+"""Python functions behind the command line.
 
 build   inputs and a tokenizer -> a store
-plan    the same arguments -> what building would take
+plan    the same arguments -> an estimate of the build
 open    a store for reading
 export  a store, a run or text -> the layout of another project
 bake    rows in training order -> native shards
@@ -40,19 +40,19 @@ def build(
     on_event: Callable[[Event], None] | None = None,
     **settings: Any,
 ) -> Store:
-    """Turn text into a store, or go on with a build that was interrupted.
+    """Build a store from text, or resume an interrupted build.
 
     Args:
         inputs: files, folders, globs or URIs; or one recipe (`.toml`).
         tokenizer: a tokenizer.json, a folder with one, a hub id, a `.tiktoken` or SentencePiece file.
-        out: the folder of the store: new, empty, or one that holds the same build.
-        on_event: is called with every event of `packline.runtime.events` while the build runs.
-        **settings: any field of `Source` (but inputs, name, label), `Recipe` and `RunOptions`:
+        out: folder of the store: new, empty, or containing the same build.
+        on_event: called with every event of `packline.runtime.events` while the build runs.
+        **settings: any field of `Source` (except inputs, name, label), `Recipe` and `RunOptions`:
             `text="a.b"`, `eod="<|endoftext|>"`, `val_fraction=0.01` or `val_documents=100`,
             `engine="auto"`, `workers=2`, `memory="4GiB"`, ...
 
     Raises:
-        PacklineError: what stopped the build, what to do about it in `hint`. Finished units are kept.
+        PacklineError: the build stopped; `hint` suggests a remedy. Finished units are kept.
 
     >>> import tempfile, pathlib
     >>> folder = pathlib.Path(tempfile.mkdtemp())
@@ -80,13 +80,13 @@ def plan(
     out: str | Path = ".",
     **settings: Any,
 ) -> Estimate:
-    """Predict what `build` with the same arguments would take; write nothing.
+    """Predict time, size and memory of `build` with the same arguments; write nothing.
 
     Args:
-        out: where the store would be: whose disk to look at.
+        out: planned folder of the store; its disk is checked for free space.
 
     Raises:
-        PacklineError: whatever would stop the build before its first document.
+        PacklineError: any error that would stop the build before its first document.
 
     >>> import tempfile, pathlib
     >>> folder = pathlib.Path(tempfile.mkdtemp())
@@ -106,13 +106,13 @@ def open(path: str | Path, *, verify: bool = False) -> Store:
     """Open a finished store for reading.
 
     Args:
-        path: the folder of the store.
-        verify: compare every checksum first, which reads the whole store. Otherwise sizes, indexes and
-            formats are looked at, which takes a moment whatever the size.
+        path: folder of the store.
+        verify: check every checksum first, which reads the whole store. Otherwise only sizes, indexes and
+            formats are checked, in milliseconds whatever the size.
 
     Raises:
-        StoreNotFound: there is none, or its build has not finished.
-        CorruptStore: its files disagree; with `verify`, also a single flipped bit.
+        StoreNotFound: no store there, or its build has not finished.
+        CorruptStore: its files disagree; with `verify`, even a single flipped bit.
 
     >>> open("missing")
     Traceback (most recent call last):
@@ -140,28 +140,28 @@ def export(
     on_event: Callable[[ExportEvent], None] | None = None,
     **settings: Any,
 ) -> Exported:
-    """Write a store, or rows of one or of a run, in the layout of another project; or go on with it.
+    """Export a store, or rows of a store or run, to the layout of another project; or resume an export.
 
     Args:
-        source: a store or its folder, a run file (`.toml`) or a `Loader`; or what `build` takes: inputs
-            with a tokenizer, or a recipe. Then a store is built beside the output, at `OUT.store`, and kept.
-        to: name of the format: `packline formats` lists them.
-        out: the folder of the output: new, empty, or one that holds this very export.
-        tokenizer: of inputs that are text.
-        options: of the format, by name.
-        link: how bytes of the store are shared where they are the output's too: `hard` links, `reflink` or
-            `copy`; `auto` is the first that can be.
-        workers: processes; None: as many as this process has cores, 0: none but this one.
-        on_event: is called with every event of `packline.formats.exporting.run`.
-        **settings: which documents or rows: any field of
-            `packline.formats.exporting.source.Choice`, as `split`,
+        source: a store or its folder, a run file (`.toml`) or a `Loader`; or arguments of `build`: inputs
+            with a tokenizer, or a recipe. Their store is built next to the output, at `OUT.store`, and kept.
+        to: name of the format; `packline formats` lists them.
+        out: output folder: new, empty, or containing the same export.
+        tokenizer: tokenizer for text inputs.
+        options: options of the format, by name.
+        link: how files of the store are reused where the output has the same bytes: `hard` links,
+            `reflink` or `copy`; `auto` takes the first that works.
+        workers: number of processes; None: one per usable core, 0: run in this process.
+        on_event: called with every event of `packline.formats.exporting.run`.
+        **settings: documents or rows to export: any field of
+            `packline.formats.exporting.source.Choice`, such as `split`,
             `labels`, `seq_len`, `packing`, `batch_size`, `seed`, `stage`; and for text the settings of
-            `build` that have other names.
+            `build` with other names.
 
     Raises:
-        RecipeError: settings that make no sense, or ids that the format has no room for.
-        StoreError: a store that is damaged, or a folder that holds something else.
-        OutOfSpace: there is not enough room. Finished parts are kept.
+        RecipeError: invalid settings, or ids too large for the format.
+        StoreError: a damaged store, or an output folder with other contents.
+        OutOfSpace: not enough disk space. Finished parts are kept.
 
     >>> import tempfile, pathlib
     >>> folder = pathlib.Path(tempfile.mkdtemp())
@@ -206,8 +206,8 @@ def bake(source: str | Path | Store | Loader, *, out: str | Path, **settings: An
 
     Args:
         source: a store or its folder, a run file or a `Loader`.
-        out: the folder of the rows.
-        **settings: what `export` takes: `seq_len`, `packing`, `seed`, `epochs`, `stage`, ...
+        out: folder for the rows.
+        **settings: settings of `export`: `seq_len`, `packing`, `seed`, `epochs`, `stage`, ...
 
     Raises:
         PacklineError: see `export`.
@@ -224,10 +224,10 @@ def bake(source: str | Path | Store | Loader, *, out: str | Path, **settings: An
 
 
 def is_recipe(path: str | Path) -> bool:
-    """Whether a TOML file is a recipe: it has sources, where a run file has stages.
+    """True if a TOML file is a recipe: it has sources, where a run file has stages.
 
     Raises:
-        RecipeError: it cannot be read.
+        RecipeError: the file cannot be read.
     """
     if not str(path).endswith(".toml"):
         return False
@@ -240,7 +240,7 @@ def is_recipe(path: str | Path) -> bool:
 def make_recipe(
     inputs: str | Path | Sequence[str | Path], tokenizer: str | Path | None, settings: dict[str, Any]
 ) -> tuple[Recipe, RunOptions]:
-    """A recipe from arguments, or from a recipe file that arguments add to.
+    """Recipe and run options from arguments, or from a recipe file with arguments on top.
 
     Raises:
         RecipeError: an unknown setting, a missing tokenizer, a wrong type.

@@ -1,26 +1,26 @@
-"""Every error that packline raises on purpose, in one tree.
+"""All errors that packline raises on purpose, in one hierarchy.
 
     PacklineError
-    ├── RecipeError        (ValueError)         a setting that makes no sense
+    ├── RecipeError        (ValueError)         an invalid setting
     ├── InputError         (OSError)            an input that cannot be found or opened
-    │   ├── NoDocuments                         inputs of which no document is left
-    │   └── InputChanged                        an input that is not what it was when the build began
-    ├── TokenizerError     (ValueError)         not a tokenizer, or not one that can do what was asked
+    │   ├── NoDocuments                         inputs without any document left
+    │   └── InputChanged                        an input that changed since the build began
+    ├── TokenizerError     (ValueError)         not a tokenizer, or one without a required feature
     ├── EncoderMismatch    (RuntimeError)       an engine's ids differ from the reference's
     ├── BadRecord          (ValueError)         a bad record under `strict`
-    ├── StoreError         (OSError)            a folder that is not the store it should be
+    ├── StoreError         (OSError)            a folder that is not the expected store
     │   ├── StoreNotFound  (FileNotFoundError)  nothing there, or a build that has not finished
-    │   ├── StoreBusy                           another build holds the folder
-    │   ├── ResumeMismatch                      the folder holds a build of something else
+    │   ├── StoreBusy                           another build has locked the folder
+    │   ├── ResumeMismatch                      the folder contains a different build
     │   └── CorruptStore                        files that disagree with the manifest
-    ├── MixedDocuments     (RuntimeError)       a model lets documents of a packed row see each other
+    ├── MixedDocuments     (RuntimeError)       a model lets documents of a packed row attend to each other
     ├── OutOfMemory        (MemoryError)        a document that does not fit into the memory of a worker
     ├── OutputError        (OSError)            standard output is closed or full
     ├── OutOfSpace         (OSError)            the disk is full
-    └── WorkerDied         (RuntimeError)       a worker process ended by itself
+    └── WorkerDied         (RuntimeError)       a worker process ended unexpectedly
 
-A message says, in this order: what failed; where (file, unit, row or byte); what was expected and
-what was found. `hint` says what to do about it. Both are one line each.
+A message names, in this order: the failure; its location (file, unit, row or byte); the expected value
+and the value found. `hint` suggests a remedy. Both are one line each.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from collections.abc import Iterable
 
 
 class PacklineError(Exception):
-    """Root of all packline errors.
+    """Base class of all packline errors.
 
     Args:
         message: what failed, where, expected and found.
-        hint: what to do about it.
+        hint: suggested remedy.
 
     >>> str(PacklineError("it broke", hint="mend it"))
     'it broke'
@@ -50,7 +50,7 @@ class PacklineError(Exception):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The beginning of a hint for a name that is not known; empty where no known one is like it.
+    """Start of a hint for an unknown name; empty if no known name is similar.
 
     >>> did_you_mean("boddy", ["title", "body"]), did_you_mean("x", ["title", "body"])
     ("did you mean 'body'? ", '')
@@ -60,7 +60,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 class RecipeError(PacklineError, ValueError):
-    """A setting that is missing, unknown or contradicts another."""
+    """A missing, unknown or contradictory setting."""
 
 
 class InputError(PacklineError, OSError):
@@ -68,27 +68,27 @@ class InputError(PacklineError, OSError):
 
 
 class InputChanged(InputError):
-    """An input whose bytes are not those that the build began with."""
+    """An input whose bytes have changed since the build began."""
 
 
 class NoDocuments(InputError):
-    """Inputs of which no document is left; the store is complete, and empty."""
+    """Inputs without any document left; the store is complete, and empty."""
 
 
 class TokenizerError(PacklineError, ValueError):
-    """Not a tokenizer, or one that cannot do what was asked."""
+    """Not a tokenizer, or one without a required feature."""
 
 
 class EncoderMismatch(PacklineError, RuntimeError):
-    """An engine gave other ids than the reference tokenizer for a document."""
+    """Ids of an engine that differ from the reference tokenizer's."""
 
 
 class BadRecord(PacklineError, ValueError):
-    """The first bad record of a build that was told to be strict."""
+    """First bad record of a strict build."""
 
 
 class StoreError(PacklineError, OSError):
-    """A folder that is not the store it should be."""
+    """A folder that is not the expected store."""
 
 
 class StoreNotFound(StoreError, FileNotFoundError):
@@ -100,7 +100,7 @@ class StoreBusy(StoreError):
 
 
 class ResumeMismatch(StoreError):
-    """The folder holds a build of another recipe or of other inputs."""
+    """The folder contains a build of another recipe or of other inputs."""
 
 
 class CorruptStore(StoreError):
@@ -108,23 +108,23 @@ class CorruptStore(StoreError):
 
 
 class MixedDocuments(PacklineError, RuntimeError):
-    """A model lets the documents of a packed row see each other."""
+    """A model lets the documents of a packed row attend to each other."""
 
 
 class OutOfSpace(PacklineError, OSError):
-    """The disk is full; what was committed is safe."""
+    """The disk is full; committed work is safe."""
 
 
 class OutOfMemory(PacklineError, MemoryError):
-    """A document that does not fit into the memory of a worker; what was committed is safe."""
+    """A document that does not fit into the memory of a worker; committed work is safe."""
 
 
 class OutputError(PacklineError, OSError):
-    """Standard output is closed or cannot be written; what a command has made is complete."""
+    """Standard output is closed or cannot be written; the results of the command are complete."""
 
 
 class WorkerDied(PacklineError, RuntimeError):
-    """A worker process ended by itself, often because memory ran out."""
+    """A worker process ended unexpectedly, often because memory ran out."""
 
 
 ERRORS: dict[str, type[PacklineError]] = {
@@ -150,4 +150,4 @@ ERRORS: dict[str, type[PacklineError]] = {
         WorkerDied,
     )
 }
-"""By name, so that an error can cross from one process to another."""
+"""Error classes by name, to pass errors from one process to another."""

@@ -1,10 +1,10 @@
-"""Files, local or remote, behind a handful of functions.
+"""Access to local and remote files.
 
 A path with `://` goes through fsspec; any other is a local file and is opened directly, because that
 is faster and its errors are clearer. Writing is local only: a store is built on a disk.
 
-Durable publishing is the usual three steps: write under another name, `fsync`, rename; then `fsync`
-of the folder, without which the rename itself may be lost.
+Durable publishing takes the usual steps: write under another name, `fsync`, rename; then `fsync`
+the folder, without which the rename itself may be lost.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from packline.errors import InputError, OutOfSpace, PacklineError
 
 
 def is_remote(path: str) -> bool:
-    """Whether a path is an fsspec URI.
+    """True if a path is an fsspec URI.
 
     >>> is_remote("s3://bucket/key"), is_remote("data/a.jsonl")
     (True, False)
@@ -32,10 +32,10 @@ def is_remote(path: str) -> bool:
 
 
 def remote(path: str) -> tuple[Any, str]:
-    """The fsspec file system of a URI and the path within it.
+    """fsspec file system of a URI and the path within it.
 
     Raises:
-        InputError: no such protocol, or the package that speaks it is not installed.
+        InputError: no such protocol, or its package is not installed.
     """
     from fsspec.core import url_to_fs
 
@@ -48,18 +48,18 @@ def remote(path: str) -> tuple[Any, str]:
 
 
 class FileFacts(msgspec.Struct, frozen=True):
-    """What tells one state of a file from another."""
+    """Size and state of a file, to detect changes."""
 
     size: int
     modified: str
-    """Modification time or etag, where there is one; compared, never published."""
+    """Modification time or etag, where available; compared, never published."""
 
 
 def file_facts(path: str) -> FileFacts:
     """Size and state of a file.
 
     Raises:
-        InputError: it is not there or not to be reached.
+        InputError: the file is missing or unreachable.
     """
     try:
         if not is_remote(path):
@@ -79,10 +79,10 @@ def file_facts(path: str) -> FileFacts:
 
 
 def refuse_irregular(path: str, mode: int) -> None:
-    """Refuse what is no regular file, by its mode: a pipe, a socket, a device.
+    """Refuse a path that is not a regular file, by its mode: a pipe, a socket, a device.
 
     Raises:
-        InputError: with what it is.
+        InputError: not a regular file; the message names its kind.
 
     >>> refuse_irregular("/dev/zero", stat.S_IFCHR)
     Traceback (most recent call last):
@@ -99,10 +99,10 @@ def refuse_irregular(path: str, mode: int) -> None:
 
 
 def refuse_name(path: str) -> None:
-    """Refuse a path that is not UTF-8: provenance and manifest could not name it.
+    """Refuse a path that is not UTF-8, which provenance and manifest could not contain.
 
     Raises:
-        InputError: with the name's bytes.
+        InputError: the name is not UTF-8; the message shows its bytes.
 
     >>> refuse_name("caf\\udce9.txt")
     Traceback (most recent call last):
@@ -113,27 +113,27 @@ def refuse_name(path: str) -> None:
     except UnicodeEncodeError:
         try:
             name = os.fsencode(path)
-        except UnicodeEncodeError:  # it does not come from a file system
+        except UnicodeEncodeError:  # not from a file system
             name = path.encode("utf-8", "backslashreplace")
         raise InputError(f"a name is not UTF-8: {name!r}", hint="rename it, or leave it out") from None
 
 
 def read_start(path: str, size: int) -> tuple[FileFacts, bytes]:
-    """Facts of a file and its first `size` bytes, at a third of what looking and opening apart would cost.
+    """Facts of a file and its first `size` bytes, at a third of the cost of `stat` and `open` apart.
 
     Raises:
-        InputError: it is not there, not a regular file, or not readable by this user.
+        InputError: the file is missing, not a regular file, or not readable by this user.
     """
     if is_remote(path):
         facts = file_facts(path)
         with open_input(path) as file:
             return facts, read_fully(file, size)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not wait
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # do not wait on a pipe
         try:
             status = os.fstat(descriptor)
             refuse_irregular(path, status.st_mode)
-            wanted = min(status.st_size, size) or size  # files of the kernel's say that they are empty
+            wanted = min(status.st_size, size) or size  # files in /proc and /sys report a size of 0
             data = os.read(descriptor, wanted)
             while len(data) < wanted and (more := os.read(descriptor, wanted - len(data))):
                 data += more
@@ -151,10 +151,10 @@ def read_start(path: str, size: int) -> tuple[FileFacts, bytes]:
 
 
 def open_input(path: str) -> BinaryIO:
-    """Open for reading bytes: unbuffered where local, since all readers ask for large pieces.
+    """Open for reading bytes: unbuffered if local, since all readers read large blocks.
 
     Raises:
-        InputError: it is not there, or not readable by this user.
+        InputError: the file is missing, or not readable by this user.
     """
     try:
         if not is_remote(path):
@@ -170,7 +170,7 @@ def open_input(path: str) -> BinaryIO:
 
 
 def read_fully(file: BinaryIO, size: int) -> bytes:
-    """Read `size` bytes, fewer only at the end of the file (one `read` may give less than asked for)."""
+    """Read `size` bytes, fewer only at the end of the file (one `read` may return fewer than requested)."""
     data = file.read(size)
     if len(data) == size or not data:
         return data
@@ -184,7 +184,7 @@ def read_fully(file: BinaryIO, size: int) -> bytes:
 
 @contextmanager
 def disk_errors(folder: Path) -> Iterator[None]:
-    """Turn a full disk into an error that says so and how to go on."""
+    """Turn a full disk into an error that explains how to resume."""
     try:
         yield
     except OSError as error:
@@ -197,7 +197,7 @@ def disk_errors(folder: Path) -> Iterator[None]:
 
 
 def plain_error(error: OSError) -> PacklineError | None:
-    """The error to show for one of the operating system whose own words say too little; None for others.
+    """Clearer error for an operating system error with an unhelpful message; None for others.
 
     >>> plain_error(OSError(errno.EMFILE, "Too many open files")).hint
     'raise the limit and run the same command again: ulimit -n 1024'
@@ -226,16 +226,16 @@ def sync_file(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until a folder's names are on the disk."""
+    """Wait until a folder's entries are on the disk."""
     sync_file(folder)
 
 
 def publish_folder(waiting: Path, path: Path) -> None:
-    """Make a folder whose files are on the disk appear at its name, all of it at once.
+    """Publish a folder, whose files are already on the disk, under its final name in one step.
 
     Args:
-        waiting: the folder, beside `path`.
-        path: its name: nothing yet, or an empty folder.
+        waiting: the finished folder, in the same parent folder as `path`.
+        path: final name: absent, or an empty folder.
 
     Raises:
         FileExistsError: something is at `path`.
@@ -252,7 +252,7 @@ def publish_folder(waiting: Path, path: Path) -> None:
 
 
 def publish_bytes(path: Path, data: bytes) -> None:
-    """Write a small file so that it is there whole or not at all."""
+    """Write a small file atomically: complete or not at all."""
     waiting = path.with_name(f".{path.name}.tmp")
     with disk_errors(path.parent):
         with open(waiting, "wb") as file:

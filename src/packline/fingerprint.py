@@ -1,7 +1,7 @@
-"""Hashes: of bytes, of values, of a document's text.
+"""Hashes of bytes, of values, of a document's text.
 
-xxh3 everywhere: at 10 GB/s and more it costs nothing beside encoding. It guards against accidents
-(a flipped bit, a changed file), not against someone who wants two inputs to collide.
+xxh3 everywhere: at 10 GB/s and more its cost is negligible next to encoding. It protects against
+accidents (a flipped bit, a changed file), not against deliberate collisions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Hasher = xxhash.xxh3_128
 
 
 def hash_bytes(data: bytes | memoryview) -> str:
-    """32 hexadecimal digits.
+    """Hash of bytes, as 32 hexadecimal digits.
 
     >>> hash_bytes(b"packline")[:8]
     'abce78cc'
@@ -25,12 +25,12 @@ def hash_bytes(data: bytes | memoryview) -> str:
 
 
 def hash_value(value: Any) -> str:
-    """The hash of a value made of builtins or Structs, whatever the order of its keys."""
+    """Hash of a value made of builtins or Structs, independent of the order of its keys."""
     return hash_bytes(msgspec.json.encode(value, order="sorted"))
 
 
 def share_of(text: bytes, seed: int) -> float:
-    """The place of a text in [0, 1), a pure function of the text and the seed.
+    """Position of a text in [0, 1), a pure function of the text and the seed.
 
     >>> round(share_of(b"d", 0), 3)
     0.273
@@ -39,7 +39,7 @@ def share_of(text: bytes, seed: int) -> float:
 
 
 def split_of(text: bytes, seed: int, val_fraction: float, test_fraction: float = 0.0) -> str:
-    """`val`, `test` or `train`: a pure function of the text and the seed, so equal texts never straddle.
+    """Split of a text: a pure function of the text and the seed, so equal texts share a split.
 
     >>> [split_of(text, 0, 0.3, 0.3) for text in (b"d", b"b", b"a")]
     ['val', 'test', 'train']

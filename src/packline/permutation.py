@@ -1,18 +1,17 @@
 """A shuffle without an index: a keyed bijection of `range(size)` that is computed, not stored.
 
-The smallest power of two that holds the size is scrambled by rounds of two steps that can each be
-undone: multiply by a keyed odd number and add a keyed one (low bits reach high ones), then exclusive-or
-the upper half of the bits into the lower (high bits reach low ones).
+The smallest power of two that holds the size is scrambled by rounds of two invertible steps: multiply by
+a keyed odd number and add a keyed one (low bits reach high ones), then exclusive-or the upper half of
+the bits into the lower (high bits reach low ones).
 
-    index -> (x * odd + add) mod 2^bits -> x ^ (x >> half) -> ... -> image     image >= size: go again
+    index -> (x * odd + add) mod 2^bits -> x ^ (x >> half) -> ... -> image     image >= size: repeat
 
 An image outside the range is scrambled again until one lies inside, which keeps it a bijection (cycle
 walking); since the power of two is less than twice the size, that is less than one more pass on average.
 
-Costs 3 to 30 ns an index, depending on how far the size is below its power of two, and no memory that
-grows. Arithmetic is on whole numbers alone, so results are the same on every machine. A call of few
-indices costs 100 microseconds or so: ask for thousands. It is a shuffle, not a cipher: the images tell
-the key to who looks for it.
+Cost: 3 to 30 ns per index, depending on how far the size is below its power of two, in constant memory.
+Integer arithmetic only, so results are the same on every machine. A call with few indices costs about
+100 microseconds: pass thousands. This is a shuffle, not a cipher: the key can be recovered from the images.
 """
 
 from __future__ import annotations
@@ -25,21 +24,23 @@ from packline.errors import RecipeError
 from packline.fingerprint import hash_bytes
 
 ROUNDS = 6
-"""With 4, neighbours are still seen to keep their distance at some sizes, and with 5 the last bits are;
-at 6 nothing is left that the tests can find."""
+"""With 4 rounds, neighbors still keep their distance at some sizes, and with 5 the last bits do;
+with 6 the tests find no structure.
+"""
 BLOCK = 1 << 16
 """Indices scrambled at a time: intermediate arrays stay in the cache, and the passes over the ever fewer
-images outside the range are paid for seldom. Measured: a quarter of it halves the rate."""
+images outside the range are rare. Measured: a quarter of this size halves the rate.
+"""
 MOST = 1 << 62
-"""Sizes beyond this would leave the range of int64 on the way."""
+"""Largest size: beyond it, intermediate values would overflow int64."""
 
 
 class Permutation:
     """A bijection of `range(size)`, a pure function of the size and the key.
 
     Args:
-        size: how many indices there are, 1 to 2**62.
-        key: any whole numbers; other keys, other bijections.
+        size: number of indices, 1 to 2**62.
+        key: any integers; different keys give different bijections.
 
     Raises:
         RecipeError: a size out of bounds.
@@ -56,7 +57,7 @@ class Permutation:
             raise RecipeError(f"cannot permute {size:,} indices: expected 1 to 2**62")
         self.size, self.key = size, key
         bits = max(1, (size - 1).bit_length())
-        # 32-bit arithmetic gives the same results where it suffices, at twice the speed.
+        # 32-bit arithmetic gives the same results where it is enough, at twice the speed.
         self._dtype = np.dtype(np.uint32 if bits <= 32 else np.uint64)
         word = self._dtype.type
         self._mask, self._half = word(2**bits - 1), word((bits + 1) // 2)
@@ -77,7 +78,7 @@ class Permutation:
         return self._map(indices, self._scramble)
 
     def invert(self, images: np.ndarray) -> np.ndarray:
-        """Which indices these are the images of, int64 of the same shape.
+        """Indices with these images, int64 of the same shape.
 
         Raises:
             IndexError: an image outside the range.
@@ -93,7 +94,7 @@ class Permutation:
         return images.reshape(indices.shape)
 
     def _walk(self, indices: np.ndarray, step: Callable[[np.ndarray], None]) -> np.ndarray:
-        """Images of at least one index, in range all."""
+        """Images of one or more indices, all in range."""
         if indices.min() < 0 or indices.max() >= self.size:
             raise IndexError(f"an index outside range({self.size})")
         words = indices.astype(self._dtype)
@@ -107,7 +108,7 @@ class Permutation:
         return words
 
     def _scramble(self, words: np.ndarray) -> None:
-        """All rounds, in place."""
+        """Apply all rounds, in place."""
         for odd, add, _ in self._rounds:
             words *= odd
             words += add

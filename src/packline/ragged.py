@@ -1,14 +1,14 @@
 """Ragged: many sequences of different lengths in two arrays.
 
-The one in-memory noun for tokens. `tokens` holds all documents back to back and `offsets` says where
-each begins and ends, so no Python object exists for a token and hardly one for a document:
+The in-memory form of tokens. `tokens` holds all documents back to back and `offsets` where each
+begins and ends, so there are no Python objects per token and hardly any per document:
 
     tokens   7 8 9 | 4 | 5 6        offsets   0 3 4 6
              doc 0   doc 1  doc 2
 
-Cost: all operations are one pass at memory speed. Documents are treated as runs of bytes inside
-Arrow (a `large_binary` array has the very same layout), whose kernels copy a document with one
-memcpy; that is how separators get between documents without a Python loop.
+Cost: every operation is one pass at memory speed. Arrow handles documents as byte strings (a
+`large_binary` array has the same layout) and copies each with one memcpy; that is how separators
+are put between documents without a Python loop.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Ragged:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens of each document, int64 `[D]`."""
+        """Number of tokens of each document, int64 `[D]`."""
         return np.diff(self.offsets)
 
     def astype(self, dtype: np.dtype) -> Ragged:
-        """The same ids in another dtype. The caller has checked that they fit."""
+        """Convert the ids to another dtype, without checking that they fit."""
         if self.tokens.dtype.itemsize == dtype.itemsize:
             return Ragged(self.tokens.view(dtype), self.offsets)
         return Ragged(self.tokens.astype(dtype), self.offsets)
@@ -68,7 +68,7 @@ class Ragged:
         return _from_binary(pc.binary_join_element_wise(*parts, separator), dtype)
 
     def take(self, order: np.ndarray) -> Ragged:
-        """The documents of `order [N]` (any integers), in that order.
+        """Select documents by number: those of `order [N]` (any integers), in that order.
 
         >>> two = Ragged(np.array([7, 8, 9], np.int32), np.array([0, 2, 3], np.int64))
         >>> two.take(np.array([1, 0])).tokens.tolist()
@@ -78,7 +78,7 @@ class Ragged:
 
 
 def concatenate(parts: Sequence[Ragged]) -> Ragged:
-    """One after another, all of one dtype.
+    """Join parts of one dtype in order.
 
     >>> one = Ragged(np.array([5], np.int32), np.array([0, 1], np.int64))
     >>> concatenate([one, one]).offsets.tolist()
@@ -93,7 +93,7 @@ def concatenate(parts: Sequence[Ragged]) -> Ragged:
 def offsets_of(lengths: np.ndarray | Sequence[int]) -> np.ndarray:
     """Offsets int64 `[D+1]` of documents with these lengths `[D]`: sums before each, and the sum of all.
 
-    Cost: a microsecond for a hundred, half of what `np.cumsum` takes for so few.
+    Cost: a microsecond per hundred documents, half of `np.cumsum` at that size.
 
     >>> offsets_of(np.array([3, 1])).tolist()
     [0, 3, 4]
@@ -104,7 +104,7 @@ def offsets_of(lengths: np.ndarray | Sequence[int]) -> np.ndarray:
 
 
 def _as_binary(ragged: Ragged) -> pa.Array:
-    """A view without a copy of the tokens: each document as the bytes of its tokens."""
+    """View without a copy of the tokens: each document as the bytes of its tokens."""
     offsets = ragged.offsets * ragged.tokens.dtype.itemsize
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(ragged.tokens))]
     return pa.Array.from_buffers(pa.large_binary(), len(ragged), buffers)

@@ -1,8 +1,8 @@
 """The recipe: the whole job as one frozen value.
 
-Two stores built from the same inputs with equal recipes are equal byte for byte, so everything that
-may change a byte stands here, and nothing else does: how many workers run, which engine they use and
-how much memory they may take is in `RunOptions`.
+Two stores built from the same inputs with equal recipes are equal byte for byte, so a recipe contains
+everything that may change a byte, and nothing else: number of workers, engine and memory limits are
+in `RunOptions`.
 
 On disk a recipe is TOML:
 
@@ -36,7 +36,7 @@ SpecialTokens = Literal["text", "parse", "reject"]
 Engine = Literal["auto", "gigatoken", "fastokens", "tokenizers"]
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
-"""All there are, in the order in which they are shown and written."""
+"""All splits, in the order in which they are shown and written."""
 Operator = Literal[
     "==",
     "!=",
@@ -56,51 +56,52 @@ Plain = str | int | float | bool
 
 
 class Where(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A filter: what a field of a record has to be, or the record is left out and counted."""
+    """A filter on a field of a record. Records that fail it are left out and counted."""
 
     field: str
-    """Its name, `a.b` for a nested one."""
+    """Name of the field, `a.b` for a nested one."""
     op: Operator
-    """Of two values; `exists` and `missing` take none."""
+    """Comparison; `exists` and `missing` take no value."""
     value: Plain | tuple[Plain, ...] | UnsetType = UNSET
-    """What the field is compared with: a list for `in` and `not in`, else one value."""
+    """Value to compare with: a list for `in` and `not in`, else one value."""
 
 
-# Fields with UNSET came later. Where they are not given they are left out of the manifest, whose bytes are
-# then those of a packline that did not know them, and a build that was begun before goes on.
+# Fields with UNSET were added later. When not given they are left out of the manifest, so its bytes equal
+# those of earlier versions of packline, and a build begun with one of them can be resumed.
 
 
 class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where documents come from: files of one kind and how to get the text out of them."""
+    """Files of one kind and how to get their text."""
 
     inputs: tuple[str, ...]
     """Files, folders, globs or fsspec URIs."""
     name: str = ""
-    """What provenance and reports call it; by default after the file or folder that its inputs share."""
+    """Name in provenance and reports; by default derived from the file or folder shared by the inputs."""
     format: Format = "auto"
-    """`auto` looks at each file: Parquet by its magic, JSONL by its name or first byte, else text."""
+    """`auto` detects the kind of each file: Parquet by its magic, JSONL by its name or first byte, else text.
+    """
     text: str | None = None
     """Field of the text (`a.b` for a nested one); else the first of text, content, article, document."""
     id: str | None = None
     """Field of a document's id; else `id` where the data has one."""
     documents: Documents = "file"
-    """Plain text only: a file is a document, or a line is, or what stands between separators."""
+    """Plain text only: one document per file, per line, or per section between separators."""
     separator: str | None = None
-    """The separator of `documents = "separator"`; it belongs to no document."""
+    """Separator for `documents = "separator"`; not part of any document."""
     label: str | None = None
-    """Kept with every document, for choosing documents when the store is read."""
+    """Label stored with every document, for choosing documents when the store is read."""
     min_chars: int = 0
     """Documents with fewer characters (code points) are left out and counted."""
     max_chars: int | None = None
     """Documents with more characters are left out and counted."""
     template: str | UnsetType = UNSET
-    """Makes the text out of a record's fields: sandboxed Jinja. Instead of `text`."""
+    """Sandboxed Jinja template that makes the text from a record's fields. Replaces `text`."""
     where: tuple[Where, ...] | UnsetType = UNSET
-    """Only records that pass all of these."""
+    """Filters; only records that pass all of them are kept."""
     split: Split | UnsetType = UNSET
-    """All its documents belong to this split, whatever their hash says."""
+    """Split of all its documents, regardless of their hash."""
     rare_fields: tuple[str, ...] | UnsetType = UNSET
-    """Fields named above that the first records may well not have; any other such field is refused."""
+    """Fields named above that may be absent from the first records; any other such field is refused."""
 
 
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -110,73 +111,75 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     tokenizer: str
     """A tokenizer.json, a folder with one, a hub id, a `.tiktoken` file or a SentencePiece model."""
     encoding: str | None = None
-    """The encoding of a `.tiktoken` file whose name does not tell it."""
+    """Encoding of a `.tiktoken` file whose name does not reveal it."""
     eod: str | int | None = None
-    """End of document, as a string or an id; else the tokenizer's own where there is just one choice."""
+    """End-of-document token, as a string or an id; else the tokenizer's own if there is just one candidate.
+    """
     bos: str | int | None = None
-    """Put before every document where given."""
+    """Token put before every document, if given."""
     special_tokens: SpecialTokens = "text"
     """Special-token strings inside documents: plain text, control tokens, or a reason to reject."""
     val_fraction: float = 0.0
-    """The share of documents (by hash of their text) that goes to the validation split."""
+    """Fraction of documents (by hash of their text) in the validation split."""
     test_fraction: float | UnsetType = UNSET
-    """The share that goes to the test split, likewise."""
+    """Fraction of documents in the test split, by the same hash."""
     val_documents: int | UnsetType = UNSET
-    """Instead of val_fraction: how many documents go to the validation split."""
+    """Number of documents in the validation split, instead of val_fraction."""
     seed: int = 0
-    """Of the split."""
+    """Seed for the split."""
     limit_documents: int | None = None
-    """The first so many documents only."""
+    """Keep only the first `limit_documents` documents."""
     limit_tokens: int | None = None
-    """The first documents whose tokens, ends included, sum to no more than this."""
+    """Keep only the first documents whose tokens, boundary tokens included, sum to at most this."""
     max_document_bytes: int = 256 << 20
-    """A larger document is a bad record: it would not fit into bounded memory."""
+    """Largest document, in bytes; a larger one is a bad record, since memory is bounded."""
 
 
 class RunOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How a build runs; no byte of the store depends on any of it."""
+    """Options of a run; no byte of the store depends on any of them."""
 
     workers: int | None = None
-    """Processes that encode; default as many as the machine allows. 0 runs in the calling process."""
+    """Number of encoding processes; default as many as the machine allows. 0 runs in the calling process."""
     memory_bytes: int | None = None
-    """A bound for all processes together; default 1 GiB a worker, within what the machine has."""
+    """Memory limit for all processes together; default 1 GiB per worker, within the machine's memory."""
     engine: Engine = "auto"
     strict: bool = False
     """Stop at the first bad record."""
     max_bad_fraction: float = 0.01
-    """More bad records than this make the run end with exit code 3; the store is complete all the same."""
+    """Fraction of bad records above which the run ends with exit code 3; the store is complete all the same.
+    """
 
 
 def load_recipe(path: str | Path) -> tuple[Recipe, RunOptions]:
-    """Read a recipe, and how to run it from its optional `[run]` table.
+    """Read a recipe, and the run options from its optional `[run]` table.
 
-    Relative inputs are relative to the recipe's folder. What a source says of reading the store (`weight`,
-    `tokens`, `max_epochs`; see `load_shares`) is checked and is no part of the recipe: no byte depends on it.
+    Relative inputs are relative to the recipe's folder. Settings for reading the store (`weight`, `tokens`,
+    `max_epochs`; see `load_shares`) are checked but not part of the recipe: no byte depends on them.
 
     Raises:
-        RecipeError: not TOML, an unknown or missing field, a wrong type; with the place.
+        RecipeError: not TOML, an unknown or missing field, a wrong type; with the location.
     """
     recipe, options, _ = _load(path)
     return recipe, options
 
 
 class Share(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How much of a source a training run is to read. Nothing of it is in a store."""
+    """Part of a source that a training run reads. Not recorded in the store."""
 
     weight: int | float | str | None = None
-    """Its share of the rows, relative to that of the others: `0.7`, `"1/3"`."""
+    """Share of the rows, relative to the other sources: `0.7`, `"1/3"`."""
     tokens: int | None = None
-    """Instead: how many tokens of it."""
+    """Number of tokens to read, instead of a weight."""
     max_epochs: int | Literal["unlimited"] | None = None
-    """How often a row of it may be read at the most."""
+    """Maximum number of times a row may be read."""
 
 
 def load_shares(path: str | Path) -> list[Share]:
-    """What a recipe says of reading its sources, in their order.
+    """Read the shares of a recipe's sources, in their order.
 
     Raises:
-        RecipeError: whatever `load_recipe` would raise; weights for some sources and not for all, or
-            weights and budgets together.
+        RecipeError: any error of `load_recipe`; weights for some sources but not all, or weights and
+            budgets together.
     """
     return _load(path)[2]
 
@@ -239,14 +242,14 @@ def _is_weight(weight: int | float | str) -> bool:
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
-    """The tables of a TOML file.
+    """Read a TOML file.
 
     Args:
-        path: of the file.
-        what: it is, for the message of an error.
+        path: path of the file.
+        what: kind of file, for error messages.
 
     Raises:
-        RecipeError: it cannot be read, or is not TOML; with the line.
+        RecipeError: the file cannot be read, or is not TOML; with the line.
 
     >>> read_toml(Path("missing.toml"), "recipe")
     Traceback (most recent call last):
@@ -274,7 +277,7 @@ def _relative_to(recipe: Recipe, folder: Path) -> Recipe:
 
 
 def check_recipe(recipe: Recipe) -> Recipe:
-    """Refuse values that no build could honour.
+    """Refuse values that no build can use.
 
     >>> check_recipe(Recipe(sources=(Source(inputs=("a",)),), tokenizer="t", val_fraction=2.0))
     Traceback (most recent call last):
@@ -366,7 +369,7 @@ def _check_where(one: Where, where: str) -> None:
 
 
 def check_options(options: RunOptions) -> RunOptions:
-    """Refuse run options that no build could honour."""
+    """Refuse run options that no build can use."""
     if options.workers is not None and options.workers < 0:
         raise RecipeError(f"workers is {options.workers}: expected 0 or more")
     if not 0 <= options.max_bad_fraction <= 1:
@@ -384,7 +387,7 @@ UNITS |= {"KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 
 
 def parse_bytes(text: str) -> int:
-    """Read a size: `4GiB`, `512MB`, `1000000`.
+    """Parse a size in bytes: `4GiB`, `512MB`, `1000000`.
 
     >>> parse_bytes("2GiB"), parse_bytes("1.5 MB"), parse_bytes("17")
     (2147483648, 1500000, 17)
@@ -398,7 +401,7 @@ def parse_bytes(text: str) -> int:
 
 
 def recipe_difference(old: Any, new: Any, where: str = "") -> list[str]:
-    """What differs between two recipes (as builtins), a line each.
+    """Differences between two recipes (as builtins), one line each.
 
     >>> recipe_difference({"eod": "a", "seed": 0}, {"eod": "b", "seed": 0})
     ["eod: 'a' -> 'b'"]

@@ -8,17 +8,17 @@
         batch = packline.torch.to_tensors(batch, device="cuda", non_blocking=True, int64=["targets"])
         mask = packline.torch.block_mask(batch["segment_ids"])         # or sdpa_mask, or varlen
 
-    packline.torch.check_packing(model, batch)                         # once: are documents kept apart?
+    packline.torch.check_packing(model, batch)                         # once: are documents isolated?
 
-The order belongs to the loader, never to the workers: with n of them, worker w makes the steps first + w,
-first + w + n and so on, and `DataLoader` takes from its workers in turn, which is the loader's own order
-again. So neither the number of workers nor the way they are started (fork, spawn) can change a batch.
+The loader alone decides the order: with n workers, worker w makes the steps first + w, first + w + n and
+so on, and `DataLoader` takes from its workers in turn, which restores the loader's order. So neither the
+number of workers nor their start method (fork, spawn) can change a batch.
 
-Cost: arrays become tensors without a copy. Workers pay for themselves only where the trainer's process
-is busy: a batch is made in well under a millisecond, and sending one between processes costs about as
-much. Nothing here chooses an order, shards for ranks (the loader does) or keeps a state of its own.
+Cost: arrays become tensors without a copy. Workers pay off only if the trainer's process is busy: making a
+batch takes well under a millisecond, and sending it between processes about as long. Order, sharding for
+ranks and state are the loader's.
 
-Importing this imports torch.
+Importing this module imports torch.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ try:
 except ImportError as error:
     raise ImportError("packline.torch needs torch, which is not installed: pip install torch") from error
 
-# What torch can compute with. Its unsigned types beyond 8 bits exist but index no embedding.
+# Dtypes that torch can compute with. Its unsigned types beyond 8 bits exist but index no embedding.
 _SIGNED = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64}
 
 
@@ -53,17 +53,17 @@ def to_tensors(
     non_blocking: bool = False,
     int64: Collection[str] = (),
 ) -> dict[str, torch.Tensor]:
-    """A batch of arrays, or of tensors, as tensors where they are needed.
+    """Convert a batch of arrays or tensors to tensors on a device.
 
     Args:
         batch: arrays or tensors by name. A tensor shares the memory of its array, unless that is read-only
             or of an unsigned type that torch cannot compute with: uint16 becomes int32, uint32 int64.
-        device: where to; None leaves the tensors where they are.
-        pin_memory: page-locked memory on the way, so that the copy to a device can overlap. Does nothing
-            where torch has no accelerator.
-        non_blocking: do not wait for that copy.
-        int64: fields to widen. `cross_entropy` wants int64 targets, while embeddings take int32. Widened on
-            the device, so only half the bytes travel.
+        device: target device; None leaves the tensors where they are.
+        pin_memory: go through page-locked memory, so that the copy to a device can overlap. No effect
+            if torch has no accelerator.
+        non_blocking: return before the copy is complete.
+        int64: fields to convert to int64. `cross_entropy` wants int64 targets, while embeddings take int32.
+            Converted on the device, so only half the bytes are copied.
 
     Raises:
         RecipeError: a field in `int64` that the batch does not have.
@@ -93,20 +93,20 @@ def _tensor(array: np.ndarray) -> torch.Tensor:
 
 
 class RowsDataset(Dataset):  # type: ignore[misc]
-    """Rows as a map-style dataset: for samplers of torch, evaluation, trainers that shuffle by themselves.
+    """Map-style dataset of rows: for torch's samplers, evaluation, trainers with their own shuffling.
 
         DataLoader(RowsDataset(rows), batch_size=8, shuffle=True, num_workers=2)
 
-    A batch is one read, not one a row. What torch shuffles, torch must resume: where that matters, `Loader`.
+    A batch is one read, not one per row. If torch shuffles, torch must also resume; otherwise use `Loader`.
 
     Args:
-        rows: what `store.rows(...)` gives.
-        fields: which arrays; as for `Loader`.
-        keys: "packline", or "huggingface" for models that shift labels by themselves; as for `Loader`. A
-            trainer of transformers takes such a data set as it is: `Trainer(train_dataset=...)`.
+        rows: result of `store.rows(...)`.
+        fields: arrays to include, as for `Loader`.
+        keys: "packline", or "huggingface" for models that shift labels themselves; as for `Loader`. The
+            trainer of transformers accepts such a dataset directly: `Trainer(train_dataset=...)`.
 
     Raises:
-        RecipeError: other `fields` or `keys`.
+        RecipeError: unknown `fields` or `keys`.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class RowsDataset(Dataset):  # type: ignore[misc]
         return len(self.rows)
 
     def __getitem__(self, index: int | np.integer[Any]) -> dict[str, torch.Tensor]:
-        """A row by number: tensors `[L]`. Negative numbers count from the end.
+        """Row by number: tensors `[L]`. Negative numbers count from the end.
 
         Raises:
             IndexError: no such row.
@@ -131,7 +131,7 @@ class RowsDataset(Dataset):  # type: ignore[misc]
         return to_tensors({name: values[0] for name, values in batch.items()})
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, torch.Tensor]]:
-        """Several rows in one read; `DataLoader` asks like this for a batch."""
+        """Several rows in one read; `DataLoader` calls this for a batch."""
         everything = range(len(self))
         try:
             places = np.array([everything[index] for index in indices], np.int64)
@@ -146,17 +146,17 @@ class RowsDataset(Dataset):  # type: ignore[misc]
 
 
 class LoaderDataset(IterableDataset):  # type: ignore[misc]
-    """The batches of a loader as an iterable dataset, exact for any number of workers.
+    """Iterable dataset of a loader's batches, exact for any number of workers.
 
         DataLoader(LoaderDataset(loader), batch_size=None, num_workers=2)
 
-    Batches come whole, hence `batch_size=None`. They start at the step at which the loader stands when
-    iteration begins; iterating does not move the loader, so it gives the same batches a second time.
+    Items are complete batches, hence `batch_size=None`. They start at the loader's step when iteration
+    begins; iterating does not advance the loader, so a second iteration gives the same batches.
 
     To resume, either let torchdata's `StatefulDataLoader` keep its own state (same number of workers), or
-    keep the loader's, which fits any number of workers and ranks:
+    save the loader's, which works with any number of workers and ranks:
 
-        state = dataset.state_after(taken)           # batches that the trainer has taken from the iteration
+        state = dataset.state_after(taken)           # number of batches that the trainer has consumed
         loader.load_state_dict(state)
 
     Args:
@@ -172,16 +172,16 @@ class LoaderDataset(IterableDataset):  # type: ignore[misc]
         return Steps(self.loader, self.loader.step + first, stride)
 
     def __len__(self) -> int:
-        """Batches that are left."""
+        """Number of batches left."""
         return len(self.loader) - self.loader.step
 
     def state_after(self, taken: int) -> dict[str, Any]:
-        """The loader's state once a trainer has taken this many batches from an iteration that began now.
+        """State of the loader after a trainer has consumed `taken` batches of an iteration that begins now.
 
-        What workers have made ahead does not count. The loader itself stays where it is.
+        Batches prefetched by workers do not count. The loader itself does not advance.
 
         Raises:
-            RecipeError: fewer than no batches, or more than are left.
+            RecipeError: `taken` is negative, or more than the batches left.
         """
         if not 0 <= taken <= len(self):
             raise RecipeError(f"taken={taken}: expected 0 to {len(self):,}, the batches that are left")
@@ -192,9 +192,9 @@ class LoaderDataset(IterableDataset):  # type: ignore[misc]
 
 
 class Steps(Iterator[dict[str, torch.Tensor]]):
-    """Every `stride`-th batch of a loader from a step on: what one worker makes.
+    """Every `stride`-th batch of a loader from a given step: the batches of one worker.
 
-    Its state is what `StatefulDataLoader` keeps for each worker and hands back to it.
+    `StatefulDataLoader` saves and restores its state for each worker.
     """
 
     def __init__(self, loader: Loader, step: int, stride: int) -> None:
@@ -208,14 +208,14 @@ class Steps(Iterator[dict[str, torch.Tensor]]):
         return batch
 
     def state_dict(self) -> dict[str, Any]:
-        """The loader's state with the step that comes next here."""
+        """State of the loader with the next step of this iterator."""
         return {**self._loader.state_dict(), "step": min(self._step, len(self._loader))}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state.
+        """Resume from a state.
 
         Raises:
-            RecipeError: the state of another run, as the loader says it.
+            RecipeError: the state of another run, as reported by the loader.
         """
         judge = copy.copy(self._loader)
         judge.load_state_dict(dict(state))
@@ -223,14 +223,14 @@ class Steps(Iterator[dict[str, torch.Tensor]]):
 
 
 def sdpa_mask(segment_ids: torch.Tensor) -> torch.Tensor:
-    """The mask for `scaled_dot_product_attention(..., attn_mask=mask)`: causal, within a document.
+    """Mask for `scaled_dot_product_attention(..., attn_mask=mask)`: causal, within a document.
 
     Args:
         segment_ids: integers `[B, L]`, -1 at padding, on the device where attention runs.
 
     Returns:
-        bool `[B, 1, L, L]`, True where the place of the third axis sees the place of the fourth.
-        `B*L*L` bytes: for long rows, `block_mask` or `varlen`.
+        bool `[B, 1, L, L]`, True where the position of the third axis attends to that of the fourth.
+        `B*L*L` bytes: for long rows use `block_mask` or `varlen`.
 
     >>> sdpa_mask(torch.tensor([[0, 0, 1]]))[0, 0].int().tolist()
     [[1, 0, 0], [1, 1, 0], [0, 0, 1]]
@@ -240,11 +240,11 @@ def sdpa_mask(segment_ids: torch.Tensor) -> torch.Tensor:
 
 
 def block_mask(segment_ids: torch.Tensor, *, block_size: int = 128) -> Any:
-    """The `BlockMask` for `torch.nn.attention.flex_attention`: blocks that no place sees are not computed.
+    """`BlockMask` for `torch.nn.attention.flex_attention`: fully masked blocks are not computed.
 
     Args:
         segment_ids: integers `[B, L]`, -1 at padding, on the device where attention runs.
-        block_size: places of a side of a block.
+        block_size: side of a block, in positions.
 
     >>> block_mask(torch.zeros(1, 256, dtype=torch.int32)).shape
     (1, 1, 256, 256)
@@ -264,10 +264,11 @@ def varlen(segment_ids: torch.Tensor) -> tuple[torch.Tensor, int]:
     """`cu_seqlens` and `max_seqlen` for attention kernels of variable lengths, over the flattened batch.
 
     Args:
-        segment_ids: integers `[B, L]`, -1 at padding, which is a segment of its own.
+        segment_ids: integers `[B, L]`, -1 at padding, which is a separate segment.
 
     Returns:
-        int32 `[N+1]` on the same device, and the longest segment. Knowing the latter waits for the device.
+        int32 `[N+1]` on the same device, and the length of the longest segment. The latter synchronizes
+        with the device.
 
     >>> varlen(torch.tensor([[0, 0, 1], [0, 0, -1]]))
     (tensor([0, 2, 3, 5, 6], dtype=torch.int32), 2)
@@ -280,37 +281,37 @@ def varlen(segment_ids: torch.Tensor) -> tuple[torch.Tensor, int]:
 
 
 NOT_INPUTS = ("labels", "targets", "loss_mask")
-"""What a batch has for the loss, not for the model."""
+"""Fields of a batch for the loss, not for the model."""
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
-"""How much logits may differ by rounding alone, as a share of the largest."""
+"""Maximum difference of logits by rounding alone, relative to the largest logit."""
 
 
 def check_packing(
     model: Callable[..., Any], batch: Mapping[str, Any], *, tolerance: float | None = None, **settings: Any
 ) -> float:
-    """Check that a model keeps the documents of packed rows apart.
+    """Check that a model isolates the documents of packed rows.
 
     Calls the model with the batch as a trainer would, then with each document alone, and compares the logits.
-    Costs one forward of the batch and one of each of its documents, so a batch of a few rows is enough. No
-    gradient is taken; the model is in evaluation mode meanwhile, and afterwards in the mode that it was in.
+    Cost: one forward pass of the batch and one of each of its documents, so a few rows are enough. No
+    gradient is computed; the model is in evaluation mode meanwhile, then in its previous mode again.
 
     Args:
-        model: is called as `model(**inputs, **settings)` and returns logits `[B, L, V]`, or something that
-            has them as `.logits`.
-        batch: arrays or tensors `[B, L]` by name, of any `keys`: with `position_ids` or `segment_ids`, and a
-            row of two documents or more. Labels, targets and the loss mask are not given to the model, nor
-            are the segments of a batch for Hugging Face. Anything of another shape, such as `cu_seq_lens_q`,
-            is given with the batch, but not with a document alone.
-        tolerance: how much logits may differ, as a share of the largest; None: by the least precise dtype
-            that they are computed in, 1e-4 for float32 and 0.1 for bfloat16.
-        settings: what the trainer calls the model with besides: `use_cache=False` for Hugging Face.
+        model: called as `model(**inputs, **settings)`; returns logits `[B, L, V]`, or an object with
+            `.logits`.
+        batch: arrays or tensors `[B, L]` by name, with either set of `keys`: with `position_ids` or
+            `segment_ids`, and a row of two documents or more. Labels, targets and the loss mask are not
+            passed to the model, nor are the segments of a batch for Hugging Face. Values of another shape,
+            such as `cu_seq_lens_q`, are passed with the batch, but not with a document alone.
+        tolerance: maximum difference of logits, relative to the largest; None: by the least precise
+            dtype of the computation, 1e-4 for float32 and 0.1 for bfloat16.
+        settings: further arguments of the trainer's call: `use_cache=False` for Hugging Face.
 
     Returns:
-        The largest difference found, as a share of the largest logit.
+        Largest difference found, relative to the largest logit.
 
     Raises:
-        MixedDocuments: logits of a document depend on what else is in its row.
-        RecipeError: the batch does not say where documents are, or has no row of several.
+        MixedDocuments: logits of a document depend on the other documents of its row.
+        RecipeError: the batch lacks document boundaries, or has no row of several documents.
 
     >>> weights = torch.eye(4)
     >>> batch = {"tokens": np.array([[3, 1, 2, 1]]), "segment_ids": np.array([[0, 0, 1, 1]])}
@@ -364,7 +365,7 @@ def check_packing(
 
 
 def _advice(given: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-    """What to change in a call that lets documents see each other."""
+    """Suggested change to a call that lets documents attend to each other."""
     if "input_ids" not in given:
         return "make the attention mask from segment_ids: sdpa_mask, block_mask or varlen"
     if "attention_mask" in given or settings.get("attention_mask") is not None:
@@ -380,7 +381,7 @@ def _advice(given: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
 
 
 def _segments(given: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
-    """The number of the document at each place, int64 `[B, L]`; -1 at padding, where that is known."""
+    """Number of the document at each position, int64 `[B, L]`; -1 at padding, if known."""
     if "segment_ids" in given:
         return given["segment_ids"].long().cpu()
     if "position_ids" not in given:
@@ -392,7 +393,7 @@ def _segments(given: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
 
 
 def _documents(segments: torch.Tensor) -> Iterator[tuple[int, int, int, int]]:
-    """Row, number in the row, first place and the one behind the last of every document; no padding."""
+    """Row, number in the row, start and end (exclusive) of every document; no padding."""
     for row, numbers in enumerate(segments):
         values, lengths = torch.unique_consecutive(numbers, return_counts=True)
         ends = lengths.cumsum(0).tolist()
@@ -405,7 +406,7 @@ def _documents(segments: torch.Tensor) -> Iterator[tuple[int, int, int, int]]:
 
 @contextmanager
 def _evaluating(model: Callable[..., Any]) -> Iterator[None]:
-    """Every part of a model in evaluation mode, and then each in its own again."""
+    """Put every module of a model in evaluation mode, and restore each on exit."""
     training = (
         [part for part in model.modules() if part.training] if isinstance(model, torch.nn.Module) else []
     )
@@ -424,7 +425,7 @@ def _logits(output: Any) -> torch.Tensor:
 
 
 def _tolerance(model: Callable[..., Any], logits: torch.Tensor) -> float:
-    """By the least precise of the dtypes that logits are computed in."""
+    """Tolerance for the least precise dtype used to compute logits."""
     kinds = {logits.dtype}
     if isinstance(model, torch.nn.Module):
         kinds |= {parameter.dtype for parameter in model.parameters()}
@@ -432,5 +433,5 @@ def _tolerance(model: Callable[..., Any], logits: torch.Tensor) -> float:
     if torch.is_autocast_enabled(device):
         kinds.add(torch.get_autocast_dtype(device))
     if device == "cuda" and torch.get_float32_matmul_precision() != "highest":
-        kinds.add(torch.float16)  # TF32 has as many bits
+        kinds.add(torch.float16)  # TF32 has as many bits of precision
     return max(TOLERANCES.get(kind, 0.0) for kind in kinds) or TOLERANCES[torch.float32]

@@ -1,4 +1,4 @@
-"""The version, where everything can import it from."""
+"""Version of packline, importable from everywhere."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`packline.build`: ask for a store, in Python.
+"""`packline.build`: run a build from Python.
 
-The work is done by a coordinator process (see there), so this process stays as it is: no threads, no
-forks, no libraries loaded. Events arrive while it runs; an error over there is raised here.
+A coordinator process (see there) does the work, so the calling process is unaffected: no threads, no
+forks, no libraries loaded. Events arrive while it runs; its errors are raised here.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from packline.runtime.events import EVENT_DECODER, Event, Failed, Finished
 
 
 class Request(msgspec.Struct, frozen=True):
-    """One build, as the coordinator reads it."""
+    """A build request, as read by the coordinator."""
 
     recipe: Recipe
     out: str
     options: RunOptions
     started: float
-    """When the asking process began, on the monotonic clock."""
+    """Start of the calling process, on the monotonic clock."""
 
 
 def run_build(
@@ -40,14 +40,14 @@ def run_build(
     on_event: Callable[[Event], None] | None = None,
     started: float | None = None,
 ) -> Finished:
-    """Build a store; return what came of it.
+    """Build a store and return the result.
 
     Args:
-        on_event: is called with every event, in this thread.
-        started: from when times count, on the monotonic clock; by default from now.
+        on_event: called with every event, in this thread.
+        started: start of all time measurements, on the monotonic clock; by default now.
 
     Raises:
-        PacklineError: what stopped it; running it again goes on from what was committed.
+        PacklineError: the build stopped; running it again resumes from the committed units.
     """
     refuse_name(str(out))
     request = Request(recipe, str(out), options, time.monotonic() if started is None else started)
@@ -84,7 +84,7 @@ def _run_in_coordinator(request: Request, on_event: Callable[[Event], None] | No
         process.stdin.close()
         return _listen(process.stdout, process, on_event)
     except BaseException:
-        # An interruption reaches the coordinator too if it came from the terminal; make sure in any case.
+        # An interruption from the terminal reaches the coordinator too; make sure in any case.
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
         raise
@@ -123,10 +123,10 @@ def _listen(
 
 
 def _environment() -> dict[str, str]:
-    """One thread for libraries that would start many, huge pages, and this very packline.
+    """Environment of the coordinator: single-threaded libraries, huge pages, this installation of packline.
 
-    An engine looks up every word in a table of hundreds of MB. With pages of 4 KB nearly every look misses
-    the processor's table of pages too; with pages of 2 MB encoding takes a fifth less time.
+    An engine looks up every word in a table of hundreds of MB. With pages of 4 KB nearly every lookup also
+    misses the TLB; with pages of 2 MB encoding takes a fifth less time.
     """
     environment: dict[str, Any] = dict(os.environ)
     home = str(Path(__file__).parents[2])

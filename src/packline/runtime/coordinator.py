@@ -1,8 +1,8 @@
-"""The process that runs a build: prepares it, runs its units, publishes the store.
+"""Process that runs a build: prepares it, runs its units, publishes the store.
 
-It is a process of its own, started fresh, whoever asks for a build. Workers are forked from it, and a
-fork is safe only from a process that nobody else has put threads and locks into. It reads one request
-from standard input and writes events, a JSON line each, to standard output.
+It is a separate process, started fresh for every build. Workers are forked from it, and a fork is safe
+only in a process without foreign threads and locks. It reads one request from standard input and writes
+events to standard output, one JSON line each.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ UNDECODED = (
     " reference's: this tokenizer does not keep every character"
 )
 BYTES_A_TOKEN = 3.5
-"""A guess for the disk check, on the low side for English."""
+"""Estimated bytes per token for the disk check, on the low side for English."""
 
 
 Tell = Callable[[Event], None]
 
 
 class Coordinator:
-    """One build from its request to its store."""
+    """One build, from its request to its store."""
 
     def __init__(self, request: Request, tell: Tell) -> None:
         self._request, self._tell = request, tell
@@ -80,10 +80,10 @@ class Coordinator:
         self._undecoded: dict[float, int] = {}
 
     def run(self) -> None:
-        """Build the store; events tell how it goes.
+        """Build the store; report progress as events.
 
         Raises:
-            PacklineError: whatever stopped it.
+            PacklineError: the error that stopped the build.
         """
         build = prepare(self._request.recipe, self._request.options)
         folder = BuildFolder(Path(self._request.out))
@@ -195,9 +195,9 @@ class Coordinator:
     ) -> None:
         if workers:
             gc.collect()
-            gc.freeze()  # or each worker's collector would copy the pages it shares, to look at them
+            gc.freeze()  # else each worker's garbage collector would touch, and so copy, shared pages
             gc.enable()
-            # A unit may add to an engine's cache before anyone looks again: leave room for that.
+            # A unit may add to an engine's cache before the next check: leave room for that.
             limit = max(memory * 3 // 4, peak_memory() + (128 << 20))
             pool = Pool(
                 build, folder, engines, reference, workers=workers, memory_bytes=limit, tell=self._hear
@@ -247,7 +247,7 @@ class Coordinator:
 
 
 def _in_a_child(compute: Callable[[], list[EngineReport]]) -> list[EngineReport] | None:
-    """Compute in a forked process: engines that were used here could not be forked any more."""
+    """Compute in a forked process: engines used in this process could no longer be forked."""
     ours, theirs = FORK.Pipe()
 
     def run(pipe: Connection) -> None:
@@ -262,17 +262,17 @@ def _in_a_child(compute: Callable[[], list[EngineReport]]) -> list[EngineReport]
     try:
         return msgspec.json.decode(ours.recv_bytes(), type=list[EngineReport])
     except EOFError:
-        return None  # it died: trying again in this process shows the error
+        return None  # the child died: trying again in this process shows the error
     finally:
         ours.close()
         process.join()
 
 
 def main() -> int:
-    """Run the request on standard input."""
+    """Run the request from standard input."""
     die_with_parent()
-    gc.disable()  # it would look through the tokenizer's 300,000 strings again and again, and find nothing
-    # Events go to what was standard output; anything else that prints goes to standard error.
+    gc.disable()  # it would scan the tokenizer's 300,000 strings again and again, and find nothing
+    # Events go to the original standard output; everything else printed goes to standard error.
     events = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
 
@@ -285,8 +285,8 @@ def main() -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        return 1  # nobody listens any more
-    except Exception as error:  # told, not raised: the asking process shows it
+        return 1  # the reader is gone
+    except Exception as error:  # reported, not raised: the calling process shows it
         if os.environ.get("PACKLINE_DEBUG"):
             import traceback
 

@@ -1,15 +1,15 @@
-"""What a build would take, from a few MB of its inputs: documents, tokens, time, disk, memory.
+"""Estimate of a build from a few MB of its inputs: documents, tokens, time, disk, memory.
 
     prepare ──> sample ──> filter ──> encode twice with each engine ──> scale to the whole
-    files       texts      as built   tokens a byte; cold and warm rates
+    files       texts      as built   tokens per byte; cold and warm rates
 
-Nothing is written. What would stop the build before its first document stops this too, with the same error.
+Writes nothing. Errors that would stop the build before its first document are raised here too.
 
-The time is a range, because engines remember words: `seconds` takes the rate of the second pass over the
-sample, which a long build of like text reaches; `seconds_cold` that of the first. A build is rarely faster
-than the one, or slower than the other on an idle machine. Cost: 1 to 5 s, most of it loading the
-tokenizer. What the sample does not hold it cannot know: a source whose files differ widely is estimated
-widely off.
+Time is a range, because engines cache words: `seconds` uses the rate of the second pass over the
+sample, which a long build of similar text reaches; `seconds_cold` that of the first. On an idle machine a
+build rarely falls outside this range. Cost: 1 to 5 s, most of it loading the tokenizer.
+
+Limits: the estimate knows only the sample; it is far off for a source whose files differ widely.
 """
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ from packline.store.index import index_size
 
 TRIED_DOCUMENTS = 96
 PROVENANCE_BYTES = 10
-"""A document's place, lengths and file in a `.docs.parquet`, compressed; its own id comes to that."""
+"""Compressed bytes per document of position, lengths and file in a `.docs.parquet`; an id adds to that."""
 SLICES_AHEAD = 2
 
 
 class SourceEstimate(msgspec.Struct, frozen=True, kw_only=True):
-    """What to expect of one source, after its filters and the recipe's limits."""
+    """Estimate for one source, after its filters and the recipe's limits."""
 
     files: int
     input_bytes: int
     text_bytes: int
     documents: int
     tokens: int
-    """Boundary tokens included."""
+    """Number of tokens, boundary tokens included."""
     tokens_per_byte: float
     bad_fraction: float
-    """Bad records among those of the sample."""
+    """Fraction of bad records in the sample."""
     sampled_bytes: int
-    """Of text."""
+    """Bytes of text in the sample."""
     sampled_documents: int
 
 
 class FieldChoice(msgspec.Struct, frozen=True):
-    """Files of one kind, and where their text is taken from."""
+    """Files of one kind, and the field of their text."""
 
     source: str
     format: str
@@ -72,11 +72,11 @@ class FieldChoice(msgspec.Struct, frozen=True):
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """What a build would take. Sizes are in bytes, times in seconds."""
+    """Estimate of a build. Sizes are in bytes, times in seconds."""
 
     files: int
     units: int
-    """A compressed or otherwise unsplittable file counts as the units that it is likely to make."""
+    """Number of units; a compressed or otherwise unsplittable file counts as its likely number of units."""
     input_bytes: int
     sources: dict[str, SourceEstimate]
     fields: list[FieldChoice]
@@ -86,18 +86,19 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_byte: float
     store_bytes: int
     temporary_bytes: int
-    """On top of the store while the build runs."""
+    """Disk space needed during the build, on top of the store."""
     free_disk: int
     enough_disk: bool
     workers: int
     memory_a_worker: int
     largest_document: int
-    """Bytes of the largest document that both the recipe and a worker's memory allow. One that the recipe
-    allows and the memory does not stops the build."""
+    """Bytes of the largest document that both the recipe and a worker's memory allow. A document that the
+    recipe allows but memory does not stops the build.
+    """
     seconds: float
-    """At the engines' warm rate."""
+    """Duration at the engines' warm rate."""
     seconds_cold: float
-    """At the rate of their first MB."""
+    """Duration at the rate of their first MB."""
     tokenizer: str
     vocab_size: int
     eod: str
@@ -110,7 +111,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     engines_used: list[str]
     engines_reason: str
     rates: dict[str, dict[str, float]]
-    """MB/s of one worker by script and engine, warm."""
+    """Warm MB/s of one worker, by script and engine."""
     warnings: list[str]
 
 
@@ -118,12 +119,12 @@ def estimate(recipe: Recipe, options: RunOptions = RunOptions(), *, out: str | P
     """Predict a build; write nothing.
 
     Args:
-        recipe: what would be built.
-        options: how it would run.
-        out: where the store would go, for the free space there.
+        recipe: recipe of the build.
+        options: run options of the build.
+        out: planned folder of the store, to check its free space.
 
     Raises:
-        RecipeError, InputError, TokenizerError: whatever would stop the build.
+        RecipeError, InputError, TokenizerError: errors that would stop the build.
 
     >>> import msgspec, pathlib, tempfile
     >>> from packline.recipe import Source
@@ -199,18 +200,18 @@ def estimate(recipe: Recipe, options: RunOptions = RunOptions(), *, out: str | P
 
 
 class _Kept(msgspec.Struct):
-    """What the filters leave of a source's sample."""
+    """Sample of a source after filters."""
 
     sample: Any
     texts: list[str]
     text_bytes: int
-    """Of these texts, whole."""
+    """Size of these texts before any cut, in bytes."""
     special: int
     seconds: float
 
 
 def _keep(work: Work, number: int, sample: SourceSample) -> _Kept:
-    """Filter a sample as units do."""
+    """Filter a sample the way units do."""
     started = time.perf_counter()
     special = SpecialTokenCounter(work.tokenizer.special_tokens)
     texts = Texts.of(sample.texts)
@@ -232,7 +233,7 @@ def _engine(engines: Engines, name: Any) -> Engine:
 
 
 def _scale(work: Work, kept: _Kept, encoded: tuple[int, int]) -> SourceEstimate:
-    """From what was kept and encoded of a sample to the whole source."""
+    """Scale the kept and encoded part of a sample to the whole source."""
     sample: SourceSample = kept.sample
     size, tokens = encoded
     rate = tokens / size if size else 0.0
@@ -254,7 +255,7 @@ def _scale(work: Work, kept: _Kept, encoded: tuple[int, int]) -> SourceEstimate:
 
 
 def _limit(work: Work, sources: list[SourceEstimate]) -> list[SourceEstimate]:
-    """Limits cut in document order: what is left of them goes to each source in turn."""
+    """Apply the limits in document order: each source takes from the remainder in turn."""
     documents, tokens = work.recipe.limit_documents, work.recipe.limit_tokens
     limited = []
     for one in sources:
@@ -273,7 +274,7 @@ def _limit(work: Work, sources: list[SourceEstimate]) -> list[SourceEstimate]:
 
 
 def _units(work: Work, samples: list[SourceSample], workers: int) -> tuple[int, int]:
-    """How many units there will be, and bytes of slices that wait for their encoders."""
+    """Number of units, and bytes of slices that wait for their encoders."""
     units, largest = 0, 0
     for unit in work.units:
         if isinstance(unit, Stream):
@@ -285,7 +286,7 @@ def _units(work: Work, samples: list[SourceSample], workers: int) -> tuple[int, 
 
 
 def _store_bytes(work: Work, documents: int, tokens: int, units: int) -> int:
-    """Shards, provenance, tokenizer, receipts (and the same again in the manifest)."""
+    """Size of shards, provenance, tokenizer and receipts (counted again in the manifest)."""
     provenance = PROVENANCE_BYTES * documents + 2048 * units
     receipts = 2 * 1024 * units + 256 * len(work.files)
     itemsize = np.dtype(work.dtype).itemsize
@@ -302,12 +303,12 @@ def _fields(work: Work) -> list[FieldChoice]:
 
 
 def _text_bytes(file: InputFile) -> int:
-    """The most text that a file is likely to hold."""
+    """Upper estimate of the text in a file."""
     return file.size * (COMPRESSION_GUESS if file.compression or file.format == "parquet" else 1)
 
 
 def _warnings(work: Work, samples: list[SourceSample], kept: list[_Kept], found: Estimate) -> list[str]:
-    """What the user should know before starting."""
+    """Warnings to show before starting."""
     lines = not_text_notes(work.files, work.names)
     if not found.enough_disk:
         needed = found.store_bytes + found.temporary_bytes

@@ -1,4 +1,4 @@
-"""What a build tells while it runs: a handful of values, the same for Python, terminal and pipe."""
+"""Events of a running build: a few types, the same for Python, terminal and pipe."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from packline.store.ledger import Ledger
 
 
 class Planned(msgspec.Struct, frozen=True, tag=True):
-    """Before the first document."""
+    """Plan of the build, sent before the first document."""
 
     sources: dict[str, int]
-    """Text bytes expected of each source."""
+    """Expected text bytes by source."""
     files: int
     units: int
     units_done: int
-    """Committed by an earlier run of the same build."""
+    """Units committed by an earlier run of the same build."""
     workers: int
     tokenizer: str
     vocab_size: int
@@ -28,13 +28,13 @@ class Planned(msgspec.Struct, frozen=True, tag=True):
     eod_id: int
     dtype: str
     seconds: float
-    """Since the process began."""
+    """Seconds since the process began."""
     tokenizer_seconds: float
-    """Of these, for loading tokenizer and engines."""
+    """Part of `seconds` spent on loading tokenizer and engines."""
 
 
 class EnginesTried(msgspec.Struct, frozen=True, tag=True):
-    """Which engines may be used and why."""
+    """Engines available for the build, with the reasons."""
 
     reports: list[EngineReport]
     used: list[str]
@@ -42,7 +42,7 @@ class EnginesTried(msgspec.Struct, frozen=True, tag=True):
 
 
 class Progress(msgspec.Struct, frozen=True, tag=True):
-    """A few hundred milliseconds of one worker."""
+    """Progress of one worker over a few hundred milliseconds."""
 
     source: str
     documents: int
@@ -57,11 +57,11 @@ class UnitDone(msgspec.Struct, frozen=True, tag=True):
     documents: int
     tokens: int
     rates: dict[str, dict[str, float]]
-    """By script and engine: MB/s at the end of the unit."""
+    """MB/s at the end of the unit, by script and engine."""
 
 
 class Note(msgspec.Struct, frozen=True, tag=True):
-    """Something worth knowing that stops nothing."""
+    """A notice that does not stop the build."""
 
     text: str
 
@@ -77,17 +77,17 @@ class Finished(msgspec.Struct, frozen=True, tag=True):
     store_bytes: int
     seconds: float
     first_unit_seconds: float
-    """From the start of the process to the first unit's encoding."""
+    """Time from the start of the process to the first unit's encoding."""
     tokenizer_seconds: float
     run_text_bytes: int
-    """Text encoded by this run, units of earlier runs not counted."""
+    """Text bytes encoded by this run, without units of earlier runs."""
     peak_rss_bytes: int
-    """Of the largest worker."""
+    """Peak resident memory of the largest worker."""
     engine_bytes: dict[str, int]
-    """Text by the engine that encoded it."""
+    """Text bytes encoded, by engine."""
     nothing_to_do: bool = False
     warnings: list[str] = []
-    """What is hardly as it was meant: splits without documents."""
+    """Results that were probably not intended: splits without documents."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
@@ -99,10 +99,10 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 
 
 def as_failed(error: BaseException, *, short_of_memory: str = "lower --workers or raise --memory") -> Failed:
-    """An error as an event.
+    """Convert an error to an event.
 
     Args:
-        short_of_memory: what to do where memory ran out.
+        short_of_memory: hint to give if memory ran out.
     """
     if isinstance(error, PacklineError):
         return Failed(type(error).__name__, error.message, error.hint)

@@ -1,15 +1,15 @@
-"""The folder that a build writes: who may write, what counts as done, what is published.
+"""Output folder of a build: locking, committed units, publication.
 
-    DIR/.packline/lock        held by the processes of one build
-    DIR/.packline/build.json  which build this is: recipe, tokenizer, inputs as they were
+    DIR/.packline/lock        locked by the processes of one build
+    DIR/.packline/build.json  identity of the build: recipe, tokenizer, state of the inputs
     DIR/.packline/command.json  the command that resumes it, for `status`
     DIR/.packline/tmp/        unfinished files of units; DIR/.packline/spool/ slices of streams
     DIR/train-....bin ...     shards of committed units
-    DIR/receipts/UNIT.json    the commit record: written last of its unit
-    DIR/manifest.json         the commit record of the store: written last of all
+    DIR/receipts/UNIT.json    commit record of a unit, written after its files
+    DIR/manifest.json         commit record of the store, written last of all
 
-A crash leaves either a receipt with all it names, or no receipt and files that the next run deletes. The
-work folder is gone from a finished store.
+A crash leaves either a receipt with all its files, or no receipt and files that the next run deletes. A
+finished store has no work folder.
 """
 
 from __future__ import annotations
@@ -43,24 +43,24 @@ from packline.store.manifest import (
 )
 
 COMMAND = "command.json"
-"""Of the work folder: the command that resumes the build, for people; nothing depends on it."""
+"""File in the work folder with the command that resumes the build, for users; nothing depends on it."""
 
 
 class Command(msgspec.Struct, frozen=True):
-    """A command line and the folder that it was typed in."""
+    """A command line and its working directory."""
 
     line: str
     folder: str
 
 
 def remember_command(path: Path, command: Command) -> None:
-    """Note in the folder of an unfinished build which command resumes it; where it cannot be, do nothing."""
+    """Record the command that resumes an unfinished build in its folder; ignore failures."""
     with contextlib.suppress(OSError):
         publish_bytes(path / WORK / COMMAND, to_json(command))
 
 
 def read_command(path: Path) -> Command | None:
-    """The command that resumes a build; None where none was noted."""
+    """Command that resumes a build; None if not recorded."""
     try:
         return msgspec.json.decode((path / WORK / COMMAND).read_bytes(), type=Command)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
@@ -68,22 +68,22 @@ def read_command(path: Path) -> Command | None:
 
 
 class BuildIdentity(msgspec.Struct, frozen=True):
-    """What must be equal for a build to go on where it stopped."""
+    """Values that must be equal for a build to be resumed."""
 
     recipe: Recipe
     tokenizer: str
-    """Its fingerprint."""
+    """Fingerprint of the tokenizer."""
     boundary: dict[str, Any]
     files: list[InputFile]
 
 
 class BuildFolder:
-    """The folder of one running build; only one can be open at a time.
+    """Folder of a running build; it can be open only once at a time.
 
     Raises:
-        StoreBusy: another build holds it.
-        StoreError: it cannot be written, or holds something that is not a build.
-        ResumeMismatch: it holds another build, with the difference.
+        StoreBusy: another build has locked it.
+        StoreError: it cannot be written, or contains something that is not a build.
+        ResumeMismatch: it contains another build, with the difference.
     """
 
     def __init__(self, path: Path) -> None:
@@ -136,14 +136,14 @@ class BuildFolder:
             ) from None
 
     def finished(self) -> Manifest | None:
-        """The manifest, where the store is complete."""
+        """Manifest, if the store is complete."""
         return read_manifest(self.path) if (self.path / MANIFEST).exists() else None
 
     def begin(self, identity: BuildIdentity, tokenizer_json: str) -> BuildIdentity | None:
-        """Start, or go on with what an earlier run of the same build committed.
+        """Start a build, or resume from the units committed by an earlier run.
 
         Returns:
-            The identity of the earlier run, or None for a new build.
+            Identity of the earlier run, or None for a new build.
         """
         record = self.work / "build.json"
         earlier = None
@@ -157,7 +157,7 @@ class BuildFolder:
                 earlier = msgspec.json.decode(record.read_bytes(), type=BuildIdentity)
                 self._refuse_another(earlier, identity)
             publish_bytes(self.path / TOKENIZER / "tokenizer.json", tokenizer_json.encode())
-            if earlier is None:  # else it stays: inputs are held against the state they began with
+            if earlier is None:  # else keep it: inputs are compared with their state at the first run
                 publish_bytes(record, to_json(identity))
             self._drop_uncommitted()
         return earlier
@@ -173,7 +173,7 @@ class BuildFolder:
         refuse_differences(self.path, differences)
 
     def _drop_uncommitted(self) -> None:
-        """Delete what units left behind that never got a receipt."""
+        """Delete files of units without a receipt."""
         known = {MANIFEST, WORK, RECEIPTS, REJECTS, TOKENIZER}
         for receipt in self.committed().values():
             known.update(entry.name for shard in receipt.shards for entry in shard.files)
@@ -193,11 +193,11 @@ class BuildFolder:
         return {name: self.receipt(name) for name in names}
 
     def receipt(self, unit: str) -> Receipt:
-        """The receipt of a committed unit."""
+        """Receipt of a committed unit."""
         return msgspec.json.decode((self.receipts / f"{unit}.json").read_bytes(), type=Receipt)
 
     def streams(self) -> dict[str, StreamReceipt]:
-        """Receipts of files that were read to their end, by the stream's name."""
+        """Receipts of streams that were read to their end, by name."""
         return {
             path.name.removeprefix("stream-").removesuffix(".json"): msgspec.json.decode(
                 path.read_bytes(), type=StreamReceipt
@@ -206,7 +206,7 @@ class BuildFolder:
         }
 
     def commit(self, receipt: Receipt) -> None:
-        """Publish a unit: its files first, its receipt last, each on the disk before the next."""
+        """Publish a unit: first its files, then its receipt, each synced to disk before the next."""
         entries = [entry for shard in receipt.shards for entry in shard.files]
         with disk_errors(self.path):
             for entry in (*entries, *receipt.rejects):
@@ -225,20 +225,21 @@ class BuildFolder:
         publish_bytes(self.receipts / f"stream-{name}.json", to_json(receipt))
 
     def withdraw(self, receipt: Receipt) -> None:
-        """Take a unit back: its receipt first, so that it is gone before its files are."""
+        """Withdraw a unit: delete its receipt first, then its files."""
         (self.receipts / f"{receipt.unit}.json").unlink()
         sync_folder(self.receipts)
         for entry in (*(entry for shard in receipt.shards for entry in shard.files), *receipt.rejects):
             (self.path / entry.name).unlink(missing_ok=True)
 
     def withdraw_stream(self, name: str) -> None:
-        """Take back that a stream was read to its end."""
+        """Withdraw the record that a stream was read to its end."""
         (self.receipts / f"stream-{name}.json").unlink()
 
     def release(self) -> None:
-        """Give up what is committed, so that another build may begin here; rejects can be read until then.
+        """Discard the committed units, so that another build may start here; rejects are kept until then.
 
-        Receipts go first: after a crash in between, this build runs again, and no other one takes them over.
+        Receipts are deleted first: after a crash in between, this build repeats the units, and no other build
+        takes them over.
         """
         for receipt in self.receipts.glob("[0-9]*.json"):
             receipt.unlink()
@@ -246,13 +247,13 @@ class BuildFolder:
         (self.work / "build.json").unlink()
 
     def publish(self, manifest: Manifest) -> None:
-        """Write the manifest; from then on the folder is a store."""
+        """Write the manifest, which makes the folder a store."""
         publish_bytes(self.path / MANIFEST, to_json(manifest))
 
     def discard(self, manifest: Manifest) -> None:
-        """Empty the folder of a finished store, so that another can be built in it.
+        """Delete the contents of a finished store, so that another can be built in its folder.
 
-        The manifest goes last: a run that is killed before leaves a store that the next one discards.
+        The manifest is deleted last: if the run is killed before, the next one finds a store and discards it.
         """
         with disk_errors(self.path):
             (self.work / "build.json").unlink(missing_ok=True)
@@ -269,12 +270,12 @@ class BuildFolder:
         """Remove the work folder of a finished store.
 
         Returns:
-            What is left of it and why; empty where nothing is.
+            The files left and the reason; empty if none are left.
         """
         if (self.path / MANIFEST).exists():
             shutil.rmtree(self.work, ignore_errors=True)
             try:
-                if self.work.exists():  # the same once more, for the reason
+                if self.work.exists():  # once more, to get the reason
                     shutil.rmtree(self.work)
             except OSError as error:
                 place = error.filename or self.work
@@ -283,21 +284,21 @@ class BuildFolder:
         return ""
 
     def entry(self, name: str) -> FileEntry:
-        """A small file of the store as an entry of the manifest."""
+        """Manifest entry of a small file of the store."""
         from packline.fingerprint import hash_bytes
 
         data = (self.path / name).read_bytes()
         return FileEntry(name, len(data), hash_bytes(data))
 
     def close(self) -> None:
-        """Let go of the lock."""
+        """Release the lock."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
 
 def input_differences(old: list[tuple[str, int]], new: list[tuple[str, int]]) -> list[str]:
-    """What differs between two lists of inputs (name and size), a line each."""
+    """Differences between two lists of inputs (name and size), one line each."""
     before, after = dict(old), dict(new)
     lines = [f"input {name} is gone" for name in before if name not in after]
     lines += [f"input {name} is new" for name in after if name not in before]
@@ -312,7 +313,7 @@ def input_differences(old: list[tuple[str, int]], new: list[tuple[str, int]]) ->
 
 
 def refuse_differences(path: Path, differences: list[str]) -> None:
-    """Raise `ResumeMismatch` where there are any."""
+    """Raise `ResumeMismatch` if there are any differences."""
     if differences:
         more = f"; and {len(differences) - 5} more" if len(differences) > 5 else ""
         raise ResumeMismatch(

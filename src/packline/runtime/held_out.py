@@ -1,15 +1,15 @@
-"""`val_documents`: which share of the hashes holds just so many documents.
+"""`val_documents`: the share of the hashes that contains exactly n documents.
 
     inputs ──> documents, as the build keeps them ──> share of each text in [0, 1) ──> the N smallest
                                                                         val_share: just above the Nth
 
-The split of a document stays a function of its text: `val` where its share is below `val_share`. So equal
-texts never straddle, any worker can tell the split of any document by itself, and bytes do not depend on who
-does what. The price is that all inputs are read once before the first unit. Where the limit would fall among
-equal texts, all of them go to train, and the validation set is smaller by that, which is said at the end.
+The split of a document remains a function of its text: `val` if its share is below `val_share`. So equal
+texts share a split, any worker can compute the split of any document alone, and bytes do not depend on the
+assignment of work. The price is one pass over all inputs before the first unit. If the limit falls among
+equal texts, all of them go to train; the smaller size of the validation set is reported at the end.
 
-The share is noted in the work folder. A build that is resumed takes it from there, unless an input has
-another modification time: then it is computed anew, and has to be the same once a unit is committed.
+The share is stored in the work folder. A resumed build takes it from there, unless an input has another
+modification time: then it is computed again, and must be the same if any unit is committed.
 """
 
 from __future__ import annotations
@@ -40,31 +40,31 @@ RECORD = "val_share.json"
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """The share, and the state of the inputs that it was computed from."""
+    """The share, and the state of the inputs from which it was computed."""
 
     share: float
     modified: tuple[str, ...]
 
 
 class ScanJob(msgspec.Struct, frozen=True):
-    """What all scans of a build have in common."""
+    """Settings common to all scans of a build."""
 
     recipe: Recipe
     files: list[InputFile]
     special_tokens: dict[str, int]
     limit: int
-    """Bytes of the largest record to read."""
+    """Maximum bytes of a record."""
 
 
 class ScanTask(msgspec.Struct, frozen=True):
-    """Spans of one source."""
+    """Spans of one source to scan."""
 
     source: int
     spans: tuple[Span, ...]
 
 
 class Smallest:
-    """The smallest of many shares, in bounded memory.
+    """Smallest n of many shares, in bounded memory.
 
     >>> found = Smallest(2)
     >>> found.add([0.5, 0.1]), found.add([0.3, 0.2])
@@ -74,11 +74,11 @@ class Smallest:
     """
 
     def __init__(self, count: int) -> None:
-        self._kept = count + 1  # with the next one, to see whether the last is one of several equal
+        self._kept = count + 1  # one more, to detect a tie at the end
         self._shares = np.empty(0)
 
     def add(self, shares: Sequence[float]) -> None:
-        """Take in more."""
+        """Add more shares."""
         joined = np.concatenate([self._shares, np.asarray(shares, np.float64)])
         if len(joined) > self._kept:
             joined = np.partition(joined, self._kept - 1)[: self._kept]
@@ -86,19 +86,19 @@ class Smallest:
 
     @property
     def shares(self) -> list[float]:
-        """One more than asked for, where there are as many, in order."""
+        """Smallest `count + 1` shares, or all if there are fewer, in order."""
         return [float(share) for share in np.sort(self._shares)]
 
 
 def share_below(parts: Iterable[Sequence[float]], count: int) -> float:
-    """The share below which `count` documents are; fewer, where equal texts stand on both sides of it.
+    """Share below which there are `count` documents; fewer, if the limit falls among equal texts.
 
     Args:
-        parts: the smallest shares of each part of the documents, `count + 1` where there are so many.
-        count: of the documents.
+        parts: smallest `count + 1` shares of each part of the documents, or all if there are fewer.
+        count: number of documents wanted.
 
     Raises:
-        RecipeError: there are not so many documents.
+        RecipeError: there are not enough documents.
 
     >>> share_below([[0.1, 0.4], [0.2, 0.3]], 2)
     0.20000000000000004
@@ -123,16 +123,16 @@ def share_below(parts: Iterable[Sequence[float]], count: int) -> float:
 def settle_share(
     folder: BuildFolder, files: Sequence[InputFile], begun: bool, compute: Callable[[], float]
 ) -> float:
-    """The share of an earlier run of the same build, or the one that is computed now.
+    """Share of an earlier run of the same build, or newly computed.
 
     Args:
-        folder: of the build.
-        files: its inputs.
-        begun: whether units are committed.
-        compute: reads all inputs.
+        folder: folder of the build.
+        files: inputs of the build.
+        begun: True if units are committed.
+        compute: computes the share by reading all inputs.
 
     Raises:
-        ResumeMismatch: inputs have changed, so that the share is another than that of committed units.
+        ResumeMismatch: inputs have changed, and with them the share that committed units were built with.
     """
     record, modified = folder.work / RECORD, tuple(file.modified for file in files)
     earlier = msgspec.json.decode(record.read_bytes(), type=Settled) if record.exists() else None
@@ -150,10 +150,10 @@ def settle_share(
 
 
 def find_share(work: Work, workers: int) -> float:
-    """Read all inputs of a build for the share that its `val_documents` needs.
+    """Read all inputs of a build to find the share for its `val_documents`.
 
     Raises:
-        RecipeError: there are not so many documents.
+        RecipeError: there are not enough documents.
         InputChanged: a file changes while it is read.
     """
     count = work.recipe.val_documents
@@ -182,7 +182,7 @@ def _whole(file: InputFile) -> Span:
 
 
 def open_scan(job: msgspec.Raw) -> Runner:
-    """What scans spans, in a worker process or here."""
+    """Runner that scans spans, for a worker process or this one."""
     scan = msgspec.json.decode(job, type=ScanJob)
     special = SpecialTokenCounter(scan.special_tokens)
 
@@ -193,7 +193,7 @@ def open_scan(job: msgspec.Raw) -> Runner:
 
 
 def _scan(job: ScanJob, task: ScanTask, special: SpecialTokenCounter) -> list[float]:
-    """The smallest shares of the documents that the build keeps of some spans."""
+    """Smallest shares among the documents of some spans that the build keeps."""
     recipe, source = job.recipe, job.recipe.sources[task.source]
     assert isinstance(recipe.val_documents, int)
     smallest = Smallest(recipe.val_documents)

@@ -1,7 +1,7 @@
 """Run units one after another in this process: no fork, no pipe, the same bytes.
 
-For debugging, for tests that build hundreds of small stores, and for the one unit that a limit makes run
-again.
+For debugging, for tests that build hundreds of small stores, and for the one unit that a limit requires
+to be run again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from packline.store.manifest import Receipt, StreamReceipt
 
 
 class Unwanted:
-    """Numbers of a stream's slices that need no file, as a collection."""
+    """Collection of the numbers of a stream's slices that need no file."""
 
     def __init__(self, stream: Stream, wanted: Callable[[str], bool]) -> None:
         self._stream, self._wanted = stream, wanted
@@ -49,7 +49,7 @@ def cut_stream(
         skip=Unwanted(stream, wanted),
     )
     for piece in pieces:
-        # Before each slice goes out: a file that somebody cuts short looks like one that was always damaged.
+        # Before each slice is passed on: a file truncated meanwhile looks like one that was always damaged.
         check_unchanged(build.files[stream.file])
         if isinstance(piece, StreamEnd):
             yield piece
@@ -70,7 +70,7 @@ def run_here(
     reference: Reference,
     tell: Callable[[Any], None],
 ) -> None:
-    """Run all units that have no receipt, in order, as far as the limits need."""
+    """Run all units without a receipt, in order, until the limits are reached."""
     receipts, streams = folder.committed(), folder.streams()
     before = set(receipts)
     limit = LimitWatch(build, receipts, streams)

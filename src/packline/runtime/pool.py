@@ -1,14 +1,15 @@
-"""Run units in processes: who does what, and what happens when somebody dies.
+"""Run units in processes: assignment of tasks, and handling of dead workers.
 
     coordinator ──fork──> worker 0, worker 1, ...   encode units, commit them
-                └─fork──> spooler                   reads streams, lays slices aside
+                └─fork──> spooler                   reads streams, spills slices
 
 The coordinator has no threads, so forking is safe at any time, and it encodes nothing; it holds the
-loaded tokenizer, which all forked processes share. Each worker has up to two tasks at hand, so that it
-never waits for an answer. The spooler may be ahead by a few slices only. All die with the coordinator.
+loaded tokenizer, which all forked processes share. Each worker has up to two tasks queued, so that it
+never waits for an answer. The spooler may be ahead by a few slices only. All processes end with the
+coordinator.
 
-Order: plain units and slices are handed out as they are ready; with a limit, in document order, and no
-further than the limit needs.
+Order: plain units and slices are assigned as they become ready; with a limit, in document order, and only
+until the limit is reached.
 """
 
 from __future__ import annotations
@@ -48,14 +49,14 @@ FORK = multiprocessing.get_context("fork")
 
 
 class Cut(msgspec.Struct, frozen=True, tag=True):
-    """The spooler laid a slice aside."""
+    """The spooler spilled a slice."""
 
     stream: str
     piece: Slice
 
 
 class CutEnd(msgspec.Struct, frozen=True, tag=True):
-    """The spooler read a stream to its end."""
+    """The spooler reached the end of a stream."""
 
     stream: str
     end: StreamEnd
@@ -113,7 +114,7 @@ class Pool:
         return todo
 
     def run(self) -> None:
-        """Run all units that have no receipt.
+        """Run all units without a receipt.
 
         Raises:
             PacklineError: the first error of any process; all others are stopped.
@@ -146,7 +147,7 @@ class Pool:
                     return
                 self._cutting.append(self._todo.popleft())  # type: ignore[arg-type]
             elif self._limited and self._cutting:
-                return  # in document order: the stream before it comes first
+                return  # in document order: the preceding stream comes first
             else:
                 unit = self._todo.popleft()
                 assert isinstance(unit, Unit)
@@ -203,7 +204,7 @@ class Pool:
         self._spooler = (process, ours)
 
     def _hand_out(self) -> None:
-        """Give each worker a task; a second one only while there are plenty, so none waits at the end."""
+        """Assign tasks to workers; a second one only while there are plenty, so that none waits."""
         for at_hand in range(AT_HAND):
             for worker in self._workers:
                 plenty = at_hand == 0 or len(self._ready) >= len(self._workers)
@@ -213,10 +214,10 @@ class Pool:
                     try:
                         worker.pipe.send_bytes(msgspec.msgpack.encode(task))
                     except OSError:
-                        continue  # it has just retired, which its pipe will tell
+                        continue  # it has just retired, as its pipe will report
 
     def _listen(self) -> None:
-        """Wait for news and act on all there is."""
+        """Wait for messages and handle all that have arrived."""
         pipes: dict[Any, _Worker | None] = {worker.pipe: worker for worker in self._workers}
         if self._spooler is not None:
             pipes[self._spooler[1]] = None
@@ -293,12 +294,12 @@ class Pool:
 
 
 def revive(event: Failed) -> PacklineError:
-    """The error that another process told of."""
+    """Convert the event of another process back to its error."""
     return ERRORS.get(event.error, PacklineError)(event.message, hint=event.hint)
 
 
 def _in_child(others: list[Connection], run: Callable[..., None], *args: Any) -> None:
-    """Close what belongs to other processes, so that a pipe ends when its owner does."""
+    """Close the connections of other processes, so that a pipe ends when its owner does."""
     for other in others:
         other.close()
     run(*args)
@@ -307,7 +308,7 @@ def _in_child(others: list[Connection], run: Callable[..., None], *args: Any) ->
 def _spool(
     pipe: Connection, build: Work, folder: BuildFolder, stream: Stream, committed: set[str], ahead: int
 ) -> None:
-    """The whole life of a spooler: one stream, never more than `ahead` slices before the encoders."""
+    """Main loop of a spooler: one stream, at most `ahead` slices before the encoders."""
     die_with_parent()
     ignore_signals()
     try:

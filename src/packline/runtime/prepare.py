@@ -1,7 +1,7 @@
-"""Everything before the first document: what to read, with which tokenizer, into which folder.
+"""Preparation of a build: inputs, tokenizer and folder, before the first document.
 
-All refusals happen here, in an order that tells cheap mistakes first: settings, inputs, tokenizer,
-boundary tokens, folder. Nothing has been written when one of the first four is raised.
+All refusals happen here, the cheapest checks first: settings, inputs, tokenizer, boundary tokens, folder.
+Nothing has been written when one of the first four fails.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from packline.transforms.reading import find_files, read_span
 
 SAMPLE_FILES, SAMPLE_DOCUMENTS = 8, 12
 LARGEST_SAMPLE = 16 << 20
-"""Bytes of a document that engines are tried on."""
+"""Maximum bytes of a document for trying engines."""
 SMALLEST_WORKER = GIB // 2
 
 
@@ -56,12 +56,12 @@ class Work:
     names: list[str]
     dtype: str
     val_share: float | msgspec.UnsetType = msgspec.UNSET
-    """The val_fraction that `val_documents` comes to."""
+    """Value of val_fraction that `val_documents` amounts to."""
     room: Room = field(default_factory=Room)
 
     @property
     def job(self) -> Job:
-        """What the units need of it."""
+        """Job shared by the units."""
         recipe = self.recipe
         if self.val_share is not msgspec.UNSET:
             recipe = msgspec.structs.replace(recipe, val_fraction=self.val_share)
@@ -78,7 +78,7 @@ class Work:
 
     @property
     def source_bytes(self) -> dict[str, int]:
-        """Text bytes expected of each source."""
+        """Expected text bytes of each source."""
         expected = dict.fromkeys(self.names, 0)
         for unit in self.units:
             expected[self.names[unit.source]] += unit.text_bytes
@@ -86,10 +86,10 @@ class Work:
 
 
 def prepare(recipe: Recipe, options: RunOptions) -> Work:
-    """Look at inputs and tokenizer; write nothing.
+    """Inspect inputs and tokenizer; write nothing.
 
     Raises:
-        RecipeError, InputError, TokenizerError: whatever would stop the build.
+        RecipeError, InputError, TokenizerError: errors that would stop the build.
     """
     check_recipe(recipe)
     check_options(options)
@@ -102,13 +102,13 @@ def prepare(recipe: Recipe, options: RunOptions) -> Work:
 
 
 def identity_of(work: Work) -> BuildIdentity:
-    """What makes this build this build."""
+    """Identity of a build."""
     boundary: dict[str, Any] = msgspec.to_builtins(work.boundary)
     return BuildIdentity(work.recipe, work.tokenizer.fingerprint, boundary, work.files)
 
 
 def refuse_other_store(folder: BuildFolder, manifest: Manifest, work: Work) -> None:
-    """Refuse to build into a finished store, unless it is just what would be built.
+    """Refuse to build into a finished store, unless it is the result of the same build.
 
     Raises:
         ResumeMismatch: with the difference.
@@ -136,9 +136,9 @@ def refuse_other_store(folder: BuildFolder, manifest: Manifest, work: Work) -> N
 def refuse_changed_inputs(
     folder: BuildFolder, earlier: BuildIdentity, work: Work, receipts: dict[str, Receipt]
 ) -> None:
-    """Refuse to go on if a file that finished units have read is not what it was.
+    """Refuse to resume if a file that finished units have read has changed.
 
-    A file with another modification time but the same checksums is the same file.
+    A file with another modification time but the same checksums counts as unchanged.
 
     Raises:
         ResumeMismatch: with the files.
@@ -161,7 +161,7 @@ def refuse_changed_inputs(
     for stream in work.units:
         if isinstance(stream, Stream) and stream.file in suspects:
             begun, whole = stream.name in begun_streams, streams.get(stream.name)
-            # Of a stream that was read in part there is no checksum to hold it against.
+            # There is no checksum of a partly read stream to compare with.
             if begun and (whole is None or _stream_checksum(work, stream) != whole.checksum):
                 changed.add(stream.file)
     if changed:
@@ -174,7 +174,7 @@ def refuse_changed_inputs(
 
 
 def _stream_checksum(work: Work, stream: Stream) -> str:
-    """Read a stream again to its end; no slice of it is laid aside."""
+    """Read a stream again to its end, without spilling slices."""
     pieces = cut_slices(
         work.files[stream.file],
         work.recipe.sources[stream.source],
@@ -188,22 +188,22 @@ def _stream_checksum(work: Work, stream: Stream) -> str:
 
 @dataclass(slots=True)
 class Engines:
-    """The engines of a build, loaded once for all workers."""
+    """Engines of a build, loaded once for all workers."""
 
     loaded: dict[EngineName, Engine | str]
     reference: Reference
     seconds: float
 
     def usable(self) -> dict[EngineName, Engine]:
-        """Those that could be loaded."""
+        """Engines that could be loaded."""
         return {name: engine for name, engine in self.loaded.items() if not isinstance(engine, str)}
 
 
 def load_all(work: Work) -> Engines:
-    """Load the reference and the engines that were asked for, all from one tokenizer.json.
+    """Load the reference and the requested engines, all from one tokenizer.json.
 
     Raises:
-        TokenizerError: the one engine that was asked for cannot do this tokenizer.
+        TokenizerError: the single requested engine does not support this tokenizer.
     """
     started = time.monotonic()
     json = engine_json(work)
@@ -224,16 +224,16 @@ def load_all(work: Work) -> Engines:
 
 
 def engine_json(work: Work) -> str:
-    """The tokenizer.json that engines and reference read: without special tokens, unless they are parsed."""
+    """The tokenizer.json for engines and reference: without special tokens, unless they are parsed."""
     parse = work.recipe.special_tokens == "parse"
     return work.tokenizer.json if parse else without_special_tokens(work.tokenizer)
 
 
 def choose_engines(reports: list[EngineReport], choice: EngineChoice) -> tuple[list[EngineName], str]:
-    """Which of the tried engines to use, and why.
+    """Choose among the tried engines, with the reason.
 
     Raises:
-        TokenizerError: the one that was asked for differs from the reference.
+        TokenizerError: the requested engine differs from the reference.
     """
     tried = [report for report in reports if report.note != "not asked for"]
     exact = [report for report in tried if report.exact]
@@ -254,16 +254,16 @@ def choose_engines(reports: list[EngineReport], choice: EngineChoice) -> tuple[l
 
 
 def set_room(work: Work, engines: Iterable[EngineName], base: int) -> None:
-    """Settle how large a document may be, and refuse files that are known to be larger.
+    """Set the maximum size of a document, and refuse files that are known to be larger.
 
-    Where no memory was asked for, a document may take all that the machine has for a worker.
+    If no memory limit is set, a document may use all of the machine's memory per worker.
 
     Args:
-        engines: that will encode.
+        engines: engines that will encode.
         base: bytes that a worker holds before its first document.
 
     Raises:
-        OutOfMemory: a file that is one document and does not fit.
+        OutOfMemory: a file that is one document does not fit.
     """
     options = work.options
     each = (options.memory_bytes or int(usable_memory() * 0.8)) // max(count_workers(options)[0], 1)
@@ -298,7 +298,7 @@ def _first_texts(file: InputFile, work: Work) -> Iterator[str]:
 
 
 def count_workers(options: RunOptions) -> tuple[int, int]:
-    """How many workers, and the bytes of memory for each.
+    """Number of workers, and bytes of memory for each.
 
     >>> count_workers(RunOptions(workers=2, memory_bytes=2 << 30))
     (2, 1073741824)

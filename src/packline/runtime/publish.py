@@ -1,8 +1,8 @@
 """From receipts to a store: limits, sums, the manifest.
 
-A limit of documents or tokens is over the whole, in document order, while units run in any order; so
-units run to the limit each, and here the one in which the sum crosses it is run again with what is left,
-and those behind it are taken back. That is why a limit gives the same bytes for any number of workers.
+A limit on documents or tokens applies to the whole, in document order, while units run in any order. So
+each unit runs up to the full limit; here the unit in which the sum crosses it is run again with the
+remainder, and those after it are withdrawn. So a limit gives the same bytes for any number of workers.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from packline.store.summing import join_checksums, sum_of_receipts
 class InOrder:
     """Committed units in document order, up to the first gap; each name is given once.
 
-    Receipts and streams are looked at when a name is asked for, so what is added to them later counts. Over
-    a whole build the cost is linear in the units, however often it is asked.
+    Receipts and streams are looked up lazily, so additions count. Over a whole build the cost is linear
+    in the number of units, however often `advance` is called.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class InOrder:
         self._place = self._number = 0
 
     def advance(self) -> Iterator[str]:
-        """Names of the units that follow without a gap those given before."""
+        """Names of the units that follow those already given, up to the next gap."""
         while self._place < len(self._units):
             unit = self._units[self._place]
             if isinstance(unit, Stream):
@@ -55,7 +55,7 @@ def in_order(work: Work, receipts: Mapping[str, Receipt], streams: Mapping[str, 
 
 
 class Limit:
-    """What is left of the recipe's limits, unit by unit."""
+    """Remainder of the recipe's limits, unit by unit."""
 
     def __init__(self, work: Work) -> None:
         self.documents = work.recipe.limit_documents
@@ -64,7 +64,7 @@ class Limit:
         self.reached = False
 
     def crosses(self, receipt: Receipt) -> bool:
-        """Whether a unit holds more than what is left."""
+        """True if a unit holds more than the remainder."""
         documents, tokens = receipt.ledger.documents, receipt.ledger.tokens
         return (self.documents is not None and documents > self.documents) or (
             self.tokens is not None and tokens > self.tokens
@@ -80,13 +80,13 @@ class Limit:
 
 
 class LimitWatch:
-    """Whether the committed units, in order and without a gap, hold all that the limits allow.
+    """Detects when the committed units, in order and without a gap, reach the limits.
 
     A running sum: each unit is counted once, when all before it are committed.
 
     Args:
-        receipts: of committed units; the caller adds those that are committed later.
-        streams: likewise.
+        receipts: receipts of committed units; the caller adds later ones.
+        streams: receipts of streams; the caller adds later ones.
     """
 
     def __init__(
@@ -97,11 +97,11 @@ class LimitWatch:
 
     @property
     def given(self) -> bool:
-        """Whether the recipe has a limit at all."""
+        """True if the recipe has a limit."""
         return self._limit.given
 
     def reached(self) -> bool:
-        """Whether what is committed by now reaches a limit."""
+        """True if the committed units reach a limit."""
         limit = self._limit
         if limit.given and not limit.reached:
             for name in self._in_order.advance():
@@ -115,7 +115,7 @@ class LimitWatch:
 
 
 RunAgain = Callable[[str, int | None, int | None], Receipt]
-"""Run a unit again, by name, with at most so many documents and tokens."""
+"""Run a unit again, by name, with at most the given numbers of documents and tokens."""
 
 
 def apply_limits(
@@ -125,7 +125,7 @@ def apply_limits(
     streams: dict[str, StreamReceipt],
     run_again: RunAgain,
 ) -> dict[str, Receipt]:
-    """Cut the units to the limits; return the receipts that are left."""
+    """Cut the units to the limits; return the remaining receipts."""
     limit = Limit(work)
     if not limit.given:
         return receipts
@@ -144,7 +144,7 @@ def apply_limits(
         if name not in kept:
             folder.withdraw(receipt)
     if limit.reached:
-        # Whether the last stream, or one behind it, was read to its end was a matter of who was faster.
+        # Whether the last stream, or a later one, was read to its end depended on timing.
         last = next(reversed(kept)).partition("-")[0]
         for stream in streams:
             if stream >= last:
@@ -199,12 +199,12 @@ def _inputs(work: Work, receipts: list[Receipt], streams: dict[str, StreamReceip
 
 
 def discard_empty(folder: BuildFolder, manifest: Manifest, refuse_other: Callable[[], None]) -> bool:
-    """Make room for another build where a finished store has no documents; whether that was done.
+    """Make room for another build if a finished store has no documents; return True if done.
 
     Args:
-        folder: of the store.
-        manifest: of the store.
-        refuse_other: raises where what is to be built is not this store.
+        folder: folder of the store.
+        manifest: manifest of the store.
+        refuse_other: raises if the requested build is not this store.
 
     Raises:
         ResumeMismatch: the store is another one, and has documents.
@@ -220,7 +220,7 @@ def discard_empty(folder: BuildFolder, manifest: Manifest, refuse_other: Callabl
 
 
 def store_bytes(folder: Path, manifest: Manifest) -> int:
-    """Bytes of all files that the manifest names."""
+    """Total bytes of all files listed in the manifest."""
     entries = [entry for shard in manifest.shards for entry in shard.files]
     others = (*manifest.rejects, *manifest.receipts, *manifest.tokenizer_files)
     return sum(entry.bytes for entry in (*entries, *others))

@@ -1,7 +1,7 @@
-"""What this process may use: cores, memory, disk. Asked of the kernel, not of the machine's name plate.
+"""Resources available to this process: cores, memory, disk, as reported by the kernel.
 
-A container's quota and a process's affinity are often far below the machine's core count; using the
-latter starts workers that only fight each other.
+A container's quota and a process's affinity are often far below the machine's core count; starting
+workers for all cores would only make them compete.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _cgroup_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
 
 
 def usable_memory(root: Path = Path("/sys/fs/cgroup")) -> int:
-    """Bytes that this process and its children may take together: what is free now, or the cgroup's limit."""
+    """Bytes that this process and its children may use together: free memory, or the cgroup's limit."""
     limits = []
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
@@ -62,14 +62,14 @@ def usable_memory(root: Path = Path("/sys/fs/cgroup")) -> int:
 
 
 def free_disk(folder: Path) -> int:
-    """Free bytes on the disk of a folder, or of the first of its parents that is there."""
+    """Free bytes on the disk of a folder, or of its first existing parent."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return shutil.disk_usage(folder).free
 
 
 def resident_memory() -> int:
-    """Bytes of memory that this process has resident, what it shares with its parent included."""
+    """Resident memory of this process in bytes, including memory shared with its parent."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
@@ -78,9 +78,9 @@ def resident_memory() -> int:
 
 
 def peak_memory() -> int:
-    """The most that this process has had resident, in bytes."""
+    """Peak resident memory of this process, in bytes."""
     try:
-        # Not getrusage: it still counts what the process was before it became this program.
+        # Not getrusage: it still counts the process before it became this program.
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
@@ -102,10 +102,10 @@ def process_age() -> float:
 
 
 def keep_freed_memory() -> None:
-    """Tell glibc to keep freed buffers of many MB for the next batch instead of returning each to the kernel.
+    """Make glibc keep freed buffers of many MB for the next batch instead of returning each to the kernel.
 
-    Otherwise every buffer's pages are zeroed and mapped anew: a tenth of the time of a batch. Arrow has
-    an allocator of its own, which gives memory back just as eagerly, so it is told to use glibc's.
+    Otherwise every buffer's pages are zeroed and mapped again: a tenth of the time of a batch. Arrow has its
+    own allocator, which returns memory just as eagerly, so it is configured to use glibc's.
     """
     import pyarrow
 
@@ -120,7 +120,7 @@ def keep_freed_memory() -> None:
 
 
 def die_with_parent() -> None:
-    """On Linux: let the kernel end this process when the one that started it ends, however it ends."""
+    """On Linux: have the kernel end this process when its parent ends, for whatever reason."""
     pr_set_pdeathsig, sigkill = 1, 9
     try:
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, sigkill)

@@ -1,11 +1,11 @@
-"""How large a document may be for the memory of a worker.
+"""Largest document that fits into the memory of a worker.
 
-    memory of a worker  >=  what it holds with its engines  +  READING times a record that it reads
-                                                            or ENCODING times a text that it encodes
+    memory of a worker  >=  its memory with engines  +  READING * bytes of the record that it reads
+                                                     or ENCODING * bytes of the text that it encodes
 
-Tokenization of one text cannot be cut without knowing the pattern of its tokenizer, so a document is encoded
-as a whole. One that does not fit stops the build with the setting that would let it pass. It is not left out:
-what is in a store depends on the recipe alone, and never on the memory of a machine.
+A text cannot be split for tokenization without knowing the pattern of its tokenizer, so a document is encoded
+as a whole. One that does not fit stops the build, with the setting that would allow it. It is not left out:
+the contents of a store depend on the recipe alone, never on the memory of a machine.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ READING = 8
 """Bytes of memory per byte of a record: the growing buffer, the text as a string, the text as UTF-8."""
 ENCODING: dict[EngineName, int] = {"gigatoken": 16, "fastokens": 18, "tokenizers": 160}
 """Bytes of memory per byte of text, reading included. Measured on documents of 11 to 80 MB of real text:
-up to 14.5, 16.2 and 140."""
+up to 14.5, 16.2 and 140.
+"""
 LEAST = 1 << 20
-"""Of a bound: batches are about as large."""
+"""Lower bound of the limits, in bytes: batches are about this large."""
 LARGE = 4 << 20
-"""Smaller documents are not looked at."""
+"""Size from which documents are checked, in bytes."""
 UNBOUNDED = 1 << 62
 
 
 class Room(msgspec.Struct, frozen=True):
-    """The largest record and the largest document that fit into the memory of a worker, in bytes.
+    """Largest record and largest document that fit into the memory of a worker, in bytes.
 
     >>> room = room_for(1 << 30, 512 << 20, ["gigatoken"])
     >>> room.record >> 20, room.document >> 20
@@ -40,16 +41,16 @@ class Room(msgspec.Struct, frozen=True):
     record: int = UNBOUNDED
     document: int = UNBOUNDED
     memory: int = UNBOUNDED
-    """Of a worker."""
+    """Memory of a worker, in bytes."""
     factor: int = 0
-    """Bytes of memory per byte of text that is encoded."""
+    """Bytes of memory per byte of encoded text."""
 
     def refuse(self, place: str, size: int) -> None:
         """Stop at a document that does not fit.
 
         Args:
-            place: of the document, for the message.
-            size: of its record or text, in bytes.
+            place: location of the document, for the message.
+            size: size of its record or text, in bytes.
 
         Raises:
             OutOfMemory: always.
@@ -66,12 +67,12 @@ class Room(msgspec.Struct, frozen=True):
 
 
 def room_for(memory: int, base: int, engines: Iterable[EngineName]) -> Room:
-    """What fits.
+    """Compute the limits for a worker.
 
     Args:
-        memory: of a worker, in bytes.
-        base: what it holds before the first document.
-        engines: that it encodes with.
+        memory: memory of a worker, in bytes.
+        base: bytes that it holds before the first document.
+        engines: engines that it encodes with.
     """
     left = memory - base
     factor = max(ENCODING[name] for name in engines)

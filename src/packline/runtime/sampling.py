@@ -1,16 +1,16 @@
-"""Look at a few MB of the inputs and say what all of them hold.
+"""Estimates of all inputs from a sample of a few MB.
 
-    files of a source ── every n-th ──> beginning and middle of each ──> texts, and what they stand for
+    files of a source ── every n-th ──> beginning and middle of each ──> texts, and what they represent
 
-What a file holds is known for the stretch that was read; the rest of the file is taken to be like it, and
-the files that were not read like those that were. Per sampled file:
+The rest of a sampled file is assumed to be like the range that was read, and other files like those that
+were sampled. Per sampled file:
 
-    plain       text bytes a byte read                    x the file's size
-    compressed  the same x how much its beginning expands x the file's size
-    Parquet     text bytes a row                          x the file's rows
+    plain       text bytes per byte read                  x the file's size
+    compressed  the same x expansion of its beginning     x the file's size
+    Parquet     text bytes per row                        x the file's rows
 
-Cost: `SAMPLE_BYTES` of text in all, a fraction of a second. It does not write, and keeps the sampled texts
-in memory. It knows nothing about tokens.
+Cost: `SAMPLE_BYTES` of text in all, a fraction of a second. Writes nothing, and keeps the sampled texts in
+memory. Independent of tokenizers.
 """
 
 from __future__ import annotations
@@ -33,52 +33,52 @@ from packline.store.rereading import far_apart
 from packline.transforms.reading import read_span
 
 SAMPLE_BYTES = 4 << 20
-"""Of input (decompressed), of all files together."""
+"""Bytes of (decompressed) input to sample, over all files."""
 LEAST_FILES, MOST_FILES = 12, 24
-"""Of one source: tiny files take longer to open than to read."""
+"""Number of files to sample per source: tiny files take longer to open than to read."""
 LEAST_A_PLACE, ENOUGH_A_PLACE = 64 << 10, 1 << 20
 MOST_PLACES = 8
 STEP_BYTES = 32 << 10
 EXPANSION_BYTES = 4 << 20
-"""Enough to make little of the block that a decompressor holds back."""
+"""Bytes to read for the expansion: large compared with the block that a decompressor buffers."""
 
 
 @dataclass(slots=True)
 class SourceSample:
-    """What was read of one source, and what that makes of the whole."""
+    """Sample of one source, and the estimates derived from it."""
 
     files: int = 0
     input_bytes: int = 0
     texts: list[str] = field(default_factory=list)
     records: int = 0
-    """Good and bad ones that were read."""
+    """Number of records read, good and bad."""
     reject_reasons: dict[str, int] = field(default_factory=dict)
     text_bytes: float = 0.0
-    """Expected of all files, before filters."""
+    """Estimated text bytes of all files, before filters."""
     documents: float = 0.0
-    """Expected of all files, before filters."""
+    """Estimated documents of all files, before filters."""
     seconds: float = 0.0
-    """For reading what was read."""
+    """Time spent on reading the sample."""
     read_bytes: int = 0
     """Text bytes in `texts`."""
     problems: list[str] = field(default_factory=list)
     bad_files: int = 0
-    """That are one document each and are known not to be text. They are not sampled."""
+    """Number of files that are one document each and known not to be text. They are not sampled."""
 
     @property
     def bad_fraction(self) -> float:
-        """Bad records among all that the source has."""
+        """Fraction of bad records in the whole source."""
         bad = sum(self.reject_reasons.values()) - self.bad_files
         if not self.bad_files:
             return bad / self.records if self.records else 0.0
-        # What was sampled stands for the other files, of which each bad one is a record.
+        # The sample represents the other files; each bad file counts as one record.
         records = self.documents * self.records / len(self.texts) if self.texts else 0.0
         share = bad / self.records if self.records else 0.0
         return (records * share + self.bad_files) / (records + self.bad_files)
 
 
 def sample_sources(work: Work) -> list[SourceSample]:
-    """Sample every source of a build, in their order; the time is divided among them."""
+    """Sample every source of a build, in their order; the time budget is divided among them."""
     share = max(SAMPLE_BYTES // len(work.recipe.sources), LEAST_A_PLACE)
     files: list[list[InputFile]] = [[] for _ in work.recipe.sources]
     for file in work.files:
@@ -119,7 +119,7 @@ def _sample_source(work: Work, number: int, budget: int, files: list[InputFile])
         sample.documents += found.documents
         sample.read_bytes += found.text_bytes
     if sampled_size:
-        # Files that were not read hold what the others hold, by size.
+        # Files that were not read are assumed to be like the others, by size.
         sample.text_bytes *= good_bytes / sampled_size
         sample.documents *= len(files) / done if a_file_each else good_bytes / sampled_size
     return sample
@@ -131,11 +131,11 @@ class _FileSample:
     rejects: dict[str, int] = field(default_factory=dict)
     text_bytes: int = 0
     documents: float = 0.0
-    """In the whole file."""
+    """Estimated documents in the whole file."""
     read: int = 0
-    """Bytes (decompressed) or rows behind the texts and rejects."""
+    """Bytes (decompressed) or rows that the texts and rejects were read from."""
     whole: float = 1.0
-    """How many times what was read makes the whole file."""
+    """Size of the whole file relative to the part read."""
 
     def take(self, batch: Batch) -> None:
         self.texts += batch.texts
@@ -172,7 +172,7 @@ def _sample_file(file: InputFile, source: Source, max_document_bytes: int, budge
 
 
 def _places(file: InputFile, source: Source, budget: int) -> Iterator[Span]:
-    """The beginning and, where a reader can start there, the middle, or more places of that kind."""
+    """Spans to sample: the beginning and, if a reader can start there, the middle, or several such places."""
     if file.format == "parquet":
         groups = _row_groups(file)
         if file.size <= budget:
@@ -194,7 +194,7 @@ def _only_from_start(file: InputFile, source: Source) -> bool:
 
 
 def _sample_whole(file: InputFile, budget: int, sample: _FileSample) -> None:
-    """A file that is one document: its beginning stands for it."""
+    """Sample a file that is one document by its beginning."""
     with open_input(file.path) as raw:
         if file.compression:
             data = DecompressedStream(raw, file.compression).read(budget)
@@ -222,10 +222,10 @@ def _rows(file: InputFile) -> int:
 
 
 def _expansion(file: InputFile) -> float:
-    """Decompressed bytes for a compressed one, measured on the beginning of the file.
+    """Decompressed bytes per compressed byte, measured on the beginning of the file.
 
-    The stream reads ahead, so the two are compared only when it comes back for more: then everything that
-    was read before has been given out, but for less than a step.
+    The stream reads ahead, so the two are compared only when it reads the next block: by then everything read
+    before has been decompressed, except for less than one step.
     """
     if not file.compression:
         return 1.0
@@ -242,7 +242,7 @@ def _expansion(file: InputFile) -> float:
 
 
 def first_texts(texts: list[str], count: int) -> list[str]:
-    """Non-empty ones, spread over a list.
+    """Up to `count` non-empty texts, spread over a list.
 
     >>> first_texts(["a", "", "b", "c", "d"], 2)
     ['a', 'c']

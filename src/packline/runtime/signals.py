@@ -1,8 +1,8 @@
-"""Signals that interrupt: Ctrl-C, SIGTERM of a scheduler, SIGHUP of a terminal that is closed.
+"""Signals that interrupt: Ctrl-C, SIGTERM of a scheduler, SIGHUP of a closed terminal.
 
-The process that was asked for the work is interrupted by each of them, once: it clears up and says how to
-resume. The processes that work for it ignore them, because a scheduler sends a signal to all processes of a
-job at once; they end when the one above them says so, or with it.
+The main process is interrupted by each of them, once: it cleans up and reports how to resume. Its child
+processes ignore them, because a scheduler signals all processes of a job at once; they end when their parent
+stops them, or with it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def interrupt_on_signals() -> None:
-    """Let each signal raise `KeyboardInterrupt(number)`, once; what is ignored already (`nohup`) stays so."""
+    """Let each signal raise `KeyboardInterrupt(number)`, once; ignored signals (`nohup`) stay ignored."""
 
     interrupted = False
 
     def interrupt(number: int, frame: object) -> None:
         nonlocal interrupted
-        if not interrupted:  # one is enough: what follows is clearing up
+        if not interrupted:  # one is enough: cleaning up follows
             interrupted = True
             raise KeyboardInterrupt(number)
 
@@ -31,13 +31,13 @@ def interrupt_on_signals() -> None:
 
 
 def ignore_signals() -> None:
-    """Leave it to the process above this one what an interruption means."""
+    """Leave the handling of interruptions to the parent process."""
     for number in INTERRUPTING:
         signal.signal(number, signal.SIG_IGN)
 
 
 def signal_of(error: KeyboardInterrupt) -> int:
-    """The number of the signal that interrupted.
+    """Number of the signal that interrupted.
 
     >>> signal_of(KeyboardInterrupt()), signal_of(KeyboardInterrupt(signal.SIGTERM))
     (2, 15)

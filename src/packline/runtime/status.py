@@ -1,12 +1,12 @@
-"""How far a build is: what its folder says, whether or not a build is running.
+"""Status of a build, read from its folder, whether or not the build is running.
 
     manifest.json there            finished
     else .packline/lock is held    running
     else .packline there           interrupted: the same command resumes it
 
-Only receipts count, because what has none does not exist; a running build is a few units further than
-that. Nothing is written, and nothing waits: the lock is tried for a moment, together with any other
-reader. Cost: one small file a unit. It does not check the store (`verify`) or predict a time (`estimate`).
+Only receipts count, since work without one is repeated; a running build is a few units further. Writes
+nothing and does not wait: the lock is tried for a moment, shared with other readers. Cost: one small file
+per unit. See `verify` to check the store and `estimate` to predict a time.
 """
 
 from __future__ import annotations
@@ -31,43 +31,43 @@ State = Literal["finished", "running", "interrupted"]
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a build and what it has committed."""
+    """State of a build and its committed work."""
 
     path: str
     state: State
     units_done: int
     units_total: int | None
-    """None where it cannot be told: the inputs are not to be reached."""
+    """Number of units; None if unknown, because the inputs cannot be reached."""
     total_is_exact: bool
-    """False while a stream has not been read to its end, and where a limit may end the build early."""
+    """False while a stream has not been read to its end, and if a limit may end the build early."""
     documents: int
     tokens: int
     ledger: Ledger
-    """Of all committed units."""
+    """Sum over all committed units."""
     sources: dict[str, Ledger]
     bytes_on_disk: int
-    """Of all files in the folder, unfinished ones included."""
+    """Size of all files in the folder, unfinished ones included."""
     recipe: Recipe | None
-    """None where the build was stopped before it had recorded what it is."""
+    """Recipe; None if the build was stopped before it was recorded."""
     tokenizer_fingerprint: str
     eod: str
     eod_id: int | None
     command: str = ""
-    """The command that resumes an unfinished build, where it was begun by one."""
+    """Command that resumes an unfinished build, if it was started by one."""
     command_folder: str = ""
-    """The folder that it was typed in."""
+    """Working directory of that command."""
 
     @property
     def done_fraction(self) -> float | None:
-        """Share of the units that is done."""
+        """Fraction of the units that are committed."""
         return self.units_done / self.units_total if self.units_total else None
 
 
 def status(path: str | Path) -> Status:
-    """Look at the folder of a build or of a store.
+    """Read the status of a build or of a store.
 
     Raises:
-        StoreNotFound: no such folder, or one that is neither.
+        StoreNotFound: no such folder, or not the folder of a build or store.
         CorruptStore: its manifest or the record of its build is damaged.
 
     >>> status("nowhere")
@@ -76,11 +76,11 @@ def status(path: str | Path) -> Status:
     """
     folder = Path(path)
     if (folder / MANIFEST).exists() or not (folder / WORK).is_dir():
-        return _finished(folder)  # or an error that says what is there
+        return _finished(folder)  # or an error that names what is there
     state: State = "running" if _is_locked(folder / WORK / "lock") else "interrupted"
     identity = _identity(folder)
     if identity is None:
-        if (folder / MANIFEST).exists():  # it was finished just now
+        if (folder / MANIFEST).exists():  # it has finished in the meantime
             return _finished(folder)
         return Status(
             path=str(folder),
@@ -145,7 +145,7 @@ def _finished(folder: Path) -> Status:
 
 
 def _is_locked(lock: Path) -> bool:
-    """Whether a build holds the lock. Shared and for a moment, so that two readers do not see each other."""
+    """True if a build holds the lock. Tried shared and briefly, so that readers do not block each other."""
     try:
         descriptor = os.open(lock, os.O_RDONLY)
     except OSError:
@@ -172,7 +172,7 @@ def _identity(folder: Path) -> BuildIdentity | None:
 
 
 def _receipts(folder: Path) -> tuple[list[Receipt], dict[str, StreamReceipt]]:
-    """Receipts of units, in order, and of streams by name; a running build may take some back meanwhile."""
+    """Receipts of units, in order, and of streams by name; a running build may withdraw some meanwhile."""
     receipts: list[Receipt] = []
     streams: dict[str, StreamReceipt] = {}
     for path in sorted((folder / RECEIPTS).glob("*.json")):
@@ -194,7 +194,7 @@ def _receipts(folder: Path) -> tuple[list[Receipt], dict[str, StreamReceipt]]:
 def _units_in_all(
     identity: BuildIdentity, receipts: list[Receipt], streams: dict[str, StreamReceipt]
 ) -> tuple[int | None, bool]:
-    """How many units there will be, and whether that is certain: streams tell only when they end."""
+    """Number of units, and whether it is exact: the units of a stream are known only at its end."""
     recipe = identity.recipe
     if isinstance(imported := identity.boundary.get("import"), dict):
         return imported.get("units"), True  # planned by the format, which is not known here
@@ -216,7 +216,7 @@ def _units_in_all(
 
 
 def _bytes_below(folder: Path) -> int:
-    """Sizes of all files; one that vanishes meanwhile has none."""
+    """Total size of all files; one deleted meanwhile counts as empty."""
     size = 0
     for parent, _, names in os.walk(folder):
         for name in names:

@@ -1,10 +1,10 @@
 """Run tasks over a store (of an export, an import, a count), in worker processes or in this one.
 
     for name, result in run_tasks(open_job, job, tasks, workers=2, on_tokens=bar.advance):
-        ...                                      # in the order in which they are done
+        ...                                      # in order of completion
 
-Each worker (see there) has one task at a time and gets the next when it has told what came of it, so the
-largest need not be guessed beforehand. The first error ends all. However this ends, no process is left.
+Each worker (see there) has one task at a time and gets the next after returning its result, so tasks
+need no balancing in advance. The first error stops everything. No process outlives the call.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from packline.runtime.task_worker import (
 IF_DIED = "what is finished is kept: run the same command again, with fewer --workers if memory ran out"
 
 Task = tuple[str, Any]
-"""A name of its own, and what is to be done: anything that JSON knows."""
+"""A unique name, and the work to do as any JSON value."""
 
 
 def run_tasks(
@@ -47,18 +47,18 @@ def run_tasks(
     on_tokens: Callable[[int], None] = lambda tokens: None,
     if_died: str = IF_DIED,
 ) -> Iterator[tuple[str, msgspec.Raw]]:
-    """Do all tasks; give what came of each when it is done.
+    """Run all tasks; yield the result of each when it is done.
 
     Args:
-        open_job: makes ready for them, in each process once; a function of a module.
-        job: what all tasks have in common, as JSON knows it.
-        workers: processes at most; 0: in this one, in order.
-        on_tokens: is called with the tokens that were done since the last call.
-        if_died: what to do where a process ended by itself.
+        open_job: sets up the job, once in each process; a module-level function.
+        job: data common to all tasks, as a JSON value.
+        workers: maximum number of processes; 0: run in this one, in order.
+        on_tokens: called with the number of tokens done since the last call.
+        if_died: hint for a process that ended unexpectedly.
 
     Raises:
-        PacklineError: what the first task to fail raised.
-        WorkerDied: a process ended by itself.
+        PacklineError: the error of the first task that failed.
+        WorkerDied: a process ended unexpectedly.
     """
     if workers and tasks:
         yield from _Workers(open_job, job, list(tasks), min(workers, len(tasks)), on_tokens, if_died).run()
@@ -70,7 +70,7 @@ def run_tasks(
 def run_here(
     runner: Runner, tasks: Sequence[Task], on_tokens: Callable[[int], None]
 ) -> Iterator[tuple[str, msgspec.Raw]]:
-    """Do tasks in this process, in order."""
+    """Run tasks in this process, in order."""
     for name, task in tasks:
         reporter = Reporter(on_tokens)
         result = runner(msgspec.Raw(msgspec.json.encode(task)), reporter)
@@ -79,7 +79,7 @@ def run_here(
 
 
 class _Worker:
-    """One process, and what it said that is not yet a whole line."""
+    """One process, and the incomplete line of its output."""
 
     def __init__(self, job: bytes) -> None:
         self.process = subprocess.Popen(
@@ -94,39 +94,39 @@ class _Worker:
 
     @property
     def output(self) -> int:
-        """File descriptor of what it says."""
+        """File descriptor of its output."""
         assert self.process.stdout is not None
         return self.process.stdout.fileno()
 
     def send(self, line: bytes) -> None:
-        """Say something to it."""
+        """Send it a line."""
         assert self.process.stdin is not None
         rest = memoryview(line)
         try:
             while len(rest):
                 rest = rest[self.process.stdin.write(rest) or 0 :]
         except BrokenPipeError:
-            pass  # it died: its output ends, and says so
+            pass  # it died: the end of its output will show that
 
     def finish(self) -> None:
-        """Say that there is nothing more to do."""
+        """Signal that there are no more tasks."""
         if self.process.stdin is not None:
             self.process.stdin.close()
 
     def hear(self) -> list[bytes] | None:
-        """Lines that are there; None where it has ended."""
+        """Complete lines received; None if it has ended."""
         data = os.read(self.output, 1 << 16)
         if not data:
             return None
         self._said += data
         if b"\n" not in data:
-            return []  # of a long line: looked at once, when it has ended
+            return []  # part of a long line: parsed once it is complete
         *lines, rest = bytes(self._said).split(b"\n")
         self._said[:] = rest
         return lines
 
     def close(self) -> None:
-        """Wait for its end."""
+        """Wait until it has ended."""
         self.finish()
         self.process.wait()
         if self.process.stdout is not None:
@@ -134,7 +134,7 @@ class _Worker:
 
 
 class _Workers:
-    """The processes of one call."""
+    """Worker processes of one call."""
 
     def __init__(
         self,
@@ -169,14 +169,14 @@ class _Workers:
                             yield from self._take(key.data, line)
         except BaseException:
             for worker in workers:
-                worker.process.kill()  # it works on something that nobody waits for
+                worker.process.kill()  # the result of its task is no longer needed
             raise
         finally:
             for worker in workers:
                 worker.close()
 
     def _give(self, worker: _Worker) -> None:
-        """The next task, or the end of them."""
+        """Send the next task, or the end of tasks."""
         if self._tasks:
             name, task = self._tasks.pop()
             line = TaskLine(name, msgspec.Raw(msgspec.json.encode(task)))
@@ -196,14 +196,14 @@ class _Workers:
             raise ERRORS.get(message.error, PacklineError)(message.message, hint=message.hint)
 
     def _expect_end(self, worker: _Worker) -> None:
-        """A worker may end when it was told that there is nothing more to do, and in no other way."""
+        """Check that a worker ended only after the end of tasks was signaled."""
         code = worker.process.wait()
         if code or not (worker.process.stdin is None or worker.process.stdin.closed):
             raise WorkerDied(f"a worker process ended by itself (exit code {code})", hint=self._if_died)
 
 
 def _environment() -> dict[str, str]:
-    """One thread for libraries that would start many, and this very packline."""
+    """Environment of the workers: single-threaded libraries, this installation of packline."""
     home = str(Path(__file__).parents[2])
     paths = [home, *filter(None, [os.environ.get("PYTHONPATH")])]
     one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")

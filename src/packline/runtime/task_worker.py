@@ -1,11 +1,11 @@
-"""A worker process of `task_pool.run_tasks`: one job, then a task at a time, until there are no more.
+"""Worker process of `task_pool.run_tasks`: one job, then one task at a time, until there are no more.
 
-    standard input     a line for the job, then a line a task
-    standard output    lines: how far it is, what came of each task, or what went wrong
+    standard input     one line for the job, then one line per task
+    standard output    lines: progress, the result of each task, or an error
 
 All lines are JSON. The process is started fresh (`python -m packline.runtime.task_worker`), never forked, so
-nothing that the asking process has loaded or locked is in it, and its main module does not run again.
-What anything prints here goes to standard error.
+it inherits no loaded libraries or locks from its parent, and the parent's main module does not run again.
+Anything printed here goes to standard error.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from packline.runtime.signals import ignore_signals
 REPORT_SECONDS = 0.1
 
 Runner = Callable[[msgspec.Raw, Callable[[int], None]], Any]
-"""Does a task; is given a function to call with tokens that are done; returns what JSON knows."""
+"""Runs a task. Also takes a function to call with the number of tokens done; returns a JSON value."""
 
 OpenJob = Callable[[msgspec.Raw], Runner]
-"""Makes ready for the tasks of a job; a function of a module, which a process finds by its name."""
+"""Sets up a job and returns its runner; a module-level function, imported by name."""
 
 
 class JobLine(msgspec.Struct, frozen=True):
-    """The first line of input."""
+    """First line of input."""
 
     module: str
     name: str
-    """Of the function that opens the job."""
+    """Name of the function that opens the job."""
     job: msgspec.Raw
     parent: int
-    """Process that asked."""
+    """Process id of the parent."""
 
 
 class TaskLine(msgspec.Struct, frozen=True):
-    """Each other line."""
+    """Every other line of input."""
 
     name: str
     task: msgspec.Raw
 
 
 class Advanced(msgspec.Struct, frozen=True, tag=True):
-    """So many tokens more are done."""
+    """More tokens are done."""
 
     tokens: int
 
@@ -64,12 +64,12 @@ class Done(msgspec.Struct, frozen=True, tag=True):
 
 
 Message = Advanced | Done | Failed
-"""`Failed`: of a task, and the worker ends."""
+"""`Failed`: a task failed, and the worker ends."""
 MESSAGES = msgspec.json.Decoder(Message)
 
 
 class Reporter:
-    """Collects tokens that are done, and tells of them ten times a second."""
+    """Collects counts of finished tokens and reports them ten times per second."""
 
     def __init__(self, tell: Callable[[int], None]) -> None:
         self._tell, self._waiting, self._told = tell, 0, 0.0
@@ -80,14 +80,14 @@ class Reporter:
             self.flush()
 
     def flush(self) -> None:
-        """Tell of what waits."""
+        """Report the pending count."""
         if self._waiting:
             self._tell(self._waiting)
         self._waiting, self._told = 0, time.monotonic()
 
 
 def main() -> int:
-    """Work until the input ends."""
+    """Run until the input ends."""
     die_with_parent()
     ignore_signals()
     messages = os.fdopen(os.dup(1), "wb", buffering=0)
@@ -100,7 +100,7 @@ def main() -> int:
     try:
         line = msgspec.json.decode(lines.readline(), type=JobLine)
         if os.getppid() != line.parent:
-            return 1  # it ended before the kernel was told to end this one with it
+            return 1  # the parent ended before this process was set to end with it
         keep_freed_memory()
         open_job: OpenJob = getattr(importlib.import_module(line.module), line.name)
         runner = open_job(line.job)
@@ -111,8 +111,8 @@ def main() -> int:
             reporter.flush()
             tell(Done(task.name, msgspec.Raw(msgspec.json.encode(result))))
     except BrokenPipeError:
-        return 1  # nobody listens any more
-    except BaseException as error:  # told, not raised: the asking process shows it
+        return 1  # the reader is gone
+    except BaseException as error:  # reported, not raised: the parent process shows it
         if os.environ.get("PACKLINE_DEBUG"):
             import traceback
 

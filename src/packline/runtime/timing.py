@@ -1,7 +1,7 @@
-"""How fast engines are on a sample: each script of it, with each engine, twice.
+"""Speed of engines on a sample: each script of it, with each engine, twice.
 
-Engines remember words, so the first pass tells how a build begins and the second what a long build of
-like text comes to. Of a long text its beginning is taken. Cost: two encodings of the sample an engine.
+Engines cache words, so the first pass measures the beginning of a build and the second a long build of
+similar text. Only the beginning of a long text is used. Cost: two encodings of the sample per engine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from packline.sources.texts import Texts
 
 LONGEST_TEXT = 256 << 10
 REFERENCE_BYTES = 256 << 10
-"""The reference is about 100 times slower: where it is the engine, less is enough to time it."""
+"""Bytes to time the reference on: it is about 100 times slower, so less text is enough."""
 
 
 class Timing:
@@ -32,7 +32,7 @@ class Timing:
         self._warm: dict[tuple[int, str], list[float]] = {}
 
     def encode(self, texts: list[str]) -> tuple[int, int]:
-        """Bytes and tokens of these texts (of a long one, its beginning)."""
+        """Bytes and tokens of these texts (only the beginning of a long one)."""
         if list(self._engines) == ["tokenizers"]:
             texts = _first_bytes(texts, REFERENCE_BYTES)
         parts = Texts.of([beginning_of(text, LONGEST_TEXT) for text in texts])
@@ -50,14 +50,14 @@ class Timing:
         return len(parts.data), tokens
 
     def again(self) -> None:
-        """The second pass, over all that was encoded."""
+        """Run the second pass, over everything encoded."""
         for script, groups in self._groups.items():
             for name, engine in self._engines.items():
                 seconds = sum(_timed(engine, group)[0] for group in groups)
                 _add(self._warm, (script, name), self._bytes[script], seconds)
 
     def seconds_a_byte(self) -> tuple[float, float]:
-        """Warm and cold, by the best engine of each script."""
+        """Warm and cold seconds per byte, with the best engine of each script."""
         size = max(sum(self._bytes.values()), 1)
         warm = cold = 0.0
         for script, share in self._bytes.items():

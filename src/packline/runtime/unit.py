@@ -1,10 +1,10 @@
-"""One unit from its bytes to its receipt.
+"""Run one unit, from its bytes to its receipt.
 
     read ──> filter ──> encode ──> audit ──> split ──> write ──> Receipt
     batch    counted    ids        reference  by hash   shards
 
-All of it happens in one process on one batch at a time, so memory is a few batches. The result depends
-on nothing but the unit's bytes and the recipe. Publishing it is the caller's (`BuildFolder.commit`).
+Everything happens in one process, one batch at a time, so memory is a few batches. The result depends
+only on the unit's bytes and the recipe. The caller publishes it (`BuildFolder.commit`).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What all units of a build share."""
+    """Settings common to all units of a build."""
 
     recipe: Recipe
     files: list[InputFile]
@@ -66,7 +66,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Crowded(Exception):
-    """A document that would fit into a fresh worker, and does not into this one."""
+    """A document that would fit into a fresh worker, but not into this one."""
 
 
 ReportProgress = Callable[[int, int, int], None]
@@ -85,13 +85,13 @@ class UnitRunner:
         self._names = source_names(job.recipe)
         self._special = SpecialTokenCounter(job.special_tokens)
         self.undecoded = 0
-        """Audited documents that do not decode to their text, though their ids are the reference's."""
+        """Audited documents that do not decode to their text, although their ids equal the reference's."""
         self.replaceable = False
-        """Whether a fresh process would have more room than this one."""
+        """True if a fresh process would have more free memory than this one."""
 
     @property
     def engine_bytes(self) -> dict[str, int]:
-        """Text that each engine has encoded so far."""
+        """Text bytes encoded by each engine so far."""
         return self._chooser.encoded_bytes
 
     def run(self, task: Task, report: ReportProgress) -> Receipt:
@@ -99,7 +99,7 @@ class UnitRunner:
 
         Raises:
             EncoderMismatch: an engine and the reference disagree.
-            InputChanged: a file is not what it was when the build began.
+            InputChanged: a file has changed since the build began.
             BadRecord: the first bad record, under `strict`.
             OutOfSpace: the disk is full.
             OutOfMemory: a document that does not fit into the memory of a worker.
@@ -110,7 +110,7 @@ class UnitRunner:
 
 
 class _UnitRun:
-    """The state of one unit."""
+    """State of one unit."""
 
     def __init__(self, runner: UnitRunner, task: Task, report: ReportProgress) -> None:
         self._runner, self._task, self._report = runner, task, report
@@ -150,7 +150,7 @@ class _UnitRun:
             tuple(writer.close() for writer in writers),
             self._rejects.close(),
             ledger,
-            sum(ordinal < ledger.documents for ordinal in self._audited),  # not those behind a limit
+            sum(ordinal < ledger.documents for ordinal in self._audited),  # not those after a limit
             not self._full,
         )
 
@@ -166,7 +166,7 @@ class _UnitRun:
             try:
                 yield from read_span(file, self._source, span, limit, hasher)
             except PacklineError:
-                check_unchanged(file)  # whoever writes to a file while it is read may break it in any way
+                check_unchanged(file)  # a file written to while it is read may be broken in any way
                 raise
             except (OSError, EOFError) as error:
                 check_unchanged(file)
@@ -178,16 +178,16 @@ class _UnitRun:
             pieces.append(InputPiece(span.file, span.start, span.stop, str(hasher.hexdigest())))
 
     def _limit(self, file: InputFile) -> int:
-        """The largest record to read: by the recipe, or, where that is less, by the memory of a worker."""
+        """Maximum bytes of a record: by the recipe or, if smaller, by the memory of a worker."""
         limit, room = self._recipe.max_document_bytes, self._runner._job.room
         if self._source.documents == "file" and file.format == "text":
             if not file.compression and room.document < file.size <= limit:
                 room.refuse(file.path, file.size)
-            return limit  # its size is in what is said of a reject
+            return limit  # the reject's message contains its size
         return min(limit, room.record)
 
     def _watch_large(self, reject: Reject, place: str) -> None:
-        """Add up a record that is too large to be read, piece by piece."""
+        """Add up the pieces of a record that is too large to be read."""
         if not reject.continued:
             self._refuse_large()
         elif self._large is not None:
@@ -197,7 +197,7 @@ class _UnitRun:
         self._large = (place, len(reject.raw)) if reject.reason == "too_large" else None
 
     def _refuse_large(self) -> None:
-        """Stop where a record was too large for the memory, and was none that the recipe calls too large."""
+        """Stop if a record was too large for memory but within the recipe's limit."""
         if self._large is not None and self._large[1] <= self._recipe.max_document_bytes:
             self._runner._job.room.refuse(*self._large)
         self._large = None
@@ -230,7 +230,7 @@ class _UnitRun:
         self._count(batch, facts.verdicts[:end])
 
     def _check_room(self, batch: Batch) -> None:
-        """Look whether the largest document fits into memory, where it is large."""
+        """Check that the largest document, if large, fits into memory."""
         sizes, room = batch.texts.sizes, self._runner._job.room
         largest = int(sizes.argmax())
         size = int(sizes[largest])
@@ -260,7 +260,7 @@ class _UnitRun:
         return ragged.astype(runner._dtype).surround(boundary.bos_id, boundary.eod_id)
 
     def _fitting(self, ragged: Ragged) -> int:
-        """How many of the documents stay within the limit of tokens."""
+        """Number of documents that stay within the limit of tokens."""
         limit = self._task.max_tokens
         if limit is None:
             return len(ragged)
@@ -305,7 +305,7 @@ class _UnitRun:
         return self._writers[split]
 
     def _count(self, batch: Batch, verdicts: np.ndarray) -> None:
-        """Enter what became of every record of a batch, and keep the bad ones."""
+        """Count the outcome of every record of a batch, and keep the bad ones."""
         ledger, name = self._ledger, self._runner._job.files[batch.file].name
         counts = np.bincount(verdicts, minlength=5)
         ledger.documents_in += len(verdicts) - int(counts[SPECIAL])
@@ -319,7 +319,7 @@ class _UnitRun:
             position, text = int(batch.positions[index]), batch.texts[index].encode("utf-8")
             detail = "a special token stands as a string in the text"
             batch.rejects.append(Reject(batch.file, position, "special_token", detail, text))
-        # In the order of the file, which no batching can change.
+        # In the order of the file, independent of batching.
         for reject in sorted(batch.rejects, key=lambda one: one.position):
             if self._runner._job.room.record < self._recipe.max_document_bytes:
                 self._watch_large(reject, f"{name} at {reject.position}")
@@ -342,14 +342,14 @@ KEEP, EMPTY, TOO_SHORT, TOO_LONG, SPECIAL = range(5)
 
 @dataclass(slots=True)
 class Facts:
-    """Of each document of a batch, int64 `[D]`."""
+    """Verdicts on the documents of a batch, each int64 `[D]`."""
 
     verdicts: np.ndarray
     specials: np.ndarray
 
 
 def judge(texts: Texts, source: Source, recipe: Recipe, special: SpecialTokenCounter) -> Facts:
-    """Which documents to keep, and why not the others."""
+    """Decide which documents to keep, with reasons for leaving out the others."""
     verdicts, specials = np.full(len(texts), KEEP, np.int64), special.count(texts)
     if recipe.special_tokens == "reject":
         verdicts[specials > 0] = SPECIAL
@@ -363,10 +363,10 @@ def judge(texts: Texts, source: Source, recipe: Recipe, special: SpecialTokenCou
 
 
 def check_unchanged(file: InputFile) -> None:
-    """Refuse a file that is not in the state in which the build began.
+    """Refuse a file that has changed since the build began.
 
     Raises:
-        InputChanged: another size or modification time.
+        InputChanged: its size or modification time differs.
     """
     facts = file_facts(file.path)
     if facts.size != file.size or facts.modified != file.modified:

@@ -1,11 +1,11 @@
 """Units: the inputs cut into pieces of work, as a function of the inputs alone.
 
     Unit    spans of one or many files: a range of a large file, or many small files together
-    Stream  one file that cannot be split; its reader cuts it into units as it goes
+    Stream  one file that cannot be split; its reader cuts it into units as it reads
 
-A unit is about a 32nd part of everything, between 4 and 256 MB of text: small enough that little work keeps
-all cores busy and little is lost by an interruption, large enough that shards do not become many.
-Neither the machine nor the number of workers has a say, because each unit becomes a shard.
+A unit is about 1/32 of all inputs, between 4 and 256 MB of text: small enough to keep all cores busy and
+to lose little work to an interruption, large enough to keep the number of shards low. Neither the machine
+nor the number of workers matters, because each unit becomes a shard.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from packline.sources.reader import Span
 
 SMALLEST_UNIT, LARGEST_UNIT = 4 << 20, 256 << 20
 LARGEST_SLICE = 64 << 20
-"""Slices wait on disk for their encoder, so they are kept smaller."""
+"""Maximum bytes of a slice; slices wait on disk for their encoder, so they are smaller than units."""
 UNITS_IN_ALL = 32
 COMPRESSION_GUESS = 4
 FILES_A_UNIT = 4096
@@ -35,11 +35,11 @@ class Unit(msgspec.Struct, frozen=True):
     source: int
     spans: tuple[Span, ...]
     text_bytes: int
-    """As far as known beforehand."""
+    """Bytes of text, as far as known in advance."""
 
 
 class Stream(msgspec.Struct, frozen=True):
-    """A file to be cut into units while it is read; they are called `NAME-000000` and so on."""
+    """A file to be cut into units while it is read; their names are `NAME-000000` and so on."""
 
     name: str
     source: int
@@ -48,12 +48,12 @@ class Stream(msgspec.Struct, frozen=True):
     text_bytes: int
 
     def unit_name(self, number: int) -> str:
-        """The name of its unit with this number."""
+        """Name of the unit with this number."""
         return f"{self.name}-{number:06d}"
 
 
 def plan_units(recipe: Recipe, files: list[InputFile]) -> list[Unit | Stream]:
-    """All work, in the order of the documents."""
+    """Plan all work, in the order of the documents."""
     sizes = [_FileSize(file) for file in files]
     unit_bytes = max(SMALLEST_UNIT, min(sum(size.text for size in sizes) // UNITS_IN_ALL, LARGEST_UNIT))
     work: list[Unit | Stream] = []
@@ -92,7 +92,7 @@ def plan_units(recipe: Recipe, files: list[InputFile]) -> list[Unit | Stream]:
 
 
 class _FileSize:
-    """How much text a file holds, as far as can be told without reading it."""
+    """Text bytes of a file, as far as known without reading it."""
 
     __slots__ = ("end", "groups", "text")
 
@@ -131,7 +131,7 @@ def _must_stream(file: InputFile, recipe: Recipe, size: _FileSize, unit_bytes: i
         return False
     if file.format == "parquet":
         return max(size.groups) > 2 * unit_bytes
-    # Separators may overlap themselves, so where one begins depends on all that stands before it.
+    # Separators may overlap themselves, so where one begins depends on all text before it.
     return bool(file.compression) or (file.format == "text" and source.documents == "separator")
 
 

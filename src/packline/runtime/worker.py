@@ -1,11 +1,11 @@
-"""A worker process: takes tasks from its pipe, gives events and receipts back.
+"""Worker process: receives tasks from its pipe, returns events and receipts.
 
 It is forked from a process that has loaded the tokenizer, so it starts in milliseconds and shares that
-memory. While a finished unit is being made durable (which is waiting for a disk), the next one is
-already being encoded; a unit counts only when its receipt is on the disk.
+memory. While a finished unit is synced to disk (mostly waiting), the next one is already being encoded; a
+unit counts only when its receipt is on the disk.
 
-Memory: an engine's cache of words may grow without bound. A worker that has grown beyond its share
-says so after a unit and is replaced by a fresh one.
+Memory: an engine's cache of words may grow without bound. A worker that has grown beyond its share reports
+so after a unit and is replaced by a fresh one.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class Committed(msgspec.Struct, frozen=True, tag=True):
     engine_bytes: dict[str, int]
     peak_rss_bytes: int
     first_encode: float
-    """When this worker began to encode, on the monotonic clock."""
+    """Time when this worker began to encode, on the monotonic clock."""
     undecoded: int
-    """Audited documents of this worker that do not decode to their text, though their ids are right."""
+    """Audited documents of this worker that do not decode to their text, although their ids are right."""
 
 
 class Retired(msgspec.Struct, frozen=True, tag=True):
-    """The worker has grown too large and ends; of its tasks, those without a commit are still to be done."""
+    """The worker has grown too large and ends; its tasks without a commit are still to be done."""
 
 
 WorkerEvent = Committed | Retired | Progress | Failed
@@ -63,7 +63,7 @@ class UnitCommitter:
     """Runs units and commits each while the next one runs.
 
     Args:
-        send: is called with every event, from either of two threads.
+        send: called with every event, from either of two threads.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class UnitCommitter:
         self._counts = [0, 0, 0]
 
     def run(self, task: Task) -> None:
-        """Run one unit; the one before it is committed when this returns."""
+        """Run one unit; on return, the previous one is committed."""
         self._first_encode = self._first_encode or time.monotonic()
         source = self._names[task.source]
 
@@ -135,7 +135,7 @@ class UnitCommitter:
             self._pending = None
 
     def close(self) -> None:
-        """Let a commit that has begun come to its end, whatever it is; nothing is written after this."""
+        """Wait for a running commit, ignoring errors; nothing is written after this."""
         self._threads.shutdown()
 
 
@@ -148,7 +148,7 @@ def work(
     source_names: list[str],
     memory_bytes: int,
 ) -> None:
-    """The whole life of a worker process."""
+    """Main loop of a worker process."""
     die_with_parent()
     ignore_signals()
     keep_freed_memory()
@@ -172,7 +172,7 @@ def work(
                 break
             try:
                 units.run(task)
-            except Crowded:  # nothing of the unit is committed: a fresh worker begins it again
+            except Crowded:  # nothing of the unit is committed: a fresh worker starts it again
                 units.wait()
                 send(Retired())
                 return
@@ -183,11 +183,11 @@ def work(
                 return
         units.wait()
     except (ConnectionError, KeyboardInterrupt):
-        return  # nobody waits for this unit any more: a limit has been reached
-    except BaseException as error:  # whatever it is, the coordinator has to hear of it
+        return  # this unit is no longer needed: a limit has been reached
+    except BaseException as error:  # the coordinator must learn of any error
         send(as_failed(error))
 
 
 def done_event(committed: Committed) -> UnitDone:
-    """What the outside hears of a committed unit."""
+    """Public event for a committed unit."""
     return UnitDone(committed.unit, committed.documents, committed.tokens, committed.rates)

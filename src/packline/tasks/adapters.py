@@ -1,7 +1,7 @@
-"""Tasks: how the records of a data set become conversations, by name.
+"""Tasks: named conversions of a dataset's records to conversations.
 
-conversations             as they are
-gsm8k, mmlu               a record to a conversation
+conversations             unchanged
+gsm8k, mmlu               one conversation per record
 spelling, spelling_bee    made from a list of words (see `spelling.GENERATORS`)
 """
 
@@ -16,11 +16,11 @@ from packline.tasks.mmlu import read_mmlu
 from packline.tasks.spelling import GENERATORS
 
 Adapter = Callable[[Any, dict[str, Any]], Any]
-"""A record and the task's options to a conversation in a known shape; raises `Malformed`."""
+"""Converts a record, with the task's options, to a conversation of a known shape; raises `Malformed`."""
 
 
 def as_it_is(record: Any, options: dict[str, Any]) -> Any:
-    """A record that is a conversation already."""
+    """Return a record that is a conversation already."""
     return record
 
 
@@ -33,7 +33,7 @@ ADAPTERS: dict[str, Adapter] = {
 
 
 def adapter_of(task: str) -> Adapter:
-    """The adapter of a task.
+    """Adapter of a task.
 
     Raises:
         RecipeError: there is no such task.
@@ -47,6 +47,6 @@ def adapter_of(task: str) -> Adapter:
 
 
 def kind_of(task: str, name: str) -> Literal["jsonl", "text"]:
-    """What a task's file is, where it is not Parquet: text is a list of words, or a table (CSV)."""
+    """Kind of a task's files other than Parquet: text is a list of words, or a table (CSV)."""
     adapter_of(task)
     return "text" if task in GENERATORS or (task == "mmlu" and name.endswith(".csv")) else "jsonl"

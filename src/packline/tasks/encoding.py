@@ -5,11 +5,11 @@
     loss     0         0 0   0        0              1 1 1          1              0
 
 Each piece of text is encoded alone, by the tokenizer without its special tokens. Equal texts of a batch, such
-as the words of a scheme, are encoded once. A tokenizer that puts a space in front of every text (Metaspace)
-would do so within a turn: there neighbouring texts are encoded as one by the reference, and a token that
-reaches over the beginning of what is trained on makes the conversation a bad record.
+as the fixed words of a scheme, are encoded once. A tokenizer that puts a space before every text (Metaspace)
+would do so within a turn; with such tokenizers the reference encodes adjacent texts as one, and a token that
+crosses the start of a trained part makes the conversation a bad record.
 
-Cost: that of encoding, and about a microsecond a piece. Some documents of each unit are encoded again by the
+Cost: encoding, and about a microsecond per piece. Some documents of each unit are encoded again by the
 reference, as in a build.
 """
 
@@ -66,12 +66,12 @@ class PieceEncoder:
     def encode(
         self, conversations: Sequence[list[Piece]], audit: Sequence[int] = (), where: str = ""
     ) -> list[Encoded | Malformed]:
-        """Documents with their boundary tokens, or for one that cannot be masked the reason.
+        """Documents with their boundary tokens, or the reason why one cannot be masked.
 
         Args:
-            conversations: the pieces of each.
-            audit: places of those that the reference encodes again.
-            where: what messages call them.
+            conversations: pieces of each conversation.
+            audit: positions of those that the reference encodes again.
+            where: names of the conversations in messages.
 
         Raises:
             EncoderMismatch: an engine and the reference disagree.
@@ -98,7 +98,7 @@ class PieceEncoder:
         return [self._assemble(pieces, table, numbers, places) for pieces in whole]
 
     def _with_boundaries(self, pieces: list[Piece]) -> list[Piece]:
-        """Boundary tokens are put on where the scheme has not."""
+        """Add boundary tokens if the scheme has not."""
         boundary = self._boundary
         if boundary.bos is not None and not (pieces and pieces[0].control and pieces[0].text == boundary.bos):
             pieces = [Piece(boundary.bos, control=True), *pieces]
@@ -120,7 +120,7 @@ class PieceEncoder:
         return Encoded(taken.tokens, np.repeat(trained, taken.lengths))
 
     def _assemble_spaced(self, pieces: list[Piece]) -> Encoded:
-        """Texts that touch each other as one, cut between tokens."""
+        """Encode adjacent texts as one, and cut between tokens."""
         assert self._whole is not None
         tokens: list[int] = []
         loss: list[int] = []
@@ -149,7 +149,7 @@ class PieceEncoder:
 
 
 def _engines(plain: str, reference: Reference) -> dict[EngineName, Engine]:
-    """The fast engines that agree with the reference on hard text; else the reference's own."""
+    """Fast engines that agree with the reference on hard text; else the reference's own."""
     loaded = load_engines((*FAST, "tokenizers"), plain)
     reports = try_engines(loaded, reference, list(PROBES))
     agreed = {report.name for report in reports if report.exact}

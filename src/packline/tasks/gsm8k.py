@@ -1,4 +1,4 @@
-"""GSM8K: sums in words, whose `<<expression=result>>` marks become Python that is called and answers.
+"""GSM8K: word problems whose `<<expression=result>>` marks become Python calls and their output.
 
 Natalia sold 48/2 = <<48/2=24>>24 clips      text "... 48/2 = "  python "48/2"  output "24"  text "24 clips"
 """
@@ -14,10 +14,10 @@ MARK = re.compile(r"<<([^<>]*)>>")
 
 
 def read_gsm8k(record: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """A record with question and answer as a conversation.
+    """Convert a record with question and answer to a conversation.
 
     Raises:
-        Malformed: it has no such fields.
+        Malformed: the record has no such fields.
 
     >>> talk = read_gsm8k({"question": "1+1?", "answer": "It is <<1+1=2>>2.\\n#### 2"}, {})
     >>> [(part["type"], part["text"]) for part in talk["messages"][1]["content"]]

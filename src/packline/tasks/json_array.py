@@ -1,14 +1,14 @@
-"""One JSON array cut into its elements, in bounded memory: what dumps of conversations often are.
+"""Split one JSON array, a common format of conversation dumps, into its elements in bounded memory.
 
     [ {"conversations": [..]} ,  {"conversations": [..]} ]
       ^ position 2               ^ position 29
 
-Only brackets, commas and strings are looked at; an element is decoded by whoever takes it. So an element that
-is not JSON is one bad record and not the end of the file, unless it is its brackets or quotes that are wrong.
-An element longer than the limit comes in pieces that say so, and is never held whole.
+Only brackets, commas and strings are scanned; the caller decodes the elements. So an element that is not JSON
+is one bad record and not the end of the file, unless its brackets or quotes are wrong. An element longer than
+the limit is returned in marked pieces and never held as a whole.
 
-Cost: about 40 MB/s of chat. A file is read from its start, by one process. It does not look for arrays that
-stand deeper, as in `{"data": [...]}`.
+Cost: about 40 MB/s of chat. A file is read from its start, by one process. Limits: does not find nested
+arrays, such as in `{"data": [...]}`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from packline.sources.batch import Reason
 STRING = rb'"(?:[^"\\]++|\\.)*+"'
 BETWEEN = re.compile(rb'(?:[^][{},"]++|' + STRING + rb')*+([][{},"])', re.DOTALL)
 INSIDE = re.compile(rb'(?:[^][{}"]++|' + STRING + rb')*+([][{}"])', re.DOTALL)
-"""The next bracket or comma behind whole strings; a quote where a string goes on behind these bytes."""
+"""The next bracket or comma after whole strings; a quote if a string continues beyond these bytes."""
 STRING_END = re.compile(rb'(["\\])')
 BLOCK_BYTES = 1 << 20
 BLANK = b" \t\r\n"
@@ -32,26 +32,26 @@ Problem = tuple[Reason, str]
 
 
 class Element(NamedTuple):
-    """One element, or what stands in its place."""
+    """One element, or the problem found in its place."""
 
     position: int
     """Byte offset in the (decompressed) file."""
     data: bytes
-    """Without the white space around it."""
+    """Bytes of the element, without surrounding white space."""
     problem: Problem | None = None
     continued: bool = False
-    """Not the first piece of an element that is too long."""
+    """True for later pieces of an element that is too long."""
 
 
 def read_array(
     read: Callable[[int], bytes], max_bytes: int, problem: Callable[[], Problem | None] = lambda: None
 ) -> Iterator[Element]:
-    """The elements of an array, in order.
+    """Read the elements of an array, in order.
 
     Args:
-        read: gives up to so many bytes, none at the end.
-        max_bytes: of an element; a longer one comes in pieces that say so.
-        problem: asked at the end of the bytes: what broke them off.
+        read: returns up to the given number of bytes, none at the end.
+        max_bytes: maximum size of an element; a longer one is returned in marked pieces.
+        problem: called at the end of the bytes; returns the reason if they were cut short.
 
     >>> import io
     >>> [(one.position, one.data) for one in read_array(io.BytesIO(b'[{"a": ","}, 7]').read, 99)]
@@ -64,19 +64,19 @@ def read_array(
 
 
 class _Cutter:
-    """Where in the array the bytes end that were seen so far."""
+    """Parser state at the end of the bytes seen so far."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._buffer = bytearray()
         self._base = 0  # offset of the buffer in the file
-        self._at = 0  # what was looked at, in the buffer
-        self._start = 0  # of the element, in the buffer
+        self._at = 0  # end of the scanned part, in the buffer
+        self._start = 0  # start of the element, in the buffer
         self._depth = 0
         self._in_string = self._too_long = self._closed = False
 
     def take(self, data: bytes) -> Iterator[Element]:
-        """The elements that end in these bytes, which follow those before."""
+        """Elements that end in these bytes, which follow the previous ones."""
         self._buffer += data
         while not self._closed:
             if self._in_string:
@@ -88,7 +88,7 @@ class _Cutter:
                 break
             character, self._at = mark[1], mark.end()
             if character == b"\\":
-                self._at += 1  # whatever is escaped ends nothing; it may be in the next bytes
+                self._at += 1  # an escaped character ends nothing; it may be in the next bytes
             elif character == b'"':
                 self._in_string = not self._in_string
             elif character in b"[{":
@@ -106,7 +106,7 @@ class _Cutter:
         yield from self._shorten()
 
     def finish(self, problem: Problem | None) -> Iterator[Element]:
-        """What is left where there is nothing more to come."""
+        """Report an unfinished array or trailing data at the end of the input."""
         if not self._closed:
             what = problem or ("malformed_json", "the JSON array is not closed")
         else:
@@ -125,7 +125,7 @@ class _Cutter:
         self._too_long = False
 
     def _shorten(self) -> Iterator[Element]:
-        """Let go of what was given out, and of an element that is too long already."""
+        """Drop the bytes already returned, and return a piece of an element that is too long already."""
         if len(self._buffer) - self._start > self._max_bytes:
             self._at = max(self._at, len(self._buffer))
             data = bytes(self._buffer[self._start :])

@@ -1,12 +1,12 @@
-"""Mixtures of supervised data by name: which data sets, how often, and what is for validation.
+"""Named mixtures of supervised data: datasets, repetitions, and validation parts.
 
     nanochat-sft    train: smoltalk, mmlu (auxiliary), gsm8k twice, identity twice, 200,000 spellings,
                     80,000 counts of letters
                     val:   smoltalk's test set, the first 5,200 of mmlu's, the first 420 of gsm8k's
 
-Each part is looked for in a folder, by the names in `PARTS`; one that is not there is taken from the hub,
-where the part has an address, if that is allowed, or named in the error. The order of rows is the reader's
-to decide (`Loader`, `export --shuffle-documents 42`); counts by part are in the manifest, under `sources`.
+Each part is looked up in a folder, by the names in `PARTS`; a missing one is taken from the hub, if it has an
+address and that is allowed, or named in the error. The reader decides the order of rows (`Loader`,
+`export --shuffle-documents 42`); counts by part are in the manifest, under `sources`.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ SMOLTALK, MMLU, GSM8K = (
 
 
 class MixturePart(msgspec.Struct, frozen=True):
-    """One data set of a mixture."""
+    """One dataset of a mixture."""
 
     name: str
     files: tuple[str, ...]
-    """Below the folder: the first of these that matches anything."""
+    """Globs below the folder; the first with any match is used."""
     hub: str | None = None
     task: str = "conversations"
     split: Split = "train"
@@ -63,17 +63,17 @@ PARTS = (
 def preset_sources(
     preset: str, data: str | Path, *, without: Sequence[str] = (), hub: bool = False
 ) -> list[ConversationSource]:
-    """The sources of a mixture.
+    """Sources of a mixture.
 
     Args:
-        preset: its name.
-        data: the folder with its data sets.
-        without: names of parts to leave out; a part's validation set goes with it.
-        hub: whether parts that are not in the folder may be taken from the hub.
+        preset: name of the mixture.
+        data: folder with its datasets.
+        without: names of parts to leave out, with their validation sets.
+        hub: True to take parts missing from the folder from the hub.
 
     Raises:
         RecipeError: no such preset, or part.
-        InputError: parts that are nowhere, all of them.
+        InputError: parts that cannot be found; the message lists all.
 
     >>> preset_sources("nanochat-sft", "nowhere")
     Traceback (most recent call last):

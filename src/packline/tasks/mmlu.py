@@ -1,7 +1,7 @@
 """MMLU as conversations: a question with lettered choices, answered by the right letter alone.
 
-The layouts are those of `packline evals chat`, and that of the auxiliary training set, whose records stand
-below `train`.
+The layouts are those of `packline evals chat`, and that of the auxiliary training set, whose records are
+nested under `train`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from packline.transforms.conversations import Malformed
 
 
 def read_mmlu(record: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """A record as a conversation.
+    """Convert a record to a conversation.
 
     Raises:
         Malformed: a record of another layout.

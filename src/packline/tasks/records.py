@@ -1,14 +1,14 @@
-"""Records of JSONL, JSON and Parquet files, whole: each with its place, and its bytes where it is bad.
+"""Whole records of JSONL, JSON and Parquet files: each with its position, and its bytes if it is bad.
 
     line of JSON ──> (position, value)          position: byte offset in the (decompressed) file
     element of an array ─> (position, value)    the same, of a file that is one JSON array
     row of Parquet ─> (position, value)         position: number of the row
-    what cannot be read ──> Reject
+    unreadable record ──> Reject
 
 Readers of text take one field of a record and skip the rest; a conversation is the whole record, so each line
-is decoded to Python's own values. Arrow says null for what a record of JSON would not have; it is left out of
-objects, since calls of different tools share one column. Cost: about 100 MB/s, of an array 30. Memory: a
-block of lines, or of rows.
+is decoded to Python values. Arrow has nulls where a JSON record would lack the field; they are removed from
+objects, since calls of different tools share one column. Cost: about 100 MB/s, 30 MB/s for an array. Memory:
+one block of lines or rows.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from packline.sources.odd_json import decode_json
 from packline.tasks.json_array import BOM, read_array
 
 MAX_RECORD_BYTES = 64 << 20
-"""Of one line or element: a longer one is a bad record."""
+"""Maximum bytes of a line or element: a longer one is a bad record."""
 DECODE = msgspec.json.Decoder().decode
 ROWS = 256
-"""Of a Parquet file that are in memory together."""
+"""Rows of a Parquet file to hold in memory."""
 
 
 class Record(NamedTuple):
-    """One record as it was read."""
+    """One record as read."""
 
     position: int
     value: Any
     raw: bytes | None
-    """Its line or element; None where it was a row."""
+    """Bytes of its line or element; None for a row."""
     where: str = ""
-    """What messages begin with, where a position alone is hard to find: "element 3: "."""
+    """Prefix for messages if a position alone is hard to find: "element 3: "."""
     odd: bool = False
-    """It may hold lone surrogates, and numbers that Python cannot hold, as `msgspec.Raw`."""
+    """True if it may contain lone surrogates, or numbers out of Python's range as `msgspec.Raw`."""
 
     def reject(self, file: int, reason: Reason, detail: str) -> Reject:
-        """The same as a bad record, verbatim; a row as JSON."""
+        """Turn it into a bad record, verbatim; a row as JSON."""
         raw = self.raw
         if self.odd:
             detail = detail.encode("utf-8", "backslashreplace").decode("utf-8")
@@ -59,12 +59,12 @@ class Record(NamedTuple):
 
 
 def read_records(file: InputFile, start: int, stop: int, max_bytes: int) -> Iterator[Record | Reject]:
-    """The records that begin in a stretch of a file, in order.
+    """Records that begin in a range of a file, in order.
 
     Args:
-        start: first byte, where the file can be cut; else 0.
-        stop: behind the last byte; else the file's size.
-        max_bytes: of a line; a longer one is a bad record.
+        start: first byte, if the file can be split; else 0.
+        stop: end of the range (exclusive); else the file's size.
+        max_bytes: maximum size of a line; a longer one is a bad record.
     """
     if file.format == "parquet":
         yield from _read_rows(file)
@@ -137,7 +137,7 @@ def _read_array(file: InputFile, max_bytes: int) -> Iterator[Record | Reject]:
 
 
 def first_element(head: bytes) -> Any:
-    """The first element of an array; None where the head of its file does not hold it whole."""
+    """First element of an array; None if `head` does not contain all of it."""
     first = next(read_array(io.BytesIO(head).read, len(head)), None)
     try:
         return decode_json(first.data) if first and not first.problem else None
@@ -146,7 +146,7 @@ def first_element(head: bytes) -> Any:
 
 
 def plain_name(name: str) -> str:
-    """A file's name in small letters, without the ending of its compression."""
+    """File name in lower case, without the extension of its compression."""
     plain = name.lower()
     for ending in COMPRESSED_NAMES:
         plain = plain.removesuffix(ending)
@@ -166,7 +166,7 @@ def read_whole(file: InputFile) -> bytes:
 
 
 def _read_table(file: InputFile) -> Iterator[Record]:
-    """Rows of CSV as lists of strings, without the names of columns; a position is the number of the row."""
+    """Rows of CSV as lists of strings, without the header; a position is the number of the row."""
     try:
         text = read_whole(file).decode("utf-8-sig")
         for number, row in enumerate(csv.reader(io.StringIO(text, newline=""), strict=True)):
@@ -199,7 +199,7 @@ def _read_rows(file: InputFile) -> Iterator[Record | Reject]:
 
 
 def _row(file: int, row: int, value: dict[str, Any], odd: set[str]) -> Record | Reject:
-    """A row as a record without values that Python cannot hold; bad text makes a bad row."""
+    """Record of a row, without values that Python cannot represent; invalid text makes a bad row."""
     from packline.sources.odd_values import Odd
 
     for name in odd:
@@ -211,7 +211,7 @@ def _row(file: int, row: int, value: dict[str, Any], odd: set[str]) -> Record | 
 
 
 def _without_nulls(value: Any) -> Any:
-    """The same without what objects do not have; a list keeps its places."""
+    """Remove the nulls of objects; lists keep theirs."""
     if isinstance(value, dict):
         return {name: _without_nulls(inner) for name, inner in value.items() if inner is not None}
     return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value

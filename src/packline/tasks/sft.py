@@ -1,15 +1,15 @@
-"""`packline.sft`: conversations become a store with a loss mask, with the machinery of a build.
+"""`packline.sft`: build a store with a loss mask from conversations, with the machinery of a build.
 
-    look      files, tokenizer, boundary, chat template or scheme            nothing is written yet
+    look      files, tokenizer, boundary, chat template or scheme            writes nothing
     units     in worker processes, each committed with its receipt           (sft_unit)
-    publish   the manifest; `imported` says by which scheme, template and limits
+    publish   the manifest; `imported` records scheme, template and limits
 
-Interrupted at any time, the same call goes on where it stopped, and the bytes come out the same whatever the
-number of processes. A conversation that is malformed, too long, or whose mask is not just the assistant's
-words is kept in rejects/ with its reason; the ledger has them all.
+After an interruption, the same call resumes, and the bytes are the same for any number of processes. A
+conversation that is malformed, too long, or whose mask is not exactly the assistant's words is kept in
+rejects/ with its reason; the ledger counts them all.
 
-Cost: a few MB/s of conversations a core, most of it rendering the template; conversations are few beside a
-corpus of text, so nothing was done about that.
+Cost: a few MB/s of conversations per core, mostly for rendering the template. This is not optimized, since
+conversations are few compared with a corpus of text.
 """
 
 from __future__ import annotations
@@ -53,25 +53,25 @@ FORMAT = "conversations"
 UNTOLD: frozenset[Reason] = frozenset(("template", "mask"))
 """Reasons for which another template may help."""
 SMALL_BYTES = 4 << 20
-"""Of inputs for which starting processes would take longer than the work."""
+"""Maximum bytes of inputs for which starting processes would take longer than the work."""
 
 
 class SftRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The arguments of a build of conversations."""
+    """Arguments of a build of conversations."""
 
     sources: tuple[ConversationSource, ...]
     tokenizer: str
     out: str
     scheme: Scheme = "template"
     chat_template: str | None = None
-    """A name (`named_templates.TEMPLATES`), or the template itself; by default the tokenizer's own."""
+    """Name of a template (`named_templates.TEMPLATES`), or its text; by default the tokenizer's own."""
     eod: str | int | None = None
     bos: str | int | None = None
     max_tokens: int | None = None
     overflow: Overflow = "reject"
     val_fraction: float = 0.0
     val_documents: int | None = None
-    """Instead of val_fraction: how many documents go to the validation split."""
+    """Number of documents in the validation split, instead of val_fraction."""
     test_fraction: float = 0.0
     seed: int = 0
     workers: int | None = None
@@ -85,23 +85,23 @@ def sft(
     on_event: OnEvent | None = None,
     **settings: Any,
 ) -> Store:
-    """Turn conversations into a store with a loss mask, or go on with one that was interrupted.
+    """Build a store with a loss mask from conversations, or resume an interrupted build.
 
     Args:
         inputs: files, folders, globs or URIs of JSONL, JSON arrays or Parquet; or sources, each with its
             own label, split, task and repetitions.
         tokenizer: a tokenizer.json, a folder with one, a hub id, ...
-        out: the folder of the store: new, empty, or one that holds the same build.
-        on_event: is called with `ImportPlan`, `Progress`, `UnitDone` and `Note`.
+        out: folder of the store: new, empty, or containing the same build.
+        on_event: called with `ImportPlan`, `Progress`, `UnitDone` and `Note`.
         **settings: `scheme` ("template" or "nanochat"), `chat_template` (a name such as "qwen3", or its
-            text), `eod`, `bos`, `max_tokens` of a document, boundary tokens included, `overflow` ("reject"
-            or "truncate"), `val_fraction` or `val_documents`, `test_fraction`, `seed`, `workers`; and of all
-            inputs that are paths: `label`, `field`, `split`.
+            text), `eod`, `bos`, `max_tokens` per document, boundary tokens included, `overflow` ("reject"
+            or "truncate"), `val_fraction` or `val_documents`, `test_fraction`, `seed`, `workers`; and for
+            all inputs given as paths: `label`, `field`, `split`.
 
     Raises:
-        RecipeError: a setting that makes no sense, or a template that does not tell what the assistant said
-            in any conversation.
-        InputError, TokenizerError: inputs or a tokenizer that cannot be used; no record is a conversation.
+        RecipeError: an invalid setting, or a template that does not mark the assistant's words in any
+            conversation.
+        InputError, TokenizerError: unusable inputs or tokenizer; no record is a conversation.
         OutOfSpace: the disk is full; finished units are kept.
 
     >>> import tempfile
@@ -147,12 +147,12 @@ def sft(
 
 
 def run_sft(request: SftRequest, on_event: OnEvent | None = None) -> Imported:
-    """Build; say what came of it."""
+    """Run the build; return its result."""
     return _Build(request, on_event or (lambda event: None)).run()
 
 
 class _Build:
-    """The state of one build."""
+    """State of one build."""
 
     def __init__(self, request: SftRequest, tell: OnEvent) -> None:
         self._request, self._tell = request, tell
@@ -219,11 +219,11 @@ class _Build:
         return Imported(manifest, 0, time.monotonic() - self._started, nothing_to_do)
 
     def _refuse_nothing(self, manifest: Manifest) -> None:
-        """Refuse a store in which there is no conversation.
+        """Refuse a store without any conversation.
 
         Raises:
-            RecipeError: the template is why.
-            InputError: the records are.
+            RecipeError: because of the template.
+            InputError: because of the records.
         """
         ledger = manifest.ledger
         if ledger.documents or not ledger.documents_in:
@@ -236,11 +236,11 @@ class _Build:
         raise InputError(message, hint="docs/sft.md has what is read, what templates write, and the reasons")
 
     def _is_own(self) -> bool:
-        """Whether the template is the tokenizer's or the user's, so that one by name may help."""
+        """True if the template is the tokenizer's or the user's, so that a named one may help."""
         return self._template is not None and self._request.chat_template not in TEMPLATES
 
     def _hint(self) -> str:
-        """The named template to use instead of the tokenizer's own or a file's; "" where none is near."""
+        """Hint naming a template to use instead of the tokenizer's own or a file's; "" if none is similar."""
         if self._template is None or not self._is_own():
             return ""
         nearest = nearest_template(self._template, self._tokenizer.special_tokens)
@@ -285,7 +285,7 @@ def _counted(rejected: Mapping[str, int]) -> str:
 
 
 def _first_reject(out: Path) -> str:
-    """Where the first bad record is and what is wrong with it."""
+    """Location of the first bad record and its problem."""
     with min((out / REJECTS).glob("*.jsonl")).open("rb") as lines:
         first = msgspec.json.decode(lines.readline(), type=RejectEntry)
     return f"{first.file} at {first.position:,}: {first.detail}"
@@ -312,7 +312,7 @@ def _check_request(request: SftRequest) -> None:
 
 
 def _boundary(request: SftRequest, tokenizer: Tokenizer) -> Boundary:
-    """The boundary tokens; nanochat has one for both ends."""
+    """Boundary tokens; nanochat has one for both ends."""
     if request.scheme == "nanochat":
         missing = [token for token in TOKENS if token not in tokenizer.special_tokens]
         if missing:
@@ -324,7 +324,7 @@ def _boundary(request: SftRequest, tokenizer: Tokenizer) -> Boundary:
         return resolve_boundary(tokenizer, BOS if request.eod is None else request.eod, bos)
     eod = request.eod
     if eod is None:
-        # A chat tokenizer has ends of turns and an end of text. Turns end by the template: the text is meant.
+        # A chat tokenizer has ends of turns and an end of text. The template ends turns: take the latter.
         texts = [token for token in tokenizer.special_tokens if token in END_OF_TEXT]
         eod = texts[0] if len(texts) == 1 else None
     return resolve_boundary(tokenizer, eod, request.bos)

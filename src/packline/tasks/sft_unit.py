@@ -1,10 +1,10 @@
-"""One unit of supervised data: conversations of a file as documents with a loss mask, and its receipt.
+"""Run one unit of supervised data: conversations of a file become documents with a loss mask.
 
     read ──> normal form ──> render ──> check ──> encode ──> cut ──> split ──> write ──> Receipt
     record   conversations   pieces     pieces    tokens     max_tokens        shards
 
-What does not pass is a bad record, kept verbatim with its reason. The result depends on nothing but the
-unit's bytes, the tokenizer and the options. Publishing it is the caller's (`BuildFolder.commit`).
+A record that fails is a bad record, kept verbatim with its reason. The result depends only on the unit's
+bytes, the tokenizer and the options. The caller publishes it (`BuildFolder.commit`).
 """
 
 from __future__ import annotations
@@ -49,43 +49,43 @@ from packline.transforms.pieces import Piece, check_pieces, mute
 Scheme = Literal["template", "nanochat"]
 Overflow = Literal["reject", "truncate"]
 BATCH = 256
-"""Conversations that are encoded together. No byte of a store depends on it."""
+"""Conversations to encode together. No byte of a store depends on it."""
 
 
 class SftOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What decides how conversations become tokens."""
+    """Options that decide how conversations become tokens."""
 
     scheme: Scheme
     template: str | None
-    """The chat template's text, of the scheme of that name."""
+    """Text of the chat template, for the scheme "template"."""
     variables: dict[str, str | None]
-    """Of the template: bos_token, eos_token."""
+    """Variables of the template: bos_token, eos_token."""
     max_tokens: int | None
     overflow: Overflow
     sources: tuple[ConversationSource, ...]
 
 
 class SftJob(msgspec.Struct, frozen=True):
-    """What all units share."""
+    """Settings common to all units."""
 
     options: SftOptions
     tokenizer: str
-    """The tokenizer.json that is kept with the store."""
+    """The tokenizer.json stored with the store."""
     kind: str
     boundary: Boundary
     vocab_size: int
     dtype: str
     names: list[str]
-    """Of the sources."""
+    """Names of the sources."""
     files: list[InputFile]
     units: list[ConversationUnit]
     seed: int
     val_fraction: float
     test_fraction: float
     folder: str
-    """Where the unit's files go."""
+    """Folder for the unit's files."""
     val_documents: int = 0
-    """Of a scan: how many are wanted for the validation split."""
+    """For a scan: number of documents wanted for the validation split."""
 
 
 class ConversationRunner:
@@ -104,7 +104,7 @@ class ConversationRunner:
 
         Raises:
             EncoderMismatch: an engine and the reference disagree.
-            InputChanged: a file is not what it was when the build began.
+            InputChanged: a file has changed since the build began.
             OutOfSpace: the disk is full.
         """
         with disk_errors(Path(self.job.folder)):
@@ -112,7 +112,7 @@ class ConversationRunner:
 
 
 def make_renderer(options: SftOptions, tokenizer_json: str) -> Callable[[Conversation], list[Piece]]:
-    """What turns a conversation into pieces.
+    """Function that turns a conversation into pieces.
 
     Raises:
         RecipeError: a template that cannot be used.
@@ -122,7 +122,7 @@ def make_renderer(options: SftOptions, tokenizer_json: str) -> Callable[[Convers
 
 
 def make_template(options: SftOptions, tokenizer_json: str) -> ChatTemplate | None:
-    """The chat template, ready to render; None for nanochat's scheme.
+    """Chat template, ready to render; None for nanochat's scheme.
 
     Raises:
         RecipeError: a template that cannot be used.
@@ -135,7 +135,7 @@ def make_template(options: SftOptions, tokenizer_json: str) -> ChatTemplate | No
 
 
 class _Unit:
-    """The state of one unit."""
+    """State of one unit."""
 
     def __init__(self, runner: ConversationRunner, number: int, report: Callable[[int], None]) -> None:
         self._runner, self._job, self._report = runner, runner.job, report
@@ -178,7 +178,7 @@ class _Unit:
             yield batch
 
     def _read(self) -> Iterator[Record | Reject]:
-        """Records of the unit's file, or those that a task makes of it."""
+        """Records of the unit's file, or those that a task makes from it."""
         file, unit, make = self._file, self._unit, GENERATORS.get(self._source.task)
         if make is None:
             yield from read_records(file, unit.start, unit.stop, MAX_RECORD_BYTES)
@@ -232,10 +232,10 @@ class _Unit:
         return mute(conversation, pieces)
 
     def _fit(self, one: Encoded | Malformed) -> Encoded:
-        """The document cut to `max_tokens`, end included, where that is wanted.
+        """Cut the document to `max_tokens`, end included, if that is enabled.
 
         Raises:
-            Malformed: it is too long, or its mask cannot be.
+            Malformed: it is too long, or its mask is impossible.
         """
         if isinstance(one, Malformed):
             raise one
@@ -303,7 +303,7 @@ class _Unit:
             ledger.rejected[reject.reason] = ledger.rejected.get(reject.reason, 0) + reject.records
 
     def _piece(self) -> InputPiece:
-        """The checksum of what the unit took of its file, which is as it was at the start."""
+        """Checksum of the unit's part of its file, after checking that the file has not changed."""
         file, start, stop = self._file, self._unit.start, self._unit.stop
         checksum = hash_piece(file.path, start, stop)
         check_unchanged(file)
@@ -311,14 +311,14 @@ class _Unit:
 
 
 class _Scan(_Unit):
-    """A unit that writes nothing, and gives the smallest shares of its documents' texts."""
+    """A unit that writes nothing, and collects the smallest shares of its documents' texts."""
 
     def __init__(self, runner: ConversationRunner, number: int) -> None:
         super().__init__(runner, number, lambda tokens: None)
         self._smallest = Smallest(runner.job.val_documents)
 
     def scan(self) -> list[float]:
-        """The smallest shares; see `held_out`."""
+        """Smallest shares; see `held_out`."""
         if self._source.split is None:
             for batch in self._batches():
                 self._take(batch)
@@ -337,17 +337,17 @@ class _Scan(_Unit):
 
 
 def _text_of(pieces: list[Piece]) -> bytes:
-    """What decides the split of a conversation."""
+    """Text that decides the split of a conversation."""
     return "".join(piece.text for piece in pieces).encode("utf-8")
 
 
 def _id_of(value: Any) -> str | None:
-    """A record's own id."""
+    """Own id of a record, if it has one."""
     return id_text(value.get("id") if isinstance(value, dict) else None)
 
 
 def _check_odd(conversation: Conversation) -> None:
-    """Refuse what cannot be written, in what is used of a record that is odd.
+    """Refuse values that cannot be written, in the used part of a record marked odd.
 
     Raises:
         UnicodeEncodeError: a lone surrogate.
@@ -361,7 +361,7 @@ def _check_odd(conversation: Conversation) -> None:
 
 
 def open_job(job: msgspec.Raw) -> Runner:
-    """What does the units, in a worker process or here."""
+    """Runner of the units, for a worker process or this one."""
     runner = ConversationRunner(msgspec.json.decode(job, type=SftJob))
 
     def run(task: msgspec.Raw, report: Callable[[int], None]) -> Any:
@@ -371,7 +371,7 @@ def open_job(job: msgspec.Raw) -> Runner:
 
 
 def open_scan(job: msgspec.Raw) -> Runner:
-    """What scans the units for `val_documents`, in a worker process or here."""
+    """Runner that scans the units for `val_documents`, for a worker process or this one."""
     runner = ConversationRunner(msgspec.json.decode(job, type=SftJob))
 
     def run(task: msgspec.Raw, report: Callable[[int], None]) -> Any:

@@ -1,8 +1,8 @@
-"""Where conversations come from: files, what they are for, and how they are cut into units.
+"""Sources of conversations: files, their purpose, and how they are cut into units.
 
-A JSONL file that is not compressed is cut at every `UNIT_BYTES`; a line belongs to the unit in which it
-begins. Any other file is one unit. A source that is repeated has its units once for each time. Units are a
-function of the files alone, and each accounts for the bytes that it took, so that `verify` finds a gap.
+An uncompressed JSONL file is cut every `UNIT_BYTES`; a line belongs to the unit in which it begins. Any
+other file is one unit. A repeated source has its units once per repetition. Units are a function of the
+files alone, and each accounts for its bytes, so that `verify` finds gaps.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from packline.tasks.json_array import BLANK, BOM
 from packline.tasks.records import MAX_RECORD_BYTES, Record, first_element, plain_name, read_records
 
 UNIT_BYTES = 16 << 20
-"""Of JSONL: rendering and encoding it takes a few seconds."""
+"""Bytes of JSONL per unit: rendering and encoding them takes a few seconds."""
 HEAD_BYTES = 64
 LOOKED_RECORDS = 256
-"""Of one file, in which a named field of messages is looked for."""
+"""Number of records per file in which a named field of messages is looked up."""
 ARRAY_HEAD_BYTES = 1 << 20
-"""In which the first element of a JSON array is looked for."""
+"""Bytes in which the first element of a JSON array is looked up."""
 
 
 class ConversationSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -38,37 +38,37 @@ class ConversationSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     inputs: tuple[str, ...]
     """Files, folders, globs or fsspec URIs: JSONL or a JSON array (also compressed), or Parquet."""
     name: str = ""
-    """What provenance and counts call it; by default the common name of its inputs."""
+    """Name in provenance and counts; by default the common name of its inputs."""
     label: str | None = None
     field: str | None = None
-    """Of the messages, where it is none of those that are known."""
+    """Field of the messages, if it is not one of the known ones."""
     split: Split | None = None
-    """All of it is for this split; by default `val_fraction` and `test_fraction` decide."""
+    """Split of all its conversations; by default `val_fraction` and `test_fraction` decide."""
     task: str = "conversations"
-    """How records become conversations: a name of `packline.tasks.adapters`."""
+    """Conversion of records to conversations: a name of `packline.tasks.adapters`."""
     options: dict[str, Any] = {}
-    """Of the task."""
+    """Options of the task."""
     repeat: int = 1
-    """How many times each conversation is there."""
+    """Number of times each conversation is included."""
     limit: int | None = None
-    """The first so many records only."""
+    """Read only the first `limit` records."""
 
 
 class ConversationUnit(msgspec.Struct, frozen=True):
-    """A stretch of one file: the atom of work and of resume."""
+    """A range of one file: the unit of work and of resume."""
 
     file: int
     start: int
     stop: int
-    """Bytes; the whole file of one that cannot be cut."""
+    """End of the range in bytes (exclusive); the size of a file that cannot be cut."""
     turn: int = 0
-    """Which repetition it is; only the first accounts for the file's bytes."""
+    """Number of the repetition; only the first accounts for the file's bytes."""
     most: int | None = None
-    """Stop after so many records."""
+    """Stop after this number of records."""
 
 
 def check_sources(sources: tuple[ConversationSource, ...]) -> None:
-    """Refuse what no build could honour.
+    """Refuse values that no build can use.
 
     >>> check_sources((ConversationSource(inputs=("a",), repeat=0),))
     Traceback (most recent call last):
@@ -90,7 +90,7 @@ def find_conversation_files(sources: tuple[ConversationSource, ...]) -> list[Inp
     """All files of all sources, in order.
 
     Raises:
-        InputError: nothing there, or something that is neither JSONL nor Parquet.
+        InputError: no files found, or a file that is neither JSONL nor Parquet.
     """
     files: list[InputFile] = []
     for number, source in enumerate(sources):
@@ -106,7 +106,7 @@ def find_conversation_files(sources: tuple[ConversationSource, ...]) -> list[Inp
 
 
 def _check_field(source: ConversationSource, files: list[InputFile]) -> None:
-    """Refuse a field of messages that no record at the beginning of the files has."""
+    """Refuse a messages field that is absent from the first records of the files."""
     if source.field is None:
         return
     step = max(len(files) // LOOKED_FILES, 1)
@@ -133,7 +133,7 @@ def _describe(index: int, number: int, name: str, path: str, source: Conversatio
 
 
 def _is_array(path: str, compression: Compression) -> bool:
-    """Whether a file named `.json` is one array of conversations, not JSON lines.
+    """True if a file named `.json` is one array of conversations, not JSON lines.
 
     Raises:
         InputError: it is an array of messages: one conversation, or lines that are conversations.
@@ -153,9 +153,9 @@ def _is_array(path: str, compression: Compression) -> bool:
 
 
 def plan_units(sources: tuple[ConversationSource, ...], files: list[InputFile]) -> list[ConversationUnit]:
-    """The units of all files, in order.
+    """Plan the units of all files, in order.
 
-    Cost: where a source has a limit and several files, as much of them is read as the limit allows.
+    Cost: for a source with a limit and several files, these are read up to the limit.
     """
     units = []
     left = [source.limit for source in sources]

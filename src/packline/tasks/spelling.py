@@ -1,13 +1,14 @@
-"""Two tasks that are made from a list of words, so that a small model learns how its tokens are spelled.
+"""Two tasks generated from a list of words, to teach a small model how its tokens are spelled.
 
     spelling      Spell the word: apple                 apple: a,p,p,l,e
     spelling_bee  How many p are in the word apple?     the letters one by one with a running count, then the
-                                                        same asked of Python, then #### 2
+                                                        same computed in Python, then #### 2
 
-The n-th conversation is a pure function of the words, the seed and n: words and phrasings are drawn by a
-hash, not by a generator whose stream a new Python may change. Words of the held-out share are never in train.
+The n-th conversation is a pure function of the words, the seed and n: words and phrasings are chosen by a
+hash, not by a random generator whose stream may change with a new Python. Words of the
+held-out share are never in train.
 
-Cost: 5 to 20 microseconds a conversation.
+Cost: 5 to 20 microseconds per conversation.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from packline.fingerprint import split_of
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 OTHER_LETTER = 10
-"""One question in so many asks for a letter that may not be in the word."""
+"""One question in this many is about a letter that may not be in the word."""
 QUESTIONS = (
     "How many {letter} are in the word {word}",
     "How many times does {letter} appear in {word}",
@@ -38,19 +39,19 @@ QUOTES = ("", "'", '"')
 
 
 class SpellingOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What may be chosen about the tasks."""
+    """Options of the tasks."""
 
     count: int
-    """Conversations."""
+    """Number of conversations."""
     seed: int = 0
     held_out: float = 0.05
-    """Share of the words (by their hash) that only `of = "held_out"` asks for."""
+    """Fraction of the words (by their hash) used only with `of = "held_out"`."""
     of: str = "train"
-    """Which words: train, or held_out."""
+    """Words to use: train, or held_out."""
 
 
 def spelling(words: Sequence[str], options: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Words to be spelled.
+    """Generate conversations in which words are spelled.
 
     >>> next(spelling(["apple"], {"count": 1, "held_out": 0.0}))["messages"][1]["content"]
     'apple: a,p,p,l,e'
@@ -62,7 +63,7 @@ def spelling(words: Sequence[str], options: dict[str, Any]) -> Iterator[dict[str
 
 
 def spelling_bee(words: Sequence[str], options: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Letters to be counted.
+    """Generate conversations in which letters are counted.
 
     >>> talk = next(spelling_bee(["apple"], {"count": 1, "held_out": 0.0}))
     >>> [part["type"] for part in talk["messages"][1]["content"]]
@@ -85,14 +86,14 @@ def spelling_bee(words: Sequence[str], options: dict[str, Any]) -> Iterator[dict
 
 
 GENERATORS = {"spelling": spelling, "spelling_bee": spelling_bee}
-"""Tasks whose file is a list of words, one a line."""
+"""Tasks whose file is a list of words, one per line."""
 
 
 def read_words(data: bytes, where: str) -> list[str]:
-    """The words of a list, in its order: letters a to z only, each once.
+    """Read a list of words, in its order: letters a to z only, without duplicates.
 
     Raises:
-        InputError: there are none.
+        InputError: there are no words.
     """
     lines = data.decode("utf-8", "replace").split()
     words = list(
@@ -118,7 +119,7 @@ def _choose(words: Sequence[str], options: dict[str, Any]) -> tuple[list[str], S
 
 
 def _draw(seed: int, number: int, what: str, size: int) -> int:
-    """A number below `size`: the same in every Python."""
+    """Pseudorandom number below `size`: the same in every Python."""
     return xxhash.xxh3_64_intdigest(f"{number} {what}".encode(), seed) % size
 
 
