@@ -2,7 +2,7 @@
 
     view ── plan ──> what is lost, and whether the disk has room, before anything is written
       parts ──> written by separate processes, each with a receipt         .OUT.packline/
-      finish ──> files that summarize the parts
+      finish ──> files that summarise the parts
       packline.json, tokenizer.json, tokenizer_config.json ──> renamed to OUT
 
 Run again after an interruption, the same export resumes: finished parts are kept, and the bytes are the

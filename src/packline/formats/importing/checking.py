@@ -60,7 +60,7 @@ def check(
 
     Args:
         path: a file or folder.
-        format: a name from `packline.formats.registry`; by default recognized, if unambiguous.
+        format: a name from `packline.formats.registry`; by default recognised, if unambiguous.
         tokenizer: the tokenizer that made the ids; by default the vocabulary that the data set declares.
         options: options of the format, by name.
         eod: end of document; a string needs the tokenizer.

@@ -1,4 +1,4 @@
-"""Common steps of builds with units known in advance: run, commit, detect changed inputs, summarize.
+"""Common steps of builds with units known in advance: run, commit, detect changed inputs, summarise.
 
     run_tasks ──> Receipt ──> BuildFolder.commit, in a thread ──> UnitDone        all units ──> Manifest
 

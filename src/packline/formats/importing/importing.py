@@ -38,7 +38,7 @@ def import_store(
 
     Args:
         path: a file or folder.
-        format: a name from `packline.formats.registry`; by default recognized, if unambiguous.
+        format: a name from `packline.formats.registry`; by default recognised, if unambiguous.
         tokenizer: the tokenizer that made the ids: a tokenizer.json, a folder with one, a hub id, ...
         out: the folder of the store: new, empty, or one that holds the same import.
         eod: end of document, as a string or an id; by default from the metadata, or the tokenizer's own.

@@ -1,6 +1,6 @@
 """Opening of a foreign data set with the tokenizer that made it: the first step of import and check.
 
-    path ── format (given, or recognized) ── options (given, else from packline.json, else the format's)
+    path ── format (given, or recognised) ── options (given, else from packline.json, else the format's)
          └─ metadata ── end and beginning of documents ── marker ──> Foreign
 
 Where a marker separates documents, the format opens the data set twice, because the metadata may declare the
@@ -54,7 +54,7 @@ class Opened:
 
 
 def find_format(path: Path, name: str | None) -> Format:
-    """The format that is given, named by `packline.json`, or recognized without ambiguity.
+    """The format that is given, named by `packline.json`, or recognised without ambiguity.
 
     Raises:
         InputError: a missing data set, or an unclear format.
