@@ -66,7 +66,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     shared_bytes: int
     """Bytes of files shared with the store."""
     sharing: str
-    """How they are shared: `linked`, `reflinked` or `copied`; empty if there are none."""
+    """Way of sharing: `linked`, `reflinked` or `copied`; empty if there are none."""
     documents: int | None
     rows: int | None
     tokens: int

@@ -26,7 +26,7 @@ from packline.store.manifest import FileEntry
 from packline.store.writer import HashedFile
 
 Link = Literal["auto", "hard", "reflink", "copy"]
-"""How bytes of the store are shared: `auto` tries a hard link, then a reflink, then a copy."""
+"""Way to share bytes of the store: `auto` tries a hard link, then a reflink, then a copy."""
 
 FICLONE = 0x40049409
 COPY_BYTES = 8 << 20

@@ -109,7 +109,7 @@ class ColumnForeign(Foreign):
 
 
 def split_of_path(name: str) -> str:
-    """Split from the path of a file: `val` or `test` if a word of its name or of a folder says so.
+    """Split from the path of a file: `val` or `test` if a word of its name or a folder means that.
 
     >>> split_of_path("data/test-00000-of-00001.parquet"), split_of_path("validation/data.arrow")
     ('test', 'val')

@@ -210,7 +210,7 @@ def split_told_by(words: Iterable[str]) -> Split:
 
 
 def split_of(name: str) -> Split:
-    """Split from a file's name: `val` or `test` if one of its words says so, else `train`.
+    """Split from a file's name: `val` or `test` if one of its words means that, else `train`.
 
     >>> split_of("fineweb_val_000000.bin"), split_of("en-test.0.npy"), split_of("evaluators_000001.bin")
     ('val', 'test', 'train')
