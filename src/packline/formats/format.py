@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["documents", "rows"]
 Edges = Literal["eod", "bos", "both", "none"]
-"""Boundary tokens of a document in a file: an end behind it; one token before it; both; none.
+"""Boundary tokens of a document in a file: an end after it; one token before it; both; none.
 
 `bos` without a begin-of-document token in the store is the end-of-document token, moved to the front.
 """

@@ -196,12 +196,12 @@ class DocumentStream:
         return self._begin(start) + np.cumsum(self.lengths(start, stop))
 
     def document_at(self, token: int) -> int:
-        """Number of the document that holds a token; behind the last token, the number of documents."""
+        """Number of the document that holds a token; after the last token, the number of documents."""
         if token >= self.tokens:
             return self.documents
         if not self._rule.dropped:
             return self.stretches.find(token)[0]
-        low, high = 0, self.documents  # document `low` begins at or before the token, `high` behind it
+        low, high = 0, self.documents  # document `low` begins at or before the token, `high` after it
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if self._begin(middle) <= token else (low, middle)

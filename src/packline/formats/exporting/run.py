@@ -269,7 +269,7 @@ class _Export:
             OutOfSpace: more bytes are to be written than are free.
         """
         needed = self._plan.bytes + (self._plan.shared_bytes if sharing == "copied" else 0)
-        for receipt in receipts.values():  # what an earlier run wrote, rather than linked, exists
+        for receipt in receipts.values():  # files written, not linked, by an earlier run exist
             needed -= receipt.own_bytes
         free = free_disk(self._staging.folder)
         if needed > free:

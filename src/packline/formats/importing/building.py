@@ -136,7 +136,7 @@ def run_build(
     """Run the units that have no receipt, and publish the store.
 
     Args:
-        build: what is to be built.
+        build: build to run.
         job_of: description shared by all units, as JSON-compatible values; called once there is a folder.
         receipt_of: reads the result of a unit.
         source: source name in progress events.

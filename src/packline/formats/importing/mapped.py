@@ -6,8 +6,8 @@
 
 Both read from a `TokenSource` (see there), usually a `TokenFile`: a header, then tokens.
 
-In a stream, documents lie between cuts. With edges `eod` (and `both`) there is a cut behind each marker, with
-`bos` before each marker; the stream's two ends are cuts as well. So with `eod`, tokens behind the last marker
+In a stream, documents lie between cuts. With edges `eod` (and `both`) there is a cut after each marker, with
+`bos` before each marker; the stream's two ends are cuts as well. So with `eod`, tokens after the last marker
 are a document without an end, and with `bos`, tokens before the first marker are one without a beginning:
 these are marked `unfinished`. A unit holds the documents that begin in its range of one file; they may
 continue in the next file.
@@ -157,13 +157,13 @@ def check_ends(name: str, ends: Ends, tokens: int, findings: Findings) -> bool:
 
 
 def _indexed_units(source: TokenSource, ends: Ends, unit_tokens: int) -> Iterator[ForeignUnit]:
-    """Cut behind the first document whose end reaches each multiple of `unit_tokens`."""
+    """Cut after the first document whose end reaches each multiple of `unit_tokens`."""
     cuts = [0]
     while cuts[-1] < len(ends) and not source.whole:
         begun = int(ends[cuts[-1] - 1]) if cuts[-1] else 0
         cut = _first_reaching(ends, begun - begun % unit_tokens + unit_tokens, cuts[-1])
         cuts.append(min(cut + 1, len(ends)))
-    # Documents without tokens behind the last cut would make a unit that accounts for no bytes.
+    # Documents without tokens after the last cut would make a unit that accounts for no bytes.
     while len(cuts) > 2 and int(ends[cuts[-2] - 1]) == source.tokens:
         del cuts[-2]
     if cuts == [0]:
@@ -174,7 +174,7 @@ def _indexed_units(source: TokenSource, ends: Ends, unit_tokens: int) -> Iterato
 
 
 def _first_reaching(ends: Ends, tokens: int, low: int) -> int:
-    """The first document from `low` on whose end is at or behind `tokens`."""
+    """The first document from `low` on whose end is at or after `tokens`."""
     high = len(ends)
     while low < high:
         middle = (low + high) // 2
@@ -191,7 +191,7 @@ class ScannedForeign(_SourcesForeign):
     Args:
         files: all files of the data set.
         sources: sources in stream order; those of a split form one stream.
-        marker: token before (edges `bos`) or behind (`eod`, `both`) every document; None if unknown.
+        marker: token before (edges `bos`) or after (`eod`, `both`) every document; None if unknown.
         edges: boundary tokens that every document is expected to have.
         findings: receives problems: a dtype unlike the first file's.
 

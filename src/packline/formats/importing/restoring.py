@@ -125,7 +125,7 @@ class Restoring:
         """Convert the documents of a block without problems to stored ones.
 
         Args:
-            next_loss: first byte of the loss mask behind this block, if documents continue there.
+            next_loss: first byte of the loss mask after this block, if documents continue there.
 
         Returns:
             Tokens in their original dtype, and uint8 0 or 1 per token, if the block has a mask.

@@ -123,13 +123,13 @@ class TokenFile(TokenSource):
         return tuple(pieces)
 
     def _piece(self, number: int, header: int, size: int, start: int, stop: int) -> tuple[int, int, int]:
-        """Piece of a file; the first one includes the header, the last one any bytes behind the tokens."""
+        """Piece of a file; the first one includes the header, the last one any bytes after the tokens."""
         first = header + start * size if start else 0
         return number, first, self._files[number].bytes if stop == self.tokens else header + stop * size
 
 
 def read_numbers(path: str | Path, dtype: np.dtype, header: int, start: int, stop: int) -> np.ndarray:
-    """Numbers `start` up to `stop` of a file of numbers behind a header.
+    """Numbers `start` up to `stop` of a file of numbers after a header.
 
     Raises:
         CorruptStore: the file cannot be read, or is too short.

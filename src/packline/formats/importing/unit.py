@@ -125,7 +125,7 @@ class UnitImporter:
         return ImportedUnit(Receipt(f"{number:06d}", 0, pieces, shards, (), ledger, 0), unfinished)
 
     def _blocks(self, number: int) -> Iterator[tuple[Block, int | None]]:
-        """Blocks of a unit, and the first byte of the loss mask behind each, where it matters."""
+        """Blocks of a unit, and the first byte of the loss mask after each, where it matters."""
         unit = self._foreign.units[number]
         held: Block | None = None
         for block in read_blocks(self._foreign, unit):
