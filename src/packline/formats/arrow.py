@@ -1,23 +1,23 @@
 """Documents as a data set of the `datasets` library: `load_from_disk(OUT)`.
 
-    state.json, dataset_info.json, data-00000-of-00002.arrow, ...           where there is one split
-    dataset_dict.json, train/..., validation/...                            where there are two
+    state.json, dataset_info.json, data-00000-of-00002.arrow, ...           for one split
+    dataset_dict.json, train/..., validation/...                            for two splits
 
-    input_ids   list<int32>     a document a row, as trainers of `transformers` take it
+    input_ids   list<int32>     one row per document, as expected by trainers of `transformers`
     labels      list<int32>     with a loss mask only: ids, and -100 where a token is not trained on;
-                                or `loss_mask`, list<int8>; not moved, since trainers do that themselves
+                                or `loss_mask`, list<int8>; not shifted, since trainers do that themselves
     source, file, position, id                                              on request
 
-Files are Arrow streams (`saved`) of record batches with at most 1,000 documents and 1M tokens, as the library
-writes them: its 32-bit lists hold less than 2**31 values a batch. A longer document is a batch of its own;
-beyond that it needs large lists, which are an option.
+Files are Arrow streams (`saved`) of record batches with at most 1,000 documents and 1M tokens, as written by
+the library: its 32-bit lists hold less than 2**31 values per batch. A longer document gets its own batch;
+beyond that limit it needs large lists, which are an option.
 
-Read are data sets that `save_to_disk` made, whatever other columns they have, and single streams. Splits by
-name: train, and all that are named after validation or test are `val`. Boundary tokens are as `edges` says;
-ids that were padded are told from their attention mask.
+Reads data sets made by `save_to_disk`, with any other columns, and single streams. Splits are found by name:
+train, and all names like validation or test, which are `val`. Boundary tokens are determined by `edges`;
+padding is determined by the attention mask.
 
-Cost: of writing, a copy of the columns, which are made around the store's arrays; of reading, likewise. It
-needs pyarrow only.
+Cost: for writing, a copy of the columns, which are made around the store's arrays; the same for reading.
+Needs pyarrow only.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ FILE = "data-{number:05d}-of-{count:05d}.arrow"
 
 
 class ArrowOptions(ColumnOptions, frozen=True):
-    """What may be chosen about a saved data set."""
+    """Options of a saved data set."""
 
 
 class Arrow(DocumentFormat):
@@ -112,7 +112,7 @@ class Arrow(DocumentFormat):
 
 
 def _folder(view: DocumentView, split: str) -> str:
-    """What names of a split's files begin with: nothing where there is only one split."""
+    """Prefix of a split's file names: empty if there is only one split."""
     return f"{split}/" if len(view.splits) > 1 else ""
 
 

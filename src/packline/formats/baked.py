@@ -1,17 +1,17 @@
-"""baked: rows in training order as native shards, which a trainer reads from end to end.
+"""baked: rows in training order as native shards, read by a trainer from end to end.
 
     rows-000000.bin           tokens [n, L+1] of the store's dtype (uint16 or int32), little-endian, no header
-    rows-000000.idx           Megatron's MMIDIDX of it, a sequence a row
+    rows-000000.idx           Megatron's MMIDIDX of it, one sequence per row
     rows-000000.loss          uint8 [n, L+1]: byte t+1 is 1 where position t has a target; byte 0 is 0
-    rows-000000.rows.parquet  row, store, document, start, length: a line a span, in order
+    rows-000000.rows.parquet  row, store, document, start, length: one line per span, in order
     baked.json                rows, seq_len, dtype, batch_size, pad_id, ids of the tokenizer, names of files
 
-The last column is the target of a row's last token; where that has none, padding. So a row is L+1 tokens in
-one place: inputs are all but the last, targets all but the first, where the loss byte says so. What spans
-leave free at the end of a row is padding. `BakedRows` gives back the very arrays of the loader's batches.
+The last column is the target of a row's last token, or padding if it has none. So a row is L+1 consecutive
+tokens: inputs are all but the last, targets all but the first, where the loss byte is 1. Positions of a row
+not covered by spans are padding. `BakedRows` returns the same arrays as the loader's batches.
 
-The layout is packline's own; its token files are read by whatever reads Megatron's. Cost: reading is a copy a
-row and no search; on disk, rows are there as often as they are drawn.
+The layout is packline's own; its token files can be read by any reader of Megatron's. Cost: reading is one
+copy per row without a search; on disk, a row is stored as often as it is sampled.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
 __all__ = ["FORMAT", "Baked", "BakedOptions", "BakedRows"]
 
 FILE_BYTES = 256 << 20
-"""Of a `.bin`, about."""
+"""Approximate bytes per `.bin`."""
 BLOCK_TOKENS = 1 << 20
 SPANS_A_GROUP = 1 << 16
 
 
 class BakedOptions(Options, frozen=True):
-    """What may be chosen about baked rows."""
+    """Options of baked rows."""
 
     file_rows: int = 0
     """Writing: rows of a file; 0: as many as make about 256 MB of tokens."""
@@ -117,13 +117,13 @@ class Baked(RowFormat):
         facts = read_facts(path, entries)
         problems = len(findings.problems)
         check_files(path, facts, entries, findings)
-        if len(findings.problems) > problems:  # what is whole is given; of the rest nothing can be said
+        if len(findings.problems) > problems:  # intact files are used; the rest cannot be interpreted
             facts = msgspec.structs.replace(facts, files=())
         return BakedForeign(path, facts, entries)
 
 
 def _rows(view: RowView, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows with the target of the last token behind them, and the loss bytes; `[n, L+1]` each."""
+    """Rows with the target of the last token at the end, and the loss bytes; `[n, L+1]` each."""
     read = view.read(start, stop, ("tokens", "targets"))
     targets = read["targets"]
     rows = np.empty((stop - start, view.seq_len + 1), view.store.dtype)
@@ -135,7 +135,7 @@ def _rows(view: RowView, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]
 
 
 def _write_spans(view: RowView, part: Part, target: Target, block: int) -> None:
-    """The spans of a part's rows, in row groups of a fixed size: no byte depends on the block."""
+    """Write the spans of a part's rows, in row groups of a fixed size: no byte depends on the block."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

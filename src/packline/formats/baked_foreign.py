@@ -3,11 +3,11 @@
     row 7     document 3, tokens 0 to 5   | document 9, whole
     row 2     document 3, tokens 5 to 8                            -> document 3, tokens 0 to 8; document 9
 
-Rows say of every stretch which document it is of, so documents become whole again in whatever order rows were
-baked, each once, however often its rows were drawn. What no row holds is missing: a document of which only
-stretches are there that do not join is given as that many, and marked as unfinished.
+Each span of a row names its document, so documents become whole again in whatever order rows were baked, each
+once, even if its rows occur repeatedly. Tokens that are in no row are missing: if the spans of a document do
+not join, each range becomes a separate document marked as unfinished.
 
-Cost: the spans of all rows in memory, 48 bytes each; and a copy a stretch.
+Cost: the spans of all rows in memory, 48 bytes each; and one copy per span.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BLOCK_TOKENS = 1 << 20
 
 
 class BakedForeign(Foreign):
-    """The documents of baked rows whose files are in order."""
+    """Documents of intact baked rows."""
 
     def __init__(self, folder: Path, facts: BakedFacts, entries: Entries) -> None:
         self.edges = "eod" if facts.bos_id is None else "both"
@@ -46,13 +46,13 @@ class BakedForeign(Foreign):
         self.units = list(self._units())
 
     def _stretches(self, folder: Path, facts: BakedFacts, entries: Entries) -> None:
-        """Sort all stretches by document; see where one goes on in the next."""
+        """Sort all spans by document, and find those that continue in the next one."""
         read = []
         for number, file in enumerate(facts.files):
             spans = read_spans(folder, facts, file, int(self._firsts[number]), entries)
             lengths, rows = spans["length"], spans["row"]
             before = np.cumsum(lengths) - lengths
-            first = np.searchsorted(rows, rows)  # of the spans of each one's row
+            first = np.searchsorted(rows, rows)  # first span of each span's row
             columns = before - before[first] if len(rows) else before
             spans["row"] = rows + self._firsts[number]
             read.append(np.stack([*(spans[name] for name in SPAN_COLUMNS), columns]))
@@ -62,7 +62,7 @@ class BakedForeign(Foreign):
         order = np.lexsort((row, start, document, store))
         keys = np.stack([store, document, start])[:, order]
         again = np.zeros(len(order), np.bool_)
-        again[1:] = (keys[:, 1:] == keys[:, :-1]).all(axis=0)  # drawn in an earlier epoch already
+        again[1:] = (keys[:, 1:] == keys[:, :-1]).all(axis=0)  # already seen in an earlier epoch
         order = order[~again]
         self._rows, self._columns, self._lengths = row[order], column[order], length[order]
         self._starts = start[order]
@@ -71,10 +71,10 @@ class BakedForeign(Foreign):
         joins[1:] = same & (self._starts[1:] == self._starts[:-1] + self._lengths[:-1])
         self._joins = joins
         self._offsets = np.append(np.flatnonzero(~joins), len(order))
-        """int64 `[D+1]`: the first stretch of each document."""
+        """int64 `[D+1]`: first span of each document."""
         sums = np.cumsum(self._lengths)
         self._ends = sums[self._offsets[1:] - 1] if len(order) else np.empty(0, np.int64)
-        """int64 `[D]`: tokens up to the end of each document."""
+        """int64 `[D]`: cumulative tokens up to the end of each document."""
 
     def _units(self) -> Iterator[ForeignUnit]:
         whole = tuple((number, 0, file.bytes) for number, file in enumerate(self.files))
@@ -84,7 +84,7 @@ class BakedForeign(Foreign):
             stop = max(int(self._ends.searchsorted(before + UNIT_TOKENS, "right")), start + 1)
             first_row = self._rows[self._offsets[start]]
             file = int(self._firsts.searchsorted(first_row, "right")) - 1
-            # Any file may hold tokens of any unit: the first one answers for all bytes.
+            # Any file may hold tokens of any unit: the first unit covers all bytes.
             yield ForeignUnit("train", 1 + file * len(ENDINGS), start, stop, () if start else whole)
             start = stop
 
@@ -119,7 +119,7 @@ class BakedForeign(Foreign):
             if loss is not None:
                 loss[place : place + length] = mapped.loss[row, column : column + length]
                 if joins:
-                    loss[place] = lead  # whether it was a target is told by the row that it goes on from
+                    loss[place] = lead  # only the row with the previous token shows if it is a target
                 lead = mapped.loss[row, column + length]
             place += length
         begins = self._starts[self._offsets[start:stop]]

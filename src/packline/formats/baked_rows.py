@@ -1,11 +1,11 @@
-"""Baked rows, read: the arrays that a loader's global batches have, from files that hold them in that order.
+"""Reader of baked rows: the arrays of a loader's global batches, from files that hold them in that order.
 
     rows = BakedRows("baked")
     rows.read(np.arange(64), ("tokens", "targets"))          # arrays [64, L]
 
-What stands where in the files is told in `baked`. Files are mapped. The first time that a row of a file is
-requested, the file is held against its checksum in `packline.json` (10 GB/s from the page cache); where spans
-begin is read then too, and kept for the last `KEPT` files. Cost: a copy of the requested rows.
+The layout is described in `baked`. Files are mapped. When a row of a file is first requested, the file is
+checked against its checksum in `packline.json` (10 GB/s from the page cache); its spans are then read as
+well, and cached for the last `KEPT` files. Cost: one copy of the requested rows.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ KEPT = 8
 
 
 class BakedFile(msgspec.Struct, frozen=True):
-    """Files of one name."""
+    """Files with a common name."""
 
     name: str
-    """Without the ending."""
+    """Name without the suffix."""
     rows: int
 
 
@@ -61,14 +61,14 @@ class BakedFacts(msgspec.Struct, frozen=True, kw_only=True):
     bos_id: int | None
     vocab_size: int
     has_loss: bool
-    """Whether a store had a loss mask."""
+    """True if a store had a loss mask."""
     stores: tuple[str, ...]
-    """Checksums of their manifests, in the order in which spans number them."""
+    """Checksums of the store manifests, in the order of store numbers in spans."""
     files: tuple[BakedFile, ...]
 
 
 Entries: TypeAlias = "dict[str, FileEntry]"
-"""The files of baked rows by name, as packline.json lists them."""
+"""Files of baked rows by name, as listed in packline.json."""
 
 
 def read_entries(folder: Path) -> Entries:
@@ -76,7 +76,7 @@ def read_entries(folder: Path) -> Entries:
 
     Raises:
         InputError: there are no baked rows.
-        CorruptStore: packline.json is missing or damaged, or is of other files.
+        CorruptStore: packline.json is missing or damaged, or describes other files.
     """
     record = read_record(folder)
     if record is None:
@@ -117,10 +117,10 @@ def read_facts(folder: Path, entries: Entries) -> BakedFacts:
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """The arrays of one file."""
+    """Arrays of one file."""
 
     tokens: np.ndarray
-    """`[n, L+1]` of the store's dtype."""
+    """`[n, L+1]` in the store's dtype."""
     loss: np.ndarray
     """uint8 `[n, L+1]`."""
 
@@ -129,7 +129,7 @@ def map_file(folder: Path, facts: BakedFacts, file: BakedFile) -> Mapped:
     """Map the tokens and the loss bytes of a file.
 
     Raises:
-        CorruptStore: it is missing, or not of the size that baked.json says.
+        CorruptStore: a file is missing, or its size differs from the one in baked.json.
     """
     for ending in (".bin", ".loss"):
         stat_file(folder / f"{file.name}{ending}", folder)
@@ -146,10 +146,10 @@ def map_file(folder: Path, facts: BakedFacts, file: BakedFile) -> Mapped:
 def read_spans(
     folder: Path, facts: BakedFacts, file: BakedFile, first_row: int, entries: Entries
 ) -> dict[str, np.ndarray]:
-    """The spans of a file's rows: int64 `[S]` by column, `row` counted within the file.
+    """Spans of a file's rows: int64 `[S]` by column, `row` counted within the file.
 
     Raises:
-        CorruptStore: they are missing or damaged, or rows are not filled as they can be.
+        CorruptStore: they are missing or damaged, or do not fill rows correctly.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -175,16 +175,16 @@ def read_spans(
 
 
 class BakedRows:
-    """Rows as they were baked, R of them.
+    """Baked rows, R of them.
 
     Args:
-        path: the folder.
-        check: hold each file against its checksum before the first of its rows is given. Without, a damaged
-            token is not noticed: for files that `packline verify` has just passed.
+        path: folder of the rows.
+        check: check each file against its checksum before its first row is returned. Without it, a damaged
+            token is not detected: use only right after `packline verify` has passed.
 
     Raises:
-        InputError: it holds no baked rows.
-        CorruptStore: packline.json or a file is missing, or not of its size.
+        InputError: the folder holds no baked rows.
+        CorruptStore: packline.json or a file is missing, or of the wrong size.
     """
 
     def __init__(self, path: str | Path, *, check: bool = True) -> None:
@@ -201,11 +201,11 @@ class BakedRows:
         return int(self._firsts[-1])
 
     def read(self, rows: np.ndarray, fields: Sequence[str] = FIELDS) -> dict[str, np.ndarray]:
-        """Arrays `[B, L]` of these rows, int64 `[B]`, as `Rows.read` gives them.
+        """Arrays `[B, L]` of these rows, int64 `[B]`, as returned by `Rows.read`.
 
         Raises:
             IndexError: no such row.
-            CorruptStore: the files are damaged there.
+            CorruptStore: the files are damaged in these rows.
         """
         rows = np.asarray(rows, np.int64)
         if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self):
@@ -234,7 +234,7 @@ class BakedRows:
         return {name: found[name] for name in fields}
 
     def _check(self, number: int) -> None:
-        """Hold tokens and loss bytes of a file against their checksums."""
+        """Check tokens and loss bytes of a file against their checksums."""
         name, mapped = self.facts.files[number].name, self._files[number]
         for ending, array in ((".bin", mapped.tokens), (".loss", mapped.loss)):
             entry = self._entries[f"{name}{ending}"]
@@ -250,7 +250,7 @@ class BakedRows:
         }
 
     def _spans_of(self, number: int) -> tuple[np.ndarray, np.ndarray]:
-        """Of a file: its first span of each row, and the length of each span."""
+        """First span of each row of a file, and the length of each span."""
         if number not in self._layouts:
             while len(self._layouts) >= KEPT:
                 self._layouts.popitem(last=False)
@@ -277,7 +277,7 @@ def _by_spans(lengths: list[np.ndarray], seq_len: int) -> dict[str, np.ndarray]:
 
 
 def check_files(folder: Path, facts: BakedFacts, entries: Entries, findings: Findings) -> None:
-    """Note all that is wrong with the files of baked rows."""
+    """Note all problems of the files of baked rows."""
     from packline.store.index import Index
 
     findings.compare(BAKED, "rows of all files", facts.rows, sum(file.rows for file in facts.files))

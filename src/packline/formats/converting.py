@@ -1,9 +1,9 @@
-"""`packline.convert`: from one layout to another, by way of a store.
+"""`packline.convert`: conversion from one layout to another, through a store.
 
     A   a store, or a data set of any format ── import ──> B.store (kept) ── export ──> B
 
-There is one path from each layout and one to each, so all pairs work alike, and everything that is checked on
-either is checked here. The store in between is kept: it can be exported again, verified and trained on.
+There is one path from each layout and one to each, so all pairs behave the same, and all checks of both steps
+apply. The intermediate store is kept: it can be exported again, verified and trained on.
 
 Cost: an import and an export; the export links the store's bytes where it can.
 """
@@ -40,27 +40,27 @@ def convert(
     on_export: Callable[[ExportEvent], None] | None = None,
     **choice: Any,
 ) -> Exported:
-    """Write a data set in another layout, or go on with it.
+    """Write a data set in another layout, or resume an interrupted conversion.
 
     Args:
         source: a store, or a file or folder of another format, which becomes a store at `OUT.store`.
         out: the folder of the output.
         to: the format to write.
-        format: the format to read; by default what it is beyond doubt.
-        tokenizer: that made the ids; needed unless `source` is a store.
-        eod: end of document, as a string or an id; by default what the data or the tokenizer says.
-        bos: begin of document, likewise.
-        options: of the format to write.
-        import_options: of the format to read.
+        format: the format to read; by default recognised, if unambiguous.
+        tokenizer: the tokenizer that made the ids; needed unless `source` is a store.
+        eod: end of document, as a string or an id; by default from the metadata or the tokenizer.
+        bos: begin of document, as a string or an id; by default from the metadata or the tokenizer.
+        options: options of the format to write.
+        import_options: options of the format to read.
         link: how bytes of the store are shared; see `packline.export`.
-        workers: processes; 0 for this one.
-        on_import: is called with the events of the import.
-        on_export: is called with those of the export.
-        **choice: which documents or rows: fields of `Choice` of
+        workers: number of processes; 0 for this one.
+        on_import: called with the events of the import.
+        on_export: called with the events of the export.
+        **choice: documents or rows to export: fields of `Choice` of
             `packline.formats.exporting.source`, such as `seq_len`.
 
     Raises:
-        PacklineError: what importing or exporting raises. What is finished is kept.
+        PacklineError: any error of the import or the export. Finished work is kept.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -101,5 +101,5 @@ def convert(
 
 
 def is_store(path: str | Path, format: str | None) -> bool:
-    """Whether to read a folder as a store: it is one, and no format was named."""
+    """True if a folder should be read as a store: it is one, and no format is given."""
     return format is None and (Path(path) / MANIFEST).is_file()

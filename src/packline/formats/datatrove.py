@@ -1,25 +1,24 @@
-"""datatrove: `00000_unshuffled.ds` with the ends of documents, a loss mask and three lines beside it.
+"""datatrove: `00000_unshuffled.ds` with document ends, a loss mask and three lines of metadata next to it.
 
     NNNNN_unshuffled.ds            tokens back to back, no header: uint16, or uint32 for more than 65,536 ids
     NNNNN_unshuffled.ds.index      uint64 [D] ends of documents, in tokens; no leading 0, no count
     NNNNN_unshuffled.ds.loss       uint8 [T], 1 where a token is trained on; only where there is a mask
-    NNNNN_unshuffled.ds.metadata   three lines: `tokenizer|bytes of a token`, tokens, tokens for people
+    NNNNN_unshuffled.ds.metadata   three lines: `tokenizer|bytes per token`, tokens, tokens for people
 
-All little-endian, the last line without an end. For tokens 1 2 70000 and 5: the index is 3, 4; the metadata
-`gpt2|4`, `4`, `4.00 T`. Five digits of rank, since readers take files in the order of their names; so at
-most 100,000 a split. Documents have their end behind them. Without a validation split files are in the
-folder itself, else in `train/` and `val/`: its folder data set looks below folders too, so give it one of
-them.
+All little-endian, without a newline after the last line. For tokens 1 2 70000 and 5: the index is 3, 4; the
+metadata `gpt2|4`, `4`, `4.00 T`. The rank has five digits, since readers sort files by name; so there are at
+most 100,000 files per split. Documents end with their end-of-document token. Without a validation split,
+files are in the folder itself, else in `train/` and `val/`: datatrove's folder data set searches subfolders
+as well, so pass it one of them.
 
-A file is a shard of the store where the tokens' bytes are the same, and then shares them (an int32 that is
-not negative has the bytes of a uint32). A vocabulary from 65,500 to 65,536 is int32 in the store and uint16
-here, so it is converted.
+A file is a shard of the store if the tokens' bytes are the same, and is then shared (a non-negative int32 has
+the bytes of a uint32). A vocabulary from 65,500 to 65,536 is int32 in the store and uint16 here, so it is
+converted.
 
-Read: shuffled and merged files are the same under other names. Without an index documents are found by
-their ends. The width of tokens is what was exported; else it comes from the metadata, else from index and
-size, else from the vocabulary. What has no place: where documents came from. Known from
-`pipeline/tokens/tokenizer.py` and `utils/dataset.py` of datatrove, whose classes read and write the same in
-the tests.
+Also reads shuffled and merged files, which differ only in name. Without an index, documents are found by
+their ends. The token width is the exported one; else it comes from the metadata, else from index and size,
+else from the vocabulary. Provenance is not kept. Based on `pipeline/tokens/tokenizer.py` and
+`utils/dataset.py` of datatrove, whose classes read and write the same in the tests.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ MOST_FILES = 100_000
 
 
 class DatatroveOptions(Options, frozen=True):
-    """What may be chosen about datatrove's files."""
+    """Options of datatrove's files."""
 
     dtype: Literal["auto", "uint16", "uint32"] = "auto"
     """Of tokens; read: what the files say, and for files that do not say it."""
@@ -175,7 +174,7 @@ class Datatrove(DocumentFormat):
 
 
 class _Opened:
-    """A `.ds` file and what is beside it."""
+    """A `.ds` file and the files that belong to it."""
 
     def __init__(self, path: Path, listed: FileList, findings: Findings) -> None:
         self.number = listed.add(path)
@@ -183,7 +182,7 @@ class _Opened:
         self.loss = listed.add_if_there(path.with_name(f"{path.name}.loss"))
         self.beside: list[int] = []
         self.size = 0
-        """Bytes of a token; 0 where nothing tells."""
+        """Bytes per token; 0 if unknown."""
         self.tokenizer = ""
         self._told: int | None = None
         self.ends = self._read_index(path.with_name(f"{path.name}.index"), listed, findings)
@@ -195,7 +194,7 @@ class _Opened:
             self.size = next((size for size in DTYPES if last and size * last == self.bytes), 0)
 
     def _read_index(self, path: Path, listed: FileList, findings: Findings) -> np.ndarray | None:
-        """Where documents end; None without an index, nothing for one that cannot be."""
+        """Document ends; None without an index, empty for an invalid one."""
         if (number := listed.add_if_there(path)) is None:
             return None
         self.beside.append(number)
@@ -207,7 +206,7 @@ class _Opened:
     def _read_metadata(self, name: str, path: Path, findings: Findings) -> None:
         lines = path.read_bytes().decode("utf-8", "replace").split("\n")
         self.tokenizer, bar, size = lines[0].rpartition("|")
-        if not bar:  # datatrove before it kept the size
+        if not bar:  # older datatrove, which did not write the size
             self.tokenizer = lines[0]
         elif size in ("2", "4"):
             self.size = int(size)
@@ -221,7 +220,7 @@ class _Opened:
             findings.add(name, "tokens, on the second line", "a number", lines[1] if len(lines) > 1 else "")
 
     def source(self, listed: FileList, dtype: np.dtype | None, findings: Findings) -> TokenFile | None:
-        """The tokens, if all sizes make sense."""
+        """The tokens, if all sizes are consistent."""
         last = int(self.ends[-1]) if self.ends is not None and len(self.ends) else None
         return open_source(
             listed,
@@ -236,17 +235,17 @@ class _Opened:
 
 
 def _metadata(view: DocumentView, part: Part, dtype: np.dtype, options: DatatroveOptions) -> bytes:
-    """The three lines of a file."""
+    """The three lines of metadata of a file."""
     begin, end = span_of(view.stream(part.split), part)
     tokens = end - begin
     name = view.tokenizer.name
-    if PurePath(name).is_absolute():  # folders of this machine say nothing elsewhere
+    if PurePath(name).is_absolute():  # folders of this machine mean nothing elsewhere
         name = PurePath(name).name
     return f"{options.tokenizer or name}|{dtype.itemsize}\n{tokens}\n{humanised(tokens)}".encode()
 
 
 def humanised(tokens: int) -> str:
-    """A count for people: three digits and a prefix of thousands; `T` is for tokens.
+    """A human-readable count: three digits and a prefix of thousands; `T` means tokens.
 
     >>> humanised(4), humanised(1500), humanised(123_456_789), humanised(999_950)
     ('4.00 T', '1.50 kT', '123 MT', '1.00 MT')

@@ -1,14 +1,13 @@
-"""The files of an export held against `packline.json`: sizes and places at once, checksums in one pass.
+"""Check of an export's files against `packline.json`: sizes and paths at once, checksums in one pass.
 
-    listed      there, a regular file, in the folder itself, of its size          `check_places`
-    stray       in the folder and not listed: a trainer's glob would take it      `check_strays`
+    listed      exists, a regular file, in the folder itself, of its size         `check_places`
+    stray       in the folder but not listed: a trainer's glob would match it     `check_strays`
     checksums   every byte                                                        `check_export`
 
-Some files belong to readers, which leave them in the folders that they read: those are no strays, nor are
-hidden files and a README.
+Cache files that readers leave in the folders they read are not strays, nor are hidden files and a README.
 
-Cost: `check_places` and `check_strays` look at no contents; `check_export` reads everything once, 1 GB/s or
-more. What it does not do: look at tokens.
+Cost: `check_places` and `check_strays` do not read contents; `check_export` reads everything once, 1 GB/s or
+more. Does not check tokens.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ from packline.store.report import Findings
 from packline.store.shard_check import check_file
 
 LEFT_BY_READERS = re.compile(
-    r"(.*/)?cache-[^/]*\.arrow"  # datasets: the results of map and filter, beside the data
+    r"(.*/)?cache-[^/]*\.arrow"  # datasets: the results of map and filter, next to the data
     r"|(.*/)?cache/.*"  # Megatron-LM: PREFIX/cache/GPTDataset_indices/...
-    r"|(.*/)?\.[^/]*(/.*)?"  # hidden: no glob finds it
+    r"|(.*/)?\.[^/]*(/.*)?"  # hidden: no glob matches it
     r"|README[^/]*"
 )
 
 
 def check_places(folder: Path, record: ExportRecord, findings: Findings) -> set[str]:
-    """Note listed files that are missing, lead out of the folder, are no regular files, or of another size.
+    """Note listed files that are missing, outside the folder, not regular files, or of another size.
 
     Returns:
-        Their names.
+        Names of the listed files.
     """
     wrong = set()
     for entry in record.files:
@@ -57,7 +56,7 @@ def check_places(folder: Path, record: ExportRecord, findings: Findings) -> set[
 
 
 def check_strays(folder: Path, record: ExportRecord, findings: Findings) -> None:
-    """Note files in an export's folder that it does not list, and folders that are links."""
+    """Note files in an export's folder that the record does not list, and folders that are links."""
     listed = {entry.name for entry in record.files}
     for name in files_below(folder):
         if name not in listed and name != RECORD and not LEFT_BY_READERS.fullmatch(name):
@@ -65,7 +64,7 @@ def check_strays(folder: Path, record: ExportRecord, findings: Findings) -> None
 
 
 def check_export(folder: Path, record: ExportRecord, findings: Findings) -> bool:
-    """Check all files of an export, checksums included; return whether they are as they were written."""
+    """Check all files of an export, checksums included; return True if they are unchanged."""
     before = len(findings.problems) + findings.not_listed
     wrong = check_places(folder, record, findings)
     for entry in record.files:
@@ -79,7 +78,7 @@ def check_export(folder: Path, record: ExportRecord, findings: Findings) -> bool
 
 
 def files_below(folder: Path) -> Iterator[str]:
-    """Names of all that is in a folder and those below it but folders, sorted; links are not followed."""
+    """Names of everything in a folder and its subfolders except folders, sorted; links are not followed."""
     for base, folders, files in os.walk(folder):
         folders.sort()
         links = [name for name in folders if os.path.islink(os.path.join(base, name))]

@@ -1,9 +1,9 @@
-"""packline.json: the metadata of an export, beside its files.
+"""packline.json: the metadata of an export, next to its files.
 
-Format and options, source, tokenizer, every file with its size and checksum, what was lost on the way, what
-its trainer will miss, and which bytes are the store's own. No time and no path is in it: equal exports have
-equal records. Its own checksum guards it, as a store's manifest is guarded (`store.sealed`).
-`packline verify OUT --from FORMAT` and every import hold the files and the tokenizer against it.
+Contains format and options, source, tokenizer, every file with its size and checksum, losses, files that the
+trainer will miss, and which bytes are shared with the store. It has no time and no path: equal exports have
+equal records. Its own checksum protects it, as for a store's manifest (`store.sealed`).
+`packline verify OUT --from FORMAT` and every import check the files and the tokenizer against it.
 """
 
 from __future__ import annotations
@@ -27,43 +27,43 @@ TOKENIZER_FILE = "tokenizer.json"
 
 
 class ExportIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """What decides the bytes of an export: equal identities, equal files."""
+    """Everything that decides the bytes of an export: equal identities, equal files."""
 
     format: str
     options: dict[str, Any]
-    """Of the format, those at their defaults too."""
+    """Options of the format, including those with default values."""
     settings: dict[str, Any]
-    """Which documents or rows, and in which order: what was not left at its default (`source.Choice`)."""
+    """Selection and order of documents or rows: fields that differ from their defaults (`source.Choice`)."""
     source: dict[str, str]
-    """Checksums: `store` of the store's manifest and for rows `rows` of what is in which; of a run, `run`."""
+    """Checksums: `store` of the store's manifest, plus `rows` of the content of rows; for a run, `run`."""
     link: str
 
 
 class ExportRecord(ExportIdentity, frozen=True, kw_only=True):
-    """The content of packline.json."""
+    """Content of packline.json."""
 
     version: int = RECORD_VERSION
     packline: str = __version__
     tokenizer: TokenizerEntry
-    """Whose ids they are."""
+    """Tokenizer that made the ids."""
     documents: int
     tokens: int
-    """As in the output: after boundary tokens were put, moved or taken; of rows, without padding."""
+    """Number of tokens as in the output, after changes of boundary tokens; for rows, without padding."""
     rows: int | None = None
     seq_len: int | None = None
     lost: tuple[Lost, ...] = ()
     warnings: tuple[str, ...] = ()
-    """Why its trainer may stop, such as a file that it opens and that is not there."""
+    """Reasons why the trainer may stop, such as a file that it opens and that is missing."""
     shared: dict[str, int]
-    """Bytes of the store's own that are `linked`, `reflinked` or `copied`."""
+    """Number of bytes shared with the store: `linked`, `reflinked` or `copied`."""
     files: tuple[FileEntry, ...]
-    """All but this one, by name."""
+    """All files except this one, by name."""
     checksum: str = ""
-    """Of this record's JSON form with this field empty: xxh3-128, 32 hexadecimal digits."""
+    """xxh3-128 of this record's JSON form with this field empty: 32 hexadecimal digits."""
 
     @property
     def identity(self) -> ExportIdentity:
-        """Which export it is of."""
+        """Identity of the export."""
         return ExportIdentity(**{name: getattr(self, name) for name in ExportIdentity.__struct_fields__})
 
 
@@ -71,7 +71,7 @@ def read_record(folder: Path) -> ExportRecord | None:
     """The record of an export; None for a folder without one.
 
     Raises:
-        CorruptStore: it is damaged, no regular file, or of a newer version.
+        CorruptStore: it is damaged, not a regular file, or of a newer version.
     """
     path = folder / RECORD
     if not os.path.lexists(path):
@@ -91,13 +91,13 @@ def read_record(folder: Path) -> ExportRecord | None:
 
 
 class _Version(msgspec.Struct):
-    """The field that every version has."""
+    """Field that every version has."""
 
     version: int
 
 
 def _check_version(path: Path, data: bytes) -> None:
-    """Refuse a record of a newer version, also where its other fields cannot be read."""
+    """Refuse a record of a newer version, even if its other fields cannot be read."""
     try:
         version = msgspec.json.decode(data, type=_Version).version
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -109,5 +109,5 @@ def _check_version(path: Path, data: bytes) -> None:
 
 
 def record_bytes(record: ExportRecord) -> bytes:
-    """Its JSON form, with its checksum."""
+    """JSON form of a record, with its checksum."""
     return seal(record)

@@ -1,24 +1,22 @@
-"""Forager (data-forager): token files, and an index of where each sample lies in which of them.
+"""Forager (data-forager): token files, and an index with the file and offset of each sample.
 
     tokenized-samples/STEM-tokenized-samples.bin    tokens back to back, no header: uint16, or uint32 for a
                                                     vocabulary of more than 65,535
-    index/file_location.txt                         a path a line, below the data set's folder
-    index/sample_locations.bin                      uint64 [N, 3]: line of the file, byte of it, bytes
+    index/file_location.txt                         one path per line, relative to the data set's folder
 
-All little-endian, 24 bytes a sample. STEM is `train-000000` and so on. Without a validation split this is
+All little-endian, 24 bytes per sample. STEM is `train-000000` and so on. Without a validation split this is
 the data set's folder, else `train/` and `val/` are one each.
 
-With `sample_size` unset a sample is a document, with its end behind it, and a file is a shard of the store
-where the tokens' bytes are the same, and then shares them. With `sample_size=N` samples are windows of N
-tokens over all documents of a split, one behind another; what is left over at the very end is dropped, as
-Forager does, and stands in the ledger. No window goes on in another file, so files are cut between windows
-and nothing is shared.
+With `sample_size` unset, a sample is a document including its end, and a file is a shard of the store if the
+tokens' bytes are the same, and is then shared. With `sample_size=N`, samples are windows of N tokens over all
+documents of a split, one after another; the remainder at the very end is dropped, as in Forager, and counted
+in the ledger. No window continues in another file, so files are cut between windows and nothing is shared.
 
-Read: files must hold their samples one behind another, as Forager writes them; paths may be absolute, as
-older versions wrote them, also of a data set that was moved. Windows are read with `sample_size` set, and
-documents are found by their ends; the last may have none. No dtype is written anywhere: it is that of the
-vocabulary. There is no loss mask and no place for provenance. Known from `index_stores/fs_based.py` and
-`datasets/tokens.py` of data-forager; a reader that was written from these rules is the judge in the tests.
+When read, files must hold their samples one after another, as Forager writes them; paths may be absolute, as
+written by older versions, even if the data set was moved. Windows are read with `sample_size` set, and
+documents are found by their ends; the last may have none. No dtype is stored anywhere: it is that of the
+vocabulary. There is no loss mask and no field for provenance. Based on `index_stores/fs_based.py` and
+`datasets/tokens.py` of data-forager; tested with a reader that was written from these rules.
 """
 
 from __future__ import annotations
@@ -69,7 +67,7 @@ FILES = "index/file_location.txt"
 
 
 class ForagerOptions(Options, frozen=True):
-    """What may be chosen about Forager's files."""
+    """Options of Forager's files."""
 
     dtype: Literal["auto", "uint16", "uint32"] = "auto"
     """Of tokens."""
@@ -143,7 +141,7 @@ class Forager(DocumentFormat):
                         locations.write(self._triples(number, lengths, size))
 
     def _triples(self, number: int, lengths: tuple[int, np.ndarray], size: int) -> np.ndarray:
-        """Where samples of these lengths lie that begin at a token of a file."""
+        """Index entries of samples with these lengths; the first begins at a given token of a file."""
         begin, tokens = lengths
         triples = np.empty((len(tokens), 3), "<u8")
         ends = begin + np.cumsum(tokens)
@@ -181,7 +179,7 @@ class Forager(DocumentFormat):
 
 
 class _SampleEnds:
-    """Where the samples of a file end, in tokens: a stretch of the mapped index."""
+    """Ends of the samples of a file, in tokens: a range of the mapped index."""
 
     def __init__(self, triples: np.ndarray, size: int) -> None:
         self._triples, self._size = triples, size
@@ -195,12 +193,12 @@ class _SampleEnds:
 
     @property
     def last(self) -> int:
-        """Tokens of all samples."""
+        """Number of tokens in all samples."""
         return int(self[len(self) - 1]) if len(self) else 0
 
 
 def _plan_windows(view: DocumentView, options: ForagerOptions) -> tuple[tuple[Part, ...], tuple[Lost, ...]]:
-    """One part a file, `start` and `stop` in tokens; and what is left over of each split."""
+    """One part per file, `start` and `stop` in tokens; and the remainder of each split."""
     size = options.sample_size or 0
     if size < 1 or options.shard_tokens < 1:
         raise RecipeError(
@@ -225,7 +223,7 @@ def _plan_windows(view: DocumentView, options: ForagerOptions) -> tuple[tuple[Pa
 
 
 def _lengths(view: DocumentView, part: Part, options: ForagerOptions) -> Iterator[tuple[int, np.ndarray]]:
-    """Tokens of a file's samples, some at a time, and the token of the file that the first begins at."""
+    """Tokens per sample of a file, several at a time, and the token of the file at which the first begins."""
     stream, begin = view.stream(part.split), 0
     if options.sample_size is not None:
         count = (part.stop - part.start) // options.sample_size
@@ -244,7 +242,7 @@ def _name(part: Part) -> str:
 
 
 def _bases(path: Path) -> list[Path]:
-    """The folder, or those in it, that are a data set of Forager's."""
+    """The given folder, or the folders in it, that are Forager data sets."""
     inner = sorted(one for one in path.iterdir() if one.is_dir()) if path.is_dir() else []
     return [one for one in (path, *inner) if (one / LOCATIONS).is_file() and (one / FILES).is_file()]
 
@@ -252,7 +250,7 @@ def _bases(path: Path) -> list[Path]:
 def _open_base(
     path: Path, base: Path, dtype: np.dtype, listed: FileList, findings: Findings
 ) -> list[tuple[TokenFile, _SampleEnds]]:
-    """The files of one data set that make sense, in the order of its index."""
+    """The consistent files of one data set, in the order of its index."""
     beside = [listed.add(base / LOCATIONS), listed.add(base / FILES)]
     name, size = listed.files[beside[0]].name, listed.files[beside[0]].bytes
     if not findings.compare(name, "size in bytes, a multiple of 24", size - size % 24, size):
@@ -291,7 +289,7 @@ def _open_base(
 
 
 def _file_cuts(name: str, triples: np.ndarray, files: int, findings: Findings) -> np.ndarray | None:
-    """Where the samples of each file begin in the index, int64 `[files + 1]`; None if they are mixed."""
+    """Positions in the index where each file's samples begin, int64 `[files + 1]`; None if mixed."""
     numbers = triples[:, 0]
     for start in range(0, len(triples), BLOCK_DOCUMENTS):
         block = numbers[max(start - 1, 0) : start + BLOCK_DOCUMENTS].astype(np.int64)
@@ -311,7 +309,7 @@ def _file_cuts(name: str, triples: np.ndarray, files: int, findings: Findings) -
 
 
 def _back_to_back(name: str, first: int, triples: np.ndarray, size: int, findings: Findings) -> bool:
-    """Note where a file's samples are not one behind another; return whether they are."""
+    """Note the first sample that does not directly follow the last one; return True if all samples do."""
     last = 0
     for start in range(0, len(triples), BLOCK_DOCUMENTS):
         block = triples[start : start + BLOCK_DOCUMENTS, 1:].astype(np.int64)
@@ -330,7 +328,7 @@ def _back_to_back(name: str, first: int, triples: np.ndarray, size: int, finding
 
 
 def _place_of(base: Path, line: str) -> Path | None:
-    """The file of a line of `file_location.txt`; absolute ones may have been moved with their data set."""
+    """File of a line of `file_location.txt`; files with absolute paths may have moved with their data set."""
     here = Path(line)
     if not here.is_absolute():
         return place if (place := base / here).is_file() else None

@@ -1,12 +1,12 @@
-"""What a format is: how a store becomes it, and how it becomes a store.
+"""Interface of a format: how a store is converted to it, and how it is converted to a store.
 
     store ── DocumentView ── plan ──> parts ── write ──> files ── finish ──> the data set
     store ── RowView ─────── (the same; rows in training order instead of documents)
 
     data set ── open ──> Foreign: files, units ── blocks ──> documents ──> a store
 
-A format says what goes where. Everything that formats have in common, such as processes, progress, staging,
-checksums, going on after an interruption, and holding ids against the vocabulary, is done around it
+A format describes a layout. Everything that formats have in common, such as processes, progress, staging,
+checksums, resuming after an interruption, and checking ids against the vocabulary, is done around it
 (`exporting`, `importing`). So a format is a handful of pure functions: equal views and options give equal
 bytes, and a part needs nothing but the view and its own bounds.
 """
@@ -33,24 +33,24 @@ if TYPE_CHECKING:
 
 Kind = Literal["documents", "rows"]
 Edges = Literal["eod", "bos", "both", "none"]
-"""Which boundary tokens a document has in a file: its end behind it; one token before it; both; none.
+"""Boundary tokens of a document in a file: an end after it; one token before it; both; none.
 
 `bos` without a begin-of-document token in the store is the end-of-document token, moved to the front.
 """
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What may be chosen about a format: each has its own, with defaults that its project expects."""
+    """Base class of a format's options, with defaults that its project expects."""
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """Something of the store that is not in the output: said before writing, and kept beside it."""
+    """Part of the store that is not in the output: reported before writing, and stored next to the output."""
 
     what: str
     """`loss mask`, `document boundaries`, `provenance`, `tail`, ..."""
     count: int
     unit: str
-    """What is counted: `tokens`, `documents`, `rows`."""
+    """Unit of the count: `tokens`, `documents`, `rows`."""
     why: str
 
     def __str__(self) -> str:
@@ -58,35 +58,35 @@ class Lost(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """A file, or a few that belong together: the atom of work and of going on."""
+    """A file, or a few that belong together: the unit of work and of resuming."""
 
     name: str
-    """Its own among the parts of an export."""
+    """Name, unique among the parts of an export."""
     split: str = "train"
     number: int = 0
-    """Its place in a numbering of the format's."""
+    """Number in a numbering chosen by the format."""
     start: int = 0
-    """Of documents, tokens or rows, as the format counts them; up to but not with `stop`."""
+    """First document, token or row, as the format counts them; `stop` is exclusive."""
     stop: int = 0
     shard: str = ""
-    """The store's shard whose bytes it shares, where it does."""
+    """The store's shard whose bytes it shares, if any."""
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What an export will write."""
+    """Plan of what an export will write."""
 
     parts: tuple[Part, ...]
     bytes: int
-    """Of the output, as far as known, without what is shared with the store."""
+    """Bytes of the output, as far as known, except those shared with the store."""
     shared_bytes: int = 0
-    """Of files whose bytes are the store's own."""
+    """Bytes of files shared with the store."""
     lost: tuple[Lost, ...] = ()
     warnings: tuple[str, ...] = ()
-    """Why the trainer that the layout is for may stop."""
+    """Reasons why the trainer of the layout may stop."""
 
 
 class Written(msgspec.Struct, frozen=True):
-    """A part after it was written: what the format wants to know of it at the end."""
+    """A written part, with the values that the format needs to finish."""
 
     part: Part
     facts: dict[str, Any]
@@ -94,14 +94,14 @@ class Written(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class Block:
-    """Some documents, whole: `tokens [T]`, `offsets` int64 `[D+1]` that begin with 0."""
+    """Some whole documents: `tokens [T]`, `offsets` int64 `[D+1]` from 0."""
 
     tokens: np.ndarray
     offsets: np.ndarray
     loss: np.ndarray | None = None
     """uint8 `[T]`, 1 = trained on."""
     positions: np.ndarray | None = None
-    """int64 `[D]`: byte offset of each document in its file, or row number where the file has rows."""
+    """int64 `[D]`: byte offset of each document in its file, or row number if the file has rows."""
     ids: list[str | None] | None = None
     unfinished: np.ndarray | None = None
     """bool `[D]`: documents without a boundary token, because the data begins or ends within them."""
@@ -114,45 +114,45 @@ class ForeignFile(msgspec.Struct, frozen=True):
     """A file of a foreign data set."""
 
     name: str
-    """Its path below the data set's folder."""
+    """Path relative to the data set's folder."""
     path: str
     bytes: int
 
 
 class ForeignUnit(msgspec.Struct, frozen=True):
-    """Documents of a foreign data set that are read as one piece of work, in one process."""
+    """Documents of a foreign data set that are read as one unit of work, in one process."""
 
     split: str
     file: int
-    """The file that its documents begin in; what provenance names."""
+    """File in which its documents begin, for provenance."""
     start: int
-    """Documents, tokens or rows, as the format counts them."""
+    """First document, token or row, as the format counts them."""
     stop: int
     pieces: tuple[tuple[int, int, int], ...] = ()
-    """(file, first byte, one behind the last): what it accounts for. All units together: all bytes, once."""
+    """(file, first byte, end byte): the pieces covered. All units together cover all bytes, once."""
 
 
 class Foreign(ABC):
-    """An opened foreign data set: headers and indexes were looked at, no tokens were."""
+    """An opened foreign data set: headers and indexes are read, tokens are not."""
 
     files: list[ForeignFile]
     units: list[ForeignUnit]
-    """In the order of documents."""
+    """Units in document order."""
     edges: Edges
-    """Which boundary tokens its documents are expected to have."""
+    """Boundary tokens that its documents are expected to have."""
     dtype: np.dtype
     documents: int | None = None
-    """Where the headers tell."""
+    """Number of documents, if the headers declare it."""
     tokens: int | None = None
     facts: dict[str, Any]
-    """What it says of itself: `vocab_size`, `tokenizer`, `eod_id`, ..., as far as it does."""
+    """Metadata: `vocab_size`, `tokenizer`, `eod_id`, ..., as far as declared."""
 
     @abstractmethod
     def blocks(self, unit: ForeignUnit) -> Iterator[Block]:
-        """The documents of a unit, a few million tokens at a time, in the file's own form.
+        """Documents of a unit, a few million tokens at a time, in the file's own form.
 
         Raises:
-            CorruptStore: damage that shows only now, with file and place.
+            CorruptStore: damage that is only detected now, with file and position.
         """
 
 
@@ -161,16 +161,16 @@ class Format(ABC):
 
     name: ClassVar[str]
     title: ClassVar[str]
-    """A line for lists: whose it is, and what its files are called."""
+    """One line for lists: the project, and the names of its files."""
     kind: ClassVar[Kind]
     options: ClassVar[type[Options]]
     needs: ClassVar[tuple[str, ...]] = ()
-    """Modules beyond packline's own requirements without which it can be neither written nor read."""
+    """Modules beyond packline's own requirements that are needed to write or read the format."""
     opened: ClassVar[Mapping[str, str]] = {}
-    """By split, what its trainer will miss where there is no such split."""
+    """Files that the trainer will miss, by the split that is missing."""
 
     def missing(self, splits: Iterable[str]) -> tuple[str, ...]:
-        """What the trainer will miss of data that has these splits and no others.
+        """Warnings about splits that the trainer opens and that are not among these.
 
         >>> from packline.formats.registry import get_format
         >>> get_format("nanogpt").missing(["train"])
@@ -180,56 +180,56 @@ class Format(ABC):
         return tuple(text for split, text in self.opened.items() if split not in there)
 
     def trainer_lines(self, out: str, record: ExportRecord, options: Any) -> tuple[str, ...]:
-        """Lines to paste into the trainer: what has to be set there for a finished export to train rightly.
+        """Lines to paste into the trainer: settings with which it trains correctly on a finished export.
 
         Args:
             out: the folder of the export.
-            record: what is in it.
-            options: of the format.
+            record: its metadata.
+            options: options of the format.
 
         Returns:
-            Code or arguments, complete but for what belongs to the trainer alone; nothing where nobody knows.
+            Code or arguments, complete except for the trainer's own settings; empty if unknown.
         """
         return ()
 
     @abstractmethod
     def recognises(self, path: Path) -> bool:
-        """Whether a file or folder is of this format beyond doubt, by magic numbers and names."""
+        """True if a file or folder is of this format beyond doubt, by magic numbers and names."""
 
     @abstractmethod
     def open(self, path: Path, options: Any, findings: Findings) -> Foreign:
-        """Look at a data set and enter into `findings` everything that is wrong with its headers and sizes.
+        """Open a data set and enter all problems of its headers and sizes into `findings`.
 
-        What can still be read is offered; a file that cannot is left out of `units`.
+        Everything readable is included; a file that cannot be read is left out of `units`.
 
         Raises:
-            InputError: there is nothing of this format.
+            InputError: nothing of this format is found.
         """
 
 
 class DocumentFormat(Format):
-    """A layout of whole documents: the order is the store's, or that of a selection."""
+    """A layout of whole documents, in the order of the store or of a selection."""
 
     kind = "documents"
 
     @abstractmethod
     def edges_of(self, options: Any) -> Edges:
-        """Which boundary tokens documents have in the files."""
+        """Boundary tokens of documents in the files."""
 
     @abstractmethod
     def plan(self, view: DocumentView, options: Any) -> Plan:
-        """Which parts to write; reads lengths at most.
+        """Parts to write; reads lengths at most.
 
         Raises:
-            RecipeError: options that make no sense for these documents, or a vocabulary that does not fit.
+            RecipeError: options that are invalid for these documents, or a vocabulary that does not fit.
         """
 
     @abstractmethod
     def write(self, view: DocumentView, part: Part, target: Target, options: Any) -> dict[str, Any]:
-        """Write one part; return what `finish` wants to know of it, as JSON's types."""
+        """Write one part; return the values that `finish` needs, as JSON-compatible types."""
 
     def finish(self, view: DocumentView, written: list[Written], target: Target, options: Any) -> None:
-        """Write what sums up all parts, if the format has such a file."""
+        """Write files that summarise all parts, if the format has any."""
 
 
 class RowFormat(Format):
@@ -250,10 +250,10 @@ class RowFormat(Format):
 
 
 def fitting_dtype(format: str, vocab_size: int, limits: dict[str, int], choice: str = "auto") -> np.dtype:
-    """The dtype of a format for a vocabulary: the first whose limit holds it, or the one that was asked for.
+    """Dtype of a format for a vocabulary: the first whose limit holds it, or the chosen one.
 
     Args:
-        limits: by dtype name, the largest vocabulary that it holds there.
+        limits: largest vocabulary in this format, by dtype name.
 
     Raises:
         RecipeError: the vocabulary does not fit.

@@ -1,1 +1,1 @@
-"""From a store to another layout: what is written, where, and how it goes on after an interruption."""
+"""Export of a store to another layout: what is written, where, and how an interrupted export resumes."""

@@ -1,4 +1,4 @@
-"""A store's documents as a format wants them: which, in which order, between which tokens.
+"""A store's documents as a format needs them: which ones, in which order, with which boundary tokens.
 
     view = DocumentView(store, edges="bos")
     view.splits                       # ["train", "val"], those that have documents
@@ -7,12 +7,12 @@
     stream.tokens_between(0, 1 << 20, np.uint16)          # tokens, wherever documents end
 
 A stream is the documents of one split back to back. Its tokens, documents, lengths and ends are counted as
-they are in the output: after `edges` have put, taken and moved what stands between documents (see there).
+in the output, after `edges` has added, removed or moved boundary tokens (see `edges`).
 
-Cost: where the edges are the store's and nothing was filtered or shuffled, what is given out are views of the
-mapped files, so writing them is copying them; a boundary moved to the front costs nothing more. Else
-tokens are copied once, a stretch of documents that follow one another at a time. Memory is a block, whatever
-the store. Every id is held against the vocabulary on the way.
+Cost: with the store's own edges and no filter or shuffle, the arrays are views of the mapped files, so
+writing them is a plain copy; moving a boundary to the front costs nothing more. Otherwise tokens are copied
+once, one range of consecutive documents at a time. Memory is one block, whatever the size of the store. Every
+id is checked against the vocabulary on the way.
 """
 
 from __future__ import annotations
@@ -41,27 +41,27 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BLOCK_TOKENS = 1 << 20
-"""Of a block, unless a single document is longer."""
+"""Tokens per block, unless a single document is longer."""
 BLOCK_DOCUMENTS = 1 << 17
-"""Of a block, where documents are very short."""
+"""Documents per block, where documents are very short."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedShard:
-    """A stored shard that is a stretch of the output as it is."""
+    """A stored shard that appears unchanged in the output."""
 
     name: str
     entry: ShardEntry
     path: Path
-    """Of its `.bin`."""
+    """Path of its `.bin`."""
     first_document: int
-    """Of the stream."""
+    """Number of its first document in the stream."""
     first_token: int
     documents: int
     tokens: int
 
     def file(self, ending: str) -> tuple[Path, FileEntry] | None:
-        """`.bin`, `.idx`, `.docs.parquet` or `.loss` with its size and checksum; None for one it lacks."""
+        """`.bin`, `.idx`, `.docs.parquet` or `.loss` with its size and checksum; None if lacking."""
         for entry in self.entry.files:
             if entry.name == f"{self.name}{ending}":
                 return self.path.with_name(entry.name), entry
@@ -69,17 +69,17 @@ class SharedShard:
 
 
 class DocumentView(OfTokenizer):
-    """The chosen documents of a store, by split.
+    """Selected documents of a store, by split.
 
     Args:
         store: an opened store.
-        edges: which boundary tokens documents have in the output.
+        edges: boundary tokens of documents in the output.
         split: `train`, `val`, or `all`.
         labels, sources, min_tokens, max_tokens, shuffle_documents: as for `store.rows`; lengths are the
-            stored ones. A shuffle is of each split by itself.
+            stored ones. Each split is shuffled separately.
 
     Raises:
-        RecipeError: a setting that makes no sense for this store.
+        RecipeError: a setting that is invalid for this store.
         StoreError: no document is left.
 
     >>> view = DocumentView(store, edges="bos")                # of one document: a b ... end
@@ -116,48 +116,48 @@ class DocumentView(OfTokenizer):
         wanted = [split] if split != "all" else [name for name in SPLITS if name in there]
         self._streams: dict[str, DocumentStream] = {}
         refused: StoreError | None = None
-        for name in wanted or ["all"]:  # of an empty store: let the selection say so
+        for name in wanted or ["all"]:  # for an empty store, let the selection raise
             try:
                 self._streams[name] = DocumentStream(self, Selection(store, split=name, **settings))
             except CorruptStore:
                 raise
-            except StoreError as error:  # one split may well have none of the wanted documents
+            except StoreError as error:  # one split may have none of the selected documents
                 refused = error
         if not self._streams and refused is not None:
             raise refused
 
     @property
     def splits(self) -> list[str]:
-        """Those that have documents; train before val."""
+        """Splits that have documents; train before val."""
         return list(self._streams)
 
     def stream(self, split: str) -> DocumentStream:
-        """The documents of a split."""
+        """Documents of a split."""
         return self._streams[split]
 
     @property
     def documents(self) -> int:
-        """Of all splits."""
+        """Number of documents in all splits."""
         return sum(stream.documents for stream in self._streams.values())
 
     @property
     def tokens(self) -> int:
-        """Of all splits, counted as in the output."""
+        """Number of tokens in all splits, counted as in the output."""
         return sum(stream.tokens for stream in self._streams.values())
 
     @property
     def marker_id(self) -> int:
-        """What stands in front of a document, where something does: its beginning, or the end moved there."""
+        """Token in front of a document, if any: begin-of-document, or the end-of-document moved there."""
         return self.eod_id if self.bos_id is None else self.bos_id
 
     @cached_property
     def has_loss(self) -> bool:
-        """Whether a chosen shard has a loss mask."""
+        """True if a selected shard has a loss mask."""
         return any(stream.stretches.has_loss for stream in self._streams.values())
 
 
 class DocumentStream:
-    """The documents of one split, back to back, in their order. `DocumentView.stream` gives it."""
+    """Documents of one split, back to back, in order. Made by `DocumentView.stream`."""
 
     def __init__(self, view: DocumentView, selection: Selection) -> None:
         self._view, self._rule, self.selection = view, view.rule, selection
@@ -167,7 +167,7 @@ class DocumentStream:
 
     @cached_property
     def shards(self) -> list[SharedShard] | None:
-        """The whole stored shards that this is, one after another; None where it is no such run."""
+        """The stored shards that make up this stream, in order; None if it is not made of whole shards."""
         parts = self.selection.stored
         if parts is None or not self._rule.own:
             return None
@@ -180,7 +180,7 @@ class DocumentStream:
         return shared
 
     def shard(self, name: str) -> SharedShard | None:
-        """The stored shard of this name, where the stream is whole shards and it is one of them."""
+        """The stored shard of this name, if the stream is made of whole shards and this is one of them."""
         return self._by_name.get(name)
 
     @cached_property
@@ -192,16 +192,16 @@ class DocumentStream:
         return self.selection.lengths(start, stop) - self._rule.dropped
 
     def ends(self, start: int, stop: int) -> np.ndarray:
-        """Where documents `start` to `stop` end, counted over the whole stream, int64 `[stop - start]`."""
+        """End offsets of documents `start` to `stop` in the whole stream, int64 `[stop - start]`."""
         return self._begin(start) + np.cumsum(self.lengths(start, stop))
 
     def document_at(self, token: int) -> int:
-        """The document that holds a token of the stream; for one behind the last, how many documents."""
+        """Number of the document that holds a token; after the last token, the number of documents."""
         if token >= self.tokens:
             return self.documents
         if not self._rule.dropped:
             return self.stretches.find(token)[0]
-        low, high = 0, self.documents  # it begins at or before the token; and this one behind it
+        low, high = 0, self.documents  # document `low` begins at or before the token, `high` after it
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if self._begin(middle) <= token else (low, middle)
@@ -210,15 +210,15 @@ class DocumentStream:
     def tokens_between(
         self, start: int, stop: int, dtype: npt.DTypeLike, max_tokens: int = BLOCK_TOKENS
     ) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
-        """Tokens `start` to `stop` of the stream, and their loss mask (uint8) where there is one.
+        """Tokens `start` to `stop` of the stream, and their loss mask (uint8) if there is one.
 
         Args:
-            dtype: any that holds the vocabulary.
-            max_tokens: of a piece; pieces are as the files have them, often shorter.
+            dtype: any integer dtype that holds the vocabulary.
+            max_tokens: upper limit per piece; pieces follow the files and are often shorter.
 
         Raises:
             RecipeError: a dtype that does not hold the vocabulary.
-            CorruptStore: an id outside of it, or an index that contradicts itself.
+            CorruptStore: an id outside the vocabulary, or an inconsistent index.
         """
         kind = self._checked(dtype)
         stop = min(stop, self.tokens)
@@ -243,7 +243,7 @@ class DocumentStream:
     def blocks(
         self, start: int, stop: int, dtype: npt.DTypeLike, max_tokens: int = BLOCK_TOKENS
     ) -> Iterator[Block]:
-        """Documents `start` to `stop`, whole, so many at a time as make `max_tokens`; a longer one alone.
+        """Whole documents `start` to `stop`, at most `max_tokens` per block; a longer document alone.
 
         Raises:
             RecipeError, CorruptStore: see `tokens_between`.
@@ -262,11 +262,11 @@ class DocumentStream:
             yield Block(tokens, offsets, loss)
 
     def provenance(self, start: int, stop: int) -> pa.Table:
-        """Where documents `start` to `stop` came from.
+        """Provenance of documents `start` to `stop`.
 
         Returns:
-            Columns source, file, position, id, label, text_bytes and tokens (as in the output). Keeps the
-            row groups it read last, and of a shuffled stream all of them.
+            Columns source, file, position, id, label, text_bytes and tokens (as in the output). Caches the
+            row groups read last; for a shuffled stream, all of them.
         """
         import pyarrow as pa
 
@@ -288,11 +288,11 @@ class DocumentStream:
         return self.stretches.before(document) - self._rule.dropped * document
 
     def _stored_place(self, token: int) -> int:
-        """Where a token of the stream stands in the stored one."""
+        """Position in the stored stream of a token of this stream."""
         return token + self._rule.dropped * self.document_at(token) + self._rule.drop_first
 
     def _cuts(self, start: int, stop: int, max_tokens: int) -> Iterator[tuple[int, int]]:
-        """Documents of each block; where shards are views, no block goes across two."""
+        """Documents of each block; where shards are views, no block crosses a shard boundary."""
         edges = np.append(self.stretches.edges, stop)
         while start < stop:
             limit = min(start + BLOCK_DOCUMENTS, int(edges[edges > start].min()), stop)
@@ -316,7 +316,7 @@ class DocumentStream:
 
 
 def _as(tokens: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Ids in another dtype that holds them; a view where only the sign differs, which none has."""
+    """Ids in another dtype that holds them; a view if only signedness differs, since no id is negative."""
     if tokens.dtype.itemsize == dtype.itemsize and tokens.dtype.isnative == dtype.isnative:
         return tokens.view(dtype)
     return tokens.astype(dtype)

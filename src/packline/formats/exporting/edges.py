@@ -1,4 +1,4 @@
-"""Edges: how a stored document becomes one of the output's, by tokens that stay, go, or are moved.
+"""Edges: which boundary tokens of a stored document are kept, dropped or moved in the output.
 
     a store without a begin-of-document token      a b EOD   c EOD
       eod      as it is                            a b EOD   c EOD
@@ -11,10 +11,10 @@
       eod      without the beginnings              a b EOD       c EOD
       none     bodies alone                        a b           c
 
-No token is doubled. Moving an end to the front is, in a stream of documents, moving the whole stream by one:
-`EOD` first, then all but the last stored token; so it costs what copying costs. A token keeps its byte
-of the loss mask. What is between two documents is thereby the end of the earlier one, in the place of a
-beginning of the later one, and the very first, which ends nothing, is not trained on.
+No token is doubled. Moving the end to the front shifts the whole stream of documents by one: `EOD` first,
+then all but the last stored token; it costs no more than a copy. Each token keeps its byte of the loss mask.
+The token between two documents is therefore the end of the earlier one, in the position of a beginning of the
+later one; the very first, which ends no document, is not trained on.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EdgeRule:
-    """What is done to every document.
+    """Change of boundary tokens that applies to every document.
 
     >>> EdgeRule.of("bos", bos_id=None)
     EdgeRule(drop_first=False, drop_last=False, moved=True)
     """
 
     drop_first: bool = False
-    """The stored begin-of-document token is left out."""
+    """True if the stored begin-of-document token is left out."""
     drop_last: bool = False
-    """The stored end-of-document token is left out."""
+    """True if the stored end-of-document token is left out."""
     moved: bool = False
-    """The end is put in front."""
+    """True if the end-of-document token is moved to the front."""
 
     @classmethod
     def of(cls, edges: Edges, bos_id: int | None) -> EdgeRule:
-        """The rule for documents of a store.
+        """Rule for the documents of a store.
 
         Raises:
-            RecipeError: beginnings are wanted beside the ends, and the store has none.
+            RecipeError: begin-of-document tokens in addition to ends are requested, and the store has none.
         """
         if edges == "both" and bos_id is None:
             raise RecipeError(
@@ -65,20 +65,20 @@ class EdgeRule:
 
     @property
     def own(self) -> bool:
-        """Whether documents stay as they are stored."""
+        """True if documents are written as stored."""
         return not (self.drop_first or self.drop_last or self.moved)
 
     @property
     def dropped(self) -> int:
-        """How many tokens every document loses."""
+        """Number of tokens that every document loses."""
         return self.drop_first + self.drop_last
 
     def kept(self, begins: np.ndarray, ends: np.ndarray, start: int, stop: int) -> np.ndarray:
-        """Which tokens of a stretch of the stored stream are left, bool `[stop - start]`.
+        """Mask of the tokens to keep in a range of the stored stream, bool `[stop - start]`.
 
         Args:
-            begins: int64 `[D]`, of all documents that the stretch touches, counted like `start`.
-            ends: one behind their last tokens.
+            begins: int64 `[D]`, start offsets of all documents in the range, counted like `start`.
+            ends: int64 `[D]`, their end offsets.
         """
         kept = np.ones(stop - start, np.bool_)
         for wanted, places in ((self.drop_first, begins), (self.drop_last, ends - 1)):

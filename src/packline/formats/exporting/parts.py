@@ -1,4 +1,4 @@
-"""Write one part of an export: what a worker process does, or this one where the work is small."""
+"""Writing of one part of an export, in a worker process or, for small exports, in this one."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from packline.store.manifest import FileEntry
 View = DocumentView | RowView
 
 QUICK = 1 << 20
-"""Bytes beside links that are not worth waiting for the disk."""
+"""Bytes, apart from links, below which a part is not synced to disk."""
 
 
 class ExportJob(msgspec.Struct, frozen=True, kw_only=True):
-    """An export, as a worker process is told of it."""
+    """Description of an export for a worker process."""
 
     format: str
     options: dict[str, Any]
     source: str
     choice: Choice
     folder: str
-    """Where files go."""
+    """Folder to write files to."""
     link: Link
 
 
 class PartReceipt(msgspec.Struct, frozen=True):
-    """The commit record of a part: its files are on the disk."""
+    """Commit record of a part whose files are on the disk."""
 
     part: Part
     facts: dict[str, Any]
@@ -46,27 +46,27 @@ class PartReceipt(msgspec.Struct, frozen=True):
 
     @property
     def linked_bytes(self) -> int:
-        """Of files that take no room of their own."""
+        """Bytes of files that take no extra disk space."""
         return self.shared.get("linked", 0) + self.shared.get("reflinked", 0)
 
     @property
     def own_bytes(self) -> int:
-        """Of the others."""
+        """Bytes of the other files."""
         return sum(entry.bytes for entry in self.files) - self.linked_bytes
 
     @property
     def is_quick(self) -> bool:
-        """Whether it is links and little beside them: made again sooner than the disk has a receipt of it."""
+        """True if the part is little more than links: writing it again is faster than syncing its receipt."""
         return self.linked_bytes > 0 and self.own_bytes <= QUICK
 
 
 def open_job(job: msgspec.Raw) -> Runner:
-    """What writes the parts of a job."""
+    """Runner that writes the parts of a job."""
     return make_runner(msgspec.json.decode(job, type=ExportJob))
 
 
 def make_runner(job: ExportJob, view: View | None = None) -> Runner:
-    """The same, with a view that is open already."""
+    """Runner that writes the parts of a job, with an optional view that is already open."""
     format = get_format(job.format)
     options = convert_options(format, job.options)
     opened = view if view is not None else open_view(format, options, job.source, job.choice)
@@ -84,14 +84,14 @@ def make_runner(job: ExportJob, view: View | None = None) -> Runner:
 
 
 def open_view(format: Format, options: Options, source: str, choice: Choice) -> View:
-    """What a format wants to see of a source."""
+    """View of a source that a format needs."""
     if format.kind == "documents":
         return document_view(source, cast("DocumentFormat", format).edges_of(options), choice)
     return row_view(source, choice)
 
 
 def writing(format: Format) -> Any:
-    """A format as something that can write: both kinds do, each its own view."""
+    """A format as an object that can write; both kinds can, each with its own view."""
     assert isinstance(format, DocumentFormat | RowFormat)
     return format
 
@@ -99,10 +99,11 @@ def writing(format: Format) -> Any:
 def convert_options(format: Format, given: dict[str, Any]) -> Options:
     """Options of a format from names and values, which may be text.
 
-    `none` leaves an option unset, unless it has a value of that name. A list is text with commas, or JSON.
+    `none` leaves an option unset, unless the option has a value of that name. A list is comma-separated text
+    or JSON.
 
     Raises:
-        RecipeError: no such option, or not a value for it.
+        RecipeError: unknown option, or invalid value.
 
     >>> from packline.formats.registry import get_format
     >>> convert_options(get_format("mds"), {"fields": "tokens,targets,loss_mask"}).fields
@@ -121,10 +122,10 @@ def convert_options(format: Format, given: dict[str, Any]) -> Options:
 
 
 def _value(kind: Any, value: Any) -> Any:
-    """A value as it was given, but for text that stands for nothing or for a list.
+    """The given value, with text that means None or a list converted.
 
     Raises:
-        msgspec.DecodeError: text that begins as a list in JSON and is none.
+        msgspec.DecodeError: text that begins like a JSON list but is not one.
     """
     if value == "none" and _only_absent(kind):
         return None
@@ -136,7 +137,7 @@ def _value(kind: Any, value: Any) -> Any:
 
 
 def is_list(kind: Any) -> bool:
-    """Whether an option of this type takes several values.
+    """True if an option of this type takes several values.
 
     >>> is_list(tuple[str, ...]), is_list(list[int] | None), is_list(str)
     (True, True, False)
@@ -145,5 +146,5 @@ def is_list(kind: Any) -> bool:
 
 
 def _only_absent(kind: Any) -> bool:
-    """Whether an option may be left unset, and has no value that is called none."""
+    """True if an option may be left unset and has no value called none."""
     return type(None) in get_args(kind) and not {str, "none"} & set(get_args(kind))

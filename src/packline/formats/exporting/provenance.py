@@ -1,8 +1,8 @@
-"""Provenance of many documents at once, as a table, a row group of a shard at a time.
+"""Provenance of many documents at once, as a table, one row group of a shard at a time.
 
-Cost: decoding each row group once where documents are asked for in the order of the store, about 0.1
-microseconds a document. For a shuffled order all row groups are kept, since any may be asked for again:
-about 30 bytes a document and its id.
+Cost: each row group is decoded once if documents are requested in store order, about 0.1 microseconds per
+document. For a shuffled order all row groups stay in memory, since any may be needed again: about 30 bytes
+per document, plus its id.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ COLUMNS = ("source", "file", "position", "id", "label", "text_bytes", "tokens")
 
 
 class ProvenanceReader:
-    """Reads rows of `NAME.docs.parquet` by the numbers of documents.
+    """Reader of `NAME.docs.parquet` by document number.
 
     Args:
         store: an opened store.
-        keep: how many row groups stay in memory; None: all.
+        keep: number of row groups to keep in memory; None: all.
     """
 
     def __init__(self, store: Store, keep: int | None) -> None:
         self._store, self._keep = store, keep
         self._open: tuple[int, ProvenanceFile] | None = None
         self._firsts: dict[int, np.ndarray] = {}
-        """By shard: the first document of each row group, and the end of the last; numbers of the store."""
+        """By shard: first document of each row group, and the end of the last, as numbers of the store."""
         self._tables: OrderedDict[tuple[int, int], pa.Table] = OrderedDict()
 
     def take(self, documents: np.ndarray) -> pa.Table:
-        """Rows of these documents, int64 `[N]`, in their order; columns `COLUMNS`.
+        """Rows of these documents, int64 `[N]`, in the given order; columns `COLUMNS`.
 
         Raises:
             CorruptStore: a file is damaged, or disagrees with the index.
@@ -66,7 +66,7 @@ class ProvenanceReader:
         return whole.unify_dictionaries().combine_chunks().take(pa.array(np.argsort(order, kind="stable")))
 
     def _group_of(self, document: int) -> tuple[int, pa.Table]:
-        """The row group that holds a document, and the number of its first one."""
+        """The row group that holds a document, and the number of its first document."""
         shard = int(self._store.firsts.searchsorted(document, "right")) - 1
         if shard not in self._firsts:
             self._firsts[shard] = offsets_of(self._file(shard).rows) + self._store.firsts[shard]
@@ -79,7 +79,7 @@ class ProvenanceReader:
         return int(firsts[group]), self._tables[shard, group]
 
     def _file(self, shard: int) -> ProvenanceFile:
-        """The file of a shard; the last one stays open, since its row groups are mostly asked for in turn."""
+        """Provenance file of a shard; the last one stays open, since row groups are mostly read in order."""
         if self._open is None or self._open[0] != shard:
             self._open = shard, self._store.shards[shard].open_provenance()
         return self._open[1]

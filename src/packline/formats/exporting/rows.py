@@ -1,15 +1,15 @@
-"""A store's rows, or those of a run, as a format wants them: in training order, numbered from 0.
+"""Rows of a store or of a run as a format needs them: in training order, numbered from 0.
 
     view = RowView.of_store(store, seq_len=2048, packing="best_fit", seed=1, epochs=2)
     view = RowView.of_loader(packline.load("run.toml"), stage=0)
     view.read(0, 64, ("tokens", "targets"))          # dict of arrays [64, L]
 
-Rows of a loader are those of its global batches, one batch after another: what row k of a trainer's data
-set must be for it to see the very batches that `Loader` would give. Rows of a store without a seed stand as
-they are packed; with one, in the order of `Loader(rows, seed=...)`, but rows that do not fill a last batch
-are there, behind the others, in the order in which they would be drawn.
+Rows of a loader are those of its global batches, one batch after another: row k of a trainer's data set must
+be this row for the trainer to see the same batches as with `Loader`. Rows of a store without a seed are in
+packed order; with a seed, in the order of `Loader(rows, seed=...)`, followed by the rows that do not fill a
+last batch, in the order in which they would be sampled.
 
-Cost: that of reading batches. Nothing is kept between two reads but a block of the order.
+Cost: that of reading batches. Only a block of the order is cached between two reads.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ if TYPE_CHECKING:
     from packline.loading.loader import Loader
 
 BLOCK = 1 << 14
-"""Rows a step of a pass over spans."""
+"""Rows per step of a pass over spans."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowSpans:
-    """Which stretches of which documents fill which rows: S of them, in their order there."""
+    """Ranges of documents that fill rows: S spans, in row order."""
 
     rows: np.ndarray
-    """int64 `[S]`: number of the row in the view."""
+    """int64 `[S]`: row number in the view."""
     stores: np.ndarray
-    """int64 `[S]`: number of the store in `RowView.stores`."""
+    """int64 `[S]`: store number in `RowView.stores`."""
     documents: np.ndarray
-    """int64 `[S]`: number in the store's documents."""
+    """int64 `[S]`: document number in the store."""
     starts: np.ndarray
     """int64 `[S]`: first token within the document."""
     lengths: np.ndarray
-    """int64 `[S]`: tokens."""
+    """int64 `[S]`: number of tokens."""
 
 
 class RowView(OfTokenizer):
-    """Rows in the order of training. `RowView.of_store` and `RowView.of_loader` make it.
+    """Rows in training order. Made by `RowView.of_store` and `RowView.of_loader`.
 
     >>> view = RowView.of_store(store, seq_len=5)
     >>> view.rows, view.tokens, view.read(1, 2, ["tokens"])["tokens"].tolist()
@@ -69,15 +69,15 @@ class RowView(OfTokenizer):
         self._stretches = list(stretches)
         self._firsts = np.cumsum([0, *(stretch.steps * stretch.batch_size for stretch in stretches)])
         self.rows = int(self._firsts[-1])
-        """How many, R."""
+        """Number of rows, R."""
         self.batch_size = batch_size
-        """Rows of a global batch, where it was said."""
+        """Rows per global batch, if known."""
         self.fingerprint = fingerprint
-        """Of all that decides what is in which row."""
+        """Fingerprint of everything that decides the content of the rows."""
         self._sources = [rows for stretch in stretches for rows in stretch.mixture.rows]
         first = self._sources[0]
         self.seq_len: int = first.seq_len
-        """Tokens of a row, L."""
+        """Tokens per row, L."""
         self.stores: list[Store] = list({id(rows.store): rows.store for rows in self._sources}.values())
         self.store: Store = first.store
         self.tokenizer: TokenizerEntry = first.store.manifest.tokenizer
@@ -88,7 +88,7 @@ class RowView(OfTokenizer):
                 hint="say pad_id of the stage in the run file",
             )
         self.pad_id: int = pads.pop()
-        """The token at padding."""
+        """Token at padded positions."""
 
     @classmethod
     def of_store(
@@ -105,14 +105,14 @@ class RowView(OfTokenizer):
         """Rows of one store.
 
         Args:
-            seed: of the loader's order; None: rows stand as they are packed.
-            epochs: how often they are gone through.
-            batch_size: of the global batch, for formats that write batches.
-            settings: what else `store.rows` takes.
+            seed: seed of the loader's order; None: packed order.
+            epochs: number of passes over the rows.
+            batch_size: rows per global batch, for formats that write batches.
+            settings: further settings of `store.rows`.
 
         Raises:
-            RecipeError: a setting that makes no sense.
-            StoreError: no document is left, or no row.
+            RecipeError: an invalid setting.
+            StoreError: no document, or no row, is left.
         """
         if epochs < 1 or (batch_size is not None and batch_size < 1):
             raise RecipeError(
@@ -128,7 +128,7 @@ class RowView(OfTokenizer):
         """Rows of a run's global batches, of all ranks.
 
         Args:
-            stage: its number; None: all of them, which must be of one length and one batch size.
+            stage: its number; None: all stages, which must have one row length and one batch size.
 
         Raises:
             RecipeError: no such stage, or stages that differ.
@@ -150,15 +150,15 @@ class RowView(OfTokenizer):
 
     @cached_property
     def has_loss(self) -> bool:
-        """Whether a store has a loss mask."""
+        """True if a store has a loss mask."""
         return any(store.has_loss for store in self.stores)
 
     def read(self, start: int, stop: int, fields: Sequence[str] = FIELDS) -> dict[str, np.ndarray]:
-        """Arrays `[N, L]` of rows `start` to `stop`, as `Rows.read` gives them.
+        """Arrays `[N, L]` of rows `start` to `stop`, as returned by `Rows.read`.
 
         Raises:
             IndexError: no such rows.
-            CorruptStore: a store is damaged there.
+            CorruptStore: a store is damaged in these rows.
         """
         parts = list(self._parts(start, stop))
         whole: dict[str, np.ndarray] = {}
@@ -175,7 +175,7 @@ class RowView(OfTokenizer):
         return whole
 
     def spans(self, start: int, stop: int) -> RowSpans:
-        """What rows `start` to `stop` hold.
+        """Spans of documents in rows `start` to `stop`.
 
         Raises:
             IndexError: no such rows.
@@ -195,7 +195,7 @@ class RowView(OfTokenizer):
         return RowSpans(*(column[order] for column in joined))
 
     def lengths(self, start: int, stop: int) -> np.ndarray:
-        """Tokens of each of these rows that are not padding, int64 `[N]`."""
+        """Tokens per row without padding, of rows `start` to `stop`, int64 `[N]`."""
         filled = np.zeros(stop - start, np.int64)
         for source, places, rows in self._parts(start, stop):
             filled[places] = self._sources[source].spans(rows).filled
@@ -203,23 +203,23 @@ class RowView(OfTokenizer):
 
     @cached_property
     def tokens(self) -> int:
-        """Of all rows, without padding; takes a pass over their spans."""
+        """Number of tokens in all rows, without padding; needs a pass over their spans."""
         blocks = range(0, self.rows, BLOCK)
         return sum(int(self.lengths(start, min(start + BLOCK, self.rows)).sum()) for start in blocks)
 
     @property
     def padding_tokens(self) -> int:
-        """Places of rows that hold nothing."""
+        """Number of padded positions in all rows."""
         return self.rows * self.seq_len - self.tokens
 
     @cached_property
     def documents(self) -> int:
-        """Documents that rows are made of, of all sources, each once."""
+        """Number of documents of all sources in the rows, each counted once."""
         return sum(rows.counts.documents for rows in self._distinct())
 
     @cached_property
     def lost(self) -> tuple[Lost, ...]:
-        """What of the chosen documents is in no row."""
+        """Parts of the selected documents that are in no row."""
         counts = [rows.counts for rows in self._distinct()]
         dropped, cut = (
             sum(count.dropped_tokens for count in counts),
@@ -234,7 +234,7 @@ class RowView(OfTokenizer):
         return (*(lost for lost in found if lost.count), *self._other_splits())
 
     def _other_splits(self) -> Iterator[Lost]:
-        """Splits of the stores that no row is made of: they take an export of their own."""
+        """Splits of the stores that no row is made of; each needs a separate export."""
         taken = {rows.selection.settings["split"] for rows in self._distinct()}
         for split in () if "all" in taken else SPLITS:
             shards = [one.entry for store in self.stores for one in store.shards if one.entry.split == split]
@@ -248,7 +248,7 @@ class RowView(OfTokenizer):
         return list({rows.fingerprint: rows for rows in self._sources}.values())
 
     def _parts(self, start: int, stop: int) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        """(source, places among the rows asked for, numbers of rows in it), sources of all stretches."""
+        """(source, positions among the requested rows, row numbers in the source), for each part."""
         if not 0 <= start <= stop <= self.rows:
             raise IndexError(f"rows {start:,} to {stop:,} of {self.rows:,}")
         before = 0

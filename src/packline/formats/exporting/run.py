@@ -1,14 +1,14 @@
 """Export: a store, or the rows of a run, in the layout of another project.
 
     view ── plan ──> what is lost, and whether the disk has room, before anything is written
-      parts ──> written by processes of their own, each with a receipt     .OUT.packline/
-      finish ──> what sums them up
+      parts ──> written by separate processes, each with a receipt         .OUT.packline/
+      finish ──> files that summarise the parts
       packline.json, tokenizer.json, tokenizer_config.json ──> renamed to OUT
 
-Run again after an interruption, the same export goes on: finished parts are kept, and the bytes come out the
-same. Formats know none of this (see `format`).
+Run again after an interruption, the same export resumes: finished parts are kept, and the bytes are the
+same. Formats need not know about this (see `format`).
 
-Cost: what the format writes, at the speed of the disk; files whose bytes are the store's own are linked. A
+Cost: what the format writes, at the speed of the disk; files whose bytes equal the store's are linked. A
 process takes a third of a second to start, so small exports are written in this one.
 """
 
@@ -51,33 +51,33 @@ if TYPE_CHECKING:
     from packline.formats.format import Format
 
 SMALL = 64 << 20
-"""Bytes of output that are not worth starting a process for."""
+"""Bytes of output below which no process is started."""
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
-    """Before anything is written: what will be."""
+    """Plan of an export, before anything is written."""
 
     format: str
     out: str
     parts: int
     parts_kept: int
-    """Of an earlier run."""
+    """Number of parts kept from an earlier run."""
     bytes: int
     shared_bytes: int
-    """Of files whose bytes are the store's own."""
+    """Bytes of files shared with the store."""
     sharing: str
-    """How: `linked`, `reflinked`, `copied`; empty where there are none."""
+    """Way of sharing: `linked`, `reflinked` or `copied`; empty if there are none."""
     documents: int | None
     rows: int | None
     tokens: int
-    """Of all parts; what `Advanced` counts towards. Of rows, padding included."""
+    """Tokens of all parts, the total for `Advanced`; for rows, padding included."""
     lost: tuple[Lost, ...]
     warnings: tuple[str, ...] = ()
-    """Why its trainer may stop, such as a file that it opens and that will not be there."""
+    """Reasons why the trainer may stop, such as a file that it opens and that will be missing."""
 
 
 class Advanced(msgspec.Struct, frozen=True):
-    """So many tokens more are written."""
+    """Number of tokens written since the last event."""
 
     tokens: int
 
@@ -89,7 +89,7 @@ class PartDone(msgspec.Struct, frozen=True):
 
 
 class Exported(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of an export."""
+    """Result of an export."""
 
     out: str
     format: str
@@ -98,17 +98,17 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
     rows: int | None
     files: int
     bytes: int
-    """Of all files, shared ones included."""
+    """Bytes of all files, shared ones included."""
     shared: dict[str, int]
-    """Bytes of the store's own that are `linked`, `reflinked` or `copied`."""
+    """Bytes shared with the store: `linked`, `reflinked` or `copied`."""
     lost: tuple[Lost, ...]
     parts: int
     parts_kept: int
     seconds: float
     warnings: tuple[str, ...] = ()
-    """Why its trainer may stop."""
+    """Reasons why the trainer may stop."""
     trainer_lines: tuple[str, ...] = ()
-    """What to set in the trainer (`Format.trainer_lines`)."""
+    """Settings for the trainer (`Format.trainer_lines`)."""
     nothing_to_do: bool = False
 
 
@@ -127,23 +127,23 @@ def export(
     with_tokenizer: bool = True,
     on_event: Callable[[ExportEvent], None] | None = None,
 ) -> Exported:
-    """Write a store, or rows of one or of a run, in another layout.
+    """Write a store, or rows of a store or run, in another layout.
 
     Args:
-        source: the folder of a store, a run file (.toml), or rows that are open already.
+        source: the folder of a store, a run file (.toml), or rows that are already open.
         to: name of the format.
-        out: a new folder; an empty one; or one that holds this very export, and then there is nothing to do.
-        options: of the format, by name.
-        choice: which documents or rows.
-        link: how bytes of the store are shared, where a layout has them as they are.
-        workers: processes; None: a core each, 0: this process only.
-        with_tokenizer: whether the tokenizer is put beside the files.
-        on_event: is called with every event, in this thread.
+        out: a new or empty folder, or one that holds the same export, in which case there is nothing to do.
+        options: options of the format, by name.
+        choice: documents or rows to export.
+        link: how bytes of the store are shared where the layout keeps them unchanged.
+        workers: number of processes; None: one per core, 0: this process only.
+        with_tokenizer: write the tokenizer next to the files.
+        on_event: called with every event, in this thread.
 
     Raises:
-        RecipeError: settings that make no sense, or ids that the format has no room for.
-        StoreError: a store that is not there or damaged; a folder that holds something else.
-        OutOfSpace: there is not enough room; told before anything is written, as far as sizes are known.
+        RecipeError: invalid settings, or ids that do not fit into the format.
+        StoreError: a missing or damaged store; a folder that holds something else.
+        OutOfSpace: not enough room; raised before anything is written, as far as sizes are known.
     """
     if workers is not None and workers < 0:
         raise RecipeError(f"workers is {workers}: expected 0 or more")
@@ -184,7 +184,7 @@ def export(
 
 
 class _Export:
-    """One export whose settings make sense."""
+    """One export with valid settings."""
 
     def __init__(
         self,
@@ -236,7 +236,7 @@ class _Export:
         return run_tasks(open_job, job, tasks, workers=count, on_tokens=advance)
 
     def _how_shared(self, link: Link) -> str:
-        """Share something small, to see how it goes."""
+        """Share something small to find out which way works."""
         target = Target(self._staging.folder, link=link)
         target.share(self._view.store.path / MANIFEST, "probe")
         (self._staging.folder / "probe").unlink()
@@ -263,13 +263,13 @@ class _Export:
         )
 
     def _preflight(self, sharing: str, receipts: dict[str, PartReceipt]) -> None:
-        """Refuse to begin what cannot end.
+        """Refuse to begin an export that cannot finish.
 
         Raises:
             OutOfSpace: more bytes are to be written than are free.
         """
         needed = self._plan.bytes + (self._plan.shared_bytes if sharing == "copied" else 0)
-        for receipt in receipts.values():  # what an earlier run wrote, rather than linked, is there already
+        for receipt in receipts.values():  # files written, not linked, by an earlier run exist
             needed -= receipt.own_bytes
         free = free_disk(self._staging.folder)
         if needed > free:
@@ -307,7 +307,7 @@ class _Export:
         )
 
     def _write_tokenizer(self, target: Target) -> None:
-        """Put the store's tokenizer beside the files, with its end of document for trainers that ask it."""
+        """Write the store's tokenizer next to the files, with its end of document for the trainer."""
         entry = self._view.tokenizer
         text = read_file(self._view.store.path, self._view.store.tokenizer_file)
         added = msgspec.json.decode(text).get("added_tokens") or []

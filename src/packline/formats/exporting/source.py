@@ -1,6 +1,6 @@
-"""What is exported: a store or a run, and which of its documents or rows, as values that JSON knows.
+"""Source of an export: a store or a run, and the choice of its documents or rows, as JSON-compatible values.
 
-A worker process makes its own view from them, so views themselves never cross a process boundary.
+A worker process opens its own view from them, so views never cross a process boundary.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ if TYPE_CHECKING:
 
 
 class Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """Which documents or rows of a source, in which order."""
+    """Documents or rows of a source to export, and their order."""
 
     split: str | None = None
-    """`train`, `val`, `test` or `all`; by default all for documents, and train for rows."""
+    """`train`, `val`, `test` or `all`; default: all for documents, train for rows."""
     labels: tuple[str, ...] | None = None
     sources: tuple[str, ...] | None = None
     min_tokens: int | None = None
     max_tokens: int | None = None
     shuffle_documents: int | None = None
-    """Seed of a shuffle of documents."""
+    """Seed for shuffling documents."""
     seq_len: int | None = None
-    """Tokens of a row. This and what follows is of rows only."""
+    """Tokens per row. This field and those below apply to rows only."""
     packing: str | None = None
     min_tail_fraction: float | None = None
     overflow: str | None = None
     boundary_loss: bool | None = None
     pad_id: int | None = None
     seed: int | None = None
-    """Of the loader's order; by default rows stand as they are packed."""
+    """Seed of the loader's order; by default rows are in packed order."""
     epochs: int | None = None
     batch_size: int | None = None
-    """Rows of a global batch."""
+    """Rows per global batch."""
     stage: int | None = None
-    """Of a run file."""
+    """Stage of a run file."""
 
 
 DOCUMENT_FIELDS = ("split", "labels", "sources", "min_tokens", "max_tokens", "shuffle_documents")
 
 
 def make_choice(settings: dict[str, Any]) -> tuple[Choice, dict[str, Any]]:
-    """A choice from settings by name, and the settings that are none of its.
+    """A choice from settings by name, and the settings that are not part of it.
 
     Raises:
-        RecipeError: a value of another type than the setting has.
+        RecipeError: a value of the wrong type.
 
     >>> choice, rest = make_choice({"labels": "web", "min_tokens": 9, "eod": "<end>"})
     >>> choice.labels, choice.min_tokens, rest
@@ -73,15 +73,15 @@ def make_choice(settings: dict[str, Any]) -> tuple[Choice, dict[str, Any]]:
 
 
 def is_run(source: str | Path) -> bool:
-    """Whether a source is a run file, by its name."""
+    """True if the name of a source is that of a run file."""
     return str(source).endswith(".toml")
 
 
 def document_view(source: str, edges: Edges, choice: Choice) -> DocumentView:
-    """The documents of a store.
+    """Documents of a store.
 
     Raises:
-        RecipeError: settings that belong to rows.
+        RecipeError: settings that apply to rows only.
     """
     from packline.formats.exporting.documents import DocumentView
 
@@ -103,7 +103,7 @@ def row_view(source: str, choice: Choice) -> RowView:
     """Rows of a store, or of a run.
 
     Raises:
-        RecipeError: settings that belong to the other, or no row length.
+        RecipeError: settings that apply to the other kind only, or a missing row length.
     """
     from packline.formats.exporting.rows import RowView
 
@@ -123,11 +123,11 @@ def row_view(source: str, choice: Choice) -> RowView:
 
 
 def open_store(source: str) -> Store:
-    """A store.
+    """Open a store.
 
     Raises:
-        InputError: it is a file, such as one of text that no tokenizer was given for.
-        StoreError: there is none, or it is damaged.
+        InputError: the source is a file, such as text without a tokenizer.
+        StoreError: the store is missing or damaged.
     """
     if Path(source).is_file():
         raise InputError(

@@ -1,12 +1,12 @@
-"""The folder that an export is made in, beside where it will be.
+"""The folder in which an export is made, next to its destination.
 
     .OUT.packline/lock             held by the process that writes
     .OUT.packline/export.json      which export this is: its identity
     .OUT.packline/parts/000000.json  receipts: the commit record of each finished part
     .OUT.packline/files/           becomes OUT, by one rename, when all is there
 
-A crash leaves parts with receipts, which the next run keeps, and files of none, which it deletes. At OUT
-there is nothing before all of it is.
+A crash leaves parts with receipts, which the next run keeps, and files without one, which it deletes. OUT
+does not exist before the export is complete.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from packline.store.report import Findings
 
 
 def finished_export(out: Path, identity: ExportIdentity) -> ExportRecord | None:
-    """The record of the very same export at OUT; None where there is nothing yet.
+    """The record of the same export at OUT; None if nothing is there yet.
 
     Raises:
         StoreError: OUT is something else.
-        ResumeMismatch: it is another export; with what differs.
-        CorruptStore: it is this one, and files of it are missing or cut off.
+        ResumeMismatch: OUT is another export; lists the differences.
+        CorruptStore: OUT is this export, but files are missing or truncated.
     """
     try:
         if not out.is_dir():
@@ -69,20 +69,20 @@ def finished_export(out: Path, identity: ExportIdentity) -> ExportRecord | None:
 
 
 def clear_leftovers(out: Path, identity: ExportIdentity) -> None:
-    """Remove what an export that was stopped between its publication and its end left beside OUT."""
+    """Remove the leftovers next to OUT of an export that was stopped just after its publication."""
     if not _folder_of(out).is_dir():
         return
     try:
         staging = Staging(out)
     except StoreError:
-        return  # its process is about to remove it, or nobody may
+        return  # its process is about to remove it, or no one may
     staging.close(discard=staging.is_of(identity))
 
 
 def refuse_another(place: Path, old: ExportIdentity, new: ExportIdentity) -> None:
-    """Raise `ResumeMismatch` where two exports are not the same one."""
+    """Raise `ResumeMismatch` if two exports differ."""
     before, after = msgspec.to_builtins(old), msgspec.to_builtins(new)
-    if old.format != new.format:  # then options differ as a matter of course
+    if old.format != new.format:  # options then differ anyway
         before, after = {"format": old.format}, {"format": new.format}
     differences = recipe_difference(before, after)
     if differences:
@@ -94,10 +94,10 @@ def refuse_another(place: Path, old: ExportIdentity, new: ExportIdentity) -> Non
 
 
 class Staging:
-    """One export that is being made; only one process can have it open.
+    """An export in progress; only one process can have it open.
 
     Raises:
-        StoreBusy: another process writes it.
+        StoreBusy: another process is writing it.
         StoreError: the folder cannot be written.
     """
 
@@ -125,7 +125,7 @@ class Staging:
             try:
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
             except FileNotFoundError:
-                continue  # another export has just ended and taken its folder away
+                continue  # another export has just ended and removed its folder
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
@@ -141,7 +141,7 @@ class Staging:
             os.close(descriptor)
 
     def is_of(self, identity: ExportIdentity) -> bool:
-        """Whether what is here belongs to this export."""
+        """True if the folder's content belongs to this export."""
         earlier = self._identity()
         return earlier is not None and msgspec.to_builtins(earlier) == msgspec.to_builtins(identity)
 
@@ -150,7 +150,7 @@ class Staging:
         return msgspec.json.decode(path.read_bytes(), type=ExportIdentity) if path.exists() else None
 
     def begin(self, identity: ExportIdentity, parts: tuple[Part, ...]) -> dict[str, PartReceipt]:
-        """Start, or go on with what an earlier run finished: the receipts of parts that are there, by name.
+        """Start, or resume an earlier run: the receipts of finished parts, by name.
 
         Raises:
             ResumeMismatch: the folder holds another export.
@@ -184,10 +184,10 @@ class Staging:
         publish_bytes(self._receipt(number), to_json(receipt))
 
     def publish(self, record: ExportRecord) -> None:
-        """Make it appear at OUT, all at once.
+        """Publish the export at OUT, all at once.
 
         Raises:
-            PacklineError: a file is there that was not entered, or entered twice.
+            PacklineError: a file was not entered, or entered twice.
         """
         _check_files(self.files, record.files)
         publish_bytes(self.files / RECORD, record_bytes(record))
@@ -200,7 +200,7 @@ class Staging:
             ) from error
 
     def close(self, *, discard: bool = False) -> None:
-        """Let go of it; a folder that holds nothing worth keeping is removed, and with `discard` any."""
+        """Release the folder; it is removed if it holds nothing worth keeping, or if `discard` is set."""
         kept = not discard and self._parts.is_dir() and any(self._parts.iterdir()) and self.files.is_dir()
         if (discard or self._began or not (self.folder / "export.json").exists()) and not kept:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -210,7 +210,7 @@ class Staging:
         return self._parts / f"{number:06d}.json"
 
     def _delete_all_but(self, names: set[str]) -> None:
-        for path in sorted(self.files.rglob("*"), reverse=True):  # what is in a folder before the folder
+        for path in sorted(self.files.rglob("*"), reverse=True):  # files of a folder before the folder itself
             if path.is_dir() and not path.is_symlink():
                 if not any(path.iterdir()):
                     path.rmdir()
@@ -223,7 +223,7 @@ def _folder_of(out: Path) -> Path:
 
 
 def _check_files(folder: Path, entries: tuple[FileEntry, ...]) -> None:
-    """A format that leaves files behind that nobody knows of has a mistake in it."""
+    """Check the files of a folder against the record; an unknown file is a bug in the format."""
     counts = Counter(entry.name for entry in entries)
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
     wrong = found.symmetric_difference(counts) or {name for name, count in counts.items() if count > 1}
@@ -232,7 +232,7 @@ def _check_files(folder: Path, entries: tuple[FileEntry, ...]) -> None:
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file; -1 for one that is not there."""
+    """Size of a file in bytes; -1 if it does not exist."""
     try:
         return path.stat().st_size
     except OSError:

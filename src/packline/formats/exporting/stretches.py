@@ -2,13 +2,13 @@
 
     selection    document 9    document 2    document 0
     stream       0 1 2 3 4     5 6           7 8 9 10
-    read(3, 8)         3 4     5 6           7                whole or cut, wherever that is
+    read(3, 8)         3 4     5 6           7                whole or cut
 
-A selection of whole shards in stored order is read as views of the mapped files. Any other is copied
-together, a copy for every run of documents that follow one another in the store. Which document holds a
-token is asked of the index, or of sums over every 16th document (`Cumulative`) where no closed form says it.
+A selection of whole shards in stored order is read as views of the mapped files. Any other selection is
+copied, with one copy per run of consecutive documents of the store. The document that holds a token is
+found from the index, or from sums over every 16th document (`Cumulative`) where there is no closed form.
 
-It knows nothing of what an output has between documents.
+Boundary tokens of the output are handled elsewhere (see `edges`).
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ from packline.ragged import offsets_of
 from packline.store.shard import Shard, wrong_id
 
 Piece = tuple[int, np.ndarray, np.ndarray | None]
-"""Place of its first token in the stream; tokens of the store's dtype; uint8 loss mask where wanted."""
+"""Position of its first token in the stream; tokens in the store's dtype; uint8 loss mask if requested."""
 
 
 class Stretches:
-    """The stream of a selection."""
+    """Token stream of a selection."""
 
     def __init__(self, selection: Selection) -> None:
         self.selection, self._parts = selection, selection.stored
         self.edges: np.ndarray = np.empty(0, np.int64)
-        """int64: the first document of each shard, where shards are views."""
+        """int64: first document of each shard, where shards are views."""
         if self._parts is not None:
             self.edges = offsets_of([len(shard) for shard in self._parts.shards])
             self._begins = offsets_of([shard.entry.tokens for shard in self._parts.shards])
 
     @property
     def has_loss(self) -> bool:
-        """Whether a shard that it may read has a loss mask."""
+        """True if a shard that may be read has a loss mask."""
         split = self.selection.settings["split"]
         ours = [shard for shard in self.selection.store.shards if split in ("all", shard.entry.split)]
         return any(shard.has_loss for shard in (ours if self._parts is None else self._parts.shards))
 
     def find(self, token: int) -> tuple[int, int]:
-        """The place of the document that holds a token, and the tokens before it."""
+        """Position of the document that holds a token, and the number of tokens before that document."""
         places, before = self._sums.find(np.array([token], np.int64))
         return int(places[0]), int(before[0])
 
     def before(self, place: int) -> int:
-        """Tokens before a document."""
+        """Number of tokens before a document."""
         if place <= 0:
             return 0
         if place >= len(self.selection):
@@ -64,7 +64,7 @@ class Stretches:
         return int(self._sums.before(np.array([place], np.int64))[0])
 
     def bounds(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Begins and ends of all documents that have a token from start to stop, int64 `[D]` each."""
+        """Start and end offsets of all documents with a token from start to stop, int64 `[D]` each."""
         (first, before), (last, _) = self.find(start), self.find(stop - 1)
         lengths = self.selection.lengths(first, last + 1)
         ends = before + np.cumsum(lengths)
@@ -74,7 +74,7 @@ class Stretches:
         """Tokens from start to stop, in pieces of at most `max_tokens`.
 
         Raises:
-            CorruptStore: an id outside of the vocabulary, or an index that contradicts itself.
+            CorruptStore: an id outside the vocabulary, or an inconsistent index.
         """
         if start >= stop:
             return
@@ -95,7 +95,7 @@ class Stretches:
             while start < min(stop, last):
                 end = min(start + max_tokens, stop, last)
                 tokens = shard.tokens[start - first : end - first]
-                # Read without their sign, negative ids are the largest of all: one pass finds both kinds.
+                # As unsigned integers, negative ids are the largest: one pass finds both kinds.
                 if int(tokens.view(f"<u{tokens.itemsize}").max()) >= vocab_size:
                     wrong = np.flatnonzero((tokens < 0) | (tokens >= vocab_size))[0]
                     raise wrong_id(shard, vocab_size, start - first + int(wrong))

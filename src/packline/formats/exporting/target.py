@@ -1,12 +1,12 @@
-"""The folder of an export while it is made: where a format writes its files.
+"""The folder of an export in progress, where a format writes its files.
 
     with target.create("train/part-00000.bin") as file:
         file.write(tokens)                                  # checksum on the way
     target.share(shard.path, "train.bin", entry)            # hard link, else reflink, else copy
 
-What was entered is what the export consists of: name, size and checksum of each file. Nothing is seen
-under its final name before all is done. `sync` waits until everything entered is on the disk, a file at a
-time, or, where they are many, all that the file system has waiting.
+The export consists of the files that were entered: name, size and checksum of each. No file is visible under
+its final name before the export is complete. `sync` waits until all entered files are on the disk: one by
+one, or, if there are many, by syncing the whole file system.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from packline.store.manifest import FileEntry
 from packline.store.writer import HashedFile
 
 Link = Literal["auto", "hard", "reflink", "copy"]
-"""How bytes of the store are shared: `auto` is a hard link, else a reflink, else a copy."""
+"""Way to share bytes of the store: `auto` tries a hard link, then a reflink, then a copy."""
 
 FICLONE = 0x40049409
 COPY_BYTES = 8 << 20
 MANY = 16
-"""Files that are synced one by one."""
+"""Largest number of files that are synced one by one."""
 _CANNOT = {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.ENOSYS, errno.EMLINK}
-"""Errors that say that a file system has no such thing between these two places."""
+"""Errors for a link that the file system does not support between two places."""
 
 
 class Target:
-    """A folder that files are written to, with a record of them.
+    """A folder to write files to, with a record of them.
 
     Args:
-        folder: is there.
-        link: how `share` may go about it.
-        on_progress: is called with the tokens that were written since the last call.
+        folder: an existing folder.
+        link: how `share` shares bytes.
+        on_progress: called with the number of tokens written since the last call.
     """
 
     def __init__(
@@ -52,17 +52,17 @@ class Target:
             raise RecipeError(f"link is {link!r}: expected one of {', '.join(get_args(Link))}")
         self.folder, self.link = folder, link
         self.files: list[FileEntry] = []
-        """What was entered, in that order."""
+        """Files that were entered, in that order."""
         self.shared: Counter[str] = Counter()
-        """Bytes that were `linked`, `reflinked` or `copied`."""
+        """Number of bytes that were `linked`, `reflinked` or `copied`."""
         self._on_progress = on_progress
 
     @contextmanager
     def create(self, name: str) -> Iterator[HashedFile]:
-        """A new file to write to; when closed it is entered.
+        """Create a file to write to; it is entered when closed.
 
         Args:
-            name: below the folder, with `/` between folders, which are made.
+            name: path below the folder, with `/` between folders, which are created.
         """
         path = self._place(name)
         with disk_errors(self.folder):
@@ -75,26 +75,26 @@ class Target:
             self.files.append(file.entry(name))
 
     def path(self, name: str) -> Path:
-        """Where a library may write a file itself; `adopt` enters it afterwards."""
+        """Path at which a library may write a file on its own; enter it afterwards with `adopt`."""
         return self._place(name)
 
     def adopt(self, name: str) -> FileEntry:
-        """Enter a file that something else wrote; reads it once, for its checksum."""
+        """Enter a file written by something else; reads it once, for its checksum."""
         with disk_errors(self.folder):
             entry = _entry_of(self.folder / name, name)
         self.files.append(entry)
         return entry
 
     def share(self, path: Path, name: str, entry: FileEntry | None = None) -> None:
-        """A file with the bytes of one of the store's.
+        """Add a file with the bytes of a file of the store.
 
         Args:
             path: the store's file.
-            name: of the new one.
-            entry: size and checksum of it, where they are known: then a link costs nothing.
+            name: name of the new file.
+            entry: its size and checksum, if known: a link then costs nothing.
 
         Raises:
-            PacklineError: it cannot be shared in the way that the settings ask for.
+            PacklineError: the file cannot be shared in the requested way.
         """
         target = self._place(name)
         with disk_errors(self.folder):
@@ -104,11 +104,11 @@ class Target:
         self.files.append(known)
 
     def sync(self) -> None:
-        """Wait until all files are on the disk, and their names too."""
+        """Wait until all files and their names are on the disk."""
         sync_files(self.folder, [entry.name for entry in self.files])
 
     def progress(self, tokens: int) -> None:
-        """Say that so many tokens more are written."""
+        """Report the number of tokens written since the last call."""
         if self._on_progress is not None:
             self._on_progress(tokens)
 
@@ -118,11 +118,11 @@ class Target:
             raise PacklineError(f"a file of an export cannot be called {name!r}")
         path = self.folder.joinpath(*parts)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)  # of a run that was interrupted; never write through a link
+        path.unlink(missing_ok=True)  # from an interrupted run; never write through a link
         return path
 
     def _share(self, path: Path, target: Path) -> str:
-        source = path.resolve()  # of a store that is itself made of symbolic links
+        source = path.resolve()  # the store may itself be made of symbolic links
         if self.link in ("auto", "hard"):
             try:
                 os.link(source, target)
@@ -151,7 +151,7 @@ class Target:
 
 
 def sync_files(folder: Path, names: list[str]) -> None:
-    """Wait until files of a folder are on the disk, and their names too."""
+    """Wait until the files of a folder and their names are on the disk."""
     folders = {folder / Path(name).parent for name in names} | {folder}
     with disk_errors(folder):
         if len(names) <= MANY or not _sync_file_system(folder):
@@ -162,7 +162,7 @@ def sync_files(folder: Path, names: list[str]) -> None:
 
 
 def _reflink(source: Path, target: Path) -> None:
-    """Let a file share another's blocks until one of them is changed."""
+    """Let a file share another file's blocks until either is changed."""
     import fcntl
     import sys
 
@@ -173,7 +173,7 @@ def _reflink(source: Path, target: Path) -> None:
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Copy a file inside the kernel; through this process where the kernel cannot."""
+    """Copy a file inside the kernel, or through this process where the kernel cannot."""
     with open(source, "rb", buffering=0) as reading, open(target, "wb", buffering=0) as writing:
         size = os.fstat(reading.fileno()).st_size
         done = 0
@@ -185,13 +185,13 @@ def copy_file(source: Path, target: Path) -> None:
                 done += copied
         reading.seek(done)
         writing.seek(done)
-        while data := reading.read(COPY_BYTES):  # the rest, or an error that is worth raising
+        while data := reading.read(COPY_BYTES):  # the rest, or an error worth raising
             while data:
                 data = data[writing.write(data) :]
 
 
 def _sync_file_system(folder: Path) -> bool:
-    """Write out all that waits for the disk of a folder; False where the system has no such call."""
+    """Sync the whole file system of a folder; False if the system has no such call."""
     import ctypes
 
     descriptor = os.open(folder, os.O_RDONLY)

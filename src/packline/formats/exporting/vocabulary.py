@@ -1,4 +1,4 @@
-"""What a view says of the tokenizer whose ids it gives out; the same for documents and for rows."""
+"""Tokenizer properties of a view, the same for documents and for rows."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from packline.store.manifest import TokenizerEntry
 
 
 class OfTokenizer:
-    """Something that has a tokenizer."""
+    """Base class of objects that have a tokenizer."""
 
     tokenizer: TokenizerEntry
 
     @property
     def vocab_size(self) -> int:
-        """Every id is below it."""
+        """Size of the vocabulary; every id is below it."""
         return self.tokenizer.vocab_size
 
     @property
@@ -22,5 +22,5 @@ class OfTokenizer:
 
     @property
     def bos_id(self) -> int | None:
-        """The begin-of-document token, where there is one."""
+        """The begin-of-document token, if there is one."""
         return self.tokenizer.bos_id

@@ -1,1 +1,1 @@
-"""From another layout to a store: opening, checking, taking documents out, and committing them."""
+"""Import of another layout into a store: opening, checking, restoring documents, and committing them."""

@@ -1,11 +1,11 @@
-"""A build whose units are known beforehand, from its lock to its manifest: an import, or conversations.
+"""A build whose units are known in advance, from its lock to its manifest: an import, or conversations.
 
-    .packline/build.json   what makes this build this build: files, tokenizer, boundary, format, options
-    receipts/UNIT.json     the commit record of a unit, as of a build of text
+    .packline/build.json   identity of the build: files, tokenizer, boundary, format, options
+    receipts/UNIT.json     commit record of a unit, as in a build of text
     manifest.json          written last; until then there is no store
 
-Lock, receipts, going on and publishing are those of a build of text (`BuildFolder`). What a unit does is
-known to who asks for it alone.
+Lock, receipts, resuming and publishing are those of a build of text (`BuildFolder`). What a unit does is up
+to the caller.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from packline.store.splits import refuse_empty
 
 
 class ImportPlan(msgspec.Struct, frozen=True):
-    """What an import is about to do."""
+    """Plan of an import, before it starts."""
 
     format: str
     files: int
     bytes: int
     documents: int | None
     tokens: int | None
-    """Documents and tokens as far as headers tell."""
+    """Numbers of documents and tokens, as far as headers declare them."""
     units: int
     units_done: int
-    """Committed by an earlier run of the same import."""
+    """Number of units committed by an earlier run of the same import."""
     workers: int
     tokenizer: str
     vocab_size: int
@@ -63,11 +63,11 @@ class ImportPlan(msgspec.Struct, frozen=True):
 
 
 class Imported(msgspec.Struct, frozen=True):
-    """What came of an import."""
+    """Result of an import."""
 
     manifest: Manifest
     unfinished: int
-    """Documents of this run that the data's beginning or end cuts off; their ends were put on."""
+    """Documents of this run cut off by the beginning or end of the data; their boundary tokens were added."""
     seconds: float
     nothing_to_do: bool = False
 
@@ -75,48 +75,48 @@ class Imported(msgspec.Struct, frozen=True):
 ImportEvent = ImportPlan | Progress | UnitDone | Note
 OnEvent = Callable[[ImportEvent], None]
 ValShare = Callable[[], float | msgspec.UnsetType]
-"""The val_fraction that a recipe's val_documents comes to, where it has any."""
+"""Function that returns the val_fraction equivalent to a recipe's val_documents, if it has any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitBuild:
-    """What is to be built: everything but how a unit is done."""
+    """Description of a build, apart from the work of a unit."""
 
     open_job: OpenJob
-    """Makes ready for the units."""
+    """Opens the job in a process, before its units."""
     title: str
-    """What the plan calls it."""
+    """Name of the build in the plan."""
     out: str
     recipe: Recipe
     entry: ImportEntry
     tokenizer: Tokenizer
     boundary: Boundary
     edges: str
-    """Which boundary tokens the plan says there are."""
+    """Boundary tokens, as shown in the plan."""
     files: Sequence[InputFile]
     inputs: Sequence[InputEntry]
-    """The same for the manifest; checksums are filled in."""
+    """Input files for the manifest; checksums are filled in."""
     units: int
     small_bytes: int
-    """Of files for which starting processes would take longer than the work."""
+    """Bytes of files below which starting processes would take longer than the work."""
     workers: int | None
     documents: int | None = None
     tokens: int | None = None
-    """As far as headers tell."""
+    """Number of tokens, as far as headers declare it."""
 
     @property
     def dtype(self) -> str:
-        """Of the tokens."""
+        """Dtype of the tokens."""
         return dtype_for(self.tokenizer.vocab_size).name
 
     def identity(self) -> BuildIdentity:
-        """What has to be the same for a build to go on."""
+        """Identity that must be equal for a build to resume."""
         imported = {**msgspec.to_builtins(self.entry), "units": self.units}
         boundary = {**msgspec.to_builtins(self.boundary), "import": imported}
         return BuildIdentity(self.recipe, self.tokenizer.fingerprint, boundary, list(self.files))
 
     def processes(self, units: int) -> int:
-        """For so many units; 0: this one."""
+        """Number of processes for this number of units; 0: this one."""
         if self.workers is not None:
             return self.workers
         small = sum(file.size for file in self.files) < self.small_bytes
@@ -133,23 +133,26 @@ def run_build(
     accept: Callable[[Manifest], None] = lambda manifest: None,
     val_share: ValShare = lambda: msgspec.UNSET,
 ) -> tuple[Manifest, bool]:
-    """Run the units that have no receipt, and publish; the manifest, and whether it was there already.
+    """Run the units that have no receipt, and publish the store.
 
     Args:
-        build: what is to be built.
-        job_of: what all units share, as JSON knows it, once there is a folder.
-        receipt_of: reads what came of a unit.
-        source: what progress is told of.
-        tell: is called with `ImportPlan`, `Progress` and `UnitDone`.
-        accept: is called before the store is published. If it raises, there is no store, and the folder is
+        build: build to run.
+        job_of: description shared by all units, as JSON-compatible values; called once there is a folder.
+        receipt_of: reads the result of a unit.
+        source: source name in progress events.
+        tell: called with `ImportPlan`, `Progress` and `UnitDone`.
+        accept: called before the store is published. If it raises, there is no store, and the folder is
             free for another build.
-        val_share: for the manifest, asked when all units are done.
+        val_share: validation share for the manifest, called when all units are done.
+
+    Returns:
+        The manifest, and whether it existed already.
 
     Raises:
-        ResumeMismatch: the folder holds another build, or files are not what they were.
-        OutOfSpace: what is known beforehand would not fit on the disk, or the disk is full.
-        TokenizerError: nobody could decode the store.
-        PacklineError: what stopped the first unit that failed; what is committed stays.
+        ResumeMismatch: the folder holds another build, or files have changed.
+        OutOfSpace: the known size does not fit on the disk, or the disk is full.
+        TokenizerError: the store could not be decoded by anyone.
+        PacklineError: error of the first unit that failed; committed units stay.
     """
     folder = BuildFolder(Path(build.out))
     try:

@@ -1,17 +1,17 @@
-"""Check a foreign data set by itself: sizes, indexes, ids, boundaries; all problems, each with its place.
+"""Check a foreign data set alone: sizes, indexes, ids, boundaries; report all problems and their positions.
 
-    packline.json   its own checksum; places, sizes and checksums of all files; no others      `export_files`
-    headers         sizes, magic numbers, indexes                                              `format.open`
+    packline.json   its own checksum; paths, sizes and checksums of all files; no other files   `export_files`
+    headers         sizes, magic numbers, indexes                                               `format.open`
     tokens          ids below the vocabulary, boundary tokens around every document
 
-Where packline.json is there, headers and tokens are only looked at if all checksums are right: then no
-parser is given a damaged file.
+If there is a packline.json, headers and tokens are only checked if all checksums are right, so no parser is
+given a damaged file.
 
-The vocabulary and the boundary tokens are those of the tokenizer that is named, else those that the data set
-itself tells (`packline.json`, metadata). What could not be checked for want of either is among the notes.
+The vocabulary and the boundary tokens are those of the given tokenizer, or else those that the data set
+declares (`packline.json`, metadata). Checks that were skipped for lack of either are listed in the notes.
 
-Cost: every token is read once, about 1 GB/s, and once more where there are checksums; memory is a block. What
-it does not do: compare with a store (import it, and export it again), or mend anything.
+Cost: one pass over the tokens, about 1 GB/s, and a second one if there are checksums; memory is one block.
+Does not compare with a store (import it, and export it again), or repair anything.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ ANY_VOCABULARY = 2**31
 
 
 class ForeignReport(Report, eq=False):
-    """A report on a data set of another format."""
+    """Report on a data set in another format."""
 
     format: str = ""
     notes: list[str] = msgspec.field(default_factory=list)
-    """What could not be checked, and what is strange without being wrong."""
+    """Skipped checks, and oddities that are not errors."""
 
 
 def check(
@@ -60,16 +60,16 @@ def check(
 
     Args:
         path: a file or folder.
-        format: a name of `packline.formats.registry`; by default what it is beyond doubt.
-        tokenizer: that made the ids; by default what the data set says of its vocabulary.
-        options: the format's, by name.
+        format: a name from `packline.formats.registry`; by default recognised, if unambiguous.
+        tokenizer: the tokenizer that made the ids; by default the vocabulary that the data set declares.
+        options: options of the format, by name.
         eod: end of document; a string needs the tokenizer.
-        bos: begin of document, likewise.
-        on_progress: is called with the bytes that were read and all bytes.
+        bos: begin of document; a string needs the tokenizer.
+        on_progress: called with the bytes read so far and the total bytes.
 
     Raises:
-        InputError: nothing there, or of another format.
-        RecipeError: options that make no sense.
+        InputError: a missing data set, or one in another format.
+        RecipeError: invalid options.
 
     >>> check("nowhere", "nanogpt")
     Traceback (most recent call last):
@@ -118,7 +118,7 @@ def check(
 
 @dataclass(slots=True)
 class _Plan:
-    """What to check, and how."""
+    """Data set to check, and how to check it."""
 
     foreign: Foreign
     restoring: Restoring
@@ -135,7 +135,7 @@ def _without_tokenizer(
     bos: str | int | None,
     findings: Findings,
 ) -> _Plan:
-    """By what the data set says of itself."""
+    """Plan based on the metadata of the data set."""
     for role, asked in (("eod", eod), ("bos", bos)):
         if isinstance(asked, str):
             raise RecipeError(
@@ -161,7 +161,7 @@ def _without_tokenizer(
 
 
 def _warnings(format: Format, foreign: Foreign, record: ExportRecord | None, path: Path) -> Iterator[str]:
-    """Why a trainer may stop: as an export was told, else by the files that are there."""
+    """Reasons why a trainer may stop: from the record of an export, or else based on the existing files."""
     if record is not None:
         yield from record.warnings
     elif path.is_dir():

@@ -1,9 +1,9 @@
-"""What builds share whose units are known beforehand: run and commit them, refuse what has changed, sum up.
+"""Common steps of builds with units known in advance: run, commit, detect changed inputs, summarise.
 
     run_tasks ──> Receipt ──> BuildFolder.commit, in a thread ──> UnitDone        all units ──> Manifest
 
-An import and a build of conversations differ in what a unit does. That a receipt is the commit point, that
-workers go on while a commit waits for the disk, and that files must be what they were, is the same.
+An import and a build of conversations differ in the work of a unit. In both, a receipt is the commit point,
+workers continue while a commit waits for the disk, and input files must not change.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from packline.store.manifest import (
 from packline.store.summing import join_checksums, sum_of_receipts
 
 MOST_WAITING = 4
-"""Units that wait for the disk; with more, nobody would gain."""
+"""Most units that wait for the disk at once; more would bring no gain."""
 
 
 def commit_units(
@@ -58,21 +58,21 @@ def commit_units(
     """Run the units with these numbers and commit each.
 
     Args:
-        open_job: makes ready for the units, in each process once.
-        job: what all units share.
-        folder: of the store.
-        workers: processes at most; 0: this one.
-        receipt_of: reads what came of a unit.
-        on_tokens: is called with the tokens that were done since the last call.
-        on_done: is called when a unit is committed.
+            open_job: opens the job, once per process, before its units.
+            job: description shared by all units.
+            folder: folder of the store.
+            workers: maximum number of processes; 0: this one.
+            receipt_of: reads the result of a unit.
+            on_tokens: called with the number of tokens done since the last call.
+            on_done: called when a unit is committed.
 
-    Raises:
-        PacklineError: what stopped the first unit that failed; what is committed stays.
+        Raises:
+            PacklineError: error of the first unit that failed; committed units stay.
     """
     commits: deque[tuple[Future[None], Receipt]] = deque()
 
     def settle(most: int) -> None:
-        """Tell of what is committed; wait until no more than so many are not."""
+        """Report committed units; wait until at most `most` are pending."""
         while commits and (len(commits) > most or commits[0][0].done()):
             commit, receipt = commits.popleft()
             commit.result()
@@ -88,10 +88,10 @@ def commit_units(
 
 
 def check_room(folder: BuildFolder, tokens: int, vocab_size: int) -> None:
-    """Refuse before writing what cannot fit.
+    """Refuse, before writing, a store that does not fit on the disk.
 
     Args:
-        tokens: that are still to be written.
+        tokens: number of tokens still to be written.
     """
     needed, free = max(tokens, 0) * dtype_for(vocab_size).itemsize, free_disk(folder.path)
     if needed > free:
@@ -110,7 +110,7 @@ def refuse_other_store(
     tokenizer: Tokenizer,
     files: Sequence[InputFile],
 ) -> None:
-    """Refuse to write into a finished store, unless it is just what would be written."""
+    """Refuse to write into a finished store, unless it is the one that would be written."""
     builtins = msgspec.to_builtins
     differences = recipe_difference(builtins(manifest.recipe), builtins(recipe))
     said = {} if not isinstance(manifest.imported, ImportEntry) else builtins(manifest.imported)
@@ -132,7 +132,7 @@ def refuse_other_store(
 def refuse_changed_files(
     folder: BuildFolder, earlier: BuildIdentity, files: Sequence[InputFile], receipts: Iterable[Receipt]
 ) -> None:
-    """Refuse to go on if what finished units have read is not what it was."""
+    """Refuse to resume if inputs of finished units have changed."""
     before = {file.index: file.modified for file in earlier.files}
     suspects = {file.index for file in files if before.get(file.index) != file.modified}
     changed = {
@@ -163,7 +163,7 @@ def sum_up(
     inputs: Sequence[InputEntry],
     val_share: float | msgspec.UnsetType = msgspec.UNSET,
 ) -> Manifest:
-    """The manifest of a store whose units are all committed; checksums of inputs are filled in."""
+    """Manifest of a store whose units are all committed; checksums of inputs are filled in."""
     receipts = folder.committed()
     ordered = [receipts[f"{number:06d}"] for number in range(units)]
     checksums: list[list[str]] = [[] for _ in inputs]
@@ -188,10 +188,10 @@ def sum_up(
 
 
 def round_trip_of(tokenizer: Tokenizer) -> RoundTrip:
-    """Whether ids of this tokenizer decode to the text.
+    """Check whether ids of this tokenizer decode to the text.
 
     Raises:
-        TokenizerError: the reference library cannot read it, so nobody could ever decode the store.
+        TokenizerError: the reference library cannot read it, so the store could not be decoded.
     """
     try:
         return Reference(without_special_tokens(tokenizer)).round_trip

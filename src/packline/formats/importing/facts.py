@@ -1,13 +1,13 @@
-"""What a foreign data set says of itself, and whether a tokenizer can be the one that made it.
+"""Metadata of a foreign data set, and whether a tokenizer can be the one that made it.
 
     packline.json   of an export: format, options, tokenizer with its fingerprint
-    Foreign.facts   of headers and metadata: vocab_size, eod_id, tokenizer (its name)
+    Foreign.facts   from headers and metadata: vocab_size, eod_id, tokenizer (its name)
 
 Ids of one tokenizer are valid ids of another, so a mistake here would show only in a model that was
-trained on it. What contradicts is refused before work; what only looks strange is noted. A vocabulary that
-was rounded up, or that leaves out added tokens, as some projects write it, is no contradiction.
+trained on them. A contradiction is refused before work starts; an oddity is noted. A vocabulary that was
+rounded up, or that lacks added tokens, as some projects write it, is no contradiction.
 
-What it does not do: look at tokens. Data sets that say nothing of their tokenizer are believed.
+Does not look at tokens. Data sets without tokenizer metadata are accepted.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from packline.formats.exporting.parts import convert_options
 from packline.formats.format import Format, Options
 
 MOST_ROUNDED = 1024
-"""By how much a vocabulary is rounded up at most."""
+"""Most ids by which a vocabulary may be rounded up."""
 
 
 def find_record(path: Path) -> ExportRecord | None:
-    """The `packline.json` of an export, where there is one.
+    """The `packline.json` of an export, if there is one.
 
     Args:
         path: a data set's folder, or a file in it.
@@ -40,13 +40,13 @@ def find_record(path: Path) -> ExportRecord | None:
 
 
 def make_options(format: Format, options: dict[str, Any], record: ExportRecord | None) -> Any:
-    """The options of a format: those that were given, else those of the export, else the format's own.
+    """Options of a format: the given ones, else those of the export, else the format's defaults.
 
     Args:
-        options: as given; numbers and booleans may be strings.
+        options: given options; numbers and booleans may be strings.
 
     Raises:
-        RecipeError: an unknown option, or a value that it cannot have.
+        RecipeError: an unknown option, or an invalid value.
     """
     if record is not None and record.format == format.name:
         options = record.options | options
@@ -54,14 +54,14 @@ def make_options(format: Format, options: dict[str, Any], record: ExportRecord |
 
 
 def with_marker(options: Options, marker: int | None) -> Any:
-    """Options that know the token between documents, where they have a place for it and were not told."""
+    """Options with the token between documents set, if they have a field for it that is unset."""
     if getattr(options, "marker", 0) is not None or marker is None:
         return options
     return msgspec.structs.replace(options, marker=marker)
 
 
 def with_vocabulary(options: Options, size: int) -> Any:
-    """Options that know how large the vocabulary is, likewise; where no file says so, it tells the dtype."""
+    """Options with the vocabulary size set, if unset; it decides the dtype where no file declares it."""
     if getattr(options, "vocab_size", 0) is not None:
         return options
     return msgspec.structs.replace(options, vocab_size=size)
@@ -70,7 +70,7 @@ def with_vocabulary(options: Options, size: int) -> Any:
 def said_boundary(
     record: ExportRecord | None, facts: dict[str, Any]
 ) -> tuple[str | int | None, str | int | None]:
-    """The end and the beginning of documents, as far as the data set says."""
+    """End and beginning of documents, as far as the data set declares them."""
     if record is not None:
         return record.tokenizer.eod_id, record.tokenizer.bos_id
     eod, bos = facts.get("eod_id"), facts.get("bos_id")
@@ -80,13 +80,13 @@ def said_boundary(
 def check_tokenizer(
     where: str, tokenizer: Tokenizer, eod_id: int, record: ExportRecord | None, facts: dict[str, Any]
 ) -> list[str]:
-    """Hold a tokenizer against what a data set says.
+    """Check a tokenizer against the metadata of a data set.
 
     Returns:
-        Notes on what looks strange.
+        Notes on oddities.
 
     Raises:
-        TokenizerError: it cannot be the one.
+        TokenizerError: the data set cannot come from this tokenizer.
     """
     hint = "name the tokenizer that made these ids"
     if record is not None and record.tokenizer.fingerprint != tokenizer.fingerprint:
@@ -123,7 +123,7 @@ def _same_vocabulary(size: int, tokenizer: Tokenizer) -> bool:
 
 
 def _may_be_called(name: str, tokenizer: Tokenizer) -> bool:
-    """Whether two names have a part in common: paths and hub ids of the same tokenizer differ in the rest."""
+    """True if two names share a part; paths and hub ids of the same tokenizer may differ in the rest."""
     return bool(_parts(name) & (_parts(tokenizer.name) | {tokenizer.kind}))
 
 

@@ -1,16 +1,16 @@
-"""`packline.import_store`: a foreign data set becomes a store, with the machinery of a build.
+"""`packline.import_store`: import a foreign data set into a store, with the machinery of a build.
 
-    look      format, headers, indexes, tokenizer against what the data says     nothing is written yet
+    look      format, headers, indexes, tokenizer compared with the metadata     nothing is written yet
     units     in worker processes, each committed with its receipt               (import_unit, import_run)
     publish   the manifest, with `imported`: format and options
 
-Interrupted at any time, the same command goes on where it stopped, and the bytes come out the same, whatever
+Interrupted at any time, the same command resumes where it stopped, and the bytes are the same, whatever
 the number of processes. Any damage, any id outside the vocabulary, any document without its boundary tokens
-is an error with its place, and no store appears. A store made this way has everything that a built one has,
-but for the text: its bytes are counted from the tokens.
+is an error with its position, and no store appears. An imported store has everything that a built one has,
+except the text: text bytes are counted from the tokens.
 
-Cost: one pass over the tokens and one for checksums; about half the speed of copying a file. What it does
-not do: encode, filter, or tell ids of one tokenizer from valid ids of another, unless the data says which.
+Cost: one pass over the tokens and one for checksums; about half the speed of copying a file. Does not encode
+or filter, and cannot tell ids of one tokenizer from valid ids of another unless the metadata names it.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ def import_store(
     workers: int | None = None,
     on_event: OnEvent | None = None,
 ) -> Store:
-    """Turn another project's data set into a store, or go on with an import that was interrupted.
+    """Import another project's data set into a store, or resume an interrupted import.
 
     Args:
         path: a file or folder.
-        format: a name of `packline.formats.registry`; by default what it is beyond doubt.
-        tokenizer: that made the ids: a tokenizer.json, a folder with one, a hub id, ...
+        format: a name from `packline.formats.registry`; by default recognised, if unambiguous.
+        tokenizer: the tokenizer that made the ids: a tokenizer.json, a folder with one, a hub id, ...
         out: the folder of the store: new, empty, or one that holds the same import.
-        eod: end of document, as a string or an id; by default what the data says, or the tokenizer's own.
-        bos: put before every document where given; expected there where the format has it there.
-        options: the format's options, by name.
-        workers: processes; 0 for this one. By default as many as there are cores, where the work is worth it.
-        on_event: is called with `ImportPlan`, `Progress`, `UnitDone` and `Note`.
+        eod: end of document, as a string or an id; by default from the metadata, or the tokenizer's own.
+        bos: begin of document, put before every document if given; required there if the format has it there.
+        options: options of the format, by name.
+        workers: number of processes; 0 for this one. By default one per core, if the work is large enough.
+        on_event: called with `ImportPlan`, `Progress`, `UnitDone` and `Note`.
 
     Raises:
-        RecipeError, InputError, TokenizerError: a setting, a data set or a tokenizer that cannot be used.
-        CorruptStore: damage, with its place; no store is published.
+        RecipeError, InputError, TokenizerError: an unusable setting, data set or tokenizer.
+        CorruptStore: damage, with its position; no store is published.
         OutOfSpace: the store would not fit on the disk.
 
     >>> import json, tempfile

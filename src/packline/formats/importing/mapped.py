@@ -1,24 +1,24 @@
-"""Foreign token files as documents: cut into units, and read a block at a time.
+"""Foreign token files as documents: cut into units, and read one block at a time.
 
-    IndexedForeign   an index says where documents end          megatron, datatrove, olmo, forager
-    ScannedForeign   a marker token in one stream over all      llmc, nanogpt, npy, joined rows
-                     files of a split says it
+    IndexedForeign   document ends come from an index           megatron, datatrove, olmo, forager
+    ScannedForeign   document ends come from a marker token     llmc, nanogpt, npy, joined rows
+                     in one stream of all files of a split
 
-What both read from is a `TokenSource` (see there), mostly a `TokenFile`: a header, then tokens.
+Both read from a `TokenSource` (see there), usually a `TokenFile`: a header, then tokens.
 
-In a stream, documents are what stands between cuts. With edges `eod` (and `both`) a cut is behind each
-marker, with `bos` before each marker; the stream's two ends are cuts as well. So with `eod`, tokens behind
-the last marker are a document that has no end, and with `bos`, tokens before the first are one that has no
-beginning: such are marked `unfinished`. A unit holds the documents that begin in its range of one file; they
-may go on into the next file.
+In a stream, documents lie between cuts. With edges `eod` (and `both`) there is a cut after each marker, with
+`bos` before each marker; the stream's two ends are cuts as well. So with `eod`, tokens after the last marker
+are a document without an end, and with `bos`, tokens before the first marker are one without a beginning:
+these are marked `unfinished`. A unit holds the documents that begin in its range of one file; they may
+continue in the next file.
 
-A scanned format has a field `marker: int | None = None` among its options: whoever opens the data set fills
-it from the tokenizer (`importing`, `checking`). Without a marker a stream has no documents that can be told
-apart: then each block of a unit is given as one unfinished document, which is enough to look at its ids.
+A scanned format has a field `marker: int | None = None` among its options, filled in from the tokenizer by
+the code that opens the data set (`importing`, `checking`). Without a marker, the documents of a stream cannot
+be separated: each block of a unit is then one unfinished document, which is enough to check its ids.
 
-Cost: one pass; a comparison a token with NumPy, about 2 GB/s, and no Python object a token or document.
-Memory: a block of `BLOCK_TOKENS`, and all of a document that is longer. What it does not do: look at ids, or
-take boundary tokens off.
+Cost: one pass, with one NumPy comparison per token, about 2 GB/s, and no Python object per token or document.
+Memory: a block of `BLOCK_TOKENS`, or a whole document that is longer. Does not check ids or remove boundary
+tokens.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from packline.ragged import offsets_of
 from packline.store.report import Findings
 
 UNIT_TOKENS = 1 << 24
-"""Of one unit, about."""
+"""Approximate tokens per unit."""
 BLOCK_TOKENS = 1 << 20
 BLOCK_DOCUMENTS = 1 << 16
 LONGEST_DOCUMENT = 1 << 28
-"""Tokens between two markers; more than this means that the marker is not the right one."""
+"""Most tokens between two markers; more means that the marker is wrong."""
 
 __all__ = [
     "IndexedForeign",
@@ -55,7 +55,7 @@ __all__ = [
 
 
 class Ends(Protocol):
-    """Where documents end, in tokens from the file's first: an array, mapped or not, or the like."""
+    """End offsets of documents, in tokens from the start of the file: an array, mapped or not, or similar."""
 
     def __len__(self) -> int: ...
 
@@ -64,7 +64,7 @@ class Ends(Protocol):
 
 
 class _SourcesForeign(Foreign):
-    """What both kinds have in common: files, sources, and one dtype."""
+    """Common base of both kinds: files, sources, and one dtype."""
 
     def __init__(
         self,
@@ -88,16 +88,16 @@ class _SourcesForeign(Foreign):
 
 
 class IndexedForeign(_SourcesForeign):
-    """Token files whose documents lie back to back and have their ends in an index.
+    """Token files with documents back to back and their ends in an index.
 
     Args:
         files: all files of the data set.
-        indexed: sources in the order of documents, with where their documents end, the last at `tokens`.
-        ids: the documents' own ids by number of file, from the first document up to the last of a slice.
+        indexed: sources in document order, each with the ends of its documents, the last at `tokens`.
+        ids: document ids, called with the file number, the first document, and the end of the range.
         edges: boundary tokens that every document is expected to have.
-        findings: takes what is wrong: a dtype unlike the first file's, ends that go backwards.
+        findings: receives problems: a dtype unlike the first file's, ends that decrease.
 
-    A unit's `start` and `stop` are documents of its file.
+    `start` and `stop` of a unit are document numbers in its file.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class IndexedForeign(_SourcesForeign):
 
 
 def check_ends(name: str, ends: Ends, tokens: int, findings: Findings) -> bool:
-    """Note where ends of documents do not go up from 0 to the number of tokens; return whether they do.
+    """Note document ends that do not ascend from 0 to the number of tokens; return True if they do.
 
     >>> findings = Findings()
     >>> check_ends("a.index", np.array([3, 2, 5]), 5, findings), str(findings.problems[0])
@@ -157,13 +157,13 @@ def check_ends(name: str, ends: Ends, tokens: int, findings: Findings) -> bool:
 
 
 def _indexed_units(source: TokenSource, ends: Ends, unit_tokens: int) -> Iterator[ForeignUnit]:
-    """Cut behind the first document whose end reaches each multiple of `unit_tokens`."""
+    """Cut after the first document whose end reaches each multiple of `unit_tokens`."""
     cuts = [0]
     while cuts[-1] < len(ends) and not source.whole:
         begun = int(ends[cuts[-1] - 1]) if cuts[-1] else 0
         cut = _first_reaching(ends, begun - begun % unit_tokens + unit_tokens, cuts[-1])
         cuts.append(min(cut + 1, len(ends)))
-    # Documents without any token behind the last cut would make a unit that accounts for no bytes.
+    # Documents without tokens after the last cut would make a unit that accounts for no bytes.
     while len(cuts) > 2 and int(ends[cuts[-2] - 1]) == source.tokens:
         del cuts[-2]
     if cuts == [0]:
@@ -174,7 +174,7 @@ def _indexed_units(source: TokenSource, ends: Ends, unit_tokens: int) -> Iterato
 
 
 def _first_reaching(ends: Ends, tokens: int, low: int) -> int:
-    """The first document from `low` on whose end is at or behind so many tokens."""
+    """The first document from `low` on whose end is at or after `tokens`."""
     high = len(ends)
     while low < high:
         middle = (low + high) // 2
@@ -186,16 +186,16 @@ def _first_reaching(ends: Ends, tokens: int, low: int) -> int:
 
 
 class ScannedForeign(_SourcesForeign):
-    """Token files that are one stream a split, in which a marker tells documents apart.
+    """Token files that form one stream per split, with documents separated by a marker.
 
     Args:
         files: all files of the data set.
-        sources: in the order of the stream; those of a split are one.
-        marker: the token before (edges `bos`) or behind (`eod`, `both`) every document; None where unknown.
+        sources: sources in stream order; those of a split form one stream.
+        marker: token before (edges `bos`) or after (`eod`, `both`) every document; None if unknown.
         edges: boundary tokens that every document is expected to have.
-        findings: takes what is wrong: a dtype unlike the first file's.
+        findings: receives problems: a dtype unlike the first file's.
 
-    A unit's `start` and `stop` are tokens of its file.
+    `start` and `stop` of a unit are tokens of its file.
     """
 
     def __init__(
@@ -247,7 +247,7 @@ class ScannedForeign(_SourcesForeign):
             )
 
     def _unfinished(self, stream: _Stream, places: np.ndarray, tokens: np.ndarray) -> np.ndarray | None:
-        """Which documents have no marker, as only the first or the last of a stream may."""
+        """Mask of documents without a marker, which only the first or the last of a stream may lack."""
         at = 0 if self.edges == "bos" else len(places) - 2
         edge = places[0] == 0 if self.edges == "bos" else places[-1] == stream.tokens
         if not edge or tokens[0 if self.edges == "bos" else -1] == self.marker:
@@ -258,7 +258,7 @@ class ScannedForeign(_SourcesForeign):
 
 
 class _Stream:
-    """The tokens of all sources of a split, one behind another."""
+    """Tokens of all sources of a split, one after another."""
 
     def __init__(self, sources: list[TokenSource]) -> None:
         self._sources = sources
@@ -266,11 +266,11 @@ class _Stream:
         self.tokens = self._starts[-1]
 
     def start_of(self, source: TokenSource) -> int:
-        """Tokens before a source."""
+        """Number of tokens before a source."""
         return self._starts[self._sources.index(source)]
 
     def read(self, start: int, stop: int) -> Iterator[tuple[int, np.ndarray, np.ndarray | None]]:
-        """Tokens of the stream, of one source at a time: the place of the first, tokens, loss."""
+        """Tokens of the stream, one source at a time: position of the first, tokens, loss."""
         place = start
         while place < stop:
             number = bisect_right(self._starts, place) - 1
@@ -284,16 +284,16 @@ class _Stream:
 def _cut(
     stream: _Stream, marker: int, before: bool, begin: int, end: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray | None]]:
-    """The documents of a stream that begin from `begin` up to `end`, some at a time.
+    """Documents of a stream that begin from `begin` up to `end`, several at a time.
 
     Yields:
-        Cuts, int64 `[n+1]`, places in the stream where n documents begin and the last of them ends; their
+        Cuts, int64 `[n+1]`, stream positions where n documents begin and the last of them ends; their
         tokens; their loss.
     """
     held: list[tuple[np.ndarray, np.ndarray | None]] = []
-    opened: int | None = 0 if begin == 0 else None  # the place where the first document that is held begins
+    opened: int | None = 0 if begin == 0 else None  # position where the first document in `held` begins
     size = 0
-    # Whether a document begins at `begin` is told, with a marker at the end, by the token before it.
+    # With a marker at the end, the token before `begin` decides whether a document begins there.
     for place, tokens, loss in stream.read(begin - 1 if begin and not before else begin, stream.tokens):
         cuts = np.flatnonzero(tokens == marker) + (place if before else place + 1)
         if opened is None:
@@ -312,7 +312,7 @@ def _cut(
         cuts = cuts[: last + 1]
         if not finished and place + len(tokens) == stream.tokens:
             cuts, finished = np.append(cuts, stream.tokens), True
-        if len(cuts) and size > BLOCK_TOKENS:  # a long document comes alone
+        if len(cuts) and size > BLOCK_TOKENS:  # a long document gets its own block
             part = int(cuts[0]) - place
             held.append((tokens[:part], None if loss is None else loss[:part]))
             yield np.array([opened, cuts[0]], np.int64), *_joined(held)

@@ -1,10 +1,10 @@
-"""Open a foreign data set with the tokenizer that made it: the beginning of importing and of checking.
+"""Opening of a foreign data set with the tokenizer that made it: the first step of import and check.
 
-    path ── format (named, or recognised) ── options (given, else of packline.json, else the format's)
-         └─ what it says of itself ── end and beginning of documents ── marker ──> Foreign
+    path ── format (given, or recognised) ── options (given, else from packline.json, else the format's)
+         └─ metadata ── end and beginning of documents ── marker ──> Foreign
 
-The format is asked twice where a marker tells documents apart, because the data set itself may say what that
-is. Only headers and indexes are read.
+Where a marker separates documents, the format opens the data set twice, because the metadata may declare the
+marker. Only headers and indexes are read.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from packline.store.report import Findings
 
 @dataclass(slots=True)
 class Opened:
-    """A data set that was looked at, and how it is read."""
+    """A data set whose headers were read, and how to read the rest."""
 
     format: Format
     options: Any
@@ -44,22 +44,22 @@ class Opened:
     tokenizer: Tokenizer
     boundary: Boundary
     notes: list[str]
-    """What looks strange and is no contradiction."""
+    """Oddities that are no contradiction."""
 
     @property
     def restoring(self) -> Restoring:
-        """How its documents become stored ones."""
+        """Conversion of its documents to stored ones."""
         boundary = self.boundary
         return Restoring(self.foreign.edges, boundary.eod_id, boundary.bos_id, self.tokenizer.vocab_size)
 
 
 def find_format(path: Path, name: str | None) -> Format:
-    """The format that was named, or that `packline.json` names, or that the data set has beyond doubt.
+    """The format that is given, named by `packline.json`, or recognised without ambiguity.
 
     Raises:
-        InputError: nothing there, or it is open what it is.
+        InputError: a missing data set, or an unclear format.
     """
-    if not path.exists() and not Path(f"{path}.idx").is_file():  # Megatron's are named without an ending
+    if not path.exists() and not Path(f"{path}.idx").is_file():  # Megatron paths have no suffix
         raise InputError(f"cannot find {path}", hint="check the path")
     if name is not None:
         return get_format(name)
@@ -76,12 +76,12 @@ def open_foreign(
     options: dict[str, Any],
     findings: Findings,
 ) -> Opened:
-    """Look at a data set; enter what is wrong with its headers and sizes.
+    """Read the headers of a data set; enter problems of headers and sizes in `findings`.
 
     Raises:
-        InputError: nothing there, or of another format.
-        RecipeError: options that make no sense.
-        TokenizerError: it cannot be the tokenizer, or it is open what ends a document.
+        InputError: a missing data set, or one in another format.
+        RecipeError: invalid options.
+        TokenizerError: the wrong tokenizer, or an unclear end of document.
     """
     format = find_format(path, format_name)
     record = find_record(path)
@@ -107,7 +107,7 @@ def open_foreign(
 
 
 def _refuse_strays(foreign: Foreign, record: ExportRecord, findings: Findings) -> None:
-    """Note files that would be read and that the export did not write."""
+    """Note files that would be read although the export did not write them."""
     listed = {entry.name for entry in record.files}
     for file in foreign.files:
         if file.name not in listed:
@@ -115,11 +115,11 @@ def _refuse_strays(foreign: Foreign, record: ExportRecord, findings: Findings) -
 
 
 def read_headers(format: Format, path: Path, options: Any, findings: Findings) -> Foreign:
-    """`format.open`; whatever goes wrong with the data is an error with its place.
+    """Call `format.open`; any problem with the data is an error with its position.
 
     Raises:
-        InputError: a file vanishes or cannot be read meanwhile.
-        CorruptStore: a library cannot make sense of it.
+        InputError: a file disappears or cannot be read.
+        CorruptStore: a library cannot parse a file.
     """
     with reading(path):
         try:
@@ -134,6 +134,6 @@ def read_headers(format: Format, path: Path, options: Any, findings: Findings) -
 
 
 def read_blocks(foreign: Foreign, unit: ForeignUnit) -> Iterator[Block]:
-    """`foreign.blocks(unit)`; an error of a library is `CorruptStore` with the file."""
+    """`foreign.blocks(unit)`, with errors of a library as `CorruptStore` with the file."""
     with reading(foreign.files[unit.file].path):
         yield from foreign.blocks(unit)

@@ -1,5 +1,5 @@
-"""From a foreign document to a stored one: boundary tokens are taken off as the file has them and put on
-as the store has them, the loss mask with them.
+"""Conversion of a foreign document to a stored one: boundary tokens of the file are removed and those of the
+store added, and the loss mask is adjusted.
 
     edges      in the file                in a store with EOD      in a store with BOS and EOD
     eod        a b EOD                    as it is                 BOS a b EOD
@@ -7,12 +7,12 @@ as the store has them, the loss mask with them.
     both       BOS a b EOD                (needs BOS)              as it is
     none       a b                        a b EOD                  BOS a b EOD
 
-An end that was moved to the front keeps its byte of the loss mask: what stands before a document is the end
-of the one before. Boundary tokens that were not in the file are not trained on at the beginning, and at the
-end if the token before is. Every document must have the boundary tokens that are expected, but for those
-where the data begins or ends (`unfinished`). No token is doubled, no document is cut or joined.
+An end that was moved to the front keeps its byte of the loss mask: the token before a document is the end of
+the previous one. Of boundary tokens that were not in the file, a beginning is not trained on, and an end is
+if the token before it is. Every document must have the expected boundary tokens, except where the data
+begins or ends (`unfinished`). No token is doubled, no document is cut or joined.
 
-Cost: where nothing changes, a comparison a document; where an end moves, a copy; else two masked copies.
+Cost: without a change, one comparison per document; for a moved end, one copy; otherwise two masked copies.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from packline.ragged import Ragged, offsets_of
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """What is wrong with tokens of a block: the first place, and how many there are."""
+    """Problem with tokens of a block: the first position, and how many there are."""
 
     what: str
     count: int
     document: int
-    """Its number within the block."""
+    """Document number within the block."""
     token: int
-    """Its number within the document."""
+    """Token number within the document."""
     expected: str
     found: str
 
@@ -46,14 +46,14 @@ class Wrong:
 
 @dataclass(frozen=True, slots=True)
 class Restoring:
-    """How the documents of a data set become those of a store.
+    """Conversion of the documents of a data set to those of a store.
 
     Args:
         edges: boundary tokens in the file.
-        bos_id: of the store, where it has one.
+        bos_id: begin-of-document token of the store, if it has one.
 
     Raises:
-        RecipeError: both boundary tokens are expected, and the tokenizer is given one.
+        RecipeError: both boundary tokens are expected, but only one is given.
 
     >>> block = Block(np.array([9, 5, 9], np.uint16), np.array([0, 2, 3], np.int64))
     >>> ragged, loss = Restoring("bos", eod_id=9, bos_id=None, vocab_size=10).restore(block)
@@ -75,29 +75,29 @@ class Restoring:
 
     @property
     def first(self) -> int | None:
-        """The token that documents of the file begin with."""
+        """Token at the beginning of documents in the file."""
         if self.edges not in ("bos", "both"):
             return None
         return self.eod_id if self.bos_id is None else self.bos_id
 
     @property
     def last(self) -> int | None:
-        """The token that they end with."""
+        """Token at the end of documents in the file."""
         return self.eod_id if self.edges in ("eod", "both") else None
 
     @property
     def moves(self) -> bool:
-        """Whether what stands in front of a document is the end of the one before."""
+        """True if the token in front of a document is the end of the previous one."""
         return self.edges == "bos" and self.bos_id is None
 
     def problems(self, block: Block) -> Iterator[Wrong]:
-        """Ids outside the vocabulary, documents without their boundary tokens."""
+        """Ids outside the vocabulary, and documents without their boundary tokens."""
         tokens, starts, ends = block.tokens, block.offsets[:-1], block.offsets[1:]
         if tokens.dtype.kind not in "iu":
             yield Wrong("tokens of another kind", len(tokens), 0, 0, "integers", tokens.dtype.name)
             return
         if len(tokens):
-            # As unsigned numbers, so that a negative id is a large one.
+            # As unsigned integers, so that a negative id is a large one.
             ids = np.ascontiguousarray(tokens).view(f"u{tokens.dtype.itemsize}")
             if int(ids.max()) >= self.vocab_size:
                 places = np.flatnonzero(ids >= self.vocab_size)
@@ -122,13 +122,13 @@ class Restoring:
                 yield Wrong(f"no boundary token at the {what}", count, document, place, f"{token:,}", found)
 
     def restore(self, block: Block, next_loss: int | None = None) -> tuple[Ragged, np.ndarray | None]:
-        """The documents of a block without problems as they are stored.
+        """Convert the documents of a block without problems to stored ones.
 
         Args:
-            next_loss: the first byte of the loss mask behind this block, where documents go on there.
+            next_loss: first byte of the loss mask after this block, if documents continue there.
 
         Returns:
-            Tokens, of the dtype that they came in, and uint8 0 or 1 of each, where the block has a mask.
+            Tokens in their original dtype, and uint8 0 or 1 per token, if the block has a mask.
         """
         own = self.edges == ("eod" if self.bos_id is None else "both")
         if block.unfinished is None and own:
@@ -146,7 +146,7 @@ class Restoring:
     def _rebuild(self, block: Block, next_loss: int | None) -> tuple[Ragged, np.ndarray | None]:
         tokens, starts, ends = block.tokens, block.offsets[:-1], block.offsets[1:]
         has_first = self._has(tokens, self.first, starts, ends > starts)
-        # A single token that is the same at both ends is one boundary token, not two.
+        # A single token that matches at both ends is one boundary token, not two.
         has_last = self._has(tokens, self.last, ends - 1, ends - starts > has_first)
         kept = np.ones(len(tokens), bool)
         kept[starts[has_first]] = False
@@ -169,7 +169,7 @@ class Restoring:
         loss[filled] = block.loss[kept]
         final = np.zeros(len(block), np.uint8)
         texts = bodies > 0
-        final[texts] = loss[offsets[1:][texts] - 2]  # an end that was not there: as the token before
+        final[texts] = loss[offsets[1:][texts] - 2]  # an added end: same as the token before
         final[has_last] = block.loss[ends[has_last] - 1]
         if self.moves and len(block):
             moved = np.flatnonzero(has_first[1:])
@@ -183,7 +183,7 @@ class Restoring:
 
     @staticmethod
     def _has(tokens: np.ndarray, token: int | None, places: np.ndarray, possible: np.ndarray) -> np.ndarray:
-        """Which documents have this token at their place, bool `[D]`."""
+        """Mask of documents that have this token at their position, bool `[D]`."""
         found = np.zeros(len(places), bool)
         if token is not None:
             found[possible] = tokens[places[possible]] == token

@@ -1,7 +1,7 @@
-"""One import from its request to its store: look at the data, then build it unit by unit.
+"""One import from its request to its store: inspect the data, then build it unit by unit.
 
-Looking finds all damage that headers and indexes show, what the tokenizer is, and where documents begin and
-end; nothing is written yet. The build is `building.run_build`'s, and what the units do `UnitImporter`'s.
+Inspection finds all damage visible in headers and indexes, the tokenizer, and the document boundaries;
+nothing is written yet. The build is `building.run_build`, its units are run by `UnitImporter`.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from packline.store.report import Findings
 __all__ = ["ImportEvent", "ImportPlan", "ImportRequest", "Imported", "OnEvent", "run_import"]
 
 SMALL_BYTES = 64 << 20
-"""Of a data set for which starting processes would take longer than the work."""
+"""Bytes of a data set below which starting processes would take longer than the work."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportRequest:
-    """The arguments of an import."""
+    """Arguments of an import."""
 
     path: str
     format: str | None
@@ -56,14 +56,14 @@ class ImportRequest:
 
 
 def run_import(request: ImportRequest, on_event: OnEvent | None = None) -> Imported:
-    """Import; say what came of it."""
+    """Run an import and return its result."""
     if request.workers is not None and request.workers < 0:
         raise RecipeError(f"workers is {request.workers}: expected 0 or more")
     return _Import(request, on_event or (lambda event: None)).run()
 
 
 class _Import:
-    """The state of one import."""
+    """State of one import."""
 
     def __init__(self, request: ImportRequest, tell: OnEvent) -> None:
         self._request, self._tell = request, tell
@@ -122,7 +122,7 @@ class _Import:
             documents=foreign.documents,
             tokens=foreign.tokens,
         )
-        _ = self._data.restoring  # refuses edges that the boundary tokens cannot make
+        _ = self._data.restoring  # raises for edges that the boundary tokens cannot make
         self._unfinished = 0
 
     def run(self) -> Imported:
@@ -169,7 +169,7 @@ class _Import:
 
 
 def _account_for_all(foreign: Foreign) -> list[ForeignUnit]:
-    """The units, where files that no unit has pieces of, such as metadata, go with the first."""
+    """Units of the data set; files that belong to no unit, such as metadata, are added to the first."""
     named = {piece[0] for unit in foreign.units for piece in unit.pieces}
     rest = [(number, 0, file.bytes) for number, file in enumerate(foreign.files) if number not in named]
     first, *others = foreign.units

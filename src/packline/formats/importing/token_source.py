@@ -1,10 +1,10 @@
-"""Where a foreign data set's tokens are read from: in order, numbered, from whatever holds them.
+"""Sources of a foreign data set's tokens: in order, numbered, from any container.
 
-    TokenFile      a header of fixed size, then tokens to the end; perhaps a file of loss values beside it
-    TokenSource    what it is to its readers; rows of tokens in other containers are one by their own `read`
+    TokenFile      a header of fixed size, then tokens to the end; optionally with a file of loss values
+    TokenSource    common interface; rows of tokens in other containers implement their own `read`
 
-Files are read, not mapped, so one that shrinks meanwhile is an error and not a crash of the process.
-Cost: one copy of what is asked for. What it does not do: find documents (`mapped`).
+Files are read, not mapped, so a file that shrinks meanwhile is an error and not a crash of the process.
+Cost: one copy of the requested range. Does not find documents (see `mapped`).
 """
 
 from __future__ import annotations
@@ -21,61 +21,61 @@ from packline.errors import CorruptStore
 from packline.formats.format import ForeignFile
 
 Pieces = tuple[tuple[int, int, int], ...]
-"""(file, first byte, one behind the last), as in `ForeignUnit.pieces`."""
+"""(file, first byte, end byte), as in `ForeignUnit.pieces`."""
 
 
 class TokenSource(ABC):
     """Tokens in order, numbered from 0, of one file of a foreign data set."""
 
     file: int
-    """Its number among the data set's files."""
+    """Number of the file in the data set."""
     name: str
-    """What messages call it."""
+    """Name in messages."""
     split: str
     dtype: np.dtype
     tokens: int
     has_loss: bool = False
     whole: bool = False
-    """Whether it must be one unit."""
+    """True if it must be one unit."""
 
     @abstractmethod
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """Tokens from `start` up to `stop`, and uint8 0 or 1 a token, where there is a loss mask.
+        """Tokens from `start` up to `stop`, and uint8 0 or 1 per token, if there is a loss mask.
 
         Raises:
-            CorruptStore: they are not there, or the mask has other values.
+            CorruptStore: the tokens are missing, or the mask has other values.
         """
 
     @abstractmethod
     def positions(self, places: np.ndarray) -> np.ndarray:
-        """What provenance says of the documents that begin at these tokens, int64 `[n]`."""
+        """Positions, for provenance, of the documents that begin at these tokens, int64 `[n]`."""
 
     @abstractmethod
     def pieces(self, start: int, stop: int) -> Pieces:
-        """What a unit with these tokens accounts for: all such units together, the source's files once."""
+        """File pieces of a unit with these tokens; all units together cover the files exactly once."""
 
 
 @dataclass(frozen=True, slots=True)
 class LossFile:
-    """A file of one number a token: 0, or 1 for a token that is trained on."""
+    """A file with one number per token: 1 for a token that is trained on, else 0."""
 
     file: int
     path: str
     dtype: np.dtype
     header: int = 0
-    """Bytes before the first."""
+    """Bytes before the first number."""
 
 
 class TokenFile(TokenSource):
-    """A file that is a header of fixed size and then tokens, to its end.
+    """A file with a header of fixed size, then tokens to its end.
 
     Args:
         files: all files of the data set.
-        number: of this one among them.
+        number: number of this file among them.
         header: bytes before the first token.
-        tokens: how many; by default all that the file has room for.
+        tokens: number of tokens; by default all that the file holds.
         loss: its loss mask.
-        beside: numbers of files that belong to it, such as its index: the first unit accounts for them.
+        beside: numbers of files that belong to it, such as its index; covered by the first unit.
     """
 
     def __init__(
@@ -123,16 +123,16 @@ class TokenFile(TokenSource):
         return tuple(pieces)
 
     def _piece(self, number: int, header: int, size: int, start: int, stop: int) -> tuple[int, int, int]:
-        """The first one has the header too, the last one whatever is behind the tokens."""
+        """Piece of a file; the first one includes the header, the last one any bytes after the tokens."""
         first = header + start * size if start else 0
         return number, first, self._files[number].bytes if stop == self.tokens else header + stop * size
 
 
 def read_numbers(path: str | Path, dtype: np.dtype, header: int, start: int, stop: int) -> np.ndarray:
-    """Numbers `start` up to `stop` of a file of numbers behind a header.
+    """Numbers `start` up to `stop` of a file of numbers after a header.
 
     Raises:
-        CorruptStore: the file cannot be read, or ends before.
+        CorruptStore: the file cannot be read, or is too short.
     """
     array = np.empty(stop - start, dtype)
     view = array.view(np.uint8).data

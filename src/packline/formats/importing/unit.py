@@ -1,10 +1,10 @@
 """One unit of an import: documents of a foreign file as a shard, and its receipt.
 
     blocks ──> ids, boundaries ──> restore ──> count bytes of text ──> ShardWriter ──> Receipt
-    (format)   all held against    (see there)  table of the tokenizer   tmp/
+    (format)   all are checked     (see there)  table of the tokenizer   tmp/
 
-The result depends on nothing but the data set's bytes, the format's options and the tokenizer. A unit reads
-its data set itself, so it may run in any process. Publishing it is the caller's (`BuildFolder.commit`).
+The result depends only on the data set's bytes, the format's options and the tokenizer. A unit reads its
+data set itself, so it may run in any process. The caller publishes it (`BuildFolder.commit`).
 """
 
 from __future__ import annotations
@@ -40,43 +40,43 @@ READ_BYTES = 4 << 20
 
 
 class ImportJob(msgspec.Struct, frozen=True):
-    """What all units of an import share."""
+    """Description shared by all units of an import."""
 
     path: str
     format: str
     options: dict[str, Any]
     tokenizer: str
-    """The tokenizer.json that is kept with the store."""
+    """The tokenizer.json stored with the store."""
     kind: str
-    """What it was before: part of its name for some ids."""
+    """Original kind of the tokenizer; part of its name for some ids."""
     boundary: Boundary
     vocab_size: int
     dtype: str
     source: str
     """Name of the data set in provenance."""
     files: list[InputFile]
-    """As they were when the import began."""
+    """Files as they were when the import began."""
     checksums: list[str]
-    """Of each file, as packline.json lists it; empty where it does not."""
+    """Checksum of each file from packline.json; empty if not listed."""
     pieces: list[tuple[tuple[int, int, int], ...]]
-    """Of each unit, what it accounts for."""
+    """File pieces covered by each unit."""
     folder: str
-    """Where the unit's files go."""
+    """Folder for the unit's files."""
 
 
 class ImportedUnit(msgspec.Struct, frozen=True):
-    """What came of a unit."""
+    """Result of a unit."""
 
     receipt: Receipt
     unfinished: int
-    """Documents that the data's beginning or end cuts off."""
+    """Documents cut off by the beginning or end of the data."""
 
 
 class UnitImporter:
     """Runs units of an import in this process, one after another.
 
     Raises:
-        InputChanged: the data set is not what it was when the import began.
+        InputChanged: the data set has changed since the import began.
     """
 
     def __init__(self, job: ImportJob) -> None:
@@ -101,7 +101,7 @@ class UnitImporter:
 
         Raises:
             CorruptStore: damage, ids outside the vocabulary, documents without their boundary tokens.
-            InputChanged: a file is not what it was.
+            InputChanged: a file has changed.
             OutOfSpace: the disk is full.
         """
         job, unit = self._job, self._foreign.units[number]
@@ -125,7 +125,7 @@ class UnitImporter:
         return ImportedUnit(Receipt(f"{number:06d}", 0, pieces, shards, (), ledger, 0), unfinished)
 
     def _blocks(self, number: int) -> Iterator[tuple[Block, int | None]]:
-        """Blocks of a unit, and the first byte of the loss mask behind each, where that matters."""
+        """Blocks of a unit, and the first byte of the loss mask after each, where it matters."""
         unit = self._foreign.units[number]
         held: Block | None = None
         for block in read_blocks(self._foreign, unit):
@@ -138,7 +138,7 @@ class UnitImporter:
             yield held, self._loss_behind(number) if held.loss is not None else None
 
     def _loss_behind(self, number: int) -> int | None:
-        """The first byte of the mask in the units of the same split that follow."""
+        """First byte of the mask in the following units of the same split."""
         if not self._restoring.moves:
             return None
         units = self._foreign.units
@@ -201,10 +201,10 @@ class UnitImporter:
         ledger.text_tokens += len(ragged.tokens) - count * (2 if with_bos else 1)
 
     def _piece(self, number: int, start: int, stop: int) -> InputPiece:
-        """The checksum of what the unit took of a file, which is as it was at the start.
+        """Checksum of the bytes of a file that the unit covers, after checking that the file is unchanged.
 
-        Who takes a file's first bytes holds all of it against the checksum that its export has listed: mostly
-        they are all of its bytes, and were read already.
+        The unit with a file's first bytes compares the whole file with the checksum listed by its export:
+        usually these are all of its bytes, and were read already.
         """
         file, listed = self._job.files[number], self._job.checksums[number]
         checksum = hash_piece(file.path, start, stop)
@@ -220,10 +220,10 @@ class UnitImporter:
 
 
 def hash_piece(path: str, start: int, stop: int) -> str:
-    """The checksum of some bytes of a file.
+    """Checksum of a byte range of a file.
 
     Raises:
-        InputChanged: they are not all there.
+        InputChanged: the file is too short.
     """
     hasher, done = Hasher(), start
     with open_input(path) as file:
@@ -237,7 +237,7 @@ def hash_piece(path: str, start: int, stop: int) -> str:
 
 
 def open_job(job: msgspec.Raw) -> Runner:
-    """What does the units of an import, in a worker process or here."""
+    """Runner for the units of an import, in a worker process or here."""
     importer = UnitImporter(msgspec.json.decode(job, type=ImportJob))
 
     def run(task: msgspec.Raw, report: Callable[[int], None]) -> Any:

@@ -1,1 +1,1 @@
-"""What several layouts have in common, each a way of laying out tokens that more than one of them uses."""
+"""Ways of laying out tokens that several formats share."""

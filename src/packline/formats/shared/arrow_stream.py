@@ -1,14 +1,14 @@
-"""Arrow IPC streams: a file of record batches, which can be read one by one.
+"""Arrow IPC streams: a file of record batches, read one by one.
 
     FF FF FF FF | int32 length | description of the schema
     FF FF FF FF | int32 length | description of a record batch | its buffers
     ...
     FF FF FF FF | int32 0                                         the end mark
 
-It is not the Arrow file format, which begins with `ARROW1`. All descriptions are looked at when a stream is
-opened (30 microseconds a record batch), so that record batches can be read in any order, and a stream that
-was cut off is known at once, also where it was cut between two of them. Columns that are dictionary-encoded,
-which would tie record batches together, are not read; the `datasets` library writes none.
+This is not the Arrow file format, which begins with `ARROW1`. All message headers are read when a stream is
+opened (30 microseconds per record batch), so record batches can be read in any order, and a truncated stream
+is detected at once, even if it ends between two of them. Dictionary-encoded columns, which would tie record
+batches together, are not read; the `datasets` library writes none.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FILE_MAGIC = b"ARROW1"
 
 
 class ArrowFile(ColumnFile):
-    """A stream whose record batches can be read one by one. Made by `open`."""
+    """A stream with record batches that can be read one by one. Made by `open`."""
 
     schema: pa.Schema
 
@@ -47,13 +47,13 @@ class ArrowFile(ColumnFile):
         with_loss: bool,
         findings: Findings,
     ) -> ArrowFile | None:
-        """Look at all descriptions; None where there is nothing that could be read."""
+        """Read all message headers; None if nothing can be read."""
         self, file = cls(), files[number]
         self.file, self.path, self.split, self.size = number, file.path, split, file.bytes
-        found: list[tuple[int, int, int]] = []  # of each record batch: first byte, rows, tokens
+        found: list[tuple[int, int, int]] = []  # per record batch: first byte, rows, tokens
         at = 0
         try:
-            # Mapped, because then bodies are not read, only the pages that are looked at.
+            # Mapped, so that only the accessed pages are read, not the bodies.
             with pa.memory_map(file.path) as mapped:
                 if mapped.read(len(FILE_MAGIC)) == FILE_MAGIC:
                     findings.add(file.name, "framing", "an Arrow stream", "an Arrow file (ARROW1)")
@@ -77,7 +77,7 @@ class ArrowFile(ColumnFile):
                 if end != END_MARK:
                     rest = f"{file.bytes - at:,} other bytes" if file.bytes > at else "the end of the file"
                     findings.add(file.name, f"end mark at byte {at:,}, as the last of it", "there", rest)
-        except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: names that are no text
+        except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: names that are not text
             findings.add(file.name, f"not a whole Arrow stream: message at byte {at:,}: {error}")
             if not found:
                 return None
@@ -91,10 +91,10 @@ class ArrowFile(ColumnFile):
             yield self.batch(number)
 
     def batch(self, number: int, *, mapped: bool = False) -> pa.RecordBatch:
-        """One record batch with all columns, whatever part of them is wanted.
+        """One record batch with all columns.
 
         Args:
-            mapped: whether only those pages are read that are looked at, while the file stays as it is.
+            mapped: read only the accessed pages; the file must not change meanwhile.
 
         Raises:
             CorruptStore: it cannot be read.
@@ -125,7 +125,7 @@ def _next_message(mapped: pa.MemoryMappedFile) -> pa.Message | None:
 
 
 def _values_of(array: pa.Array) -> int:
-    """Values of all lists of a column, by where the first begins and the last ends."""
+    """Number of values in all lists of a column, from the start of the first and the end of the last."""
     if pa.types.is_fixed_size_list(array.type):
         return len(array) * int(array.type.list_size)
     return array.offsets[-1].as_py() - array.offsets[0].as_py() if len(array) else 0

@@ -1,11 +1,11 @@
-"""Files of columns as a foreign data set: their documents, a record batch at a time.
+"""Files of columns as a foreign data set: their documents, one record batch at a time.
 
     ColumnFile      one file: how it is cut into units, and how their record batches are read
-    ColumnForeign   files in the order of documents
+    ColumnForeign   files in document order
 
-What reading `arrow` and `parquet` has in common. Provenance of a document is its file and row.
+Shared by the readers of `arrow` and `parquet`. Provenance of a document is its file and row.
 
-Memory: a record batch, as whoever wrote the file made them.
+Memory: one record batch, of the size chosen by the writer of the file.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ if TYPE_CHECKING:
 
 
 class ColumnFile(ABC):
-    """One file. Its groups are what can be read by itself: record batches, or row groups."""
+    """One file. Its groups can be read separately: record batches, or row groups."""
 
     file: int
-    """Its number among the data set's files."""
+    """Number of the file in the data set."""
     path: str
     split: str
     columns: Columns
     rows: np.ndarray
-    """int64 `[G+1]`: the first row of each group, and how many there are."""
+    """int64 `[G+1]`: first row of each group, and the number of rows."""
     begins: np.ndarray
-    """int64 `[G]`: the byte where each group begins."""
+    """int64 `[G]`: start offset of each group, in bytes."""
     size: int
     """Bytes of the file."""
     tokens: np.ndarray
-    """int64 `[G]`: of each group, about."""
+    """int64 `[G]`: approximate number of tokens per group."""
 
     @abstractmethod
     def batches(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
-        """The wanted columns of groups `start` to `stop`.
+        """The selected columns of groups `start` to `stop`.
 
         Raises:
             CorruptStore: they cannot be read.
         """
 
     def units(self, beside: Sequence[tuple[int, int, int]]) -> Iterator[ForeignUnit]:
-        """Groups together that have about `UNIT_TOKENS`; a unit's `start` and `stop` are groups.
+        """Units of groups with about `UNIT_TOKENS` together; a unit's `start` and `stop` are groups.
 
         Args:
-            beside: pieces of other files that the first unit accounts for too.
+            beside: pieces of other files that the first unit also covers.
         """
         ends, start, count = np.cumsum(self.tokens), 0, len(self.tokens)
         while start < count or start == 0:
@@ -71,13 +71,13 @@ class ColumnFile(ABC):
 
 
 class ColumnForeign(Foreign):
-    """Documents of columns.
+    """Documents in columns.
 
     Args:
         files: all files of the data set.
-        sources: those with documents, in the order of these.
+        sources: files with documents, in document order.
         edges: boundary tokens that every document is expected to have.
-        findings: takes what is wrong: types or masks unlike those of the first file.
+        findings: receives problems: types or masks unlike those of the first file.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class ColumnForeign(Foreign):
 
 
 def split_of_path(name: str) -> str:
-    """The split that the path of a file tells: `val` or `test` if a word of it, or of a folder, says so.
+    """Split from the path of a file: `val` or `test` if a word of its name or a folder means that.
 
     >>> split_of_path("data/test-00000-of-00001.parquet"), split_of_path("validation/data.arrow")
     ('test', 'val')

@@ -1,16 +1,16 @@
-"""Documents from columns of Arrow: arrays that are the very buffers of lists.
+"""Documents from Arrow columns, as arrays that share the buffers of the lists.
 
     input_ids                                          lists of integers: 32-bit, large, or of fixed size
     attention_mask                                     0 is padding, which is left out
     labels                                             the ids, or -100 where a token is not trained on
     loss_mask, completion_mask, assistant_masks        0 or 1
-    id                                                 a document's own
+    id                                                 id of the document
 
-What reading `arrow`, `parquet` and `trl` has in common. A token is trained on where all of these columns
-that are there say so. Other columns are passed over.
+Shared by the readers of `arrow`, `parquet` and `trl`. A token is trained on if all of the mask columns that
+exist agree. Other columns are ignored.
 
-Cost: a comparison a token for each mask, and no object a token; one a document for ids of documents. What it
-does not do: look at ids of tokens, or know of files.
+Cost: one comparison per token and mask, and no object per token; one per document for document ids. Does not
+check token ids.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MASKS = (LOSS_MASK, "completion_mask", "assistant_masks")
 
 
 def _integers(kind: pa.DataType) -> np.dtype | None:
-    """Of lists of integers, the dtype of the integers."""
+    """Dtype of the integers, for a type of lists of integers."""
     if not is_list(kind) or not pa.types.is_integer(kind.value_type):
         return None
     return np.dtype(kind.value_type.to_pandas_dtype())
@@ -45,7 +45,7 @@ def _integers(kind: pa.DataType) -> np.dtype | None:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Which columns of a file say what."""
+    """Columns of a file, by their role."""
 
     tokens: str
     dtype: np.dtype
@@ -58,7 +58,7 @@ class Columns:
     def of(
         cls, schema: pa.Schema, column: str, with_loss: bool, file: str, findings: Findings
     ) -> Columns | None:
-        """Find them by name and type; None, and a problem, where there are no ids.
+        """Find the columns by name and type; None, and a problem in `findings`, if there are no ids.
 
         >>> from packline.store.report import Findings
         >>> schema = pa.schema({"input_ids": pa.list_(pa.int64()), "labels": pa.int64()})
@@ -94,24 +94,24 @@ class Columns:
 
     @property
     def has_loss(self) -> bool:
-        """Whether any of them says which tokens are trained on."""
+        """True if a column contains a loss mask."""
         return self.labels is not None or bool(self.masks)
 
     @property
     def names(self) -> list[str]:
-        """Those that have to be read."""
+        """Columns that have to be read."""
         found = (self.tokens, self.labels, *self.masks, self.attention, self.ids)
         return [name for name in found if name is not None]
 
     def blocks(self, batch: pa.RecordBatch, path: str, first_row: int) -> Iterator[Block]:
-        """The documents of a record batch, at most `BLOCK_TOKENS` at a time; a longer one alone.
+        """Documents of a record batch, at most `BLOCK_TOKENS` at a time; a longer one alone.
 
         Args:
-            path: of the file, for errors.
-            first_row: its number in the file; positions count on from it.
+            path: path of the file, for errors.
+            first_row: number of the first row in the file, to which positions are relative.
 
         Raises:
-            CorruptStore: lists that contradict each other, or are none.
+            CorruptStore: invalid or inconsistent lists.
         """
         whole = self.block(batch, path, first_row)
         offsets, first = whole.offsets, 0
@@ -168,16 +168,16 @@ def _may_be_id(kind: pa.DataType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ColumnReader:
-    """Takes lists out of columns, and says in which row something is wrong."""
+    """Extracts lists from columns; errors contain the row."""
 
     path: str
     first_row: int
 
     def lists(self, batch: pa.RecordBatch, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """Values `[T]` and offsets int64 `[D+1]` of a column, which begin with 0."""
+        """Values `[T]` and offsets int64 `[D+1]` of a column, with offsets from 0."""
         array = batch.column(name)
         try:
-            array.validate()  # that buffers are as long as they have to be; a constant cost
+            array.validate()  # that buffers are long enough; a constant cost
         except pa.ArrowInvalid as error:
             raise CorruptStore(f"{self.path}: column {name}: {error}") from error
         if array.null_count:
@@ -201,7 +201,7 @@ class ColumnReader:
         return values.to_numpy(zero_copy_only=False), offsets
 
     def parallel(self, batch: pa.RecordBatch, name: str, offsets: np.ndarray) -> np.ndarray:
-        """Values of a column that has one for every token."""
+        """Values of a column with one value per token."""
         values, found = self.lists(batch, name)
         if not np.array_equal(found, offsets):
             at = int(np.argmax(np.diff(found) != np.diff(offsets)))
@@ -213,7 +213,7 @@ class ColumnReader:
         return values
 
     def mask(self, batch: pa.RecordBatch, name: str, offsets: np.ndarray) -> np.ndarray:
-        """A mask as uint8 0 or 1 a token."""
+        """A mask as uint8 0 or 1 per token."""
         values = self.parallel(batch, name, offsets)
         if len(wrong := np.flatnonzero((values != 0) & (values != 1))):
             at = int(wrong[0])
@@ -226,5 +226,5 @@ class ColumnReader:
         return f"{self.path}: row {number:,}"
 
     def inner(self, offsets: np.ndarray, place: int) -> int:
-        """Where a value stands in its row."""
+        """Position of a value in its row."""
         return place - int(offsets[int(offsets.searchsorted(place, "right")) - 1])

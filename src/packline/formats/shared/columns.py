@@ -1,15 +1,15 @@
-"""Documents as columns of Arrow: lists made around arrays, and what a schema says of them.
+"""Documents as Arrow columns: lists made around arrays, and their schema.
 
-    input_ids   list<int32>     7 8 9    | 4 5       a row a document
+    input_ids   list<int32>     7 8 9    | 4 5       one row per document
     labels      list<int32>     7 8 -100 | 4 5       its ids, and -100 where a token is not trained on
-    loss_mask   list<int8>      1 1 0    | 1 1       the same in another way; either where there is a mask
+    loss_mask   list<int8>      1 1 0    | 1 1       the same in another form; one of them if there is a mask
 
-What writing `arrow` and `parquet` has in common. A column of lists is two buffers, all values back to back
-and where each list begins, so it is made around the arrays of documents without an object a token or a
-document. Where files and record batches are cut depends on the documents, not on the store's shards.
+Shared by the writers of `arrow` and `parquet`. A column of lists is two buffers, all values back to back and
+the offsets of the lists, so it is made around the arrays without an object per token or document.
+Where files and record batches are cut depends on the documents, not on the store's shards.
 
-Cost: a conversion of ids where the store has them in another width, and a copy where a record batch goes
-across two shards. `column_reader` is the way back.
+Cost: a conversion of ids if the store has another width, and a copy where a record batch crosses a shard
+boundary. See `column_reader` for the reverse.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ LABELS = "labels"
 LOSS_MASK = "loss_mask"
 PROVENANCE = ("source", "file", "position", "id")
 SPLITS = {"train": "train", "val": "validation", "test": "test"}
-"""What the `datasets` library calls them."""
+"""Names of splits in the `datasets` library."""
 LIMITS = {"int32": 2**31, "int64": 2**63}
-"""The largest vocabulary of each dtype."""
+"""Largest vocabulary per dtype."""
 MOST_VALUES = 2**31 - 1
-"""Of a record batch, where lists are no large ones."""
+"""Most values per record batch, unless lists are large lists."""
 
 
 class ColumnOptions(Options, frozen=True):
-    """What may be chosen about documents in columns."""
+    """Options of documents in columns."""
 
     edges: Edges = "eod"
     """Which boundary tokens documents have."""
@@ -62,7 +62,7 @@ class ColumnOptions(Options, frozen=True):
 
 
 def list_array(values: np.ndarray, offsets: np.ndarray, *, large: bool = False) -> pa.Array:
-    """Lists around these very values, `[T]`, which `offsets`, int64 `[D+1]`, divide.
+    """Lists that share the memory of `values`, `[T]`, divided by `offsets`, int64 `[D+1]`.
 
     >>> list_array(np.array([7, 8, 9], np.int32), np.array([0, 2, 3])).to_pylist()
     [[7, 8], [9]]
@@ -74,14 +74,14 @@ def list_array(values: np.ndarray, offsets: np.ndarray, *, large: bool = False) 
 
 
 def make_schema(columns: dict[str, pa.DataType]) -> pa.Schema:
-    """A schema that says in its metadata what the `datasets` library wants to know of the columns."""
+    """A schema with metadata that describes the columns to the `datasets` library."""
     schema = pa.schema(list(columns.items()))
     info = msgspec.json.encode({"info": {"features": features_of(schema)}})
     return schema.with_metadata({"huggingface": info})
 
 
 def features_of(schema: pa.Schema) -> dict[str, Any]:
-    """The columns as the `datasets` library describes them, in the words that older versions know too.
+    """The columns as the `datasets` library describes them, in terms that older versions know too.
 
     >>> features_of(pa.schema({"id": pa.string(), "ids": pa.list_(pa.int32())}))["ids"]["_type"]
     'Sequence'
@@ -98,7 +98,7 @@ def _feature(kind: pa.DataType) -> dict[str, Any]:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Whether it is a column of lists: 32-bit, large, or of fixed size."""
+    """True for a type of lists: 32-bit, large, or of fixed size."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
@@ -106,7 +106,7 @@ def column_types(view: DocumentView, options: ColumnOptions) -> dict[str, pa.Dat
     """The columns that documents are written to.
 
     Raises:
-        RecipeError: two of them would have the same name.
+        RecipeError: duplicate column names.
     """
     lists = pa.large_list if options.lists == "large_list" else pa.list_
     ids = lists(pa.from_numpy_dtype(np.dtype(options.dtype)))
@@ -121,13 +121,13 @@ def column_types(view: DocumentView, options: ColumnOptions) -> dict[str, pa.Dat
 
 
 def plan_parts(view: DocumentView, options: ColumnOptions, format: str, name: str) -> list[Part]:
-    """A part a file, cut before documents, whatever the shards of the store are.
+    """One part per file, cut between documents, independent of the shards of the store.
 
     Args:
-        name: of a file, with places for `split`, `number` and `count`; names of parts are names of files.
+        name: template of file names with `split`, `number` and `count`; also the names of the parts.
 
     Raises:
-        RecipeError: files of no size, or a document that 32-bit lists have no room for.
+        RecipeError: an invalid file size, or a document too long for 32-bit lists.
     """
     if options.shard_tokens < 1:
         raise RecipeError(f"{format}: expected shard_tokens of at least 1, found {options.shard_tokens:,}")
@@ -148,7 +148,7 @@ def plan_parts(view: DocumentView, options: ColumnOptions, format: str, name: st
 
 
 def _longest(stream: DocumentStream) -> int:
-    """Tokens of the longest document; 0 where it is plain that none is long."""
+    """Tokens of the longest document; 0 if none can be too long."""
     if stream.tokens <= MOST_VALUES:
         return 0
     starts = range(0, stream.documents, BLOCK_DOCUMENTS)
@@ -156,7 +156,7 @@ def _longest(stream: DocumentStream) -> int:
 
 
 def estimated_bytes(view: DocumentView, options: ColumnOptions) -> int:
-    """Of all columns, without compression and framing."""
+    """Estimated bytes of all columns, without compression and framing."""
     lists, rest = [kind for kind in column_types(view, options).values() if is_list(kind)], 0
     if options.provenance:
         rest = 40 * view.documents
@@ -167,8 +167,10 @@ def estimated_bytes(view: DocumentView, options: ColumnOptions) -> int:
 def record_batches(
     view: DocumentView, part: Part, options: ColumnOptions, *, most_documents: int, most_tokens: int
 ) -> Iterator[pa.RecordBatch]:
-    """The documents of a part, so many at a time; a longer one alone. Cut in the same places for any store
-    of the same documents."""
+    """Record batches of a part, with at most `most_documents` and `most_tokens`; a longer document alone.
+
+    Cuts are the same for any store with the same documents.
+    """
     stream, schema = view.stream(part.split), make_schema(column_types(view, options))
     dtype, large = np.dtype(options.dtype), options.lists == "large_list"
     begin = int(stream.ends(part.start - 1, part.start)[0]) if part.start else 0
@@ -193,7 +195,7 @@ def record_batches(
 
 
 def labels_of(tokens: np.ndarray, loss: np.ndarray) -> np.ndarray:
-    """Ids where a token is trained on, and -100 where not; not moved, since trainers do that.
+    """Ids where a token is trained on, else -100; not shifted, since trainers do that.
 
     >>> labels_of(np.array([7, 8, 9]), np.array([0, 1, 1], np.uint8)).tolist()
     [-100, 8, 9]

@@ -1,17 +1,16 @@
-"""Files of whole documents: one a stored shard, else one every so many tokens.
+"""Files of whole documents: one per stored shard, or one per given number of tokens.
 
-    a split that is a run of stored shards, in a dtype whose bytes are theirs
-        train-000000.bin  train-000001.bin       shared: linked, or copied where that cannot be
+    a split that is a run of stored shards, in a dtype with the same bytes
+        train-000000.bin  train-000001.bin       shared: linked, or copied if linking is impossible
     any other: filtered, shuffled, with other edges, or of another width
         documents      | a a a | b b b b b | c c | d ...
         files          [ a a a   b b b b b ][ c c   d ...          cut before the document with token n * size
 
-What datatrove, OLMo and Forager have in common, to write and to read. A file with a bare name is one of the
-train split where there is no other; else every split is a folder. It knows nothing of indexes: each format
-has its own.
+Shared by datatrove, OLMo and Forager, for writing and reading. A file without a folder belongs to the train
+split if that is the only one; else every split is a folder. Each format adds its own index.
 
-Cost: sharing costs no reading and no writing; else a copy at the speed of the disk. Where documents end
-comes from the store's index, 4 bytes a document.
+Cost: sharing needs no reading and no writing; otherwise a copy at the speed of the disk. Document ends come
+from the store's index, 4 bytes per document.
 """
 
 from __future__ import annotations
@@ -37,18 +36,18 @@ if TYPE_CHECKING:
 
 BLOCK_DOCUMENTS = 1 << 17
 SHARD_TOKENS = 1 << 28
-"""Of a file that is not one of the store's: 512 MB or 1 GB."""
+"""Tokens per file that is not a stored shard: 512 MB or 1 GB."""
 
 
 def plan_files(view: DocumentView, format: str, dtype: np.dtype, shard_tokens: int) -> list[Part]:
-    """One part a file; `start` and `stop` are documents of its split, `number` counts from 0 in each.
+    """One part per file; `start` and `stop` are documents of its split, `number` counts from 0 in each.
 
     Args:
-        dtype: of the files; the store's bytes are shared where it is as wide.
-        shard_tokens: of a file that is not a stored shard, up to the document that goes beyond.
+        dtype: dtype of the files; the store's bytes are shared if it has the same width.
+        shard_tokens: tokens per file that is not a stored shard, up to the document that goes beyond.
 
     Raises:
-        RecipeError: a size of files that cannot be.
+        RecipeError: an invalid file size.
     """
     if shard_tokens < 1:
         raise RecipeError(f"{format}: expected shard_tokens of at least 1, found {shard_tokens:,}")
@@ -70,7 +69,7 @@ def plan_files(view: DocumentView, format: str, dtype: np.dtype, shard_tokens: i
 
 
 def shared_bytes(view: DocumentView, parts: list[Part], *, with_loss: bool) -> int:
-    """How many bytes of these parts are the store's own."""
+    """Number of bytes of these parts that are shared with the store."""
     endings = (".bin", ".loss") if with_loss else (".bin",)
     total = 0
     for part in parts:
@@ -81,23 +80,23 @@ def shared_bytes(view: DocumentView, parts: list[Part], *, with_loss: bool) -> i
 
 
 def shard_of(stream: DocumentStream, part: Part) -> SharedShard | None:
-    """The stored shard that a part is."""
+    """The stored shard that a part is equal to."""
     return stream.shard(part.shard) if part.shard else None
 
 
 def folder_of(view: DocumentView, split: str) -> str:
-    """What names of a split's files begin with: nothing where there is only train, else `train/`, `val/`."""
+    """Prefix of a split's file names: empty if there is only train, else `train/`, `val/`."""
     return "" if view.splits == ["train"] else f"{split}/"
 
 
 def span_of(stream: DocumentStream, part: Part) -> tuple[int, int]:
-    """The first token of a part's documents, and one behind their last."""
+    """Token range of a part's documents: start and stop."""
     begin = int(stream.ends(part.start - 1, part.start)[0]) if part.start else 0
     return begin, int(stream.ends(part.stop - 1, part.stop)[0]) if part.stop > part.start else begin
 
 
 def ends_of(stream: DocumentStream, start: int, stop: int) -> Iterator[np.ndarray]:
-    """Where documents `start` to `stop` end, in tokens from the first of them: int64, some at a time."""
+    """Ends of documents `start` to `stop`, in tokens from the first of them: int64, several at a time."""
     last = 0
     for first in range(start, stop, BLOCK_DOCUMENTS):
         ends = last + np.cumsum(stream.lengths(first, min(first + BLOCK_DOCUMENTS, stop)))
@@ -108,19 +107,19 @@ def ends_of(stream: DocumentStream, start: int, stop: int) -> Iterator[np.ndarra
 def write_files(
     stream: DocumentStream, part: Part, dtype: np.dtype, target: Target, name: str, loss_name: str = ""
 ) -> int:
-    """Write or share a part's tokens, and its loss mask as a byte a token.
+    """Write or share a part's tokens, and its loss mask as one byte per token.
 
     Args:
-        loss_name: of the mask's file; empty: none is written.
+        loss_name: name of the mask's file; empty to write none.
 
     Returns:
-        How many tokens the file has.
+        Number of tokens in the file.
     """
     begin, end = span_of(stream, part)
     if shard := shard_of(stream, part):
         _share(shard, target, name, ".bin")
         if loss_name and not _share(shard, target, loss_name, ".loss"):
-            with target.create(loss_name) as mask:  # of a shard without one: all is trained on
+            with target.create(loss_name) as mask:  # a shard without a mask: all tokens are trained on
                 for start in range(0, shard.tokens, 1 << 20):
                     mask.write(np.ones(min(1 << 20, shard.tokens - start), np.uint8))
         target.progress(shard.tokens)
@@ -137,7 +136,7 @@ def write_files(
 
 
 def _share(shard: SharedShard, target: Target, name: str, ending: str) -> bool:
-    """Share a file of the shard, if it has it."""
+    """Share a file of the shard, if it exists; return True if it does."""
     if (found := shard.file(ending)) is None:
         return False
     path, entry = found
@@ -146,13 +145,13 @@ def _share(shard: SharedShard, target: Target, name: str, ending: str) -> bool:
 
 
 def find_below(path: Path, ending: str, what: str) -> tuple[Path, list[Path]]:
-    """A file, or all below a folder with this ending, in the order of their paths; and their folder.
+    """A file, or all files below a folder with this suffix, sorted by path; and their folder.
 
     Args:
-        what: is looked for, for the error.
+        what: description of the files, for the error.
 
     Raises:
-        InputError: there is none.
+        InputError: there is no such file.
     """
     found = [path] if path.is_file() else sorted(one for one in path.rglob(f"*{ending}") if one.is_file())
     if not found:
@@ -164,10 +163,10 @@ def find_below(path: Path, ending: str, what: str) -> tuple[Path, list[Path]]:
 
 
 class FileList:
-    """Files of a foreign data set, numbered as they are entered.
+    """Files of a foreign data set, numbered in the order of entry.
 
     Args:
-        folder: that their names are below.
+        folder: folder that their names are relative to.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -178,7 +177,7 @@ class FileList:
         """Enter a file and return its number.
 
         Raises:
-            InputError: it cannot be looked at.
+            InputError: its size and times cannot be read.
         """
         inside = path.is_relative_to(self.folder)
         name = path.relative_to(self.folder).as_posix() if inside else path.as_posix()
@@ -190,7 +189,7 @@ class FileList:
         return len(self.files) - 1
 
     def add_if_there(self, path: Path) -> int | None:
-        """The same for a file that may be missing."""
+        """Enter a file that may be missing; return its number or None."""
         return self.add(path) if path.is_file() else None
 
 
@@ -205,12 +204,12 @@ def open_source(
     mask: int | None = None,
     beside: tuple[int, ...] = (),
 ) -> TokenFile | None:
-    """The tokens of a file, if its size and its mask's make sense; else they are found.
+    """Tokens of a file, if its size and its mask's are consistent; otherwise problems go into `findings`.
 
     Args:
-        number: of the file; `mask` and `beside` likewise.
-        dtype: None where nothing tells: then the size is wrong, or the file is empty.
-        told: by who says it, how many tokens there are.
+        number, mask, beside: numbers of the file, its mask, and files that belong to it.
+        dtype: None if unknown: then the size is wrong, or the file is empty.
+        told: declared number of tokens, by the place of the declaration.
     """
     file = listed.files[number]
     if dtype is None:
@@ -234,13 +233,13 @@ def open_source(
 
 
 def told_dtype(path: Path, format: str, limits: dict[str, int], choice: str) -> np.dtype | None:
-    """The dtype that all files of a data set must have: as chosen, or as it was exported.
+    """Dtype required for all files of a data set: the chosen one, or the one it was exported with.
 
     Returns:
-        None where nothing tells.
+        None if neither is known.
 
     Raises:
-        CorruptStore: a record that is damaged.
+        CorruptStore: a damaged record.
     """
     if choice != "auto":
         return np.dtype(choice).newbyteorder("<")
@@ -252,7 +251,7 @@ def told_dtype(path: Path, format: str, limits: dict[str, int], choice: str) -> 
 
 
 def split_of_folder(name: str) -> str:
-    """The split that the folders on the way to a file tell: `val` or `test` if one is called so.
+    """Split from the folders on the path to a file: `val` or `test` if a folder has that name.
 
     >>> split_of_folder("val/00000_unshuffled.ds"), split_of_folder("validation-set/part-0-00000.npy")
     ('val', 'train')

@@ -1,6 +1,6 @@
-"""What a layout of tokens alone leaves behind: the entries of the ledger that formats have in common.
+"""Parts of a store that a layout of tokens alone does not keep: ledger entries that formats share.
 
-A format that keeps one of these says so; whatever else it loses, such as a tail, it adds itself.
+A format that keeps some of them declares so; it adds other losses, such as a tail, itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def lost_of(
     """Boundary tokens that the view's edges leave out, and the loss mask and provenance unless kept.
 
     Args:
-        format: its name, for the reasons.
+        format: name of the format, for the reasons.
 
     >>> from packline.formats.exporting.documents import DocumentView
     >>> [str(one).partition(":")[0] for one in lost_of(DocumentView(store, edges="none"), "some format")]

@@ -1,11 +1,11 @@
 """Packed rows of a saved data set, read back as documents.
 
-    seq_lengths    3 2 | 4 1                a row's pieces; they add up to its tokens
-    joined         all rows are one stream, cut where a marker says (`mapped`)
+    seq_lengths    3 2 | 4 1                pieces of a row; they add up to its tokens
+    joined         all rows are one stream, cut at a marker (`mapped`)
     sequences      every piece is a document; a row without seq_lengths is one piece
 
-Cost: one pass over masks and lengths when it is opened, and pages of other columns are not read then. Memory:
-the tokens of a file.
+Cost: one pass over masks and lengths when opened, which does not read pages of other columns. Memory: the
+tokens of one file.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from packline.formats.shared.row_files import RowGroup
 from packline.ragged import offsets_of
 
 SEQ_LENGTHS = "seq_lengths"
-"""A column that packed rows have, and documents do not."""
+"""Column that packed rows have and documents do not."""
 OWN = b"packline"
-"""In the metadata of a schema: whether labels say more than where pieces begin."""
+"""Key in the schema metadata: whether labels contain more than the beginnings of pieces."""
 
 
 class PackedRows(RowGroup):
-    """The rows of one file without padding, and where their pieces end.
+    """Rows of one file without padding, and the ends of their pieces.
 
     Raises:
         CorruptStore: masks or lengths that contradict the rows.
@@ -61,7 +61,7 @@ class PackedRows(RowGroup):
         )
         self.split = opened.split
         self.sequence_ends: np.ndarray = np.unique(np.concatenate(ends))
-        """int64: tokens of the file before the end of each piece that is more than padding."""
+        """int64: tokens of the file before the end of each piece that is not only padding."""
 
     def _read_file(self, inner: int) -> tuple[np.ndarray, np.ndarray | None]:
         opened, tokens, losses = self._opened, [np.empty(0, self.dtype)], [np.empty(0, np.uint8)]
@@ -74,13 +74,13 @@ class PackedRows(RowGroup):
 
 
 def _says_loss(schema: pa.Schema) -> bool:
-    """Whether labels are more than ids: all others' are, and ours if the store had a mask."""
+    """True if labels are more than ids: always in foreign files, and in ours if the store had a mask."""
     own = (schema.metadata or {}).get(OWN)
     return own is None or bool(msgspec.json.decode(own).get("loss", True))
 
 
 def _measure(batch: pa.RecordBatch, opened: ArrowFile, first_row: int) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens of each row and of each piece of a record batch, padding left out; int64."""
+    """Tokens per row and per piece of a record batch, without padding; int64."""
     read = ColumnReader(opened.path, first_row)
     tokens, offsets = read.lists(batch, opened.columns.tokens)
     kept = np.arange(len(tokens) + 1)
@@ -101,10 +101,10 @@ def _measure(batch: pa.RecordBatch, opened: ArrowFile, first_row: int) -> tuple[
 
 
 class Sequences(ScannedForeign):
-    """Rows of which each piece is a document."""
+    """Rows in which each piece is a document."""
 
     bos_id: int | None = None
-    """Of the store whose rows these are, where it is known."""
+    """Begin-of-document token of the rows' store, if known."""
 
     def blocks(self, unit: ForeignUnit) -> Iterator[Block]:
         group = self._sources[unit.file]

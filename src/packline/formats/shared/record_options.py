@@ -1,14 +1,14 @@
-"""How records of tokens are read: as documents, as one stream, or row by row; and what decides it.
+"""Ways to read records of tokens: as documents, as one stream, or row by row; and how one is chosen.
 
     records             a b c END | d e f g | h END . .
     rows = "items"      each record is a document
-    rows = "joined"     one stream, cut where a marker says: a b c END, d e f g h END
-    rows = "separate"   each is cut by itself: a b c END, d e f g, h END
+    rows = "joined"     one stream, cut at a marker: a b c END, d e f g h END
+    rows = "separate"   each record is cut alone: a b c END, d e f g, h END
 
-Other projects keep documents in records, one each, or rows of one length which they cut from a stream; only
-who wrote them knows which, so it is an option. Beside an export of packline its `packline.json` says it. Rows
-that were packed in another way than by cutting a stream, or drawn in another order, were not neighbours:
-a document that went on in another row has become two (`separate_rows`).
+Other projects store documents in records, one each, or rows of one length cut from a stream; a record does
+not show which, so it is an option. For an export of packline, its `packline.json` decides. Rows that were not
+simply cut from a stream in order (another packing, a shuffled order) were not neighbours: a document that
+continued in another row becomes two (`separate_rows`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Way = Literal["items", "joined", "separate"]
 
 
 class RecordOptions(Options, frozen=True):
-    """How records are read; of no effect where they are written."""
+    """Options for reading records; they have no effect on writing."""
 
     rows: Literal["auto", "items", "joined", "separate"] = "auto"
     """Reading: each record is a document, or all are one stream that a marker cuts into documents, or each
@@ -44,24 +44,24 @@ class RecordOptions(Options, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """How records are read, with nothing left open."""
+    """Resolved way to read records."""
 
     way: Way
     edges: Edges
     overlap: int = 0
     padding: int = 0
     bos_id: int | None = None
-    """Of the store whose rows these are, where it is known."""
+    """Begin-of-document token of the rows' store, if known."""
 
 
 def settle(format: str, path: Path, options: RecordOptions, *, own_overlap: int) -> Settled:
-    """Work out how a data set is read.
+    """Determine how a data set is read.
 
     Args:
-        own_overlap: of rows that packline wrote in this format.
+        own_overlap: overlap of rows that packline wrote in this format.
 
     Raises:
-        RecipeError: options that contradict each other.
+        RecipeError: contradictory options.
         CorruptStore: packline.json is damaged.
 
     >>> settle("mds", Path("nowhere"), RecordOptions(rows="joined", overlap=1), own_overlap=0)

@@ -1,9 +1,9 @@
-"""What formats of rows in records share: their index, rows to write, and records as a source of tokens.
+"""Common parts of formats with rows in records: their index, rows to write, and records as a token source.
 
-    records of a file    a b c d | d e f g | g h . .    a row each; its last token is the next one's first
+    records of a file    a b c d | d e f g | g h . .    one row each, with the first token of the next row
     read, width 3        a b c d e f g h .
 
-Cost: rows are copied once. A compressed file is in memory as a whole while it is read.
+Cost: rows are copied once. A compressed file is held in memory as a whole while it is read.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 INDEX = "index.json"
 BLOCK_TOKENS = 1 << 20
-"""Of rows that are written at a time, about."""
+"""Approximate tokens in rows written at a time."""
 SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
-"""Folders below a data set that hold one each, and what a store calls them."""
+"""Folders of splits below a data set, and the split of the store that each one becomes."""
 
 
 def split_folders(path: Path) -> list[tuple[str, Path]]:
-    """The folders with an `index.json`, and the split of each: the data set itself, or those below it.
+    """Folders with an `index.json`, and the split of each: the data set itself, or those below it.
 
     Raises:
         InputError: there is none, or two are the same split.
@@ -55,7 +55,7 @@ def read_index(folder: Path) -> dict[str, Any]:
     """The object in a folder's `index.json`.
 
     Raises:
-        InputError: it cannot be read, or is none.
+        InputError: it cannot be read, or is not an object.
     """
     path = folder / INDEX
     try:
@@ -70,15 +70,15 @@ def read_index(folder: Path) -> dict[str, Any]:
 
 
 def foreign_file(root: Path, path: Path) -> ForeignFile:
-    """A file as a foreign data set names it; of size 0 where it is missing."""
+    """Description of a file of a foreign data set; size 0 if it is missing."""
     size = path.stat().st_size if path.is_file() else 0
     return ForeignFile(path.relative_to(root).as_posix(), str(path), size)
 
 
 def row_tokens(view: RowView, start: int, stop: int) -> np.ndarray:
-    """Rows with the token that follows each: int32 `[n, L+1]`.
+    """Rows with one more token at the end: int32 `[n, L+1]`.
 
-    The last column is the target of the last token; where it has none, padding.
+    The last column is the target of the last token, or padding if it has none.
     """
     arrays = view.read(start, stop, ("tokens", "targets"))
     last = arrays["targets"][:, -1:]
@@ -86,11 +86,11 @@ def row_tokens(view: RowView, start: int, stop: int) -> np.ndarray:
 
 
 def lost_of(view: RowView, *, masks: bool, boundaries: bool) -> tuple[Lost, ...]:
-    """What a format of rows loses: what the rows lost already, and what its records have no place for.
+    """Losses of a format of rows: losses of the rows themselves, and parts without a field in its records.
 
     Args:
-        masks: whether it says which tokens are trained on.
-        boundaries: whether it says where documents begin.
+        masks: True if the format keeps the loss mask.
+        boundaries: True if the format keeps document boundaries.
     """
     lost = list(view.lost)
     if not masks:
@@ -108,7 +108,7 @@ def lost_of(view: RowView, *, masks: bool, boundaries: bool) -> tuple[Lost, ...]
 
 @lru_cache(maxsize=1)
 def _unpacked(path: str, written: int, size: int) -> bytes:
-    """A zstd file as a whole, which is `size` bytes then; kept until another is asked for, or it changes."""
+    """A decompressed zstd file of `size` bytes; cached until another file is read, or it changes."""
     import zstandard
 
     try:
@@ -124,10 +124,10 @@ def _unpacked(path: str, written: int, size: int) -> bytes:
 
 
 def read_bytes(file: ForeignFile, start: int, stop: int, unpacked_bytes: int | None = None) -> np.ndarray:
-    """Bytes of a file, uint8 `[stop - start]`; with `unpacked_bytes`, of what it is unpacked.
+    """Bytes of a file, uint8 `[stop - start]`; with `unpacked_bytes`, of its decompressed content.
 
     Raises:
-        CorruptStore: they are not there, or the file is not what it is to be when unpacked.
+        CorruptStore: they are missing, or the decompressed file is not as expected.
     """
     if unpacked_bytes is None:
         return read_numbers(file.path, np.dtype(np.uint8), 0, start, stop)
@@ -144,18 +144,18 @@ def read_bytes(file: ForeignFile, start: int, stop: int, unpacked_bytes: int | N
 
 
 class RecordFile(TokenSource):
-    """A file of records of equal size, of each of which the first `width` tokens are wanted.
+    """A file of records of equal size, of which the first `width` tokens each are read.
 
     Tokens that lie back to back are records of one token.
 
     Args:
         files: all files of the data set.
-        number: of this one among them.
-        first: the byte where the first record's tokens begin.
+        number: number of this file among them.
+        first: offset in bytes of the first record's tokens.
         stride: bytes from one record's tokens to the next one's.
-        width: tokens that are taken of each.
-        tokens: of the whole file, after that; padding at the end is left out.
-        unpacked_bytes: of a compressed file, its size without.
+        width: tokens read per record.
+        tokens: number of these tokens in the whole file; padding at the end is left out.
+        unpacked_bytes: decompressed size of a compressed file.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class RecordFile(TokenSource):
         self._files, self._file, self._unpacked_bytes = files, files[number], unpacked_bytes
         self._first, self._stride, self.width = first, stride, width
         self.beside: tuple[int, ...] = ()
-        """Numbers of files that belong to it: the first unit accounts for them."""
+        """Numbers of files that belong to it: covered by the first unit."""
 
     def read(self, start: int, stop: int) -> tuple[np.ndarray, None]:
         if start == stop:

@@ -1,10 +1,10 @@
-"""Documents in rows that were not neighbours: where they begin, and which of them are not whole.
+"""Documents in rows that were not neighbours: where they begin, and which of them are incomplete.
 
     BOS a b END  BOS c d | e END  f g END | ...        rows; packing put e and f g where there was room
     whole        no end    no beginning   no beginning
 
-A row's first and last document may go on in another row. So may any other, where a packing fills rows with
-pieces of long documents: that one has no beginning is seen from its first token, not from its place.
+The first and last document of a row may continue in another row. So may any other, if a packing fills rows
+with pieces of long documents: a missing beginning is detected from the first token, not from the position.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ def cut_rows(
     """Cut rows into documents, at the ends of rows and at the markers in them.
 
     Args:
-        tokens: integers `[T]`, of rows one behind another.
+        tokens: integers `[T]`, of consecutive rows.
         row_ends: int64 `[R]`: tokens before the end of each row.
-        marker: the token between documents; None where it is not known.
-        edges: boundary tokens that documents have.
-        bos_id: what documents begin with where they have both; None where it is not known.
+        marker: the token between documents; None if unknown.
+        edges: boundary tokens of documents.
+        bos_id: begin-of-document token if documents have both; None if unknown.
 
     Returns:
-        Offsets of the documents, int64 `[D+1]`, and which are not whole: see `cut_off`.
+        Offsets of the documents, int64 `[D+1]`, and a mask of incomplete ones: see `cut_off`.
 
     >>> tokens = np.array([1, 5, 0, 1, 6, 7, 0, 8, 0])
     >>> offsets, unfinished = cut_rows(tokens, np.array([5, 9]), marker=0, edges="both", bos_id=1)
@@ -44,9 +44,9 @@ def cut_rows(
 def cut_off(
     tokens: np.ndarray, offsets: np.ndarray, *, marker: int | None, edges: Edges, bos_id: int | None
 ) -> np.ndarray | None:
-    """Which documents lack a boundary token, bool `[D]`; None where they have none.
+    """Mask of documents that lack a boundary token, bool `[D]`; None if documents have none.
 
-    What is not known is taken for cut off: then nothing is expected of it.
+    Unknown cases count as cut off: nothing is then expected of them.
     """
     if edges == "none":
         return None

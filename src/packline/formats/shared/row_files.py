@@ -1,18 +1,18 @@
-"""Files of rows, read back as documents: what `npz` and `pt` have in common.
+"""Files of rows, read back as documents: common parts of `npz` and `pt`.
 
     rows of files     a b c END | d e f g | h END . .          padding at the end of a row is left out
-    joined            a b c END   d e f g h END                one stream, cut where a marker says (`mapped`)
+    joined            a b c END   d e f g h END                one stream, cut at a marker (`mapped`)
     separate          a b c END   d e f g   h END              the end of a row ends its document too
 
-Joined rows become the documents again if rows were cut from a stream (packing concat, stored order). Others
-were not neighbours, so joining them would put pieces of different documents together; each row is read by
-itself then, and a document that went on in another row has become two. `auto` asks the `packline.json` of the
-export which of the two it is, and joins where there is none.
+Joined rows become the original documents if rows were cut from a stream (packing concat, stored order). Other
+rows were not neighbours, so joining would mix pieces of different documents; each row is then read alone,
+and a document that continued in another row becomes two. `auto` decides by the `packline.json` of the export,
+and joins if there is none.
 
-Small files are read many at a time, as one source: what provenance names is the first file of the source, and
-as position the number of the row in the whole data set, counted from 0.
+Small files are read many at a time, as one source: provenance then refers to the first file of the source,
+with the row number in the whole data set, from 0, as position.
 
-Cost: one copy of the rows. Memory: a file, and a block.
+Cost: one copy of the rows. Memory: one file, and one block.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from packline.store.report import Findings
 Rows = tuple[np.ndarray, np.ndarray | None]
 """Tokens `[n, L]` and their loss mask, uint8."""
 Load = Callable[[int], Rows]
-"""The rows of a file, by its number."""
+"""Rows of a file, by its number."""
 
 
 class RowFileOptions(Options, frozen=True):
-    """How rows are read; of no effect where they are written."""
+    """Options for reading rows; they have no effect on writing."""
 
     rows: Literal["auto", "joined", "separate"] = "auto"
     """Reading: whether a document goes on in the next row; auto: as packline.json says, else joined."""
@@ -49,14 +49,14 @@ class RowFileOptions(Options, frozen=True):
 
 
 class RowGroup(TokenSource):
-    """The rows of a few files, one behind another, without padding.
+    """Rows of a few consecutive files, without padding.
 
     Args:
         files: all files of the data set.
-        numbers: of these among them.
-        lengths: of each of these files, tokens of each row that are not padding, int64 `[n]`.
-        first_row: rows of the data set before these.
-        beside: numbers of files that belong to the data set as a whole: this group accounts for them.
+        numbers: numbers of the group's files among them.
+        lengths: per file of the group, tokens of each row without padding, int64 `[n]`.
+        first_row: number of rows of the data set before the group.
+        beside: numbers of files that belong to the data set as a whole: this group covers them.
     """
 
     whole = True
@@ -95,7 +95,7 @@ class RowGroup(TokenSource):
                     losses.append(loss[start - begin : end - begin])
                 start = end
             inner += 1
-        if len(tokens) == 2:  # a file, or a piece of one
+        if len(tokens) == 2:  # one file, or a part of it
             return tokens[1], losses[-1] if self.has_loss else None
         return np.concatenate(tokens), np.concatenate(losses) if self.has_loss else None
 
@@ -103,13 +103,13 @@ class RowGroup(TokenSource):
         return self._first_row + self.row_ends.searchsorted(places, "right")
 
     def stretches(self, ends: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
-        """What to read at a time, about a block, where some of these ends must not be read across.
+        """Ranges to read at a time, about one block each; reads end at these ends.
 
         Args:
-            ends: int64, rising to all tokens of the group.
+            ends: int64, ascending to the number of tokens in the group.
 
         Yields:
-            First token, the one behind the last, and the ends between them, counted from the first.
+            Start and stop of a range, and the ends within it, relative to its start.
         """
         place, begin = 0, 0
         while place < len(ends):
@@ -123,19 +123,19 @@ class RowGroup(TokenSource):
         return tuple((number, 0, self._files[number].bytes) for number in (*self._numbers, *self._beside))
 
     def _file_tokens(self, inner: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """All tokens of a file without padding; the last one that was asked for is kept."""
+        """All tokens of a file without padding; the last file is cached."""
         if self._held is None or self._held[0] != inner:
-            self._held = None  # let go of one before the next is there
+            self._held = None  # free one before the next is loaded
             self._held = inner, self._read_file(inner)
         return self._held[1]
 
     @abstractmethod
     def _read_file(self, inner: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """All tokens of a file of the group, padding left out, and their loss mask."""
+        """All tokens of a file of the group, without padding, and their loss mask."""
 
 
 class PaddedRows(RowGroup):
-    """Rows whose files are read whole, as `load` gives them: padding and all."""
+    """Rows whose files are read whole by `load`, padding included."""
 
     def __init__(
         self,
@@ -166,10 +166,10 @@ def group_files(
     has_loss: bool = False,
     beside: Sequence[int] = (),
 ) -> list[RowGroup]:
-    """Sources of so many files each as make a unit.
+    """Sources of several files each, enough for a unit.
 
     Args:
-        found: number and lengths of the rows of each file, in the order of the rows.
+        found: file number and row lengths of each file, in row order.
     """
     groups: list[RowGroup] = []
     waiting: list[tuple[int, np.ndarray]] = []
@@ -204,9 +204,9 @@ def open_rows(
     findings: Findings,
     facts: dict[str, Any],
 ) -> Foreign:
-    """The documents of these rows, in the way that the options or `packline.json` say."""
+    """Documents of these rows, read as determined by the options or `packline.json`."""
     bos_id = None if (record := read_record(folder_of(path))) is None else record.tokenizer.bos_id
-    # Rows have documents as they are stored.
+    # Documents in rows have the store's boundary tokens.
     stored: Edges = "eod" if bos_id is None else "both"
     edges: Edges = stored if options.edges == "auto" else options.edges
     kind = _Separate if are_separate(path, options) else ScannedForeign
@@ -217,7 +217,7 @@ def open_rows(
 
 
 def are_separate(path: Path, options: RowFileOptions) -> bool:
-    """Whether rows do not go on in the next one: all but those that one pass over a stream cut."""
+    """True if rows do not continue in the next one: all but rows cut from one pass over a stream."""
     if options.rows != "auto":
         return options.rows == "separate"
     record = read_record(folder_of(path))
@@ -225,21 +225,21 @@ def are_separate(path: Path, options: RowFileOptions) -> bool:
         return False
     settings = record.settings
     if "seq_len" not in settings:
-        return True  # of a run
+        return True  # rows of a run
     drawn = settings.get("seed") is not None or settings.get("epochs", 1) != 1
     return drawn or settings.get("packing", "concat") != "concat"
 
 
 def folder_of(path: Path) -> Path:
-    """The folder of a data set, of which a file may have been named."""
+    """Folder of a data set, given the folder or a file in it."""
     return path if path.is_dir() else path.parent
 
 
 class _Separate(ScannedForeign):
-    """Rows whose ends are ends of documents too."""
+    """Rows whose ends are document ends too."""
 
     bos_id: int | None = None
-    """Of the store whose rows these are, where it is known."""
+    """Begin-of-document token of the rows' store, if known."""
 
     def blocks(self, unit: ForeignUnit) -> Iterator[Block]:
         group = self._sources[unit.file]

@@ -1,14 +1,14 @@
-"""A folder that `datasets.load_from_disk` reads: Arrow streams, and two small files that name them.
+"""A folder for `datasets.load_from_disk`: Arrow streams, and two small files that name them.
 
     state.json                   {"_data_files": [{"filename": "data-00000-of-00001.arrow"}], ...}
     dataset_info.json            {"features": {"input_ids": {"_type": "Sequence", ...}}}
     data-00000-of-00001.arrow    an Arrow IPC stream: schema, record batches, an end mark
     dataset_dict.json            {"splits": ["train", "validation"]}, where every split is such a folder
 
-The streams themselves are read by `arrow_stream`. The fingerprint, by which the library names what it caches,
-is a hash of the files' checksums here, so equal exports have equal bytes. Features are described
-in the words of older versions (`Sequence`), which newer ones read as well. Known from the source code of
-datasets 5.2.0 and tried against it; versions before 4 were not tried.
+The streams themselves are read by `arrow_stream`. The fingerprint, which names cached results in the library,
+is a hash of the files' checksums here, so equal exports have equal bytes. Features are described in terms of
+older versions (`Sequence`), which newer ones read as well. Based on the source code of datasets 5.2.0 and
+tested with it; versions before 4 are untested.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ DICT = "dataset_dict.json"
 
 
 def write_stream(target: Target, name: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> str:
-    """Write record batches as a stream, one after another; return the checksum of the file."""
+    """Write record batches as a stream; return the checksum of the file."""
     with target.create(name) as file, pa.PythonFile(file, "w") as sink:
         with pa.ipc.new_stream(sink, schema) as writer:
             for batch in batches:
@@ -48,12 +48,12 @@ def write_stream(target: Target, name: str, schema: pa.Schema, batches: Iterator
 def write_folder(
     target: Target, folder: str, schema: pa.Schema, files: Sequence[str], checksums: Sequence[str], split: str
 ) -> None:
-    """Write what makes a folder of streams a data set.
+    """Write the metadata files that make a folder of streams a data set.
 
     Args:
-        folder: what names begin with: empty, or with a `/` at the end.
-        files: names of the streams in it.
-        split: as the library calls it.
+        folder: prefix of names: empty, or ending with `/`.
+        files: names of the streams in the folder.
+        split: name of the split in the library.
     """
     state: dict[str, Any] = {
         "_data_files": [{"filename": name} for name in files],
@@ -69,7 +69,7 @@ def write_folder(
 
 
 def write_dict(target: Target, splits: Sequence[str]) -> None:
-    """Write what makes folders of splits a dictionary of data sets."""
+    """Write the metadata file that makes folders of splits a dictionary of data sets."""
     _write_json(target, DICT, {"splits": list(splits)})
 
 
@@ -79,16 +79,16 @@ def _write_json(target: Target, name: str, content: Any) -> None:
 
 
 class SavedFiles:
-    """The files of such a folder, of a dictionary of them, or a single stream; numbered in their order.
+    """Files of such a folder, of a dictionary of them, or a single stream; numbered in order.
 
     Raises:
-        InputError: there is nothing of the kind.
+        InputError: there is nothing of this kind.
     """
 
     def __init__(self, path: Path, findings: Findings) -> None:
         self.files: list[ForeignFile] = []
         self.streams: list[tuple[int, str]] = []
-        """Number and split of each."""
+        """Number and split of each stream."""
         self._root = path if path.is_dir() else path.parent
         if path.is_file() and path.name not in (STATE, INFO, DICT):
             self._add_stream(path, split_of_path(path.name), findings)
@@ -141,11 +141,11 @@ class SavedFiles:
         return len(self.files) - 1
 
     def open(self, column: str, with_loss: bool, findings: Findings) -> list[ArrowFile]:
-        """The streams that can be read at all, in order; what is wrong with them is found.
+        """The readable streams, in order; problems go into `findings`.
 
         Args:
-            column: with the ids.
-            with_loss: whether columns that say what is trained on are wanted.
+            column: name of the column with the ids.
+            with_loss: True to read columns with loss masks.
         """
         opened = (
             ArrowFile.open(self.files, number, split, column, with_loss, findings)
@@ -155,7 +155,7 @@ class SavedFiles:
 
 
 def features_of_saved(path: Path) -> dict[str, Any] | None:
-    """The columns of a folder that the library saved, or of a dictionary's first split; else None."""
+    """Columns of a folder saved by the library, or of a dictionary's first split; else None."""
     folder = path if path.is_dir() else path.parent
     try:
         if (folder / DICT).is_file():

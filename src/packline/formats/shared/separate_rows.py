@@ -1,10 +1,10 @@
-"""Rows that were not neighbours, read one by one: each is cut at the markers in it, and ends with the row.
+"""Rows that were not neighbours, read one by one: each is cut at its markers, and ends with the row.
 
     a b END c | d e f g | h END END END       rows of L tokens
     a b END, c, d e f g, h END                documents; c and d e f g have no end (`unfinished`)
 
-Rows of records say nothing of their padding. Where it is the end-of-document token, as it is unless another
-was asked for, all but the first of those at the end of a row are left out.
+Records do not declare their padding. If padding is the end-of-document token, as it is by default, all but
+the first of these tokens at the end of a row are left out.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class SeparateRows(ScannedForeign):
     """Rows of equal length. A unit's `start` and `stop` are tokens of its file, at ends of rows.
 
     Args:
-        width: tokens of a row.
-        bos_id: of the store whose rows these are, where it is known. What else is as for `ScannedForeign`.
+        width: tokens per row.
+        bos_id: begin-of-document token of the rows' store, if known. Other arguments as for `ScannedForeign`.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class SeparateRows(ScannedForeign):
         return Block(tokens, offsets, positions=positions, unfinished=unfinished)
 
     def _lengths(self, rows: np.ndarray) -> np.ndarray:
-        """Tokens of each row up to the first of the markers at its end, int64 `[n]`."""
+        """Tokens per row up to the first of the markers at its end, int64 `[n]`."""
         width = self._width
         if self.marker is None or self.edges not in ("eod", "both"):
             return np.full(len(rows), width, np.int64)

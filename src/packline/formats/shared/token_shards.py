@@ -1,13 +1,13 @@
-"""Shards cut at a number of tokens, wherever documents end: what llm.c and build-nanogpt have in common.
+"""Shards cut at a number of tokens, regardless of documents: common parts of llm.c and build-nanogpt.
 
     documents of a split    | a a a | b b b b b | c c | d ...
     shards of 4 tokens      [ a a a   b ][ b b b b ][ c c   d ...
 
-Also what layouts of bare token files share when they are read: which files there are, and the split that a
-file's name tells. A trainer takes the files of a split in the order of their names, so a document goes on in
-the next file. The last shard of a split is shorter, or is left out if it is asked for.
+Also common parts of reading bare token files: finding the files, and the split from a file's name. A trainer
+reads the files of a split in the order of their names, so a document continues in the next file. The last
+shard of a split is shorter, or left out on request.
 
-It knows nothing of headers: each format adds its own.
+Each format adds its own headers.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ HELD_OUT: dict[str, Split] = {
     **dict.fromkeys(("val", "valid", "validation", "eval", "dev"), "val"),
     "test": "test",
 }
-"""Words in the name of a file that is not for training, and the split that they tell."""
+"""Words in names of files that are not for training, and the split that they mean."""
 SHARD_ORDER: tuple[Split, ...] = ("val", "test", "train")
-"""In which shards are numbered: train last, because it may go on."""
+"""Order in which shards are numbered: train last, because it may grow."""
 MOST_TOKENS = 2**31 - 1
-"""Of a shard, as its header counts them in an int32."""
+"""Most tokens per shard, since its header counts them in an int32."""
 
 USUAL_BATCH = 1 << 19
-"""Tokens that a step of the GPT-2 runs of llm.c and build-nanogpt takes on all ranks together."""
+"""Tokens per step, over all ranks, of the GPT-2 runs of llm.c and build-nanogpt."""
 
 StreamEdges = Literal["bos", "eod", "both"]
-"""Edges of documents that only a token tells apart."""
+"""Edges of documents that are separated by a token only."""
 
 
 class ShardOptions(Options, frozen=True):
-    """What may be chosen about shards of a number of tokens."""
+    """Options of shards with a fixed number of tokens."""
 
     prefix: str = ""
     """What names of files begin with, before `_train_000001`."""
@@ -69,14 +69,14 @@ class ShardOptions(Options, frozen=True):
 def plan_shards(
     view: DocumentView, options: ShardOptions, format: str, file_bytes: Callable[[int], int]
 ) -> Plan:
-    """One part a shard; `start` and `stop` are tokens of its split's stream.
+    """One part per shard; `start` and `stop` are tokens of its split's stream.
 
     Args:
-        file_bytes: of a file with so many tokens.
+        file_bytes: size of a file, given its number of tokens.
 
     Raises:
-        RecipeError: a size of shards that cannot be, or one of which train does not fill a single shard
-            though the last one is dropped.
+        RecipeError: an invalid shard size, or one for which train does not fill a single shard although the
+            last one is dropped.
     """
     size = options.shard_tokens
     if not 1 <= size <= MOST_TOKENS:
@@ -107,7 +107,7 @@ def plan_shards(
 
 
 def _short_shards(parts: list[Part]) -> tuple[str, ...]:
-    """A warning where the last shard of train may be smaller than a batch."""
+    """A warning if the last shard of train may be smaller than a batch."""
     train = [part for part in parts if part.split == "train"]
     tokens = train[-1].stop - train[-1].start if len(train) > 1 else USUAL_BATCH + 1
     if tokens > USUAL_BATCH:
@@ -119,7 +119,7 @@ def _short_shards(parts: list[Part]) -> tuple[str, ...]:
 
 
 def missing_shards(ending: str, trainer: str) -> Mapping[str, str]:
-    """What a trainer will miss that opens shards of train and of val.
+    """Files that are missing for a trainer that opens shards of train and of val, by split.
 
     >>> missing_shards(".npy", "build-nanogpt")["val"]
     'no *_val_*.npy: build-nanogpt opens one and stops without'
@@ -140,13 +140,13 @@ def write_tokens(
 
 
 def find_files(path: Path, endings: tuple[str, ...], what: str) -> list[ForeignFile]:
-    """A file, or those of a folder with one of these endings, in the order of their names.
+    """A file, or the files of a folder with one of these suffixes, sorted by name.
 
     Args:
-        what: is looked for, for the error.
+        what: description of the files, for the error.
 
     Raises:
-        InputError: there is none.
+        InputError: there is no such file.
     """
     found = list(_paths(path, endings))
     if not found:
@@ -166,14 +166,14 @@ def open_shards(
     options: ShardOptions,
     findings: Findings,
 ) -> ScannedForeign:
-    """A data set of such shards.
+    """Open a data set of such shards.
 
     Args:
         ending, what: see `find_files`.
-        open_file: looks at the header of a file, by its number; None where it cannot be read.
+        open_file: reads the header of a file, by its number; None if it cannot be read.
 
     Raises:
-        InputError: there is none.
+        InputError: there is no such file.
     """
     files = find_files(path, (ending,), what)
     opened = [open_file(files, number, findings) for number in range(len(files))]
@@ -189,7 +189,7 @@ def _paths(path: Path, endings: tuple[str, ...]) -> Iterator[Path]:
 
 
 def first_bytes(path: Path, endings: tuple[str, ...], count: int) -> list[tuple[Path, bytes]]:
-    """The beginning of each file, as far as there is one: to recognise a format by."""
+    """The first `count` bytes of each file that has any, for recognising a format."""
     found = []
     for one in _paths(path, endings):
         try:
@@ -201,7 +201,7 @@ def first_bytes(path: Path, endings: tuple[str, ...], count: int) -> list[tuple[
 
 
 def split_told_by(words: Iterable[str]) -> Split:
-    """The split that some words tell: the first of them that is one of `HELD_OUT`, else `train`.
+    """Split from words of a name: that of the first word in `HELD_OUT`, else `train`.
 
     >>> split_told_by(["en", "test"]), split_told_by(["tested"])
     ('test', 'train')
@@ -210,7 +210,7 @@ def split_told_by(words: Iterable[str]) -> Split:
 
 
 def split_of(name: str) -> Split:
-    """The split that a file's name tells: `val` or `test` if one of its words says so, else `train`.
+    """Split from a file's name: `val` or `test` if one of its words means that, else `train`.
 
     >>> split_of("fineweb_val_000000.bin"), split_of("en-test.0.npy"), split_of("evaluators_000001.bin")
     ('val', 'test', 'train')

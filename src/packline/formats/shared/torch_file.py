@@ -2,15 +2,15 @@
 
     NAME/data.pkl      a fixed program of about 150 bytes: one row of n integers in storage 0
     NAME/byteorder     "little"
-    NAME/data/0        the integers, from a multiple of 64 bytes on
+    NAME/data/0        the integers, at a multiple of 64 bytes
     NAME/version       "3\n"
 
-That is a zip archive of stored members, as `torch.save` has made it since torch 1.6. `data.pkl` is a pickle,
-whose bytes are the same for every such tensor but for n; so it is written from a template and, when read,
-compared with it: nothing in it is ever executed. Whatever is not a row of integers is refused.
+This is a zip archive of stored members, as made by `torch.save` since torch 1.6. `data.pkl` is a pickle whose
+bytes are the same for every such tensor except for n; so it is written from a template and, when read,
+compared with it: nothing in it is ever executed. Anything but a row of integers is refused.
 
-Known from the files that torch 2.13 writes; `torch.load(weights_only=True)` is the judge. Not read: files
-from before torch 1.6, which are no archives.
+Based on files written by torch 2.13; tested with `torch.load(weights_only=True)`. Does not read files from
+before torch 1.6, which are not archives.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ _NUMBER = rb"(?:K(.)|M(..)|J(....))"
 _PROGRAM = re.compile(
     rb"\x80\x02ctorch\._utils\n_rebuild_tensor_v2\nq.\(\(X\x07\x00\x00\x00storageq.ctorch\n(\w+)Storage\nq."
     rb"X\x01\x00\x00\x000q.X....[\w:]+q."
-    + _NUMBER  # of the storage
+    + _NUMBER  # size of the storage
     + rb"tq.Q"
-    + _NUMBER  # the first of the tensor
-    + _NUMBER  # of the tensor
+    + _NUMBER  # first element of the tensor
+    + _NUMBER  # size of the tensor
     + rb"\x85q.K\x01\x85q.\x89ccollections\nOrderedDict\nq.\)Rq.tq.Rq.\.",
     re.DOTALL,
 )
-"""What `data.pkl` may be: a slice of a tensor is saved with all of it, so there may be a first place."""
+"""Pattern of `data.pkl`: a slice is saved with its whole tensor, so there may be a storage offset."""
 
 
 def write_tensor(sink: Sink, values: np.ndarray, name: str) -> None:
     """Write a tensor, int64 `[n]`.
 
     Args:
-        name: of the folder within the archive; torch takes the file's name without its ending.
+        name: name of the folder within the archive; torch uses the file's name without its suffix.
     """
     archive = StoredZip(sink, date=0, permissions=0)
     archive.add(f"{name}/data.pkl", [_program(len(values))])
@@ -62,13 +62,13 @@ def write_tensor(sink: Sink, values: np.ndarray, name: str) -> None:
 
 
 def tensor_file_bytes(count: int, name: str) -> int:
-    """The size of such a file, to within the few bytes of its padding."""
+    """Size of such a file, to within the few bytes of its padding."""
     members = (("data.pkl", 150), ("byteorder", 6), ("data/0", 8 * count), ("version", 2))
     return sum(76 + 2 * len(f"{name}/{member}") + size for member, size in members) + 22 + ALIGNMENT
 
 
 def read_tensor(path: str | Path) -> np.ndarray:
-    """The integers of a file, `[n]` of the dtype that it has.
+    """Integers of a file, `[n]`, in the file's dtype.
 
     Raises:
         CorruptStore: it is damaged, or holds something else.
@@ -102,13 +102,13 @@ def read_tensor(path: str | Path) -> np.ndarray:
 
 
 def _program(count: int) -> bytes:
-    """`data.pkl` of a tensor of so many integers."""
+    """`data.pkl` of a tensor of `count` integers."""
     number = _packed(count)
     return _HEAD + number + b"tq\x05QK\x00" + number + _TAIL
 
 
 def _packed(number: int) -> bytes:
-    """A number as pickles have it: in 1, 2 or 4 bytes."""
+    """A number in pickle encoding: in 1, 2 or 4 bytes."""
     if number < 1 << 8:
         return b"K" + struct.pack("<B", number)
     return b"M" + struct.pack("<H", number) if number < 1 << 16 else b"J" + struct.pack("<i", number)
@@ -119,6 +119,6 @@ def _number(groups: tuple[bytes | None, ...]) -> int:
 
 
 def _align(place: int) -> bytes:
-    """The field with which torch moves data to a multiple of 64 bytes."""
+    """Padding field with which torch aligns data to a multiple of 64 bytes."""
     padding = -(place + 4) % ALIGNMENT
     return struct.pack("<2sH", b"FB", padding) + b"Z" * padding

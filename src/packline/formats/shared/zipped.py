@@ -1,14 +1,14 @@
-"""Zip archives whose members are stored as they are, written from front to back.
+"""Zip archives with uncompressed members, written from front to back.
 
-    local header | name | extra | data      once a member
+    local header | name | extra | data      once per member
     central directory: all names again, with offsets and CRC-32
-    end record (with 64-bit fields before it where an offset or a count does not fit into 32 bits)
+    end record (with 64-bit fields before it if an offset or a count does not fit into 32 bits)
 
-`.npz` batches and `.pt` files are such archives. The standard library goes back into a file to fill in
-sizes and checksums; here they are known before a byte is written, so a file can be hashed on its way out.
+`.npz` batches and `.pt` files are such archives. The standard library seeks back in a file to fill in sizes
+and checksums; here they are known before a byte is written, so a file can be hashed while it is written.
 Dates are fixed, so equal members give equal bytes.
 
-Cost: a CRC-32 of the data (3 GB/s) and the write itself; nothing is copied. It does not compress or read.
+Cost: a CRC-32 of the data (3 GB/s) and the write itself; nothing is copied. Does not compress or read.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 FIRST_DAY = 0x0021
-"""1 January 1980 in the form of MS-DOS, where zip's calendar begins."""
+"""1 January 1980 in MS-DOS format, the first date of zip."""
 LIMIT = 2**31 - 1
-"""Sizes and offsets beyond it go into 64-bit fields."""
+"""Largest size or offset that is not written to a 64-bit field."""
 DAMAGE = (
     OSError, ValueError, KeyError, EOFError, NotImplementedError, RuntimeError, OverflowError, SyntaxError,
     zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError,
 )  # fmt: skip
-"""What the standard library and NumPy raise while they read a damaged archive, or an array in one."""
+"""Exceptions of the standard library and NumPy for a damaged archive, or an array in one."""
 
 _LOCAL = struct.Struct("<4s5H3L2H")
 _CENTRAL = struct.Struct("<4s4B4H3L5H2L")
@@ -39,20 +39,20 @@ _FULL = 0xFFFFFFFF
 
 
 class Sink(Protocol):
-    """Where the bytes go."""
+    """Destination of the bytes."""
 
     def write(self, data: Any, /) -> Any:
-        """Append them."""
+        """Append bytes."""
 
 
 class StoredZip:
-    """An archive that is being written.
+    """An archive in progress.
 
     Args:
-        sink: takes all bytes, in order.
-        large: whether members have 64-bit sizes in their local headers, as NumPy writes them.
-        date: of all members.
-        permissions: of all members, as in Unix.
+        sink: receives all bytes, in order.
+        large: write 64-bit sizes in local headers, as NumPy does.
+        date: date of all members.
+        permissions: Unix permissions of all members.
 
     >>> import io, zipfile
     >>> file = io.BytesIO()
@@ -74,9 +74,9 @@ class StoredZip:
         """Write a member.
 
         Args:
-            name: within the archive; ASCII.
+            name: name within the archive; ASCII.
             pieces: its bytes, or arrays whose bytes they are, one after another.
-            extra: gives a field for its local header, from where its data would begin without one.
+            extra: returns an extra field for the local header, given the offset of the data without one.
         """
         views = [memoryview(piece).cast("B") for piece in pieces if len(piece)]
         size, crc = sum(map(len, views)), 0
