@@ -135,7 +135,7 @@ class UnitCommitter:
             self._pending = None
 
     def close(self) -> None:
-        """Wait for a running commit, ignoring errors; nothing is written after this."""
+        """Wait for a running commit, whatever its outcome; nothing is written after this."""
         self._threads.shutdown()
 
 

@@ -1,16 +1,16 @@
-"""The questions that are looked for, as grams: made once, mapped by every process that looks.
+"""The questions to search for, as grams: made once, memory-mapped by every searching process.
 
     questions ──> words with hashes, or ids ──> grams, sorted by hash ──> FOLDER/*.npy ──> Asked
 
     values                        words with a space after each, uint8; or ids, int32
-    starts                        int64 `[W+1]`: where each word begins in `values`; of ids there is none
-    firsts                        int64 `[Q+1]`: the first word or id of each question
-    hashes, texts, positions      of each gram; see `GramIndex`
+    starts                        int64 `[W+1]`: start of each word in `values`; absent for ids
+    firsts                        int64 `[Q+1]`: first word or id of each question
+    hashes, texts, positions      one per gram; see `GramIndex`
 
-Grams of more than `most_texts` questions are how questions are put, not questions; those with less than n / 2
-different words are rules and rows of dots. Both are left out and counted. A question with less than n words,
-or whose grams are all left out, cannot be found: it is counted as not checked. Cost: 1.5 s for the 78,000
-questions of CORE, MMLU and GSM8K; 16 bytes a gram, 8 and its bytes a word.
+Grams shared by more than `most_texts` questions are common phrasing; those with fewer than n / 2 different
+words are rules and rows of dots. Both are left out and counted. A question with fewer than n words, or whose
+grams are all left out, cannot be found: it is counted as not checked. Cost: 1.5 s for the 78,000 questions of
+CORE, MMLU and GSM8K; 16 bytes per gram, 8 bytes plus its length per word.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from packline.tasks.evals.ngrams import GramIndex, gram_hashes, mix, sort_grams,
 from packline.tasks.evals.words import LOWER, split_words
 
 BATCH = 1 << 20
-"""Characters of questions at a time."""
+"""Characters of questions to process at a time."""
 
 
 class Asked:
-    """The grams of all questions, and what they are made of.
+    """The grams of all questions, and the words or ids that they consist of.
 
     Args:
-        folder: where `write_questions` put them.
+        folder: folder that `write_questions` wrote.
     """
 
     def __init__(self, folder: str | Path) -> None:
-        # Plain arrays that hold the maps: slicing `np.memmap` itself costs five times as much.
+        # Plain arrays that own the maps: slicing `np.memmap` itself costs five times as much.
         arrays = {file.stem: np.asarray(np.load(file, mmap_mode="r")) for file in Path(folder).glob("*.npy")}
         self.index = GramIndex(arrays["hashes"], arrays["texts"], arrays["positions"])
         self._values, self._firsts = arrays["values"], arrays["firsts"]
         self._starts = arrays.get("starts")
 
     def pieces(self, text: int, start: int, stop: int) -> list[bytes] | list[int]:
-        """The words or ids of a question, from one to another."""
+        """Words or ids `start` to `stop` (exclusive) of a question."""
         start, stop = (int(self._firsts[text]) + place for place in (start, stop))
         if self._starts is None:
             ids: list[int] = self._values[start:stop].tolist()
@@ -56,22 +56,22 @@ class Asked:
 
 
 class Questions(NamedTuple):
-    """What is known of the questions themselves, beside their grams."""
+    """Facts about the questions, apart from their grams."""
 
     sets: dict[str, SetFound]
     names: list[str]
-    """Of each question, the set."""
+    """Set of each question."""
     numbers: list[int]
-    """Of each question, its number there."""
+    """Number of each question in its set."""
     grams: int
     common: int
-    """Grams of too many questions."""
+    """Number of grams shared by too many questions."""
     repetitive: int
-    """Grams that say the same again and again."""
+    """Number of grams that consist of repetitions."""
 
 
 def as_written(texts: Sequence[str]) -> list[bytes]:
-    """Texts as UTF-8."""
+    """Encode texts as UTF-8."""
     return [text.encode("utf-8", "surrogatepass") for text in texts]
 
 
@@ -83,18 +83,18 @@ def write_questions(
     encode: Callable[[Sequence[str]], Ragged] | None = None,
     spell: Callable[[Sequence[str]], list[bytes]] = as_written,
 ) -> Questions:
-    """Make the grams of all questions, and write them.
+    """Write the grams of all questions.
 
     Args:
-        folder: for `Asked`.
-        texts: the questions.
-        n: how many words or ids make a gram.
-        most_texts: a gram of more questions is left out.
+        folder: folder for `Asked`.
+        texts: questions with their answers.
+        n: number of words or ids per gram.
+        most_texts: a gram shared by more questions is left out.
         encode: texts to ids; None for words.
-        spell: texts to the bytes whose words are looked for.
+        spell: texts to the bytes whose words are searched for.
 
     Raises:
-        InputError: there is no question.
+        InputError: there are no questions.
     """
     sets: dict[str, SetFound] = {}
     names: list[str] = []
@@ -144,7 +144,7 @@ def write_questions(
 
 
 def _words_of(texts: list[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Of the words of texts: their hashes, their bytes, how many bytes each has, the text of each."""
+    """Words of texts: their hashes, their bytes, the number of bytes and the text of each."""
     parts = [text.translate(LOWER) for text in texts]
     words = split_words(np.frombuffer(b" ".join(parts), np.uint8))
     behind = np.cumsum([len(part) + 1 for part in parts])

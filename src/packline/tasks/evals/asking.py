@@ -1,10 +1,10 @@
-"""How a question is put to an assistant: as pieces of text and control tokens, up to where it is to answer.
+"""Prompts for an assistant: a question as pieces of text and control tokens, up to the start of the answer.
 
     nanochat    <|user_start|>  question  <|user_end|>  <|assistant_start|>
-    template    what the tokenizer's chat template writes, with the prompt to generate
+    template    output of the tokenizer's chat template, with the generation prompt
 
-A tokenizer that has nanochat's tokens is asked with them, any other by its template, unless a template is
-named. Special-token strings in a question are text either way.
+Tokenizers with nanochat's tokens use the first, all others their template, unless a template is named.
+Special-token strings in a question are text either way.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from packline.transforms.pieces import Piece
 
 USER_START, USER_END, ASSISTANT_START = "<|user_start|>", "<|user_end|>", "<|assistant_start|>"
 Ask: TypeAlias = Callable[[str], list[Piece]]
-"""The pieces that a question is asked in."""
+"""Function from a question to its pieces."""
 
 
 def ask_nanochat(question: str) -> list[Piece]:
-    """In nanochat's tokens.
+    """Pieces of a question in nanochat's tokens.
 
     >>> [piece.text for piece in ask_nanochat("Sky?")]
     ['<|user_start|>', 'Sky?', '<|user_end|>', '<|assistant_start|>']
@@ -38,15 +38,15 @@ def ask_nanochat(question: str) -> list[Piece]:
 
 
 def find_ask(tokenizer: Tokenizer, template: str | None = None) -> tuple[Ask, bool]:
-    """How this tokenizer's questions are asked, and whether that is nanochat's way.
+    """Find how to prompt with this tokenizer's questions; True if in nanochat's format.
 
     Args:
         tokenizer: its special tokens decide.
-        template: name or text of a chat template that is to be used whatever the tokenizer has.
+        template: name or text of a chat template to use regardless of the tokenizer.
 
     Raises:
         TokenizerError: it has neither nanochat's tokens nor a template.
-        RecipeError: the template is not one, or refuses a plain question.
+        RecipeError: the template is invalid, or refuses a plain question.
     """
     missing = [
         token for token in (USER_START, USER_END, ASSISTANT_START) if token not in tokenizer.special_tokens

@@ -1,16 +1,16 @@
-"""What each character is to a word: between words, part of one, or a word by itself.
+"""Classes of characters in words: between words, part of a word, or a word alone.
 
     between   categories P, S, Z, Cc and Cf; variation selectors     “ ， ؟ ། · → € U+200D U+FE0F
     letter    everything else: joined with its neighbors             é ж 한 व ﬁ Ｇ ٣
-    single    letters of scripts that put no space between words     北 ひ カ ー ㄅ ท ລ ខ မ
-    mark      marks of these scripts: belong to what they follow     U+0E34 (Thai), U+102D (Myanmar), U+3099
+    single    letters of scripts without spaces between words     北 ひ カ ー ㄅ ท ລ ខ မ
+    mark      marks of these scripts: belong to the letter before     U+0E34 (Thai), U+102D (Myanmar), U+3099
 
 A script has no spaces between words if it is Han, Hiragana, Katakana, Bopomofo, Yi, Tangut, Nushu, Khitan,
 Thai, Lao, Khmer, Myanmar, Tai Le, New Tai Lue, Tai Tham, Tai Viet, Ahom, Javanese or Balinese: the letters of
 the classes ID, CJ and SA of UAX #14 (line breaking), and the two of its Brahmic scripts (AK) that are written
-today. The script is read off the character's name. Digits are letters in every script, so a number is one
-word. Tibetan needs no rule: its syllables are parted by U+0F0B, which is punctuation. Korean and Vietnamese
-have spaces.
+today. The script is taken from the character's name. Digits are letters in every script, so a number is one
+word. Tibetan needs no rule: its syllables are separated by U+0F0B, which is punctuation. Korean and
+Vietnamese have spaces.
 
 The classes are those of this Python's Unicode; a table of all code points takes 1.1 MB and 0.15 s, once per
 process that sees a character beyond ASCII.
@@ -25,11 +25,11 @@ import numpy as np
 
 LETTER, BETWEEN, SINGLE, MARK = range(4)
 KIND = 3
-"""Bits of a table entry that hold its class; the others are `UNSTABLE` and `REORDERED`."""
+"""Bits of a table entry for its class; the others are `UNSTABLE` and `REORDERED`."""
 UNSTABLE = 4
-"""Lower case or NFKC changes this character, or may join it to the one before."""
+"""Flag: lower case or NFKC changes this character, or may join it to the one before."""
 REORDERED = 8
-"""Has a combining class: NFKC may exchange two of these that follow each other."""
+"""Flag: has a combining class, so NFKC may swap two of these that follow each other."""
 
 PREFIXES = (
     "CJK ", "KANGXI ", "IDEOGRAPHIC ", "HANGZHOU ", "OLD CHINESE ", "BOPOMOFO ", "YI ", "TANGUT ", "NUSHU ",
@@ -37,7 +37,7 @@ PREFIXES = (
     "VERTICAL IDEOGRAPHIC ", "THAI ", "LAO ", "KHMER ", "MYANMAR ", "TAI ", "NEW TAI ", "AHOM ", "JAVANESE ",
     "BALINESE ",
 )  # fmt: skip
-"""What names of the characters of these scripts begin with."""
+"""Prefixes of the names of characters of these scripts."""
 VOICED = "\u3099\u309a\uff9e\uff9f"
 """Voiced sound marks of kana, full and half width."""
 ALIKE = (
@@ -46,14 +46,14 @@ ALIKE = (
     (0x17000, 0x18D7F, SINGLE),
     (0xAC00, 0xD7A3, LETTER),
 )
-"""Han, Tangut with Khitan, and Hangul syllables: large blocks of one class, which NFKC leaves as they are."""
+"""Han, Tangut with Khitan, and Hangul syllables: large blocks of one class, which NFKC leaves unchanged."""
 PLANES = 2
-"""Planes 0 and 1 are looked up one by one; 2 and 3 hold Han alone, and 14 tags and variation selectors."""
+"""Planes 0 and 1 are looked up per character; 2 and 3 contain only Han, 14 tags and variation selectors."""
 SELECTORS = ((0x180B, 0x180F), (0xFE00, 0xFE0F), (0xE0000, 0xE0FFF))
 
 
 def class_of(character: str) -> int:
-    """The class of one character.
+    """Class of one character.
 
     >>> [class_of(one) for one in "é，北\u0e34"] == [LETTER, BETWEEN, SINGLE, MARK]
     True
@@ -68,7 +68,7 @@ def class_of(character: str) -> int:
         return MARK
     name = unicodedata.name(character, "")
     own = name.startswith(PREFIXES)
-    if name.startswith(("CJK RADICAL", "KANGXI ")):  # symbols that stand for the character of the same form
+    if name.startswith(("CJK RADICAL", "KANGXI ")):  # symbols that represent the character of the same form
         return SINGLE
     if category[0] in "PSZ" or category in ("Cc", "Cf"):
         return BETWEEN

@@ -1,11 +1,11 @@
-"""MMLU and ARC as chat: a question is asked, and the model's next token should be the right letter.
+"""MMLU and ARC as chat: after the question, the model's next token should be the right letter.
 
     <|bos|> <|user_start|> Multiple Choice question: ... <|user_end|> <|assistant_start|>
                                                                       ^ answer_pos
 
-One sequence a question, in nanochat's tokens or by a chat template (`asking`); the letters' tokens are
-compared at `answer_pos`, its last place. Letters that are not one token each are an error, for then nothing
-could be compared. Questions of more than `max_seq_len` tokens are left out and counted.
+One sequence per question, in nanochat's tokens or by a chat template (`asking`); the letters' tokens are
+compared at `answer_pos`, its last position. A letter that is not a single token is an error, because it could
+not be compared. Questions of more than `max_seq_len` tokens are left out and counted.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ def chat_task(
     max_seq_len: int,
     ask: Ask = ask_nanochat,
 ) -> LetterTask:
-    """A set of questions as arrays.
+    """Convert a set of questions to arrays.
 
     Args:
-        label: what the task is called.
-        questions: in the order of their files; here they are shuffled.
-        encoder: of a tokenizer that has the control tokens in which questions are asked.
-        bos_id: begins every sequence, once; None for what the asking begins with.
+        label: name of the task.
+        questions: in the order of their files; shuffled here.
+        encoder: encoder of a tokenizer with the control tokens of the prompt.
+        bos_id: begins every sequence, once; None for the prompt's own beginning.
         max_seq_len: questions of more tokens are left out.
-        ask: in which pieces a question is asked.
+        ask: function from a question to its pieces.
 
     Raises:
         TokenizerError: a letter that is not one token.
@@ -73,7 +73,7 @@ def chat_task(
 
 
 def _encoded(asked: list[list[Piece]], encoder: TextEncoder, bos_id: int | None) -> list[np.ndarray]:
-    """Ids of each question's pieces: control tokens are themselves, text is encoded as text."""
+    """Ids of each question's pieces: control tokens by their ids, text encoded as text."""
     ids = encoder.tokenizer.special_tokens
     texts = encoder.encode([piece.text for pieces in asked for piece in pieces if not piece.control])
     each = (texts[place] for place in range(len(texts)))
@@ -86,7 +86,7 @@ def _encoded(asked: list[list[Piece]], encoder: TextEncoder, bos_id: int | None)
 
 
 def guessing(ordered: Sequence[Lettered], asked: Sequence[Lettered]) -> float:
-    """How often a guess is right: the mean of 1 / number of choices, over the questions that are asked.
+    """Accuracy of guessing: the mean of 1 / number of choices, over the questions included.
 
     >>> two, four = (Lettered("?", tuple("ABCD"[:n]), ("x",) * n, 0) for n in (2, 4))
     >>> guessing([two, four], [two, four]), guessing([four], [])

@@ -1,14 +1,14 @@
-"""Has the store seen the questions? Which of its documents say n words, or n tokens, of a question in a row.
+"""Search a store for evaluation questions: documents with n words or tokens of a question in a row.
 
-    questions ──> grams (asked) ──┐
-    shards ──a task each──> processes (scanning) ──> overlaps ──> by set, by source, the longest of all
+    questions ──> grams (asked) ───┐
+    shards ──one task each──> processes (scanning) ──> overlaps ──> by set, by source, the longest of all
 
-`words` (the default) compares what is written, in lower case and without punctuation (`words`), whatever the
-tokenizer (of one that does not keep all of a text, what it keeps); `tokens` compares ids, as exact as the ids
-are; where a token is less than a character, 13 of them are little.
+`words` (the default) compares the text, in lower case and without punctuation (`words`), independent of the
+tokenizer (if it does not keep all of a text, the part it keeps); `tokens` compares ids exactly; where a token
+is less than a character, 13 of them are short.
 
-Cost: 1.5 s for the 78,000 questions of CORE, MMLU and GSM8K, then the shards once, at about 80 MB of text a
-second and core.
+Cost: 1.5 s for the 78,000 questions of CORE, MMLU and GSM8K, then one pass over the shards, at about 80 MB/s
+of text per core.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from packline.tasks.evals.words import LOWER, spelled
 N = 13
 MOST_TEXTS = 10
 ALONE_TOKENS = 1 << 24
-"""Fewer are looked through here: a process takes half a second to begin."""
+"""Tokens below which the search runs in this process: starting another takes half a second."""
 IF_DIED = "use fewer workers if memory ran out"
 MOST_LISTED = 100
 MOST_SHOWN = 400
-"""Characters of an overlap that are kept."""
+"""Maximum characters of an overlap to keep."""
 
 
 def search(
@@ -62,19 +62,19 @@ def search(
     workers: int | None = None,
     on_progress: OnProgress | None = None,
 ) -> ContaminationReport:
-    """Look for the questions of evaluation sets in a store.
+    """Search a store for the questions of evaluation sets.
 
     Args:
-        store: a finished one.
+        store: a finished store.
         against: bundles, files or folders of questions.
-        n: words or tokens in a row that count.
-        gram_of: words or tokens.
-        most_texts: a gram of more questions than this is left out.
-        workers: processes; None: as many as this process has cores where it is worth it, 0: this one.
-        on_progress: is called with the bytes that were read and all bytes.
+        n: words or tokens in a row that count as an overlap.
+        gram_of: compare words or tokens.
+        most_texts: a gram shared by more questions than this is left out.
+        workers: number of processes; None: one per usable core if worthwhile, 0: run in this process.
+        on_progress: called with the number of bytes read and the total.
 
     Raises:
-        InputError: no questions there.
+        InputError: no questions found.
         RecipeError: n below 1.
         CorruptStore: an id outside the vocabulary.
     """
@@ -94,7 +94,7 @@ def search(
 
 
 def _read(against: Sequence[str]) -> Iterator[EvaluationText]:
-    """The questions of all; sets that are called alike are told apart by what was named."""
+    """Questions of all paths; sets with the same name are distinguished by their path."""
     owners: dict[str, str] = {}
     for path in dict.fromkeys(against):
         for text in read_evaluations(path):
@@ -105,15 +105,15 @@ def _read(against: Sequence[str]) -> Iterator[EvaluationText]:
 def _prepare(
     folder: Path, store: Store, texts: Iterator[EvaluationText], gram_of: GramOf, n: int, most_texts: int
 ) -> Questions:
-    """Write what the processes need: the grams of the questions; for words, the bytes of the tokens."""
-    read_file(store.path, store.tokenizer_file)  # refuses one that is damaged
+    """Write the data that the processes need: grams of the questions; for words, bytes of the tokens."""
+    read_file(store.path, store.tokenizer_file)  # refuses a damaged one
     tokenizer = load_tokenizer(str(store.path / TOKENIZER))
     if gram_of == "tokens":
         return write_questions(folder, texts, n, most_texts, TextEncoder(tokenizer).encode)
     entry = store.manifest.tokenizer
     found = [one.translate(LOWER) for one in token_bytes(tokenizer)]
     for boundary in (*tokenizer.special_tokens.values(), entry.eod_id, entry.bos_id):
-        if boundary is not None:  # it parts words
+        if boundary is not None:  # it separates words
             found[boundary] = b" "
     vocabulary = TokenText.of_tokens(found)
     vocabulary.save(folder)
@@ -122,7 +122,7 @@ def _prepare(
     encoder = TextEncoder(tokenizer)
 
     def spell(texts: Sequence[str]) -> list[bytes]:
-        """Texts as a store has them: without what its tokenizer does not keep."""
+        """Texts as a store has them: only the part that its tokenizer keeps."""
         ids = encoder.encode(texts)
         data, begins = vocabulary.gather(ids.tokens)
         places = begins[ids.offsets].tolist()
@@ -132,7 +132,7 @@ def _prepare(
 
 
 def _look(store: Store, job: ScanJob, workers: int, on_progress: OnProgress | None) -> list[ShardFound]:
-    """Look through all shards; what was found in each."""
+    """Search all shards; return the overlaps of each."""
     whole = store.manifest.tokens * store.dtype.itemsize
     read = 0
 
@@ -151,7 +151,7 @@ def _look(store: Store, job: ScanJob, workers: int, on_progress: OnProgress | No
 def _sum_up(
     store: Store, job: ScanJob, questions: Questions, asked: Asked, found: list[ShardFound], seconds: float
 ) -> ContaminationReport:
-    """The report: counts of all overlaps, the longest of them whole."""
+    """Report with counts of all overlaps, and the longest of them."""
     sets, names = questions.sets, questions.names
     sources: dict[str, tuple[int, int]] = {}
     for shard, origin, here in zip(store.shards, origins(store), found, strict=True):
@@ -207,7 +207,7 @@ def _sum_up(
 
 
 def _shown(store: Store, pieces: list[bytes] | list[int]) -> str:
-    """An overlap for the eye."""
+    """Text of an overlap for display."""
     words = [piece for piece in pieces if isinstance(piece, bytes)]
     if words:
         whole = spelled(words)

@@ -1,7 +1,4 @@
-"""What a search for evaluation sets gives: of each set and each source how much was found, and where.
-
-It does not search, and knows no terminal.
-"""
+"""Report of a search for evaluation sets: overlaps by set and by source, with their locations."""
 
 from __future__ import annotations
 
@@ -13,10 +10,10 @@ GramOf = Literal["words", "tokens"]
 
 
 class Overlap(msgspec.Struct, frozen=True):
-    """A document that says what a question says."""
+    """An overlap of a document with a question."""
 
     document: int
-    """Its number in the store."""
+    """Number of the document in the store."""
     source: str
     file: str
     position: int
@@ -24,58 +21,58 @@ class Overlap(msgspec.Struct, frozen=True):
     split: str
     set: str
     question: int
-    """Its number in its set."""
+    """Number of the question in its set."""
     length: int
-    """Words or tokens in a row, the longest stretch."""
+    """Length of the longest overlap, in words or tokens."""
     text: str
-    """That stretch, normalised, at most its first 400 characters."""
+    """Text of that overlap, normalized, at most its first 400 characters."""
 
 
 class SetFound(msgspec.Struct):
-    """What was found of a set."""
+    """Results for one set."""
 
     questions: int
     unchecked: int = 0
-    """Of these, not looked for: too short, or all their grams left out."""
+    """Questions not checked: too short, or all their grams left out."""
     too_short: int = 0
-    """Of the unchecked, those with fewer words or tokens than a gram."""
+    """Unchecked questions with fewer words or tokens than a gram."""
     found: int = 0
-    """Of these, found in some document."""
+    """Questions found in some document."""
     documents: dict[str, int] = msgspec.field(default_factory=dict)
-    """By source: documents that have something of the set."""
+    """Number of documents with an overlap with the set, by source."""
 
 
 class ContaminationReport(msgspec.Struct):
     """Result of a search."""
 
     clean: bool
-    """Whether every question was checked and none was found."""
+    """True if every question was checked and none was found."""
     questions: int
-    """Of all sets."""
+    """Number of questions of all sets."""
     found: int
-    """Of these, found in some document."""
+    """Questions found in some document."""
     unchecked: int
-    """Of these, not checked: nothing is known of them."""
+    """Questions not checked: nothing is known about them."""
     n: int
     gram_of: GramOf
     normalisation: str
     grams: int
     common_grams: int
-    """Left out because too many questions have them."""
+    """Grams left out because too many questions share them."""
     repetitive_grams: int
-    """Left out because they say the same again and again."""
+    """Grams left out because they consist of repetitions."""
     sets: dict[str, SetFound]
     sources: dict[str, tuple[int, int]]
-    """By source: documents with an overlap, and all documents."""
+    """Documents with an overlap and all documents, by source."""
     overlaps: list[Overlap]
-    """The longest, at most 100; of a document and a question one."""
+    """The longest overlaps, at most 100; one per document and question."""
     not_listed: int
     documents: int
     tokens: int
     bytes: int
-    """Of the shards."""
+    """Size of the shards."""
     seconds: float = 0.0
-    """Of looking through the shards."""
+    """Time spent searching the shards."""
 
 
 NORMALISATION = {

@@ -1,12 +1,12 @@
-"""CORE's bundle as tokens: every task's few-shot prompts, and which of their tokens are scored.
+"""CORE's bundle as tokens: every task's few-shot prompts, with the range of tokens to score.
 
     core.yaml           tasks: label, type, shots, delimiter, file
     eval_data/          the questions of each, JSON lines
     eval_meta_data.csv  `Eval Task`, `Random baseline`
 
-    multiple_choice     [bos prompt, bos prompt, ...]   start = what all have in common on the left, end = all
-    schema              [bos prompt, bos prompt, ...]   start = end - what all have in common on the right
-    language_modeling   [bos prompt with]               start = length of the prompt without, which begins it
+    multiple_choice     [bos prompt, bos prompt, ...]   start = length of the common prefix, end = length
+    schema              [bos prompt, bos prompt, ...]   start = end - length of the common suffix
+    language_modeling   [bos prompt with]               start = length of the prompt without, its prefix
 
 A sequence that is longer than `max_seq_len` keeps its last tokens, and start and end move along. Text is
 encoded a few megabytes at a time; a task's tokens are held in memory, 220 MB for the largest one.
@@ -35,7 +35,7 @@ BATCH_CHARS = 8 << 20
 
 
 class CoreEntry(msgspec.Struct, frozen=True):
-    """A task as core.yaml has it."""
+    """A task as listed in core.yaml."""
 
     label: str
     icl_task_type: TaskType
@@ -49,10 +49,10 @@ class _Bundle(msgspec.Struct, frozen=True):
 
 
 def read_bundle(folder: str | Path, labels: Sequence[str] = ()) -> list[CoreEntry]:
-    """The tasks of a bundle, in its order; of those with `labels`, where some are given.
+    """Read the tasks of a bundle, in its order; only those with `labels`, if given.
 
     Raises:
-        InputError: it is no bundle, or a task's file is missing.
+        InputError: not a bundle, or a task's file is missing.
         RecipeError: no task has such a label.
     """
     import yaml  # type: ignore[import-untyped]
@@ -79,10 +79,10 @@ def read_bundle(folder: str | Path, labels: Sequence[str] = ()) -> list[CoreEntr
 
 
 def read_baselines(folder: str | Path) -> dict[str, float]:
-    """What guessing gets in each task, in percent.
+    """Accuracy of guessing in each task, in percent.
 
     Raises:
-        InputError: the table is missing or is another one.
+        InputError: the table is missing or has another layout.
     """
     path = Path(folder) / BASELINES
     try:
@@ -97,10 +97,10 @@ def read_baselines(folder: str | Path) -> dict[str, float]:
 
 
 def read_questions(path: str | Path, task_type: TaskType) -> list[Question]:
-    """The questions of a task, in the order of their file.
+    """Read the questions of a task, in the order of their file.
 
     Raises:
-        InputError: a line that is no such question, with its number.
+        InputError: a line that is not a question of this type, with its number.
     """
     questions: list[Question] = []
     for number, line in lines_of(str(path)):
@@ -126,25 +126,25 @@ def core_task(
     max_seq_len: int,
     random_baseline: float,
 ) -> ScoredTask:
-    """One task as arrays.
+    """Convert a task to arrays.
 
     Args:
-        entry: what core.yaml says of it.
-        questions: in the order of their file; here they are shuffled.
-        encoder: of the tokenizer.
+        entry: its entry in core.yaml.
+        questions: in the order of their file; shuffled here.
+        encoder: encoder of the tokenizer.
         bos_id: begins every sequence.
         max_seq_len: longer sequences lose tokens on the left.
 
     Raises:
-        InputError: fewer questions than shots; a prompt whose ids do not begin those of the prompt that
-            goes on; a question of which more than `max_seq_len` tokens are scored.
+        InputError: fewer questions than shots; ids of a prompt that are not a prefix of those of the
+            continued prompt; a question of which more than `max_seq_len` tokens are scored.
     """
     ordered = shuffle(questions)
     shots = entry.num_fewshot[0]
     if not 0 <= shots < len(ordered):
         raise InputError(f"task {entry.label}: {shots} shots of {len(ordered)} questions")
     parts: list[Ragged] = []
-    bounds: list[tuple[int, int, int, int]] = []  # start, end, question, place: a sequence
+    bounds: list[tuple[int, int, int, int]] = []  # start, end, question, place: one per sequence
     truncated = 0
     for numbers, encoded in _encoded(entry, ordered, shots, encoder):
         kept: list[np.ndarray] = []
@@ -180,7 +180,7 @@ def core_task(
 def _encoded(
     entry: CoreEntry, ordered: list[Question], shots: int, encoder: TextEncoder
 ) -> Iterator[tuple[list[int], list[list[np.ndarray]]]]:
-    """Numbers of questions and the ids of their prompts, some megabytes of text at a time."""
+    """Numbers of questions and the ids of their prompts, a few megabytes of text at a time."""
     numbers: list[int] = []
     prompts: list[list[str]] = []
     size = 0
@@ -198,13 +198,13 @@ def _encoded(
 
 
 def _scored(prompts: list[np.ndarray], entry: CoreEntry, number: int) -> list[tuple[np.ndarray, int]]:
-    """The sequences of a question and where each is scored from, without the token that begins them."""
+    """Sequences of a question and the start of their scored tokens, without the bos token."""
     if entry.icl_task_type == "multiple_choice":
         common = common_length(prompts)
         return [(ids, common) for ids in prompts]
     if entry.icl_task_type == "schema":
         common = common_length([ids[::-1] for ids in prompts])
-        # Where all are the same, so is what begins them.
+        # If all are the same, so is their beginning.
         common += all(len(ids) == common for ids in prompts)
         return [(ids, len(ids) - common) for ids in prompts]
     without, whole = prompts
@@ -218,7 +218,7 @@ def _scored(prompts: list[np.ndarray], entry: CoreEntry, number: int) -> list[tu
 
 
 def common_length(sequences: Sequence[np.ndarray]) -> int:
-    """How many tokens all sequences have in common at their beginning.
+    """Length of the common prefix of all sequences.
 
     >>> common_length([np.array([1, 2, 3]), np.array([1, 2, 4, 5])])
     2

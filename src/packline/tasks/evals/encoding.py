@@ -1,10 +1,10 @@
-"""Texts of an evaluation set to ids: a build's engines, at a build's speed, held to the reference.
+"""Encode texts of an evaluation set with the engines of a build, checked against the reference.
 
-Few-shot prompts are large (a bundle of CORE is a gigabyte of them), so the fastest engine that agrees with
-the reference on the first texts encodes, and some texts of every batch are encoded again by the reference.
-Special-token strings in the text are text. A renewal every 256 MB bounds what an engine remembers.
+Few-shot prompts are large (a bundle of CORE has a gigabyte of them), so the fastest engine that agrees with
+the reference on the first texts is used, and some texts of every batch are encoded again by the reference.
+Special-token strings in the text are text. The engine is recreated every 256 MB, which bounds its cache.
 
-Cost: half a second to begin. What it does not do: put any token before or after.
+Cost: half a second to start. Adds no boundary tokens.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from packline.sources.texts import Texts
 from packline.store.index import dtype_for
 
 TRIED = 32
-"""Texts on which engines are compared."""
+"""Number of texts on which engines are compared."""
 RENEWED_BYTES = 256 << 20
 
 
@@ -54,7 +54,7 @@ class TextEncoder:
         self._encoded = 0
 
     def encode(self, texts: Sequence[str]) -> Ragged:
-        """Ids of each text, uint16 or int32.
+        """Encode each text; ids are uint16 or int32.
 
         Raises:
             EncoderMismatch: the engine differs from the reference.
@@ -70,11 +70,11 @@ class TextEncoder:
         return Ragged(found.tokens.astype(self.dtype), found.offsets)
 
     def encode_one(self, text: str) -> list[int]:
-        """Ids of one short text, by the reference."""
+        """Encode one short text with the reference."""
         return self._reference.encode(text)
 
     def _ready(self, texts: Sequence[str]) -> Engine:
-        """The engine: chosen at first, made anew after much text."""
+        """Engine to use: chosen at first, recreated after much text."""
         if self._engine is None:
             step = max(len(texts) // TRIED, 1)
             engines = load_engines(ENGINE_NAMES, self._json)
@@ -89,7 +89,7 @@ class TextEncoder:
                     f"no engine encodes as {self.tokenizer.name} does: "
                     + "; ".join(f"{report.name}: {report.note}" for report in reports)
                 )
-            # A few cold texts do not show it, but any engine outruns the reference.
+            # A few cold texts do not show it, but any engine is faster than the reference.
             chosen = engines[max(usable, key=lambda name: (name != "tokenizers", usable[name]))]
             assert not isinstance(chosen, str)
             self._engine = chosen
@@ -100,10 +100,10 @@ class TextEncoder:
 
 
 def find_token(tokenizer: Tokenizer, wanted: str | int, role: str) -> int:
-    """The id of a token that was named by its string or its id.
+    """Find the id of a token given by its string or its id.
 
     Args:
-        role: what it is for, as in the option that names it.
+        role: purpose of the token, as in the option that names it.
 
     Raises:
         TokenizerError: there is no such token.
@@ -121,13 +121,13 @@ def find_token(tokenizer: Tokenizer, wanted: str | int, role: str) -> int:
 
 
 def _special(tokenizer: Tokenizer) -> str:
-    """The first special tokens, to choose from."""
+    """First special tokens, as suggestions."""
     special = sorted(tokenizer.special_tokens.items(), key=lambda item: item[1])
     return ", ".join(f"{token} ({number})" for token, number in special[:12]) or "none"
 
 
 def begin_of_sequence(tokenizer: Tokenizer, wanted: str | int | None) -> int:
-    """The token that begins every sequence: the one asked for, else what the tokenizer declares.
+    """Token that begins every sequence: the requested one, else the one that the tokenizer declares.
 
     Raises:
         TokenizerError: no such token, or none is declared.

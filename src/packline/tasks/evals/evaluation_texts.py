@@ -1,13 +1,13 @@
-"""The texts of evaluation sets: of each question its words with the right answer, by set.
+"""Texts of evaluation sets: each question with its right answer, by set.
 
-    a bundle of CORE (folder with core.yaml)        a set a task
-    a folder that `packline evals` wrote            the sets that it was made of, from its questions.jsonl
-    anything else                                   a set a file, or one of all CSV files of a folder; a file
-                                                    that is named after its split has its folder's name too
+    a bundle of CORE (folder with core.yaml)        one set per task
+    a folder that `packline evals` wrote            the sets it was made of, from its questions.jsonl
+    anything else                                   one set per file, or one for all CSV files of a folder; a
+                                                    file named after its split also has its folder's name
 
 Layouts are those that `packline evals` reads; of any other record, such as GSM8K's `question` and `answer`,
-all strings are taken. Where a folder has several splits, only the test split is read. Choices that are wrong
-are left out, because they are often other questions' words.
+all strings are used. In a folder with several splits, only the test split is read. Wrong choices are left
+out, because they often occur in other questions.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from packline.tasks.evals.questions import MMLU_LETTERS, Lettered, _Arc, _Mmlu, 
 from packline.tasks.evals.records import files_of, lines_of, records_of
 
 CONFIG, QUESTIONS = "config.json", "questions.jsonl"
-"""Files of a folder that `packline evals` wrote."""
+"""Files of a folder written by `packline evals`."""
 HEADER = ("question", "answer")
-"""The first and the last field of the row of names of a CSV file."""
+"""First and last field of a CSV header."""
 
 
 SPLIT = re.compile(r"(train|test|validation|valid|val|dev)(?:-\d+-of-\d+)?", re.IGNORECASE)
-"""Names of files that say which split they are, and not of what."""
+"""Names of files that name their split but not their dataset."""
 
 
 class EvaluationText(NamedTuple):
@@ -43,12 +43,12 @@ class EvaluationText(NamedTuple):
 
     set: str
     number: int
-    """In its file, or of all CSV files of a folder, from 0."""
+    """Number in its file, or among all CSV files of a folder, from 0."""
     text: str
 
 
 class _Recorded(msgspec.Struct):
-    """The same as a line of JSON."""
+    """The same as a JSON line."""
 
     set: str
     number: int
@@ -56,15 +56,15 @@ class _Recorded(msgspec.Struct):
 
 
 def read_evaluations(path: str) -> Iterator[EvaluationText]:
-    """The texts of a file, a folder or a bundle.
+    """Read the texts of a file, a folder or a bundle.
 
     Raises:
-        InputError: nothing to read there.
+        InputError: there is nothing to read.
     """
     if not is_remote(path) and (Path(path) / BUNDLE).is_file():
         seen = set()
         for entry in read_bundle(path):
-            if entry.dataset_uri in seen:  # asked with other shots
+            if entry.dataset_uri in seen:  # the same questions with other shots
                 continue
             seen.add(entry.dataset_uri)
             questions = read_questions(Path(path) / DATA / entry.dataset_uri, entry.icl_task_type)
@@ -98,7 +98,7 @@ def read_evaluations(path: str) -> Iterator[EvaluationText]:
 
 
 def _name_of(path: PurePosixPath) -> str:
-    """What a set is called: its file's or folder's name; `gsm8k/test`, as others have a test split too.
+    """Name of a set: its file's or folder's; both if the file is named after a split, as in `gsm8k/test`.
 
     >>> [_name_of(PurePosixPath(path)) for path in ("a/q.jsonl", "gsm8k/test.jsonl.gz", "test.csv")]
     ['q', 'gsm8k/test', 'test']
@@ -109,7 +109,7 @@ def _name_of(path: PurePosixPath) -> str:
 
 
 def texts_of(label: str, questions: Sequence[Any], delimiter: str = " ") -> list[EvaluationText]:
-    """The texts of questions that were read already, as `read_evaluations` gives them.
+    """Texts of questions already read, in the form of `read_evaluations`.
 
     >>> texts_of("sky", [Choice("Sky?", ["red", "blue"], 1)])
     [EvaluationText(set='sky', number=0, text='Sky? blue')]
@@ -128,7 +128,7 @@ def _read_recorded(path: str) -> Iterator[EvaluationText]:
 
 
 def _is_written(folder: Path) -> bool:
-    """Whether `packline evals` wrote a folder, by its config.json."""
+    """True if `packline evals` wrote a folder, judging by its config.json."""
     try:
         config = msgspec.json.decode((folder / CONFIG).read_bytes())
     except (OSError, msgspec.DecodeError):
@@ -137,7 +137,7 @@ def _is_written(folder: Path) -> bool:
 
 
 def text_of(record: Any) -> str:
-    """The words of a record: its question and the right answer where the layout is known.
+    """Text of a record: its question and, if the layout is known, only the right answer.
 
     >>> text_of({"question": "Sky?", "choices": ["red", "blue"], "answer": 1})
     'Sky? blue'

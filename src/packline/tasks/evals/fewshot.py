@@ -1,10 +1,10 @@
-"""Which questions come before a question as its shots, and in which order a task asks.
+"""Few-shot examples of a question, and the order of a task's questions.
 
     order of a task     random.Random(1337).shuffle(questions)
     shots of number i   random.Random(1234 + i).sample(all numbers but i, n)
 
-Python keeps both the same from version to version, so every harness that follows the rule draws the same
-shots. Drawing costs microseconds: the numbers but one are a range with a gap, which is never written out.
+Python keeps both the same from version to version, so every harness that follows this rule samples the same
+shots. Sampling costs microseconds: the numbers without i are a range with a gap, which is never materialized.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SHOT_SEED = 1234
 
 
 def shuffle(questions: Sequence[T]) -> list[T]:
-    """The questions of a task in the order in which they are numbered.
+    """Shuffle the questions of a task into the order in which they are numbered.
 
     >>> shuffle("abcde")
     ['b', 'a', 'd', 'c', 'e']
@@ -31,12 +31,12 @@ def shuffle(questions: Sequence[T]) -> list[T]:
 
 
 def draw_shots(number: int, questions: int, shots: int) -> list[int]:
-    """The numbers of the questions that stand before question `number`, in their order.
+    """Numbers of the questions to put before question `number`, in their order.
 
     Args:
         number: from 0, after `shuffle`.
-        questions: how many the task has.
-        shots: how many to draw; fewer than `questions`.
+        questions: number of questions of the task.
+        shots: number of shots; fewer than `questions`.
 
     >>> draw_shots(2, 5, 3)
     [4, 3, 1]

@@ -1,10 +1,10 @@
-"""HellaSwag as llm.c asks it: a context, four endings, each encoded apart.
+"""HellaSwag as in llm.c: a context and four endings, each encoded separately.
 
-    context ids | ids of " " + ending      start = length of the context, end = all
+    context ids | ids of " " + ending      start = length of the context, end = length of the sequence
 
 Known layouts: the published JSON lines (`ctx`, `endings`, `label`) and CORE's (`query`, `choices`, `gold`).
-Questions keep their order, and no token begins a sequence unless one is asked for. A sequence that is longer
-than `max_seq_len` keeps its last tokens.
+Questions keep their order, and no bos token is added unless requested. A sequence that is longer than
+`max_seq_len` keeps its last tokens.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Published(msgspec.Struct):
 
 
 def read_hellaswag(path: str) -> list[Choice]:
-    """The questions of a file.
+    """Read the questions of a file.
 
     Raises:
         InputError: a record of another layout, or one without its answer.
@@ -67,11 +67,11 @@ def _question(record: Any, where: str) -> Choice:
 def hellaswag_task(
     questions: list[Choice], encoder: TextEncoder, *, bos_id: int | None, max_seq_len: int
 ) -> ScoredTask:
-    """The questions as arrays.
+    """Convert the questions to arrays.
 
     Args:
         questions: in their order.
-        encoder: of the tokenizer.
+        encoder: encoder of the tokenizer.
         bos_id: begins every sequence; None for nothing.
         max_seq_len: longer sequences lose tokens on the left.
 

@@ -1,14 +1,14 @@
-"""llm.c's file of questions, read by its HellaSwag evaluation.
+"""Question file of llm.c, read by its HellaSwag evaluation.
 
     0     int32   20240522
     4     int32   1
     8     int32   questions
     12    int32   bytes of the longest question
-    1024  uint16  for each question: 65535, its bytes, its number, gold, 4, then how many tokens the context
-                  has and these tokens, then for each of four endings how many it has and these tokens
+    1024  uint16  for each question: 65535, its bytes, its number, gold, 4, then the number of tokens of the
+                  context and these tokens, then the same for each of the four endings
 
 Ids are below 65,535, a question has fewer than 65,536 bytes, a file fewer than 65,536 questions, and each
-question four sequences with one context. A task that is otherwise is refused.
+question four sequences with one context. Other tasks are refused.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ ENDINGS = 4
 
 
 def llmc_questions(task: ScoredTask) -> bytes:
-    """A whole file.
+    """Encode a task as the bytes of a file.
 
     Raises:
-        RecipeError: the task does not fit, and why.
+        RecipeError: the task does not fit the format; with the reason.
     """
 
     def refuse(reason: str) -> RecipeError:

@@ -1,11 +1,11 @@
-"""Make evaluation sets: from files and a tokenizer to a folder, a task at a time.
+"""Make evaluation sets: from files and a tokenizer to a folder, one task at a time.
 
     make_core        a bundle of CORE      ──┐
     make_chat        MMLU, ARC             ──┼──> folder of tasks, config.json
     make_hellaswag   HellaSwag             ──┘
 
-Only one task is in memory at a time. What fits no file of the chosen format is left out and named. The words
-of all questions are written beside the tasks, for `packline verify --against`.
+Only one task is in memory at a time. Tasks that do not fit the chosen format are left out and reported. The
+texts of all questions are written next to the tasks, for `packline verify --against`.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from packline.tasks.evals.task import LetterTask, ScoredTask
 from packline.tasks.evals.writing import EvalFormat, EvalsWriter, Task
 
 CHAT: dict[str, Kind] = {"MMLU": "mmlu", "ARC-Easy": "arc", "ARC-Challenge": "arc"}
-"""The chat tasks by their labels."""
+"""Chat tasks by their labels."""
 MAX_SEQ_LEN = 2048
 
 
 class TaskReport(msgspec.Struct, frozen=True):
-    """What became of a task."""
+    """Result of one task."""
 
     label: str
     task_type: str
@@ -44,13 +44,13 @@ class TaskReport(msgspec.Struct, frozen=True):
     truncated: int
     """Sequences that lost tokens on the left."""
     skipped: int
-    """Questions that were left out because they are too long."""
+    """Questions left out because they are too long."""
     unscored: int
-    """Sequences without a token to score, as the data has them."""
+    """Sequences without a token to score, because of the data."""
     file: str
-    """Empty where the task did not fit into the format."""
+    """Empty if the task did not fit the format."""
     reason: str = ""
-    """Why it did not."""
+    """Reason why the task did not fit."""
 
 
 OnTask = Callable[[TaskReport], None]
@@ -59,15 +59,15 @@ Made: TypeAlias = tuple[Task, list[EvaluationText]]
 
 
 class EvalsSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What all kinds have in common."""
+    """Settings common to all kinds."""
 
     tokenizer: str
     out: str
     encoding: str | None = None
     bos: str | int | None = None
-    """Token that begins every sequence; None for the tokenizer's own, or what a chat template begins with."""
+    """Token that begins every sequence; None for the tokenizer's own, or the chat template's beginning."""
     chat_template: str | None = None
-    """Its text, for chat: to be used whatever the tokenizer has."""
+    """Text of a chat template to use for chat tasks, regardless of the tokenizer."""
     max_seq_len: int = MAX_SEQ_LEN
     format: EvalFormat = "npz"
     force: bool = False
@@ -79,14 +79,14 @@ def make_core(
     """Write the tasks of a bundle of CORE.
 
     Args:
-        bundle: its folder.
-        settings: of tokens and files.
-        labels: only these tasks.
-        on_task: is called after each.
+        bundle: folder of the bundle.
+        settings: settings for tokens and files.
+        labels: tasks to write; all if empty.
+        on_task: called after each task.
 
     Raises:
-        InputError: the bundle is not one.
-        TokenizerError: a tokenizer that cannot do it.
+        InputError: not a bundle.
+        TokenizerError: an unsuitable tokenizer.
     """
     entries, baselines = read_bundle(bundle, labels), read_baselines(bundle)
     without = [entry.label for entry in entries if entry.label not in baselines]
@@ -109,7 +109,7 @@ def make_core(
                 max_seq_len=settings.max_seq_len,
                 random_baseline=baselines[entry.label],
             )
-            again = entry.dataset_uri in files  # asked with other shots
+            again = entry.dataset_uri in files  # the same questions with other shots
             files.add(entry.dataset_uri)
             yield task, [] if again else texts_of(entry.label, questions, entry.continuation_delimiter)
 
@@ -122,9 +122,9 @@ def make_chat(
     """Write MMLU and ARC as chat.
 
     Args:
-        paths: a file or folder for each label of `CHAT` that is wanted.
-        settings: of tokens and files.
-        on_task: is called after each.
+        paths: file or folder for each requested label of `CHAT`.
+        settings: settings for tokens and files.
+        on_task: called after each task.
 
     Raises:
         InputError: files of another layout.
@@ -155,7 +155,7 @@ def make_chat(
 
 
 def make_hellaswag(path: str, settings: EvalsSettings, *, on_task: OnTask | None = None) -> list[TaskReport]:
-    """Write HellaSwag as llm.c asks it: nothing begins a sequence unless `settings.bos` says so.
+    """Write HellaSwag in llm.c's form: no bos token unless `settings.bos` names one.
 
     Raises:
         InputError: files of another layout.

@@ -1,13 +1,13 @@
-"""Hashes of n-grams, for arrays at a time, and an index of those that evaluation sets are made of.
+"""Hashes of n-grams, computed on whole arrays, and an index of the n-grams of evaluation sets.
 
-A gram is n values in a row; its hash is `sum(value[i] * BASE**(n-1-i))` modulo 2**64, put together from those
-of 1, 2, 4, ... values, so that n = 13 takes five multiplications and additions a place:
+A gram is n values in a row; its hash is `sum(value[i] * BASE**(n-1-i))` modulo 2**64, combined from those of
+1, 2, 4, ... values, so that n = 13 takes five multiplications and additions per position:
 
     h13[i] = h8[i] * BASE**5 + h4[i+8] * BASE**1 + h1[i+12]
 
-The index holds the sorted hashes of all grams with the text and the place of each, 16 bytes a gram, and two
-tables of bits that turn away nearly everything else with a look or two. Cost: about 10 ns a place. Equal
-hashes are only candidates: who asks compares the grams themselves.
+The index holds the sorted hashes of all grams with the text and the position of each, 16 bytes per gram, and
+two bit tables that reject nearly all other hashes in one or two lookups. Cost: about 10 ns per position.
+Equal hashes are only candidates: the caller compares the grams themselves.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ import numpy as np
 BASE = 0x9E3779B97F4A7C15
 MASK = 2**64 - 1
 FILTER_BITS = 24, 27
-"""At most 2 MB for one table, which a core's cache holds, and 16 MB for the other; less for few grams."""
+"""Table sizes as powers of two, in bits: at most 2 MB for one, which fits a core's cache, and 16 MB for the
+other; less for few grams."""
 
 
 def mix(values: np.ndarray) -> np.ndarray:
-    """Small integers as well-spread uint64, each one for itself (SplitMix64)."""
+    """Map small integers to well-spread uint64, each separately (SplitMix64)."""
     mixed = (values.astype(np.uint64) + np.uint64(1)) * np.uint64(BASE)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -31,11 +32,11 @@ def mix(values: np.ndarray) -> np.ndarray:
 
 
 def gram_hashes(values: np.ndarray, n: int) -> np.ndarray:
-    """The hash of the gram that begins at each place, uint64 `[T - n + 1]`, empty where there is none.
+    """Hash of the gram that begins at each position, uint64 `[T - n + 1]`; empty if there is none.
 
     Args:
         values: well-spread uint64 `[T]`.
-        n: how many make a gram, 1 or more.
+        n: number of values per gram, 1 or more.
 
     >>> one, other = np.array([5, 1, 2, 3], np.uint64), np.array([1, 2, 3, 4], np.uint64)
     >>> bool(gram_hashes(one, 3)[1] == gram_hashes(other, 3)[0])
@@ -63,9 +64,9 @@ def gram_hashes(values: np.ndarray, n: int) -> np.ndarray:
 
 
 def varied(values: np.ndarray, n: int) -> np.ndarray:
-    """Whether the gram that begins at each place has at least n / 2 different values, bool `[T - n + 1]`.
+    """True at each position whose gram has at least n / 2 different values, bool `[T - n + 1]`.
 
-    A run of spaces or of dots is in every text and says nothing.
+    Other grams, such as runs of spaces or of dots, are in every text and not significant.
 
     >>> varied(np.array([1, 1, 1, 1, 2, 3]), 4).tolist()
     [False, True, True]
@@ -78,23 +79,23 @@ def varied(values: np.ndarray, n: int) -> np.ndarray:
 
 
 class Matches(NamedTuple):
-    """Places that may hold a known gram: each pair once."""
+    """Positions that may hold a known gram: each pair once."""
 
     places: np.ndarray
-    """int64 `[M]`, in the values that were looked through."""
+    """int64 `[M]`: positions in the values that were searched."""
     texts: np.ndarray
-    """int64 `[M]`: of which text the gram is."""
+    """int64 `[M]`: text of the known gram."""
     positions: np.ndarray
-    """int64 `[M]`: where it begins there."""
+    """int64 `[M]`: start of the gram in that text."""
 
 
 class GramIndex:
-    """The grams of texts.
+    """Index of the grams of texts.
 
     Args:
         hashes: uint64 `[G]`, sorted.
-        texts: int32 `[G]`: of which text each is.
-        positions: int32 `[G]`: where in that text.
+        texts: int32 `[G]`: text of each gram.
+        positions: int32 `[G]`: position in that text.
     """
 
     def __init__(self, hashes: np.ndarray, texts: np.ndarray, positions: np.ndarray) -> None:
@@ -111,10 +112,10 @@ class GramIndex:
         return len(self.hashes)
 
     def find(self, hashes: np.ndarray) -> Matches:
-        """Where hashes `[P]` are those of known grams, in any order."""
+        """Find the hashes `[P]` that are those of known grams; matches are in any order."""
         places = np.flatnonzero(self._may_be(hashes, 0))
         places = places[self._may_be(hashes[places], 1)]
-        # In their order they are near each other in the index too: half as many waits for memory.
+        # Sorted, they are close to each other in the index too: half as many cache misses.
         places = places[np.argsort(hashes[places])]
         wanted = hashes[places]
         first = np.searchsorted(self.hashes, wanted)
@@ -130,12 +131,12 @@ class GramIndex:
         )
 
     def _looks(self, hashes: np.ndarray, step: int) -> np.ndarray:
-        """The bit of a table that belongs to each hash."""
+        """Number of the bit for each hash in one of the tables."""
         spread = hashes if step else hashes * np.uint64(BASE)
         return (spread >> self._shifts[step]).view(np.int64)
 
     def _may_be(self, hashes: np.ndarray, step: int) -> np.ndarray:
-        """Whether each is known, as far as one table tells: beside two million grams, an eighth of others."""
+        """True for each hash that one table may know: with two million grams, an eighth of others pass."""
         bits = self._looks(hashes, step)
         return (self._tables[step].take(bits >> 3) >> (bits & 7).astype(np.uint8)) & 1 != 0
 
@@ -143,13 +144,13 @@ class GramIndex:
 def sort_grams(
     hashes: np.ndarray, texts: np.ndarray, positions: np.ndarray, most_texts: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-    """The arrays of an index, and how many grams were left out.
+    """Sort the arrays of an index; also return the number of grams left out.
 
     Args:
-        hashes: of each gram, uint64 `[G]`.
-        texts: of which text it is, in rising order.
-        positions: where in that text, likewise within each.
-        most_texts: a gram of more texts than this is left out: it belongs to how questions are put.
+        hashes: hash of each gram, uint64 `[G]`.
+        texts: text of each gram, ascending.
+        positions: position in that text, ascending within each.
+        most_texts: a gram of more texts than this is left out as common phrasing.
     """
     order = np.argsort(hashes, kind="stable")
     hashes, texts, positions = hashes[order], texts[order], positions[order]
@@ -164,7 +165,7 @@ def sort_grams(
 
 
 def runs_of(matches: Matches) -> list[tuple[int, int, int, int]]:
-    """Matches that follow each other in both, put together: place, text, position, how many grams.
+    """Merge matches that are consecutive in both: place, text, position, number of grams.
 
     >>> three = Matches(np.array([4, 5, 9]), np.array([0, 0, 0]), np.array([2, 3, 3]))
     >>> runs_of(three)

@@ -1,12 +1,12 @@
-"""The words that a CORE question is asked in: shots, then the question, then what may be the answer.
+"""Prompts of CORE questions: shots, then the question, then a possible answer.
 
-    multiple_choice     query    delimiter choice         a prompt for each choice
-    schema              context  delimiter continuation   a prompt for each context
+    multiple_choice     query    delimiter choice         one prompt per choice
+    schema              context  delimiter continuation   one prompt per context
     language_modeling   context  delimiter continuation   two prompts: without and with the continuation
 
-A shot is the same with the right choice, and an empty line behind it. The context of a language-modeling
+A shot is the same with the right choice, followed by an empty line. The context of a language-modeling
 question, and of its shots, loses white space at both ends, and so does the whole prompt without the
-continuation: otherwise its last space would become part of the first token to be guessed.
+continuation: otherwise its last space would become part of the first token to predict.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import msgspec
 
 TaskType = Literal["multiple_choice", "schema", "language_modeling"]
 Words: TypeAlias = str | int | float
-"""Some published sets write a number where its digits are meant."""
+"""Some published sets have a number in place of its digits."""
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """Which choice goes on best."""
+    """A question about the best continuation among choices."""
 
     query: Words
     choices: list[Words]
@@ -30,7 +30,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Schema(msgspec.Struct, frozen=True):
-    """Which context fits what follows."""
+    """A question about the context that fits a continuation."""
 
     context_options: list[Words]
     continuation: Words
@@ -38,7 +38,7 @@ class Schema(msgspec.Struct, frozen=True):
 
 
 class Continuation(msgspec.Struct, frozen=True):
-    """What follows, to the letter."""
+    """A question about the exact continuation."""
 
     context: Words
     continuation: Words
@@ -53,7 +53,7 @@ KINDS: dict[TaskType, type[Question]] = {
 
 
 def prompts_of(question: Question, shots: Sequence[Question], delimiter: str) -> list[str]:
-    """The prompts of one question.
+    """Prompts of one question.
 
     >>> prompts_of(Choice("Sky?", ["red", "blue"], 1), [Choice("Grass?", ["green", "red"], 0)], " A: ")
     ['Grass? A: green\\n\\nSky? A: red', 'Grass? A: green\\n\\nSky? A: blue']
@@ -71,7 +71,7 @@ def prompts_of(question: Question, shots: Sequence[Question], delimiter: str) ->
 
 
 def answered(question: Question, delimiter: str) -> str:
-    """A question with its right answer: what a shot is, and what must not have been trained on.
+    """A question with its right answer: the text of a shot, and of the contamination check.
 
     >>> answered(Schema(["He", "She"], "left.", 1), " ")
     'She left.'

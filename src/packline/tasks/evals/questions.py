@@ -1,13 +1,13 @@
 """Questions with lettered choices, as MMLU and ARC are published.
 
     MMLU   cais/mmlu            Parquet or JSON lines: question, choices [4], answer 0 to 3
-           the original         CSV a subject, no header: question, A, B, C, D, letter
-           with a header        CSV a subject: question, choice0 .. choice3, answer 0 to 3
+           the original         one CSV per subject, no header: question, A, B, C, D, letter
+           with a header        one CSV per subject: question, choice0 .. choice3, answer 0 to 3
     ARC    allenai/ai2_arc      Parquet or JSON lines: question, choices {text [..], label [..]}, answerKey
            the original         JSON lines: question {stem, choices [{text, label}]}, answerKey
 
-They are asked in the order that `datasets` gives them with `shuffle(seed=42)`: a permutation of NumPy's. It
-is the published order where the files, by name, have the published order within.
+Their order is that of `shuffle(seed=42)` in `datasets`, a permutation from NumPy. It equals the published
+order if the files, sorted by name, contain the questions in the published order.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Lettered(msgspec.Struct, frozen=True):
     letters: tuple[str, ...]
     choices: tuple[str, ...]
     gold: int
-    """The place of the right one."""
+    """Index of the right choice."""
 
 
 class _Mmlu(msgspec.Struct):
@@ -69,14 +69,14 @@ class _OriginalArc(msgspec.Struct):
 
 
 def read_lettered(path: str, kind: Kind) -> list[Lettered]:
-    """The questions of a file or folder, in the order of files and lines.
+    """Read the questions of a file or folder, in the order of files and lines.
 
     Args:
-        path: where a folder has several splits, only files with `test` in their names are read.
-        kind: which of the two.
+        path: file or folder; of several splits only files with `test` in their names are read.
+        kind: MMLU or ARC.
 
     Raises:
-        InputError: nothing there, or a record of another layout, with its place.
+        InputError: no files found, or a record of another layout, with its location.
     """
     read: Callable[[Any, str], Lettered | None] = _read_mmlu if kind == "mmlu" else _read_arc
     found = (read(record, where) for file in files_of(path) for where, record in records_of(file))
@@ -87,13 +87,13 @@ def read_lettered(path: str, kind: Kind) -> list[Lettered]:
 
 
 def shuffled(questions: list[Lettered]) -> list[Lettered]:
-    """In the order of `datasets.Dataset.shuffle(seed=42)`."""
+    """Shuffle into the order of `datasets.Dataset.shuffle(seed=42)`."""
     order = np.random.default_rng(SHUFFLE_SEED).permutation(len(questions))
     return [questions[place] for place in order]
 
 
 def render(question: Lettered) -> str:
-    """What the user asks. The letter comes after its choice, without a space before it.
+    """Text of the user's message. The letter comes after its choice, without a space before it.
 
     >>> print(render(Lettered("Sky?", ("A", "B"), ("red", "blue"), 1)))
     Multiple Choice question: Sky?

@@ -1,6 +1,6 @@
-"""Records of the files that evaluation sets come in: JSON lines, CSV, Parquet, compressed or not.
+"""Records of evaluation set files: JSON lines, CSV, Parquet, compressed or not.
 
-    path ──> files, of which those of the test split are kept where names tell ──> records with file and place
+    path ──> files; if their names show splits, only the test split ──> records with file and position
 
 Evaluation sets are small (the largest file here is 20 MB), so a file is read as a whole.
 """
@@ -26,7 +26,7 @@ COMPRESSED = (".gz", ".zst", ".zstd")
 
 
 def files_of(path: str) -> list[str]:
-    """The files below a path, in order of name; only those of the test split where names tell.
+    """Files below a path, in order of name; only those of the test split if their names show it.
 
     Raises:
         InputError: there are none.
@@ -47,7 +47,7 @@ def _plain(path: str) -> str:
 
 
 def read_bytes(path: str) -> bytes:
-    """A whole file, decompressed.
+    """Read a whole file, decompressed.
 
     Raises:
         InputError: it cannot be read.
@@ -68,7 +68,7 @@ def read_bytes(path: str) -> bytes:
 
 
 def lines_of(path: str) -> Iterator[tuple[int, bytes]]:
-    """The lines that are not blank, numbered from 1."""
+    """Non-blank lines, numbered from 1."""
     data = read_bytes(path).removeprefix(BOM)
     for number, line in enumerate(data.split(b"\n"), 1):
         if line := line.strip():
@@ -76,10 +76,10 @@ def lines_of(path: str) -> Iterator[tuple[int, bytes]]:
 
 
 def records_of(path: str) -> Iterator[tuple[str, Any]]:
-    """Each record, a dict, or for CSV a row of strings, with its place for messages.
+    """Read each record, a dict, or for CSV a row of strings, with its location for messages.
 
     Raises:
-        InputError: a file that is not what its name says.
+        InputError: a file is not of the type that its name indicates.
     """
     if (name := _plain(path)).endswith(".parquet"):
         yield from _parquet(path)
@@ -100,7 +100,7 @@ def records_of(path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _usable(record: Any) -> Any:
-    """A record without fields that hold lone surrogates or numbers out of range: few of them are wanted."""
+    """Record without fields that contain lone surrogates or numbers out of range; few fields are used."""
     if not isinstance(record, dict) or (is_utf8(record) and not has_raw(record)):
         return record
     return {name: value for name, value in record.items() if is_utf8({name: value}) and not has_raw(value)}

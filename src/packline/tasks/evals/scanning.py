@@ -1,15 +1,15 @@
-"""Look through the shards of a store for grams of questions: the task of a worker process.
+"""Search the shards of a store for grams of questions: the task of a worker process.
 
     shard ──> 128 K tokens ──> bytes ──> words ──> hashes ──> candidates ──> compared word by word ──> found
                  └─────────── ids ────────────────────┘
 
-A gram lies within one document. A stretch begins some words before the end of the one before it, so that no
-gram is missed; one that is longer than half a stretch is not looked for. What a stretch has of its first and
-of its last word may be a part (tokens may even end within a character), so both are left out: the next
-stretch has them whole. Memory does not depend on the store.
+Shards are read in chunks of tokens. A gram lies within one document. A chunk begins some words before the end
+of the previous one, so that no gram is missed, unless it is longer than half a chunk. The first and the last
+word of a chunk may be incomplete (tokens may even end within a character), so both are left out: a
+neighboring chunk has them whole. Memory does not depend on the store.
 
-Cost: 10 ns per byte of English text by words, 20 of Chinese. It makes no index (`asked`), and adds up nothing
-(`contamination`).
+Cost: 10 ns per byte of English text by words, 20 of Chinese. See `asked` for the index, and `contamination`
+for the totals.
 """
 
 from __future__ import annotations
@@ -32,50 +32,50 @@ from packline.tasks.evals.ngrams import gram_hashes, mix, runs_of
 from packline.tasks.evals.words import split_words
 
 STRETCH = 1 << 17
-"""Tokens that are looked through at a time."""
+"""Tokens to search at a time."""
 
 
 class ScanJob(msgspec.Struct, frozen=True):
-    """What all shards have in common."""
+    """Settings common to all shards."""
 
     store: str
     folder: str
-    """Of the questions' grams and, for words, the tokens' bytes in lower case (`TokenText`)."""
+    """Folder with the questions' grams and, for words, the tokens' bytes in lower case (`TokenText`)."""
     n: int
     gram_of: GramOf
     stretch: int = STRETCH
 
 
 class ShardFound(msgspec.Struct, frozen=True):
-    """What was found in one shard: of each document and question that overlap the longest stretch."""
+    """Overlaps in one shard: the longest of each document and question."""
 
     documents: list[int]
-    """Of the store, in their order."""
+    """Numbers of the documents in the store, ascending."""
     texts: list[int]
-    """The question."""
+    """Number of each question."""
     lengths: list[int]
-    """Words or ids in a row."""
+    """Length of each overlap, in words or ids."""
     positions: list[int]
-    """Where the stretch begins in the question."""
+    """Start of each overlap in the question."""
 
 
 class _Stretch(NamedTuple):
-    """Some tokens of a shard, as words or ids."""
+    """A chunk of tokens of a shard, as words or ids."""
 
     hashes: np.ndarray
     tokens: Callable[[int, int], np.ndarray]
-    """The token in which each word begins, from one word to another."""
+    """Index of the token in which each word begins, for a range of words."""
     pieces: Callable[[int, int], list[bytes] | list[int]]
 
 
 def open_job(job: msgspec.Raw) -> Runner:
-    """What looks through the shards of a job."""
+    """Runner that searches the shards of a job."""
     scan = Scan(msgspec.json.decode(job, type=ScanJob))
     return lambda task, report: scan.look(msgspec.json.decode(task, type=int), report)
 
 
 class Scan:
-    """Looks through one shard after another."""
+    """Searches one shard after another."""
 
     def __init__(self, job: ScanJob) -> None:
         self._job, self._n = job, job.n
@@ -88,11 +88,11 @@ class Scan:
             self._ids = mix(np.arange(self._vocab_size))
 
     def look(self, number: int, report: Callable[[int], None]) -> ShardFound:
-        """Look through a shard.
+        """Search a shard.
 
         Args:
-            number: of the shard.
-            report: is called with tokens that are done.
+            number: number of the shard.
+            report: called with the number of tokens done.
 
         Raises:
             CorruptStore: an id outside the vocabulary.
@@ -111,12 +111,12 @@ class Scan:
         return _longest(np.array(found, np.int64).reshape(-1, 4), int(self._store.firsts[number]))
 
     def _stretches(self, shard: Shard) -> Iterator[tuple[int, int, int, _Stretch]]:
-        """Where each begins and ends, and how many of its words to leave out at its beginning."""
+        """Start and end of each chunk, and the number of words to leave out at its beginning."""
         start, total = 0, shard.entry.tokens
         while start < total:
             stop = min(start + self._job.stretch, total)
             whole = self._read(shard, start, stop)
-            # What a stretch has of its first and of its last word may not be the whole word.
+            # The first and the last word of a chunk may be incomplete.
             skipped = int(self._by_words and start > 0)
             kept = len(whole.hashes) - int(self._by_words and stop < total)
             yield start, stop, skipped, whole._replace(hashes=whole.hashes[:kept])
@@ -152,7 +152,7 @@ class Scan:
     def _compare(
         self, stretch: _Stretch, places: np.ndarray, offset: int, run: tuple[int, int, int, int]
     ) -> Iterator[tuple[int, int, int, int]]:
-        """Hold a run of candidates against its question: what of it lies within one document."""
+        """Compare a run of candidates with its question; yield the overlaps within one document."""
         place, text, position, length = run
         tokens = offset + stretch.tokens(place, place + length)
         documents = np.searchsorted(places, tokens, side="right") - 1
@@ -165,7 +165,7 @@ class Scan:
 
 
 def _longest(found: np.ndarray, first: int) -> ShardFound:
-    """Of each document and question the longest stretch; of several the first."""
+    """Keep the longest overlap of each document and question; the first of several."""
     order = np.lexsort((-found[:, 2], found[:, 1], found[:, 0]))
     found = found[order]
     new = np.ones(len(found), np.bool_)

@@ -1,9 +1,9 @@
-"""A task as arrays: what a model reads, and what of it is scored.
+"""A task as arrays: the sequences for the model, and the tokens to score.
 
-    ScoredTask    several sequences a question; of each, tokens start to end are scored (CORE, HellaSwag)
-    LetterTask    one sequence a question; the letters' tokens are compared at its last place (chat)
+    ScoredTask    several sequences per question; tokens start to end of each are scored (CORE, HellaSwag)
+    LetterTask    one sequence per question; the letters' tokens are compared at its last position (chat)
 
-`S` sequences, `Q` questions. To be written or scored, not to be changed.
+`S` sequences, `Q` questions. Treat the arrays as read-only.
 """
 
 from __future__ import annotations
@@ -17,40 +17,40 @@ from packline.ragged import Ragged
 
 @dataclass(frozen=True, slots=True)
 class ScoredTask:
-    """Sequences of which a stretch is scored."""
+    """Sequences of which a range of tokens is scored."""
 
     label: str
     task_type: str
     random_baseline: float
-    """Accuracy of guessing, in percent, as the bundle's table has it."""
+    """Accuracy of guessing, in percent, from the bundle's table."""
     sequences: Ragged
-    """Tokens of each, uint16 or int32 `[T]`."""
+    """Tokens of each sequence, uint16 or int32 `[T]`."""
     start: np.ndarray
-    """int32 `[S]`: the first token that is scored."""
+    """int32 `[S]`: first token to score."""
     end: np.ndarray
-    """int32 `[S]`: behind the last one."""
+    """int32 `[S]`: end of the tokens to score (exclusive)."""
     question: np.ndarray
-    """int32 `[S]`: of which question, from 0."""
+    """int32 `[S]`: number of the question, from 0."""
     place: np.ndarray
-    """int32 `[S]`: which of the question's sequences, from 0."""
+    """int32 `[S]`: number of the sequence within its question, from 0."""
     gold: np.ndarray
-    """int32 `[Q]`: the place of the right one; -1 where the sequence itself is right."""
+    """int32 `[Q]`: number of the right sequence; -1 if the sequence itself is right."""
     truncated: int = 0
     """Sequences that lost tokens on the left."""
 
     @property
     def questions(self) -> int:
-        """How many questions."""
+        """Number of questions."""
         return len(self.gold)
 
     @property
     def sequences_of_question(self) -> np.ndarray:
-        """How many sequences each question has, int64 `[Q]`."""
+        """Number of sequences of each question, int64 `[Q]`."""
         return np.bincount(self.question, minlength=self.questions)
 
     @property
     def unscored(self) -> int:
-        """Sequences without a token to score: a choice that is how another one begins."""
+        """Sequences without a token to score: a choice that is a prefix of another one."""
         return int((self.start >= self.end).sum())
 
 
@@ -63,15 +63,15 @@ class LetterTask:
     """Accuracy of guessing, from 0 to 1."""
     sequences: Ragged
     letters: Ragged
-    """The token of each letter that may be the answer, by sequence, int32."""
+    """Tokens of the letters that may be the answer, by sequence, int32."""
     gold: np.ndarray
-    """int32 `[S]`: the place of the right letter."""
+    """int32 `[S]`: number of the right letter."""
     question: np.ndarray
-    """int32 `[S]`: of which question; questions that are too long have none."""
+    """int32 `[S]`: number of the question; questions that are too long are absent."""
     skipped: int = 0
     """Questions that are too long."""
 
     @property
     def answer_pos(self) -> np.ndarray:
-        """int32 `[S]`: the place whose next token is the answer, the last one."""
+        """int32 `[S]`: position whose next token is the answer, the last one."""
         return (self.sequences.lengths - 1).astype(np.int32)

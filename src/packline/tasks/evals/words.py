@@ -1,19 +1,19 @@
-"""Words of a text, whatever its case, punctuation and Unicode form: as bytes, with a hash of each.
+"""Words of a text, independent of case, punctuation and Unicode form: as bytes, with a hash of each.
 
     "Don't  stop -- believing!"  ->  don t stop believing
     "GPT模型，ＧＰＴ"              ->  gpt 模 型 gpt
 
-What each character is to a word, `characters` says: punctuation, symbols and white space stand between words;
-a letter of a script without spaces (Han, kana, Thai, Lao, Khmer, Myanmar and others) is a word by itself,
-with the marks that follow it; all other characters make a word with their neighbors. A word is in lower case
-and in the form NFKC, so half width, full width and decomposed letters are the usual ones.
+The classes of characters are defined in `characters`: punctuation, symbols and white space separate words; a
+letter of a script without spaces (Han, kana, Thai, Lao, Khmer, Myanmar and others) is a word alone, with the
+marks that follow it; all other characters form words with their neighbors. Words are in lower case and in
+NFKC form, so half width, full width and decomposed letters become the usual ones.
 
-Where words begin depends on neighboring characters alone, so a part of a text is cut as the whole text is,
-but for its first and its last word. No Python string is made but for words beyond ASCII that lower case or
+Word boundaries depend on neighboring characters alone, so a part of a text is split like the whole text,
+except for its first and its last word. Python strings are made only for words beyond ASCII that lower case or
 NFKC may change.
 
 A word is hashed eight bytes at a time, `sum(mix(block[i]) * BASE**i)`: nearly all words are one block, which
-is one look at the text. Cost: about 3 ns per byte of ASCII, of which 2 for hashes.
+is one read of the text. Cost: about 3 ns per byte of ASCII, of which 2 for hashes.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ LOWER = bytes(
     byte + 32 if 65 <= byte <= 90 else byte if byte >= 128 or chr(byte).isalnum() else SPACE
     for byte in range(256)
 )
-"""`bytes.translate` of it does all that ASCII needs."""
+"""Table for `bytes.translate` that handles all of ASCII."""
 BLOCK = 8
 _MASKS = np.array([(1 << 8 * size) - 1 for size in range(BLOCK + 1)], np.uint64)
-"""What a block of so many bytes has of eight."""
+"""Masks for the bytes of a partly filled block, by their number."""
 
 _NOWHERE = np.empty(0, np.int64)
 
 
 class Words(NamedTuple):
-    """The words of a text."""
+    """Words of a text."""
 
     data: np.ndarray
-    """The text, uint8, with spaces where nothing belongs to a word."""
+    """The text, uint8, with spaces in place of characters that belong to no word."""
     starts: np.ndarray
-    """Where each word begins in it, int64 `[W]`."""
+    """Start of each word in `data`, int64 `[W]`."""
     ends: np.ndarray
-    """Where each ends, int64 `[W]`."""
+    """End of each word, int64 `[W]`."""
     hashes: np.ndarray
-    """uint64 `[W]`, equal where words are."""
+    """uint64 `[W]`, equal for equal words."""
     changed: dict[int, bytes]
-    """Words that are others in lower case and NFKC, by number."""
+    """Words that lower case or NFKC changes, by number."""
 
     def said(self, first: int, last: int) -> list[bytes]:
-        """Words from one to another.
+        """Words `first` to `last` (exclusive).
 
         >>> split_words(np.frombuffer("ＧＰＴ模型".encode(), np.uint8)).said(0, 2) == [b"gpt", "模".encode()]
         True
@@ -76,17 +76,17 @@ class Words(NamedTuple):
 
 
 def split_words(text: np.ndarray) -> Words:
-    """Words of a text.
+    """Split a text into words.
 
     Args:
-        text: uint8, translated by `LOWER`. It stays as it is.
+        text: uint8, translated by `LOWER`. It is not changed.
 
     >>> words = split_words(np.frombuffer("Don’t stop!".encode().translate(LOWER), np.uint8))
     >>> words.said(0, 3)
     [b'don', b't', b'stop']
     """
     size = len(text)
-    # The last word may be less than a block, and a block is read as a whole.
+    # The last word may be less than a block, but a block is read as a whole.
     padded = np.full(size + BLOCK, SPACE, np.uint8)
     data = padded[:size]
     data[:] = text
@@ -102,7 +102,7 @@ def split_words(text: np.ndarray) -> Words:
         starts, ends = places[::2], places[1::2]
     else:
         fresh &= inside[1:]
-        fresh &= inside[:-1]  # a word begins there, and one ends
+        fresh &= inside[:-1]  # a word begins there, and another ends
         starts, ends = np.flatnonzero(edges & inside[1:] | fresh), np.flatnonzero(edges & inside[:-1] | fresh)
     hashes = _hashes(padded, starts, ends)
     changed: dict[int, bytes] = {}
@@ -121,11 +121,11 @@ def split_words(text: np.ndarray) -> Words:
 
 
 def _look_up(padded: np.ndarray, size: int) -> tuple[np.ndarray | None, np.ndarray]:
-    """Put spaces where characters between words are, in place, and find what spaces do not tell.
+    """Replace characters between words by spaces, in place, and find the boundaries that spaces do not show.
 
     Returns:
-        Where a word begins whatever is before it, bool `[size + 1]`, or None where there is no such place;
-        and places of characters that may not be in lower case and NFKC.
+        True where a word begins whatever is before it, bool `[size + 1]`, or None if there is no such
+        position; and positions of characters that may not be in lower case and NFKC.
     """
     leads = np.flatnonzero(padded[:size] >= 0xC0)
     widths, entries, broken = _entries(padded, leads)
@@ -152,10 +152,10 @@ def _look_up(padded: np.ndarray, size: int) -> tuple[np.ndarray | None, np.ndarr
 
 
 def _entries(padded: np.ndarray, leads: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of the characters that begin at some places: bytes, entries in `classes`, and whether each is broken.
+    """Bytes, entries in `classes`, and brokenness of the characters that begin at some positions.
 
-    Broken is what is no UTF-8, such as half a character at the edge of a stretch: letters of a byte each,
-    which belong to the word before.
+    Broken means invalid UTF-8, such as half a character at the edge of a chunk: each byte counts as a letter
+    of the word before.
     """
     lead, one, two = (padded[leads + step] for step in range(3))
     widths = np.full(len(leads), 2, np.int64)
@@ -178,14 +178,14 @@ def _entries(padded: np.ndarray, leads: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 @lru_cache(maxsize=1 << 16)
 def _normal(word: bytes) -> bytes:
-    """A word in lower case and in the form NFKC; never empty."""
+    """Convert a word to lower case and NFKC form; never empty."""
     form = unicodedata.normalize("NFKC", word.decode("utf-8", "surrogateescape")).lower()
     form = unicodedata.normalize("NFKC", form)
     return b"".join(form.encode("utf-8", "surrogateescape").translate(LOWER).split()) or word
 
 
 def spelled(words: list[bytes]) -> str:
-    """Words for the eye: with spaces between them, but for scripts that have none.
+    """Join words for display: with spaces between them, except in scripts that have none.
 
     >>> spelled([b"gpt", "模".encode(), "型".encode()])
     'gpt 模型'
@@ -200,12 +200,12 @@ def spelled(words: list[bytes]) -> str:
 
 
 def _hashes(padded: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Hashes of words.
+    """Compute hashes of words.
 
     Args:
         padded: uint8, with `BLOCK` bytes more than the last word needs.
     """
-    # The eight bytes from each place on.
+    # The eight bytes from each position.
     blocks = np.ndarray((len(padded) - BLOCK + 1,), "<u8", padded.data, strides=(1,))
     lengths = ends - starts
     hashes = _mixed(blocks[starts] & _MASKS[np.minimum(lengths, BLOCK)])
@@ -225,5 +225,5 @@ def _hashes(padded: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndar
 
 
 def _mixed(blocks: np.ndarray) -> np.ndarray:
-    """Each block with its high bits in its low ones and the other way round: a product alone only goes up."""
+    """Mix high bits of each block into its low ones and vice versa: a product alone only moves bits up."""
     return (blocks ^ (blocks >> np.uint64(32))) * np.uint64(BASE)

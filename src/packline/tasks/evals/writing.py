@@ -1,20 +1,20 @@
-"""Evaluation sets on the disk: a file a task, their questions, and config.json, which is written last.
+"""Evaluation sets on disk: one file per task, their questions, and config.json, which is written last.
 
     npz          LABEL.npz with arrays, LABEL.json with the rest          (the default)
     safetensors  LABEL.safetensors: the same arrays, the rest in its metadata
-    pt           LABEL.pt: a dict of lists, as stacks reads it             (needs torch)
+    pt           LABEL.pt: a dict of lists, the format of stacks          (needs torch)
     llmc         LABEL.bin: llm.c's questions                              (tasks of four choices)
 
-    questions.jsonl: a line a question, {set, number, text}: its words with the right answer, in the order of
-    the file it was read from. It is what `packline verify --against` reads of such a folder.
+    questions.jsonl: one line per question, {set, number, text}: its text with the right answer, in the order
+    of its original file. `packline verify --against` reads this file of such a folder.
 
     scored   tokens [T], offsets int64 [S+1], start_idx, end_idx, example_idx, seq_idx int32 [S],
-             num_seqs_per_example, gold_labels int32 [Q] (-1 where the sequence itself is right)
+             num_seqs_per_example, gold_labels int32 [Q] (-1 if the sequence itself is right)
     letters  tokens [T], offsets int64 [S+1], answer_pos, gold, example_idx int32 [S],
              letter_token_ids int32 [N], letter_offsets int64 [S+1]
 
-Keys are those of stacks. `tokens` is uint16 or int32. Equal inputs give equal bytes. Every file is seen under
-its name only when it is whole. No format but `pt` involves a pickle, and that one is only written.
+Keys are those of stacks. `tokens` is uint16 or int32. Equal inputs give equal bytes. Every file appears under
+its name only when it is complete. Only `pt` involves a pickle, and that one is only written.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ Task: TypeAlias = ScoredTask | LetterTask
 EvalFormat = Literal["npz", "safetensors", "pt", "llmc"]
 ENDINGS: dict[EvalFormat, str] = {"npz": "npz", "safetensors": "safetensors", "pt": "pt", "llmc": "bin"}
 DTYPES = {"uint16": "U16", "int32": "I32", "int64": "I64"}
-"""Names that safetensors has for them."""
+"""Names of dtypes in safetensors."""
 
 
 class EvalsWriter:
     """Write tasks one by one, then config.json.
 
     Args:
-        folder: is made; a folder with a config.json is refused unless `force`.
-        format: of the tasks' files.
-        max_seq_len: for config.json.
-        bos_id: likewise; None where no token begins a sequence.
-        force: write over what is there.
+        folder: output folder, created; one with a config.json is refused unless `force`.
+        format: format of the tasks' files.
+        max_seq_len: recorded in config.json.
+        bos_id: recorded in config.json; None if no token begins a sequence.
+        force: overwrite an existing folder.
 
     Raises:
-        RecipeError: there is one already, or the format needs torch, which is not installed.
+        RecipeError: the folder has a config.json, or the format needs torch, which is not installed.
     """
 
     def __init__(
@@ -80,14 +80,14 @@ class EvalsWriter:
         self._config: dict[str, Any] = {"max_seq_len": max_seq_len, "bos_id": bos_id, "tasks": []}
 
     def write(self, task: Task, texts: Iterable[EvaluationText] = ()) -> Path:
-        """Write a task; its file.
+        """Write a task; return its file.
 
         Args:
             task: its arrays.
-            texts: its questions, unless they are another task's too.
+            texts: its questions, unless another task has written them.
 
         Raises:
-            RecipeError: the task does not fit into the format.
+            RecipeError: the task does not fit the format.
             OutOfSpace: the disk is full.
         """
         name = f"{task.label}.{ENDINGS[self.format]}"
@@ -117,13 +117,13 @@ class EvalsWriter:
         return path
 
     def finish(self) -> None:
-        """Write config.json: from now on the sets are there."""
+        """Write config.json, which completes the folder."""
         publish_bytes(self.folder / QUESTIONS, b"".join(self._texts))
         publish_bytes(self.folder / CONFIG, _json(self._config))
 
 
 def facts_of(task: Task) -> dict[str, Any]:
-    """What is said of a task beside its arrays."""
+    """Metadata of a task, in addition to its arrays."""
     if isinstance(task, LetterTask):
         kind, questions = "categorical", len(task.sequences)
     else:
@@ -133,7 +133,7 @@ def facts_of(task: Task) -> dict[str, Any]:
 
 
 def arrays_of(task: Task) -> dict[str, np.ndarray]:
-    """The arrays of a task by their keys."""
+    """Arrays of a task by their keys."""
     arrays = {"tokens": task.sequences.tokens, "offsets": task.sequences.offsets}
     if isinstance(task, LetterTask):
         arrays |= {"answer_pos": task.answer_pos, "gold": task.gold, "example_idx": task.question}
@@ -145,8 +145,8 @@ def arrays_of(task: Task) -> dict[str, np.ndarray]:
 
 
 def dict_of(task: Task) -> dict[str, Any]:
-    """A task as stacks has it: lists and ints, nothing else."""
-    # Equal ids are one object: a list of 100 million of them takes 800 MB and not four times that.
+    """A task in the form of stacks: only lists and ints."""
+    # Equal ids share one object: a list of 100 million takes 800 MB instead of four times that.
     highest = int(task.sequences.tokens.max(initial=0))
     numbers = np.arange(highest + 1).astype(object)
     tokens = [numbers[task.sequences[place]].tolist() for place in range(len(task.sequences))]
@@ -176,10 +176,10 @@ def _npz(arrays: dict[str, np.ndarray]) -> bytes | memoryview:
 
 
 def _safetensors(arrays: dict[str, np.ndarray], facts: dict[str, Any]) -> bytes:
-    """Eight bytes with the length of the header, the header in JSON, then the arrays back to back."""
+    """Encode as safetensors: length of the header in eight bytes, JSON header, then all arrays."""
     header: dict[str, Any] = {"__metadata__": {name: str(value) for name, value in facts.items()}}
     at = 0
-    # Wide ones first, so that every array begins where its dtype may.
+    # Wide dtypes first, so that every array is aligned.
     ordered = sorted(arrays.items(), key=lambda item: -item[1].itemsize)
     for name, array in ordered:
         entry = {"dtype": DTYPES[array.dtype.name], "shape": list(array.shape)}
