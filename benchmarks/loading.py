@@ -226,8 +226,22 @@ def synthetic_store(model: Path, folder: Path, documents: int) -> None:
             index.write(np.arange(start, min(start + BLOCK, documents + 1), dtype="<i8").tobytes())
     with (folder / f"{name}.bin").open("wb") as file:
         file.truncate(2 * tokens)
-    files = tuple(FileEntry(path.name, path.stat().st_size, "0" * 32) for path in sorted(folder.iterdir()))
+    # Checksums of indexes are compared when a shard is opened; those of tokens by `packline verify` alone.
+    checksums = {".idx": _checksum_of(folder / f"{name}.idx"), ".bin": "0" * 32}
+    files = tuple(
+        FileEntry(path.name, path.stat().st_size, checksums[path.suffix]) for path in sorted(folder.iterdir())
+    )
     manifest = msgspec.structs.replace(
         read_manifest(model), shards=(ShardEntry(name, "train", documents, tokens, files),)
     )
     (folder / "manifest.json").write_bytes(to_json(manifest))
+
+
+def _checksum_of(path: Path) -> str:
+    from packline.fingerprint import Hasher
+
+    hasher = Hasher()
+    with path.open("rb") as file:
+        while data := file.read(1 << 24):
+            hasher.update(data)
+    return str(hasher.hexdigest())
