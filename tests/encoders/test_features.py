@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -215,8 +216,10 @@ AROUND = "a{}b  {}x 1{}2 '{}x .{}. \n{}\n {}  {}{}\n\n{}1 {} \r\n{}  \n{} A{}B e
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, engines in EXPECTED.items() if engines])
 def test_every_character_is_read_as_the_reference_reads_it(name: str) -> None:
+    """All characters for two tokenizers, an eighth of them for the others (PACKLINE_ALL=1: all for all)."""
     whole = json.dumps(PUBLISHED[name])
-    texts = [AROUND.replace("{}", character) for character in characters()]
+    step = 1 if name in ("gpt2", "qwen3") or os.environ.get("PACKLINE_ALL") else 8
+    texts = [AROUND.replace("{}", character) for character in characters()[len(name) % step :: step]]
     assert not {one: wrong[:9] for one, wrong in differing(whole, texts, usable(whole)).items()}
 
 
