@@ -1,1 +1,1 @@
-"""Texts to ids: tokenizers, engines, and what holds them to the reference."""
+"""Tokenizers, encoding engines and their checks against the reference."""

@@ -1,12 +1,12 @@
-"""Added tokens: their ids, and texts that show how an engine reads them.
+"""Added tokens: their ids, and texts that probe how an engine handles them.
 
-Added tokens are cut out of a text before anything else. The reference ignores the id that a file gives one:
-a token that the vocabulary has keeps its id there, and the others are numbered on, in their order. Other
-engines take the file's. Where the two differ nobody can say which ids a model was trained with, so the
-tokenizer is refused.
+Added tokens are cut out of a text before anything else. The reference ignores the id that the file gives to
+an added token: a token that is also in the vocabulary keeps its vocabulary id, and the others are numbered
+consecutively after it. Other engines use the id in the file. Where the two differ there is no way to know
+which ids a model was trained with, so the tokenizer is refused.
 
-Cost: a pass over the tokenizer.json without its vocabulary, 0.05 s for 150,000 tokens; of the probes, below
-0.1 s for 10,000 added tokens.
+Cost: one pass over the tokenizer.json without its vocabulary, 0.05 s for 150,000 tokens; the probes take less
+than 0.1 s for 10,000 added tokens.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from packline.encoders.special import MARK
 from packline.errors import TokenizerError
 
 ALIKE = 4
-"""Tokens of one kind (flags, and what stands at their ends) that are probed in every form."""
+"""Tokens probed in every form, per kind (the same flags and classes of characters at both ends)."""
 MOST_IN_FULL = 48
 MOST_PAIRS = 96
 JOINED = 32
-"""Tokens in one text, of those that are not probed in every form."""
+"""Number of the remaining tokens that are combined into one text."""
 FORMS = ("{}", " {}", "{} ", "  {}  ", "\n{}\n", "a{}b", "1{}1", ".{}.", "{}{}", "{} {}", "{}\u0301")
 
 
@@ -46,7 +46,7 @@ class _Whole(msgspec.Struct, frozen=True):
 
 
 def read_added_tokens(json: str) -> list[AddedToken]:
-    """The added tokens of a tokenizer.json, in their order.
+    """Read the added tokens of a tokenizer.json, in file order.
 
     >>> read_added_tokens('{"added_tokens": [{"content": "<s>", "id": 1}]}')[0].content
     '<s>'
@@ -55,13 +55,13 @@ def read_added_tokens(json: str) -> list[AddedToken]:
 
 
 def check_ids(json: str, reference: tokenizers.Tokenizer) -> None:
-    """Refuse a tokenizer whose file gives an added token another id than the reference.
+    """Refuse a tokenizer whose file gives an added token a different id than the reference does.
 
     Args:
         json: the tokenizer.json that `reference` was read from.
 
     Raises:
-        TokenizerError: with the tokens and both ids.
+        TokenizerError: the ids differ; the message lists the tokens and both ids.
     """
     found = {token.content: number for number, token in reference.get_added_tokens_decoder().items()}
     wrong = [
@@ -79,10 +79,11 @@ def check_ids(json: str, reference: tokenizers.Tokenizer) -> None:
 
 
 def probes(json: str) -> list[str]:
-    """Texts of the added tokens: alone, between spaces, line ends and letters, doubled, cut and in pairs.
+    """Generate texts of added tokens: alone, between spaces, line ends and letters, doubled, cut and in
+    pairs.
 
-    Tokens that no text can contain are left out. Every token occurs; those of one kind are not all probed in
-    every form.
+    Tokens that no text can contain are left out. Every other token occurs at least once, but only some tokens
+    of each kind are probed in every form.
 
     >>> probes('{"added_tokens": [{"content": "<a>", "id": 1}]}')[:4]
     ['<a>', ' <a>', '<a> ', '  <a>  ']
@@ -108,7 +109,7 @@ def probes(json: str) -> list[str]:
 
 
 def _ends(content: str) -> tuple[str, str]:
-    """What stands at both ends: letters and digits, white space, or anything else."""
+    """Character class at each end: letters and digits, white space, or anything else."""
     first, last = (
         "w" if end.isalnum() else "s" if end.isspace() else "o" for end in (content[0], content[-1])
     )
@@ -121,7 +122,7 @@ def _forms(word: str) -> list[str]:
 
 
 def _pairs(contents: list[str]) -> Iterator[str]:
-    """Texts of two tokens of which one begins as the other begins or ends."""
+    """Texts of two tokens where the beginning of one matches the beginning or end of the other."""
     beginnings: dict[str, list[str]] = {}
     for content in contents:
         for end in range(1, len(content) + 1):

@@ -1,12 +1,13 @@
-"""Tokenizers to compare with: files, folders, and the usual ones of the hub by name.
+"""Baseline tokenizers for comparisons: files, folders, and common tokenizers of the hub by name.
 
-    a path that exists   read as it is
-    anything else        the hub is asked once, with a short wait; where it is silent, the cache of the hub
+    a path that exists   read directly
+    anything else        one request to the hub, with a short timeout; without an answer, the hub's local
+    cache
 
-A comparison goes on without a baseline that cannot be had. So it does not wait for one as a build waits for
-its tokenizer, for which the hub's client tries again and again, for minutes.
+A comparison continues without a baseline that is not available, so the timeout is short and there are no
+retries. (When a build loads its tokenizer, the hub's client retries for minutes.)
 
-Cost: a request a baseline. What it does not do: wait longer for slow networks, or try twice.
+Cost: one request per baseline.
 """
 
 from __future__ import annotations
@@ -17,24 +18,24 @@ from packline.encoders.tokenizer import JSON, Tokenizer, load_tokenizer
 from packline.errors import TokenizerError
 
 PATIENCE_SECONDS = 5.0
-"""For the hub's first word."""
+"""Timeout for the hub's response."""
 ON_THE_HUB = {
     "gpt2": "openai-community/gpt2",
     "r50k_base": "openai-community/gpt2",
     "cl100k_base": "Xenova/gpt-4",
     "o200k_base": "Xenova/gpt-4o",
 }
-"""Where the usual baselines are; a file or folder of such a name goes first."""
+"""Hub ids of common baselines; a local file or folder of the same name takes precedence."""
 
 
 def load_baseline(name: str) -> Tokenizer:
-    """Read a baseline, or say soon that it is not to be had.
+    """Read a baseline, or fail quickly if it is not available.
 
     Args:
-        name: a file, a folder, a hub id, or a name of `ON_THE_HUB`.
+        name: a file, a folder, a hub id, or a key of `ON_THE_HUB`.
 
     Raises:
-        TokenizerError: nothing there, not a tokenizer, or neither the hub nor its cache has it.
+        TokenizerError: nothing found, not a tokenizer, or in neither the hub nor its cache.
 
     >>> load_baseline("./missing.json")
     Traceback (most recent call last):
@@ -43,16 +44,16 @@ def load_baseline(name: str) -> Tokenizer:
     if Path(name).expanduser().exists():
         return load_tokenizer(name)
     name = ON_THE_HUB.get(name, name)
-    if name.endswith((".json", ".model", ".tiktoken")):  # a path, and no business of the hub's
+    if name.endswith((".json", ".model", ".tiktoken")):  # a path, never a hub id
         return load_tokenizer(name)
     return load_tokenizer(_cached_where_the_hub_is_silent(name) or name)
 
 
 def _cached_where_the_hub_is_silent(name: str) -> str | None:
-    """The cached file of a hub id where the hub does not answer; None where it does, or is not to be asked.
+    """The cached file of a hub id if the hub does not answer; None if it does, or must not be contacted.
 
     Raises:
-        TokenizerError: it does not answer, and the file is not cached.
+        TokenizerError: the hub does not answer, and the file is not cached.
     """
     from huggingface_hub import constants, hf_hub_url, try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
@@ -61,7 +62,7 @@ def _cached_where_the_hub_is_silent(name: str) -> str | None:
     try:
         cached = try_to_load_from_cache(repository, JSON, revision=revision or None)
         address = hf_hub_url(repository, JSON, revision=revision or None)
-    except HFValidationError:  # no hub id; whoever loads it says so
+    except HFValidationError:  # not a hub id; loading it reports that
         return None
     if constants.HF_HUB_OFFLINE or not (reason := _silence(address)):
         return None
@@ -74,11 +75,11 @@ def _cached_where_the_hub_is_silent(name: str) -> str | None:
 
 
 def _silence(address: str) -> str:
-    """Why there is no answer, or nothing where there is one, be it a refusal."""
+    """The reason why the hub does not answer; empty if it answers, even with a refusal."""
     from huggingface_hub import get_session
 
     try:
         answer = get_session().head(address, timeout=PATIENCE_SECONDS, follow_redirects=False)
-    except Exception as error:  # those of its HTTP client, by whatever version
+    except Exception as error:  # errors of the HTTP client, which depend on its version
         return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return f"status {answer.status_code}" if answer.status_code >= 500 else ""

@@ -1,15 +1,15 @@
-"""Document boundaries: which token ends a document, and which one, if any, begins it.
+"""Document boundaries: the token that ends a document, and an optional token that begins it.
 
     declared eos, special tokens ─┬─ end of text: <|endoftext|>, </s>, ...     one of these and none of those:
                                   └─ end of turn: <|im_end|>, <|eot_id|>, ...   chosen; otherwise refused
 
-A wrong boundary shows only once a model has been trained on it, so nothing is guessed: the tokenizer's own
-choice is taken where it has exactly one end-of-text token and no end-of-turn token. Chat tokenizers
-have both, and declare now one, now the other as their eos. A beginning is never chosen for the user.
+A wrong boundary is noticed only after a model has been trained on it, so nothing is guessed: the tokenizer's
+own choice is used if it has exactly one end-of-text token and no end-of-turn token. Chat tokenizers have
+both, and declare sometimes one and sometimes the other as their eos. A beginning token is never chosen for
+the user.
 
-Cost: a parse of the tokenizer, 0.2 s for 150,000 tokens; for a string that is no token, an encoding too.
-
-What it does not do: put the ids into documents (`Ragged.surround` does), or encode documents.
+Cost: one parse of the tokenizer, 0.2 s for 150,000 tokens; for a string that is not a token, also one
+encoding. `Ragged.surround` puts the ids into documents.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ END_OF_TURN = frozenset(
 
 
 class Boundary(msgspec.Struct, frozen=True):
-    """The tokens around a document, as ids and as strings."""
+    """Tokens at the beginning and end of a document, as ids and as strings."""
 
     eod_id: int
     eod: str
@@ -70,17 +70,17 @@ class Boundary(msgspec.Struct, frozen=True):
 
 
 def resolve_boundary(tokenizer: Tokenizer, eod: str | int | None, bos: str | int | None) -> Boundary:
-    """Turn what the user asked for into ids that the tokenizer has.
+    """Resolve the requested boundary tokens to ids of the tokenizer.
 
     Args:
-        tokenizer: whose tokens they are.
-        eod: the end of a document as one token's string or as an id; None for the tokenizer's own choice,
-            where it has just one.
-        bos: the beginning likewise; None for no token.
+        tokenizer: the tokenizer that has the tokens.
+        eod: end of a document, as the string of one token or as an id; None for the tokenizer's own choice,
+            if there is exactly one.
+        bos: beginning of a document, in the same forms; None for no token.
 
     Raises:
-        TokenizerError: a string that is not one token, an id without a token, or no clear choice, with
-            the candidates and their ids.
+        TokenizerError: a string that is not one token, an id without a token, or no clear choice; the message
+            lists the candidates and their ids.
 
     >>> from packline.encoders.tokenizer import Tokenizer
     >>> special = {"</s>": 1}
@@ -101,10 +101,10 @@ def resolve_boundary(tokenizer: Tokenizer, eod: str | int | None, bos: str | int
 
 
 def _tokens(tokenizer: Tokenizer) -> dict[str, int]:
-    """Every token's string and id; an added token wins over an entry of the vocabulary of the same string."""
+    """Strings and ids of all tokens; an added token overrides a vocabulary entry with the same string."""
     contents = msgspec.json.decode(tokenizer.json)
     vocab: Any = contents["model"]["vocab"]
-    if isinstance(vocab, list):  # Unigram: pairs of piece and score
+    if isinstance(vocab, list):  # Unigram: (piece, score) pairs
         vocab = {piece: number for number, (piece, _) in enumerate(vocab)}
     if tokenizer.kind == "tiktoken":
         vocab = {token: number for token, number in vocab.items() if not token.startswith(UNUSED)}
@@ -114,7 +114,7 @@ def _tokens(tokenizer: Tokenizer) -> dict[str, int]:
 
 
 def _find(tokenizer: Tokenizer, tokens: dict[str, int], wanted: str | int, role: str) -> str:
-    """The string of the token that was asked for."""
+    """String of the requested token."""
     if isinstance(wanted, int):
         found = [token for token, number in tokens.items() if number == wanted]
         if not 0 <= wanted < tokenizer.vocab_size or not found:
@@ -123,7 +123,7 @@ def _find(tokenizer: Tokenizer, tokens: dict[str, int], wanted: str | int, role:
                 f" expected an id from 0 to {tokenizer.vocab_size - 1} that has a token",
                 hint=f"name the token by its string, for example --{role} '<|endoftext|>'",
             )
-        return found[-1]  # the last is the added token, where an id goes by two names
+        return found[-1]  # where an id has two strings, the last is the added token
     if wanted in tokens:
         return wanted
     ids = tokenizer.reference().encode(wanted, add_special_tokens=False).ids
@@ -140,9 +140,9 @@ def _find(tokenizer: Tokenizer, tokens: dict[str, int], wanted: str | int, role:
 
 
 def _choose(tokenizer: Tokenizer, tokens: dict[str, int]) -> str:
-    """The one token that ends texts and nothing else, or a refusal that names what there is."""
+    """The only token that ends texts and nothing else; otherwise an error that names the candidates."""
     eos = tokenizer.eos_token
-    meant = {*tokenizer.special_tokens} | {eos}  # `</s>` in a vocabulary may be a scrap of HTML
+    meant = {*tokenizer.special_tokens} | {eos}  # `</s>` in a vocabulary may be a piece of HTML
     texts = {token: tokens[token] for token in END_OF_TEXT if token in tokens and token in meant}
     turns = {token: tokens[token] for token in END_OF_TURN if token in tokens}
     if not turns and eos in texts:
@@ -161,7 +161,7 @@ def _choose(tokenizer: Tokenizer, tokens: dict[str, int]) -> str:
         reason = "more than one token may end a text"
     else:
         reason = "none of its special tokens is known to end a text"
-    # A vocabulary without an end of text often parts documents by what begins one, as nanochat's does.
+    # Vocabularies without an end of text often separate documents by a beginning token, as nanochat's does.
     begin = {bos: tokens[bos]} if (bos := tokenizer.bos_token) in tokens and not texts else {}
     candidates = texts | begin | turns | ({eos: tokens[eos]} if eos in tokens else {})
     likely = min(texts or begin or turns, key=tokens.__getitem__, default=None)
@@ -175,7 +175,7 @@ def _choose(tokenizer: Tokenizer, tokens: dict[str, int]) -> str:
 
 
 def _listed(tokens: dict[str, int], at_most: int = 8) -> str:
-    """Tokens and ids for a message: `</s> (2), <s> (1)`."""
+    """Tokens and ids formatted for a message: `</s> (2), <s> (1)`."""
     ordered = sorted(tokens.items(), key=lambda item: item[1])
     shown = ", ".join(f"{token} ({number})" for token, number in ordered[:at_most])
     return (shown + (f" and {len(tokens) - at_most} more" if len(tokens) > at_most else "")) or "none"

@@ -3,8 +3,8 @@
     FOLDER/chat_template.jinja                     the template alone
     FOLDER/tokenizer_config.json: chat_template    a string, or a list of {name, template}: the default one
 
-It is read as text and nothing else; what runs it is `packline.transforms.chat_template`. The file by itself
-wins, as in transformers.
+The template is only read as text; `packline.transforms.chat_template` runs it. The separate file takes
+precedence, as in transformers.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ JINJA, CONFIG = "chat_template.jinja", "tokenizer_config.json"
 
 
 def read_chat_template(tokenizer: str) -> str | None:
-    """The template beside a tokenizer, or None where there is none.
+    """Read the chat template next to a tokenizer; None if there is none.
 
     Args:
-        tokenizer: what `load_tokenizer` was given: a file, a folder or a hub id.
+        tokenizer: the argument of `load_tokenizer`: a file, a folder or a hub id.
 
     Raises:
-        TokenizerError: files that cannot be read, or several templates of which none is the default.
+        TokenizerError: unreadable files, or several templates of which none is the default.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())

@@ -1,19 +1,20 @@
-"""Choosing engines while running, by script.
+"""Choice of engines at run time, by script.
 
-No engine is fastest everywhere: one with a cache of words wins on prose and code once it is warm,
-another on Chinese, Japanese and Korean, by factors. So each batch is sorted by script (how many bytes
-a character takes tells enough), each group goes to the engine that is fastest on its like, and the
-results are put back in order:
+No engine is fastest everywhere: one with a cache of words wins on prose and code once the cache is warm,
+another on Chinese, Japanese and Korean, in each case by factors. So each batch is sorted by script (estimated
+from the bytes per character), each group goes to the engine that is fastest on that script, and the results
+are put back in order:
 
     batch      en zh en en zh          en en en ──> gigatoken ─┐
                sorted by script        zh zh    ──> fastokens ─┴─> en zh en en zh
 
-Choosing cannot change a byte, so it is revised all the time: a small, bounded share of the text goes to
-the engine that is not chosen, and when that turns out clearly faster, the choice changes. Clearly, since
-an engine that sees half of the text is only half as warm: with two that are about equal, staying wins.
+The choice cannot change the output, so it is revised continuously: a small, bounded share of the text goes to
+the engines that are not chosen, and the choice changes when one of them turns out to be clearly faster.
+"Clearly", since an engine that sees half of the text is only half as warm: between two engines of about equal
+speed, keeping the current one is faster.
 
-Cost: two clock readings a call; a batch that goes to several engines is copied once more. It does not
-look at words.
+Cost: two clock readings per call; a batch that goes to several engines is copied once more. Words are not
+inspected.
 """
 
 from __future__ import annotations
@@ -29,34 +30,34 @@ from packline.ragged import Ragged, concatenate
 from packline.sources.texts import Texts
 
 TURNS = 2
-"""Groups that each engine gets before one is chosen: the first pays for what is only done once."""
+"""Number of groups that each engine gets before one is chosen; the first includes one-time costs."""
 TRYING = 0.01
-"""The share of the time that goes to trying engines that are not chosen."""
+"""Share of the time spent on trying engines that are not chosen."""
 CLEARLY = 1.4
-"""How many times faster another engine must be for the choice to change."""
+"""Speed ratio at which the choice changes to another engine."""
 MEMORY = 0.5
-"""Weight of the past in a rate; the rest is the last group."""
+"""Weight of the previous rate in the moving average; the last group has the rest."""
 
 TOO_LITTLE = 32 << 10
-"""Bytes below which a group tells nothing of an engine."""
+"""Size in bytes below which a group is too small to measure an engine."""
 NEARLY_ALL = 0.9
 
 SCRIPTS = ("ascii", "latin", "wide")
-"""One byte a character; mostly so; two or three (Greek, Cyrillic, Arabic, Indic, East Asian)."""
+"""One byte per character; mostly one; two or three (Greek, Cyrillic, Arabic, Indic, East Asian)."""
 
 
 @dataclass
 class _Engine:
-    """What is known of one engine on one script."""
+    """Measurements of one engine on one script."""
 
     groups: int = 0
     seconds: float = 0.0
     bytes_per_second: float = 0.0
-    """Of late."""
+    """Moving average of the rate."""
 
     def add(self, size: int, seconds: float) -> None:
         rate = size / max(seconds, 1e-9)
-        # The first group pays for loading what is loaded at first use, so it says little.
+        # The first group includes what is loaded at first use, so it is a poor measurement.
         memory = MEMORY if self.groups > 1 else 0.0
         self.bytes_per_second = memory * self.bytes_per_second + (1 - memory) * rate
         self.seconds += seconds
@@ -65,13 +66,13 @@ class _Engine:
 
 @dataclass
 class _Script:
-    """Which engine is chosen for one script."""
+    """Choice of an engine for one script."""
 
     engines: dict[EngineName, _Engine]
     chosen: EngineName | None = None
 
     def pick(self, usual: EngineName | None) -> EngineName:
-        """The engine for the next group; `usual` is the one that most of the text goes to."""
+        """Engine for the next group; `usual` is the engine that gets most of the text."""
         least = min(self.engines, key=lambda name: self.engines[name].groups)
         if self.engines[least].groups < TURNS:
             return least
@@ -88,15 +89,15 @@ class _Script:
 
 @dataclass
 class Chooser:
-    """Several engines that look like one."""
+    """Several engines behind the interface of one."""
 
     engines: dict[EngineName, Engine]
     encoded_bytes: dict[str, int] = field(default_factory=dict)
-    """Text that each engine has encoded."""
+    """Bytes of text encoded by each engine."""
     _scripts: dict[int, _Script] = field(default_factory=dict)
 
     def encode(self, texts: Texts) -> tuple[Ragged, list[EngineName]]:
-        """Ids of each text, and which engine encoded it."""
+        """Encode texts; return the ids of each text and the engine that encoded it."""
         if len(self.engines) == 1:
             name, engine = next(iter(self.engines.items()))
             self._count(name, len(texts.data))
@@ -119,7 +120,7 @@ class Chooser:
         return concatenate(parts).take(back), encoded_by
 
     def _plan_calls(self, sizes: np.ndarray) -> list[tuple[EngineName, list[int]]]:
-        """Which scripts go to which engine: together where the choice is settled, alone to be measured."""
+        """Assign scripts to engines: together where the choice is settled, alone where they are measured."""
         settled: dict[EngineName, list[int]] = {}
         calls: list[tuple[EngineName, list[int]]] = []
         main = self._scripts.get(int(sizes.argmax()))
@@ -137,11 +138,11 @@ class Chooser:
         return calls + list(settled.items())
 
     def _default(self) -> EngineName:
-        """For the first few small texts of a script: the engine that needs no warming."""
+        """Engine for the first few small texts of a script: the one that needs no warm-up."""
         return "fastokens" if "fastokens" in self.engines else next(iter(self.engines))
 
     def _encode(self, name: EngineName, members: list[int], texts: Texts, sizes: np.ndarray) -> Ragged:
-        """One call of an engine; it counts as a measurement where nearly all of the text is of one script."""
+        """Call an engine once; it counts as a measurement if nearly all of the text is of one script."""
         started = time.perf_counter()
         ragged = self.engines[name].encode(texts)
         seconds = time.perf_counter() - started
@@ -156,7 +157,7 @@ class Chooser:
         self.encoded_bytes[name] = self.encoded_bytes.get(name, 0) + size
 
     def rates(self) -> dict[str, dict[str, float]]:
-        """By script and engine: the last rate in MB/s, for reports."""
+        """Latest rates in MB/s by script and engine, for reports."""
         return {
             SCRIPTS[script]: {
                 name: round(one.bytes_per_second / 1e6, 1) for name, one in known.engines.items()
@@ -166,7 +167,7 @@ class Chooser:
 
 
 def script_of(texts: Texts) -> np.ndarray:
-    """Places in `SCRIPTS`, int64 `[D]`, by bytes a character.
+    """Index into `SCRIPTS` for each text, int64 `[D]`, from its bytes per character.
 
     >>> script_of(Texts.of(["plain", "naïve", "漢字"])).tolist()
     [0, 1, 2]

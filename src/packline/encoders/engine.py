@@ -1,17 +1,16 @@
 """Engines: three libraries, one protocol, one result.
 
-An engine takes texts and gives their ids as one `Ragged` of uint32, without boundary tokens.
-All engines are built from the same tokenizer.json, so which of them runs may change how long a build
-takes but never a byte of it; `parity` holds them to that.
+An engine encodes texts to ids, as one `Ragged` of uint32 without boundary tokens. All engines are built from
+the same tokenizer.json, so the choice of engine affects the duration of a build but never its output;
+`parity` checks that.
 
     gigatoken    BPE, byte-level or with byte fallback; fastest where words repeat (its cache grows)
     fastokens    BPE, byte-level; fastest cold and on Chinese, Japanese, Korean
-    tokenizers   everything; the reference, about 100 times slower
+    tokenizers   all tokenizers; the reference, about 100 times slower
 
-The first two are loaded only for tokenizers within their table of features (`features`), and texts with
-characters that one of them is known to read otherwise are encoded by the reference in its place.
-
-An engine is not for use by several threads, and runs in one thread: processes scale, threads do not.
+The first two are loaded only for tokenizers whose features are all in their table (`features`). Texts with
+characters that one of them is known to handle differently are encoded by the reference instead. An engine is
+not thread-safe and runs in one thread: processes scale, threads do not.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ if TYPE_CHECKING:
     import tokenizers
 
 FEW = 512
-"""A call of gigatoken with a batch costs as much as this many with one text, before anything is encoded."""
+"""Number of single-text calls of gigatoken that cost as much as the fixed cost of one batch call."""
 
 
 class Engine(Protocol):
-    """What encodes."""
+    """Interface of an encoding engine."""
 
     name: EngineName
 
     def encode(self, texts: Texts) -> Ragged:
-        """Ids of each text: `tokens` uint32 `[T]`, `offsets` int64 `[D+1]`."""
+        """Encode each text: `tokens` uint32 `[T]`, `offsets` int64 `[D+1]`."""
 
 
 class GigatokenEngine:
@@ -67,7 +66,7 @@ class GigatokenEngine:
 
 
 class FastokensEngine:
-    """fastokens, kept to one thread."""
+    """fastokens, limited to one thread."""
 
     name: EngineName = "fastokens"
 
@@ -98,15 +97,15 @@ class TokenizersEngine:
         self._tokenizer: tokenizers.Tokenizer = tokenizers.Tokenizer.from_str(json)
 
     def encode(self, texts: Texts) -> Ragged:
-        # Its only way out is a list of Python ints: the one engine that makes an object a token.
+        # Its only output is a list of Python ints: the one engine that makes one object per token.
         encodings = self._tokenizer.encode_batch_fast(texts.to_list(), add_special_tokens=False)
         return of_documents([np.array(encoding.ids, np.uint32) for encoding in encodings])
 
 
 class GuardedEngine:
-    """An engine, and the reference for texts with characters that the engine reads otherwise.
+    """An engine, with the reference for texts that contain characters the engine handles differently.
 
-    Cost: a search for the characters at several GB/s. The reference is loaded with the first such text.
+    Cost: a search for these characters, at several GB/s. The reference is loaded at the first such text.
     """
 
     def __init__(self, engine: Engine, json: str, characters: tuple[bytes, ...]) -> None:
@@ -116,7 +115,7 @@ class GuardedEngine:
         self._reference: Engine | None = None
 
     def encode(self, texts: Texts) -> Ragged:
-        """Ids of each text."""
+        """Encode each text."""
         found = self._counter.count(texts) > 0
         if not found.any():
             return self._engine.encode(texts)
@@ -142,8 +141,8 @@ def load_engine(name: EngineName, json: str) -> Engine:
     """Build an engine from a tokenizer.json.
 
     Raises:
-        TokenizerError: the engine cannot do this kind of tokenizer, or has not been shown to do it as the
-            reference does.
+        TokenizerError: the engine does not support this kind of tokenizer, or has not been shown to match the
+            reference on it.
     """
     if (feature := unsupported(name, json)) is not None:
         raise TokenizerError(
@@ -157,9 +156,10 @@ def load_engine(name: EngineName, json: str) -> Engine:
 
 
 def load_engines(names: tuple[EngineName, ...], json: str) -> dict[EngineName, Engine | str]:
-    """Build several engines at once; for one that cannot do this tokenizer, the reason.
+    """Build several engines in parallel; an engine that does not support the tokenizer is replaced by the
+    reason.
 
-    Loading is native code that lets go of the interpreter, so three take little longer than the slowest.
+    Loading is native code that releases the GIL, so three engines take little longer than the slowest one.
     """
     from concurrent.futures import ThreadPoolExecutor
 
@@ -169,19 +169,19 @@ def load_engines(names: tuple[EngineName, ...], json: str) -> dict[EngineName, E
         except TokenizerError as error:
             return str(error)
 
-    features_of(json)  # remembered: or each thread would find them
+    features_of(json)  # cached, so that the threads do not each compute them
     with ThreadPoolExecutor(len(names)) as pool:
         return dict(zip(names, pool.map(load, names), strict=True))
 
 
 def of_documents(ids: list[np.ndarray]) -> Ragged:
-    """Ids that came document by document."""
+    """Combine the ids of single documents."""
     lengths = np.array([len(one) for one in ids], np.int64)
     return Ragged(np.concatenate(ids) if ids else np.empty(0, np.uint32), offsets_of(lengths))
 
 
 def _as_awkward(texts: Texts) -> Any:
-    """The texts as gigatoken takes them, without a copy."""
+    """The texts in gigatoken's input format, without a copy."""
     import awkward
     from awkward.contents import ListOffsetArray, NumpyArray
     from awkward.index import Index64
@@ -192,9 +192,9 @@ def _as_awkward(texts: Texts) -> Any:
 
 
 def _with_one_thread(first_use: Callable[[], object]) -> None:
-    """Let a library that sizes its thread pool at first use see one core.
+    """Limit a library that sizes its thread pool at first use to one core.
 
-    fastokens heeds no setting for it, but asks how many cores the process may use.
+    fastokens has no setting for this; it uses the CPU affinity of the process.
     """
     if not hasattr(os, "sched_setaffinity"):
         first_use()

@@ -1,17 +1,17 @@
-"""Compare a tokenizer with others on the same texts: how many tokens each needs.
+"""Compare the token counts of a tokenizer and of baselines on the same texts.
 
-    ratio      bytes / tokens: bytes that a token stands for; more is better
-    diff       (base - ours) / base x 100: how much fewer tokens ours needs, in percent of the base's
-    fertility  tokens / words, words being what white space separates
-    unused     ids that none of the texts needed, special tokens aside
+    ratio      bytes / tokens: bytes per token; more is better
+    diff       (base - ours) / base x 100: tokens saved by ours, in percent of the baseline's
+    fertility  tokens / words, where words are separated by white space
+    unused     ids that occur in none of the texts, without special tokens
 
-Every text must come back from its ids, for both, or the comparison means nothing: where a tokenizer is known
-to lose something (white space, case), that is said; where one should not lose and does, it is an error. A
-vocabulary that has no tokens for a text says so with one token for any length of it. These are counted, and
-of such a text nobody is called the better one.
+For both tokenizers every text must be recovered from its ids, or the comparison would be meaningless. Where a
+tokenizer is known to lose something (white space, case), that is reported; an unexpected loss is an error. A
+vocabulary that has no tokens for a text encodes it as one unknown token, whatever its length. Such tokens are
+counted, and for such a text neither tokenizer is called better.
 
-The reference tokenizer encodes, at 1 to 2 MB/s; a few megabytes of a user's file are enough. What it does
-not do: say which tokenizer makes the better model.
+The reference tokenizer encodes, at 1 to 2 MB/s; a few megabytes of a user's file are enough. Token counts do
+not show which tokenizer makes the better model.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ WORD = re.compile(r"\S+")
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """One tokenizer on one text."""
+    """Measurements of one tokenizer on one text."""
 
     tokens: int
     bytes_per_token: float
     fertility: float
     unknown: int = 0
-    """Of the tokens, those that stand for text that the vocabulary does not know."""
+    """Number of tokens for text that the vocabulary does not know."""
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A text, a baseline and ours."""
+    """Comparison of a baseline and ours on one text."""
 
     text: str
     bytes: int
     base: Measured
     ours: Measured
     diff_percent: float
-    """Positive where ours needs fewer tokens."""
+    """Positive if ours needs fewer tokens."""
     better: str
-    """"ours", "base", "equal", or "neither" where a vocabulary does not know some of the text."""
+    """"ours", "base", "equal", or "neither" if a vocabulary does not know some of the text."""
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Ours beside one baseline."""
+    """Comparison with one baseline."""
 
     base: str
     base_vocab_size: int
@@ -71,20 +71,20 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Absent(msgspec.Struct, frozen=True):
-    """A baseline that could not be had."""
+    """A baseline that was not available."""
 
     base: str
     reason: str
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
-    """A tokenizer beside baselines."""
+    """Comparison of a tokenizer with baselines."""
 
     tokenizer: str
     vocab_size: int
     round_trip: RoundTrip
     texts: dict[str, int]
-    """Bytes of each."""
+    """Size of each text in bytes."""
     measured: dict[str, Measured]
     """Ours on each text."""
     comparisons: list[Comparison]
@@ -97,15 +97,15 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
 def evaluate(
     tokenizer: Tokenizer, against: Sequence[str] = (), texts: Mapping[str, str] | None = None
 ) -> Evaluation:
-    """Measure a tokenizer, and baselines beside it.
+    """Measure a tokenizer and compare it with baselines.
 
     Args:
-        tokenizer: ours.
-        against: files, folders or hub ids; those that cannot be had are named in `absent`.
-        texts: by name; default the built-in passages.
+        tokenizer: the tokenizer to evaluate ("ours").
+        against: Baselines: files, folders or hub ids; unavailable ones are listed in `absent`.
+        texts: texts by name; default the built-in passages.
 
     Raises:
-        TokenizerError: a text that does not come back from its ids.
+        TokenizerError: a text is not recovered from its ids.
 
     >>> vocab = {"a": 0, "b": 1, "ab": 2}
     >>> model = {"type": "BPE", "vocab": vocab, "merges": [["a", "b"]]}
@@ -121,7 +121,7 @@ def evaluate(
     for name in against:
         try:
             base = load_baseline(name)
-        except Exception as error:  # a hub client raises what it likes
+        except Exception as error:  # a hub client may raise anything
             absent.append(Absent(name, str(error).splitlines()[0] if str(error) else type(error).__name__))
             continue
         comparisons.append(_compare(name, _Measure(base, texts), ours, sizes))
@@ -171,17 +171,17 @@ class _Measure:
 
 
 def plain_reference(tokenizer: Tokenizer) -> Reference:
-    """The reference tokenizer for which control tokens in a text are text.
+    """Build the reference tokenizer for which control tokens in a text are plain text.
 
     Raises:
-        TokenizerError: it cannot be read, or text is made of its special tokens.
+        TokenizerError: it cannot be read, or its special tokens are also used for ordinary text.
     """
-    tokenizer.reference()  # whose refusal has the tokenizer's name
+    tokenizer.reference()  # its error names the tokenizer
     return Reference(without_special_tokens(tokenizer))
 
 
 def unknown_ids(tokenizer: Tokenizer) -> set[int]:
-    """The id that text becomes where a vocabulary does not know it, if there is one.
+    """Id of the token for text that the vocabulary does not know, if there is one.
 
     >>> model = {"type": "WordLevel", "vocab": {"a": 0, "[UNK]": 1}, "unk_token": "[UNK]"}
     >>> text = msgspec.json.encode({"model": model}).decode()
@@ -203,7 +203,7 @@ def _sizes(texts: Mapping[str, str]) -> dict[str, int]:
 
 
 def measured(text: str, tokens: int, unknown: int = 0) -> Measured:
-    """The rates of a text of so many tokens.
+    """Compute the rates of a text from its number of tokens.
 
     >>> measured("two words", 3)
     Measured(tokens=3, bytes_per_token=3.0, fertility=1.5, unknown=0)
@@ -213,7 +213,7 @@ def measured(text: str, tokens: int, unknown: int = 0) -> Measured:
 
 
 def pieces_of(text: str) -> list[str]:
-    """A long text in pieces, cut before white space, each encoded by itself."""
+    """Cut a long text before white space into pieces that are encoded separately."""
     pieces = []
     start = 0
     while len(text) - start > PIECE_CHARS:

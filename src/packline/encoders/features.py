@@ -1,18 +1,18 @@
-"""Features of a tokenizer, and those for which each fast engine has been shown to equal the reference.
+"""Features of a tokenizer, and the features on which each fast engine has been shown to match the reference.
 
     tokenizer.json ── features_of ──> {"model BPE of bytes", "normalizer NFC", "added token lstrip", ...}
                                                    │
                       SUPPORTED[engine] ───────────┴──> used, or not used and for which feature
 
-A fast engine reads part of a tokenizer.json and ignores the rest: an ignored flag gives other ids on the few
-texts that it concerns, which no sample of a corpus is sure to hold. So an engine is used only where every
-feature of the tokenizer is in its table. A feature is in the table if `tests/encoders/tokenizer_fuzzer.py`
-found equal ids for it on hostile text, alone and together with others of the table. Normalizer and
-pre-tokenizer are one feature each, with all their steps and settings, so that an unknown setting makes a
-feature that no table has.
+A fast engine reads part of a tokenizer.json and ignores the rest. An ignored flag changes the ids of only a
+few texts, which a sample of a corpus need not contain. So an engine is used only if every feature of the
+tokenizer is in its table. A feature is in the table if `tests/encoders/tokenizer_fuzzer.py` found equal ids
+for it on hostile text, alone and combined with other features of the table. Normalizer and pre-tokenizer are
+one feature each, with all their steps and settings, so an unknown setting makes a feature that is in no
+table.
 
-Cost: a parse of the tokenizer, 0.2 s for 150,000 tokens. Not looked at: post-processor and decoder, which do
-not decide the ids of a document, and truncation, padding and dropout, which are removed before.
+Cost: one parse of the tokenizer, 0.2 s for 150,000 tokens. Ignored: post-processor and decoder, which do not
+affect the ids of a document, and truncation, padding and dropout, which are removed before.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from packline.sources.texts import Texts
 LETTERS_OF_TEXT = frozenset(
     letter for letter, byte in LETTERS.items() if byte < 0xF5 and byte not in (0xC0, 0xC1)
 )
-"""Of the bytes that occur in UTF-8."""
+"""Letters of the bytes that occur in UTF-8."""
 BYTE_TOKENS = frozenset(f"<0x{byte:02X}>" for byte in range(256))
 UNCHANGED_BY_NFC = re.compile(r"[\x00-:?@\[-_{-\x7fQq\uffff]*")
-"""Characters that NFC neither makes nor changes: ASCII that no canonical decomposition contains."""
+"""Characters that NFC neither produces nor changes: ASCII that no canonical decomposition contains."""
 NOT_MADE_BY_NFC = re.compile(r"[\x00-\x7f\uffff]*")
-"""Characters that NFC does not make of others, but for three that it makes of the last of `MARKS`."""
+"""Characters that NFC does not produce from others, except three produced from the last of `MARKS`."""
 
 SPLITS: dict[str, str] = {
     SPLIT_50K: "gpt2",
@@ -56,7 +56,7 @@ SPLITS: dict[str, str] = {
     "| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+": "deepseek words",
     "[0-9][0-9][0-9]": "3 ASCII digits",
 } | {pattern.expression: name for name, pattern in PATTERNS.items() if name not in ("gpt2", "gpt4")}
-"""Published regular expressions by name; another is a feature by itself."""
+"""Names of published regular expressions; any other expression is a separate feature."""
 
 WITH_SPLIT = ("gpt2", "llama3", "qwen2", "qwen3.5", "o200k", "tekken")
 COMMON = frozenset(
@@ -110,7 +110,7 @@ SUPPORTED: dict[EngineName, frozenset[str]] = {
         "added token that is not ASCII, with NFC",
     },
 }
-"""What each fast engine has been shown to do as the reference does it."""
+"""Features on which each fast engine has been shown to match the reference."""
 
 
 _MARKS = (
@@ -120,15 +120,17 @@ _MARKS = (
     " f09e84 f09e8a f09e8b f09e93 f09e97 f09e9b cdbe e1bfaf e284aa"
 )
 MARKS = tuple(bytes.fromhex(beginning) for beginning in _MARKS.split())
-"""Beginnings in UTF-8 of the combining characters, and of a few beside them, that Unicode has had since
-version 10. The reference's NFC does not know them; gigatoken's does, and orders and composes them. The last
-three become ASCII: gigatoken looks for added tokens before NFC and once more behind it."""
+"""UTF-8 prefixes of the combining characters (and a few others) added to Unicode since version 10.
+
+The reference's NFC does not know them; gigatoken's does, and orders and composes them. The last three become
+ASCII: gigatoken looks for added tokens both before and after NFC.
+"""
 MONGOLIAN_SEPARATOR = ("\u180e".encode(),)
-"""Counts as white space in the regular expressions of fastokens, but not in those of the reference."""
+"""White space in the regular expressions of fastokens, but not in those of the reference."""
 
 
 def read_otherwise(name: EngineName, json: str) -> tuple[bytes, ...]:
-    """Beginnings of the characters, in UTF-8, for which the ids of an engine may not be the reference's.
+    """UTF-8 prefixes of the characters for which the ids of an engine may differ from the reference's.
 
     >>> json = '{"model": {"vocab": {}}, "normalizer": {"type": "NFC"}}'
     >>> len(read_otherwise("gigatoken", json)), read_otherwise("fastokens", json)
@@ -143,7 +145,7 @@ def read_otherwise(name: EngineName, json: str) -> tuple[bytes, ...]:
 
 
 def unsupported(name: EngineName, json: str) -> str | None:
-    """The first feature of a tokenizer for which an engine is not used, or None.
+    """First feature of a tokenizer that rules out an engine; None if there is none.
 
     Args:
         name: an engine; the reference, `tokenizers`, supports everything.
@@ -160,7 +162,7 @@ def unsupported(name: EngineName, json: str) -> str | None:
 
 @lru_cache(maxsize=4)
 def features_of(json: str) -> tuple[str, ...]:
-    """Features of a tokenizer.json that decide ids, each once, in the order of the text's way.
+    """Features of a tokenizer.json that affect ids, each once, in processing order.
 
     >>> features_of('{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}')
     ('model BPE', 'model of characters', 'normalizer none', 'pre-tokenizer none')
@@ -179,7 +181,7 @@ def features_of(json: str) -> tuple[str, ...]:
 
 
 def _chain(step: dict[str, Any] | None, inner: str) -> str:
-    """A normalizer or pre-tokenizer with its steps in a row, spelled out."""
+    """Description of a normalizer or pre-tokenizer with all its steps."""
     return " + ".join(_spelled(one) for one in _steps(step, inner)) or "none"
 
 
@@ -194,7 +196,7 @@ def _steps(step: dict[str, Any] | None, inner: str) -> Iterator[dict[str, Any]]:
 
 
 def _spelled(step: dict[str, Any]) -> str:
-    """A step and its settings; usual settings are left out."""
+    """Description of a step and its settings, without default settings."""
     rest = dict(step)
     kind = str(rest.pop("type", "?"))
     words = [kind]
@@ -251,7 +253,7 @@ def _of_model(model: dict[str, Any], added: list[dict[str, Any]], byte_level: bo
 
 
 def _spelled_otherwise(vocab: dict[str, int], added: set[Any]) -> Iterator[str]:
-    """Tokens of a byte-level vocabulary that are not written in the letters of bytes."""
+    """Tokens of a byte-level vocabulary that are not written in the byte-level alphabet."""
     if LETTERS.keys() >= set("".join(vocab)):
         return
     others = [token for token in vocab if token not in added and not LETTERS.keys() >= set(token)]
@@ -297,12 +299,12 @@ def _of_added_tokens(added: list[dict[str, Any]], normalizer: str, prefix: bool)
         yield "added token normalized, of characters that NFC makes or changes"
     if normalizer == "NFC" and not all(map(NOT_MADE_BY_NFC.fullmatch, plain)):
         yield "added token that is not ASCII, with NFC"
-    if _overlap(normalized, plain):  # the reference looks for the latter first, wherever they are
+    if _overlap(normalized, plain):  # the reference matches the latter first, wherever they occur
         yield "added tokens normalized and not that overlap"
 
 
 def _overlap(some: list[str], others: list[str]) -> bool:
-    """Whether a string of one list holds one of the other, or ends as one of the other begins."""
+    """True if a string of one list contains one of the other, or ends with the beginning of one."""
     if not some or not others:
         return False
     for ones, twos in ((some, others), (others, some)):

@@ -1,22 +1,23 @@
-"""Byte-pair merges out of word counts: the merges that HF's trainer finds, in NumPy.
+"""Byte-pair merges from word counts: the same merges as HF's trainer, in NumPy.
 
     words   l o w  x5    l o w e r  x2         pairs  lo 7  ow 7  we 2  er 2
     merge   lo w   x5    lo w e r   x2                low 7 ...
 
-The most frequent pair becomes a token, ties go to the smaller pair of ids, and so on. All words lie in one
-array. A token writes its id at its first and at its last byte, so what stands beside it is one look away, and
-a merge is a few vector operations on the places where its pair begins:
+The most frequent pair becomes a token, ties go to the smaller pair of ids, and so on. All words are in one
+array. The id of a token is stored at its first and at its last byte, so its neighbours are found with one
+lookup, and a merge takes a few vector operations on the positions where its pair begins:
 
     bytes     l   o   w   e   r
     symbols   lo  lo  w   e   r         after the merge of l and o
               low  .  low e   r         after that of lo and w
 
-A pair keeps the places where it arose. When its turn comes, those that still hold it are counted anew (counts
-only fall), and if it is still the most frequent, all are merged at once. Pairs too rare to be next wait in
-arrays, sorted by count, and become Python objects only when their turn is near.
+A pair keeps the positions where it was formed. When it comes up, the positions that still hold it are
+recounted (counts only fall), and if it is still the most frequent, all of them are merged at once. Pairs that
+are too rare to be next wait in arrays, sorted by count, and become Python objects only shortly before they
+are needed.
 
-Cost: 8 bytes a byte of the distinct words and 4 for each pair that ever arose; about 0.1 ms a merge. It runs
-in one thread. What it does not do: count words, or split text into them.
+Cost: 8 bytes per byte of the distinct words and 4 for each pair ever formed; about 0.1 ms per merge. Runs in
+one thread. `word_counts` splits texts and counts the words.
 """
 
 from __future__ import annotations
@@ -30,27 +31,27 @@ import numpy as np
 from packline.encoders.tiktoken import ALPHABET
 
 GONE = -1
-"""Symbol of a byte inside a token, and of the end of a word."""
+"""Symbol for a byte inside a token, and for the end of a word."""
 NEVER = 1 << 62
 TOLD_EVERY = 256
-"""Merges between two reports of how many there are."""
+"""Number of merges between two progress reports."""
 ZERO = np.zeros(1, np.int64)
 
 BYTES_IN_ORDER = sorted(range(256), key=ALPHABET.__getitem__)
-"""Byte-level vocabularies list bytes by the characters that stand for them; ties are broken in this order."""
+"""Bytes sorted by their characters in byte-level vocabularies; ties are broken in this order."""
 
 
 @dataclass(slots=True)
 class _Pairs:
-    """Pairs and where they begin: pair `i` at `places[bounds[i]:bounds[i + 1]]`."""
+    """Pairs and their positions: pair `i` begins at `places[bounds[i]:bounds[i + 1]]`."""
 
     keys: np.ndarray
-    """int64: the id of the left token, shifted, and that of the right one."""
+    """int64: the id of the left token, shifted, combined with the id of the right one."""
     counts: np.ndarray
     bounds: np.ndarray
     places: np.ndarray
     done: int = 0
-    """How many, from the beginning, wait no more; those that wait are sorted by falling count."""
+    """Number of pairs already taken from the beginning; the waiting ones are sorted by descending count."""
 
     def take(self, which: np.ndarray) -> _Pairs:
         starts = self.bounds[which]
@@ -60,7 +61,7 @@ class _Pairs:
         return _Pairs(self.keys[which], self.counts[which], bounds, places)
 
     def take_first(self, stop: int) -> _Pairs:
-        """Those that wait, up to there; they wait no more. Nothing is copied but bounds."""
+        """Take the waiting pairs before `stop`. Copies only the bounds."""
         pairs = slice(self.done, stop)
         bounds = self.bounds[self.done : stop + 1]
         places = self.places[bounds[0] : bounds[-1]]
@@ -69,7 +70,7 @@ class _Pairs:
 
 
 class Merger:
-    """Finds merges one after another.
+    """Finder of successive merges.
 
     >>> words = [b"low", b"lower", b" lowest"]
     >>> data = np.frombuffer(b"".join(words), np.uint8)
@@ -83,20 +84,20 @@ class Merger:
 
         Args:
             data: bytes of the words back to back, uint8.
-            offsets: int64 `[W+1]`.
-            counts: how often each word occurs, int64 `[W]`.
+            offsets: start of each word in `data`, and the end, int64 `[W+1]`.
+            counts: occurrences of each word, int64 `[W]`.
         """
         lengths = np.diff(offsets)
         size = len(data) + len(lengths) + 1
         self._dtype = np.int32 if size < 2**31 else np.int64
-        # A place of `GONE` before every word and at the end: no pair reaches over it.
+        # A cell of `GONE` before every word and at the end: no pair spans it.
         self._ends = offsets[1:] + np.arange(1, len(lengths) + 1)
         inside = np.ones(size, np.bool_)
         inside[0] = False
         inside[self._ends] = False
         order = np.empty(256, np.int32)
         order[BYTES_IN_ORDER] = np.arange(256)
-        # Symbols and weights side by side: what is looked at together is in one line of the cache.
+        # Symbols and weights are interleaved: values that are used together are in one cache line.
         cells = np.empty((size, 2), np.int32)
         self._symbols, self._weighted = cells[:, 0], cells[:, 1]
         self._symbols[:] = GONE
@@ -121,11 +122,11 @@ class Merger:
     def run(
         self, count: int, on_merges: Callable[[int], None] = lambda done: None
     ) -> list[tuple[bytes, bytes]]:
-        """Merge until there are so many tokens beside the 256 bytes, or nothing is left to merge.
+        """Merge until there are `count` tokens besides the 256 bytes, or no pair is left.
 
         Args:
-            count: tokens that merges are to make.
-            on_merges: is told now and then how many merges are found.
+            count: number of tokens to add by merging.
+            on_merges: called from time to time with the number of merges found.
         """
         merges: list[tuple[bytes, bytes]] = []
         while len(self._tokens) - 256 < count:
@@ -159,9 +160,9 @@ class Merger:
             self._add(((wide >> 8) << 32) | (wide & 255), first, at[order])
 
     def _add(self, keys: np.ndarray, first: np.ndarray, places: np.ndarray) -> None:
-        """New pairs: distinct keys, where the places of each begin, and all places."""
+        """Add new pairs: distinct keys, the start of each pair's positions, and all positions."""
         counts = np.add.reduceat(self._weights[self._weighted[places]], first)
-        if self._twice:  # a pair that arises again: HF's trainer goes on counting from where it was
+        if self._twice:  # a pair formed again: HF's trainer adds to its previous count
             for place, key in enumerate(keys.tolist()):
                 counts[place] += self._merged.get(key, 0)
         bounds = np.concatenate((first, [len(places)]))
@@ -179,7 +180,7 @@ class Merger:
         heapq.heappush(self._heap, (-count, key, self._serial))
 
     def _lower(self) -> bool:
-        """Let in what waited and is frequent enough for a lower bar; False where nothing is left."""
+        """Lower the count limit and push the waiting pairs that reach it; False if no pair is left."""
         if self._fresh:
             self._waiting.append(_sorted(self._fresh))
             self._fresh = []
@@ -195,9 +196,9 @@ class Merger:
         return True
 
     def _let_in(self, pairs: _Pairs) -> None:
-        """Push what is still frequent, counted anew, for most has fallen."""
+        """Recount pairs, since most counts have fallen, and push those that are still frequent."""
         bounds = pairs.bounds
-        if self._twice:  # their places and counts follow rules of their own: see `_pop`
+        if self._twice:  # their positions and counts follow separate rules: see `_pop`
             holds, counts = np.ones(len(pairs.places), np.bool_), pairs.counts
         else:
             lengths = np.diff(bounds)
@@ -218,7 +219,7 @@ class Merger:
             self._fresh.append(pairs.take(rest))
 
     def _holds(self, places: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-        """Whether a pair still begins at each place: of each, its two tokens."""
+        """True for each position where the pair of `left` and `right` still begins."""
         sizes = self._sizes()
         holds = self._symbols[places] == left
         found = holds.nonzero()[0]
@@ -227,7 +228,7 @@ class Merger:
         return holds
 
     def _sizes(self) -> np.ndarray:
-        """Bytes of each token, by id."""
+        """Size of each token in bytes, by id."""
         if self._known < len(self._tokens):
             more = np.array([len(token) for token in self._tokens[self._known :]], self._dtype)
             if len(self._tokens) > len(self._table):
@@ -237,7 +238,7 @@ class Merger:
         return self._table
 
     def _pop(self) -> tuple[int, np.ndarray, int] | None:
-        """The most frequent pair, the places that hold it, and its count."""
+        """The most frequent pair, its positions and its count."""
         symbols = self._symbols
         while True:
             if not self._heap or -self._heap[0][0] < self._least:
@@ -261,10 +262,10 @@ class Merger:
                 self._push(key, count, places)
 
     def _in_same_words(self, places: np.ndarray, left: int) -> np.ndarray:
-        """All places of this token in the words that these places are in.
+        """All positions of a token in the words that contain the given positions.
 
-        A string that two merges make is one token, so its pairs arise at different times, each with places
-        of its own; HF's trainer remembers words, and finds all of them in a word by the first.
+        A string that two merges produce is one token, so its pairs are formed at different times, each with
+        its own positions; HF's trainer stores words, and finds all positions in a word through the first.
         """
         words = np.unique(np.searchsorted(self._ends, places))
         starts = np.concatenate(([0], self._ends))[words] + 1
@@ -289,7 +290,7 @@ class Merger:
         ends = places + (size - 1)
         symbols[places] = token
         symbols[ends] = token
-        # Pairs with the neighbours on either side: the neighbour and its side in one number, negative where
+        # Pairs with the neighbours on either side: the neighbour and its side in one number, negative if
         # there is none.
         number = len(places)
         neighbours = np.empty(2 * number, np.int32)
@@ -298,7 +299,7 @@ class Merger:
         neighbours <<= 1
         neighbours[number:] |= 1
         both_new = on_left == token
-        if both_new.any():  # a pair of two new tokens is found from both, and kept from the right one
+        if both_new.any():  # a pair of two new tokens is found twice; only the one of the right token is kept
             neighbours[:number][both_new] = GONE
         order = _order(neighbours, 2 * len(self._tokens))
         neighbours = neighbours[order]
@@ -312,7 +313,7 @@ class Merger:
             self._add(keys, first, at[order[:found]])
 
     def _every_other(self, places: np.ndarray, size: int) -> np.ndarray:
-        """Of a run of equal tokens, the first, third, fifth ... place: merging goes from left to right."""
+        """First, third, fifth ... position of each run of equal tokens: merging is from left to right."""
         touching = np.diff(places) == size
         if not touching.any():
             return places
@@ -322,7 +323,7 @@ class Merger:
 
 
 def _order(numbers: np.ndarray, limit: int) -> np.ndarray:
-    """What sorts numbers below a limit, negative ones last: by digits of 16 bits, the fastest way."""
+    """Sort order of numbers below a limit, negative ones last: a radix sort by 16 bits, the fastest."""
     order = numbers.astype(np.uint16).argsort(kind="stable")
     if limit >= 0xFFFE:
         order = order[(numbers >> 16).astype(np.uint16)[order].argsort(kind="stable")]
@@ -330,7 +331,7 @@ def _order(numbers: np.ndarray, limit: int) -> np.ndarray:
 
 
 def _first_of_each(keys: np.ndarray) -> np.ndarray:
-    """Where each begins, of keys that are sorted."""
+    """Start of each distinct key in sorted keys."""
     return np.concatenate((ZERO, (keys[1:] != keys[:-1]).nonzero()[0] + 1))
 
 
@@ -339,7 +340,7 @@ def _bounds(lengths: np.ndarray) -> np.ndarray:
 
 
 def _sorted(parts: list[_Pairs]) -> _Pairs:
-    """All pairs of some lists in one, by falling count; those without a count are left out."""
+    """All pairs of several lists in one, by descending count; pairs with count 0 are left out."""
     counts = np.concatenate([one.counts for one in parts])
     lengths = np.concatenate([np.diff(one.bounds) for one in parts])
     whole = _Pairs(

@@ -1,11 +1,12 @@
-"""The user's own text, for a look at how tokenizers do on it.
+"""A sample of the user's own text, for comparing tokenizers on it.
 
-    a plain file                                     its beginning, as it is
+    a plain file                                     its beginning, unchanged
     JSON lines, Parquet, compressed files, folders   the first documents, as a build reads them
 
-Measured as they stand, JSON lines would tell of quotes and escapes, not of text.
+Raw JSON lines would measure quotes and escapes instead of text.
 
-Cost: reading 4 MiB. What it does not do: sample, or count the records that cannot be read; a build does.
+Cost: reading 4 MiB. Only the beginning is read, and records that cannot be read are not counted; a build
+counts them.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ from packline.recipe import Recipe, Source
 from packline.sources.files import TEXT_FIELDS
 
 TEXT_BYTES = 4 << 20
-"""The beginning is looked at, no more."""
+"""Size of the sample, in bytes."""
 
 
 def read_text(path: str) -> str:
-    """The beginning of a plain file, or of the documents of other files, one below another.
+    """Read the beginning of a plain file, or of the documents of other files, joined by line ends.
 
     Args:
         path: a file or a folder.
 
     Returns:
-        At most `TEXT_BYTES` of UTF-8, cut between characters.
+        Text of at most `TEXT_BYTES` in UTF-8, cut between characters.
 
     Raises:
-        InputError: it cannot be read, is not UTF-8, or has no text.
+        InputError: the file cannot be read, is not UTF-8, or has no text.
     """
     if Path(path).exists():
         texts = _documents(path)
@@ -59,6 +60,6 @@ def read_text(path: str) -> str:
 def _documents(path: str) -> TrainingTexts:
     try:
         return TrainingTexts(Recipe(sources=(Source(inputs=(path,)),), tokenizer=""), max_chars=TEXT_BYTES)
-    except InputError as error:  # its hint is about an option of `build`
+    except InputError as error:  # its hint names an option of `build`
         fields = ", ".join(TEXT_FIELDS)
         raise InputError(str(error), hint=f"of records, text is the first field of {fields}") from error

@@ -1,14 +1,15 @@
-"""Parity: what holds every engine to the reference tokenizer.
+"""Parity checks of every engine against the reference tokenizer.
 
 Before the build, each engine encodes a few of the user's own documents, hard text, and text made of the
-tokenizer's added tokens, and one that differs is not used. During it, a few documents of every unit are
-encoded again by the reference; there a difference stops the build, with the document's place, before the unit
-is committed. They are also decoded: documents that do not come back although their ids are the reference's
-are counted, and stop nothing, since some tokenizers lose a character now and then (`▁`, of SentencePiece).
+tokenizer's added tokens; an engine that differs is not used. During the build, the reference encodes a few
+documents of every unit again; a difference stops the build before the unit is committed, and the error names
+the document. These documents are also decoded: documents that are not recovered although their ids equal the
+reference's are counted, but do not stop the build, since some tokenizers lose a character now and then (`▁`,
+of SentencePiece).
 
-The reference makes 1 to 2 MB/s, so the cost is what is looked at: a handful of documents a unit, and of
-a long one its start, where the ids must begin alike. Only if they do not is the whole of it encoded
-again. It is a sample, not a proof: `packline verify --deep` looks at more.
+The reference encodes 1 to 2 MB/s, so the cost is that of the checked text: a few documents per unit, and only
+the start of a long one, where the ids must begin with the same tokens. Only if they do not, the whole
+document is encoded again. This is a sample, not a proof: `packline verify --deep` checks more.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ if TYPE_CHECKING:
     import tokenizers
 
 AUDIT_EVERY = 8
-"""Documents 0, 8, 64, 512, ... of a unit are looked at: more of a larger one, never many."""
+"""Documents 0, 8, 64, 512, ... of a unit are checked: more in larger units, but never many."""
 AUDIT_CHARS = 1 << 10
-"""Of one document: 1 ms of the reference's time."""
+"""Characters checked per document: 1 ms of the reference's time."""
 DECODE_CHARS = 16 << 10
 WHOLE_CHARS = 1 << 20
 UNSURE_TOKENS = 8
-"""Tokens before a cut that the text behind it may change."""
+"""Number of tokens before a cut that may depend on the text after it."""
 
 RoundTrip = Literal["exact", "normalized", "lossy"]
 
@@ -48,7 +49,7 @@ PROBES = (
     "cafe\u0301 combining, ﬁ ligature, ½",
     "漢字とかな 한국어 العربية हिन्दी 🧑‍🚀",
 )
-"""What a tokenizer has to give back unchanged to count as one that loses nothing."""
+"""Texts that a tokenizer must recover unchanged to count as lossless."""
 ODD_PROBES = (
     "load ▁▂▃▅▇ and ▁word",
     "Ġ and Ċ and Ġthe",
@@ -58,14 +59,14 @@ ODD_PROBES = (
     "<unk> [UNK] <s></s>",
     "\u180e  \u180e a\u0323\u0301 \u1100\u1161 '\u017f",
 )
-"""Text in the tokenizers' own spelling, which some of them do not give back, and characters read by few."""
+"""Text in the tokenizers' internal spelling, which some do not recover, and characters that few support."""
 
 
 class Reference:
-    """The reference tokenizer and what may be asked of it.
+    """The reference tokenizer.
 
     Raises:
-        TokenizerError: the file gives added tokens other ids than the reference.
+        TokenizerError: the file gives added tokens different ids than the reference.
     """
 
     def __init__(self, json: str) -> None:
@@ -78,22 +79,22 @@ class Reference:
         self.round_trip: RoundTrip = self._find_round_trip()
 
     def encode(self, text: str) -> list[int]:
-        """The right ids, without boundary tokens."""
+        """Encode a text to the correct ids, without boundary tokens."""
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     def decode(self, ids: list[int]) -> str:
-        """Ids as text."""
+        """Decode ids to text."""
         return str(self._tokenizer.decode(ids, skip_special_tokens=False))
 
     def gives_back(self, text: str, ids: list[int]) -> bool:
-        """Whether ids decode to the text, as far as this tokenizer can do that at all."""
+        """True if ids decode to the text, within the known limits of this tokenizer."""
         if self.round_trip == "lossy":
             return True
         decoded = self.decode(ids)
         return decoded == text or (self.round_trip == "normalized" and decoded == self._normalize(text))
 
     def keeps(self) -> bool:
-        """Whether text in the spelling of tokens comes back, too; then ids that do not decode are wrong."""
+        """True if text in the spelling of tokens is recovered too; then ids that do not decode are wrong."""
         return all(self.gives_back(text, self.encode(text)) for text in ODD_PROBES)
 
     def _normalize(self, text: str) -> str:
@@ -108,7 +109,7 @@ class Reference:
 
 
 def audited(start: int, stop: int) -> list[int]:
-    """Which of the documents with these numbers in their unit to look at.
+    """Numbers of the documents to check, for documents `start` to `stop` of a unit.
 
     >>> audited(0, 600), audited(9, 64)
     ([0, 8, 64, 512], [])
@@ -118,7 +119,7 @@ def audited(start: int, stop: int) -> list[int]:
 
 
 def beginning_of(text: str, size: int = AUDIT_CHARS) -> str:
-    """The start of a long text, cut before white space where there is some."""
+    """Start of a long text, cut before white space if there is any."""
     if len(text) <= size:
         return text
     cut = text.rfind(" ", 0, size)
@@ -126,14 +127,14 @@ def beginning_of(text: str, size: int = AUDIT_CHARS) -> str:
 
 
 def check_document(engine: Engine, reference: Reference, text: str, ids: np.ndarray, where: str) -> bool:
-    """Hold one document's ids against the reference.
+    """Compare the ids of one document with the reference.
 
     Returns:
-        Whether they decode to the text, as far as this tokenizer can do that at all. Where they do not, and
-        are the reference's, it is the tokenizer that does not keep every character of this text.
+        True if they decode to the text, within the known limits of this tokenizer. If they do not, although
+        they equal the reference's, the tokenizer itself does not keep every character of this text.
 
     Raises:
-        EncoderMismatch: other ids than the reference's.
+        EncoderMismatch: the ids differ from the reference's.
     """
     part = beginning_of(text)
     expected = reference.encode(part)
@@ -145,7 +146,7 @@ def check_document(engine: Engine, reference: Reference, text: str, ids: np.ndar
                     True  # too long to decode: a list of all its ids takes ten times the memory of the text
                 )
             expected = ids.tolist()
-        elif len(text) <= WHOLE_CHARS:  # the cut may have changed more than its neighbourhood
+        elif len(text) <= WHOLE_CHARS:  # the cut may have changed more than the tokens next to it
             expected = reference.encode(text)
         else:
             text, ids = part, engine.encode(Texts.of([part]))[0]
@@ -160,7 +161,7 @@ def check_document(engine: Engine, reference: Reference, text: str, ids: np.ndar
 
 
 def mismatch(name: str, where: str, text: str, found: list[int], expected: list[int]) -> EncoderMismatch:
-    """The error that shows where two lists of ids part."""
+    """Build the error that shows where two lists of ids begin to differ."""
     pairs = zip(found, expected, strict=False)
     at = next((i for i, (one, other) in enumerate(pairs) if one != other), min(len(found), len(expected)))
     return EncoderMismatch(
@@ -175,7 +176,8 @@ def try_engines(
 ) -> list[EngineReport]:
     """Compare each engine's ids with the reference's, and time it.
 
-    Compared on these texts, on hard ones, and on ones made of the tokenizer's added tokens; timed on these.
+    Compares on the given texts, on hard texts, and on texts of the tokenizer's added tokens; measures time on
+    the given texts only.
     """
     parts = [beginning_of(text) for text in texts]
     started = time.perf_counter()
@@ -210,11 +212,11 @@ def _try_engine(engine: Engine, texts: list[str], expected: list[list[int]], siz
 
 
 def _difference(engine: Engine, texts: list[str], expected: list[list[int]]) -> str | None:
-    """How the ids of an engine differ from those expected, or how it failed; None where they are equal."""
+    """Description of the first difference or failure of an engine; None if all ids are as expected."""
     try:
         with refusals("failed on a sample"):
             found = engine.encode(Texts.of(texts))
-    except TokenizerError as error:  # whatever a library raises, it is then no engine for this text
+    except TokenizerError as error:  # whatever a library raises, it cannot encode this text
         return str(error)
     for place, right in enumerate(expected):
         ids = found[place].tolist()

@@ -1,7 +1,7 @@
-"""Passages to compare tokenizers on, written for this project: news, Korean, code, mathematics, science.
+"""Passages for comparing tokenizers, written for this project: news, Korean, code, mathematics, science.
 
-About a page each, so that a table of them says something of a kind of text and nothing of a corpus. For the
-text that a model will see, give a file of it besides.
+Each is about a page long, so results describe a kind of text, not a corpus. For the text that a model will be
+trained on, add a file of that text.
 """
 
 from __future__ import annotations
@@ -167,4 +167,4 @@ LANGUAGES: dict[str, str] = {
     "Japanese": "毎朝、子どもたちは一緒に歩いて学校へ行きます。冬は、家を出るときまだ外が暗いです。",
     "Korean": "매일 아침 아이들은 함께 걸어서 학교에 간다. 겨울에는 집을 나설 때 아직 어둡다.",
 }
-"""The same two sentences, so that tokens may be compared across languages."""
+"""The same two sentences in several languages, for comparing token counts across languages."""

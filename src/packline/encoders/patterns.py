@@ -1,13 +1,13 @@
-"""Pre-tokenizer patterns by name: how text is cut into words before anything is merged.
+"""Pre-tokenizer patterns by name, which cut text into words before merging.
 
     gpt2            ` ?letters`, ` ?digits`, ` ?others`                    GPT-2, RoBERTa, GPT-NeoX
     gpt4, llama3    one mark before letters, up to three digits, line ends with what is before them
-    nanochat        likewise, up to two digits
-    qwen2           likewise, a digit by itself
-    o200k           likewise, three digits, and a new word at a capital letter (GPT-4o)
+    nanochat        the same, up to two digits
+    qwen2           the same, single digits
+    o200k           the same, three digits, and a new word at a capital letter (GPT-4o)
 
-The expressions are those of the published tokenizers without possessive forms, which HF's engine of regular
-expressions reads otherwise; the words are the same.
+The expressions are those of the published tokenizers without possessive quantifiers, which HF's regular
+expression engine interprets differently; the words are the same.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ PatternName = Literal["gpt2", "gpt4", "llama3", "nanochat", "qwen2", "o200k"]
 PATTERN_NAMES: tuple[PatternName, ...] = get_args(PatternName)
 
 SPLIT_50K = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-"""What the byte-level pre-tokenizer has built in, spelled out."""
+"""The regular expression that is built into the byte-level pre-tokenizer."""
 
 
 class Pattern(msgspec.Struct, frozen=True):
-    """One way to cut text into words."""
+    """A rule for cutting text into words."""
 
     name: str
     expression: str
     rules: Literal["spaces", "marks", "other"]
-    """What `splitting` knows of it: words take a space, words take a mark, or nothing."""
+    """Rules of `splitting` that apply: words take a space, words take a mark, or none."""
     digits: int = 0
-    """Of a word of digits, at most; 0 for any number."""
+    """Maximum length of a word of digits; 0 for no limit."""
 
     def pre_tokenizer(self) -> dict[str, Any]:
-        """As a tokenizer.json has it."""
+        """The pre-tokenizer in the form of a tokenizer.json."""
         level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
         if self.name == "gpt2":
             return {**level, "use_regex": True}
@@ -70,7 +70,7 @@ assert PATTERNS["gpt4"].expression == SPLIT_100K
 
 
 def pattern_of(name: str) -> Pattern:
-    """A pattern by its name.
+    """Look up a pattern by name.
 
     Raises:
         RecipeError: no such pattern.

@@ -1,7 +1,7 @@
-"""What is said of engines: their names, and how one did on the user's own text.
+"""Names of engines, and reports of an engine on the user's own text.
 
-It is apart from the engines because whoever only shows it, such as the terminal, should not have to load
-NumPy and Arrow: a tenth of a second before anything begins.
+Separate from the engines, so that code that only displays a report, such as the terminal, need not load NumPy
+and Arrow, which would delay the start by a tenth of a second.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ ENGINE_NAMES: tuple[EngineName, ...] = ("gigatoken", "fastokens", "tokenizers")
 
 
 class EngineReport(msgspec.Struct, frozen=True):
-    """How an engine did on the user's own text, before the build."""
+    """Result of an engine on the user's own text, before the build."""
 
     name: EngineName
     exact: bool
     megabytes_per_second: float
-    """On a small sample and cold; while running, rates are measured anew."""
+    """Rate on a small sample with cold caches; during a build, rates are measured again."""
     note: str

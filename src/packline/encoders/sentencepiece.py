@@ -1,25 +1,25 @@
-"""A SentencePiece model as a tokenizer.json.
+"""Conversion of a SentencePiece model to a tokenizer.json.
 
-A model is a protobuf of pieces with scores and a normalizer. BPE becomes merges, in the order of the
-scores of what they make; Unigram stays a list of pieces and scores:
+A model is a protobuf of pieces with scores and a normalizer. BPE becomes merges, in the order of the scores
+of the merged pieces; Unigram remains a list of pieces and scores:
 
     text ─ charsmap ─ spaces: collapse, strip, ▁ before ─ " " to ▁ ─ cut ─ BPE merges | Unigram lattice
            └────────────── normalizer ───────────────────────────┘  └ pre-tokenizer
 
-What a piece is decides where it goes: normal pieces merge; control and unknown pieces are special
-tokens and never come from text; byte pieces stand in for unknown characters; pieces that the user
-defined are cut out of the normalized text whole.
+The type of a piece determines its role: normal pieces are merged; control and unknown pieces are special
+tokens and never come from text; byte pieces encode unknown characters; user-defined pieces are cut out of the
+normalized text whole.
 
-Cost: a BPE piece is merged once to find its last step, about 0.3 s for 32,000; Unigram is a copy.
+Cost: each BPE piece is merged once to find its last step, about 0.3 s for 32,000; Unigram is copied.
 
-What it does not do: word and character models, `treat_whitespace_as_suffix`, pieces marked unused, and
-BPE models in which two pieces share a score, whose order no tokenizer.json can state: all refused.
-Four things remain, none of them met in ordinary text. HF tokenizers applies a charsmap a grapheme at a
-time where SentencePiece takes the longest match; NFC before and after makes up for that, except that a
-combining mark is lost behind a character of few bytes that the charsmap replaces (a fullwidth letter).
-A document that is a user-defined piece and nothing else gets no space before it. And where two cuts of a
-Unigram score the same, SentencePiece lets the rounding of its 32-bit sums decide; and a text
-that spells a control piece is cut wrongly by a Unigram that has normal pieces across all its parts.
+Limits: word and character models, `treat_whitespace_as_suffix`, pieces marked unused, and BPE models in which
+two pieces share a score, whose order no tokenizer.json can express, are refused. Four differences remain,
+none of them seen in ordinary text. HF tokenizers applies a charsmap to one grapheme at a time where
+SentencePiece takes the longest match; NFC before and after compensates for that, except that a combining mark
+is lost after a character of few bytes that the charsmap replaces (a fullwidth letter). A document that
+consists of one user-defined piece gets no space before it. Where two segmentations of a Unigram have the same
+score, SentencePiece decides by the rounding of its 32-bit sums. And a text that spells a control piece is cut
+wrongly by a Unigram that has normal pieces across all its parts.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ SPACE = "▁"
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 UNIGRAM, BPE = 1, 2
 COMPOSING = ("nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")
-"""The charsmaps that ship with SentencePiece, whose longest matches compose what can be composed."""
+"""Charsmaps that ship with SentencePiece, whose longest matches compose all characters that can be."""
 MODEL_TYPES = {UNIGRAM: "unigram", BPE: "bpe", 3: "word", 4: "char"}
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """An entry of the vocabulary; its id is its place."""
+    """An entry of the vocabulary; its id is its index."""
 
     text: str
     score: float
@@ -52,7 +52,7 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 class Model(msgspec.Struct, kw_only=True):
-    """What a `.model` file says, as far as it decides ids; defaults are the format's own."""
+    """Contents of a `.model` file that affect ids; defaults are those of the format."""
 
     pieces: list[Piece]
     model_type: int = UNIGRAM
@@ -71,17 +71,17 @@ class Model(msgspec.Struct, kw_only=True):
 
 
 def convert_model(data: bytes, where: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Turn a SentencePiece model into the contents of a tokenizer.json.
+    """Convert a SentencePiece model to the contents of a tokenizer.json.
 
     Args:
-        data: the file.
-        where: its path, for messages.
+        data: contents of the file.
+        where: path of the file, for messages.
 
     Returns:
         A tokenizer.json as builtins, and the `bos_token` and `eos_token` that the model has.
 
     Raises:
-        TokenizerError: not a SentencePiece model, or one that no tokenizer.json can state exactly.
+        TokenizerError: not a SentencePiece model, or one that no tokenizer.json can express exactly.
     """
     model = read_model(data, where)
     _refuse_inexact(model, where)
@@ -105,7 +105,7 @@ def read_model(data: bytes, where: str) -> Model:
     """Read the protobuf of a `.model` file.
 
     Raises:
-        TokenizerError: the bytes are not that.
+        TokenizerError: not a SentencePiece model.
     """
     try:
         model = Model(pieces=[])
@@ -117,7 +117,7 @@ def read_model(data: bytes, where: str) -> Model:
             elif number == 3:
                 _read_normalizer(model, value)
     except (ValueError, TypeError, AttributeError, IndexError, struct.error) as error:
-        # AttributeError: a field holds a number where text belongs.
+        # AttributeError: a field has a number where text is expected.
         found = f"{data[:16]!r}, {len(data)} bytes"
         raise TokenizerError(
             f"{where} is no tokenizer: expected a SentencePiece model, found {found}"
@@ -155,7 +155,7 @@ def _read_normalizer(model: Model, data: bytes) -> None:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """The fields of a protobuf message: number and value, an int or bytes."""
+    """Fields of a protobuf message: number and value, an int or bytes."""
     at = 0
     while at < len(data):
         key, at = _varint(data, at)
@@ -211,7 +211,10 @@ def _refuse_inexact(model: Model, where: str) -> None:
 
 
 def _refuse_changed_users(model: Model, where: str) -> None:
-    """SentencePiece spares the user's pieces from its normalizer; here they are looked for behind it."""
+    """Refuse user-defined pieces that the normalizer would change.
+
+    SentencePiece does not normalize them; here they are matched after normalization.
+    """
     users = model.of_type(USER_DEFINED)
     if not users:
         return
@@ -267,7 +270,7 @@ def _unigram(model: Model) -> dict[str, Any]:
 
 
 def _added_tokens(model: Model) -> list[dict[str, Any]]:
-    """Control pieces are for the trainer, never in text; the user's pieces are cut out of normalized text."""
+    """Added tokens: control pieces, which no text matches; user-defined ones, cut out of normalized text."""
     return [
         {
             "id": number,
@@ -290,12 +293,12 @@ def _normalizer(model: Model) -> dict[str, Any] | None:
         compose = [{"type": "NFC"}] if model.normalization in COMPOSING else []
         steps += [*compose, {"type": "Precompiled", "precompiled_charsmap": charsmap}, *compose]
     if model.collapse_spaces:
-        end = rf"[ {SPACE}]+\z" if model.escape_spaces else r" +\z"  # it strips what spaces have become
+        end = rf"[ {SPACE}]+\z" if model.escape_spaces else r" +\z"  # stripped after spaces are replaced
         steps += [_replace(r"\A +", ""), _replace(r" {2,}", " "), _replace(end, "")]
     prefix = SPACE if model.escape_spaces else " "
     if model.dummy_prefix:
         users = model.of_type(USER_DEFINED)
-        if users:  # their own texts pass the normalizer too, and must come out as they are
+        if users:  # the pieces themselves are normalized too, and must not change
             steps.append(_replace(rf"\A(?!(?:{_any_of(users)})\z)", prefix))
         else:
             steps.append({"type": "Prepend", "prepend": prefix})
@@ -312,16 +315,16 @@ def _pre_tokenizer(model: Model) -> dict[str, Any] | None:
     words = all(SPACE not in piece.text[1:] for piece in normal) and any(
         piece.text == SPACE for piece in normal
     )
-    if words:  # no piece reaches into the next word, so words can be encoded, and cached, one by one
+    if words:  # no piece spans two words, so words can be encoded and cached separately
         steps.append(_split({"String": SPACE}, "MergedWithNext"))
     return {"type": "Sequence", "pretokenizers": steps}
 
 
 def _cuts(model: Model) -> str:
-    """Where to cut a text that spells a control or byte piece, so that it is not taken for one.
+    """Regular expression that cuts text which spells a control or byte piece, so that it does not become one.
 
-    The lattice of a tokenizer.json takes any entry of the vocabulary that it finds; SentencePiece looks
-    for normal pieces only. The cut goes where no normal piece, or the fewest, could lie across it.
+    The lattice of a tokenizer.json uses any entry of the vocabulary; SentencePiece uses normal pieces only.
+    The cut is made where no normal piece, or the fewest, could span it.
     """
     across: dict[str, list[str]] = {}
     for piece in model.of_type(NORMAL):
@@ -330,7 +333,7 @@ def _cuts(model: Model) -> str:
     known = {piece.text for piece in model.of_type(NORMAL)}
 
     def unknown(around: str) -> bool:
-        """Two unknown characters are one unknown piece: a cut between them shows."""
+        """True if a cut would be visible, as between two unknown characters, which are one piece."""
         return not any(character in known for character in around)
 
     tails: dict[str, list[str]] = {}
@@ -349,7 +352,7 @@ def _cuts(model: Model) -> str:
 
 
 def _crossing(text: str, at: int, across: dict[str, list[str]]) -> int:
-    """How many pieces fit across a place in a text, agreeing with it as far as it goes."""
+    """Number of pieces that could span a position in a text and match the text where they overlap."""
     head, tail = text[:at], text[at:]
     count = 0
     for piece in across.get(text[at - 1 : at + 1], []):

@@ -1,11 +1,11 @@
-"""Special-token strings inside documents.
+"""Handling of special-token strings inside documents.
 
-`<|endoftext|>` in a web page is text, and must not end a document for the model. Where such strings
-are to be text, the engines get a tokenizer.json in which the special tokens go by names that no text
-contains, so that no engine, by whatever path (added tokens, a Unigram piece, a whole-word lookup), can
-make a control token out of text. Their ids stay what they are.
+`<|endoftext|>` in a web page is text, and must not end a document for the model. If such strings are to be
+text, the engines get a tokenizer.json in which the special tokens have names that no text contains. So no
+engine can make a control token out of text, by any path (added tokens, a Unigram piece, a whole-word lookup).
+The ids of the special tokens do not change.
 
-The strings are counted in any case, by one pass of Aho-Corasick over the UTF-8 at several GB/s.
+The strings are counted in any case, by one Aho-Corasick pass over the UTF-8 at several GB/s.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from packline.errors import TokenizerError
 from packline.sources.texts import Texts
 
 MARK = f"\uffff{secrets.randbits(64)}."
-"""Beginning of the names that special tokens get: random, so that no document can hold one on purpose."""
+"""Prefix of the replacement names: random, so that no document can contain one on purpose."""
 
 
 class BytesCounter:
-    """Find byte strings in texts.
+    """Counter of byte strings in texts.
 
     >>> BytesCounter([b"ab"]).count(Texts.of(["ab abab", "a", "b"])).tolist()
     [3, 0, 0]
@@ -43,14 +43,14 @@ class BytesCounter:
             self._search = ahocorasick_rs.BytesAhoCorasick(patterns, matchkind=kind)
 
     def count(self, texts: Texts) -> np.ndarray:
-        """How many there are in each text, int64 `[D]`."""
+        """Number of matches in each text, int64 `[D]`."""
         counts = np.zeros(len(texts), np.int64)
         if self._search is None:
             return counts
         hits = np.array(self._search.find_matches_as_indexes(texts.data), np.int64).reshape(-1, 3)
         if len(hits):
-            # A hit that runs over into the next text is none, and may hide one. So the texts that hits touch
-            # are looked at once more, each alone.
+            # A match that extends into the next text is not one, and may hide one. So the texts that such
+            # matches touch are searched again, each alone.
             first, last = np.searchsorted(texts.offsets, [hits[:, 1], hits[:, 2] - 1], side="right") - 1
             edges = np.zeros(len(texts) + 1, np.int64)
             np.add.at(edges, first, 1)
@@ -62,7 +62,7 @@ class BytesCounter:
 
 
 class SpecialTokenCounter(BytesCounter):
-    """Find special-token strings in texts.
+    """Counter of special-token strings in texts.
 
     >>> SpecialTokenCounter({"<s>": 1, "</s>": 2}).count(Texts.of(["a <s> b </s><s>", "<", "s>"])).tolist()
     [3, 0, 0]
@@ -73,11 +73,11 @@ class SpecialTokenCounter(BytesCounter):
 
 
 def without_special_tokens(tokenizer: Tokenizer) -> str:
-    """The tokenizer.json in which no text can become a special token.
+    """Build a tokenizer.json in which no text can become a special token.
 
     Raises:
-        TokenizerError: a special token is also what ordinary text is encoded with: a byte, or what merges
-            make or begin with. Text would either become it, or lose its tokens.
+        TokenizerError: a special token is also used for ordinary text: a byte, or an input or result of a
+            merge. Text would either become it, or lose its tokens.
     """
     whole = msgspec.json.decode(tokenizer.json)
     renamed = {
@@ -89,7 +89,7 @@ def without_special_tokens(tokenizer: Tokenizer) -> str:
         return tokenizer.json
     model = whole["model"]
     if model.get("type") == "Unigram" and model.get("unk_id") is not None:
-        # A Unigram model says <unk> of any text it does not know, this string included; that stays.
+        # A Unigram model encodes any unknown text as <unk>, including this string; that remains.
         unknown = model["vocab"][model["unk_id"]][0]
         renamed.pop(unknown, None)
         whole["added_tokens"] = [token for token in whole["added_tokens"] if token["content"] != unknown]
@@ -97,13 +97,13 @@ def without_special_tokens(tokenizer: Tokenizer) -> str:
     for token in whole["added_tokens"]:
         token["content"] = renamed.get(token["content"], token["content"])
     _rename_in_model(model, renamed)
-    # It names special tokens too, and no document passes it.
+    # It names special tokens too, and is not applied to documents.
     whole["post_processor"] = None
     return msgspec.json.encode(whole).decode()
 
 
 def _refuse_words(tokenizer: Tokenizer, whole: dict[str, Any], special: dict[str, str]) -> None:
-    """Refuse special tokens that are bytes of a byte-level vocabulary, or that merges are about."""
+    """Refuse special tokens that are bytes of a byte-level vocabulary, or take part in merges."""
     steps = msgspec.json.encode([whole.get("normalizer"), whole.get("pre_tokenizer")])
     words = {token for token in special if token in LETTERS} if b'"ByteLevel"' in steps else set()
     merges = whole["model"].get("merges") or []

@@ -1,16 +1,16 @@
-"""Cut text into words by a pattern, as the regular expression would, in NumPy.
+"""Split text into words by a pattern, with the same result as the regular expression, in NumPy.
 
     text    w  e  '  r  e     (  o  k  )  \\n
     kind    L  L  O  L  L  V  O  L  L  O  R         letter, number, other, line end, other white space
     words   we    're      V( . ok    )\\n
 
-Whether a word begins at a character depends on its kind and its neighbours' (but for long numbers,
-contractions and blank lines, which are few), so the words of a stretch of text are found by comparing arrays
-of a byte a character, at 100 to 150 MB/s a core. Which character is of which kind is asked of
-the engine of regular expressions of HF `tokenizers` itself, once: so the two cannot disagree about a
-character, whatever their Unicode.
+Whether a word begins at a character depends on its kind and that of its neighbours (except for long numbers,
+contractions and blank lines, which are few). So the words of a range of text are found by comparing arrays of
+one byte per character, at 100 to 150 MB/s per core. The kinds of the characters are taken once from the
+regular expression engine of HF `tokenizers`, so the two cannot disagree about a character, whatever their
+version of Unicode.
 
-What it does not do: patterns with other rules (`o200k`), which are left to HF's own.
+Limits: patterns with other rules (`o200k`) are left to HF `tokenizers`.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from packline.encoders.patterns import Pattern
 
 LETTER, NUMBER, OTHER, LINE_END, SPACE, EDGE = range(6)
 ASSIGNED = ((0, 0xD800), (0xE000, 0x40000), (0xE0000, 0xF0000))
-"""Ranges of code points that may be letters, digits or white space: no surrogates, no private use."""
+"""Ranges of code points that may be letters, digits or white space, without surrogates and private use."""
 BLOCK = 1 << 12
 STRETCH = 1 << 17
-"""Characters that are looked at together."""
+"""Number of characters processed together."""
 SAFE = re.compile(rb"[a-z](?= [a-z])")
-"""Behind it a word ends whatever comes before and after."""
+"""Match after which a word always ends, whatever comes before and after."""
 
 ONE = [ord(letter) for letter in "stmd"]
 TWO = [ord(word[0]) << 8 | ord(word[1]) for word in ("re", "ve", "ll")]
-"""What may follow an apostrophe in a contraction."""
+"""Two-letter endings that may follow the apostrophe of a contraction."""
 
 
 @cache
 def kinds() -> np.ndarray:
-    """The kind of every character, uint8 `[0x110000]`; 0.1 s once."""
+    """Kind of every character, uint8 `[0x110000]`; takes 0.1 s, once."""
     table = np.full(0x110000, OTHER, np.uint8)
     for expression, kind in ((r"\s", SPACE), (r"[\r\n]", LINE_END), (r"\p{L}", LETTER), (r"\p{N}", NUMBER)):
         table[_matching(expression, ASSIGNED)] = kind
@@ -48,14 +48,14 @@ def kinds() -> np.ndarray:
 
 @cache
 def folded() -> dict[int, str]:
-    """Characters that are one of the letters of contractions where case does not count, such as `ſ`."""
+    """Characters that equal a letter of a contraction if case is ignored, such as `ſ`."""
     latin = ((0, 0x2200),)
     found = {letter: _matching(f"(?i:{letter})", latin) for letter in "stremvld"}
     return {point: letter for letter, points in found.items() for point in points.tolist()}
 
 
 def _matching(expression: str, ranges: tuple[tuple[int, int], ...]) -> np.ndarray:
-    """The characters that match, by HF's engine: it replaces them, one by one."""
+    """Characters that match in HF's engine, found by replacing them."""
     from tokenizers import Regex, normalizers
 
     replace = normalizers.Replace(Regex(expression), "\0")
@@ -70,12 +70,12 @@ def _matching(expression: str, ranges: tuple[tuple[int, int], ...]) -> np.ndarra
 
 
 def split_words(pattern: Pattern, data: bytes, documents: np.ndarray) -> np.ndarray:
-    """Where words begin, and where the last one ends.
+    """Find the start of each word, and the end of the last one.
 
     Args:
-        pattern: whose rules are known here: not "other".
+        pattern: a pattern whose rules are not "other".
         data: UTF-8 of whole documents back to back.
-        documents: where each begins, int64, increasing; no word reaches over these places.
+        documents: start of each document, int64, increasing; no word spans these offsets.
 
     Returns:
         int64 byte offsets, from 0 to the length of the data.
@@ -95,7 +95,7 @@ def split_words(pattern: Pattern, data: bytes, documents: np.ndarray) -> np.ndar
 
 
 def _cuts(data: bytes, documents: np.ndarray) -> list[int]:
-    """Stretches of a bounded size, where places to cut are to be found."""
+    """Offsets that cut the data into ranges of bounded size, where safe places to cut are found."""
     edges = [0]
     while len(data) - edges[-1] > 2 * STRETCH:
         place = edges[-1] + STRETCH
@@ -110,11 +110,11 @@ def _cuts(data: bytes, documents: np.ndarray) -> list[int]:
 
 
 def _split(pattern: Pattern, data: bytes, documents: np.ndarray) -> np.ndarray:
-    """Byte offsets of the beginnings of words, the first 0."""
+    """Byte offsets of the starts of words, the first 0."""
     if data.isascii():
         return _beginnings(pattern, np.frombuffer(data, np.uint8), documents).nonzero()[0]
     points = np.frombuffer(data.decode("utf-8").encode("utf-32-le"), np.uint32)
-    first = (np.frombuffer(data, np.uint8) & 0xC0) != 0x80  # bytes that begin a character
+    first = (np.frombuffer(data, np.uint8) & 0xC0) != 0x80  # first bytes of characters
     if len(documents):
         edges = np.concatenate(([0], documents))
         documents = np.cumsum(np.add.reduceat(first.view(np.uint8), edges, dtype=np.int64))[:-1]
@@ -124,13 +124,13 @@ def _split(pattern: Pattern, data: bytes, documents: np.ndarray) -> np.ndarray:
 
 
 def _beginnings(pattern: Pattern, points: np.ndarray, documents: np.ndarray) -> np.ndarray:
-    """Whether a character begins a word, bool."""
+    """True for each character that begins a word."""
     characters = _Characters(points, documents)
     return (_with_spaces if pattern.rules == "spaces" else _with_marks)(characters, pattern.digits)
 
 
 class _Characters:
-    """The kind of each character and of its neighbours in the same document, uint8; arrays of one length."""
+    """Kinds of all characters and of their neighbours in the same document: uint8 arrays of equal length."""
 
     def __init__(self, points: np.ndarray, documents: np.ndarray) -> None:
         self.points = points
@@ -139,13 +139,13 @@ class _Characters:
         self.before[0] = self.after[-1] = EDGE
         self.before[1:], self.after[:-1] = kind[:-1], kind[1:]
         self.before[documents] = self.after[documents - 1] = EDGE
-        # Whether a plain space of the same document stands before.
+        # True if a plain space of the same document comes before.
         self.blank = np.zeros(len(kind), np.bool_)
         np.equal(points[:-1], 0x20, out=self.blank[1:])
         self.blank[documents] = False
 
     def contract(self, begins: np.ndarray, fold: bool) -> None:
-        """Cut behind `'s`, `'re`, ... where an apostrophe alone stands before letters."""
+        """Cut after `'s`, `'re`, ... where a single apostrophe comes before letters."""
         alone = (self.points == 0x27) & (self.after == LETTER) & (self.before != OTHER) & ~self.blank
         letters = alone.nonzero()[0] + 1
         first = self._letters(letters, fold)
@@ -158,7 +158,7 @@ class _Characters:
         begins[last[self.after[last] == LETTER] + 1] = True
 
     def _letters(self, places: np.ndarray, fold: bool) -> np.ndarray:
-        """The letters of contractions that stand there, as ASCII; 0 for any other."""
+        """Letters of contractions at the given positions, as ASCII; 0 for any other."""
         points = self.points[places].astype(np.int64)
         if fold:
             for point, letter in folded().items():
@@ -171,27 +171,27 @@ def _with_spaces(text: _Characters, digits: int) -> np.ndarray:
     """GPT-2: a word takes one space before it."""
     white = text.kind >= LINE_END
     begins = (text.kind != text.before) & ~text.blank & ~white
-    # Of white space before a word, the last character is apart: ` ` goes to the word.
+    # The last character of white space before a word is separate: ` ` belongs to the word.
     begins |= white & ((text.before < LINE_END) | (text.before == EDGE) | (text.after < LINE_END))
     text.contract(begins, fold=False)
     return begins
 
 
 def _with_marks(text: _Characters, digits: int) -> np.ndarray:
-    """GPT-4 and its like: letters take one mark before them, marks take line ends behind them."""
+    """GPT-4 and similar: letters take one mark before them, marks take line ends after them."""
     kind, before, after = text.kind, text.before, text.after
     other, space = kind == OTHER, kind == SPACE
     begins = kind != before
-    # Marks go with a space before them.
+    # Marks include a space before them.
     begins &= ~(other & text.blank)
-    # Letters: one mark, a space or a tab goes with them, but not a mark that goes with a space itself.
+    # Letters include one mark, space or tab before them, but not a mark that itself includes a space.
     taken = (other & (before != OTHER) & ~text.blank) | space
     taken &= after == LETTER
     begins[1:] &= ~taken[:-1]
-    # Line ends go with the marks before them, else with all white space before them.
+    # Line ends belong to the marks before them, else to all white space before them.
     begins &= ~((kind == LINE_END) & ((before == OTHER) | (before == SPACE)))
     _blank_lines(text, begins, space)
-    # Of white space before a word, the last character is apart.
+    # The last character of white space before a word is separate.
     begins |= space & (after < LINE_END)
     text.contract(begins, fold=True)
     _digits(text, begins, digits)
@@ -199,19 +199,19 @@ def _with_marks(text: _Characters, digits: int) -> np.ndarray:
 
 
 def _blank_lines(text: _Characters, begins: np.ndarray, space: np.ndarray) -> None:
-    """Space between line ends goes with them, but where the first of them go with marks."""
+    """Join space between line ends to them, unless the first of them belong to marks."""
     last = (space & (text.after == LINE_END)).nonzero()[0]
     if not len(last):
         return
     runs = (text.kind != text.before).nonzero()[0]
     number = runs.searchsorted(last, side="right") - 1
-    starts, ends = runs[number], runs[number - 1]  # of the space, and of the line ends before it
+    starts, ends = runs[number], runs[number - 1]  # starts of the space, and of the line ends before it
     between = (text.before[starts] == LINE_END) & (text.before[ends] != OTHER)
     begins[starts[between]] = False
 
 
 def _digits(text: _Characters, begins: np.ndarray, digits: int) -> None:
-    """Cut numbers after so many digits."""
+    """Cut numbers after every `digits` digits."""
     number = text.kind == NUMBER
     starts = (number & (text.before != NUMBER)).nonzero()[0]
     lengths = (number & (text.after != NUMBER)).nonzero()[0] + 1 - starts

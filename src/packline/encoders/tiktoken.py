@@ -1,21 +1,21 @@
-r"""A tiktoken rank file as a tokenizer.json.
+r"""Conversion of a tiktoken rank file to a tokenizer.json.
 
-A rank file holds tokens and their ranks and nothing else: how text is split, and which special tokens
-there are, belongs to the encoding, which must therefore be named. tiktoken merges whatever pair of
-neighbours joins to the token of lowest rank; a tokenizer.json wants the merges spelled out:
+A rank file contains only tokens and their ranks. The split pattern and the special tokens belong to the
+encoding, which must therefore be named. tiktoken merges the pair of neighbours that forms the token of lowest
+rank; a tokenizer.json requires explicit merges:
 
     ranks      a 0, b 1, c 2, bc 3, abc 4
     vocab      the same, bytes written in the printable alphabet of GPT-2
-    merges     b+c, a+bc          the last step when "abc" by itself is merged: a | bc
+    merges     b+c, a+bc          the last step of merging "abc" alone: a | bc
 
-One merge a token is enough. While text is merged, whatever happens inside the stretch that will become
-a token depends on that stretch alone, because no merge ever crosses its ends; so the last step is the
-same in every text. A piece of text that is a token as a whole is that token, without merging
-(`ignore_merges`), which is tiktoken's rule too and matters for tokens that no merges lead to.
+One merge per token is enough. The merges inside the range that becomes a token depend on that range alone,
+because no merge ever crosses its ends; so the last step is the same in every text. A piece of text that is
+itself a token becomes that token without merging (`ignore_merges`), as in tiktoken; this matters for tokens
+that no merges produce.
 
 Cost: every token is merged once, quadratic in its length: about a second for 100,000 tokens.
 
-What it does not do: guess an encoding, or read a pickled `Encoding`.
+Limits: does not guess an encoding, and does not read a pickled `Encoding`.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from packline.errors import TokenizerError
 
 END = "<|endoftext|>"
 UNUSED = "unused "
-"""What the names of ids without a token begin with."""
+"""Prefix of the names of ids without a token."""
 WORDS = r"'s|'t|'re|'ve|'m|'ll|'d"
 MARK = r"[^\r\n\p{L}\p{N}]?"
 UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
 LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 
-# Greedy forms throughout: the regular expressions of HF tokenizers read a possessive `{1,3}+` as a
+# Greedy quantifiers only: the regular expression engine of HF tokenizers treats a possessive `{1,3}+` as a
 # repeated group, and engines recognise the schemes by these spellings.
-SPLIT_50K = None  # the one that the byte-level pre-tokenizer has built in
+SPLIT_50K = None  # built into the byte-level pre-tokenizer
 SPLIT_100K = (
     rf"(?i:{WORDS})|{MARK}\p{{L}}+|\p{{N}}{{1,3}}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -51,12 +51,12 @@ SPLIT_200K = (
 
 
 class Encoding(msgspec.Struct, frozen=True):
-    """What a rank file leaves unsaid."""
+    """Properties of an encoding that its rank file does not contain."""
 
     split: str | None
-    """The regular expression whose matches are the pieces that are merged by themselves; None for GPT-2's."""
+    """Regular expression whose matches are merged separately; None for GPT-2's."""
     ranks: int
-    """How many tokens its rank file has."""
+    """Number of tokens in the rank file."""
     special_tokens: dict[str, int]
 
 
@@ -74,7 +74,7 @@ def _harmony() -> dict[str, int]:
         "<|call|>": 200012,
         "<|endofprompt|>": 200018,
     }
-    taken = set(named.values()) - {200018}  # 200018 goes by both of its names
+    taken = set(named.values()) - {200018}  # 200018 keeps both of its names
     return named | {token: number for token, number in tokens.items() if number not in taken}
 
 
@@ -92,22 +92,22 @@ ENCODINGS: dict[str, Encoding] = {
     "o200k_base": Encoding(SPLIT_200K, 199998, {END: 199999, "<|endofprompt|>": 200018}),
     "o200k_harmony": Encoding(SPLIT_200K, 199998, _harmony()),
 }
-"""By the names that the tiktoken package gives them."""
+"""Encodings by their names in the tiktoken package."""
 
 
 def convert_ranks(data: bytes, encoding: str | None, name: str) -> dict[str, Any]:
-    """Turn a rank file into the contents of a tokenizer.json.
+    """Convert a rank file to the contents of a tokenizer.json.
 
     Args:
-        data: the file.
-        encoding: one of `ENCODINGS`; None takes it from the file's name.
-        name: the file's path, for messages and for the encoding.
+        data: contents of the file.
+        encoding: one of `ENCODINGS`; None to derive it from the file name.
+        name: path of the file, for messages and for the encoding.
 
     Returns:
         A tokenizer.json as builtins.
 
     Raises:
-        TokenizerError: an unknown encoding, or a file that is not this encoding's.
+        TokenizerError: an unknown encoding, or a file of another encoding.
     """
     scheme = _encoding(encoding, name)
     ranks = read_ranks(data, name)
@@ -136,13 +136,13 @@ def _encoding(encoding: str | None, name: str) -> Encoding:
 
 
 def read_ranks(data: bytes, name: str) -> dict[bytes, int]:
-    """Read the lines of a rank file: a token in base64, a space, its rank.
+    """Parse a rank file; each line is a token in base64, a space and its rank.
 
     >>> read_ranks(b"YQ== 0\\nYmM= 1\\n", "tiny.tiktoken")
     {b'a': 0, b'bc': 1}
 
     Raises:
-        TokenizerError: a line that is not of this form, a token or a rank that comes twice.
+        TokenizerError: a malformed line, or a duplicate token or rank.
     """
     ranks: dict[bytes, int] = {}
     lines = 0
@@ -163,12 +163,12 @@ def read_ranks(data: bytes, name: str) -> dict[bytes, int]:
 
 
 def tokenizer_of_ranks(ranks: dict[bytes, int], encoding: Encoding) -> dict[str, Any]:
-    """Spell out ranks and an encoding as the contents of a tokenizer.json.
+    """Build the contents of a tokenizer.json from ranks and an encoding.
 
-    Special tokens go into the vocabulary as well, or HF tokenizers would number them anew.
+    Special tokens are also put into the vocabulary, since HF tokenizers would otherwise renumber them.
 
     Raises:
-        TokenizerError: a byte without a rank, or a special token whose id is a rank's.
+        TokenizerError: a byte without a rank, or a special token whose id is also a rank.
     """
     missing = [byte for byte in range(256) if bytes([byte]) not in ranks]
     if missing:
@@ -218,17 +218,18 @@ def _pre_tokenizer(split: str | None) -> dict[str, Any]:
 
 
 def _fill(ids: set[int]) -> dict[str, int]:
-    """Names for the ids that nobody has: some engines refuse a vocabulary with gaps.
+    """Placeholder names for unused ids, since some engines refuse a vocabulary with gaps.
 
-    A space is written otherwise in a byte-level vocabulary, so no text can become one of these.
+    The names contain a plain space, which a byte-level vocabulary never does, so no text can become one of
+    them.
     """
     return {f"{UNUSED}{number}": number for number in range(max(ids)) if number not in ids}
 
 
 def last_pair(token: AnyStr, ranks: dict[AnyStr, int]) -> tuple[AnyStr, AnyStr] | None:
-    """Find the two parts that are left before a token is whole; None where merging does not get there.
+    """Find the two parts of the last merge of a token; None if merging does not produce it.
 
-    Starts from single bytes (of bytes) or characters (of a string). Cost: quadratic in the length.
+    Starts from single bytes (for bytes) or characters (for a string). Cost: quadratic in the length.
 
     >>> last_pair(b"abc", {b"a": 0, b"b": 1, b"c": 2, b"bc": 3, b"abc": 4})
     (b'a', b'bc')
@@ -241,7 +242,7 @@ def last_pair(token: AnyStr, ranks: dict[AnyStr, int]) -> tuple[AnyStr, AnyStr] 
         lowest = min(joined)
         if lowest == never:
             return None
-        at = joined.index(lowest)  # the leftmost of equals, as tiktoken does
+        at = joined.index(lowest)  # the leftmost of equal ranks, as in tiktoken
         parts[at : at + 2] = [parts[at] + parts[at + 1]]
         del joined[at]
         if at < len(joined):
@@ -252,7 +253,7 @@ def last_pair(token: AnyStr, ranks: dict[AnyStr, int]) -> tuple[AnyStr, AnyStr] 
 
 
 def _alphabet() -> dict[int, int]:
-    """Each byte as the character that stands for it in byte-level vocabularies: itself where it prints."""
+    """Character for each byte in byte-level vocabularies: the byte itself if it is printable."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in printable]
     return {byte: byte for byte in printable} | {byte: 256 + place for place, byte in enumerate(others)}
@@ -262,7 +263,7 @@ ALPHABET = _alphabet()
 
 
 def special_entries(special_tokens: dict[str, int]) -> list[dict[str, Any]]:
-    """The `added_tokens` of a tokenizer.json for these special tokens.
+    """Build the `added_tokens` of a tokenizer.json for special tokens.
 
     >>> [(entry["content"], entry["id"], entry["special"]) for entry in special_entries({"<s>": 1})]
     [('<s>', 1, True)]

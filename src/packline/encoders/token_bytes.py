@@ -1,17 +1,17 @@
-"""The bytes that each token stands for, read off a tokenizer.json: how long a text is, without the text.
+"""Bytes of each token, derived from a tokenizer.json, to compute the size of a text from its ids.
 
     byte-level BPE, tiktoken     letters for bytes, `Ġthe`     -> b" the"           raw bytes, exact
-    metaspace, byte fallback     `▁the`, `<0x0A>`              -> b" the", b"\\n"   exact but for one space
-    WordPiece                    `the`, `##re`                 -> b" the", b"re"    near: spaces are put back
-    no decoder (WordLevel, ...)  `the`                         -> b" the"           near: spaces are put back
+    metaspace, byte fallback     `▁the`, `<0x0A>`              -> b" the", b"\\n"   exact except one space
+    WordPiece                    `the`, `##re`                 -> b" the", b"re"    inexact: spaces are added
+    no decoder (WordLevel, ...)  `the`                         -> b" the"           inexact: spaces are added
 
-A space at the very beginning that decoding takes off again is not counted, so of a text that began with
-one, a metaspace tokenizer tells one byte too few. Where it is near, so is the tokenizer: it forgot which
-white space there was, and case or accents besides; where a normalizer changes text (NFC), the bytes are
-those of the normalized text. Special tokens stand for no text: 0 bytes.
+A space at the very beginning that decoding removes is not counted, so a metaspace tokenizer reports one byte
+too few for a text that began with one. Where the result is approximate, the tokenizer itself lost
+information: the kind of white space, and possibly case or accents. If a normalizer changes text (NFC), the
+bytes are those of the normalized text. Special tokens have 0 bytes.
 
-Cost: a table once, 0.3 s for 150,000 tokens; then a look a token and a sum a document, in NumPy, about
-0.5 GB/s of uint16. What it does not do: turn ids into text (the reference does), or split characters.
+Cost: a table once, 0.3 s for 150,000 tokens; then one lookup per token and one sum per document, in NumPy,
+about 0.5 GB/s of uint16. The reference turns ids into text.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SPACED = "a space before every token"
 
 
 def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
-    """The bytes of every token, by id; empty for special tokens and for ids that have no token.
+    """Bytes of every token, by id; empty for special tokens and for ids without a token.
 
     >>> model = {"type": "BPE", "vocab": {"a": 0, "\\u0120b": 1, "</s>": 2}, "merges": []}
     >>> added = [{"id": 2, "content": "</s>", "special": True}]
@@ -61,10 +61,10 @@ def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
 
 
 def keeps_text(tokenizer: Tokenizer) -> bool:
-    """Whether the bytes of tokens are those of the text that was encoded.
+    """True if the bytes of tokens are those of the encoded text.
 
-    Up to Unicode normalization (NFC and the like) and a space at the very beginning. False where case,
-    accents or white space may be lost, or a character for which there is no token.
+    Unicode normalization (such as NFC) and a space at the very beginning are ignored. False if case, accents,
+    white space or characters without a token may be lost.
 
     >>> text = msgspec.json.encode({"model": {"vocab": {"a": 0}}, "decoder": {"type": "WordPiece"}}).decode()
     >>> keeps_text(Tokenizer(name="tiny", kind="huggingface", json=text, vocab_size=1, special_tokens={}))
@@ -82,7 +82,7 @@ def keeps_text(tokenizer: Tokenizer) -> bool:
 
 
 def puts_spaces(tokenizer: Tokenizer) -> bool:
-    """Whether decoding puts a space before every word, whatever was there in the text.
+    """True if decoding puts a space before every word, whatever the text contained.
 
     >>> text = msgspec.json.encode({"model": {"vocab": {"a": 0}}, "decoder": {"type": "WordPiece"}}).decode()
     >>> puts_spaces(Tokenizer(name="tiny", kind="huggingface", json=text, vocab_size=1, special_tokens={}))
@@ -93,7 +93,7 @@ def puts_spaces(tokenizer: Tokenizer) -> bool:
 
 
 def drops_first_space(tokenizer: Tokenizer) -> bool:
-    """Whether decoding takes a space off the beginning of a text.
+    """True if decoding removes a space from the beginning of a text.
 
     >>> text = msgspec.json.encode({"model": {"vocab": {"a": 0}}, "decoder": {"type": "WordPiece"}}).decode()
     >>> drops_first_space(
@@ -110,7 +110,7 @@ def drops_first_space(tokenizer: Tokenizer) -> bool:
 
 
 class TextBytes:
-    """Bytes of the texts of documents, from their ids.
+    """Sizes of the texts of documents in bytes, computed from their ids.
 
     >>> model = {"type": "WordLevel", "vocab": {"on": 0, "off": 1}, "unk_token": "on"}
     >>> text = msgspec.json.encode({"model": model}).decode()
@@ -122,27 +122,27 @@ class TextBytes:
     def __init__(self, tokenizer: Tokenizer) -> None:
         found = token_bytes(tokenizer)
         self.sizes = np.array([len(one) for one in found], np.int32)
-        """Of each token, int32 `[V]`."""
+        """Bytes of each token, int32 `[V]`."""
         spaced = np.array([one.startswith(b" ") for one in found], np.int32)
         self._first: np.ndarray | None = spaced if drops_first_space(tokenizer) else None
 
     def of(self, tokens: np.ndarray, offsets: np.ndarray, before: int = 0, after: int = 0) -> np.ndarray:
-        """Bytes of each document's text, int64 `[D]`.
+        """Size of each document's text in bytes, int64 `[D]`.
 
         Args:
             tokens: ids below the vocabulary, `[T]`.
             offsets: int64 `[D+1]`, the first 0.
-            before: boundary tokens at the beginning of every document, which are no text.
-            after: likewise at the end.
+            before: number of boundary tokens at the beginning of every document, which are not text.
+            after: the same at the end.
         """
-        sizes = self.sizes.take(tokens, mode="clip")  # twice as fast without looking whether they are below
+        sizes = self.sizes.take(tokens, mode="clip")  # twice as fast without bounds checks
         starts, ends = offsets[:-1], offsets[1:]
         for place in range(before):
             sizes[starts + place] = 0
         for place in range(after):
             sizes[ends - 1 - place] = 0
         counts = np.zeros(len(starts), np.int64)
-        filled = ends > starts  # an empty stretch would be given the token behind it
+        filled = ends > starts  # an empty range would get the token after it
         if filled.any():
             counts[filled] = np.add.reduceat(sizes, starts[filled], dtype=np.int64)
         if self._first is not None:
@@ -156,7 +156,7 @@ def _by_id(vocab: dict[str, int]) -> list[tuple[int, str]]:
 
 
 def _steps(decoder: Any) -> list[dict[str, Any]]:
-    """The decoder as a list of plain steps."""
+    """Flat list of the steps of a decoder."""
     if decoder is None:
         return [{"type": SPACED}]
     if decoder.get("type") == "Sequence":
@@ -165,7 +165,7 @@ def _steps(decoder: Any) -> list[dict[str, Any]]:
 
 
 def _normalizers(normalizer: Any) -> list[dict[str, Any]]:
-    """The normalizer as a list of plain steps."""
+    """Flat list of the steps of a normalizer."""
     if normalizer is None:
         return []
     if normalizer.get("type") == "Sequence":
@@ -174,7 +174,7 @@ def _normalizers(normalizer: Any) -> list[dict[str, Any]]:
 
 
 def _decode(piece: str, steps: list[dict[str, Any]]) -> bytes:
-    """What these steps make of one token that is not a document's first."""
+    """Apply decoder steps to one token that is not the first of a document."""
     for step in steps:
         kind = step["type"]
         if kind == "ByteLevel":

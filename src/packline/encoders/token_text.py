@@ -1,10 +1,10 @@
-"""Text that tokens stand for, as bytes and without an object per token.
+"""Text of tokens, as bytes and without an object per token.
 
     tokens [T]  ──one gather──>  data uint8 [N], begins int64 [T+1]
 
 The bytes of token t are `data[begins[t]:begins[t + 1]]`.
 
-Cost: about 5 ns per token. It knows no tokenizer: `token_bytes` gives the bytes of each token.
+Cost: about 5 ns per token. Independent of tokenizers: `token_bytes` provides the bytes of each token.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ BYTES, STARTS = "token_bytes.npy", "token_starts.npy"
 
 
 class TokenText:
-    """The bytes of every token of a vocabulary, ready to be gathered.
+    """Bytes of every token of a vocabulary, for gathering.
 
     Args:
-        data: the bytes of all tokens back to back, uint8.
-        starts: where each token's bytes begin in it, int64 `[V+1]`.
+        data: bytes of all tokens back to back, uint8.
+        starts: start of each token's bytes in `data`, and the end, int64 `[V+1]`.
 
     >>> data, begins = TokenText.of_tokens([b"the", b" cat", b""]).gather(np.array([0, 1, 2, 1]))
     >>> data.tobytes(), begins.tolist()
@@ -38,18 +38,18 @@ class TokenText:
 
     @classmethod
     def of_tokens(cls, tokens: Sequence[bytes]) -> TokenText:
-        """The bytes of tokens by id, as `token_bytes` gives them."""
+        """Build from the bytes of tokens by id, the result of `token_bytes`."""
         starts = np.zeros(len(tokens) + 1, np.int64)
         np.cumsum([len(one) for one in tokens], out=starts[1:])
         return cls(np.frombuffer(b"".join(tokens), np.uint8), starts)
 
     @classmethod
     def load(cls, folder: Path) -> TokenText:
-        """Read what `save` wrote."""
+        """Read the files written by `save`."""
         return cls(np.load(folder / BYTES), np.load(folder / STARTS))
 
     def save(self, folder: Path) -> None:
-        """Write two files for other processes."""
+        """Write two files that other processes can load."""
         np.save(folder / BYTES, self.data)
         np.save(folder / STARTS, self.starts)
 
@@ -57,7 +57,7 @@ class TokenText:
         return len(self.starts) - 1
 
     def gather(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The bytes of tokens back to back, uint8 `[N]`, and where each begins, int64 `[T+1]`.
+        """Bytes of tokens back to back, uint8 `[N]`, and the start of each token, int64 `[T+1]`.
 
         Args:
             tokens: integers `[T]` below the size of the vocabulary, which is not checked.

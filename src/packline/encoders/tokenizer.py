@@ -1,17 +1,17 @@
-"""A tokenizer as data: whatever it came as, one tokenizer.json and what it says of itself.
+"""Tokenizers as data: any supported format as one tokenizer.json with its metadata.
 
     tokenizer.json, or a folder or hub repository with one ──────────────────┐
     NAME.tiktoken rank file + its encoding ── ranks to merges ───────────────┼─> Tokenizer.json
     SentencePiece NAME.model (BPE, Unigram) ── pieces to merges or scores ───┘
 
-Every engine reads this one text, so all are given the same tokenizer. Truncation, padding and dropout,
-which some published files carry, are taken out: they would cut documents short, or make ids random.
+Every engine reads this one text, so all use the same tokenizer. Truncation, padding and dropout, which some
+published files contain, are removed: they would cut documents short, or make ids random.
 
-Cost: one parse and one compact rewrite, 0.3 s for a vocabulary of 150,000; 1 to 2 s for a rank file.
-A tokenizer is a frozen value of a few megabytes that can be sent to a worker as it is.
+Cost: one parse and one compact rewrite, 0.3 s for a vocabulary of 150,000; 1 to 2 s for a rank file. A
+tokenizer is a frozen value of a few megabytes that can be sent to a worker unchanged.
 
-What it does not do: encode, or decide what ends a document (`boundary`). It never runs code that comes
-with a tokenizer, and reads no pickle.
+Never runs code that comes with a tokenizer, and reads no pickles. `boundary` decides which token ends a
+document.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ACCEPTED = "a tokenizer.json, a folder with one, a hub id, a .tiktoken rank file
 
 
 class Tokenizer(msgspec.Struct, frozen=True, kw_only=True):
-    """A tokenizer.json and what its files say about it.
+    """A tokenizer.json and the metadata in the files next to it.
 
     >>> vocab = {"a": 0, "b": 1}
     >>> text = msgspec.json.encode({"model": {"type": "BPE", "vocab": vocab, "merges": []}}).decode()
@@ -50,35 +50,35 @@ class Tokenizer(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    """What the user wrote: a path or a hub id."""
+    """Path or hub id, as given by the user."""
     kind: Kind
-    """What it was before it became a tokenizer.json."""
+    """Format that was converted to the tokenizer.json."""
     json: str
-    """A tokenizer.json, compact, without truncation, padding and dropout."""
+    """Compact tokenizer.json without truncation, padding and dropout."""
     vocab_size: int
-    """One more than the largest id, added tokens included."""
+    """Largest id plus one, including added tokens."""
     special_tokens: dict[str, int]
-    """The added tokens that are marked special, by their strings."""
+    """Ids of the added tokens that are marked special, by their strings."""
     eos_token: str | None = None
-    """What its own files call the end of a sequence, which may be the end of a turn."""
+    """End-of-sequence token declared by its files, which may be the end of a turn."""
     bos_token: str | None = None
     chat: bool = False
-    """Whether it comes with a chat template."""
+    """True if it comes with a chat template."""
     revision: str | None = None
-    """The commit on the hub that it was read from."""
+    """Commit on the hub from which it was read."""
 
     @property
     def fingerprint(self) -> str:
-        """The hash of what decides ids: 32 hexadecimal digits.
+        """Hash of everything that affects ids: 32 hexadecimal digits.
 
-        Covers normalizer, pre-tokenizer, model, decoder and added tokens, whatever the order of keys
-        and however merges are written. Leaves out the post-processor, which documents do not pass.
-        Cost: a parse and a sorted rewrite, 0.3 s for 150,000 tokens; remembered for a few tokenizers.
+        Covers normalizer, pre-tokenizer, model, decoder and added tokens, independent of the order of keys
+        and of the notation of merges. Excludes the post-processor, which is not applied to documents. Cost:
+        one parse and one sorted rewrite, 0.3 s for 150,000 tokens; cached for a few tokenizers.
         """
         return _fingerprint(self.json)
 
     def reference(self) -> tokenizers.Tokenizer:
-        """Build the tokenizer of HF `tokenizers`, whose ids are right by definition; about 0.5 s.
+        """Build the tokenizer of HF `tokenizers`, whose ids are correct by definition; takes about 0.5 s.
 
         Raises:
             TokenizerError: `tokenizers` cannot read it.
@@ -91,12 +91,12 @@ class Tokenizer(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def refusals(what: str) -> Iterator[None]:
-    """Turn whatever a library raises, a panic of Rust code included, into a `TokenizerError`."""
+    """Convert any exception of a library, including a panic of Rust code, to a `TokenizerError`."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
-    except BaseException as error:  # a panic is no `Exception`
+    except BaseException as error:  # a panic is not an `Exception`
         said = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise TokenizerError(f"{what}: {said}") from error
 
@@ -112,18 +112,18 @@ def _fingerprint(text: str) -> str:
 
 
 def load_tokenizer(name: str, encoding: str | None = None) -> Tokenizer:
-    """Read a tokenizer of any kind and turn it into one tokenizer.json.
+    """Read a tokenizer in any supported format and convert it to one tokenizer.json.
 
-    A path that exists is read, anything else is looked up on the hub, where `HF_HOME`, `HF_TOKEN`,
-    `HF_ENDPOINT` and `HF_HUB_OFFLINE` hold. What a file is, its content decides.
+    An existing path is read; anything else is looked up on the hub, where `HF_HOME`, `HF_TOKEN`,
+    `HF_ENDPOINT` and `HF_HUB_OFFLINE` apply. The format of a file is detected from its content.
 
     Args:
         name: a tokenizer.json, a folder with one (or with one `.model` or `.tiktoken` file), a hub id
             (`owner/name`, or `owner/name@revision`), a rank file, a SentencePiece model.
-        encoding: the encoding of a rank file whose name does not tell it.
+        encoding: the encoding of a rank file, if it cannot be derived from the file name.
 
     Raises:
-        TokenizerError: nothing there, or something that is no tokenizer, with what was found.
+        TokenizerError: nothing found, or not a tokenizer; the message describes what was found.
 
     >>> load_tokenizer("a/tokenizer.json")
     Traceback (most recent call last):
@@ -144,7 +144,7 @@ def load_tokenizer(name: str, encoding: str | None = None) -> Tokenizer:
 
 
 def _tokenizer_file(folder: Path) -> Path:
-    """The file of a folder that is the tokenizer, or a refusal that lists what is there instead."""
+    """Tokenizer file of a folder; if there is none, the error lists the contents of the folder."""
     if (folder / JSON).is_file():
         return folder / JSON
     for pattern in ("*.model", "*.tiktoken"):
@@ -164,7 +164,7 @@ def _tokenizer_file(folder: Path) -> Path:
 
 
 def _contents(data: bytes, encoding: str | None, where: str) -> tuple[Kind, dict[str, Any], dict[str, Any]]:
-    """Kind, tokenizer.json as builtins, and what the file itself declares."""
+    """Kind, tokenizer.json as builtins, and declarations of the file itself."""
     if _is_pickle(data):
         raise TokenizerError(
             f"{where} is a pickled object: expected {ACCEPTED}",
@@ -186,7 +186,7 @@ def _contents(data: bytes, encoding: str | None, where: str) -> tuple[Kind, dict
 
 
 def _is_pickle(data: bytes) -> bool:
-    """Protocols 2 to 5 by their header; the zip file of torch.save, which holds pickles, too."""
+    """True for pickles of protocols 2 to 5, by their header, and for zip files of torch.save."""
     return (data[:1] == b"\x80" and data[1:2] in (b"\2", b"\3", b"\4", b"\5")) or data[:4] == b"PK\3\4"
 
 
@@ -249,7 +249,7 @@ def _tokenizer(
 
 
 def _beside(file: Path) -> dict[str, Any]:
-    """What the files beside a tokenizer declare; tokenizer_config.json wins over the older map."""
+    """Declarations of the files next to a tokenizer; tokenizer_config.json overrides the older map."""
     declared: dict[str, Any] = {}
     for config in ("special_tokens_map.json", "tokenizer_config.json"):
         path = file.parent / config
@@ -269,7 +269,7 @@ def _beside(file: Path) -> dict[str, Any]:
 
 
 def _from_hub(name: str) -> tuple[Path, str | None]:
-    """Fetch a tokenizer and the small files beside it, all of one commit: its file and the commit."""
+    """Fetch a tokenizer and the small files next to it, all of one commit; return its file and the commit."""
     repository, _, revision = name.partition("@")
     looks_like_path = name.startswith(("/", ".", "~")) or name.endswith((".json", ".model", ".tiktoken"))
     if looks_like_path or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", repository):
@@ -283,20 +283,20 @@ def _from_hub(name: str) -> tuple[Path, str | None]:
         try:
             return Path(hf_hub_download(repository, file, revision=commit))
         except LocalEntryNotFoundError:
-            if constants.HF_HUB_OFFLINE:  # perhaps just not there: look for the next one
+            if constants.HF_HUB_OFFLINE:  # it may not exist: try the next one
                 return None
-            raise  # no network: the next one would wait as long
+            raise  # no network: the next one would take as long
         except EntryNotFoundError:
             return None
 
     try:
         for wanted in (JSON, *MODELS):
             if file := fetch(wanted, revision or None):
-                commit = file.parent.name  # the cache has a folder a commit
+                commit = file.parent.name  # the cache has one folder per commit
                 for small in BESIDE:
                     fetch(small, commit)
                 return file, commit
-    except Exception as error:  # the hub's own errors, those of its HTTP client, a full disk
+    except Exception as error:  # errors of the hub or its HTTP client, a full disk
         reason = str(error).strip().partition("\n")[0]
         raise TokenizerError(
             f"cannot load the tokenizer {name}: no such path here, and from the hub"

@@ -1,13 +1,13 @@
-"""Check a tokenizer before anything is built with it, and against the model that will read its ids.
+"""Checks of a tokenizer before a build, alone and against the model that will use its ids.
 
     ids            every declared special token has its id; eos, bos and pad are tokens; no two share an id
     model          the embedding has a row for every id, and eos, bos, pad of config.json are the tokenizer's
-    round trip     hard text comes back from its ids
-    text           strings of control tokens inside documents stay text under packline's default
+    round trip     hard text is recovered from its ids
+    text           strings of control tokens inside documents remain text under packline's default
     engines        fast engines agree with the reference on hard text
 
-A finding is a problem where training would go wrong, and a note where one should know. What it does not do:
-prove that two engines agree on every text; a build goes on checking while it runs.
+A finding is a problem if training would go wrong, and a note if it is only worth knowing. The check does not
+prove that two engines agree on every text; a build continues to compare them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PAD_IS_EOS = "the same token as eos: a loss that leaves out padding by its id le
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that was looked at."""
+    """Result of one check."""
 
     about: str
     level: Level
@@ -54,7 +54,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a check found."""
+    """Findings of a check."""
 
     tokenizer: str
     vocab_size: int
@@ -62,20 +62,20 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Whether no finding is a problem."""
+        """True if no finding is a problem."""
         return all(finding.level != "problem" for finding in self.findings)
 
 
 def check_tokenizer(name: str, model: str | None = None) -> CheckReport:
-    """Check a tokenizer, and against a model's config.json where one is given.
+    """Check a tokenizer, optionally against a model's config.json.
 
     Args:
         name: a file, a folder or a hub id.
         model: a config.json, or a folder with one.
 
     Raises:
-        TokenizerError: not a tokenizer at all.
-        InputError: no config.json, or one that is no JSON object.
+        TokenizerError: not a tokenizer.
+        InputError: no config.json, or one that is not a JSON object.
     """
     tokenizer = load_tokenizer(name)
     beside, ids = _beside(tokenizer), _ids(tokenizer)
@@ -94,10 +94,10 @@ def check_tokenizer(name: str, model: str | None = None) -> CheckReport:
 
 
 def read_model(path: str) -> dict[str, Any]:
-    """A model's config.json.
+    """Read a model's config.json.
 
     Raises:
-        InputError: none there, or no JSON object.
+        InputError: not found, or not a JSON object.
     """
     file = Path(path)
     file = file / "config.json" if file.is_dir() else file
@@ -107,17 +107,17 @@ def read_model(path: str) -> dict[str, Any]:
         raise InputError(f"cannot read the model's {file}: {error}", hint="give its config.json") from error
     if not isinstance(found, dict):
         raise InputError(f"{file} is no config.json: expected an object, found a {type(found).__name__}")
-    text = found.get("text_config")  # models of several kinds of input keep that of text inside
+    text = found.get("text_config")  # multimodal models nest the config of the text model
     return (
         {**text, **{key: found[key] for key in found if key not in text}} if isinstance(text, dict) else found
     )
 
 
 def _beside(tokenizer: Tokenizer) -> dict[str, Any]:
-    """The tokenizer_config.json that came with it, where one did."""
+    """Contents of the tokenizer_config.json next to a tokenizer, if there is one."""
     path = Path(tokenizer.name).expanduser()
     file = (path if path.is_dir() else path.parent) / CONFIG
-    if tokenizer.revision is not None:  # from the hub: it is in the cache by now
+    if tokenizer.revision is not None:  # from the hub: already in the cache
         from huggingface_hub import try_to_load_from_cache
 
         repository = tokenizer.name.partition("@")[0]
@@ -125,7 +125,7 @@ def _beside(tokenizer: Tokenizer) -> dict[str, Any]:
         file = Path(cached) if isinstance(cached, str) else Path()
     if tokenizer.kind == "tiktoken" or not file.is_file():
         return {}
-    found = msgspec.json.decode(file.read_bytes())  # `load_tokenizer` has read it before
+    found = msgspec.json.decode(file.read_bytes())  # already read by `load_tokenizer`
     return found if isinstance(found, dict) else {}
 
 
@@ -169,7 +169,7 @@ def _special_findings(tokenizer: Tokenizer, ids: dict[str, int], beside: dict[st
 
 
 def _contradictions(tokenizer: Tokenizer, ids: dict[str, int], beside: dict[str, Any]) -> Iterator[str]:
-    """Where tokenizer_config.json says otherwise than tokenizer.json."""
+    """Contradictions between tokenizer_config.json and tokenizer.json."""
     decoder = beside.get("added_tokens_decoder")
     for number, entry in decoder.items() if isinstance(decoder, dict) else ():
         content = entry.get("content") if isinstance(entry, dict) else None
@@ -188,7 +188,7 @@ def _contradictions(tokenizer: Tokenizer, ids: dict[str, int], beside: dict[str,
 
 
 def _not_special(tokenizer: Tokenizer, ids: dict[str, int], token: Any) -> str:
-    """What is wrong with a token that is declared special, or nothing."""
+    """Description of what is wrong with a token declared special; empty if nothing is."""
     if token not in ids:
         return f"{token!r} is declared, but is no token"
     if token not in tokenizer.special_tokens:
@@ -197,12 +197,12 @@ def _not_special(tokenizer: Tokenizer, ids: dict[str, int], token: Any) -> str:
 
 
 def _declared(tokenizer: Tokenizer, beside: dict[str, Any], role: str) -> Any:
-    """What the tokenizer's files call eos_token, bos_token and so on."""
+    """The eos_token, bos_token etc. declared by the tokenizer's files."""
     return _content(beside.get(role, getattr(tokenizer, role, None)))
 
 
 def _content(token: Any) -> Any:
-    """The string of a token, which may be written as an object."""
+    """String of a token, which may be written as an object."""
     return token.get("content") if isinstance(token, dict) else token
 
 
@@ -236,7 +236,7 @@ def _model_findings(
 
 
 def _embedding_finding(size: int, rows: Any) -> Finding:
-    """Whether an embedding has a row for each of `size` ids."""
+    """Check that an embedding has a row for each of `size` ids."""
     if type(rows) is not int:
         says = "has no vocab_size" if rows is None else f"says vocab_size {rows!r}: expected a number"
         return Finding("model", "problem", f"its config.json {says}")
@@ -275,7 +275,7 @@ def _control_findings(tokenizer: Tokenizer, reference: Reference) -> list[Findin
         return []
     text = " a ".join(tokenizer.special_tokens)
     special = set(tokenizer.special_tokens.values())
-    # The token for what a vocabulary does not know is what text may rightly become.
+    # Text may legitimately become the token for unknown text.
     if became := (set(reference.encode(text)) & special) - unknown_ids(tokenizer):
         return [Finding("control tokens", "problem", f"text becomes the ids {sorted(became)[:5]}")]
     plain = set(tokenizer.reference().encode(text, add_special_tokens=False).ids) & special

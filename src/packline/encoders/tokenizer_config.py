@@ -1,7 +1,7 @@
-"""tokenizer_config.json: what a tokenizer.json does not say of itself, such as which token ends a document.
+"""tokenizer_config.json: metadata that a tokenizer.json lacks, such as which token ends a document.
 
-With both files in a folder `transformers.AutoTokenizer.from_pretrained(FOLDER)` loads it, and knows its
-`eos_token`, which trainers take for the end of a document.
+If a folder has both files, `transformers.AutoTokenizer.from_pretrained(FOLDER)` loads it, and knows its
+`eos_token`, which trainers use as the end of a document.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ CONFIG = "tokenizer_config.json"
 
 
 def config_bytes(special_tokens: Sequence[str], eos: str | None, bos: str | None) -> bytes:
-    """The content of tokenizer_config.json.
+    """Build the contents of tokenizer_config.json.
 
     Args:
-        special_tokens: all of them, in any order.
-        eos: the token that ends a document, where there is one.
-        bos: the token that begins one.
+        special_tokens: all special tokens, in any order.
+        eos: the token that ends a document, if any.
+        bos: the token that begins a document, if any.
 
     >>> msgspec.json.decode(config_bytes(["</s>", "<x>"], "</s>", None))["eos_token"]
     '</s>'

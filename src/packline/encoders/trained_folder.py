@@ -1,15 +1,15 @@
-"""A trained tokenizer as a folder, and what there is to say of it.
+"""Folder of a trained tokenizer, with a report of the training.
 
     tokenizer.json           every engine, `--tokenizer`, HF `tokenizers`
-    tokenizer_config.json    with it transformers loads the folder
+    tokenizer_config.json    lets transformers load the folder
     token_bytes.npy          int32 [V]: raw bytes of each token, 0 for special tokens
-    report.json              what it was trained on and how it came out
+    report.json              training texts and results
 
-Bits per byte are summed with `token_bytes`: a loss per token divided by the bytes that the tokens stand for.
-A token that is not UTF-8 by itself has the bytes it has, not those of a replacement character.
+Bits per byte are computed with `token_bytes`: the loss of the tokens divided by their bytes. A token that is
+not valid UTF-8 alone counts its actual bytes, not those of a replacement character.
 
-All but the report is a function of texts and settings alone. The files appear together, or there is no
-tokenizer: a run that is killed at any instant leaves nothing that could be taken for one.
+Everything except the report is a function of texts and settings alone. The files appear together or not at
+all: a run that is killed at any instant leaves nothing that could be mistaken for a tokenizer.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ BEGINS = ("<|bos|>", "<s>", "<|begin_of_text|>", "<bos>")
 
 
 class TokenBytes(msgspec.Struct, frozen=True):
-    """Bytes of a token, over all but the special tokens."""
+    """Statistics of the bytes per token, without special tokens."""
 
     min: int
     max: int
@@ -59,14 +59,14 @@ class TokenBytes(msgspec.Struct, frozen=True):
 
 
 class TrainingReport(msgspec.Struct, frozen=True, kw_only=True):
-    """How a training went."""
+    """Report of a training."""
 
     pattern: str
     trainer: str
-    """"packline", or "HF tokenizers" for patterns that only its trainer knows."""
+    """"packline", or "HF tokenizers" for patterns that only its trainer supports."""
     asked_vocab_size: int
     vocab_size: int
-    """Smaller than asked where the texts ran out of pairs."""
+    """Number of tokens; smaller than requested if the texts ran out of pairs."""
     merges: int
     special_tokens: dict[str, int]
     eos_token: str | None
@@ -81,7 +81,7 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True):
     cut_documents: int
     left_out: int
     held_out: int
-    """For validation and testing, by the recipe."""
+    """Number of documents that the recipe reserves for validation and testing."""
     stopped_early: bool
     bad_records: dict[str, int]
     files: int
@@ -109,20 +109,20 @@ def train_folder(
     """Train a tokenizer on the sources of a recipe and write its folder.
 
     Args:
-        recipe: its sources are read; what it says of tokens does not matter.
-        vocab_size: tokens in all.
+        recipe: recipe whose sources are read; its token settings are ignored.
+        vocab_size: total number of tokens.
         out: a folder, new or empty, unless `force`.
         pattern: one of `patterns.PATTERN_NAMES`.
         special_tokens: in the order of their ids.
-        place: whether theirs are the first ids or the last.
-        eos: the special token that ends a document; default the one that usually does, if it is there.
-        bos: likewise for its beginning.
-        on_progress: is told how far it is.
+        place: whether special tokens get the first or the last ids.
+        eos: the special token that ends a document; default the usual one, if it is present.
+        bos: the special token that begins a document, with the same default.
+        on_progress: called with the progress of the training.
 
     Raises:
-        RecipeError: settings that make no sense.
+        RecipeError: invalid settings.
         InputError: inputs that cannot be read.
-        TokenizerError: no text, no room for a merge, or a result that does not give text back.
+        TokenizerError: no text, no room for a merge, or a result that does not recover text.
         StoreError: `out` is in use.
         OutOfSpace: the disk is full.
     """
@@ -165,7 +165,7 @@ def train_folder(
 
 
 def _check_place(folder: Path, force: bool) -> None:
-    """Refuse a place where no folder can be made, before the work. Nothing is at `folder` after it."""
+    """Refuse a path where no folder can be created, before the work. Leaves nothing at `folder`."""
     if folder.exists() and not folder.is_dir():
         raise StoreError(f"{folder} is a file: expected a folder", hint="name a new folder")
     if not force and folder.exists() and any(folder.iterdir()):
@@ -182,15 +182,15 @@ def _check_place(folder: Path, force: bool) -> None:
 
 
 def _publish(folder: Path, files: dict[str, bytes]) -> None:
-    """Write the files of a tokenizer so that they are there together or make no tokenizer.
+    """Write the files of a tokenizer atomically.
 
-    A new or empty folder appears at once, by a rename; what a killed run left of it is removed first. Where
-    there are other files (`force`), the old tokenizer.json goes first and the new one comes last: in between
-    the folder is no tokenizer, and the same command writes all of it again.
+    A new or empty folder is created by a rename; leftovers of a killed run are removed first. If there are
+    other files (`force`), the old tokenizer.json is removed first and the new one is written last: in
+    between, the folder is not a tokenizer, and the same command writes all files again.
 
     Args:
-        folder: where they go.
-        files: content by name, tokenizer.json last.
+        folder: destination folder.
+        files: contents by name, tokenizer.json last.
     """
     place = folder.resolve()
     if not place.exists() or not any(place.iterdir()):
@@ -209,7 +209,7 @@ def _publish(folder: Path, files: dict[str, bytes]) -> None:
                 hint="move it away and run the same command again, or say --force to replace",
             ) from error
         except OSError as error:
-            if error.errno not in (errno.EBUSY, errno.EXDEV):  # a disk of its own, mounted there
+            if error.errno not in (errno.EBUSY, errno.EXDEV):  # a separate disk, mounted there
                 raise
         finally:
             shutil.rmtree(waiting, ignore_errors=True)
@@ -220,7 +220,7 @@ def _publish(folder: Path, files: dict[str, bytes]) -> None:
 
 
 def _train(texts: TrainingTexts, vocab_size: int, special_tokens: Sequence[str], **settings: Any) -> Trained:
-    """Train; where there was no text, say why."""
+    """Train; if there was no text, report why."""
     try:
         return train_batches(texts.batches(), vocab_size, special_tokens, **settings)
     except TokenizerError as error:
@@ -249,10 +249,10 @@ def _named(given: str | None, usual: Sequence[str], special_tokens: Sequence[str
 
 
 def check_round_trip(tokenizer: Tokenizer) -> None:
-    """Refuse a tokenizer that does not give hard text back.
+    """Refuse a tokenizer that does not recover hard text.
 
     Raises:
-        TokenizerError: with the text.
+        TokenizerError: a text is not recovered; the message shows it.
     """
     reference = tokenizer.reference()
     for text in PROBES:

@@ -1,12 +1,12 @@
-"""Train a byte-level BPE tokenizer: texts in, a tokenizer.json out.
+"""Training of a byte-level BPE tokenizer: texts in, a tokenizer.json out.
 
     texts ── words by a pattern, counted (`word_counts`) ── merges (`merging`) ──> tokenizer.json
 
-The merges are those that HF's trainer finds on the same texts, ties and all, in a fraction of the time, and a
-corpus may be larger than memory. A pattern whose rules `splitting` does not know (o200k) is left to HF's own
+The merges are those that HF's trainer finds on the same texts, including ties, in a fraction of the time, and
+a corpus may be larger than memory. Patterns that `splitting` does not support (o200k) are left to HF's
 trainer.
 
-What it does not do: other models than byte-level BPE, or choose the texts (`training_texts`).
+Limits: trains byte-level BPE only. `training_texts` chooses the texts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SpecialPlace = Literal["first", "last"]
 MEMORY_BYTES = 4 << 30
 LEAST_MEMORY_BYTES = 1_000_000
 WORDS_SHARE = 32
-"""Finding merges takes so many times the memory of the distinct words."""
+"""Memory for finding merges, as a multiple of that of the distinct words."""
 
 LETTERS = {chr(letter): byte for byte, letter in ALPHABET.items()}
 
@@ -47,35 +47,35 @@ SPECIALS: dict[str, tuple[tuple[str, ...], SpecialPlace]] = {
     "nanochat": (NANOCHAT, "last"),
     "none": ((), "first"),
 }
-"""Presets: special tokens in their order, and whether they have the first ids or the last."""
+"""Presets: special tokens in order, and whether they get the first or the last ids."""
 
 
 class Trained(msgspec.Struct, frozen=True, kw_only=True):
-    """A tokenizer and what it was learned from."""
+    """A trained tokenizer and statistics of its texts."""
 
     json: str
-    """The text of a tokenizer.json."""
+    """Contents of a tokenizer.json."""
     trainer: str
     merges: int
     vocab_size: int
     documents: int
     text_bytes: int
     words: int | None
-    """Distinct ones; None where HF's trainer counted them."""
+    """Number of distinct words; None if HF's trainer counted them."""
     forgotten_words: int = 0
-    """Distinct words that did not fit into memory: the rarest."""
+    """Number of distinct words that did not fit into memory: the rarest."""
     forgotten_share: float = 0.0
-    """Their share of all distinct words that were seen."""
+    """Their share of all distinct words seen."""
 
 
 class TrainingProgress(msgspec.Struct, frozen=True):
-    """How far a training is: first texts are read, then merges are found."""
+    """Progress of a training: first texts are read, then merges are found."""
 
     documents: int
     text_bytes: int
     merges: int
     wanted: int
-    """Merges that are to be found, where the texts have so many."""
+    """Number of merges to find, if the texts have that many."""
 
 
 OnProgress = Callable[[TrainingProgress], None]
@@ -89,17 +89,17 @@ def train_bpe(
     pattern: PatternName = "gpt2",
     place: SpecialPlace = "first",
 ) -> str:
-    """Train on some texts.
+    """Train on a few texts.
 
     Args:
-        texts: what to learn from.
-        vocab_size: tokens in all: 256 bytes, the special tokens, and merges.
-        special_tokens: tokens that no text becomes.
-        pattern: how text is cut into words.
-        place: which ids the special tokens have.
+        texts: training texts.
+        vocab_size: total number of tokens: 256 bytes, the special tokens, and merges.
+        special_tokens: tokens that text never becomes.
+        pattern: pattern that cuts text into words.
+        place: whether special tokens get the first or the last ids.
 
     Returns:
-        The text of a tokenizer.json. The texts may run out of pairs to merge before it is full.
+        Contents of a tokenizer.json. It has fewer tokens if the texts run out of pairs to merge.
 
     Raises:
         TokenizerError: no texts, or no room for a single merge.
@@ -124,17 +124,17 @@ def train_batches(
     threads: int | None = None,
     on_progress: OnProgress = lambda progress: None,
 ) -> Trained:
-    """Train on batches of texts, of a bounded size each.
+    """Train on batches of texts, each of bounded size.
 
     Args:
-        memory_bytes: a bound for what is learned from; beyond it rare words are forgotten. It does not
-            bind HF's trainer, which counts for patterns with other rules.
-        threads: that count words; default as many as this process may use.
-        on_progress: is told of each batch, and now and then of merges.
+        memory_bytes: memory limit; beyond it rare words are dropped. It does not apply to HF's trainer, which
+            is used for patterns with other rules.
+        threads: number of threads that count words; default all cores that this process may use.
+        on_progress: called for each batch, and from time to time while merges are found.
 
     Raises:
-        RecipeError: special tokens that are empty, come twice or are tokens of text; threads or memory that
-            are none.
+        RecipeError: special tokens that are empty, duplicate or also tokens of text; too few threads or too
+            little memory.
         TokenizerError: no text, or no room for a single merge.
     """
     check_specials(special_tokens)
@@ -175,7 +175,7 @@ def train_batches(
 
 
 def check_specials(special_tokens: Sequence[str]) -> None:
-    """Refuse special tokens that could not be told apart, from each other or from a byte.
+    """Refuse special tokens that cannot be distinguished from each other or from a byte.
 
     >>> check_specials(["<s>", "<s>"])
     Traceback (most recent call last):
@@ -198,7 +198,7 @@ def _check_apart(token: str, others: Container[str]) -> None:
 
 
 def _told(batches: Iterable[Texts], room: int, on_progress: OnProgress) -> Iterator[Texts]:
-    """The same batches, told of as they are taken."""
+    """Pass batches through and report the progress of each."""
     documents = text_bytes = 0
     for texts in batches:
         yield texts
@@ -210,7 +210,7 @@ def _told(batches: Iterable[Texts], room: int, on_progress: OnProgress) -> Itera
 def find_merges(
     counted: WordCounts, room: int, on_merges: Callable[[int], None] = lambda done: None
 ) -> list[tuple[bytes, bytes]]:
-    """Merges that add so many tokens to the 256 bytes, or fewer where pairs run out."""
+    """Find merges that add `room` tokens to the 256 bytes, or fewer if pairs run out."""
     from packline.encoders.merging import Merger
 
     return Merger(counted.data, counted.offsets, counted.counts).run(room, on_merges)
@@ -219,7 +219,7 @@ def find_merges(
 def _train_by_hf(
     batches: Iterable[Texts], room: int, special_tokens: Sequence[str], pattern: Pattern, place: SpecialPlace
 ) -> Trained:
-    """By the reference trainer, an order of magnitude slower; it holds all distinct words."""
+    """Train with the reference trainer: an order of magnitude slower, with all distinct words in memory."""
     import tokenizers
     from tokenizers import Regex, models, pre_tokenizers, trainers
 
@@ -270,13 +270,13 @@ def tokenizer_json(
     pattern: Pattern,
     place: SpecialPlace = "first",
 ) -> str:
-    """Merges as a tokenizer.json. Ids: bytes in the order of their characters, merges in their order.
+    """Build a tokenizer.json from merges. Ids: bytes in the order of their characters, then merges in order.
 
     Raises:
-        RecipeError: a special token is what merges make, too.
+        RecipeError: a special token is also the result of a merge.
     """
     pairs = [(_written(left), _written(right)) for left, right in merges]
-    # Two merges may give one string; the first of them is the token.
+    # Two merges may produce the same string; the first one is the token.
     names = dict.fromkeys([*sorted(LETTERS), *(left + right for left, right in pairs)])
     special = dict.fromkeys(special_tokens)
     for token in special:
@@ -311,5 +311,5 @@ def tokenizer_json(
 
 
 def _written(token: bytes) -> str:
-    """A token in the printable alphabet of byte-level vocabularies."""
+    """Write a token in the printable alphabet of byte-level vocabularies."""
     return token.decode("latin-1").translate(ALPHABET)

@@ -1,12 +1,12 @@
-"""The texts that a tokenizer is trained on: those that a build of the same sources would train on.
+"""Training texts of a tokenizer: the texts of the training split of a build of the same sources.
 
     files ── batches ── template, filters ── split train ── cut at --doc-chars ── the first --max-chars
 
-What a recipe sets aside for validation and testing is not learned from. Files come in the order of the
-recipe, so a limit takes from the beginning: put first what matters, or a folder that is shuffled. Records
-that cannot be read are left out and counted by their reason.
+Documents that a recipe reserves for validation and testing are not used. Files are read in the order of the
+recipe, so a limit keeps the beginning: put important files first, or shuffle the folder. Unreadable records
+are skipped and counted by reason.
 
-Cost: reading. What it does not do: sample at random, or weigh sources.
+Cost: reading. Does not sample at random, and ignores the weights of sources.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from packline.transforms.reading import find_files, read_span
 
 @dataclass
 class TrainingTexts:
-    """Texts of a recipe's sources, within limits; may be gone through once.
+    """Texts of a recipe's sources, within limits; can be iterated once.
 
-    Counts are right when all texts have been read.
+    Counts are complete after all texts have been read.
     """
 
     recipe: Recipe
     max_chars: int | None = None
-    """Of all documents together."""
+    """Limit for all documents together."""
     doc_chars: int | None = None
-    """Of one document; the rest of it is not read."""
+    """Limit per document; the rest of it is not used."""
     files: list[InputFile] = field(default_factory=list)
     documents: int = 0
     characters: int = 0
     cut_documents: int = 0
-    """That went on beyond `doc_chars`."""
+    """Number of documents longer than `doc_chars`."""
     left_out: int = 0
-    """By the filters of their source."""
+    """Number of documents removed by the filters of their source."""
     held_out: int = 0
-    """For validation and testing, by the recipe."""
+    """Number of documents that the recipe reserves for validation and testing."""
     bad_records: Counter[str] = field(default_factory=Counter)
-    """By reason."""
+    """Number of bad records by reason."""
     stopped_early: bool = False
-    """Whether `max_chars` was reached."""
+    """True if `max_chars` was reached."""
 
     def __post_init__(self) -> None:
         for name in ("max_chars", "doc_chars"):
@@ -68,7 +68,7 @@ class TrainingTexts:
         self.files = find_files(self.recipe)
 
     def batches(self) -> Iterator[Texts]:
-        """The texts, batch by batch."""
+        """Iterate over the texts in batches."""
         room = self.recipe.limit_documents
         for file in self.files:
             source = self.recipe.sources[file.source]
@@ -89,7 +89,7 @@ class TrainingTexts:
                     return
 
     def _filtered(self, texts: Texts, source: Source) -> Texts:
-        """As a build does it: also documents without a character are none."""
+        """Apply filters as a build does; this also removes empty documents."""
         characters = texts.characters()
         kept = (characters > 0) & (characters >= source.min_chars)
         if source.max_chars is not None:

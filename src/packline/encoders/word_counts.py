@@ -1,13 +1,13 @@
-"""How often each word occurs in a corpus, in bounded memory: what a trainer learns from.
+"""Word counts of a corpus, in bounded memory: the input of a trainer.
 
     batches of texts ── split into words ── counted by batch ──> one table of distinct words
 
-Threads split and count; NumPy and Arrow let go of the interpreter while they work. The tables of batches are
-joined now and then, so memory holds the distinct words and a few hundred megabytes besides, however long the
-corpus. Where even the distinct words are too many, the rarest are forgotten, and counted: a word that occurs
-again afterwards begins at zero, so rare words may come out rarer than they are.
+Threads split and count; NumPy and Arrow release the GIL. The tables of batches are joined from time to time,
+so memory holds the distinct words and a few hundred megabytes more, whatever the size of the corpus. If even
+the distinct words are too many, the rarest are dropped, and counted: a word that occurs again afterwards
+starts at zero, so counts of rare words may be too low.
 
-Cost: about 50 MB/s a core. What it does not do: merge anything.
+Cost: about 50 MB/s per core.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from packline.encoders.splitting import split_words
 from packline.sources.texts import Texts
 
 JOIN_BYTES = 64 << 20
-"""Of tables of batches that wait to be joined."""
+"""Total size of the tables of batches that wait to be joined."""
 AHEAD = 8
-"""Batches a thread that wait for it, so that no thread is idle while tables are joined."""
+"""Batches queued per thread, so that no thread is idle while tables are joined."""
 ROW_BYTES = 16
-"""Of a word in a table, beside its text."""
+"""Size of a word in a table, in addition to its text."""
 
 
 @dataclass(frozen=True, slots=True)
 class WordCounts:
-    """Distinct words and how often each occurs."""
+    """Distinct words and their counts."""
 
     data: np.ndarray
-    """Their bytes back to back, uint8."""
+    """Bytes of the words back to back, uint8."""
     offsets: np.ndarray
-    """int64 `[W+1]`."""
+    """Start of each word in `data`, and the end, int64 `[W+1]`."""
     counts: np.ndarray
-    """int64 `[W]`."""
+    """Occurrences of each word, int64 `[W]`."""
     text_bytes: int = 0
     documents: int = 0
     forgotten_words: int = 0
-    """Distinct words that were forgotten because they were rare and memory was full."""
+    """Number of distinct words dropped because they were rare and memory was full."""
     forgotten: int = 0
-    """Their occurrences."""
+    """Number of occurrences of the dropped words."""
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -60,10 +60,10 @@ def count_words(
     """Count the words of texts.
 
     Args:
-        batches: of a bounded size each.
-        pattern: that cuts them; one with rules that `splitting` knows.
-        memory_bytes: of the distinct words; the rarest go when there are more.
-        threads: default as many as this process may use.
+        batches: batches of texts, each of bounded size.
+        pattern: pattern that cuts texts into words; `splitting` must support its rules.
+        memory_bytes: limit for the distinct words; beyond it the rarest are dropped.
+        threads: default all cores that this process may use.
 
     >>> from packline.encoders.patterns import pattern_of
     >>> found = count_words([Texts.of(["a b a", " a"])], pattern_of("gpt2"), memory_bytes=1 << 30)
@@ -81,7 +81,7 @@ def count_words(
             running.append(pool.submit(_count, texts, pattern))
             if len(running) > AHEAD * threads:
                 table.add(running.popleft().result())
-        for one in running:  # in their order: what is forgotten does not depend on who was faster
+        for one in running:  # in order: the dropped words do not depend on which thread was faster
             table.add(one.result())
     data, offsets, counts = table.result()
     return WordCounts(data, offsets, counts, text_bytes, documents, table.forgotten_words, table.forgotten)
@@ -98,7 +98,7 @@ def _count(texts: Texts, pattern: Pattern) -> pa.Table:
 
 
 class _Table:
-    """The tables of batches, joined when they have grown."""
+    """Tables of batches, joined when they have grown."""
 
     def __init__(self, memory_bytes: int) -> None:
         self._limit = memory_bytes
@@ -144,12 +144,12 @@ class _Table:
 
 
 def _summed(parts: pa.Table) -> pa.Table:
-    """Each word once, in the order in which they come, with the sum of its counts.
+    """Sum the counts of each distinct word, in order of first occurrence.
 
     Three times faster than Arrow's `group_by`, whose keys are rows.
     """
     words = parts["word"].combine_chunks().dictionary_encode()
-    counts = parts["count"].to_numpy()  # as float64 below: exact up to 2**53
+    counts = parts["count"].to_numpy()  # summed as float64 below: exact up to 2**53
     sums = np.bincount(words.indices.to_numpy(), weights=counts, minlength=len(words.dictionary))
     return pa.table({"word": words.dictionary, "count": sums.astype(np.int64)})
 
@@ -167,7 +167,7 @@ def _processors() -> int:
 
 
 def batches_of(texts: Iterable[str], size: int = 1 << 20) -> Iterator[Texts]:
-    """Texts in batches of about so many characters.
+    """Group texts into batches of about `size` characters.
 
     >>> [len(batch) for batch in batches_of(["a" * 10] * 5, 25)]
     [3, 2]
