@@ -15,7 +15,7 @@ import pytest
 from tests.seeds.workspace import HUB, make_workspace
 
 import packline
-from packline.cli.main import main
+from packline.cli.main import UNCHECKED, main
 from packline.tasks import mixture
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "coming-from.md").read_text("utf-8")
@@ -61,7 +61,9 @@ def run(line: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
     served = f"file://{folder}/{HUB}/"
     code = main([word.replace("hf://", served) for word in words[1:]])
     said = capsys.readouterr()
-    assert code == 0, f"{line}\n{said.out}\n{said.err}"
+    # The bundle of the workspace has a few short questions, which cannot be checked.
+    expected = UNCHECKED if "--against" in words and words[1] == "verify" else 0
+    assert code == expected, f"{line}\n{said.out}\n{said.err}"
     for recipe in folder.glob("*.toml"):
         recipe.write_text(recipe.read_text("utf-8").replace("hf://", served), "utf-8")
     return said.out
