@@ -79,8 +79,7 @@ def check_ids(json: str, reference: tokenizers.Tokenizer) -> None:
 
 
 def probes(json: str) -> list[str]:
-    """Generate texts of added tokens: alone, between spaces, line ends and letters, doubled, cut and in
-    pairs.
+    """Texts of added tokens: alone, between spaces, line ends and letters, doubled, cut and in pairs.
 
     Tokens that no text can contain are left out. Every other token occurs at least once, but only some tokens
     of each kind are probed in every form.

@@ -156,8 +156,7 @@ def load_engine(name: EngineName, json: str) -> Engine:
 
 
 def load_engines(names: tuple[EngineName, ...], json: str) -> dict[EngineName, Engine | str]:
-    """Build several engines in parallel; an engine that does not support the tokenizer is replaced by the
-    reason.
+    """Build several engines in parallel; one that does not support the tokenizer is replaced by the reason.
 
     Loading is native code that releases the GIL, so three engines take little longer than the slowest one.
     """

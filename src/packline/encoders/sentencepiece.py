@@ -13,7 +13,9 @@ normalized text whole.
 Cost: each BPE piece is merged once to find its last step, about 0.3 s for 32,000; Unigram is copied.
 
 Limits: word and character models, `treat_whitespace_as_suffix`, pieces marked unused, and BPE models in which
-two pieces share a score, whose order no tokenizer.json can express, are refused. Four differences remain,
+two pieces share a score, whose order no tokenizer.json can express, are refused.
+
+Four differences remain,
 none of them seen in ordinary text. HF tokenizers applies a charsmap to one grapheme at a time where
 SentencePiece takes the longest match; NFC before and after compensates for that, except that a combining mark
 is lost after a character of few bytes that the charsmap replaces (a fullwidth letter). A document that

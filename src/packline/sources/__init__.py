@@ -1,1 +1,1 @@
-"""Files to batches of documents with provenance."""
+"""Readers of files: batches of documents with provenance."""

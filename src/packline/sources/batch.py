@@ -1,8 +1,7 @@
-"""The batch: what a source gives and an encoder takes.
+"""Batches: the output of a source and the input of an encoder.
 
-A batch is about a MB of documents of one file, in their order, with where each came from, and beside
-them the records of that stretch that could not be read. Its texts are one buffer, so that a document costs
-no Python object.
+A batch has about 1 MB of documents of one file, in order, with the origin of each, and the unreadable records
+of the same range. Its texts are one buffer, so that a document costs no Python object.
 """
 
 from __future__ import annotations
@@ -15,11 +14,15 @@ import numpy as np
 from packline.sources.texts import Texts
 
 BATCH_BYTES = 1 << 20
-"""Input bytes a batch: half or twice as much takes 4% longer, for its calls or for what falls out of the
-cache. No byte of a store depends on it."""
+"""Input bytes per batch: half or twice as much takes 4% longer, because of calls or of cache misses.
+
+The bytes of a store do not depend on it.
+"""
 CUT_BYTES = 1 << 20
-"""Steps in which a stream is cut into slices, and a batch of Parquet. What a store holds depends on it: where
-units end, and how many rows are lost with a damaged page."""
+"""Step size for cutting a stream into slices, and size of a Parquet batch.
+
+The contents of a store depend on it: the ends of units, and the number of rows lost with a damaged page.
+"""
 
 Reason = Literal[
     "malformed_json",
@@ -50,7 +53,7 @@ Reason = Literal[
 
 @dataclass(slots=True)
 class Reject:
-    """One record that is no document: what it was, verbatim, and what was wrong with it."""
+    """A record that is not a document: its bytes, verbatim, and what is wrong with it."""
 
     file: int
     position: int
@@ -59,9 +62,9 @@ class Reject:
     detail: str
     raw: bytes
     records: int = 1
-    """How many records were lost with it: the rest of a Parquet row group, else 1."""
+    """Number of records lost: the rest of a Parquet row group, else 1."""
     continued: bool = False
-    """More bytes of the reject before it: a huge record is passed on in pieces."""
+    """True for further bytes of the previous reject: a huge record is passed on in pieces."""
 
 
 @dataclass(slots=True)
@@ -71,13 +74,13 @@ class Block:
     data: memoryview
     """A view of a buffer that the next block will overwrite."""
     starts: np.ndarray
-    """int64 `[D]`: where in `data` each record begins."""
+    """int64 `[D]`: start offset of each record in `data`."""
     position: int
     """Offset of `data` in the file."""
     problem: Reason | None = None
     detail: str = ""
     continued: bool = False
-    """Not the first piece of its record."""
+    """True if it is not the first piece of its record."""
 
 
 @dataclass(slots=True)
@@ -89,12 +92,12 @@ class Batch:
     positions: np.ndarray
     """int64 `[D]`: byte offset in the (decompressed) file, or row number in a Parquet file."""
     ids: list[str | None] | None = None
-    """The documents' own ids; None where the data has none."""
+    """Ids from the data; None if the data has none."""
     rejects: list[Reject] = field(default_factory=list)
     consumed_bytes: int = 0
-    """Bytes of input (decompressed) behind this batch, for progress."""
+    """Bytes of (decompressed) input in this batch, for progress."""
     filtered: list[int] = field(default_factory=list)
-    """Positions of records that a filter left out."""
+    """Positions of records removed by a filter."""
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -111,12 +114,12 @@ class Batch:
 
 
 def without_documents(file: int, reject: Reject, consumed_bytes: int = 0) -> Batch:
-    """A batch that only says what could not be read."""
+    """Build a batch with one reject and no documents."""
     return Batch(file, Texts.of([]), np.empty(0, np.int64), rejects=[reject], consumed_bytes=consumed_bytes)
 
 
 def reject_block(file: int, block: Block) -> Batch:
-    """A batch without documents, for a block that has a problem."""
+    """Build a batch without documents for a block that has a problem."""
     assert block.problem is not None
     raw = bytes(block.data).removesuffix(b"\n")
     reject = Reject(file, block.position, block.problem, block.detail, raw, continued=block.continued)

@@ -1,12 +1,12 @@
-"""gzip and zstd as streams, with the truth about how they end.
+"""gzip and zstd streams with reliable detection of truncation and damage.
 
-Both formats may hold several members or frames one after another, and both are recognised by their
-first bytes, not by a name. Libraries' own stream readers end quietly where a zstd file was cut off,
-which loses data without a word; here each frame's end is checked.
+Both formats may contain several members or frames in sequence, and are recognised by their first bytes, not
+by file name. The libraries' own stream readers stop silently where a zstd file is truncated, which loses
+data; here the end of each frame is checked.
 
-Cost: one pass in constant memory. What was decompressed before damage is passed on, then `problem`
-says what was wrong; to get at all of it, the damaged frame is read a second time up to there. gzip may be
-followed by zero bytes, as `tar` and tapes leave them.
+Cost: one pass in constant memory. Data before any damage is passed on, then `problem` describes the error; to
+recover all of it, the damaged frame is read a second time up to that point. gzip may be followed by zero
+bytes, as `tar` and tapes leave them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 from packline.fingerprint import Hasher
 
 if TYPE_CHECKING:
-    from packline.sources.batch import Reason  # it comes with NumPy and Arrow, which manifests can do without
+    from packline.sources.batch import Reason  # it imports NumPy and Arrow, which manifests do not need
 
 Compression = Literal["", "gzip", "zstd"]
 
@@ -25,14 +25,17 @@ GZIP_MAGIC = b"\x1f\x8b"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 READ_BYTES = 256 << 10
 SMALLEST_STEP, LARGEST_STEP = 64, 8 << 10
-"""Compressed bytes that are decompressed at once. zstd turns 4 bytes into 128 KiB where all bytes are equal,
-so a large step could give gigabytes; larger ones are no faster."""
+"""Compressed bytes decompressed per step.
+
+zstd turns 4 bytes into 128 KiB if all bytes are equal, so a large step could produce gigabytes; larger steps
+are no faster.
+"""
 LARGEST_OUTPUT = 4 << 20
-"""A step that gave more than this makes the next one smaller."""
+"""Output size of a step, in bytes, above which the next step is smaller."""
 
 
 def detect_compression(head: bytes) -> Compression:
-    """Tell by the first four bytes.
+    """Detect the compression from the first four bytes.
 
     >>> detect_compression(bytes.fromhex("28b52ffd00")), detect_compression(b"text")
     ('zstd', '')
@@ -46,10 +49,10 @@ def detect_compression(head: bytes) -> Compression:
 
 
 class DecompressedStream:
-    """Read decompressed bytes of a file that stands at its beginning.
+    """Decompressed bytes of a file, which must be at its beginning.
 
     Attributes:
-        problem: what was wrong where the stream ended too early; known once `read` gave b"".
+        problem: the error if the stream ended too early; known once `read` has returned b"".
         raw_bytes: compressed bytes read so far.
 
     >>> import gzip, io
@@ -80,7 +83,7 @@ class DecompressedStream:
         return bytes(data[:filled])
 
     def readinto(self, view: memoryview) -> int:
-        """Put the next bytes into a view; how many, 0 only at the end."""
+        """Read the next bytes into a view; return their number, 0 only at the end."""
         while not len(self._ready) and not self._ended:
             self._advance()
         count = min(len(view), len(self._ready))
@@ -89,7 +92,7 @@ class DecompressedStream:
         return count
 
     def checksum(self) -> str:
-        """Of the compressed bytes read so far."""
+        """Checksum of the compressed bytes read so far."""
         return str(self._hasher.hexdigest())
 
     def _advance(self) -> None:
@@ -132,7 +135,7 @@ class DecompressedStream:
             self._step = min(self._step * 2, LARGEST_STEP)
 
     def _rewind(self) -> bool:
-        """Bring a new decompressor to where the step that failed began; False where that is not possible."""
+        """Advance a new decompressor to the start of the failed step; False if that is not possible."""
         left = self.raw_bytes - len(self._pending) - self._frame_start
         given = 0
         try:
@@ -142,7 +145,7 @@ class DecompressedStream:
                 left -= len(data)
                 given += len(decompressor.decompress(data))
             self._file.seek(self.raw_bytes)
-        except Exception:  # a file that cannot seek, or whose bytes are others by now
+        except Exception:  # a file that cannot seek, or that has changed
             return False
         self._decompressor = decompressor
         return not left and given == self._frame_given

@@ -1,16 +1,16 @@
-"""Cut a stream of bytes into blocks of whole records, in bounded memory.
+"""Splitting of a byte stream into blocks of whole records, in bounded memory.
 
-A record ends with a delimiter: a newline, or the separator of a text file. A reader of the bytes
-`[start, stop)` takes the records that begin there, so that readers of neighbouring ranges take each
-record exactly once, whatever the ranges:
+A record ends with a delimiter: a newline, or the separator of a text file. A reader of the bytes `[start,
+stop)` takes the records that begin in that range, so that readers of adjacent ranges take each record exactly
+once, whatever the ranges:
 
     bytes     aaaa\\nbbbbbbbb\\ncc\\n
     ranges    [0......)[7.....)[14..)
     records   aaaa, bbbbbbbb   -   cc
 
-A record longer than `max_bytes` is passed on in pieces that say so, and never held whole.
-Cost: the bytes are read into one buffer that is used again and again, and handed out as views of it: a
-block is valid until the next one is asked for. It does not look inside records.
+A record longer than `max_bytes` is passed on in marked pieces, and is never in memory as a whole.
+Cost: the bytes are read into one reused buffer, and blocks are views of it: a block is valid until the next
+one is requested. Records are not parsed.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from packline.sources.batch import BATCH_BYTES, Block, Reason
 NEWLINE = b"\n"
 TOO_LARGE = "longer than max_document_bytes"
 LONG_RECORD = 1024
-"""Records longer than this on average are found one by one, shorter ones all at once."""
+"""Average length in bytes above which records are found one by one instead of all at once."""
 PROBE_BYTES = 16 << 10
 
 Fill = Callable[[memoryview], int]
-"""Like `readinto`: puts bytes into the view, at its start; how many, 0 at the end."""
+"""Like `readinto`: reads bytes into the start of the view; returns their number, 0 at the end."""
 Problem = tuple[Reason, str]
 
 
@@ -44,12 +44,12 @@ def read_blocks(
     block_bytes: int = BATCH_BYTES,
     problem: Callable[[], Problem | None] = lambda: None,
 ) -> Iterator[Block]:
-    """Blocks of whole records from a reader that stands at `start`, which begins a record.
+    """Read blocks of whole records from a reader at offset `start`, where a record begins.
 
     Args:
         stop: records that begin at or after it are not taken.
-        max_bytes: a longer record comes in pieces that say so.
-        problem: asked at the end of the bytes: what broke them off, so that the last record is not whole.
+        max_bytes: maximum size of a record; a longer one comes in marked pieces.
+        problem: called at the end of the bytes; returns the reason if they were truncated within a record.
 
     >>> import io
     >>> lines = io.BytesIO(b"a\\nb\\nc")
@@ -87,7 +87,7 @@ def read_blocks(
 
 
 def _last_end(buffer: bytearray, size: int, delimiter: bytes, searched: int) -> int:
-    """Where the last whole record ends, 0 if none does; no delimiter begins before `searched`."""
+    """End of the last whole record, 0 if there is none; no delimiter begins before `searched`."""
     if not any(delimiter.endswith(delimiter[:length]) for length in range(1, len(delimiter))):
         found = buffer.rfind(delimiter, searched, size)
         return found + len(delimiter) if found >= 0 else 0
@@ -108,7 +108,7 @@ def _fill_fully(fill: Fill, view: memoryview) -> int:
 def _whole_records(
     buffer: bytearray, size: int, position: int, delimiter: bytes, max_bytes: int
 ) -> Iterator[Block]:
-    """One block; or, where it is large enough to hold a record that is too long, a block a record."""
+    """One block; or one block per record, if it is large enough to contain a record that is too long."""
     data = memoryview(buffer)[:size]
     starts = _record_starts(buffer, size, delimiter)
     if size <= max_bytes:
@@ -124,7 +124,7 @@ def _whole_records(
 def _last_record(
     buffer: bytearray, size: int, position: int, delimiter: bytes, max_bytes: int, problem: Problem | None
 ) -> Iterator[Block]:
-    """What stands behind the last delimiter: a record, unless the bytes broke off in it."""
+    """Data after the last delimiter: a record, or a reject if the bytes were truncated."""
     if problem is None:
         yield from _whole_records(buffer, size, position, delimiter, max_bytes)
     else:
@@ -148,7 +148,7 @@ def _record_starts(buffer: bytearray, size: int, delimiter: bytes) -> np.ndarray
 def _skip_long(
     fill: Fill, data: bytearray, position: int, delimiter: bytes, block_bytes: int
 ) -> Generator[Block, None, tuple[bytearray, int]]:
-    """Pass on a record in pieces up to its end; return what was read beyond it, and where that is."""
+    """Pass on a record in pieces up to its end; return the bytes read after it, and their offset."""
     fresh = bytearray(block_bytes)
     continued, keep = False, len(delimiter) - 1
 

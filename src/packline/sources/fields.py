@@ -1,14 +1,13 @@
-"""Which fields records have: so that a misspelt one is told before any work, and not by an empty store.
+"""Check that the fields named in a recipe exist, so that a misspelt one is reported before any work.
 
-    named in the recipe     text, id, fields of filters          none of the records looked at has it: refused
-    looked at               16 files spread over a source, of each the records in the first 256 KiB;
+    named in the recipe     text, id, fields of filters          refused if no sampled record has it
+    sampled                 16 files spread over a source, of each the records in the first 256 KiB;
                             of a Parquet file its columns
 
-A field that one record of one of these files has is there, however rare it is. One that is rarer than that is
-named in the source's `rare_fields`, which says that it is meant. A filter `missing` is never refused: it asks
-for just that.
+A field that one sampled record has counts as present, however rare it is. A field that is too rare to be
+sampled must be listed in `rare_fields` of the source. Fields of a filter `missing` are never refused.
 
-Cost: up to 16 files of a source are read a little, and only where the recipe names fields.
+Cost: reading the beginnings of up to 16 files per source, only if the recipe names fields.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 LOOKED_FILES = 16
 MOST_RECORDS = 4096
-"""Of one file."""
+"""Maximum number of records per file."""
 SHOWN_FIELDS = 20
 DEEPEST = 3
 """Levels of objects whose fields are listed."""
@@ -38,24 +37,24 @@ RARE = 'a field that is only rare is named in the recipe, under its [[sources]]:
 
 
 class Looked(NamedTuple):
-    """What was seen of a source's files."""
+    """Sample of the records of a source."""
 
     files: int
     records: list[dict[str, Any]]
-    """Of a Parquet file one that has every column, with nulls."""
+    """Sampled records; for a Parquet file one record with every column, with nulls."""
 
     def has(self, path: str) -> bool:
-        """Whether any record has a field, `a.b` for a nested one; also with null."""
+        """True if any record has a field, even with null; `a.b` for a nested one."""
         names = path.split(".")
         return any(value_at(record, names) is not ABSENT for record in self.records)
 
     def fields(self) -> list[str]:
-        """All that there are, nested ones with dots."""
+        """All fields found, nested ones with dots."""
         return list(dict.fromkeys(name for record in self.records for name in _names(record)))
 
 
 def look_at(files: Sequence[InputFile]) -> Looked:
-    """Look at the first records of some of a source's files.
+    """Sample the first records of some of a source's files.
 
     Raises:
         InputError: a file that cannot be read.
@@ -66,7 +65,7 @@ def look_at(files: Sequence[InputFile]) -> Looked:
 
 
 def named_fields(source: Source) -> list[tuple[str, str]]:
-    """Fields that a source names and whose records should have them, each with what it is for."""
+    """Fields that a source names and its records should have, each with its purpose."""
     named = [("the text", source.text), ("the id", source.id)]
     named += [("a filter", one.field) for one in source.where or () if one.op != "missing"]
     return [(purpose, field) for purpose, field in named if field]
@@ -76,12 +75,12 @@ def refuse_strange(rare: Sequence[str], where: str, looked: Looked, named: Itera
     """Refuse fields that no record has.
 
     Args:
-        rare: fields that need not be seen.
+        rare: fields that need not occur in the sample.
         where: the source, for the message.
-        named: what each is for, and its name.
+        named: purpose and name of each field.
 
     Raises:
-        RecipeError: with the field that was probably meant, and those there are.
+        RecipeError: a field is missing; the message suggests similar and existing fields.
     """
     if not looked.records:
         return
@@ -130,7 +129,7 @@ def _row_of_nulls(schema: pa.Schema) -> dict[str, Any]:
 
 
 def _nulls(kind: pa.DataType) -> Any:
-    """What stands for a column: an object with all its fields, or null."""
+    """Placeholder for a column: an object with all its fields, or null."""
     import pyarrow as pa
 
     if not pa.types.is_struct(kind):

@@ -1,10 +1,10 @@
-"""From what the user wrote to a list of files, each known for what it is.
+"""Resolution of the inputs of a recipe to a list of files with their formats.
 
     files, folders, globs, URIs  ->  InputFile: path, size, format, compression, text field
 
-Everything here happens before any work and refuses rather than guesses: an input that matches
-nothing, a file that cannot be opened, a Parquet file without the text column. The order is that of the
-inputs, and by name within one, so that the order of documents depends on nothing else.
+This happens before any work, and refuses rather than guesses: an input that matches nothing, a file that
+cannot be opened, a Parquet file without the text column. Files are in the order of the inputs, and by name
+within an input, so that the order of documents depends on nothing else.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TEXT_FIELDS = ("text", "content", "article", "document")
 HEAD_BYTES = 256 << 10
 SHOWN_NAMES = 5
 LONGEST_FIRST_LINE = 64 << 20
-"""A first record beyond this tells nothing about its fields."""
+"""Maximum size in bytes of a first record that is inspected for fields."""
 COMPRESSED_NAMES = (".gz", ".gzip", ".zst", ".zstd")
 
 
@@ -40,27 +40,27 @@ class InputFile(msgspec.Struct, frozen=True, gc=False):
     """One file of a source."""
 
     index: int
-    """Its place among all files of the recipe."""
+    """Index among all files of the recipe."""
     source: int
-    """Its source's place in the recipe."""
+    """Index of its source in the recipe."""
     name: str
-    """Its path below the source's common folder: what provenance calls it."""
+    """Path relative to the source's common folder: its name in provenance."""
     path: str
     size: int
     modified: str
     format: Literal["jsonl", "parquet", "text"]
     compression: Compression
     text: str = ""
-    """The field or column that holds the text; empty for plain text."""
+    """Field or column of the text; empty for plain text."""
     id: str | None = None
     columns: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
-    """Of a Parquet file whose records a template or filter takes: the columns that it wants."""
+    """Columns of a Parquet file that a template or filter needs."""
     not_utf8: bool = False
-    """Of plain text: its beginning is not UTF-8, so it is a PDF, a picture, text of another encoding, ..."""
+    """True for plain text that does not begin with UTF-8: a PDF, a picture, text in another encoding, ..."""
 
 
 def find_files(recipe: Recipe) -> list[InputFile]:
-    """All files of a recipe, in the order of their documents.
+    """Find all files of a recipe, in the order of their documents.
 
     Raises:
         InputError: nothing found, or files that cannot be read; all of them in one message.
@@ -91,10 +91,10 @@ def find_files(recipe: Recipe) -> list[InputFile]:
 
 
 def not_text_notes(files: Iterable[InputFile], names: Sequence[str]) -> list[str]:
-    """What to say of files that are read as plain text and are not UTF-8: a line a source that has some.
+    """Notes on files that are read as plain text and are not UTF-8: one line per source that has some.
 
     Args:
-        names: of the sources, in their order.
+        names: names of the sources, in order.
     """
     by_source: dict[int, list[InputFile]] = {}
     for file in files:
@@ -152,7 +152,7 @@ def _describe(index: int, number: int, name: str, path: str, source: Source) -> 
 
 
 def _is_utf8(head: bytes) -> bool:
-    """Whether the beginning of a file is UTF-8; where there is more, its last character may be cut."""
+    """True if the beginning of a file is UTF-8; if the file is longer, the last character may be cut."""
     try:
         head.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -228,10 +228,10 @@ def _parquet_id(path: str, schema: pa.Schema, source: Source) -> str | None:
 
 
 def refuse_twice(path: str, schema: pa.Schema, columns: Iterable[str]) -> None:
-    """Refuse a column that is there more than once.
+    """Refuse duplicate columns.
 
     Raises:
-        InputError: which of them is meant cannot be known.
+        InputError: a column occurs more than once, so its meaning is ambiguous.
     """
     for name in (column.partition(".")[0] for column in columns):
         if schema.names.count(name) > 1:

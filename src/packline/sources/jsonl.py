@@ -1,12 +1,11 @@
-"""JSON lines to documents.
+"""Decoding of JSON lines to documents.
 
-A block of lines is decoded in one call by a decoder that knows which fields are wanted and skips the
-rest, which is the fastest way there is in Python; where that call fails, or the lines and the records
-do not pair up one to one, the block is decoded line by line, so that a bad line costs itself only.
+A block of lines is decoded in one call by a decoder for the wanted fields that skips all others, the fastest
+method in Python. If that call fails, or lines and records do not match one to one, the block is decoded line
+by line, so that a bad line loses only itself.
 
-Cost: 0.5 to 0.9 GB/s a core, nothing beyond the texts themselves in memory. Fields that are not asked
-for are checked for JSON syntax, not for their types or their UTF-8, and never cost a document its text; an id
-that cannot be a string of UTF-8 is left out.
+Cost: 0.5 to 0.9 GB/s per core, with no memory except the texts. Other fields are checked for JSON syntax, not
+for their types or UTF-8, and never cost a document its text; an id that is not valid UTF-8 is left out.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ BOM = b"\xef\xbb\xbf"
 
 
 class JsonlDecoder:
-    """Turn blocks of lines into batches.
+    """Decoder of blocks of lines to batches.
 
     Args:
-        text: field of the text, `a.b` for one inside an object.
+        text: field of the text, `a.b` for a nested one.
         id: field of the document's id, or None.
 
     >>> decoder = JsonlDecoder("text", "id")
@@ -47,7 +46,7 @@ class JsonlDecoder:
         self._id, self._has_id = id, id is not None
         record, self._get_text, self._get_id = _record_type(text, id)
         self._decoder = msgspec.json.Decoder(record)
-        # Looking for ids costs a tenth where documents are short, so it begins with the first one there is.
+        # Decoding ids takes 10% longer for short documents, so it begins with the first id that occurs.
         self._without_id: Any = None
         if id is not None and id != text.partition(".")[0] and "." not in id:
             self._without_id = msgspec.json.Decoder(_record_type(text, id, None)[0])
@@ -70,7 +69,7 @@ class JsonlDecoder:
         return Batch(file, Texts.of(texts), starts + block.position, ids, consumed_bytes=len(data))
 
     def _decode_lines(self, data: memoryview) -> tuple[list[Any], list[str | None] | None]:
-        """All records of a block, and their ids where they have some."""
+        """All records of a block, and their ids if there are any."""
         if self._without_id is not None:
             try:
                 return self._without_id.decode_lines(data), None
@@ -109,7 +108,7 @@ class JsonlDecoder:
         return Batch(file, Texts.of(texts), where, ids if self._has_id else None, rejects, len(data))
 
     def _decode_odd(self, line: bytes, error: Exception) -> tuple[str, str | None] | Reject:
-        """Text and id of a line that the fast decoder refused; if it is bad, a reject without its place."""
+        """Text and id of a line that the fast decoder refused; for a bad line, a reject without position."""
         if isinstance(error, msgspec.ValidationError) and "out of range" not in str(error):
             missing = "missing required field" in str(error)
             return _bad("missing_field" if missing else "not_a_string", f"field {self.text!r}: {error}")
@@ -139,12 +138,12 @@ def _bad(reason: Reason, detail: str) -> Reject:
 
 
 def not_utf8(error: UnicodeDecodeError) -> str:
-    """What is wrong with bytes that are not UTF-8."""
+    """Description of why bytes are not UTF-8."""
     return f"byte 0x{error.object[error.start]:02x} is not UTF-8: {error.reason}"
 
 
 def fits_a_type(name: str) -> bool:
-    """Whether a typed decoder can have a field of this name: not with characters that JSON escapes.
+    """True if a typed decoder can have a field of this name; False if JSON escapes any of its characters.
 
     >>> fits_a_type("my field"), fits_a_type('a "quoted" one')
     (True, False)
@@ -153,10 +152,10 @@ def fits_a_type(name: str) -> bool:
 
 
 def _record_type(text: str, id: str | None, id_type: Any = Any) -> tuple[Any, Getter | None, Getter]:
-    """A type with the wanted fields alone, and how to get at them; None where the text is at `.t`.
+    """Build a type with only the wanted fields, and their getters; None if the text is at `.t`.
 
     Args:
-        id_type: of the id's field; null is always allowed.
+        id_type: type of the id field; null is always allowed.
     """
     if "." not in text:
         fields: list[tuple[Any, ...]] = [("t", str)]
@@ -194,7 +193,7 @@ def _path_getter(path: list[str]) -> Getter:
 
 
 def _shared_type(text: str, id: str) -> tuple[Any, Getter, Getter]:
-    """Text and id below one object: a tree of types, the id's leaf of any type and optional."""
+    """Types for text and id within one object; the id may have any type and is optional."""
     text_path, id_path = text.split("."), id.split(".")
     if text_path == id_path:
         record, get_text, _ = _record_type(text, None)
@@ -225,7 +224,7 @@ def _shared_type(text: str, id: str) -> tuple[Any, Getter, Getter]:
 
 
 def _id_texts(values: list[Any]) -> list[str | None] | None:
-    """Ids as strings; None where there are none at all, as in files whose records have none."""
+    """Convert ids to strings; None if no record has an id."""
     kinds = set(map(type, values))
     if kinds <= {str, NoneType}:
         return values if str in kinds else None
@@ -233,10 +232,10 @@ def _id_texts(values: list[Any]) -> list[str | None] | None:
 
 
 def one_object_a_line(data: memoryview, starts: np.ndarray) -> bool:
-    """Whether each line opens and closes an object.
+    """True if each line begins and ends with an object.
 
-    `decode_lines` takes records that span lines, or two in one line; with as many records as lines and
-    this, each record is its line.
+    `decode_lines` accepts records that span lines, and two records in one line; if this is true and there are
+    as many records as lines, each line is one record.
     """
     codes = np.frombuffer(data, np.uint8)
     last = np.append(starts[1:], len(data) + (codes[-1] != ord("\n"))) - 2

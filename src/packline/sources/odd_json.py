@@ -1,13 +1,13 @@
-"""JSON that the fast decoder refuses although it is JSON: read with the standard library's.
+"""Decoding of valid JSON that the fast decoder refuses, with the standard library.
 
     a lone surrogate, as in a title cut inside an emoji ("\\ud83d")    anywhere in the line
     a number beyond the range of doubles, or of thousands of digits   in a field that is decoded
     bytes that are not UTF-8                                          in a field that is not the text
 
-RFC 8259 allows the first two, and none of the three is a reason to lose a text that stands beside it. What
-neither decoder reads, and what has NaN or Infinity, is not JSON.
+RFC 8259 allows the first two, and none of the three is a reason to lose the text of the same record. Data
+that neither decoder reads, or that contains NaN or Infinity, is not JSON.
 
-Cost: about 50 MB/s, for lines that the fast decoder refused only.
+Cost: about 50 MB/s, only for lines that the fast decoder refused.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from typing import Any
 import msgspec
 
 ABSENT: Any = object()
-"""In place of a value where there is none; null is a value."""
+"""Marker for a missing value; null is a value."""
 MOST_DIGITS = 4300
-"""Python makes no integer of more, by default."""
+"""Python's default limit for the digits of an integer."""
 
 
 def decode_odd(line: bytes) -> Any:
-    """The value of a line of JSON.
+    """Decode a line of JSON.
 
-    A byte that is not UTF-8 becomes a lone surrogate, as by Python's `surrogateescape`; a number that Python
-    cannot hold becomes `msgspec.Raw`, which has it verbatim.
+    A byte that is not UTF-8 becomes a lone surrogate, as with Python's `surrogateescape`; a number that
+    Python cannot represent becomes `msgspec.Raw`, verbatim.
 
     Raises:
         ValueError: it is not JSON.
@@ -43,7 +43,7 @@ def decode_odd(line: bytes) -> Any:
 
 
 def decode_json(line: bytes) -> Any:
-    """The value of a line of JSON, by the fast decoder where that can read it.
+    """Decode a line of JSON, with the fast decoder if possible.
 
     Raises:
         ValueError: it is not JSON; `UnicodeDecodeError` where it is not UTF-8.
@@ -75,7 +75,7 @@ def value_at(record: Any, path: Sequence[str]) -> Any:
 
 
 def id_text(value: Any) -> str | None:
-    """A document's id as a string: JSON where it is none; None where it cannot be written as UTF-8.
+    """Convert a document's id to a string: as JSON if it is not one; None if it is not valid UTF-8.
 
     >>> id_text("a"), id_text(7), id_text({"a": [1]}), id_text("\\ud83d")
     ('a', '7', '{"a":[1]}', None)
@@ -92,7 +92,7 @@ def id_text(value: Any) -> str | None:
 
 
 def has_raw(value: Any) -> bool:
-    """Whether a value holds a number that Python cannot.
+    """True if a value contains a number that Python cannot represent.
 
     >>> has_raw(decode_odd(b'{"a": [1e400]}')), has_raw({"a": [1e300]})
     (True, False)
@@ -103,7 +103,7 @@ def has_raw(value: Any) -> bool:
 
 
 def is_utf8(value: Any) -> bool:
-    """Whether all strings of a value can be written as UTF-8.
+    """True if all strings of a value can be encoded as UTF-8.
 
     >>> is_utf8({"a": ["b"]}), is_utf8({"a": ["\\ud83d"]})
     (True, False)
@@ -116,7 +116,7 @@ def is_utf8(value: Any) -> bool:
 
 
 def lone_surrogate(text: str) -> str | None:
-    """Where a string cannot be UTF-8, what is wrong with it.
+    """Description of why a string cannot be UTF-8; None if it can.
 
     >>> lone_surrogate("fine"), lone_surrogate("cut \\ud83d")
     (None, 'a lone surrogate \\\\ud83d')

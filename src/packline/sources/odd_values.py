@@ -1,12 +1,12 @@
-"""Values of Arrow that Python cannot hold, one at a time: no good row is lost for a bad one beside it.
+"""Conversion of Arrow values that Python cannot represent, so that a bad row loses only itself.
 
     b"\\xff\\xfe" in a column of strings            not UTF-8
     timestamp[ns] that is no whole microsecond     Python's own times end at microseconds
     date32 of the year 12000                       and at the year 9999
     timestamp[us, tz=Mars/Phobos]                  a time zone that this machine does not know
 
-A whole column is converted at once; only where that fails, value by value. What cannot be converted becomes
-`Odd`, and whoever wanted it decides. Cost: nothing where all is well, some microseconds a value where not.
+A whole column is converted at once; only if that fails, value by value. Values that cannot be converted
+become `Odd`, and the caller decides. Cost: nothing for good columns, some microseconds per value for others.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from packline.sources.batch import Reason
 from packline.sources.jsonl import not_utf8
 
 FAILURES = (ValueError, ArithmeticError, LookupError, pa.ArrowException)
-"""What converting a value raises, `UnicodeDecodeError` and `OverflowError` among them."""
+"""Exceptions of a conversion, including `UnicodeDecodeError` and `OverflowError`."""
 
 
 class Odd(NamedTuple):
-    """In place of a value that Python cannot hold."""
+    """Placeholder for a value that Python cannot represent."""
 
     reason: Reason
     detail: str
     text: str | None
-    """As Arrow writes it; None where that fails as well."""
+    """The value as formatted by Arrow; None if that fails too."""
 
 
 def column_values(column: pa.Array) -> list[Any]:
-    """The values of a column, `Odd` where Python cannot hold one.
+    """Convert a column to Python values, `Odd` for those that Python cannot represent.
 
     >>> column_values(pa.array([0, 10**7], pa.date32()))
     [datetime.date(1970, 1, 1), Odd(reason='template', detail='date value out of range', text='29349-01-26')]
@@ -81,7 +81,7 @@ def _value(scalar: pa.Scalar) -> Any:
 
 
 def _text(scalar: pa.Scalar) -> str | None:
-    """A time to the nanosecond as pandas writes it; of an unknown time zone in UTC; else as Arrow does."""
+    """A time with nanoseconds in the format of pandas, in UTC for an unknown time zone; else as in Arrow."""
     kind = scalar.type
     if pa.types.is_timestamp(kind):
         if kind.unit == "ns":

@@ -1,13 +1,12 @@
-"""Parquet columns to documents.
+"""Reading of documents from Parquet columns.
 
-Rows are read in batches of about a MB of text, row group by row group, the wanted columns only, with
-positions that are row numbers in the file. A column may be any string type, a dictionary of strings,
-or a field of a struct (`a.b`).
+Only the needed columns are read, by row group, in batches of about 1 MB of text; positions are row numbers in
+the file. A column may be any string type, a dictionary of strings, or a field of a struct (`a.b`).
 
-Parquet does not check UTF-8, and its pages only where they have checksums: a bad string costs its row; a row
-group that cannot be decoded gives the rows before the damage and counts the rest as lost. An id that cannot
-be a string is left out, and its text kept.
-Cost: about 0.8 GB/s of text a core with zstd pages.
+Parquet does not check UTF-8, and checks pages only if they have checksums: a bad string loses its row; a row
+group that cannot be decoded yields the rows before the damage, and the rest is counted as lost. An id that
+cannot be converted to a string is left out, and the text is kept. Cost: about 0.8 GB/s of text per core with
+zstd pages.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from packline.sources.odd_values import id_texts
 from packline.sources.texts import Texts
 
 MAX_ROWS = 16_384
-"""Rows a batch at the most, for columns of very short strings."""
+"""Maximum rows per batch, for columns of very short strings."""
 
 
 def open_parquet(file: BinaryIO | str, name: str) -> pq.ParquetFile:
-    """Open by the footer.
+    """Open a Parquet file.
 
     Raises:
-        InputError: the footer is damaged or cut off, so that nothing in the file can be found.
+        InputError: the footer is damaged or truncated, so the file cannot be read.
     """
     try:
         return pq.ParquetFile(file, memory_map=False, pre_buffer=False, page_checksum_verification=True)
@@ -47,7 +46,7 @@ def open_parquet(file: BinaryIO | str, name: str) -> pq.ParquetFile:
 
 
 def column_type(schema: pa.Schema, path: str) -> pa.DataType | None:
-    """The type at a dotted path, or None where there is nothing; of columns of one name that of the first."""
+    """Type at a dotted path, None if there is none; for duplicate columns the type of the first."""
     if path in schema.names:
         return schema.field(schema.names.index(path)).type
     head, *rest = path.split(".")
@@ -63,7 +62,7 @@ def column_type(schema: pa.Schema, path: str) -> pa.DataType | None:
 
 
 def is_text(kind: pa.DataType | None) -> bool:
-    """Whether a column of this type holds text."""
+    """True if a column of this type contains text."""
     if kind is None:
         return False
     if pa.types.is_dictionary(kind):
@@ -72,7 +71,7 @@ def is_text(kind: pa.DataType | None) -> bool:
 
 
 def rows_a_batch(metadata: pq.FileMetaData, group: int) -> int:
-    """How many rows of a row group make about one batch: a function of the file alone."""
+    """Number of rows of a row group for about one batch: a function of the file alone."""
     facts = metadata.row_group(group)
     return int(np.clip(facts.num_rows * CUT_BYTES // max(facts.total_byte_size, 1), 1, MAX_ROWS))
 
@@ -104,7 +103,7 @@ def read_row_groups(
     hasher: Any,
     max_bytes: int,
 ) -> Iterator[Batch]:
-    """Batches of whole row groups; `hasher` is fed the text column."""
+    """Read batches of whole row groups; the text column is added to `hasher`."""
     row = sum(parquet.metadata.row_group(group).num_rows for group in range(groups.start))
     for group in groups:
         facts = parquet.metadata.row_group(group)
@@ -129,7 +128,7 @@ def read_records(
     """Batches of whole row groups, for sources whose text is not a column.
 
     Args:
-        make: documents out of some rows and the number of the first of them.
+        make: makes documents from rows and the number of the first row.
     """
     row = sum(parquet.metadata.row_group(group).num_rows for group in range(groups.start))
     for group in groups:

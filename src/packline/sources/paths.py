@@ -1,10 +1,10 @@
-"""From what the user wrote to paths of files: names, folders, globs, URIs.
+"""Expansion of inputs to paths of files: names, folders, globs, URIs.
 
 Folders are walked in the order of whole paths, so that the order of documents depends on nothing else; hidden
-files are passed over and links followed. Refused before anything is opened: what is no regular file (a pipe
-would wait, `/dev/zero` never ends), links that lead in a circle, names that are not UTF-8.
+files are skipped and links followed. Refused before anything is opened: files that are not regular (a pipe
+would block, `/dev/zero` never ends), circular links, names that are not UTF-8.
 
-Cost: a system call a folder and none a file, about 2 microseconds a file.
+Cost: one system call per folder and none per file, about 2 microseconds per file.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from packline.errors import InputError
 from packline.filesystem import is_remote, refuse_irregular, refuse_name, remote
 
 OWN_DESCRIPTORS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
-"""Names of what one process has open: another process would open something else by them."""
+"""Prefixes of paths that depend on the process: another process would open something else."""
 
 FileId = tuple[int, int]
-"""Device and inode: a folder by whatever path."""
+"""Device and inode: identifies a folder whatever its path."""
 
 
 def expand(given: str) -> Iterator[str]:
     """Paths of one input: itself, a folder's files, a glob's matches.
 
     Raises:
-        InputError: nothing there, or something that cannot be an input.
+        InputError: nothing found, or not a valid input.
     """
     if is_remote(given):
         yield from _expand_remote(given)
@@ -56,7 +56,7 @@ def expand(given: str) -> Iterator[str]:
 
 
 def common_folder(paths: list[str]) -> str:
-    """The folder that all paths share, with a slash at its end; empty where there is none.
+    """Common folder of all paths, with a slash at its end; empty if there is none.
 
     >>> common_folder(["a/b/x.txt", "a/b/c/y.txt"]), common_folder(["a/bb/x", "a/bc/y"]), common_folder(["x"])
     ('a/b/', 'a/', '')
@@ -111,7 +111,7 @@ def _circle(path: str, above: str) -> InputError:
 
 
 def _refuse_circles(paths: list[str]) -> None:
-    """The same for what a glob found, which follows a circle some forty times."""
+    """Refuse circular links among the matches of a glob, which follows a circle about forty times."""
     known: dict[str, FileId] = {}
     for folder in sorted({os.path.dirname(path) for path in paths}, key=len):
         above: dict[FileId, str] = {}
@@ -127,7 +127,7 @@ def _refuse_circles(paths: list[str]) -> None:
 
 
 def _refuse_no_file(path: str) -> None:
-    """Refuse a pipe or a device; what is not there or cannot be reached is told when it is opened."""
+    """Refuse a pipe or a device; missing and inaccessible files are reported when they are opened."""
     try:
         status = os.stat(path)
     except OSError:

@@ -1,9 +1,9 @@
-"""One entrance to all sources: a stretch of a file in, batches of documents out.
+"""Common entry point of all sources: a range of a file in, batches of documents out.
 
     Span  a range of a plain file, some row groups of a Parquet file, or a whole small file
-    Slice a piece of a compressed stream that its reader laid aside
+    Slice a piece of a compressed stream, stored in a file
 
-Both give the same batches for the same bytes. Every reader feeds a checksum of what it took.
+Both give the same batches for the same bytes. Every reader computes a checksum of the bytes it reads.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ def read_span(
     hasher: Any,
     transform: Transform | None = None,
 ) -> Iterator[Batch]:
-    """The documents that begin in a span, in order.
+    """Read the documents that begin in a span, in order.
 
     Args:
-        hasher: is fed the bytes behind the batches (of a compressed file: its compressed bytes).
-        transform: makes texts out of whole records, for a source with a template or filters.
+        hasher: updated with the bytes of the batches (for a compressed file: its compressed bytes).
+        transform: makes texts from whole records, for a source with a template or filters.
     """
     if file.format == "parquet":
         from packline.sources.parquet import open_parquet, read_records, read_row_groups
@@ -89,7 +89,7 @@ def read_slice(
     max_document_bytes: int,
     transform: Transform | None = None,
 ) -> Iterator[Batch]:
-    """The documents of a slice, in order; `transform` as in `read_span`."""
+    """Read the documents of a slice, in order; `transform` as in `read_span`."""
     if file.format == "parquet":
         yield from _read_arrow_slice(file, piece, max_document_bytes, transform)
         return
@@ -108,7 +108,7 @@ def read_slice(
 def _read_plain(
     file: InputFile, source: Source, raw: BinaryIO, max_document_bytes: int, hasher: Any
 ) -> Iterator[Batch]:
-    """A text file that is one document, or is cut at separators."""
+    """Read a text file that is one document, or is cut at separators."""
     if source.documents == "file":
 
         def read(size: int) -> bytes:
@@ -130,7 +130,7 @@ def _read_stream(
     max_document_bytes: int,
     transform: Transform | None,
 ) -> Iterator[Batch]:
-    """A compressed file from its start to its end."""
+    """Read a whole compressed file."""
     if file.format == "text" and source.documents == "file":
         batches = list(read_whole_file(file.index, stream.read, max_document_bytes))
         if stream.problem:
@@ -151,7 +151,7 @@ def _read_stream(
 def _decode(
     file: InputFile, source: Source, blocks: Iterator[Block], transform: Transform | None = None
 ) -> Iterator[Batch]:
-    """A batch a block."""
+    """Decode blocks, one batch per block."""
     if file.format == "jsonl":
         decoder: JsonlDecoder | JsonlRecords
         decoder = _decoder(file.text, file.id) if transform is None else _records(transform, file.id)
@@ -165,7 +165,7 @@ def _decode(
 
 @cache
 def _decoder(text: str, id: str | None) -> JsonlDecoder:
-    """Decoders are made once: a unit may be a thousand small files."""
+    """Cached decoder: a unit may have a thousand small files."""
     return JsonlDecoder(text, id)
 
 

@@ -1,12 +1,13 @@
-"""Whole records to documents, where the text is not simply a field: for templates and filters.
+"""Documents from whole records, for sources with templates or filters.
 
     JSON line, Parquet row ──> {"title": ..., "body": ...} ──transform──> text | left out | bad record
 
-What becomes of a record is the transform's (`packline.transforms`); here records are decoded, with the
-wanted top-level fields only where these are known, and put back together as batches with their positions.
+    The transform (`packline.transforms`) decides the result for each record. This module decodes records,
+    only with the wanted top-level fields if these are known, and combines the documents into batches with
+    their positions.
 
-Cost: a Python object for every wanted field and the transform's own time, about 5 to 20 microseconds a
-record. Sources without template and filter never come here.
+Cost: one Python object for every wanted field and the time of the transform, about 5 to 20 microseconds per
+record. Not used for sources without template and filter.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from packline.sources.texts import Texts
 
 
 class RecordProblem(Exception):
-    """A record that is no document. A transform raises it.
+    """A record that is not a document; raised by a transform.
 
     Args:
         reason: one of the reasons for rejects.
@@ -39,23 +40,23 @@ class RecordProblem(Exception):
 
 
 class Transform(Protocol):
-    """What makes the text of a record. Hashable, so that decoders can be kept by it."""
+    """Interface that makes the text of a record. Hashable, so that decoders can be cached by it."""
 
     fields: tuple[str, ...] | None
-    """Top-level fields that it wants; None for all."""
+    """Top-level fields that it needs; None for all."""
 
     def __hash__(self) -> int: ...
 
     def text(self, record: dict[str, Any]) -> str | None:
-        """The record's text, or None where a filter leaves it out.
+        """Make the text of a record; None if a filter removes it.
 
         Raises:
-            RecordProblem: it has no text that could be told.
+            RecordProblem: the record has no valid text.
         """
 
 
 class Collected:
-    """Documents of one batch while they are made, record by record."""
+    """Builder of a batch, record by record."""
 
     def __init__(self, file: int, transform: Transform, id: str | None) -> None:
         self._file, self._transform = file, transform
@@ -67,7 +68,7 @@ class Collected:
         self._filtered: list[int] = []
 
     def take(self, record: dict[str, Any], position: int) -> RecordProblem | None:
-        """Make a record a document; what is wrong with it is given back, for the caller has its bytes."""
+        """Add a record; return its problem, if any, since the caller has the bytes."""
         try:
             text = self._transform.text(record)
         except RecordProblem as problem:
@@ -87,7 +88,7 @@ class Collected:
         self._rejects.append(Reject(self._file, position, reason, detail, raw))
 
     def batch(self, consumed_bytes: int) -> Batch:
-        """All of it."""
+        """Build the batch."""
         ids = None if self._id is None else self._ids
         positions = np.array(self._positions, np.int64)
         texts = Texts.of(self._texts)
@@ -95,7 +96,7 @@ class Collected:
 
 
 class JsonlRecords:
-    """Turn blocks of lines into batches, by way of a transform.
+    """Decoder of blocks of lines to batches, with a transform.
 
     Args:
         transform: makes the texts.
@@ -136,7 +137,7 @@ class JsonlRecords:
         return collected.batch(len(data))
 
     def _records(self, data: memoryview, starts: np.ndarray, lines: list[tuple[int, int]]) -> list[Any]:
-        """A record a line, a problem, or None for a line that is empty."""
+        """For each line its record, a problem, or None if it is empty."""
         try:
             values = self._decoder.decode_lines(data)
             if len(values) == len(starts) and one_object_a_line(data, starts):
@@ -154,7 +155,7 @@ class JsonlRecords:
             return self._odd_record(line, error)
 
     def _odd_record(self, line: bytes, error: Exception) -> dict[str, Any] | RecordProblem:
-        """A record that the fast decoder refused; a problem where what is wrong is in a wanted field."""
+        """Decode a record that the fast decoder refused; a problem if the fault is in a wanted field."""
         try:
             record = decode_odd(line)
         except (ValueError, RecursionError):
@@ -186,12 +187,12 @@ class JsonlRecords:
 def row_batch(
     file: int, rows: pa.RecordBatch, row: int, transform: Transform, id: str | None, hasher: Any = None
 ) -> Batch:
-    """Rows of a Parquet file as documents.
+    """Make documents from rows of a Parquet file.
 
     Args:
         rows: the wanted columns.
-        row: number of the first one in the file.
-        hasher: is fed what the rows hold, whatever the buffers that hold it look like.
+        row: number of the first row in the file.
+        hasher: updated with the values of the rows, independent of the layout of their buffers.
     """
     collected = Collected(file, transform, id)
     records, problems = _plain_rows(rows)
@@ -206,7 +207,7 @@ def row_batch(
 
 
 def hash_rows(hasher: Any, rows: pa.RecordBatch) -> None:
-    """Feed what rows hold to a hasher, as `row_batch` does."""
+    """Update a hasher with the values of rows, as `row_batch` does."""
     _hash(hasher, _plain_rows(rows)[0])
 
 
@@ -216,10 +217,10 @@ def _hash(hasher: Any, records: list[Any]) -> None:
 
 
 def _plain_rows(rows: pa.RecordBatch) -> tuple[list[dict[str, Any]], dict[int, dict[str, Odd]]]:
-    """Rows as what JSON has: dates as ISO 8601, decimals as strings, bytes as base64.
+    """Convert rows to JSON types: dates as ISO 8601, decimals as strings, bytes as base64.
 
-    In place of a value that Python cannot hold is its text or null; such values are in the second result, by
-    row and column.
+    A value that Python cannot represent is replaced by its text or null; such values are in the second
+    result, by row and column.
     """
     records, names = row_values(rows)
     problems: dict[int, dict[str, Odd]] = {}
@@ -231,7 +232,7 @@ def _plain_rows(rows: pa.RecordBatch) -> tuple[list[dict[str, Any]], dict[int, d
 
 
 def _problem(odd: dict[str, Odd], transform: Transform, id: str | None) -> RecordProblem | None:
-    """What is wrong with a row, unless it is in its id alone, which is then left out."""
+    """Problem of a row; None if only its id is affected, which is then left out."""
     for name, value in odd.items():
         if name != id or transform.fields is None or name in transform.fields:
             return RecordProblem(value.reason, f"column {name}: {value.detail}")

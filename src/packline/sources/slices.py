@@ -1,13 +1,13 @@
-"""Cut what cannot be split into units: a compressed file, a huge row group.
+"""Cutting of data that has no natural ranges into units: a compressed file, a huge row group.
 
-A compressed stream can only be read from its start, so one reader decompresses it and lays slices of
-about `slice_bytes` aside as files, each of whole records; encoders take them as they would take a range
-of a plain file. Where a slice ends depends on the stream alone, never on who reads it.
+A compressed stream can only be read from its start, so one reader decompresses it and writes slices of about
+`slice_bytes` to files, each of whole records; encoders read them like ranges of a plain file. The ends of
+slices depend on the stream alone, never on the reader.
 
-    x.jsonl.zst ──decompress──> [slice 0][slice 1][slice 2]...   each a unit of its own
+    x.jsonl.zst ──decompress──> [slice 0][slice 1][slice 2]...   each a separate unit
 
 Cost: one write and one read of the decompressed bytes, normally within the page cache. A slice that a
-finished unit already covers is decompressed but not written. It does not decode records.
+finished unit already covers is decompressed but not written. Records are not decoded.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class LostRows(msgspec.Struct, frozen=True):
-    """Rows of a damaged row group, which no slice can hold."""
+    """Rows of a damaged row group, which are in no slice."""
 
     group: int
     row: int
@@ -40,7 +40,7 @@ class LostRows(msgspec.Struct, frozen=True):
 
 
 class Slice(msgspec.Struct, frozen=True):
-    """One slice, laid aside as a file."""
+    """One slice, stored in a file."""
 
     number: int
     file: int
@@ -48,21 +48,21 @@ class Slice(msgspec.Struct, frozen=True):
     """Offset of its first record in the decompressed file, or the number of its first row."""
     input_bytes: int
     path: str
-    """Empty where it was not asked for."""
+    """Path of the file; empty if it was not requested."""
     problem: tuple[Reason, str] | None = None
-    """The stream broke off here, so its last record is not whole."""
+    """Set if the stream was truncated here, so its last record is incomplete."""
     lost: tuple[LostRows, ...] = ()
 
 
 class StreamEnd(msgspec.Struct, frozen=True):
-    """What is known once a file has been read to its end."""
+    """Totals of a file that has been read to its end."""
 
     slices: int
     checksum: str
 
 
 def delimiter_of(file: InputFile, source: Source) -> bytes:
-    """What ends a record of this file."""
+    """Delimiter of the records of a file."""
     if file.format == "text" and source.documents == "separator":
         return (source.separator or "").encode("utf-8")
     return NEWLINE
@@ -77,7 +77,7 @@ def cut_slices(
     max_document_bytes: int,
     skip: Container[int] = (),
 ) -> Iterator[Slice | StreamEnd]:
-    """Slices in order, at the end one `StreamEnd`. Whoever takes a slice deletes its file.
+    """Cut slices in order, with one `StreamEnd` at the end. The caller deletes the files of slices.
 
     Args:
         skip: numbers of slices that need no file.
@@ -107,7 +107,7 @@ def cut_slices(
 
 
 class _Stream:
-    """Bytes of a file, decompressed where they are compressed, with a checksum of the file's own bytes."""
+    """Bytes of a file, decompressed if necessary, with a checksum of the bytes of the file."""
 
     def __init__(self, raw: BinaryIO, file: InputFile) -> None:
         from packline.fingerprint import Hasher
@@ -146,7 +146,7 @@ class _SliceFile:
         if self._file is not None:
             with disk_errors(self._folder):
                 rest = block.data
-                while len(rest):  # a disk that is nearly full takes a part of it without an error
+                while len(rest):  # a nearly full disk may accept only a part without an error
                     rest = rest[self._file.write(rest) :]
 
     def close(self) -> str:
@@ -201,7 +201,7 @@ def _cut_parquet(
 def _hashed_rows(
     parquet: pq.ParquetFile, group: int, file: InputFile, hasher: Any
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Rows of a row group and their bytes: text and id, or the columns that a template or filter wants."""
+    """Rows of a row group and their bytes: text and id, or the columns for a template or filter."""
     import pyarrow as pa
 
     from packline.sources.parquet import hash_text, read_columns, read_row_group, text_bytes

@@ -1,8 +1,8 @@
-"""Plain text to documents: a file, a line, or what stands between separators.
+"""Reading of documents from plain text: a file, a line, or the text between separators.
 
-Text is UTF-8, taken as it is but for a byte order mark at the start of a file and, where a line is a
-document, the line's end (`\\n` or `\\r\\n`). Bytes that are not UTF-8 make a bad record of their
-document. Cost: decoding, above 1 GB/s a core.
+Text is UTF-8, unchanged except that a byte order mark at the start of a file is removed and, if each line is
+a document, the line end (`\\n` or `\\r\\n`). A document with bytes that are not UTF-8 is a bad record. Cost:
+decoding, above 1 GB/s per core.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BOM = b"\xef\xbb\xbf"
 
 
 def decode_records(file: int, block: Block, delimiter: bytes) -> Batch:
-    """Documents of a block of lines, or of records that end with a separator.
+    """Decode the documents of a block of lines, or of records that end with a separator.
 
     >>> list(decode_records(0, Block(memoryview(b"one\\r\\ntwo\\n"), np.array([0, 5]), 0), b"\\n").texts)
     ['one', 'two']
@@ -33,7 +33,7 @@ def decode_records(file: int, block: Block, delimiter: bytes) -> Batch:
     except UnicodeDecodeError:
         return _decode_one_by_one(file, data, block, delimiter)
     if len(texts) > len(block.starts):
-        texts.pop()  # nothing stands behind the last delimiter
+        texts.pop()  # the last delimiter is followed by nothing
     if delimiter == NEWLINE and b"\r" in data:
         texts = [text.removesuffix("\r") for text in texts]
     return Batch(file, Texts.of(texts), block.starts + block.position, consumed_bytes=len(data))
@@ -58,7 +58,7 @@ def _decode_one_by_one(file: int, data: bytes, block: Block, delimiter: bytes) -
 
 
 def read_whole_file(file: int, read: Callable[[int], bytes], max_bytes: int) -> Iterator[Batch]:
-    """The one document that a file is; or, where it is too large, the pieces of one reject."""
+    """Read a file as one document; if it is too large, as the pieces of one reject."""
     parts: list[bytes] = []
     size = 0
     while fresh := read(BATCH_BYTES):

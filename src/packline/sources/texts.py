@@ -1,12 +1,12 @@
-"""Texts: the text of many documents in two buffers, as UTF-8.
+"""Texts of many documents in two buffers, as UTF-8.
 
-What `Ragged` is for tokens, between a source and an encoder: no Python object for a document, unless it is
-asked for. It is an Arrow `large_string` array looked at as buffers:
+The equivalent of `Ragged` for texts, between a source and an encoder: no Python object per document unless
+requested. It is a view of the buffers of an Arrow `large_string` array:
 
     data   "one" "three" ""        offsets   0 3 8 8
 
-Cost: everything but `take` and getting at a single text is a view. Sources see to it that no text is null
-and that all are valid UTF-8; nothing here checks it again.
+Cost: everything except `take` and access to a single text is a view. Sources guarantee that no text is null
+and that all are valid UTF-8; this is not checked again.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ class Texts:
     array: pa.Array
     """`large_string [D]`."""
     strings: list[str] | None = None
-    """The same as Python strings, where they are at hand: some engines take nothing else."""
+    """The same texts as Python strings, if available: some engines accept nothing else."""
 
     @classmethod
     def of(cls, strings: list[str]) -> Texts:
-        """Texts out of Python strings."""
+        """Build from Python strings."""
         return cls(pa.array(strings, pa.large_string()), strings)
 
     @classmethod
     def one(cls, data: bytes) -> Texts:
-        """One text out of its UTF-8, which is not copied."""
+        """Build one text from its UTF-8, without a copy."""
         buffers = [None, pa.py_buffer(np.array([0, len(data)], np.int64)), pa.py_buffer(data)]
         return cls(pa.Array.from_buffers(pa.large_string(), 1, buffers))
 
@@ -60,7 +60,7 @@ class Texts:
 
     @property
     def offsets(self) -> np.ndarray:
-        """Where each text begins and ends in `data`, int64 `[D+1]`."""
+        """Start of each text in `data`, and the end, int64 `[D+1]`."""
         offsets = self._offsets
         return offsets - offsets[0] if offsets[0] else offsets
 
@@ -84,7 +84,7 @@ class Texts:
         return pc.utf8_length(self.array).to_numpy()
 
     def raw(self) -> list[bytes]:
-        """Each text's UTF-8."""
+        """UTF-8 bytes of each text."""
         data = self.data
         return [bytes(data[start:end]) for start, end in pairwise(self.offsets.tolist())]
 
@@ -95,7 +95,7 @@ class Texts:
 
     @property
     def _offsets(self) -> np.ndarray:
-        """As Arrow keeps them: those of a slice do not begin with 0."""
+        """Offsets as stored by Arrow: those of a slice do not begin with 0."""
         if not len(self.array):
             return np.zeros(1, np.int64)
         return np.frombuffer(self.array.buffers()[1], np.int64, len(self.array) + 1, self.array.offset * 8)

@@ -1,1 +1,1 @@
-"""From a record to text: templates, filters, conversations and which of their words carry loss."""
+"""Transforms of records to text: templates, filters, and conversations with loss masks."""

@@ -1,23 +1,23 @@
-"""Chat templates: a conversation as its tokenizer's own template writes it, and which of it is trained on.
+"""Chat templates: rendering of conversations with the tokenizer's own template, with loss masks.
 
     {%- for message in messages %}
     <|im_start|>{{ message.role }}
     {% generation %}{{ message.content }}<|im_end|>{% endgeneration %}      marks: the assistant's own
     {%- endfor %}
 
-Rendered as `apply_chat_template` of transformers does it: the same environment, filters and variables. Where
-a template has no marks, the assistant's stretches have to be proven: what is rendered up to an assistant's
-turn, with the prompt to generate, must begin what is rendered with the turn, and that must begin the whole.
-What lies between is what a model would have to say. A conversation that does not pass is refused. A template
-is refused before any work if not even one question and its answer pass, or if plain conversations show that
-it trains on the header of a turn or on the user's words. `packline.transforms.named_templates` has marked
-templates for models whose own do not pass.
+Rendering is the same as in `apply_chat_template` of transformers: environment, filters and variables. If a
+template has no marks, the assistant's ranges must be proven: the text up to an assistant's turn, with the
+generation prompt, must be a prefix of the text with the turn, and that must be a prefix of the whole. The
+difference is what a model would have to generate. A conversation that fails is refused. A template is refused
+before any work if not even one question and its answer pass, or if plain conversations show that it trains on
+the header of a turn or on the user's words. `packline.transforms.named_templates` has marked templates for
+models whose own templates fail.
 
-A template is data that was downloaded: it runs in Jinja's immutable sandbox, without files, without includes,
-without the time of day, and what it makes is bounded. Special-token strings inside messages are hidden from
-the template while it runs, so that they come out as the text that they are.
+A template is downloaded data: it runs in Jinja's immutable sandbox, without files, includes or the time of
+day, and its output is bounded. Special-token strings inside messages are hidden from the template while it
+runs, so that they remain text.
 
-Cost: about 30 microseconds a message with marks; without, as many renderings as there are turns.
+Cost: about 30 microseconds per message with marks; without, one rendering per turn.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from packline.transforms.conversations import Conversation, Malformed, Message, 
 from packline.transforms.pieces import Piece, check_pieces, join_pieces, trained_runs
 
 HIDE, SHOW, OPEN, CLOSE = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3"
-"""Noncharacters: Unicode keeps them out of text for good, and where they are in it they are hidden too."""
+"""Noncharacters, which Unicode never assigns; if a text contains them, they are hidden too."""
 MOST_CHARACTERS = 64 << 20
-"""Of what one conversation may be rendered to."""
+"""Maximum length of a rendered conversation."""
 MOST_REPEATED = 1 << 20
-"""Of what `*` may make of a string or a list."""
+"""Maximum length of the result of `*` with a string or a list."""
 NO_INCLUDES = {"Include", "Import", "FromImport", "Extends"}
 
 PROBE = (
@@ -50,7 +50,7 @@ PROBES = (
     Conversation(PROBE[:2]),
     Conversation((Message("system", "Keep to what is asked."), *PROBE[:2])),
 )
-"""Plain conversations, of which a template has to pass one before any work."""
+"""Plain conversations; a template must pass at least one before any work."""
 
 
 class ChatTemplate:
@@ -58,14 +58,14 @@ class ChatTemplate:
 
     Args:
         text: Jinja, as in a tokenizer's `chat_template`.
-        special_tokens: the strings that stand for control tokens; for each, whether it takes white space
-            before and after it away.
-        variables: such as `bos_token`, by name.
-        masked: whether it has to tell what the assistant said, as it has not for prompts alone.
+        special_tokens: strings of control tokens; for each, whether it strips white space before and after
+            it.
+        variables: variables by name, such as `bos_token`.
+        masked: whether a loss mask is required; it is not for prompts alone.
 
     Raises:
-        RecipeError: not a template, one that reads files, or with `masked` one whose mask can neither be
-            read off marks nor be proven on the plainest conversation.
+        RecipeError: not a template, one that reads files, or with `masked` one whose mask is neither marked
+            nor provable on the simplest conversation.
 
     >>> text = (
     ...     "{% for m in messages %}<|{{ m.role }}|>"
@@ -95,14 +95,14 @@ class ChatTemplate:
         self._hide = re.compile("|".join(map(re.escape, self._hidden)))
         self._split = re.compile("(" + "|".join(map(re.escape, [OPEN, CLOSE, *tokens])) + ")")
         self.unproven = self._probe() if masked else ""
-        """Why a conversation of several turns cannot be told, or "" where it can."""
+        """Why the mask of a conversation of several turns cannot be proven; "" if it can."""
 
     def render(self, conversation: Conversation) -> list[Piece]:
-        """The pieces of a conversation.
+        """Render a conversation to pieces.
 
         Raises:
-            Malformed: the template refuses it (reason `template`), or what it wrote does not tell what the
-                assistant said (reason `mask`).
+            Malformed: the template refuses it (reason `template`), or the assistant's words cannot be located
+                in the output (reason `mask`).
         """
         if any(message.parts for message in conversation.messages):
             raise Malformed(
@@ -115,7 +115,7 @@ class ChatTemplate:
         return join_pieces(self._cut(whole))
 
     def write(self, conversation: Conversation) -> str:
-        """The text of a conversation, whether or not it tells what the assistant said.
+        """Render the text of a conversation, whether or not a mask can be determined.
 
         Raises:
             Malformed: the template refuses it (reason `template`).
@@ -124,7 +124,7 @@ class ChatTemplate:
         return "".join(piece.text for piece in pieces)
 
     def prompt(self, conversation: Conversation) -> list[Piece]:
-        """The pieces up to where the assistant is to speak, with the prompt to generate.
+        """Render the pieces up to the assistant's next turn, with the generation prompt.
 
         Raises:
             Malformed: the template refuses it (reason `template`).
@@ -133,7 +133,7 @@ class ChatTemplate:
         return join_pieces(piece._replace(trained=False) for piece in pieces)
 
     def _probe(self) -> str:
-        """Hold plain conversations to it; why the one of several turns does not pass.
+        """Check plain conversations; return why the one of several turns fails.
 
         Raises:
             RecipeError: none passes, or one shows that the wrong words are trained on.
@@ -149,11 +149,11 @@ class ChatTemplate:
         raise self._refusal(why[0].detail) from why[0]
 
     def _hold(self, talk: Conversation) -> None:
-        """The assistant's stretches begin where it does and are its own.
+        """Check that the trained ranges are exactly the assistant's.
 
         Raises:
-            Malformed: what the assistant said cannot be told (reason `mask` or `template`).
-            RecipeError: it can, and is not what is trained on.
+            Malformed: the assistant's words cannot be located (reason `mask` or `template`).
+            RecipeError: they can, and differ from what is trained on.
         """
         pieces = self.render(talk)
         check_pieces(talk, pieces)
@@ -167,7 +167,7 @@ class ChatTemplate:
         asked = as_messages(talk.messages[:first])
         without, prompted = (self._run(asked, None, prompt=one) for one in (False, True))
         prompt = prompted.removeprefix(without).strip() if prompted.startswith(without) else ""
-        if ahead.startswith(prompt):  # as anything does with "", the prompt of templates that have none
+        if ahead.startswith(prompt):  # always true for "", the prompt of templates that have none
             raise self._refusal(f"{ahead!r} is trained on, which stands before what the assistant says")
 
     def _refusal(self, detail: str) -> RecipeError:
@@ -179,7 +179,7 @@ class ChatTemplate:
         )
 
     def _given(self, conversation: Conversation) -> tuple[list[Any], list[Any] | None]:
-        """Messages and tools as templates know them, without anything that could become a control token."""
+        """Messages and tools for a template, without anything that could become a control token."""
         messages = [self._hidden_in(one) for one in as_messages(conversation.messages)]
         return messages, [self._hidden_in(tool) for tool in conversation.tools] or None
 
@@ -197,12 +197,12 @@ class ChatTemplate:
                     raise Malformed("template", f"the template made more than {MOST_CHARACTERS:,} characters")
         except Malformed:
             raise
-        except Exception as error:  # whatever a template does, it does to one conversation
+        except Exception as error:  # any error of a template affects one conversation only
             raise Malformed("template", f"{type(error).__name__}: {error}"[:500]) from error
         return "".join(parts)
 
     def _mark(self, whole: str, messages: list[Any], tools: list[Any] | None) -> str:
-        """Put marks around the assistant's stretches, each proven."""
+        """Put marks around the assistant's ranges, each proven."""
         marked: list[str] = []
         done = 0
         for number, message in enumerate(messages):
@@ -216,14 +216,14 @@ class ChatTemplate:
                 raise Malformed(
                     "mask", f"message {number}: what comes before it is rendered otherwise with it than alone"
                 )
-            # White space behind the last token of a turn is the template's, not something a model says.
+            # White space after the last token of a turn belongs to the template; no model generates it.
             end = len(before) + len(after[len(before) :].rstrip())
             marked += (whole[done : len(before)], OPEN, whole[len(before) : end], CLOSE)
             done = end
         return "".join([*marked, whole[done:]])
 
     def _cut(self, rendered: str) -> Iterator[Piece]:
-        """Text, control tokens and marks to pieces."""
+        """Cut text, control tokens and marks into pieces."""
         trained = strip_next = False
         parts = self._split.split(rendered)
         for place, part in enumerate(parts):
@@ -242,7 +242,7 @@ class ChatTemplate:
                 yield Piece(self._shown(part), trained)
 
     def _hidden_in(self, value: Any) -> Any:
-        """A value whose strings hold no special token and no mark."""
+        """The value with all special tokens and marks in its strings hidden."""
         if isinstance(value, str):
             return self._hide.sub(lambda match: f"{HIDE}{self._numbers[match[0]]}{SHOW}", value)
         if isinstance(value, dict):
@@ -256,7 +256,7 @@ class ChatTemplate:
 
 
 def _compile(text: str) -> tuple[Any, bool]:
-    """The template, and whether it has marks."""
+    """Compile a template; also return whether it has marks."""
     from jinja2 import TemplateError, nodes
 
     environment = make_environment()
@@ -279,14 +279,14 @@ def _compile(text: str) -> tuple[Any, bool]:
 
 
 def make_environment() -> Any:
-    """Jinja as transformers sets it up, in a sandbox that changes nothing and reaches nothing."""
+    """Build Jinja's environment as in transformers, in a sandbox without side effects or access."""
     from jinja2 import nodes
     from jinja2.exceptions import SecurityError, TemplateError
     from jinja2.ext import Extension, loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """`{% generation %}`: what stands in it is the assistant's."""
+        """`{% generation %}`: marks its contents as the assistant's."""
 
         tags = {"generation"}  # noqa: RUF012  Jinja's own name for it
 
@@ -299,7 +299,7 @@ def make_environment() -> Any:
             return f"{OPEN}{caller()}{CLOSE}"
 
     class Sandbox(ImmutableSandboxedEnvironment):
-        """Refuses what would take all memory."""
+        """Sandbox that refuses operations that would exhaust memory."""
 
         intercepted_binops = frozenset(["*", "**"])
 
@@ -325,7 +325,7 @@ def make_environment() -> Any:
 
 
 def strips_of(added_tokens: Iterable[Mapping[str, Any]]) -> dict[str, tuple[bool, bool]]:
-    """The special ones of a tokenizer.json's `added_tokens`, and whether they take white space away.
+    """Special tokens among the `added_tokens` of a tokenizer.json, and whether they strip white space.
 
     >>> strips_of([{"content": "<s>", "special": True, "rstrip": True}, {"content": "<think>"}])
     {'<s>': (False, True)}

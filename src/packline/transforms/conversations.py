@@ -1,16 +1,16 @@
-"""Conversations: records of several published shapes to one normal form, or the reason why not.
+"""Conversations: conversion of records in several published formats to one normal form.
 
     {"messages": [{"role": "user", "content": "hi"}, ...], "tools": [...]}      OpenAI
     {"conversations": [{"from": "human", "value": "hi"}, ...]}                   ShareGPT
     [{"role": "user", "content": "hi"}, ...]                                     a bare list
     {"prompt": "hi", "response": "hello"}                                        prompt and response
 
-The order of roles is strict: perhaps a system message, then user and assistant in turn; an assistant's
-calls are each answered by one output before anybody else speaks. A conversation may end with anyone, but
-there has to be an assistant to learn from. Nothing is mended: what does not fit is `Malformed`, with a
-reason that is counted.
+The order of roles is strict: an optional system message, then user and assistant in turn; each call of an
+assistant is answered by one output before any other message. A conversation may end with any role, but must
+have an assistant message. Nothing is repaired: an invalid record is `Malformed`, with a reason that is
+counted.
 
-Cost: a few microseconds a message. It does not render (`chat_template`, `nanochat`) or look at lengths.
+Cost: a few microseconds per message. `chat_template` and `nanochat` render conversations.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ SHAPES = "messages, conversations, a list of messages, or prompt and response"
 
 
 class Malformed(BadRecord):
-    """A record that is no conversation to learn from.
+    """A record that is not a valid conversation.
 
     Args:
-        reason: by which it is counted.
-        detail: where and what.
+        reason: reason under which it is counted.
+        detail: position and description of the problem.
     """
 
     def __init__(self, reason: Reason, detail: str) -> None:
@@ -65,7 +65,7 @@ class Malformed(BadRecord):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """A stretch of what an assistant said, in the manner of nanochat: words, code, or what code gave."""
+    """A part of an assistant message, as in nanochat: words, code, or the output of code."""
 
     kind: PartKind
     text: str
@@ -76,26 +76,26 @@ class Call(msgspec.Struct, frozen=True):
 
     name: str
     arguments: Any
-    """An object; or the string that stood there, where it is not a JSON object."""
+    """An object; or the original string, if it is not a JSON object."""
     id: str | None = None
 
 
 class Message(msgspec.Struct, frozen=True):
-    """What one of them said."""
+    """One message of a conversation."""
 
     role: Role
     content: str = ""
-    """All words; of parts only those that are text."""
+    """Text of the message; of parts only the text."""
     parts: tuple[Part, ...] = ()
-    """Where an assistant's words have code among them; empty otherwise."""
+    """Parts of an assistant message that contains code; otherwise empty."""
     calls: tuple[Call, ...] = ()
     call_id: str | None = None
-    """Of a tool's output: which call it answers, where that was said."""
+    """Call that a tool's output answers, if the record contains it."""
     name: str | None = None
     reasoning: str | None = None
-    """What an assistant thought before, where it stands apart."""
+    """Reasoning of an assistant, if it is a separate field."""
     trained: bool = True
-    """False of an assistant's words that are there to be read only: OpenAI's `"weight": 0`."""
+    """False for assistant messages without loss: OpenAI's `"weight": 0`."""
 
 
 class Conversation(msgspec.Struct, frozen=True):
@@ -105,12 +105,12 @@ class Conversation(msgspec.Struct, frozen=True):
     tools: tuple[dict[str, Any], ...] = ()
 
     def words_bytes(self) -> int:
-        """UTF-8 bytes of all messages' words."""
+        """UTF-8 bytes of the words of all messages."""
         return sum(len(text.encode("utf-8")) for message in self.messages for text in words_of(message))
 
 
 def words_of(message: Message) -> Iterator[str]:
-    """The strings that a message consists of, calls as their name and arguments."""
+    """Strings of a message, with calls as name and arguments."""
     if message.reasoning:
         yield message.reasoning
     yield from (part.text for part in message.parts) if message.parts else (message.content,)
@@ -120,11 +120,11 @@ def words_of(message: Message) -> Iterator[str]:
 
 
 def read_conversation(record: Any, field: str | None = None) -> Conversation:
-    """Bring a record into the normal form.
+    """Convert a record to the normal form.
 
     Args:
-        record: as JSON or Arrow gives it.
-        field: of the messages, where it is none of those that are known.
+        record: a record from JSON or Arrow.
+        field: field of the messages, if it is not a known one.
 
     Raises:
         Malformed: with the reason and the number of the message, from 0.
@@ -144,7 +144,7 @@ def read_conversation(record: Any, field: str | None = None) -> Conversation:
 
 
 def _messages_of(record: Any, field: str | None) -> tuple[list[Any], Any, tuple[dict[str, Any], ...]]:
-    """The list of messages, a system message that stands apart, and tools."""
+    """List of messages, separate system message, and tools."""
     if isinstance(record, list):
         return record, None, ()
     if not isinstance(record, dict):
@@ -184,7 +184,7 @@ def _read_message(number: int, raw: Any) -> Message:
     where = f"message {number}"
     if not isinstance(raw, dict):
         raise Malformed("not_a_conversation", f"{where}: expected an object, found a {type(raw).__name__}")
-    raw = {name: value for name, value in raw.items() if value is not None}  # as Arrow says "not there"
+    raw = {name: value for name, value in raw.items() if value is not None}  # Arrow: null if missing
     said = raw.get("role", raw.get("from"))
     role = ROLES.get(said) if isinstance(said, str) else None
     if role is None:
@@ -216,7 +216,7 @@ def _read_message(number: int, raw: Any) -> Message:
 
 
 def _read_content(where: str, content: Any, role: Role) -> tuple[str, tuple[Part, ...]]:
-    """Words, and parts where there is more than text among them."""
+    """Words, and parts if there is more than text."""
     if content is None:
         return "", ()
     if isinstance(content, str):
@@ -267,7 +267,7 @@ def _read_call(where: str, raw: Any) -> Call:
         raise Malformed("content_not_text", f"{where}: a call of a tool without a name")
     arguments = inner.get("arguments")
     if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
-        arguments = {}  # both are how a call without any is written
+        arguments = {}  # both denote a call without arguments
     if not isinstance(arguments, dict | str):
         found = type(arguments).__name__
         raise Malformed(
@@ -284,7 +284,7 @@ def _read_call(where: str, raw: Any) -> Call:
 
 
 def _check_order(messages: tuple[Message, ...]) -> None:
-    """Who may speak after whom, and that calls are answered."""
+    """Check the order of roles, and that calls are answered."""
     if not messages:
         raise Malformed("empty_content", "a conversation without messages")
     if not any(message.role == "assistant" for message in messages):
@@ -313,7 +313,7 @@ def _check_order(messages: tuple[Message, ...]) -> None:
 
 
 def _answer(where: str, message: Message, open_calls: list[Call]) -> None:
-    """Take the call that an output answers from those that are open."""
+    """Remove the call that an output answers from the open calls."""
     place: int | None = 0 if open_calls else None
     if open_calls and message.call_id is not None and any(call.id for call in open_calls):
         ids = [call.id for call in open_calls]
@@ -324,7 +324,7 @@ def _answer(where: str, message: Message, open_calls: list[Call]) -> None:
 
 
 def as_messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
-    """The normal form as chat templates know it: dicts with role, content and tool_calls.
+    """Convert messages to the form for chat templates: dicts with role, content and tool_calls.
 
     >>> as_messages(read_conversation({"prompt": "a", "response": "b"}).messages)
     [{'role': 'user', 'content': 'a'}, {'role': 'assistant', 'content': 'b'}]

@@ -1,9 +1,9 @@
-"""Write a recipe for somebody: what was seen in the data, what is guessed from it, what else there is.
+"""Drafting of a recipe from a survey of the data, with comments on guesses and alternatives.
 
     survey of each input ──> one [[sources]] each, with comments ──> recipe.toml
 
-The recipe that comes out builds as it stands; its comments are the choices that it did not make. It is text
-for people: reading it back is `packline.recipe.load_recipe`.
+The drafted recipe builds without changes; its comments list the alternatives. `packline.recipe.load_recipe`
+reads it.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def draft_recipe(
     folder: Path,
     notes: Sequence[str] = (),
 ) -> str:
-    """A recipe for inputs that were looked at.
+    """Draft a recipe for surveyed inputs.
 
     Args:
-        surveys: each input as it was given, and what was seen of it.
-        tokenizer: as it was given.
-        eod: the token that is to end documents; None leaves it to the tokenizer.
+        surveys: each input as given by the user, and its survey.
+        tokenizer: tokenizer as given by the user.
+        eod: token that ends documents; None for the tokenizer's choice.
         folder: where the recipe will be: relative paths are relative to it.
         notes: comments on tokenizer and eod.
 
@@ -55,7 +55,7 @@ def draft_recipe(
 def draft_preset(
     name: str, preset: Preset, *, tokenizer: str, eod: str | None, folder: Path, notes: Sequence[str] = ()
 ) -> str:
-    """A recipe for a well-known data set; arguments as in `draft_recipe`."""
+    """Draft a recipe for a well-known data set; arguments as in `draft_recipe`."""
     lines = [f"# {name}: {preset.about}.", *(f"# {line}" for line in preset.also), "#"]
     lines += [*_head(tokenizer, eod, folder, notes), *_splits(preset.val_fraction)]
     for number, files in enumerate(preset.files):
@@ -70,7 +70,7 @@ def draft_preset(
 
 
 def quoted(text: str) -> str:
-    """A string as TOML writes it.
+    """Format a string as TOML.
 
     >>> print(quoted('a "b"\\n'))
     "a \\"b\\"\\n"
@@ -79,12 +79,12 @@ def quoted(text: str) -> str:
 
 
 def _in_comment(text: str) -> str:
-    """A text that comes from data: it must not end the line of a comment."""
+    """Escape text from data, which must not end the line of a comment."""
     return text if text.isprintable() else quoted(text)
 
 
 def placed(path: str, folder: Path) -> str:
-    """A path as seen from a folder; absolute ones and URIs stay.
+    """Make a path relative to a folder; absolute paths and URIs are unchanged.
 
     >>> placed("data/*.jsonl", Path("recipes")), placed("s3://b/x", Path("recipes"))
     ('../data/*.jsonl', 's3://b/x')
@@ -210,7 +210,7 @@ def _described(one: Field, records: int) -> str:
 
 
 def _names(inputs: Sequence[str]) -> list[str]:
-    """What sources are called: after the last part of their path that is no wildcard; no two alike."""
+    """Unique names of sources: the last part of their path that is not a wildcard."""
     names: list[str] = []
     for given in inputs:
         parts = [

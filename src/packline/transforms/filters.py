@@ -1,16 +1,15 @@
-"""Filters: which records of a source become documents, by what their fields hold.
+"""Filters: selection of the records of a source by the values of their fields.
 
     where = [
         { field = "score", op = ">=", value = 3 },
         { field = "language", op = "in", value = ["en", "de"] },
     ]
 
-A record passes where it passes all of them. Values compare as JSON does: 1 equals 1.0, but neither "1" nor
-true. A field that is missing or null has no value: it passes `missing`, `!=` and `not in`, and nothing else.
-An order between values that have none, such as a number and a string, makes a bad record and no silent loss.
+A record must pass all of them. Values are compared as in JSON: 1 equals 1.0, but neither "1" nor true. A
+field that is missing or null has no value: it passes `missing`, `!=` and `not in`, and nothing else. An order
+comparison of incomparable values, such as a number and a string, makes a bad record instead of a silent loss.
 
-Cost: well under a microsecond a filter. It knows nothing of texts: `min_chars` and `max_chars` are applied
-later, to what a template made.
+Cost: well under a microsecond per filter. `min_chars` and `max_chars` are applied later, to the text.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from packline.recipe import Where
 from packline.sources.records import RecordProblem
 
 Check = Callable[[Any], bool]
-"""Whether a field's value, which is there and not null, passes."""
+"""Function that returns True if a present, non-null value passes."""
 
 ORDERS: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
@@ -35,7 +34,7 @@ PASS_WITHOUT_VALUE = ("missing", "!=", "not in")
 
 
 def field_value(record: Any, path: Sequence[str]) -> Any:
-    """The value at a path of names, None where there is none.
+    """Value at a path of names, None if there is none.
 
     >>> field_value({"a": {"b": 1}}, ["a", "b"]), field_value({"a": 1}, ["a", "b"])
     (1, None)
@@ -47,9 +46,9 @@ def field_value(record: Any, path: Sequence[str]) -> Any:
 
 
 def make_filter(where: Sequence[Where]) -> Callable[[dict[str, Any]], bool]:
-    """A function that says whether a record passes all of some filters.
+    """Build a function that returns True if a record passes all filters.
 
-    It raises `RecordProblem` (reason `filter`) for a value that cannot be compared.
+    The function raises `RecordProblem` (reason `filter`) for a value that cannot be compared.
 
     >>> passes = make_filter([Where(field="n", op=">", value=2), Where(field="x.y", op="missing")])
     >>> passes({"n": 3}), passes({"n": 3, "x": {"y": 0}}), passes({})
@@ -68,7 +67,7 @@ def make_filter(where: Sequence[Where]) -> Callable[[dict[str, Any]], bool]:
 
 
 def head_fields(where: Sequence[Where]) -> list[str]:
-    """The top-level fields that filters look at."""
+    """Top-level fields that filters use."""
     return [one.field.partition(".")[0] for one in where]
 
 
@@ -97,7 +96,7 @@ def same(value: Any, wanted: Any) -> bool:
 
 
 def kind_of(value: Any) -> str:
-    """What JSON calls a value."""
+    """JSON type name of a value."""
     if isinstance(value, bool):
         return "boolean"
     if isinstance(value, int | float):

@@ -1,14 +1,14 @@
-"""Chat templates by name, with marks around what the assistant says.
+"""Named chat templates, with marks around the assistant's words.
 
     qwen3  =  settings  +  chat_templates/qwen.jinja  ──> text  ──> ChatTemplate
 
-Published templates have no marks, and some write an earlier turn otherwise than the last one, so that no
-mask can be proven. Each template here writes the text of the published one, turn by turn, and marks the
-assistant's words with the token that ends them. What the format has no place for is refused, one record at
-a time, instead of left out.
+Published templates have no marks, and some write earlier turns differently from the last one, so that no mask
+can be proven. Each template here produces the text of the published one, turn by turn, and marks the
+assistant's words with the token that ends them. Records with content that the format cannot express are
+refused, instead of losing it.
 
-`nearest_template` compares by behaviour: what two templates write of the same plain conversations. The text
-of a template says little, since comments, spaces and names of variables differ between copies.
+`nearest_template` compares the output of two templates for the same plain conversations, not their source,
+since comments, spaces and variable names differ between copies.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NO_THOUGHTS = """\
 """
 QWEN = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
 NEAR = 0.6
-"""Share of equal text from which a template is worth naming to somebody whose own cannot be used."""
+"""Minimum share of equal text for suggesting a template in place of an unusable one."""
 
 
 class NamedTemplate(msgspec.Struct, frozen=True):
@@ -43,15 +43,15 @@ class NamedTemplate(msgspec.Struct, frozen=True):
 
     name: str
     models: str
-    """Whose published template it follows."""
+    """Models whose published template it follows."""
     tokens: tuple[str, ...]
-    """Control tokens that it writes; a tokenizer has to have them."""
+    """Control tokens that it writes and a tokenizer must have."""
     file: str
     settings: str
-    """Jinja that is put before the file's."""
+    """Jinja code inserted before the file."""
     tools: bool
     thoughts: bool = False
-    """Whether reasoning has a place."""
+    """True if it supports reasoning."""
 
     @property
     def text(self) -> str:
@@ -116,7 +116,7 @@ TEMPLATES = {
         ),
     )
 }
-"""By name, in the order in which they are listed."""
+"""Templates by name, in listing order."""
 
 _ADD = (Call("add", {"a": 1, "b": 1}, "call00001"),)
 _TOOL = {
@@ -139,18 +139,18 @@ COMPARED = (
         (_TOOL,),
     ),
 )
-"""Conversations by which templates are told apart."""
+"""Conversations for comparing templates."""
 
 
 def resolve_template(given: str, special_tokens: Container[str]) -> str:
-    """The text of a template that is given by name or as text.
+    """Resolve a template, given by name or as text, to its text.
 
     Args:
         given: one of `TEMPLATES`, or a template's text.
-        special_tokens: of the tokenizer.
+        special_tokens: special tokens of the tokenizer.
 
     Raises:
-        RecipeError: neither a name nor a template, or a name whose control tokens the tokenizer has not.
+        RecipeError: neither a name nor a template, or the tokenizer lacks control tokens of the template.
 
     >>> resolve_template("{{ messages }}", ())
     '{{ messages }}'
@@ -175,18 +175,18 @@ def resolve_template(given: str, special_tokens: Container[str]) -> str:
 
 
 class Nearest(msgspec.Struct, frozen=True):
-    """The named template that writes most like another."""
+    """The named template with the most similar output to another template."""
 
     name: str
     equal: int
-    """Conversations that are written in just the same way."""
+    """Number of conversations with identical output."""
     share: float
-    """Of the text that is equal, from 0 to 1, mean over the conversations that both write."""
+    """Share of equal text, from 0 to 1, mean over the conversations that both render."""
     same: bool
-    """Whether a question and its answer are written in just the same way."""
+    """True if the output of a question and its answer is identical."""
 
     def hint(self) -> str:
-        """What to do, for errors and notes.
+        """Advice for errors and notes.
 
         >>> Nearest("qwen3", 2, 0.98, True).hint()
         'use --chat-template qwen3, which writes a question and its answer alike and marks the answer'
@@ -200,9 +200,9 @@ class Nearest(msgspec.Struct, frozen=True):
 
 
 def nearest_template(template: ChatTemplate, special_tokens: Container[str]) -> Nearest | None:
-    """The named template that writes most like this one; None where none is near.
+    """Find the named template with the most similar output; None if none is similar.
 
-    Only those count whose control tokens the tokenizer has. Cost: below 0.1 s.
+    Only templates whose control tokens the tokenizer has are considered. Cost: below 0.1 s.
 
     >>> text = "{% for m in messages %}<|im_start|>{{ m.role }}\\n{{ m.content }}<|im_end|>\\n{% endfor %}"
     >>> other = ChatTemplate(text, dict.fromkeys(IM, (False, False)), masked=False)

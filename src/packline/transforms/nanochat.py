@@ -1,15 +1,15 @@
-"""nanochat's token scheme: a conversation as its nine control tokens and the words between.
+"""nanochat's token scheme: conversations as nine control tokens and the words between them.
 
     <|bos|> <|user_start|> hi <|user_end|> <|assistant_start|> hello <|assistant_end|> ...
                                                                ^^^^^^^^^^^^^^^^^^^^^^^ trained
 
-Within an assistant's turn, code stands between `<|python_start|>` and `<|python_end|>` (trained on), and what
-it gave between `<|output_start|>` and `<|output_end|>` (never). A call of a tool is such code, as one JSON
-object, and the tool's answer such output; the assistant goes on in the same turn. A system message is put
-in front of the first user's words, with an empty line between. `<|bos|>` is a boundary token of the store and
-so not part of what is given here.
+Within an assistant's turn, code is between `<|python_start|>` and `<|python_end|>` (with loss), and its
+output between `<|output_start|>` and `<|output_end|>` (without loss). A tool call is written as code, as one
+JSON object, and the tool's answer as output; the assistant continues in the same turn. A system message is
+put before the first user's words, separated by an empty line. `<|bos|>` is a boundary token of the store and
+therefore not included.
 
-Cost: a microsecond a message.
+Cost: a microsecond per message.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ TURNS = ("<|user_start|>", "<|user_end|>", "<|assistant_start|>", "<|assistant_e
 CODE = ("<|python_start|>", "<|python_end|>")
 OUTPUT = ("<|output_start|>", "<|output_end|>")
 TOKENS = (BOS, *TURNS, *CODE, *OUTPUT)
-"""All nine, in the order of their ids."""
+"""All nine control tokens, in the order of their ids."""
 
 
 def render_nanochat(conversation: Conversation) -> list[Piece]:
-    """The pieces of a conversation, without `<|bos|>`.
+    """Render a conversation to pieces, without `<|bos|>`.
 
     Raises:
-        Malformed: a system message that no user follows.
+        Malformed: a system message that is not followed by a user message.
 
     >>> talk = Conversation((Message("user", "hi"), Message("assistant", "hello")))
     >>> "".join(piece.text for piece in render_nanochat(talk))
@@ -41,7 +41,7 @@ def render_nanochat(conversation: Conversation) -> list[Piece]:
     """
     user_start, user_end, assistant_start, assistant_end = TURNS
     pieces: list[Piece] = []
-    inside = False  # an assistant's turn that has begun
+    inside = False  # True inside an assistant's turn
     for message in _merge_system(conversation.messages):
         if message.role == "user":
             if inside:

@@ -1,16 +1,16 @@
-"""Pieces: a rendered conversation as stretches of text and control tokens, each with loss or without.
+"""Pieces: a rendered conversation as parts of text and control tokens, each with or without loss.
 
     <|im_start|>  "assistant\\n"   "hello"  <|im_end|>  "\\n"
     control       text             text     control     text
     -             -                trained  trained     -
 
-What a piece's text is made of can never become a control token, whatever it says; control tokens come from
-the scheme alone. Pieces are encoded one by one, so that no token reaches over the beginning or the end of
-what is trained on: the model is trained to say just what it will have to say after the same prompt.
+The text of a piece can never become a control token, whatever it contains; control tokens come from the
+scheme alone. Pieces are encoded separately, so that no token spans the beginning or end of a trained range:
+the model is trained to generate exactly what it will have to generate after the same prompt.
 
-`check_pieces` holds pieces against the conversation: what is trained on are the assistant's words, all of
-them, in order, and in as many stretches as the assistant speaks. Only then are those muted that are there to
-be read only. Cost: one search a message.
+`check_pieces` compares pieces with the conversation: the trained text must be the assistant's words, all of
+them, in order, and in one range per turn of the assistant. Only then the messages without loss are muted.
+Cost: one search per message.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from packline.transforms.conversations import Call, Conversation, Malformed
 
 
 class Piece(NamedTuple):
-    """A stretch of text, or one control token."""
+    """A part of text, or one control token."""
 
     text: str
     trained: bool = False
@@ -31,7 +31,7 @@ class Piece(NamedTuple):
 
 
 def join_pieces(pieces: Iterable[Piece]) -> list[Piece]:
-    """The same with neighbouring texts of one kind as one, and without empty ones.
+    """Join adjacent texts of the same kind, and remove empty ones.
 
     >>> join_pieces([Piece("a"), Piece("b"), Piece(""), Piece("c", trained=True)])
     [Piece(text='ab', trained=False, control=False), Piece(text='c', trained=True, control=False)]
@@ -49,7 +49,7 @@ def join_pieces(pieces: Iterable[Piece]) -> list[Piece]:
 
 
 def trained_runs(pieces: Iterable[Piece]) -> list[str]:
-    """The text of each stretch that is trained on, control tokens included."""
+    """Text of each trained range, including control tokens."""
     runs: list[str] = []
     before = False
     for piece in pieces:
@@ -62,7 +62,7 @@ def trained_runs(pieces: Iterable[Piece]) -> list[str]:
 
 
 def turns_of(conversation: Conversation) -> list[list[str | Call]]:
-    """What the assistant says in each stretch that nobody else interrupts: words and calls, in order."""
+    """Words and calls of the assistant, in order, for each of its uninterrupted turns."""
     turns: list[list[str | Call]] = []
     for message in conversation.messages:
         if message.role != "assistant":
@@ -80,10 +80,10 @@ def turns_of(conversation: Conversation) -> list[list[str | Call]]:
 
 
 def check_pieces(conversation: Conversation, pieces: list[Piece]) -> None:
-    """See that the trained stretches are the assistant's.
+    """Check that the trained ranges are the assistant's.
 
     Raises:
-        Malformed: with reason `mask`, and which stretch is wrong.
+        Malformed: a range is wrong (reason `mask`); the message names it.
 
     >>> from packline.transforms.conversations import Message
     >>> talk = Conversation((Message("user", "hi"), Message("assistant", "hello")))
@@ -107,7 +107,7 @@ def check_pieces(conversation: Conversation, pieces: list[Piece]) -> None:
 
 
 def mute(conversation: Conversation, pieces: list[Piece]) -> list[Piece]:
-    """The same without loss on messages that are not to be learned; pieces that `check_pieces` has passed.
+    """Remove the loss from untrained messages; the pieces must have passed `check_pieces`.
 
     >>> from packline.transforms.conversations import Message
     >>> talk = Conversation((Message("user", "hi"), Message("assistant", "hello", trained=False)))
@@ -131,14 +131,14 @@ def mute(conversation: Conversation, pieces: list[Piece]) -> list[Piece]:
 
 
 def _wanted(words: str | Call) -> str:
-    """What has to be found of words or a call. A template may take white space and thoughts off."""
+    """Text of words or a call that must be found. A template may remove white space and reasoning."""
     if isinstance(words, Call):
         return words.name
     return words.rpartition("</think>")[2].strip()
 
 
 def call_text(call: Call) -> str:
-    """A call as one JSON object.
+    """Format a call as one JSON object.
 
     >>> call_text(Call("add", {"a": 1}))
     '{"name": "add", "arguments": {"a": 1}}'

@@ -1,11 +1,10 @@
-"""Presets: well-known data sets as recipes. Where they are, which field is the text, which files which split.
+"""Presets: recipes for well-known data sets, with their addresses, text fields and splits.
 
     packline init --preset wikitext-103 --tokenizer gpt2 --out recipe.toml
 
 The addresses are those of the Hugging Face hub (`hf://`, by the package huggingface_hub that comes with
-tokenizers). A preset is only a recipe that somebody need not write: it is a file of one's own afterwards.
-Nothing is fetched before `packline plan` or `build` reads it. Splits that a data set publishes stay what they
-are; where it publishes none, a share of documents by hash is set aside.
+tokenizers). A preset only drafts a recipe, which the user can then edit. Nothing is fetched before `packline
+plan` or `build` reads it. Published splits are kept; without any, a share of documents is reserved by hash.
 """
 
 from __future__ import annotations
@@ -83,10 +82,10 @@ PRESETS: dict[str, Preset] = {
 
 
 def find_preset(name: str) -> Preset:
-    """A preset by name.
+    """Look up a preset by name.
 
     Raises:
-        RecipeError: there is none, with those that there are.
+        RecipeError: no such preset; the message lists all presets.
 
     >>> find_preset("tinystories").text
     'text'

@@ -1,9 +1,9 @@
-"""Read documents of any source: those whose text is a field, and those with a template or filters.
+"""Reading of documents of any source, with and without templates and filters.
 
     from packline.transforms.reading import find_files, read_span, read_slice
 
-The same functions as in `sources`, which know nothing of templates; whoever reads documents reads them here.
-A source without template and filters goes straight through, at no cost.
+These extend the functions of `sources`, which do not support templates; all callers read documents through
+this module. A source without template and filters has no extra cost.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
 
 
 FIRST_ROWS = 64
-"""Of a Parquet file, on which a template is tried."""
+"""Number of rows of a Parquet file on which a template is tried."""
 
 
 class RecordText:
-    """What makes the text of a source's records: its filters, then its template or its text field.
+    """Transform that makes the text of a source's records: filters, then the template or the text field.
 
     Args:
-        source: with a template, or filters, or both.
-        field: of the text, where there is no template.
-        max_bytes: of a text; a longer one is a bad record.
+        source: source with a template, or filters, or both.
+        field: text field, if there is no template.
+        max_bytes: maximum size of a text; a longer one is a bad record.
 
     Raises:
         RecipeError: the template is refused.
@@ -69,7 +69,7 @@ class RecordText:
         self.fields = None if wanted is None else tuple(dict.fromkeys([*wanted, *head_fields(where)]))
 
     def text(self, record: dict[str, Any]) -> str | None:
-        """The record's text, or None where a filter leaves it out.
+        """Make the text of a record; None if a filter removes it.
 
         Raises:
             RecordProblem: a filter or the template fails on it, or it has no text.
@@ -86,7 +86,7 @@ class RecordText:
         return text
 
     def renders(self, record: dict[str, Any]) -> bool:
-        """Whether the template makes a text of a record."""
+        """True if the template produces a text for a record."""
         try:
             return self._template is not None and bool(self._template.render(record))
         except RecordProblem:
@@ -104,21 +104,21 @@ class RecordText:
 
 
 def needs_records(source: Source) -> bool:
-    """Whether a source's texts are made of whole records."""
+    """True if the texts of a source are made from whole records."""
     return source.template is not msgspec.UNSET or bool(source.where)
 
 
 @cache
 def transform_of(source: Source, field: str, max_bytes: int) -> RecordText:
-    """Made once a process: a template is compiled."""
+    """Transform of a source, cached per process since templates are compiled."""
     return RecordText(source, field, max_bytes)
 
 
 def check_transforms(recipe: Recipe) -> None:
-    """Refuse templates that could not run, before any input is looked at.
+    """Refuse templates that cannot run, before any input is read.
 
     Raises:
-        RecipeError: with the source.
+        RecipeError: a template is invalid; the message names the source.
     """
     for number, source in enumerate(recipe.sources):
         try:
@@ -130,11 +130,11 @@ def check_transforms(recipe: Recipe) -> None:
 
 
 def find_files(recipe: Recipe) -> list[InputFile]:
-    """All files of a recipe, in the order of their documents; see `packline.sources.files.find_files`.
+    """Find all files of a recipe, in the order of their documents; see `packline.sources.files.find_files`.
 
     Raises:
-        RecipeError: a template that is refused.
-        InputError: nothing found, files that cannot be read, or without a column that is wanted.
+        RecipeError: a template is refused.
+        InputError: nothing found, unreadable files, or files without a required column.
     """
     check_transforms(recipe)
     files = plain_files.find_files(recipe)
@@ -145,7 +145,7 @@ def find_files(recipe: Recipe) -> list[InputFile]:
 
 
 def _check_fields(recipe: Recipe, files: list[InputFile]) -> None:
-    """Refuse fields that a recipe names and no record has; of a template only where it then has no text."""
+    """Refuse fields that no record has; for a template only if it then produces no text."""
     of_source: dict[int, list[InputFile]] = {}
     for file in files:
         of_source.setdefault(file.source, []).append(file)
@@ -178,13 +178,13 @@ def _first_rows(file: InputFile) -> list[dict[str, Any]]:
 def read_span(
     file: InputFile, source: Source, span: Span, max_document_bytes: int, hasher: Any
 ) -> Iterator[Batch]:
-    """The documents that begin in a span, in order; see `packline.sources.reader.read_span`."""
+    """Read the documents that begin in a span, in order; see `packline.sources.reader.read_span`."""
     transform = transform_of(source, file.text, max_document_bytes) if needs_records(source) else None
     return reader.read_span(file, source, span, max_document_bytes, hasher, transform)
 
 
 def read_slice(file: InputFile, source: Source, piece: Slice, max_document_bytes: int) -> Iterator[Batch]:
-    """The documents of a slice, in order."""
+    """Read the documents of a slice, in order."""
     transform = transform_of(source, file.text, max_document_bytes) if needs_records(source) else None
     return reader.read_slice(file, source, piece, max_document_bytes, transform)
 
@@ -217,7 +217,7 @@ def _with_columns(file: InputFile, recipe: Recipe) -> InputFile:
 
 
 def _refuse_nanoseconds(path: str, name: str, kind: pa.DataType) -> None:
-    """Python's own times end at microseconds; what a finer one becomes depends on what else is installed."""
+    """Refuse nanoseconds: Python's times have microseconds, and conversions depend on installed packages."""
     import pyarrow as pa
 
     parts = [kind.field(number).type for number in range(kind.num_fields)] if pa.types.is_nested(kind) else []

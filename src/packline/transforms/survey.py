@@ -1,6 +1,6 @@
-"""Look at the first records of some inputs: which fields there are, what they hold, which could be the text.
+"""Survey of the first records of inputs: their fields, values, and candidates for the text.
 
-Cost: the first megabyte of up to four files. What it says is a guess from those records, and is said as one.
+Cost: reading the first megabyte of up to four files. The results are guesses from these records.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from packline.transforms.filters import field_value, kind_of
 MOST_FILES, MOST_RECORDS = 4, 200
 MOST_VALUES = 5
 ENOUGH = 0.9
-"""Of the records: a field that so many have as a string may be the text."""
+"""Minimum share of records with a string in a field that may be the text."""
 PAIRS = (
     ("question", "answer"),
     ("instruction", "output"),
@@ -40,14 +40,14 @@ CONVERSATIONS = {
 
 @dataclass(slots=True)
 class Field:
-    """What the records at hand have in one field."""
+    """Statistics of one field in the surveyed records."""
 
     name: str
     kinds: Counter[str] = field(default_factory=Counter)
     values: Counter[str] = field(default_factory=Counter)
-    """Of short strings, numbers and booleans, as they are written."""
+    """Counts of short strings, numbers and booleans, as text."""
     characters: list[int] = field(default_factory=list)
-    """Of each string."""
+    """Length of each string."""
     numbers: list[float] = field(default_factory=list)
 
     def take(self, value: Any) -> None:
@@ -62,34 +62,34 @@ class Field:
 
     @property
     def there(self) -> int:
-        """Records in which it is, and is not null."""
+        """Number of records in which it is present and not null."""
         return sum(count for kind, count in self.kinds.items() if kind != "null")
 
 
 @dataclass(slots=True)
 class Survey:
-    """What was seen of one input."""
+    """Result of the survey of one input."""
 
     files: list[InputFile]
     records: int
     bad: int
     fields: dict[str, Field]
     conversations: str | None = None
-    """A field that holds lists of messages."""
+    """Field that contains lists of messages."""
 
     @property
     def formats(self) -> list[str]:
-        """Of its files."""
+        """Formats of its files."""
         return sorted({file.format for file in self.files})
 
     @property
     def plain(self) -> bool:
-        """Whether there are no fields at all."""
+        """True if there are no fields."""
         return self.formats == ["text"]
 
     @property
     def bytes(self) -> int:
-        """Of its files, as they are."""
+        """Size of its files on disk."""
         return sum(file.size for file in self.files)
 
     def strings(self) -> list[Field]:
@@ -105,7 +105,7 @@ class Survey:
         return next((name for name in TEXT_FIELDS if name in names), names[0] if names else None)
 
     def template(self) -> str | None:
-        """A template, where the text is likely to be made of several fields."""
+        """Suggested template, if the text is likely to consist of several fields."""
         names = {one.name for one in self.strings()}
         if names & set(TEXT_FIELDS):
             return None
@@ -121,7 +121,7 @@ class Survey:
 
 
 class _Taker:
-    """A transform that keeps records and makes nothing of them."""
+    """Transform that only collects records."""
 
     fields: tuple[str, ...] | None = None
 
@@ -134,10 +134,10 @@ class _Taker:
 
 
 def survey(given: str) -> Survey:
-    """Look at one input: a file, a folder, a glob or a URI.
+    """Survey one input: a file, a folder, a glob or a URI.
 
     Raises:
-        InputError: nothing found, or nothing that could be read.
+        InputError: nothing found, or nothing readable.
     """
     # With a template no field has to be the text, and nothing is refused for having none.
     source = Source(inputs=(given,), template="-")

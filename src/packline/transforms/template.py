@@ -1,18 +1,18 @@
-"""Templates: a document's text out of the fields of a record, in Jinja, without any way out of the record.
+"""Templates: the text of a document from the fields of a record, in Jinja, without access to anything else.
 
     template = "Question: {{ question }}\\n\\nAnswer: {{ answer | trim }}"
 
-A template is data from a file, so it is held to what turns fields into text. Before any work, everything
-else is refused: attributes of objects, calls of anything but a few methods of strings and objects, include,
-import, macros. `a.b` looks up field b of field a, never an attribute. While it runs, each record has a budget
-of loop steps and of characters, intermediate values included, so neither a huge loop nor a string that
-doubles and doubles costs more than that one record. `record` is the whole record, for fields whose names are
-no words.
+A template is data from a file, so it is limited to turning fields into text. Before any work, everything else
+is refused: attributes of objects, calls of anything except a few methods of strings and objects, include,
+import, macros. `a.b` looks up field b of field a, never an attribute. At run time, each record has a budget
+of loop steps and of characters, including intermediate values, so neither a huge loop nor a string that
+doubles repeatedly costs more than that one record. `record` is the whole record, for fields whose names are
+not identifiers.
 
-A field that is missing or null and is printed makes a bad record: `{{ title | default("", true) }}` says what
-to do instead. Output is that of plain Jinja otherwise, but `tojson` does not escape for HTML.
+Printing a missing or null field makes a bad record; `{{ title | default("", true) }}` provides a default.
+Otherwise the output is that of plain Jinja, except that `tojson` does not escape for HTML.
 
-Cost: some 5 to 20 microseconds a record. Not safe to share between threads: the budget is one at a time.
+Cost: about 5 to 20 microseconds per record. Not thread-safe, since there is one budget.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from packline.transforms.template_functions import FILTERS, OWN, TESTS
 from packline.transforms.template_grammar import LOOP, refusal, refuse_strangers
 
 MOST_CHARACTERS = 100_000
-"""Of a template itself."""
+"""Maximum length of a template."""
 MOST_STEPS = 1_000_000
-"""Of all loops, a record."""
+"""Maximum steps of all loops per record."""
 WHOLE = "record"
 OPERATORS = frozenset(("+", "-", "*", "/", "//", "%"))
 
@@ -46,10 +46,10 @@ class Template:
 
     Args:
         source: the template.
-        max_characters: what it may make of one record, intermediate values included.
+        max_characters: maximum output per record, including intermediate values.
 
-    Raises:
-        RecipeError: it is no template, or does what none may do; with its line.
+            Raises:
+                RecipeError: not a template, or a forbidden operation; with its line.
 
     >>> template = Template("{{ title | upper }}: {{ words | join(', ') }}")
     >>> template.render({"title": "a", "words": ["b", "c"]}), template.fields
@@ -76,22 +76,22 @@ class Template:
             refuse_strangers(tree)
             tree = _Counted().visit(tree)
             looking = meta.TrackingCodeGenerator(environment)
-            looking.optimizer = None  # which would work out what it can of the template, outside the budget
+            looking.optimizer = None  # it would evaluate constant parts outside the budget
             looking.visit(tree)
             names = looking.undeclared_identifiers
             self._template = environment.from_string(tree)
         except TemplateSyntaxError as error:
             raise refusal(error.lineno, str(error.message), "see docs/recipe.md for templates") from error
-        except (RecursionError, SyntaxError) as error:  # Python's own, of what the template was compiled to
+        except (RecursionError, SyntaxError) as error:  # from Python's compiler, for the compiled template
             raise RecipeError("the template is nested too deeply") from error
         return None if WHOLE in names else tuple(sorted(names))
 
     def render(self, record: dict[str, Any]) -> str:
-        """The text of a record.
+        """Render the text of a record.
 
         Raises:
-            RecordProblem: with reason `template`: a field that is missing or null is printed, an operation
-                that its values do not have, more than the budget.
+            RecordProblem: with reason `template`: a missing or null field is printed, an operation is not
+                supported by its values, or the budget is exceeded.
         """
         budget = self._budget
         budget.refill()
@@ -107,13 +107,13 @@ class Template:
             raise
         except SecurityError as error:
             raise RecordProblem("template", f"refused: {error}") from error
-        except Exception as error:  # whatever a record's values make of the template's operations
+        except Exception as error:  # any error of the template's operations with the values of a record
             first = (str(error).splitlines() or [""])[0][:200]
             raise RecordProblem("template", f"{type(error).__name__}: {first}") from error
 
 
 class _Generator(CodeGenerator):
-    """Jinja's compiler, but that `~` is counted and that nothing is worked out while compiling."""
+    """Jinja's compiler, except that `~` is counted and nothing is evaluated while compiling."""
 
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
         self.write("environment.joined((")
@@ -129,14 +129,14 @@ class _Generator(CodeGenerator):
 
 
 class _Missing(StrictUndefined):
-    """A field that is not there; also one in a list that is printed fails."""
+    """A missing field; printing it fails, also inside a list."""
 
     __slots__ = ()
     __repr__ = StrictUndefined.__str__
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """Jinja that knows fields and no objects."""
+    """Jinja environment with fields only, without objects."""
 
     code_generator_class = _Generator
     intercepted_binops = OPERATORS
@@ -151,7 +151,7 @@ class _Environment(ImmutableSandboxedEnvironment):
         self.tests = {name: self.tests[name] for name in TESTS}
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        """Field of a field; of `loop`, what it counts."""
+        """Field of a field, or a counter of `loop`."""
         if isinstance(obj, LoopContext) and attribute in LOOP:
             return getattr(obj, attribute)
         return self.getitem(obj, attribute)
@@ -186,7 +186,7 @@ def _printable(value: Any) -> Any:
 
 
 class _Counted(NodeTransformer):
-    """What costs something becomes a filter that counts it; methods are never looked up on a value."""
+    """Replace costly operations by filters that count them; methods are never looked up on a value."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         self.generic_visit(node)
@@ -229,7 +229,7 @@ class _Counted(NodeTransformer):
     visit_Dict = visit_List
 
     def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
-        return self.visit_List(node) if node.ctx == "load" else node  # else names that are set
+        return self.visit_List(node) if node.ctx == "load" else node  # otherwise names that are assigned
 
 
 def _through(
@@ -241,6 +241,6 @@ def _through(
 
 
 def _is_constant(literal: nodes.Expr) -> bool:
-    """Whether a list is as large as the template says, whatever the record."""
+    """True if the size of a list depends on the template alone, not on the record."""
     parts = (nodes.Const, nodes.Pair, nodes.List, nodes.Tuple, nodes.Dict)
     return all(isinstance(part, parts) for part in literal.find_all(nodes.Node))

@@ -1,14 +1,14 @@
-"""What one record may cost a template: steps of loops, and characters of text that is made.
+"""Budget of a template per record: steps of loops, and characters of produced text.
 
-Both are counted before they are spent, and the same way on every machine: there is no clock in it, so a
-record that is refused once is refused always.
+Both are counted before they are spent, and in the same way on every machine, without a clock, so a refused
+record is always refused.
 
-What is put into a list is counted with all that is in it. A list of one list twice, and of that twice, and so
-on, takes no memory until somebody writes it out or compares it: so no value that a template makes is larger,
-written out, than what was counted for it.
+A value put into a list is counted with everything in it. A list that contains one list twice, which contains
+another twice, and so on, takes no memory until it is printed or compared: so no value of a template is larger
+when printed than its counted size.
 
-Cost: a look at each value that is put into another one. Reading is counted too, for loops that read: a step
-for 16 kB of text, or for 16 values.
+Cost: one visit of each value that is put into another one. Reading is counted too, for loops that read: one
+step per 16 kB of text, or per 16 values.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from jinja2 import Undefined
 from packline.sources.records import RecordProblem
 
 MOST_BITS = 4096
-"""Of a whole number: a product of products is soon too long to print."""
+"""Maximum bits of an integer: repeated products are soon too long to print."""
 TEXT_A_STEP = 1 << 14
-"""Reading this much text is a step."""
+"""Characters of text read per step."""
 VALUES_A_STEP = 16
-"""Reading, such as comparing, so many values is a step."""
+"""Values read, for example compared, per step."""
 HOLDERS = (list, tuple, dict)
 
 
 def measure(value: Any, most: int) -> tuple[int, int]:
-    """How many values there are in a value, at any depth, and how many characters of text.
+    """Count the values in a value, at any depth, and the characters of text.
 
-    It stops once there are more values than `most`.
+    Stops once there are more values than `most`.
 
     >>> measure("abc", 9), measure([1, ["ab", {"c": 2}]], 9)
     ((0, 3), (5, 3))
@@ -54,11 +54,11 @@ def measure(value: Any, most: int) -> tuple[int, int]:
 
 
 class Budget:
-    """What one record may cost.
+    """Budget of one record.
 
     Args:
-        steps: of loops.
-        characters: of text that is made, whether it is printed or not.
+        steps: maximum steps of loops.
+        characters: maximum characters of produced text, printed or not.
     """
 
     def __init__(self, steps: int, characters: int) -> None:
@@ -67,7 +67,7 @@ class Budget:
 
     @property
     def steps(self) -> int:
-        """Those that are left."""
+        """Remaining steps."""
         return self._steps
 
     def refill(self) -> None:
@@ -87,21 +87,21 @@ class Budget:
             raise RecordProblem("template", f"it makes more than {self._most[1]:,} characters")
 
     def copy(self, value: Any, times: int = 1) -> None:
-        """Count a value with all that is in it, before it is put into another one so many times."""
+        """Count a value with everything in it, before it is put into another one `times` times."""
         values, characters = measure(value, self._steps)
         self.spend_steps(values * times)
         self.spend_characters(characters * times)
 
     def read(self, value: Any) -> None:
-        """Count a value that is gone through, such as one that is compared."""
+        """Count a value that is traversed, for example by a comparison."""
         values, characters = measure(value, self._steps * VALUES_A_STEP)
         self.spend_steps(values // VALUES_A_STEP + characters // TEXT_A_STEP)
 
     def operate(self, operator: str, left: Any, right: Any) -> None:
-        """Count what an operator would make.
+        """Count the result of an operator in advance.
 
         Raises:
-            RecordProblem: of `%` with a string, or too much.
+            RecordProblem: `%` with a string, or the budget is exceeded.
         """
         if isinstance(left, str) and operator == "%":
             raise RecordProblem("template", "'%' formats strings: print the values one by one instead")
@@ -119,7 +119,7 @@ class Budget:
     def listed(self, values: Any) -> list[Any]:
         """The values of a list, an object (its names), a string or an iterator, counted as steps."""
         if isinstance(values, Undefined):
-            iter(values)  # says which one it is
+            iter(values)  # raises an error with its name
         if isinstance(values, list | tuple | dict | str | range):
             self.spend_steps(len(values))
             return list(values)

@@ -1,8 +1,9 @@
-"""What a template may call: filters, tests and methods, each within the record's budget.
+"""Functions for templates: filters, tests and methods, each within the record's budget.
 
-Jinja's own are taken where they cannot make much out of little. Those that can (`join`, `replace`, `tojson`,
-...) are here, and say beforehand what they would make. Left out is what cannot be bounded (`center`,
-`format`, `indent` by any width), what is about HTML, and what chance has a part in.
+Jinja's own functions are used if they cannot produce large output from small input. Those that can (`join`,
+`replace`, `tojson`, ...) are replaced here by versions that count their output in advance. Excluded are
+functions that cannot be bounded (`center`, `format`, `indent` by any width), functions for HTML, and random
+ones.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 
 @pass_environment
 def counted(environment: Any, values: Any) -> list[Any]:
-    """What a loop runs over."""
+    """Count the values of a loop."""
     return environment.budget.listed(values)
 
 
 @pass_environment
 def _made(environment: Any, value: Any) -> Any:
-    """A list, tuple or object that the template writes down."""
+    """Count a list, tuple or object literal of the template."""
     environment.budget.copy(value)
     return value
 
 
 @pass_environment
 def _read(environment: Any, value: Any) -> Any:
-    """What is compared or tested."""
+    """Count a value that is compared or tested."""
     environment.budget.read(value)
     return value
 
@@ -55,7 +56,7 @@ def _sliced(environment: Any, value: Any, *bounds: Any) -> Any:
 
 
 def _over_list(function: Callable[..., Any]) -> Callable[..., Any]:
-    """One of Jinja's filters of lists, its list counted and its result made at once."""
+    """Wrap a list filter of Jinja: count its list and evaluate its result immediately."""
     wants_environment = getattr(function, "jinja_pass_arg", None) is not None
 
     @pass_environment
@@ -124,13 +125,13 @@ def _map(environment: Any, values: Any, *, attribute: str | int, default: Any = 
 
 def _string(value: Any) -> str:
     if not isinstance(value, str):
-        str(value)  # an undefined one says its name
+        str(value)  # an undefined value raises an error with its name
         raise RecordProblem("template", f"expected a string, found a {type(value).__name__}")
     return value
 
 
 def _text_filter(function: Callable[..., Any], *, as_string: bool = True) -> Callable[..., Any]:
-    """A function that costs as much as its text is long; of what the value is as a string, or as it is."""
+    """Wrap a function whose cost is the length of its text; the value is passed as a string or unchanged."""
 
     @pass_environment
     def of_text(environment: Any, value: Any, *arguments: Any, **named: Any) -> Any:
@@ -174,7 +175,7 @@ def _rejectattr(
 def _split(
     budget: Budget, text: str, name: str, separator: str | None = None, maxsplit: int = -1
 ) -> list[str]:
-    """Pieces of a text; no more are made than there are steps left."""
+    """Split a text into at most as many pieces as there are steps left."""
     budget.spend_characters(len(text))
     most = budget.steps if maxsplit < 0 else min(maxsplit, budget.steps)
     found: list[str] = getattr(text, name)(separator, most)
@@ -221,7 +222,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "upper": _text_filter(jinja.do_upper),
     "wordcount": _text_filter(lambda text: jinja.do_wordcount(_string(text)), as_string=False),
 }
-"""By name."""
+"""Filters by name."""
 
 TESTS = frozenset(
     [
@@ -241,11 +242,11 @@ METHODS: dict[str, tuple[type, ...]] = {
     "count": (str, list),
     "index": (str, list),
 }
-"""Methods that may be called, and of what."""
+"""Allowed methods and the types that have them."""
 
 
 def call_method(name: str) -> Callable[..., Any]:
-    """A method as a function of its value."""
+    """Wrap a method as a function of its value."""
 
     @pass_environment
     def method(environment: Any, value: Any, *arguments: Any, **named: Any) -> Any:
@@ -276,4 +277,4 @@ OWN: dict[str, Callable[..., Any]] = {
     "__sliced": _sliced,
     **{f"__{name}": call_method(name) for name in METHODS},
 }
-"""What a template's loops, lists, comparisons, slices and calls become; no template can name them."""
+"""Replacements for loops, lists, comparisons, slices and calls; templates cannot name them."""

@@ -1,7 +1,7 @@
-"""What a template may say: that much of Jinja which turns fields into text, and nothing else.
+"""Grammar of templates: the part of Jinja that turns fields into text.
 
-It is looked at before it is compiled, so whatever is refused here never runs, for no record. What is left out
-says where it stands. Cost: once a template.
+Templates are checked before they are compiled, so refused code never runs. Errors contain the line. Cost:
+once per template.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ ALLOWED: tuple[type[nodes.Node], ...] = (
 
 
 def refuse_strangers(tree: nodes.Template) -> None:
-    """Refuse whatever does not only turn fields into text.
+    """Refuse everything except turning fields into text.
 
     Raises:
-        RecipeError: with the line.
+        RecipeError: the template contains something else; with its line.
     """
     for node in [tree, *tree.find_all(nodes.Node)]:
         if not isinstance(node, ALLOWED):
@@ -111,5 +111,5 @@ def _refuse_call(node: nodes.Call) -> None:
 
 
 def refusal(line: int, what: str, hint: str) -> RecipeError:
-    """An error in a template."""
+    """Build the error for a template."""
     return RecipeError(f"the template, line {line}: {what}", hint=hint)
