@@ -65,7 +65,9 @@ class Settings:
             "End of document: a token's string, or an id. Default: the tokenizer's, where it has one.", TOKENS
         ),
     ] = None
-    bos: Annotated[str | None, option("Begin of document, likewise. Default: none.", TOKENS)] = None
+    bos: Annotated[
+        str | None, option("Beginning of document: a token's string, or an id. Default: none.", TOKENS)
+    ] = None
     special_tokens: Annotated[
         Literal["text", "parse", "reject"] | None,
         option(
@@ -113,8 +115,10 @@ class Settings:
         None
     )
     seed: Annotated[int | None, option("Seed of the split. Default: 0.", SPLITS)] = None
-    limit_documents: Annotated[int | None, option("Take so many documents, the first.", SPLITS)] = None
-    limit_tokens: Annotated[int | None, option("Take the first documents, to so many tokens.", SPLITS)] = None
+    limit_documents: Annotated[int | None, option("Stop after the first N documents.", SPLITS)] = None
+    limit_tokens: Annotated[
+        int | None, option("The first documents that have at most N tokens in all.", SPLITS)
+    ] = None
     max_bad_fraction: Annotated[
         float | None, option("Exit with 3 if more of the records are bad. Default: 0.01.", RUNNING)
     ] = None

@@ -37,8 +37,8 @@ class RowShape(_Given):
 class RowOptions(RowShape):
     """Shape of rows, and their choice and order."""
 
-    seed: Annotated[int | None, option("Of the loader's order. Default: rows as packed.", ROWS)] = None
-    epochs: Annotated[int | None, option("How often rows are gone through. Default: once.", ROWS)] = None
+    seed: Annotated[int | None, option("Seed for the order of rows. Default: as packed.", ROWS)] = None
+    epochs: Annotated[int | None, option("Number of epochs. Default: 1.", ROWS)] = None
     stage: Annotated[int | None, option("Of a run file: which stage. Default: all.", ROWS)] = None
 
 
@@ -54,8 +54,8 @@ class DocumentOptions(_Given):
     sources: Annotated[
         list[str] | None, option("Only of this source. May be repeated.", CHOICE, name="--source")
     ] = None
-    min_tokens: Annotated[int | None, option("Only documents with so many tokens or more.", CHOICE)] = None
-    max_tokens: Annotated[int | None, option("Only documents with so many or fewer.", CHOICE)] = None
+    min_tokens: Annotated[int | None, option("Only documents with at least N tokens.", CHOICE)] = None
+    max_tokens: Annotated[int | None, option("Only documents with at most N tokens.", CHOICE)] = None
     shuffle_documents: Annotated[
         int | None, option("Seed of a shuffle of documents. Default: as stored.", CHOICE)
     ] = None

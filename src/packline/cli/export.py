@@ -46,7 +46,9 @@ def export(
         str | None, option("Of text: it is tokenized first, into a store at OUT.store, which is kept.", TEXT)
     ] = None,
     eod: Annotated[str | None, option("End of document: a token's string, or an id.", TEXT)] = None,
-    bos: Annotated[str | None, option("Begin of document, likewise. Default: none.", TEXT)] = None,
+    bos: Annotated[
+        str | None, option("Beginning of document: a token's string, or an id. Default: none.", TEXT)
+    ] = None,
     text: Annotated[str | None, option("Field of the text.", TEXT)] = None,
     val_fraction: Annotated[float | None, option("Share of documents for validation.", TEXT)] = None,
     val_documents: Annotated[int | None, option("Number of documents for validation.", TEXT)] = None,

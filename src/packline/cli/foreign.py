@@ -39,7 +39,9 @@ class Reading:
             "End of document: a token's string, or an id. Default: as the data or the tokenizer says.", TOKENS
         ),
     ] = None
-    bos: Annotated[str | None, option("Begin of document, likewise. Default: none.", TOKENS)] = None
+    bos: Annotated[
+        str | None, option("Beginning of document: a token's string, or an id. Default: none.", TOKENS)
+    ] = None
     set: Annotated[
         list[str] | None,
         option("An option of the format to read, NAME=VALUE, a list as NAME=A,B. May be repeated.", MAIN),

@@ -103,7 +103,7 @@ def identity_lines(store: Store) -> list[Line]:
     ends = f"documents end with {entry.eod} ({entry.eod_id})"
     if entry.bos is not None:
         ends += f" and begin with {entry.bos} ({entry.bos_id})"
-    decodes = {"exact": "decodes to the very text", "normalized": "decodes to the normalized text"}
+    decodes = {"exact": "round-trips exactly", "normalized": "round-trips up to normalization"}
     rows: list[Line] = [
         [("store", "quiet"), (str(store.path), "title")],
         [("holds", "quiet"), f"{plural(manifest.documents, 'document')}, {plural(manifest.tokens, 'token')}"],
@@ -120,7 +120,7 @@ def _text_facts(manifest: Manifest) -> str:
     rate = ledger.text_bytes / ledger.text_tokens if ledger.text_tokens else 0.0
     imported = f", imported from {manifest.imported.format}" if manifest.imported else ""
     files = plural(len(manifest.inputs), "file")
-    return f"{size(ledger.text_bytes)} of {files}, {rate:.2f} bytes a token{imported}"
+    return f"{size(ledger.text_bytes)} of {files}, {rate:.2f} bytes/token{imported}"
 
 
 def _disk_facts(store: Store) -> str:
@@ -184,7 +184,7 @@ def length_lines(lengths: Lengths, width: int) -> list[Line]:
     wide = max(1, min(3, (width - HISTOGRAM_START) // (len(lengths.histogram) - first)))
     bars = columns([count for count in lengths.histogram[first:] for _ in range(wide)], height=4)
     facts: list[Line] = [
-        [("tokens a document", "quiet"), ""],
+        [("tokens per document", "quiet"), ""],
         [f"shortest {lengths.shortest:,}", f"90% have at most {lengths.p90:,}"],
         [f"median {lengths.median:,}", f"99% have at most {lengths.p99:,}"],
         [f"mean {lengths.mean:,.0f}", f"longest {lengths.longest:,}"],

@@ -87,7 +87,7 @@ a little of them, and says how many units, tokens, bytes and minutes it makes.""
   packline plan recipe.toml --json""",
     ),
     "status": (
-        """Say how far a build is.
+        """Show the progress of a build.
 
 Reads what is committed and touches nothing, so it may be asked while the
 build runs and after it was interrupted.""",
@@ -131,7 +131,7 @@ the beginnings of the first documents, token by token.""",
 
 Every token is read: how many, how long documents are, padding for rows of
 --seq-len, special tokens, the most used and the never used, documents that
-repeat themselves or take few or many bytes a token, documents that are there
+repeat themselves or take few or many bytes per token, documents that are there
 twice. Of a batch (.npz, .pt), chuk-mlx's table of tokens and padding.""",
         """Examples:
 
@@ -157,7 +157,7 @@ terminal is shown, not obeyed. Scrolls in a terminal, prints plainly in a pipe."
   packline view a_batch_0001.npz --tokenizer gpt2/tokenizer.json --grid --rows 4""",
     ),
     "report": (
-        """Write what a store is as one HTML file that opens anywhere.
+        """Write a self-contained HTML summary of a store.
 
 Warnings first; then the ledger as a flow from records in to tokens in rows,
 tokens by source and label, how long documents are, what every packing costs,
@@ -243,7 +243,7 @@ command goes on where it stopped.""",
       --eod '<|endoftext|>' --out store""",
     ),
     "convert": (
-        """Write a data set in another layout, by way of a store that is kept.
+        """Convert a dataset to another format (keeps the intermediate store).
 
 SOURCE is a store, or a data set that --from names and whose ids --tokenizer
 made; it becomes a store at OUT.store, which is then exported to OUT.""",
@@ -264,7 +264,7 @@ With a NAME: its layout byte by byte, and its options with their defaults.""",
   packline formats megatron""",
     ),
     "evals": (
-        """Turn evaluation sets into tokens with what is scored of them.
+        """Tokenize evaluation sets and mark the scored tokens.
 
 KIND is core (PATH: a bundle of the CORE benchmark), chat (MMLU and ARC as
 questions to an assistant, in nanochat's tokens or by the chat template; files
@@ -301,7 +301,7 @@ token. Nothing is written. Needs packline[web].""",
         """Train a vocabulary, compare it with others, check it against a model.
 
 train learns a byte-level BPE from text of any size; its merges are those of
-HF's trainer. eval says how many bytes a token stands for, beside baselines, by
+HF's trainer. eval measures bytes per token next to baselines, by
 kind of text and by language. check holds a tokenizer against a model's
 embedding, its own declarations, hard text and every engine.""",
         """Examples:

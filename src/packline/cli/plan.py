@@ -76,7 +76,7 @@ def _time(found: Estimate) -> str:
 
 
 def _source_lines(found: Estimate) -> list[Line]:
-    head = ("source", "files", "text", "documents", "tokens", "bytes a token", "bad")
+    head = ("source", "files", "text", "documents", "tokens", "bytes/token", "bad")
     rows: list[Line] = [[(word, "quiet") for word in head]]
     for name, one in found.sources.items():
         rate = f"{1 / one.tokens_per_byte:.2f}" if one.tokens_per_byte else "?"

@@ -55,7 +55,7 @@ def finished_lines(finished: Finished, out: str) -> list[Line]:
         rows.append(
             [
                 ("time", "quiet"),
-                f"{whole}, {duration(finished.first_unit_seconds)} of it before the first document",
+                f"{whole}, {duration(finished.first_unit_seconds)} start-up",
             ]
         )
         rows.append([("speed after it", "quiet"), _speed(finished)])
@@ -64,7 +64,7 @@ def finished_lines(finished: Finished, out: str) -> list[Line]:
             [("encoded by", "quiet"), ", ".join(f"{name} {percent(share)}" for name, share in shares.items())]
         )
     if finished.peak_rss_bytes:
-        rows.append([("memory", "quiet"), f"{size(finished.peak_rss_bytes)} at most, of the largest worker"])
+        rows.append([("memory", "quiet"), f"peak {size(finished.peak_rss_bytes)} (largest worker)"])
     if finished.ledger.special_token_strings:
         count = plural(finished.ledger.special_token_strings, "special-token string")
         rows.append([("note", "warning"), f"{count} inside documents"])

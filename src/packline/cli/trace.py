@@ -34,8 +34,8 @@ SPANS_A_ROW = 5
 class StoreSettings:
     """Training settings of a store without a run file; None for those not given."""
 
-    seq_len: Annotated[int | None, option("Tokens of a row. A must.", STORE)] = None
-    batch_size: Annotated[int | None, option("Rows of the global batch. A must.", STORE)] = None
+    seq_len: Annotated[int | None, option("Row length in tokens (required).", STORE)] = None
+    batch_size: Annotated[int | None, option("Rows of the global batch (required).", STORE)] = None
     packing: Annotated[str | None, option("concat (default), best_fit or pad.", STORE)] = None
     min_tail_fraction: Annotated[
         float | None, option("Of concat: how full the last row must be. Default: 0.5.", STORE)

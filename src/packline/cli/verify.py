@@ -51,7 +51,9 @@ def verify(
         str | None, option("That made its ids. Default: what the data set says of it.", FOREIGN)
     ] = None,
     eod: Annotated[str | None, option("End of its documents: a token's string, or an id.", FOREIGN)] = None,
-    bos: Annotated[str | None, option("Begin of its documents, likewise.", FOREIGN)] = None,
+    bos: Annotated[
+        str | None, option("Beginning of its documents: a token's string, or an id.", FOREIGN)
+    ] = None,
     set: Annotated[
         list[str] | None,
         option("An option of the format, NAME=VALUE, a list as NAME=A,B. May be repeated.", FOREIGN),

@@ -113,7 +113,7 @@ def _splits(val_fraction: float) -> Iterator[str]:
         yield f"val_fraction = {val_fraction}           # for validation, by hash of their text"
     else:
         yield "# val_fraction = 0.01            # documents for validation, by the hash of their text"
-    yield "# test_fraction = 0.01           # documents for testing, likewise"
+    yield "# test_fraction = 0.01           # share of documents for testing"
     yield "# limit_tokens = 1_000_000_000   # no more than the first so many"
 
 

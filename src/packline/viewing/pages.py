@@ -55,7 +55,7 @@ def document_facts(provenance: Provenance) -> tuple[tuple[str, str], ...]:
         ("id", provenance.id),
         ("label", provenance.label),
         ("split", provenance.split),
-        ("bytes a token", f"{rate:.2f}" if provenance.text_bytes else None),
+        ("bytes/token", f"{rate:.2f}" if provenance.text_bytes else None),
     ]
     return tuple((name, value) for name, value in facts if value is not None)
 
@@ -143,7 +143,7 @@ def store_page(store: Store) -> Page:
     """Summary of a store, read from its manifest alone."""
     manifest = store.manifest
     entry, ledger = manifest.tokenizer, manifest.ledger
-    rate = f", {ledger.text_bytes / ledger.text_tokens:.2f} bytes a token" if ledger.text_tokens else ""
+    rate = f", {ledger.text_bytes / ledger.text_tokens:.2f} bytes/token" if ledger.text_tokens else ""
     facts = (
         ("documents", f"{manifest.documents:,}"),
         ("tokens", f"{manifest.tokens:,}"),

@@ -250,7 +250,7 @@ def compression_blocks(store: Store, others: Sequence[Tokenizer]) -> list[Block]
     said = (
         f"Bytes of text that a token stands for: more is fewer tokens. Measured on {taken} of "
         f"{plural(documents, 'document')} of the {plural(len(found), 'largest source', 'largest sources')}, "
-        f"the same for all. In brackets: sizes of vocabularies, and times what {names[0]} has."
+        f"the same for all. In parentheses: vocabulary size, and ratio to {names[0]}."
     )
     blocks: list[Block] = [
         Comparison("Bytes a token, by source", "source", measures, tuple(rows), top),

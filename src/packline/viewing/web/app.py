@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 STATUS = {
-    400: "That does not make sense",
+    400: "Invalid request",
     401: "A token is needed",
     404: "Not found",
     405: "Not possible",

@@ -135,7 +135,7 @@ def _table(text: str, chosen: list[Choice], cut: list[tuple[Cell, ...]]) -> Tabl
         )
         for one, cells, own in zip(chosen, cut, edges, strict=True)
     )
-    head = ("tokenizer", "vocabulary", "tokens", "bytes a token", "cuts that all make")
+    head = ("tokenizer", "vocabulary", "tokens", "bytes/token", "shared boundaries")
     return Table(f"A text of {size:,} bytes", head, rows, "lrrrr")
 
 
@@ -196,7 +196,7 @@ def _facts(pair: tuple[Opened, Opened]) -> Table:
             "documents": f"{manifest.documents:,}",
             "tokens": f"{manifest.tokens:,}",
             "text": f"{ledger.text_bytes:,} bytes",
-            "bytes a token": f"{ledger.text_bytes / max(ledger.text_tokens, 1):.3f}",
+            "bytes/token": f"{ledger.text_bytes / max(ledger.text_tokens, 1):.3f}",
             "tokenizer": entry.name,
             "tokenizer's fingerprint": entry.fingerprint[:12],
             "vocabulary": f"{entry.vocab_size:,}",

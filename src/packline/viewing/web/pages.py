@@ -53,7 +53,7 @@ def overview(view: View) -> Page:
         ("documents", Link(f"{manifest.documents:,}", view.href("/documents"))),
         ("tokens", f"{manifest.tokens:,}"),
         ("text", size(ledger.text_bytes)),
-        ("bytes a token", rate),
+        ("bytes/token", rate),
         ("tokenizer", f"{entry.name}, {entry.vocab_size:,} tokens"),
         ("documents end", f"with {ends}"),
         ("on disk", f"{size(store_bytes(store.path, manifest))}, {manifest.dtype}"),
@@ -119,7 +119,7 @@ def groups_table(view: View) -> Table:
         )
         for (split, source, label), (documents, tokens, _, _) in groups(view).items()
     )
-    head = ("source", "label", "split", "documents", "tokens", "share", "tokens a document")
+    head = ("source", "label", "split", "documents", "tokens", "share", "tokens per document")
     return Table("Documents and tokens by source, label and split", head, rows, "lllrrrr")
 
 
@@ -279,7 +279,7 @@ def document(view: View, wanted: int) -> Page:
         )
         blocks.append(Links("Parts of the document", ways))
     compare = view.href("/compare/tokenizers", document=wanted)
-    blocks.append(Links("More", (Link("cut by another tokenizer", compare),)))
+    blocks.append(Links("More", (Link("compare with another tokenizer", compare),)))
     summary = (
         f"{plural(count, 'token')}, {size(provenance.text_bytes)} of text, {describe_origin(provenance)}"
     )

@@ -102,7 +102,7 @@ def rows(view: View) -> Page:
                 f"from its token {begin:,}" if begin else "",
             )
         )
-    head = ("row", "documents", "tokens", "padding", "first document", "which begins")
+    head = ("row", "documents", "tokens", "padding", "first document", "starts at")
     caption = f"{first:,} to {first + len(table) - 1:,} of {plural(len(found), 'row')}"
     chosen = {name: str(value) for name, value in params.items() if value is not None}
     blocks: tuple[Block, ...] = (
