@@ -169,6 +169,8 @@ def commands() -> dict[str, list[str]]:
         f"sft tools.jsonl --tokenizer {qwen} --chat-template chatml.jinja --out sft-reject --label tools "
         "--max-tokens 256 --max-bad-fraction 1"
     )
+    for name in ("qwen3", "qwen2.5"):
+        words[f"sft-{name}"] = f"sft {chat} --tokenizer {qwen} --chat-template {name} --out sft-{name}"
     words["tokenizer-train"] = (
         "tokenizer train imdb_en.jsonl --vocab-size 2000 --pattern nanochat --specials nanochat "
         "--out tokenizer-train"
