@@ -141,12 +141,8 @@ def read_start(path: str, size: int) -> tuple[FileFacts, bytes]:
             os.close(descriptor)
     except InputError:
         raise
-    except FileNotFoundError as error:
-        raise InputError(f"cannot find {path}", hint="check the path") from error
     except OSError as error:
-        raise InputError(
-            f"cannot read {path}: {error.strerror or error}", hint="check its permissions"
-        ) from error
+        raise _input_error(path, error) from error
     return FileFacts(status.st_size, str(status.st_mtime_ns)), data
 
 
@@ -161,12 +157,15 @@ def open_input(path: str) -> BinaryIO:
             return cast("BinaryIO", open(path, "rb", buffering=0))
         system, inner = remote(path)
         return cast("BinaryIO", system.open(inner, "rb"))
-    except FileNotFoundError as error:
-        raise InputError(f"cannot find {path}", hint="check the path") from error
     except OSError as error:
-        raise InputError(
-            f"cannot read {path}: {error.strerror or error}", hint="check its permissions"
-        ) from error
+        raise _input_error(path, error) from error
+
+
+def _input_error(path: str, error: OSError) -> InputError:
+    """Error for an input that cannot be opened or read."""
+    if isinstance(error, FileNotFoundError):
+        return InputError(f"cannot find {path}", hint="check the path")
+    return InputError(f"cannot read {path}: {error.strerror or error}", hint="check its permissions")
 
 
 def read_fully(file: BinaryIO, size: int) -> bytes:
