@@ -42,7 +42,7 @@ SECONDS_A_VARIANT = 60
 
 
 class Outcome(msgspec.Struct):
-    """What was found with one variant."""
+    """Result for one variant."""
 
     seed: int
     features: list[str]
@@ -68,7 +68,7 @@ def reference_of(contents: dict[str, Any]) -> tokenizers.Tokenizer:
 
 
 def misdeclared(contents: dict[str, Any], reference: tokenizers.Tokenizer) -> bool:
-    """Whether the file gives added tokens other ids than the reference."""
+    """True if the file gives added tokens other ids than the reference."""
     found = {token.content: number for number, token in reference.get_added_tokens_decoder().items()}
     return any(
         found.get(token["content"]) != token["id"] for token in contents["added_tokens"] if token["content"]

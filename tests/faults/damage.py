@@ -32,7 +32,7 @@ class Damage(NamedTuple):
     file: str
     """Name within the folder; of a stray, its own."""
     detail: str
-    """Where in the file, or the other file."""
+    """Offset in the file, or name of the other file."""
 
     def __str__(self) -> str:
         return f"{self.kind} of {self.file} {self.detail}".rstrip()

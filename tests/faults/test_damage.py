@@ -10,7 +10,7 @@ from tests.faults.damage import KINDS, damage, files_of, link_copy
 
 
 def state(folder: Path) -> dict[str, object]:
-    """What is in a folder: names, kinds of files, bytes."""
+    """Content of a folder: names, kinds of files, bytes."""
     return {
         name: (path.lstat().st_mode, None if stat.S_ISFIFO(path.lstat().st_mode) else path.read_bytes())
         for name in files_of(folder)

@@ -111,7 +111,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 def folder() -> Path:
-    """Where stores and whole exports are, for all tests of this file."""
+    """Folder with stores and whole exports, for all tests of this file."""
     return BASE[0]
 
 
@@ -146,7 +146,7 @@ def read(path: Path, layout: Layout, out: Path, **more: Any) -> Values:
 
 
 def notices(path: Path, layout: Layout, done: Damage) -> bool:
-    """Whether checking tells of a damage."""
+    """True if checking reports a damage."""
     try:
         report = check(path, layout.to)
     except PacklineError:

@@ -1,4 +1,4 @@
-"""What stands beside a published export: the next run removes its own remains and nothing else."""
+"""Leftovers next to a published export: the next run removes its own and nothing else."""
 
 from __future__ import annotations
 

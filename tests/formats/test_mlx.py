@@ -14,7 +14,7 @@ from packline.formats.exporting.rows import RowView
 
 EOD, VOCAB = 7, 300
 WRONG = VOCAB - 100
-"""What -100 is as an index of the logits."""
+"""Token that the index -100 selects in the logits."""
 
 # chuk-mlx's loss: the mean of cross_entropy where attention_mask is 1. The model is a table of logits.
 CHUK_LOSS = f"""

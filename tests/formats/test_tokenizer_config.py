@@ -1,4 +1,4 @@
-"""What trainers learn of the tokenizer in the folder of an export: transformers finds its end of document."""
+"""The tokenizer in the folder of an export: transformers finds its end of document."""
 
 from __future__ import annotations
 

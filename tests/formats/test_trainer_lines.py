@@ -1,4 +1,4 @@
-"""What an export says to paste into the trainer: the very lines, run with the project that they are for."""
+"""Lines that an export prints for the trainer, run with the project that they are for."""
 
 from __future__ import annotations
 

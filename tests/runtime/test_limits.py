@@ -34,7 +34,7 @@ def make_work(shapes: list[int], documents: int | None, tokens: int | None) -> A
 
 
 def names_of(shapes: list[int]) -> list[str]:
-    """Of all units, in document order."""
+    """Work units in document order."""
     return [
         f"{place:06d}-{number:06d}" if slices else f"{place:06d}"
         for place, slices in enumerate(shapes)
