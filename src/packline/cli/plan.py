@@ -32,7 +32,9 @@ def estimate_lines(found: Estimate) -> list[Line]:
         ["", f"documents end with {found.eod} ({found.eod_id})"],
         [("engines", "quiet"), f"{' and '.join(found.engines_used)}: {found.engines_reason}"],
     ]
-    rows += [[("" if place else "rates a worker", "quiet"), rate] for place, rate in enumerate(_rates(found))]
+    rows += [
+        [("" if place else "rates per worker", "quiet"), rate] for place, rate in enumerate(_rates(found))
+    ]
     lines = [*table(rows, "ll", width=output.wrap), [""], *_source_lines(found), [""]]
     temporary = f" and {size(found.temporary_bytes)} while it runs" if found.temporary_bytes else ""
     disk = f"{size(found.store_bytes)}{temporary}; {size(found.free_disk)} are free"
