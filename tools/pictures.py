@@ -86,7 +86,7 @@ def run(*words: str | Path) -> str:
 
 def prepare() -> None:
     """The demo's store, a second tokenizer, the report."""
-    from packline.encoders.training import train_bpe
+    from packline.vocabulary.training import train_bpe
 
     WORK.mkdir(parents=True, exist_ok=True)
     run("demo", "--out", DEMO)

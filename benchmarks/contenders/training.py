@@ -20,8 +20,8 @@ Merges = list[tuple[str, str]]
 
 def packline(texts: list[str], vocab_size: int, pattern: str, expression: str) -> Merges:
     """Ours, as `packline tokenizer train` runs it."""
-    from packline.encoders.training import train_bpe
-    from packline.runtime.resources import keep_freed_memory
+    from packline.jobs.resources import keep_freed_memory
+    from packline.vocabulary.training import train_bpe
 
     keep_freed_memory()
     return _merges(train_bpe(texts, vocab_size, (), pattern=pattern))  # type: ignore[arg-type]

@@ -22,13 +22,13 @@ from packline.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from packline.api import bake, build, export, open, plan
+    from packline.chat.sft import sft
     from packline.formats.converting import convert
     from packline.formats.importing.importing import import_store
     from packline.loading.loader import Loader
     from packline.loading.mixture import Mixture
     from packline.loading.run_file import load
     from packline.loading.stages import Stage
-    from packline.tasks.sft import sft
     from packline.viewing.analysis import analyze
     from packline.viewing.report import report
 
@@ -63,7 +63,7 @@ _HOMES = {
     "Mixture": "packline.loading.mixture",
     "Stage": "packline.loading.stages",
     "load": "packline.loading.run_file",
-    "sft": "packline.tasks.sft",
+    "sft": "packline.chat.sft",
 }
 """Modules that define the exports, each loaded on first access."""
 

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from packline.formats.baked import BakedRows
     from packline.formats.exporting.run import Exported, ExportEvent
     from packline.formats.exporting.target import Link
+    from packline.jobs.estimate import Estimate
+    from packline.jobs.events import Event
     from packline.loading.loader import Loader
-    from packline.runtime.estimate import Estimate
-    from packline.runtime.events import Event
     from packline.store.reader import Store
 
 SOURCE_FIELDS = set(Source.__struct_fields__) - {"inputs", "name", "label"}
@@ -46,7 +46,7 @@ def build(
         inputs: files, folders, globs or URIs; or one recipe (`.toml`).
         tokenizer: a tokenizer.json, a folder with one, a hub id, a `.tiktoken` or SentencePiece file.
         out: folder of the store: new, empty, or containing the same build.
-        on_event: called with every event of `packline.runtime.events` while the build runs.
+        on_event: called with every event of `packline.jobs.events` while the build runs.
         **settings: any field of `Source` (except inputs, name, label), `Recipe` and `RunOptions`:
             `text="a.b"`, `eod="<|endoftext|>"`, `val_fraction=0.01` or `val_documents=100`,
             `engine="auto"`, `workers=2`, `memory="4GiB"`, ...
@@ -65,7 +65,7 @@ def build(
     >>> store.documents[0].tolist()
     [0, 1, 0, 2]
     """
-    from packline.runtime.build import run_build
+    from packline.jobs.build import run_build
     from packline.store.reader import Store
 
     recipe, options = make_recipe(inputs, tokenizer, settings)
@@ -97,7 +97,7 @@ def plan(
     >>> plan(folder / "words.txt", folder / "tokenizer.json", eod="</s>").documents
     1
     """
-    from packline.runtime.estimate import estimate
+    from packline.jobs.estimate import estimate
 
     return estimate(*make_recipe(inputs, tokenizer, settings), out=out)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from packline.cli.output import plain
 from packline.cli.progress import WINDOW_SECONDS, Tally, draw, plain_line
-from packline.runtime.events import EnginesTried, Planned, Progress, UnitDone
+from packline.jobs.events import EnginesTried, Planned, Progress, UnitDone
 from packline.viewing.text import cells
 
 

@@ -9,8 +9,8 @@ import pytest
 from tests.cli.command import result, run
 from tests.viewing.tables import Parsed, number
 
+from packline.jobs.build import run_build
 from packline.recipe import Recipe, RunOptions, Source
-from packline.runtime.build import run_build
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.tasks import talks
-from tests.transforms.model_formats import QWEN3_PUBLISHED
-from tests.transforms.templates import CHATML, CHATML_TOKENS, unmarked
+from tests.chat import talks
+from tests.chat.model_formats import QWEN3_PUBLISHED
+from tests.chat.templates import CHATML, CHATML_TOKENS, unmarked
 
+from packline.chat.named_templates import TEMPLATES
 from packline.cli.main import main
-from packline.transforms.named_templates import TEMPLATES
 
 SFT_PAGE = Path(__file__).resolve().parents[2] / "docs" / "sft.md"
 

@@ -10,9 +10,9 @@ import pytest
 from packline.cli import output as output_module
 from packline.cli.main import main
 from packline.cli.training import TrainingTally
-from packline.encoders.trained_folder import train_folder
-from packline.encoders.training import TrainingProgress
 from packline.recipe import Recipe, Source
+from packline.vocabulary.trained_folder import train_folder
+from packline.vocabulary.training import TrainingProgress
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from packline.encoders.features import SPLITS
-from packline.encoders.passages import LANGUAGES, PASSAGES
 from packline.encoders.token_bytes import LETTERS
+from packline.vocabulary.passages import LANGUAGES, PASSAGES
 
 BYTES = {f"<0x{byte:02X}>" for byte in range(256)}
 SPECIAL = ["<unk>", "<s>", "</s>", "<|endoftext|>"]

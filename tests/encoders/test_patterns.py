@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tests.conftest import HARD_TEXTS, python_sources
 from tokenizers import Regex, pre_tokenizers
 
-from packline.encoders import splitting
 from packline.encoders.patterns import PATTERN_NAMES, PATTERNS, pattern_of
 from packline.errors import RecipeError
+from packline.vocabulary import splitting
 
 KNOWN = [name for name, pattern in PATTERNS.items() if pattern.rules != "other"]
 

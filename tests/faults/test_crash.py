@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.jobs.builds import build, digests, set_sizes
 from tests.laws.reference import Contents, write_corpus
-from tests.runtime.builds import build, digests, set_sizes
 
 from packline.errors import OutOfSpace
 

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.jobs.builds import build, digests, set_sizes_everywhere, start_build
 from tests.laws.reference import write_corpus
-from tests.runtime.builds import build, digests, set_sizes_everywhere, start_build
 
 from packline.errors import OutOfSpace, StoreBusy, StoreError
-from packline.runtime.folder import BuildFolder
+from packline.jobs.folder import BuildFolder
 
 
 @pytest.fixture

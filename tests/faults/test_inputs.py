@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
-from tests.runtime.builds import build, rejects, set_sizes, set_sizes_everywhere
+from tests.jobs.builds import build, rejects, set_sizes, set_sizes_everywhere
 from tests.sources.test_jsonl import BAD_LINES
 from tests.sources.test_parquet import damage
 
@@ -164,7 +164,7 @@ def test_plain_text_that_is_not_text_is_rejected_file_by_file(tmp_path: Path, to
 
 
 def test_a_file_that_goes_away_is_told(tmp_path: Path, tokenizer_json: Path) -> None:
-    from packline.runtime.events import Planned
+    from packline.jobs.events import Planned
 
     path = tmp_path / "in/a.jsonl"
     path.parent.mkdir()

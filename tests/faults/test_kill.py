@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 from tests.faults.processes import coordinator_of, kill_all, members, wait_until_gone, workers_of
+from tests.jobs.builds import build, digests, set_sizes_everywhere, start_build
 from tests.laws.reference import write_corpus
-from tests.runtime.builds import build, digests, set_sizes_everywhere, start_build
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="looks at processes through /proc"

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from tests.conftest import python_sources
 from tests.faults.processes import members
-from tests.runtime.builds import rejects, start_build
+from tests.jobs.builds import rejects, start_build
 
 from packline.store.reader import Store
 

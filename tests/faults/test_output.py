@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 from tests.cli.command import environment
-from tests.runtime.builds import build
+from tests.jobs.builds import build
 
 import packline
 from packline.filesystem import plain_error
-from packline.runtime.events import Note, as_failed
+from packline.jobs.events import Note, as_failed
 from packline.store.reader import Store
 
 

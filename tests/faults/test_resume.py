@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.jobs.builds import build, digests, set_sizes
 from tests.laws.reference import write_corpus
-from tests.runtime.builds import build, digests, set_sizes
 
 import packline
 from packline.errors import InputChanged, ResumeMismatch
-from packline.runtime.events import Planned, UnitDone
-from packline.runtime.folder import BuildFolder
+from packline.jobs.events import Planned, UnitDone
+from packline.jobs.folder import BuildFolder
 
 NUMBERS = [f"document {number} of many" for number in range(120)]
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from tests.faults.test_crash import Breaker, Crash
-from tests.runtime.builds import digests
+from tests.jobs.builds import digests
 
 from packline.encoders.tokenizer import load_tokenizer
-from packline.encoders.trained_folder import train_folder
 from packline.errors import TokenizerError
 from packline.recipe import Recipe, Source
+from packline.vocabulary.trained_folder import train_folder
 
 FILES = ["report.json", "token_bytes.npy", "tokenizer.json", "tokenizer_config.json"]
 STEPS = ["replace", "rename", "unlink", "mkdir", "fsync"]

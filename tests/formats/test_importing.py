@@ -31,8 +31,8 @@ from packline.formats.importing import committing
 from packline.formats.importing.facts import check_tokenizer
 from packline.formats.importing.importing import import_store
 from packline.formats.importing.run import ImportPlan, ImportRequest, run_import
-from packline.runtime.events import Note, Progress, UnitDone
-from packline.runtime.status import status
+from packline.jobs.events import Note, Progress, UnitDone
+from packline.jobs.status import status
 
 VOCABULARY = 1000
 DOCUMENTS = random_documents(60, VOCABULARY)
@@ -142,7 +142,7 @@ def test_any_number_of_processes_gives_the_same_bytes(shards: Path, tokenizer: P
 KILLED = """
 import os, signal, sys
 from packline.formats.importing.importing import import_store
-from packline.runtime.events import UnitDone
+from packline.jobs.events import UnitDone
 
 done = 0
 def hear(event):

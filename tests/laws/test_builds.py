@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from tests.jobs.builds import build, digests, set_sizes, set_sizes_everywhere
 from tests.laws.reference import Contents, check_store, contents, reference_tokenizer, write_corpus
-from tests.runtime.builds import build, digests, set_sizes, set_sizes_everywhere
 
 import packline
 from packline.errors import NoDocuments

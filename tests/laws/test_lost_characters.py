@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from tests.encoders.fuzzed_files import published
-from tests.runtime.builds import build
+from tests.jobs.builds import build
 from tests.store.stores import edit_tokens, reseal
 
 from packline.encoders.parity import Reference
-from packline.runtime.events import Note
+from packline.jobs.events import Note
 from packline.store.reader import Store
 from packline.store.verify import verify
 

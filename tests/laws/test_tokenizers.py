@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.runtime.builds import build, rejects
+from tests.jobs.builds import build, rejects
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 import packline
 from packline.errors import TokenizerError
-from packline.runtime.events import EnginesTried
+from packline.jobs.events import EnginesTried
 
 SPECIAL = ["<unk>", "</s>", "<s>", "[CLS]"]
 

@@ -71,7 +71,7 @@ def test_no_module_loads_what_only_some_users_have_or_need() -> None:
 
 def test_the_process_that_asks_for_a_build_loads_nothing_that_encodes() -> None:
     # It waits for the coordinator, which cannot begin before it: a quarter of a second of NumPy and Arrow.
-    loaded = loaded_by("import packline.cli.build, packline.runtime.build")
+    loaded = loaded_by("import packline.cli.build, packline.jobs.build")
     assert {"packline", "cyclopts"} <= loaded
     assert not loaded & {"numpy", "pyarrow", "tokenizers", "gigatoken", "fastokens"}
 

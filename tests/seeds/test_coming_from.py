@@ -15,8 +15,8 @@ import pytest
 from tests.seeds.workspace import HUB, make_workspace
 
 import packline
+from packline.chat import mixture
 from packline.cli.main import UNCHECKED, main
-from packline.tasks import mixture
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "coming-from.md").read_text("utf-8")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)

@@ -13,12 +13,12 @@ from tests.sources.reading import Read, collect, read_file, read_sliced, source_
 
 from packline.fingerprint import Hasher
 from packline.recipe import Recipe, Source
+from packline.sources import reading
 from packline.sources.delimited import read_blocks
 from packline.sources.jsonl import JsonlDecoder
 from packline.sources.reader import Span
+from packline.sources.reading import RecordText
 from packline.sources.records import JsonlRecords
-from packline.transforms import reading
-from packline.transforms.reading import RecordText
 
 ODD_VALUES = (
     '"cut \\ud83d"',

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.sources.reading import files_of, read_file, read_sliced, source_of
 
 from packline.errors import InputError
+from packline.jobs.units import Stream, plan_units
 from packline.recipe import Recipe
-from packline.runtime.units import Stream, plan_units
 
 TEXTS = ["plain", "", "naïve 漢字", "nul \x00 inside", "x" * 3000, "last"]
 
@@ -258,8 +258,8 @@ def test_rows_before_the_damage_within_a_group_are_kept(
 def test_a_huge_row_group_is_cut_into_slices_and_small_ones_into_spans(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("packline.runtime.units.SMALLEST_UNIT", 10_000)
-    monkeypatch.setattr("packline.runtime.units.LARGEST_UNIT", 10_000)
+    monkeypatch.setattr("packline.jobs.units.SMALLEST_UNIT", 10_000)
+    monkeypatch.setattr("packline.jobs.units.LARGEST_UNIT", 10_000)
     texts = [f"{number:05d}" * 20 for number in range(1000)]
     one = source_of(write(tmp_path / "one.parquet", {"text": texts}, use_dictionary=False))
     many = source_of(write(tmp_path / "many.parquet", {"text": texts}, rows=50, use_dictionary=False))

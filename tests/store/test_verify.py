@@ -18,7 +18,7 @@ import pytest
 from tests.store.stores import EOD, build_store, edit_tokens, names, reseal
 
 from packline.errors import NoDocuments, StoreNotFound
-from packline.runtime import units
+from packline.jobs import units
 from packline.store import shard_check
 from packline.store.index import write_index
 from packline.store.manifest import Manifest, Receipt, read_manifest, to_json

@@ -20,8 +20,8 @@ from torch import Tensor, nn  # noqa: E402
 
 import packline  # noqa: E402
 import packline.torch  # noqa: E402
-from packline.tasks.sources import ConversationSource  # noqa: E402
-from packline.transforms.nanochat import TOKENS  # noqa: E402
+from packline.chat.nanochat import TOKENS  # noqa: E402
+from packline.chat.sources import ConversationSource  # noqa: E402
 
 SECONDS = 60.0
 """Of one core, whatever else the machine has to do."""

@@ -21,10 +21,10 @@ from tests.viewing.tables import Parsed, figures, number
 import packline
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import NoDocuments, RecipeError, StoreError, TokenizerError
+from packline.jobs.build import run_build
 from packline.packing.prices import price_list
 from packline.packing.selection import Selection
 from packline.recipe import Recipe, RunOptions, Source
-from packline.runtime.build import run_build
 from packline.store.reader import Store
 from packline.viewing.compression import measure_compression
 from packline.viewing.html import document

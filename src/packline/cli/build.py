@@ -13,7 +13,7 @@ from packline.cli.main import DONE, TOO_MANY_BAD, interrupted
 from packline.cli.output import output
 from packline.cli.progress import Tally, watch
 from packline.cli.summary import engine_shares, show_finished, too_many_bad, warn_of_splits
-from packline.runtime.events import Finished
+from packline.jobs.events import Finished
 from packline.viewing.text import plural
 
 _FLAGS, _SETTINGS = Flags(), Settings()
@@ -31,8 +31,8 @@ def build(
     """Build a token store from text; see `pages`."""
     recipe, options = recipe_of(inputs, settings)
     tally = Tally(out)
-    from packline.runtime.build import run_build
-    from packline.runtime.resources import process_age
+    from packline.jobs.build import run_build
+    from packline.jobs.resources import process_age
 
     try:
         with watch(tally) as hear:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from packline.evals.contamination import search
+from packline.evals.contamination_report import ContaminationReport, GramOf
 from packline.store.report import OnProgress
-from packline.tasks.evals.contamination import search
-from packline.tasks.evals.contamination_report import ContaminationReport, GramOf
 from packline.viewing.page import Block, Facts, Heading, Mood, Note, Page, Table
 from packline.viewing.text import duration, plural, size
 

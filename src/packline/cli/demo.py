@@ -24,9 +24,9 @@ from packline.cli.plan import estimate_lines
 from packline.cli.progress import Tally, watch
 from packline.cli.summary import finished_lines, ledger_lines
 from packline.cli.verify import report_lines, run_verify
+from packline.jobs.estimate import Estimate
+from packline.jobs.events import Finished
 from packline.recipe import load_recipe
-from packline.runtime.estimate import Estimate
-from packline.runtime.events import Finished
 from packline.store.reader import Store
 from packline.store.report import Report
 from packline.viewing.lengths import measure_lengths
@@ -100,7 +100,7 @@ def _gather(folder: Path) -> Corpus:
 
 
 def _train(corpus: Corpus) -> float:
-    from packline.encoders.training import train_bpe
+    from packline.vocabulary.training import train_bpe
 
     _title(2, "tokenizer", f"byte-level BPE of {VOCAB_SIZE:,} tokens, trained on all of it")
     started = time.perf_counter()
@@ -111,7 +111,7 @@ def _train(corpus: Corpus) -> float:
 
 
 def _plan(corpus: Corpus) -> Estimate:
-    from packline.runtime.estimate import estimate
+    from packline.jobs.estimate import estimate
 
     _title(3, "plan", f"packline plan {_quoted(corpus.recipe)}")
     found = estimate(*load_recipe(corpus.recipe))
@@ -120,7 +120,7 @@ def _plan(corpus: Corpus) -> Estimate:
 
 
 def _build(corpus: Corpus, tally: Tally) -> Finished:
-    from packline.runtime.build import run_build
+    from packline.jobs.build import run_build
 
     recipe, options = load_recipe(corpus.recipe)
     with watch(tally) as hear:

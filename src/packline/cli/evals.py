@@ -7,12 +7,13 @@ from typing import Annotated, Any, Literal
 import msgspec
 from cyclopts import Group, Parameter
 
+from packline.chat.named_templates import TEMPLATES
 from packline.cli.arguments import Flags, _token, option
 from packline.cli.main import DONE
 from packline.cli.output import Line, output, table
 from packline.cli.sft import read_template
 from packline.errors import RecipeError
-from packline.tasks.evals.making import (
+from packline.evals.making import (
     MAX_SEQ_LEN,
     EvalsSettings,
     TaskReport,
@@ -20,7 +21,6 @@ from packline.tasks.evals.making import (
     make_core,
     make_hellaswag,
 )
-from packline.transforms.named_templates import TEMPLATES
 from packline.viewing.text import plural
 
 QUESTIONS = Group("Questions", sort_key=5)

@@ -132,8 +132,8 @@ def _store_of(
         )
     store = f"{Path(out)}.store"
     recipe, running = make_recipe(sources, tokenizer, {**of_text, "workers": workers})
-    from packline.runtime.build import run_build
-    from packline.runtime.resources import process_age
+    from packline.jobs.build import run_build
+    from packline.jobs.resources import process_age
 
     with watch(Tally(store)) as hear:
         finished = run_build(recipe, store, running, hear, started=time.monotonic() - process_age())

@@ -17,7 +17,7 @@ from packline.cli.main import note_command
 from packline.cli.output import Line, output
 from packline.errors import RecipeError
 from packline.formats.importing.run import ImportEvent, ImportPlan, ImportRequest, OnEvent
-from packline.runtime.events import Note, Progress, UnitDone
+from packline.jobs.events import Note, Progress, UnitDone
 from packline.viewing.text import bar, duration, plural, scaled, size
 
 

@@ -12,7 +12,7 @@ from packline.cli.main import DONE
 from packline.cli.output import Line, output, table
 from packline.cli.summary import ledger_lines
 from packline.cli.tokens import UNKNOWN, document_lines
-from packline.runtime.publish import store_bytes
+from packline.jobs.publish import store_bytes
 from packline.store.manifest import Manifest
 from packline.store.origins import Origin, origins
 from packline.store.reader import Store

@@ -32,7 +32,7 @@ from packline.cli.output import discard, output
 from packline.cli.pages import GROUPS, PAGES, SUMMARY, SUMMARY_END
 from packline.errors import OutputError, PacklineError, RecipeError
 from packline.filesystem import plain_error
-from packline.runtime.signals import interrupt_on_signals, signal_of
+from packline.jobs.signals import interrupt_on_signals, signal_of
 
 if TYPE_CHECKING:
     from cyclopts import App
@@ -127,7 +127,7 @@ def interrupted(error: KeyboardInterrupt, kept: str) -> int:
 
 def note_command(out: str | Path) -> None:
     """Record in the folder of an unfinished store how to resume it, for `packline status`."""
-    from packline.runtime.folder import Command, remember_command
+    from packline.jobs.folder import Command, remember_command
 
     remember_command(Path(out), Command(command_line(), os.getcwd()))
 

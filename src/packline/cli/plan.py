@@ -7,7 +7,7 @@ import msgspec
 from packline.cli.arguments import Flags, Inputs, Settings, recipe_of
 from packline.cli.main import DONE
 from packline.cli.output import Line, output, table
-from packline.runtime.estimate import Estimate
+from packline.jobs.estimate import Estimate
 from packline.viewing.text import duration, percent, plural, scaled, size
 
 _FLAGS, _SETTINGS = Flags(), Settings()
@@ -15,7 +15,7 @@ _FLAGS, _SETTINGS = Flags(), Settings()
 
 def plan(*inputs: Inputs, settings: Settings = _SETTINGS, flags: Flags = _FLAGS) -> int:
     """Estimate the cost of a build; see `pages`."""
-    from packline.runtime.estimate import estimate
+    from packline.jobs.estimate import estimate
 
     recipe, options = recipe_of(inputs, settings)
     found = estimate(recipe, options)

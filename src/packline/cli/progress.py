@@ -19,7 +19,7 @@ import msgspec
 import packline
 from packline.cli.main import note_command
 from packline.cli.output import Line, output, table
-from packline.runtime.events import EnginesTried, Event, Finished, Note, Planned, Progress, UnitDone
+from packline.jobs.events import EnginesTried, Event, Finished, Note, Planned, Progress, UnitDone
 from packline.store.manifest import RECEIPTS, Receipt
 from packline.viewing.text import bar, cells, cut, duration, percent, plural, scaled, size
 

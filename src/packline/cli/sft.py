@@ -9,6 +9,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 from cyclopts import Parameter
 
+from packline.chat.mixture import preset_sources
+from packline.chat.named_templates import TEMPLATES
+from packline.chat.sft import SftRequest, run_sft
+from packline.chat.sources import ConversationSource
 from packline.cli.arguments import DOCUMENTS, MAIN, RUNNING, SPLITS, TOKENS, Flags, _token, option
 from packline.cli.foreign import ImportTally, watch_import
 from packline.cli.import_ import finished_lines, import_interrupted
@@ -18,10 +22,6 @@ from packline.cli.summary import too_many_bad, warn_of_splits
 from packline.errors import RecipeError
 from packline.formats.importing.building import Imported
 from packline.store.splits import split_warnings
-from packline.tasks.mixture import preset_sources
-from packline.tasks.sft import SftRequest, run_sft
-from packline.tasks.sources import ConversationSource
-from packline.transforms.named_templates import TEMPLATES
 from packline.viewing.text import percent, plural
 
 _FLAGS = Flags()

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from packline.cli.arguments import Flags
 from packline.cli.main import DONE
 from packline.cli.output import Line, Piece, output, table
-from packline.runtime.status import Status
+from packline.jobs.status import Status
 from packline.viewing.text import bar, plural, size
 
 _FLAGS = Flags()
@@ -26,7 +26,7 @@ def status(
     store: Annotated[str, Parameter(help="Folder of a store or of a build.")], *, flags: Flags = _FLAGS
 ) -> int:
     """Show the progress of a build; see `pages`."""
-    from packline.runtime.status import status as look
+    from packline.jobs.status import status as look
 
     found = look(store)
     output.lines(status_lines(found))

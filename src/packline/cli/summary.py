@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from packline.cli.output import Line, Piece, output, table
-from packline.runtime.events import Finished
+from packline.jobs.events import Finished
 from packline.store.ledger import Ledger, losses
 from packline.viewing.text import duration, percent, plural, scaled, size
 

@@ -72,10 +72,10 @@ def train(
 
     The merges are those of HF's trainer, and the folder loads in transformers and with --tokenizer.
     """
-    from packline.encoders.trained_folder import train_folder
-    from packline.encoders.training import SPECIALS
+    from packline.jobs.resources import keep_freed_memory
     from packline.recipe import Recipe, Source, check_recipe, load_recipe, parse_bytes
-    from packline.runtime.resources import keep_freed_memory
+    from packline.vocabulary.trained_folder import train_folder
+    from packline.vocabulary.training import SPECIALS
 
     if not inputs:
         raise RecipeError("no inputs", hint="name files, folders or globs of text, or a recipe")
@@ -130,13 +130,13 @@ def evaluate(
     flags: Flags = _FLAGS,
 ) -> int:
     """Compare a tokenizer with others: bytes per token, by kind of text and by language."""
-    from packline.encoders.evaluating import evaluate as measure
-    from packline.encoders.own_text import read_text
-    from packline.encoders.passages import PASSAGES
     from packline.encoders.tokenizer import load_tokenizer
     from packline.viewing.page_file import check_place, write_page
     from packline.viewing.terminal import render
     from packline.viewing.tokenizer_page import evaluation_markdown, evaluation_page
+    from packline.vocabulary.evaluating import evaluate as measure
+    from packline.vocabulary.own_text import read_text
+    from packline.vocabulary.passages import PASSAGES
 
     if html is not None:
         check_place(html)
@@ -171,7 +171,7 @@ def check(
     flags: Flags = _FLAGS,
 ) -> int:
     """Check a tokenizer: ids, special tokens, round trip, engines, and the model's embedding."""
-    from packline.encoders.tokenizer_check import check_tokenizer
+    from packline.vocabulary.tokenizer_check import check_tokenizer
 
     report = check_tokenizer(name, model)
     rows: list[Line] = [

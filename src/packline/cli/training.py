@@ -11,8 +11,8 @@ from packline.cli.output import Line, output
 from packline.viewing.text import bar, duration, percent, plural, size
 
 if TYPE_CHECKING:
-    from packline.encoders.trained_folder import TrainingReport
-    from packline.encoders.training import TrainingProgress
+    from packline.vocabulary.trained_folder import TrainingReport
+    from packline.vocabulary.training import TrainingProgress
 
 
 class TrainingTally:

@@ -3,7 +3,7 @@
     FOLDER/chat_template.jinja                     the template alone
     FOLDER/tokenizer_config.json: chat_template    a string, or a list of {name, template}: the default one
 
-The template is only read as text; `packline.transforms.chat_template` runs it. The separate file takes
+The template is only read as text; `packline.chat.chat_template` runs it. The separate file takes
 precedence, as in transformers.
 """
 

@@ -2,7 +2,7 @@
 
     JSON line, Parquet row ──> {"title": ..., "body": ...} ──transform──> text | left out | bad record
 
-    The transform (`packline.transforms`) decides the result for each record. This module decodes records,
+    The transform (`sources.reading`) decides the result for each record. This module decodes records,
     only with the wanted top-level fields if these are known, and combines the documents into batches with
     their positions.
 

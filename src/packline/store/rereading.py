@@ -33,12 +33,12 @@ from packline.fingerprint import Hasher, split_of
 from packline.recipe import Source
 from packline.sources.files import InputFile
 from packline.sources.reader import Span
+from packline.sources.reading import find_files, read_span
 from packline.sources.text import BOM
 from packline.store.ledger import source_names
 from packline.store.manifest import InputPiece, Manifest
 from packline.store.report import DeepReport, Findings
 from packline.store.shard import Provenance, Shard
-from packline.transforms.reading import find_files, read_span
 
 TEXT_BYTES = 2 << 20
 """Bytes of text to encode again, over all shards."""

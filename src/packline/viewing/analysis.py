@@ -133,7 +133,7 @@ def analyze(
     >>> analysis.documents, analysis.tokens, analysis.most_used[0].count
     (1, 25, 16)
     """
-    from packline.runtime.resources import usable_cores
+    from packline.jobs.resources import usable_cores
 
     opened = store if isinstance(store, Store) else Store(store)
     prices = _prices(opened, [seq_len] if isinstance(seq_len, int) else seq_len, packing)

@@ -4,7 +4,7 @@
     process:   range ── blocks of a million tokens ──> Counter ──> Tally
     together:  add_up
 
-Processes are those of `runtime.task_pool`: a range is a task, and its tally is the result.
+Processes are those of `jobs.task_pool`: a range is a task, and its tally is the result.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from packline.runtime.task_pool import run_tasks
-from packline.runtime.task_worker import Runner
+from packline.jobs.task_pool import run_tasks
+from packline.jobs.task_worker import Runner
 from packline.store.reader import Store
 from packline.store.shard import contradiction
 from packline.viewing.duplicates import HashFiles

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from packline.encoders.evaluating import Comparison, Evaluation, Measured, Row
 from packline.encoders.parity import RoundTrip
 from packline.viewing.page import Block, Facts, Heading, Note, Page, Table
 from packline.viewing.text import percent
+from packline.vocabulary.evaluating import Comparison, Evaluation, Measured, Row
 
 OURS = ("Text Type", "Bytes", "Tokens", "Ratio", "Fertility")
 LEGEND = (

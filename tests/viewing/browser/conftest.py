@@ -69,7 +69,7 @@ def store(
 @pytest.fixture(scope="session")
 def other(tmp_path_factory: pytest.TempPathFactory, documents: list[str], write_jsonl) -> Store:
     """Some of the same documents, by a tokenizer with a smaller vocabulary."""
-    from packline.encoders.training import train_bpe
+    from packline.vocabulary.training import train_bpe
 
     folder = tmp_path_factory.mktemp("other")
     texts = write_jsonl(folder / "in" / "modules.jsonl", documents[20:120])

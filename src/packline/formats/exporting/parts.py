@@ -15,7 +15,7 @@ from packline.formats.exporting.source import Choice, document_view, row_view
 from packline.formats.exporting.target import Link, Target
 from packline.formats.format import DocumentFormat, Format, Options, Part, RowFormat
 from packline.formats.registry import get_format
-from packline.runtime.task_worker import Runner
+from packline.jobs.task_worker import Runner
 from packline.store.manifest import FileEntry
 
 View = DocumentView | RowView

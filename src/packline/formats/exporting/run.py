@@ -42,8 +42,8 @@ from packline.formats.exporting.staging import Staging, clear_leftovers, finishe
 from packline.formats.exporting.target import Link, Target, sync_files
 from packline.formats.format import Lost, Options, Part, Plan, Written
 from packline.formats.registry import get_format
-from packline.runtime.resources import free_disk, usable_cores
-from packline.runtime.task_pool import run_here, run_tasks
+from packline.jobs.resources import free_disk, usable_cores
+from packline.jobs.task_pool import run_here, run_tasks
 from packline.store.files import read_file
 from packline.store.manifest import MANIFEST
 

@@ -29,12 +29,12 @@ from packline.formats.importing.committing import (
     round_trip_of,
     sum_up,
 )
+from packline.jobs.events import Note, Progress, UnitDone
+from packline.jobs.folder import BuildFolder, BuildIdentity
+from packline.jobs.publish import discard_empty
+from packline.jobs.resources import usable_cores
+from packline.jobs.task_worker import OpenJob
 from packline.recipe import Recipe
-from packline.runtime.events import Note, Progress, UnitDone
-from packline.runtime.folder import BuildFolder, BuildIdentity
-from packline.runtime.publish import discard_empty
-from packline.runtime.resources import usable_cores
-from packline.runtime.task_worker import OpenJob
 from packline.sources.files import InputFile
 from packline.store.index import dtype_for
 from packline.store.manifest import ImportEntry, InputEntry, Manifest, Receipt

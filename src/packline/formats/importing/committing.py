@@ -21,12 +21,12 @@ from packline.encoders.special import without_special_tokens
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import OutOfSpace, ResumeMismatch, TokenizerError
 from packline.formats.importing.unit import hash_piece
+from packline.jobs.events import UnitDone
+from packline.jobs.folder import BuildFolder, BuildIdentity, input_differences, refuse_differences
+from packline.jobs.resources import free_disk
+from packline.jobs.task_pool import run_tasks
+from packline.jobs.task_worker import OpenJob
 from packline.recipe import Recipe, recipe_difference
-from packline.runtime.events import UnitDone
-from packline.runtime.folder import BuildFolder, BuildIdentity, input_differences, refuse_differences
-from packline.runtime.resources import free_disk
-from packline.runtime.task_pool import run_tasks
-from packline.runtime.task_worker import OpenJob
 from packline.sources.files import InputFile
 from packline.store.index import dtype_for
 from packline.store.manifest import (

@@ -27,9 +27,9 @@ from packline.formats.importing.building import (
 from packline.formats.importing.facts import find_record
 from packline.formats.importing.opening import open_foreign
 from packline.formats.importing.unit import ImportedUnit, ImportJob, open_job
+from packline.jobs.events import Note
+from packline.jobs.folder import BuildFolder
 from packline.recipe import SPLITS, Recipe, Source, check_recipe
-from packline.runtime.events import Note
-from packline.runtime.folder import BuildFolder
 from packline.sources.files import InputFile
 from packline.store.ledger import source_names
 from packline.store.manifest import TOKENIZER, ImportEntry, InputEntry, Receipt

@@ -27,9 +27,9 @@ from packline.formats.format import Block, Foreign, ForeignUnit
 from packline.formats.importing.opening import read_blocks, read_headers
 from packline.formats.importing.restoring import Restoring, Wrong
 from packline.formats.registry import get_format
+from packline.jobs.task_worker import Runner
+from packline.jobs.unit import check_unchanged
 from packline.ragged import Ragged
-from packline.runtime.task_worker import Runner
-from packline.runtime.unit import check_unchanged
 from packline.sources.files import InputFile
 from packline.store.ledger import Ledger
 from packline.store.manifest import InputPiece, Receipt

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from packline.jobs.publish import store_bytes
 from packline.packing.selection import Selection
-from packline.runtime.publish import store_bytes
 from packline.store.finding import check_document
 from packline.store.reader import Provenance
 from packline.viewing.page import (

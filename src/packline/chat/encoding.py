@@ -1,0 +1,158 @@
+"""Pieces to tokens with a loss mask: text by the store's tokenizer, control tokens by their ids.
+
+    pieces   <|user|>  "hi"  <|end|>  <|assistant|>  "hello there"  <|end|>        + EOD
+    tokens   7         4 9   8        6              3 1 5          8              0
+    loss     0         0 0   0        0              1 1 1          1              0
+
+Each piece of text is encoded alone, by the tokenizer without its special tokens. Equal texts of a batch, such
+as the fixed words of a scheme, are encoded once. A tokenizer that puts a space before every text (Metaspace)
+would do so within a turn; with such tokenizers the reference encodes adjacent texts as one, and a token that
+crosses the start of a trained part makes the conversation a bad record.
+
+Cost: encoding, and about a microsecond per piece. Some documents of each unit are encoded again by the
+reference, as in a build.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from packline.chat.conversations import Malformed
+from packline.chat.pieces import Piece
+from packline.encoders.boundary import Boundary
+from packline.encoders.choosing import Chooser
+from packline.encoders.engine import Engine, load_engines, of_documents
+from packline.encoders.parity import PROBES, Reference, check_document, try_engines
+from packline.encoders.report import EngineName
+from packline.encoders.special import without_special_tokens
+from packline.encoders.tokenizer import Tokenizer
+from packline.ragged import Ragged, concatenate
+from packline.sources.texts import Texts
+
+FAST: tuple[EngineName, ...] = ("gigatoken", "fastokens")
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """One conversation as a document: tokens uint32 `[T]`, loss uint8 `[T]`."""
+
+    tokens: np.ndarray
+    loss: np.ndarray
+
+
+class PieceEncoder:
+    """Encodes rendered conversations in this process."""
+
+    def __init__(self, tokenizer: Tokenizer, boundary: Boundary) -> None:
+        plain = without_special_tokens(tokenizer)
+        self._boundary = boundary
+        self._reference = Reference(plain)
+        self._chooser = Chooser(_engines(plain, self._reference))
+        self._ids = tokenizer.special_tokens | {boundary.eod: boundary.eod_id}
+        if boundary.bos is not None and boundary.bos_id is not None:
+            self._ids[boundary.bos] = boundary.bos_id
+        ids = self._reference.encode("a") + self._reference.encode("b")
+        self._spaced = self._reference.decode(ids) != "ab"
+        self._whole = None
+        if self._spaced:
+            import tokenizers
+
+            self._whole = tokenizers.Tokenizer.from_str(plain)
+
+    def encode(
+        self, conversations: Sequence[list[Piece]], audit: Sequence[int] = (), where: str = ""
+    ) -> list[Encoded | Malformed]:
+        """Documents with their boundary tokens, or the reason why one cannot be masked.
+
+        Args:
+            conversations: pieces of each conversation.
+            audit: positions of those that the reference encodes again.
+            where: names of the conversations in messages.
+
+        Raises:
+            EncoderMismatch: an engine and the reference disagree.
+        """
+        whole = [self._with_boundaries(pieces) for pieces in conversations]
+        numbers: dict[str, int] = {}
+        for pieces in whole:
+            for piece in pieces:
+                if not piece.control:
+                    numbers.setdefault(piece.text, len(numbers))
+        texts = list(numbers)
+        ragged, engines = self._chooser.encode(Texts.of(texts)) if texts else (of_documents([]), [])
+        for place in audit:
+            for piece in whole[place]:
+                if not piece.control:
+                    number = numbers[piece.text]
+                    engine = self._chooser.engines[engines[number]]
+                    check_document(engine, self._reference, piece.text, ragged[number], where)
+        control = list(self._ids)
+        places = {token: len(texts) + number for number, token in enumerate(control)}
+        table = concatenate(
+            [ragged, of_documents([np.array([self._ids[one]], np.uint32) for one in control])]
+        )
+        return [self._assemble(pieces, table, numbers, places) for pieces in whole]
+
+    def _with_boundaries(self, pieces: list[Piece]) -> list[Piece]:
+        """Add boundary tokens if the scheme has not."""
+        boundary = self._boundary
+        if boundary.bos is not None and not (pieces and pieces[0].control and pieces[0].text == boundary.bos):
+            pieces = [Piece(boundary.bos, control=True), *pieces]
+        last = pieces[-1] if pieces else None
+        ended = last is not None and last.control and last.text == boundary.eod and len(pieces) > 1
+        return pieces if ended else [*pieces, Piece(boundary.eod, control=True)]
+
+    def _assemble(
+        self, pieces: list[Piece], table: Ragged, numbers: dict[str, int], places: dict[str, int]
+    ) -> Encoded | Malformed:
+        if self._spaced and any(not one.control and not other.control for one, other in pairwise(pieces)):
+            try:
+                return self._assemble_spaced(pieces)
+            except Malformed as error:
+                return error
+        order = np.array([(places if one.control else numbers)[one.text] for one in pieces], np.int64)
+        taken = table.take(order)
+        trained = np.fromiter((one.trained for one in pieces), np.uint8, len(pieces))
+        return Encoded(taken.tokens, np.repeat(trained, taken.lengths))
+
+    def _assemble_spaced(self, pieces: list[Piece]) -> Encoded:
+        """Encode adjacent texts as one, and cut between tokens."""
+        assert self._whole is not None
+        tokens: list[int] = []
+        loss: list[int] = []
+        place = 0
+        while place < len(pieces):
+            if pieces[place].control:
+                tokens.append(self._ids[pieces[place].text])
+                loss.append(int(pieces[place].trained))
+                place += 1
+                continue
+            last = place
+            while last < len(pieces) and not pieces[last].control:
+                last += 1
+            group = pieces[place:last]
+            encoding = self._whole.encode("".join(one.text for one in group), add_special_tokens=False)
+            ends = np.cumsum([len(one.text) for one in group])
+            for number, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
+                first, final = np.searchsorted(ends, [start, max(end - 1, start)], "right").tolist()
+                first, final = min(first, len(group) - 1), min(final, len(group) - 1)
+                if group[first].trained != group[final].trained:
+                    raise Malformed("mask", "a token reaches over the edge of what the assistant said")
+                tokens.append(number)
+                loss.append(int(group[first].trained))
+            place = last
+        return Encoded(np.array(tokens, np.uint32), np.array(loss, np.uint8))
+
+
+def _engines(plain: str, reference: Reference) -> dict[EngineName, Engine]:
+    """Fast engines that agree with the reference on hard text; else the reference's own."""
+    loaded = load_engines((*FAST, "tokenizers"), plain)
+    reports = try_engines(loaded, reference, list(PROBES))
+    agreed = {report.name for report in reports if report.exact}
+    found = {name: engine for name, engine in loaded.items() if not isinstance(engine, str)}
+    fast = {name: engine for name, engine in found.items() if name in FAST and name in agreed}
+    return fast or {"tokenizers": found["tokenizers"]}

@@ -1,0 +1,146 @@
+"""Pieces: a rendered conversation as parts of text and control tokens, each with or without loss.
+
+    <|im_start|>  "assistant\\n"   "hello"  <|im_end|>  "\\n"
+    control       text             text     control     text
+    -             -                trained  trained     -
+
+The text of a piece can never become a control token, whatever it contains; control tokens come from the
+scheme alone. Pieces are encoded separately, so that no token spans the beginning or end of a trained range:
+the model is trained to generate exactly what it will have to generate after the same prompt.
+
+`check_pieces` compares pieces with the conversation: the trained text must be the assistant's words, all of
+them, in order, and in one range per turn of the assistant. Only then the messages without loss are muted.
+Cost: one search per message.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from packline.chat.conversations import Call, Conversation, Malformed
+
+
+class Piece(NamedTuple):
+    """A part of text, or one control token."""
+
+    text: str
+    trained: bool = False
+    control: bool = False
+
+
+def join_pieces(pieces: Iterable[Piece]) -> list[Piece]:
+    """Join adjacent texts of the same kind, and remove empty ones.
+
+    >>> join_pieces([Piece("a"), Piece("b"), Piece(""), Piece("c", trained=True)])
+    [Piece(text='ab', trained=False, control=False), Piece(text='c', trained=True, control=False)]
+    """
+    joined: list[Piece] = []
+    for piece in pieces:
+        if not piece.text:
+            continue
+        last = joined[-1] if joined else None
+        if last and not last.control and not piece.control and last.trained == piece.trained:
+            joined[-1] = Piece(last.text + piece.text, piece.trained)
+        else:
+            joined.append(piece)
+    return joined
+
+
+def trained_runs(pieces: Iterable[Piece]) -> list[str]:
+    """Text of each trained range, including control tokens."""
+    runs: list[str] = []
+    before = False
+    for piece in pieces:
+        if piece.trained:
+            if not before:
+                runs.append("")
+            runs[-1] += piece.text
+        before = piece.trained
+    return runs
+
+
+def turns_of(conversation: Conversation) -> list[list[str | Call]]:
+    """Words and calls of the assistant, in order, for each of its uninterrupted turns."""
+    turns: list[list[str | Call]] = []
+    for message in conversation.messages:
+        if message.role != "assistant":
+            continue
+        turns.append([])
+        for part in message.parts:
+            if part.kind == "python_output":
+                turns.append([])
+            else:
+                turns[-1].append(part.text)
+        if not message.parts:
+            turns[-1].append(message.content)
+        turns[-1] += message.calls
+    return turns
+
+
+def check_pieces(conversation: Conversation, pieces: list[Piece]) -> None:
+    """Check that the trained ranges are the assistant's.
+
+    Raises:
+        Malformed: a range is wrong (reason `mask`); the message names it.
+
+    >>> from packline.chat.conversations import Message
+    >>> talk = Conversation((Message("user", "hi"), Message("assistant", "hello")))
+    >>> check_pieces(talk, [Piece("hi"), Piece("hello", trained=True)])
+    >>> check_pieces(talk, [Piece("hi", trained=True), Piece("hello")])
+    Traceback (most recent call last):
+    packline.chat.conversations.Malformed: mask: turn 0 of the assistant: 'hello' is not trained on
+    """
+    runs, turns = trained_runs(pieces), turns_of(conversation)
+    if len(runs) != len(turns):
+        raise Malformed("mask", f"the assistant speaks {len(turns)} times, and {len(runs)} are trained on")
+    for number, (run, turn) in enumerate(zip(runs, turns, strict=True)):
+        at = 0
+        for words in turn:
+            wanted = _wanted(words)
+            found = run.find(wanted, at)
+            if found < 0:
+                said = wanted if len(wanted) < 40 else f"{wanted[:40]}..."
+                raise Malformed("mask", f"turn {number} of the assistant: {said!r} is not trained on")
+            at = found + len(wanted)
+
+
+def mute(conversation: Conversation, pieces: list[Piece]) -> list[Piece]:
+    """Remove the loss from untrained messages; the pieces must have passed `check_pieces`.
+
+    >>> from packline.chat.conversations import Message
+    >>> talk = Conversation((Message("user", "hi"), Message("assistant", "hello", trained=False)))
+    >>> mute(talk, [Piece("hi"), Piece("hello", trained=True)])
+    [Piece(text='hi', trained=False, control=False), Piece(text='hello', trained=False, control=False)]
+    """
+    learned: list[bool] = []
+    for message in conversation.messages:
+        if message.role == "assistant":
+            outputs = sum(part.kind == "python_output" for part in message.parts)
+            learned += [message.trained] * (1 + outputs)
+    if all(learned):
+        return pieces
+    muted: list[Piece] = []
+    turn, before = -1, False
+    for piece in pieces:
+        turn += piece.trained and not before
+        before = piece.trained
+        muted.append(piece._replace(trained=piece.trained and learned[turn]))
+    return muted
+
+
+def _wanted(words: str | Call) -> str:
+    """Text of words or a call that must be found. A template may remove white space and reasoning."""
+    if isinstance(words, Call):
+        return words.name
+    return words.rpartition("</think>")[2].strip()
+
+
+def call_text(call: Call) -> str:
+    """Format a call as one JSON object.
+
+    >>> call_text(Call("add", {"a": 1}))
+    '{"name": "add", "arguments": {"a": 1}}'
+    """
+    return json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)

@@ -1,0 +1,352 @@
+"""`packline.sft`: build a store with a loss mask from conversations, with the machinery of a build.
+
+    look      files, tokenizer, boundary, chat template or scheme            writes nothing
+    units     in worker processes, each committed with its receipt           (sft_unit)
+    publish   the manifest; `imported` records scheme, template and limits
+
+After an interruption, the same call resumes, and the bytes are the same for any number of processes. A
+conversation that is malformed, too long, or whose mask is not exactly the assistant's words is kept in
+rejects/ with its reason; the ledger counts them all.
+
+Cost: a few MB/s of conversations per core, mostly for rendering the template. This is not optimized, since
+conversations are few compared with a corpus of text.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from packline.chat.named_templates import TEMPLATES, nearest_template, resolve_template
+from packline.chat.nanochat import BOS, TOKENS
+from packline.chat.sft_unit import (
+    Overflow,
+    Scheme,
+    SftJob,
+    SftOptions,
+    make_template,
+    open_job,
+    open_scan,
+)
+from packline.chat.sources import ConversationSource, check_sources, find_conversation_files, plan_units
+from packline.encoders.boundary import END_OF_TEXT, Boundary, resolve_boundary
+from packline.encoders.chat_files import read_chat_template
+from packline.encoders.tokenizer import Tokenizer, load_tokenizer
+from packline.errors import InputError, RecipeError
+from packline.formats.importing.building import Imported, OnEvent, UnitBuild, run_build
+from packline.jobs.events import Note
+from packline.jobs.folder import BuildFolder
+from packline.jobs.held_out import settle_share, share_below
+from packline.jobs.task_pool import run_tasks
+from packline.recipe import Recipe, Source, check_recipe
+from packline.sources.batch import Reason
+from packline.store.ledger import source_names
+from packline.store.manifest import REJECTS, TOKENIZER, ImportEntry, InputEntry, Manifest, Receipt
+from packline.store.reader import Store
+from packline.store.writer import RejectEntry
+
+FORMAT = "conversations"
+UNTOLD: frozenset[Reason] = frozenset(("template", "mask"))
+"""Reasons for which another template may help."""
+SMALL_BYTES = 4 << 20
+"""Maximum bytes of inputs for which starting processes would take longer than the work."""
+
+
+class SftRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Arguments of a build of conversations."""
+
+    sources: tuple[ConversationSource, ...]
+    tokenizer: str
+    out: str
+    scheme: Scheme = "template"
+    chat_template: str | None = None
+    """Name of a template (`named_templates.TEMPLATES`), or its text; by default the tokenizer's own."""
+    eod: str | int | None = None
+    bos: str | int | None = None
+    max_tokens: int | None = None
+    overflow: Overflow = "reject"
+    val_fraction: float = 0.0
+    val_documents: int | None = None
+    """Number of documents in the validation split, instead of val_fraction."""
+    test_fraction: float = 0.0
+    seed: int = 0
+    workers: int | None = None
+
+
+def sft(
+    inputs: str | Path | Sequence[str | Path | ConversationSource],
+    tokenizer: str | Path,
+    *,
+    out: str | Path,
+    on_event: OnEvent | None = None,
+    **settings: Any,
+) -> Store:
+    """Build a store with a loss mask from conversations, or resume an interrupted build.
+
+    Args:
+        inputs: files, folders, globs or URIs of JSONL, JSON arrays or Parquet; or sources, each with its
+            own label, split, task and repetitions.
+        tokenizer: a tokenizer.json, a folder with one, a hub id, ...
+        out: folder of the store: new, empty, or containing the same build.
+        on_event: called with `ImportPlan`, `Progress`, `UnitDone` and `Note`.
+        **settings: `scheme` ("template" or "nanochat"), `chat_template` (a name such as "qwen3", or its
+            text), `eod`, `bos`, `max_tokens` per document, boundary tokens included, `overflow` ("reject"
+            or "truncate"), `val_fraction` or `val_documents`, `test_fraction`, `seed`, `workers`; and for
+            all inputs given as paths: `label`, `field`, `split`.
+
+    Raises:
+        RecipeError: an invalid setting, or a template that does not mark the assistant's words in any
+            conversation.
+        InputError, TokenizerError: unusable inputs or tokenizer; no record is a conversation.
+        OutOfSpace: the disk is full; finished units are kept.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / "chat.jsonl").write_text('{"prompt": "a", "response": "b"}\\n')
+    >>> template = (
+    ...     "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }} "
+    ...     "{% else %}{% generation %}{{ m.content }}{% endgeneration %}{% endif %}{% endfor %}"
+    ... )
+    >>> model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2}, "unk_token": "</s>"}
+    >>> text = msgspec.json.encode({"model": model, "pre_tokenizer": {"type": "Whitespace"}})
+    >>> _ = (folder / "tokenizer.json").write_bytes(text)
+    >>> store = sft(
+    ...     folder / "chat.jsonl",
+    ...     folder / "tokenizer.json",
+    ...     out=folder / "store",
+    ...     chat_template=template,
+    ...     eod="</s>",
+    ...     workers=0,
+    ... )
+    >>> store.documents[0].tolist(), store.shards[0].loss.tolist()
+    ([0, 1, 2], [0, 1, 0])
+    """
+    given = [inputs] if isinstance(inputs, str | Path) else list(inputs)
+    common = {name: settings.pop(name) for name in ("label", "field", "split") if name in settings}
+    sources = [one for one in given if isinstance(one, ConversationSource)]
+    paths = tuple(str(one) for one in given if not isinstance(one, ConversationSource))
+    if paths:
+        sources.append(ConversationSource(inputs=paths, **common))
+    elif common:
+        raise RecipeError(f"{min(common)!r} belongs to a source", hint="set it in each ConversationSource")
+    unknown = set(settings) - set(SftRequest.__struct_fields__)
+    if unknown:
+        raise RecipeError(f"unknown setting {min(unknown)!r}")
+    try:
+        request = msgspec.convert(
+            {**settings, "sources": sources, "tokenizer": str(tokenizer), "out": str(out)}, SftRequest
+        )
+    except msgspec.ValidationError as error:
+        raise RecipeError(f"a setting is wrong: {error}") from error
+    run_sft(request, on_event)
+    return Store(out)
+
+
+def run_sft(request: SftRequest, on_event: OnEvent | None = None) -> Imported:
+    """Run the build; return its result."""
+    return _Build(request, on_event or (lambda event: None)).run()
+
+
+class _Build:
+    """State of one build."""
+
+    def __init__(self, request: SftRequest, tell: OnEvent) -> None:
+        self._request, self._tell = request, tell
+        self._started = time.monotonic()
+        self._val_share: float | msgspec.UnsetType = msgspec.UNSET
+        _check_request(request)
+        self._tokenizer = load_tokenizer(request.tokenizer)
+        self._boundary = _boundary(request, self._tokenizer)
+        self._options = _options(request, self._tokenizer)
+        self._template = make_template(self._options, self._tokenizer.json)
+        self._files = find_conversation_files(request.sources)
+        self._units = plan_units(request.sources, self._files)
+        recipe = check_recipe(
+            Recipe(
+                sources=tuple(
+                    Source(inputs=one.inputs, name=one.name, label=one.label) for one in request.sources
+                ),
+                tokenizer=request.tokenizer,
+                eod=self._boundary.eod,
+                bos=self._boundary.bos,
+                val_fraction=request.val_fraction,
+                val_documents=msgspec.UNSET if request.val_documents is None else request.val_documents,
+                test_fraction=request.test_fraction or msgspec.UNSET,
+                seed=request.seed,
+            )
+        )
+        self._build = UnitBuild(
+            open_job=open_job,
+            title=f"{FORMAT} by {_scheme_name(self._options)}",
+            out=request.out,
+            recipe=recipe,
+            entry=ImportEntry(FORMAT, msgspec.to_builtins(self._options)),
+            tokenizer=self._tokenizer,
+            boundary=self._boundary,
+            edges="eod" if self._boundary.bos is None else "both",
+            files=self._files,
+            inputs=[
+                InputEntry(file.name, file.source, file.size, file.format, file.compression, file.text, "")
+                for file in self._files
+            ],
+            units=len(self._units),
+            small_bytes=SMALL_BYTES,
+            workers=request.workers,
+        )
+
+    def run(self) -> Imported:
+        doubt = self._template.unproven if self._template else ""
+        if doubt:
+            hint = self._hint()
+            self._tell(Note(f"conversations of several turns may be refused: {doubt}{hint and f'; {hint}'}"))
+        manifest, nothing_to_do = run_build(
+            self._build,
+            job_of=self._job,
+            receipt_of=lambda result: msgspec.json.decode(result, type=Receipt),
+            source=FORMAT,
+            tell=self._tell,
+            accept=self._refuse_nothing,
+            val_share=lambda: self._val_share,
+        )
+        if (rejected := manifest.ledger.rejected) and not nothing_to_do:
+            hint = self._hint() if rejected.keys() & UNTOLD and not doubt else ""
+            reasons = f"{_counted(rejected)}{hint and f'; {hint}'}"
+            self._tell(Note(f"bad records, kept in rejects/: {reasons}"))
+        return Imported(manifest, 0, time.monotonic() - self._started, nothing_to_do)
+
+    def _refuse_nothing(self, manifest: Manifest) -> None:
+        """Refuse a store without any conversation.
+
+        Raises:
+            RecipeError: because of the template.
+            InputError: because of the records.
+        """
+        ledger = manifest.ledger
+        if ledger.documents or not ledger.documents_in:
+            return
+        message = f"none of {ledger.documents_in:,} records could be used: {_counted(ledger.rejected)}"
+        message += f"; the first: {_first_reject(Path(self._request.out))}"
+        if ledger.rejected.keys() & UNTOLD and self._is_own():
+            hint = self._hint() or f"choose a template by name: --chat-template {', '.join(TEMPLATES)}"
+            raise RecipeError(message, hint=hint)
+        raise InputError(message, hint="docs/sft.md has what is read, what templates write, and the reasons")
+
+    def _is_own(self) -> bool:
+        """True if the template is the tokenizer's or the user's, so that a named one may help."""
+        return self._template is not None and self._request.chat_template not in TEMPLATES
+
+    def _hint(self) -> str:
+        """Hint naming a template to use instead of the tokenizer's own or a file's; "" if none is similar."""
+        if self._template is None or not self._is_own():
+            return ""
+        nearest = nearest_template(self._template, self._tokenizer.special_tokens)
+        return nearest.hint() if nearest else ""
+
+    def _job(self, folder: BuildFolder) -> SftJob:
+        job = self._plain_job(folder)
+        if (count := self._request.val_documents) is None:
+            return job
+        self._tell(Note("all inputs are read once to choose the validation documents"))
+
+        def compute() -> float:
+            tasks = [(f"{number:06d}", number) for number in range(len(self._units))]
+            workers = self._build.processes(len(tasks))
+            scan = msgspec.structs.replace(job, val_documents=count)
+            parts = run_tasks(open_scan, scan, tasks, workers=workers)
+            return share_below((msgspec.json.decode(part, type=list[float]) for _, part in parts), count)
+
+        self._val_share = settle_share(folder, self._files, bool(folder.committed()), compute)
+        return msgspec.structs.replace(job, val_fraction=self._val_share)
+
+    def _plain_job(self, folder: BuildFolder) -> SftJob:
+        return SftJob(
+            self._options,
+            str(folder.path / TOKENIZER / "tokenizer.json"),
+            self._tokenizer.kind,
+            self._boundary,
+            self._tokenizer.vocab_size,
+            self._build.dtype,
+            source_names(self._build.recipe),
+            self._files,
+            self._units,
+            self._request.seed,
+            self._request.val_fraction,
+            self._request.test_fraction,
+            str(folder.tmp),
+        )
+
+
+def _counted(rejected: Mapping[str, int]) -> str:
+    return ", ".join(f"{reason} {count:,}" for reason, count in rejected.items())
+
+
+def _first_reject(out: Path) -> str:
+    """Location of the first bad record and its problem."""
+    with min((out / REJECTS).glob("*.jsonl")).open("rb") as lines:
+        first = msgspec.json.decode(lines.readline(), type=RejectEntry)
+    return f"{first.file} at {first.position:,}: {first.detail}"
+
+
+def _scheme_name(options: SftOptions) -> str:
+    return "nanochat's scheme" if options.scheme == "nanochat" else "the chat template"
+
+
+def _check_request(request: SftRequest) -> None:
+    check_sources(request.sources)
+    if request.workers is not None and request.workers < 0:
+        raise RecipeError(f"workers is {request.workers}: expected 0 or more")
+    if request.max_tokens is not None and request.max_tokens < 3:
+        raise RecipeError(f"max_tokens is {request.max_tokens}: expected at least 3")
+    if request.val_documents is not None and all(source.split for source in request.sources):
+        raise RecipeError("val_documents: expected a source whose documents are divided, found none")
+    if request.scheme == "nanochat" and request.chat_template is not None:
+        raise RecipeError("a chat template goes with scheme = template, not with nanochat's")
+    if request.overflow == "truncate" and request.max_tokens is None:
+        raise RecipeError(
+            "overflow = truncate goes with max_tokens", hint="say how many tokens a document may have"
+        )
+
+
+def _boundary(request: SftRequest, tokenizer: Tokenizer) -> Boundary:
+    """Boundary tokens; nanochat has one for both ends."""
+    if request.scheme == "nanochat":
+        missing = [token for token in TOKENS if token not in tokenizer.special_tokens]
+        if missing:
+            raise RecipeError(
+                f"{tokenizer.name} is not a tokenizer for nanochat's scheme: it has no {', '.join(missing)}",
+                hint="train one with packline tokenizer train --specials nanochat, or use --scheme template",
+            )
+        bos = BOS if request.bos is None else request.bos
+        return resolve_boundary(tokenizer, BOS if request.eod is None else request.eod, bos)
+    eod = request.eod
+    if eod is None:
+        # A chat tokenizer has ends of turns and an end of text. The template ends turns: take the latter.
+        texts = [token for token in tokenizer.special_tokens if token in END_OF_TEXT]
+        eod = texts[0] if len(texts) == 1 else None
+    return resolve_boundary(tokenizer, eod, request.bos)
+
+
+def _options(request: SftRequest, tokenizer: Tokenizer) -> SftOptions:
+    template = request.chat_template
+    if template is not None:
+        template = resolve_template(template, tokenizer.special_tokens)
+    elif request.scheme == "template":
+        template = read_chat_template(request.tokenizer)
+        if template is None:
+            raise RecipeError(
+                f"{request.tokenizer} has no chat template",
+                hint=f"choose one with --chat-template: {', '.join(TEMPLATES)}, or a file; or use "
+                "--scheme nanochat",
+            )
+    return SftOptions(
+        scheme=request.scheme,
+        template=template,
+        variables={"bos_token": tokenizer.bos_token or "", "eos_token": tokenizer.eos_token or ""},
+        max_tokens=request.max_tokens,
+        overflow=request.overflow,
+        sources=request.sources,
+    )

@@ -1,0 +1,380 @@
+"""Run one unit of supervised data: conversations of a file become documents with a loss mask.
+
+    read ──> normal form ──> render ──> check ──> encode ──> cut ──> split ──> write ──> Receipt
+    record   conversations   pieces     pieces    tokens     max_tokens        shards
+
+A record that fails is a bad record, kept verbatim with its reason. The result depends only on the unit's
+bytes, the tokenizer and the options. The caller publishes it (`BuildFolder.commit`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+
+from packline.chat.adapters import adapter_of
+from packline.chat.chat_template import ChatTemplate, strips_of
+from packline.chat.conversations import Conversation, Malformed, read_conversation
+from packline.chat.encoding import Encoded, PieceEncoder
+from packline.chat.nanochat import render_nanochat
+from packline.chat.pieces import Piece, check_pieces, mute
+from packline.chat.records import MAX_RECORD_BYTES, Record, read_records, read_whole
+from packline.chat.sources import ConversationSource, ConversationUnit
+from packline.chat.spelling import GENERATORS, read_words
+from packline.encoders.boundary import Boundary
+from packline.encoders.parity import audited
+from packline.encoders.special import SpecialTokenCounter
+from packline.encoders.token_bytes import TextBytes
+from packline.encoders.tokenizer import load_tokenizer
+from packline.filesystem import disk_errors
+from packline.fingerprint import share_of, split_of
+from packline.formats.importing.unit import hash_piece
+from packline.jobs.held_out import Smallest
+from packline.jobs.task_worker import Runner
+from packline.jobs.unit import check_unchanged
+from packline.ragged import Ragged, offsets_of
+from packline.sources.batch import Reject
+from packline.sources.files import InputFile
+from packline.sources.odd_json import has_raw, id_text
+from packline.sources.texts import Texts
+from packline.store.ledger import Ledger, MaskCounts
+from packline.store.manifest import InputPiece, Receipt
+from packline.store.writer import RejectsWriter, ShardWriter
+
+Scheme = Literal["template", "nanochat"]
+Overflow = Literal["reject", "truncate"]
+BATCH = 256
+"""Conversations to encode together. No byte of a store depends on it."""
+
+
+class SftOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options that decide how conversations become tokens."""
+
+    scheme: Scheme
+    template: str | None
+    """Text of the chat template, for the scheme "template"."""
+    variables: dict[str, str | None]
+    """Variables of the template: bos_token, eos_token."""
+    max_tokens: int | None
+    overflow: Overflow
+    sources: tuple[ConversationSource, ...]
+
+
+class SftJob(msgspec.Struct, frozen=True):
+    """Settings common to all units."""
+
+    options: SftOptions
+    tokenizer: str
+    """The tokenizer.json stored with the store."""
+    kind: str
+    boundary: Boundary
+    vocab_size: int
+    dtype: str
+    names: list[str]
+    """Names of the sources."""
+    files: list[InputFile]
+    units: list[ConversationUnit]
+    seed: int
+    val_fraction: float
+    test_fraction: float
+    folder: str
+    """Folder for the unit's files."""
+    val_documents: int = 0
+    """For a scan: number of documents wanted for the validation split."""
+
+
+class ConversationRunner:
+    """Runs units in this process, one after another."""
+
+    def __init__(self, job: SftJob) -> None:
+        self.job = job
+        tokenizer = msgspec.structs.replace(load_tokenizer(job.tokenizer), kind=job.kind)
+        self.encoder = PieceEncoder(tokenizer, job.boundary)
+        self.text_bytes = TextBytes(tokenizer)
+        self.special = SpecialTokenCounter(tokenizer.special_tokens)
+        self.render = make_renderer(job.options, tokenizer.json)
+
+    def run(self, number: int, report: Callable[[int], None]) -> Receipt:
+        """Write a unit's files into the work folder.
+
+        Raises:
+            EncoderMismatch: an engine and the reference disagree.
+            InputChanged: a file has changed since the build began.
+            OutOfSpace: the disk is full.
+        """
+        with disk_errors(Path(self.job.folder)):
+            return _Unit(self, number, report).run()
+
+
+def make_renderer(options: SftOptions, tokenizer_json: str) -> Callable[[Conversation], list[Piece]]:
+    """Function that turns a conversation into pieces.
+
+    Raises:
+        RecipeError: a template that cannot be used.
+    """
+    template = make_template(options, tokenizer_json)
+    return render_nanochat if template is None else template.render
+
+
+def make_template(options: SftOptions, tokenizer_json: str) -> ChatTemplate | None:
+    """Chat template, ready to render; None for nanochat's scheme.
+
+    Raises:
+        RecipeError: a template that cannot be used.
+    """
+    if options.scheme == "nanochat":
+        return None
+    assert options.template is not None
+    added = msgspec.json.decode(tokenizer_json).get("added_tokens") or []
+    return ChatTemplate(options.template, strips_of(added), options.variables)
+
+
+class _Unit:
+    """State of one unit."""
+
+    def __init__(self, runner: ConversationRunner, number: int, report: Callable[[int], None]) -> None:
+        self._runner, self._job, self._report = runner, runner.job, report
+        self._name = f"{number:06d}"
+        self._unit = self._job.units[number]
+        self._file = self._job.files[self._unit.file]
+        self._source = self._job.options.sources[self._file.source]
+        self._adapt = adapter_of(self._source.task)
+        self._ledger = Ledger(mask=MaskCounts())
+        self._mask = MaskCounts()
+        self._met = self._audited = 0
+        self._writers: dict[str, ShardWriter] = {}
+        self._rejects = RejectsWriter(Path(self._job.folder), self._name)
+
+    def run(self) -> Receipt:
+        try:
+            for batch in self._batches():
+                self._take(batch)
+            pieces = () if self._unit.turn else (self._piece(),)
+            shards = tuple(self._writers[split].close() for split in sorted(self._writers))
+            rejects = self._rejects.close()
+        except BaseException:
+            for writer in self._writers.values():
+                writer.abandon()
+            self._rejects.abandon()
+            raise
+        self._ledger.mask = self._mask
+        self._ledger.rejected = dict(sorted(self._ledger.rejected.items()))
+        return Receipt(self._name, self._file.source, pieces, shards, rejects, self._ledger, self._audited)
+
+    def _batches(self) -> Iterator[list[Record | Reject]]:
+        batch: list[Record | Reject] = []
+        read = self._read()
+        for record in islice(read, self._unit.most):
+            batch.append(record)
+            if len(batch) == BATCH:
+                yield batch
+                batch = []
+        if batch:
+            yield batch
+
+    def _read(self) -> Iterator[Record | Reject]:
+        """Records of the unit's file, or those that a task makes from it."""
+        file, unit, make = self._file, self._unit, GENERATORS.get(self._source.task)
+        if make is None:
+            yield from read_records(file, unit.start, unit.stop, MAX_RECORD_BYTES)
+            return
+        made = make(read_words(read_whole(file), file.path), self._source.options)
+        yield from (Record(number, one, None) for number, one in enumerate(made))
+
+    def _take(self, batch: list[Record | Reject]) -> None:
+        """Encode and write a batch; bad records go to rejects, in the order of the file."""
+        rendered: list[tuple[Record, list[Piece]]] = []
+        bad: list[Reject] = []
+        for record in batch:
+            if isinstance(record, Reject):
+                bad.append(record)
+                continue
+            try:
+                rendered.append((record, self._render(record)))
+            except Malformed as error:
+                bad.append(record.reject(self._file.index, error.reason, error.detail))
+        audit = [number - self._met for number in audited(self._met, self._met + len(rendered))]
+        self._met += len(rendered)
+        self._audited += len(audit)
+        encoded = self._runner.encoder.encode([pieces for _, pieces in rendered], audit, self._file.path)
+        good: dict[str, list[tuple[Record, Encoded]]] = {}
+        texts: list[str] = []
+        for (record, pieces), one in zip(rendered, encoded, strict=True):
+            try:
+                document = self._fit(one)
+            except Malformed as error:
+                bad.append(record.reject(self._file.index, error.reason, error.detail))
+                continue
+            good.setdefault(self._split(pieces), []).append((record, document))
+            texts += (piece.text for piece in pieces if not piece.control)
+        for split, documents in good.items():
+            self._write(split, documents)
+        self._ledger.special_token_strings += int(self._runner.special.count(Texts.of(texts)).sum())
+        for reject in sorted(bad, key=lambda one: one.position):
+            self._reject(reject)
+
+    def _render(self, record: Record) -> list[Piece]:
+        try:
+            adapted = self._adapt(record.value, self._source.options)
+            conversation = read_conversation(adapted, self._source.field)
+            if record.odd:
+                _check_odd(conversation)
+        except UnicodeEncodeError as error:
+            detail = f"a lone surrogate \\u{ord(error.object[error.start]):04x}"
+            raise Malformed("lone_surrogate", detail) from error
+        pieces = self._runner.render(conversation)
+        check_pieces(conversation, pieces)
+        return mute(conversation, pieces)
+
+    def _fit(self, one: Encoded | Malformed) -> Encoded:
+        """Cut the document to `max_tokens`, end included, if that is enabled.
+
+        Raises:
+            Malformed: it is too long, or its mask is impossible.
+        """
+        if isinstance(one, Malformed):
+            raise one
+        options = self._job.options
+        length, most = len(one.tokens), options.max_tokens
+        if most is None or length <= most:
+            return one
+        detail = f"expected at most {most:,} tokens, found {length:,}"
+        if options.overflow == "reject":
+            raise Malformed("too_long", detail)
+        tokens, loss = one.tokens[:most].copy(), one.loss[:most].copy()
+        tokens[-1], loss[-1] = self._job.boundary.eod_id, 0
+        if not loss.any():
+            raise Malformed("too_long", f"{detail}; nothing that is trained on is among the first")
+        self._mask.truncated += 1
+        self._mask.truncated_tokens += length - most
+        return Encoded(tokens, loss)
+
+    def _split(self, pieces: list[Piece]) -> str:
+        if self._source.split is not None:
+            return self._source.split
+        job = self._job
+        if not (job.val_fraction or job.test_fraction):
+            return "train"
+        return split_of(_text_of(pieces), job.seed, job.val_fraction, job.test_fraction)
+
+    def _write(self, split: str, documents: list[tuple[Record, Encoded]]) -> None:
+        job, ledger = self._job, self._ledger
+        tokens = np.concatenate([one.tokens for _, one in documents]).astype(job.dtype)
+        loss = np.concatenate([one.loss for _, one in documents])
+        offsets = offsets_of(np.array([len(one.tokens) for _, one in documents], np.int64))
+        with_bos = int(job.boundary.bos_id is not None)
+        text_bytes = self._runner.text_bytes.of(tokens, offsets, with_bos, 1)
+        positions = np.array([record.position for record, _ in documents], np.int64)
+        ids = [_id_of(record.value) for record, _ in documents]
+        writer = self._writers.get(split)
+        if writer is None:
+            writer = self._writers[split] = ShardWriter(
+                Path(job.folder),
+                f"{split}-{self._name}",
+                split,
+                job.names[self._file.source],
+                self._source.label,
+                np.dtype(job.dtype),
+                with_loss=True,
+            )
+        named = ids if any(ids) else None
+        writer.append(Ragged(tokens, offsets), self._file.name, positions, named, text_bytes, loss)
+        count = len(documents)
+        ledger.documents_in += count
+        ledger.documents += count
+        ledger.text_bytes += int(text_bytes.sum())
+        ledger.tokens += len(tokens)
+        ledger.eod_tokens += count
+        ledger.bos_tokens += count * with_bos
+        ledger.text_tokens += len(tokens) - count * (1 + with_bos)
+        self._mask.trained_tokens += int(np.count_nonzero(loss))
+        self._report(len(tokens))
+
+    def _reject(self, reject: Reject) -> None:
+        self._rejects.write(reject, self._file.name)
+        if not reject.continued:
+            ledger = self._ledger
+            ledger.documents_in += reject.records
+            ledger.rejected[reject.reason] = ledger.rejected.get(reject.reason, 0) + reject.records
+
+    def _piece(self) -> InputPiece:
+        """Checksum of the unit's part of its file, after checking that the file has not changed."""
+        file, start, stop = self._file, self._unit.start, self._unit.stop
+        checksum = hash_piece(file.path, start, stop)
+        check_unchanged(file)
+        return InputPiece(file.index, start, stop, checksum)
+
+
+class _Scan(_Unit):
+    """A unit that writes nothing, and collects the smallest shares of its documents' texts."""
+
+    def __init__(self, runner: ConversationRunner, number: int) -> None:
+        super().__init__(runner, number, lambda tokens: None)
+        self._smallest = Smallest(runner.job.val_documents)
+
+    def scan(self) -> list[float]:
+        """Smallest shares; see `held_out`."""
+        if self._source.split is None:
+            for batch in self._batches():
+                self._take(batch)
+            check_unchanged(self._file)
+        return self._smallest.shares
+
+    def _split(self, pieces: list[Piece]) -> str:
+        self._smallest.add([share_of(_text_of(pieces), self._job.seed)])
+        return "train"
+
+    def _write(self, split: str, documents: list[tuple[Record, Encoded]]) -> None:
+        pass
+
+    def _reject(self, reject: Reject) -> None:
+        pass
+
+
+def _text_of(pieces: list[Piece]) -> bytes:
+    """Text that decides the split of a conversation."""
+    return "".join(piece.text for piece in pieces).encode("utf-8")
+
+
+def _id_of(value: Any) -> str | None:
+    """Own id of a record, if it has one."""
+    return id_text(value.get("id") if isinstance(value, dict) else None)
+
+
+def _check_odd(conversation: Conversation) -> None:
+    """Refuse values that cannot be written, in the used part of a record marked odd.
+
+    Raises:
+        UnicodeEncodeError: a lone surrogate.
+        Malformed: a number that is out of range.
+    """
+    msgspec.json.encode(conversation)
+    if has_raw([call.arguments for message in conversation.messages for call in message.calls]) or has_raw(
+        list(conversation.tools)
+    ):
+        raise Malformed("malformed_json", "a number that is out of range")
+
+
+def open_job(job: msgspec.Raw) -> Runner:
+    """Runner of the units, for a worker process or this one."""
+    runner = ConversationRunner(msgspec.json.decode(job, type=SftJob))
+
+    def run(task: msgspec.Raw, report: Callable[[int], None]) -> Any:
+        return runner.run(msgspec.json.decode(task, type=int), report)
+
+    return run
+
+
+def open_scan(job: msgspec.Raw) -> Runner:
+    """Runner that scans the units for `val_documents`, for a worker process or this one."""
+    runner = ConversationRunner(msgspec.json.decode(job, type=SftJob))
+
+    def run(task: msgspec.Raw, report: Callable[[int], None]) -> Any:
+        return _Scan(runner, msgspec.json.decode(task, type=int)).scan()
+
+    return run

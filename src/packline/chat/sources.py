@@ -1,0 +1,176 @@
+"""Sources of conversations: files, their purpose, and how they are cut into units.
+
+An uncompressed JSONL file is cut every `UNIT_BYTES`; a line belongs to the unit in which it begins. Any
+other file is one unit. A repeated source has its units once per repetition. Units are a function of the
+files alone, and each accounts for its bytes, so that `verify` finds gaps.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any, BinaryIO, Literal, cast
+
+import msgspec
+
+from packline.chat.adapters import kind_of
+from packline.chat.json_array import BLANK, BOM
+from packline.chat.records import MAX_RECORD_BYTES, Record, first_element, plain_name, read_records
+from packline.errors import InputError, RecipeError
+from packline.filesystem import file_facts, open_input, read_fully
+from packline.recipe import Split
+from packline.sources.compression import Compression, DecompressedStream, detect_compression
+from packline.sources.fields import LOOKED_FILES, Looked, refuse_strange
+from packline.sources.files import InputFile
+from packline.sources.paths import common_folder, expand
+
+UNIT_BYTES = 16 << 20
+"""Bytes of JSONL per unit: rendering and encoding them takes a few seconds."""
+HEAD_BYTES = 64
+LOOKED_RECORDS = 256
+"""Number of records per file in which a named field of messages is looked up."""
+ARRAY_HEAD_BYTES = 1 << 20
+"""Bytes in which the first element of a JSON array is looked up."""
+
+
+class ConversationSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Files of conversations of one kind."""
+
+    inputs: tuple[str, ...]
+    """Files, folders, globs or fsspec URIs: JSONL or a JSON array (also compressed), or Parquet."""
+    name: str = ""
+    """Name in provenance and counts; by default the common name of its inputs."""
+    label: str | None = None
+    field: str | None = None
+    """Field of the messages, if it is not one of the known ones."""
+    split: Split | None = None
+    """Split of all its conversations; by default `val_fraction` and `test_fraction` decide."""
+    task: str = "conversations"
+    """Conversion of records to conversations: a name of `packline.chat.adapters`."""
+    options: dict[str, Any] = {}
+    """Options of the task."""
+    repeat: int = 1
+    """Number of times each conversation is included."""
+    limit: int | None = None
+    """Read only the first `limit` records."""
+
+
+class ConversationUnit(msgspec.Struct, frozen=True):
+    """A range of one file: the unit of work and of resume."""
+
+    file: int
+    start: int
+    stop: int
+    """End of the range in bytes (exclusive); the size of a file that cannot be cut."""
+    turn: int = 0
+    """Number of the repetition; only the first accounts for the file's bytes."""
+    most: int | None = None
+    """Stop after this number of records."""
+
+
+def check_sources(sources: tuple[ConversationSource, ...]) -> None:
+    """Refuse values that no build can use.
+
+    >>> check_sources((ConversationSource(inputs=("a",), repeat=0),))
+    Traceback (most recent call last):
+    packline.errors.RecipeError: a: repeat is 0: expected at least 1
+    """
+    if not sources:
+        raise RecipeError("no conversations: expected at least one source", hint="name a file or a folder")
+    for source in sources:
+        if not source.inputs:
+            raise RecipeError("a source of conversations has no inputs", hint="name a file or a folder")
+        where = source.name or source.inputs[0]
+        for name in ("repeat", "limit"):
+            value: int | None = getattr(source, name)
+            if value is not None and value < 1:
+                raise RecipeError(f"{where}: {name} is {value}: expected at least 1")
+
+
+def find_conversation_files(sources: tuple[ConversationSource, ...]) -> list[InputFile]:
+    """All files of all sources, in order.
+
+    Raises:
+        InputError: no files found, or a file that is neither JSONL nor Parquet.
+    """
+    files: list[InputFile] = []
+    for number, source in enumerate(sources):
+        paths = list(dict.fromkeys(path for given in source.inputs for path in expand(given)))
+        if not paths:
+            raise InputError(f"no files in {', '.join(source.inputs)}", hint="check the path or the glob")
+        root = common_folder(paths)
+        for path in paths:
+            name = path[len(root) :].lstrip("/") if root else path
+            files.append(_describe(len(files), number, name, path, source))
+        _check_field(source, [file for file in files if file.source == number])
+    return files
+
+
+def _check_field(source: ConversationSource, files: list[InputFile]) -> None:
+    """Refuse a messages field that is absent from the first records of the files."""
+    if source.field is None:
+        return
+    step = max(len(files) // LOOKED_FILES, 1)
+    chosen = files[::step][:LOOKED_FILES]
+    read = (read_records(file, 0, file.size, MAX_RECORD_BYTES) for file in chosen)
+    records = [one.value for each in read for one in islice(each, LOOKED_RECORDS) if isinstance(one, Record)]
+    looked = Looked(len(chosen), [record for record in records if isinstance(record, dict)])
+    where = source.name or source.inputs[0]
+    refuse_strange((), where, looked, [("the messages", source.field)])
+
+
+def _describe(index: int, number: int, name: str, path: str, source: ConversationSource) -> InputFile:
+    facts = file_facts(path)
+    with open_input(path) as file:
+        head = read_fully(file, HEAD_BYTES)
+    compression = detect_compression(head)
+    kind: Literal["jsonl", "parquet", "text"] = "parquet" if head.startswith(b"PAR1") else "jsonl"
+    plain = plain_name(name)
+    if kind == "jsonl":
+        kind = kind_of(source.task, plain)
+    if kind == "jsonl" and plain.endswith(".json") and _is_array(path, compression):
+        kind = "text"
+    return InputFile(index, number, name, path, facts.size, facts.modified, kind, compression)
+
+
+def _is_array(path: str, compression: Compression) -> bool:
+    """True if a file named `.json` is one array of conversations, not JSON lines.
+
+    Raises:
+        InputError: it is an array of messages: one conversation, or lines that are conversations.
+    """
+    with open_input(path) as file:
+        stream = DecompressedStream(file, compression) if compression else file
+        head = read_fully(cast("BinaryIO", stream), ARRAY_HEAD_BYTES)
+    if not head.removeprefix(BOM).lstrip(BLANK).startswith(b"["):
+        return False
+    first = first_element(head)
+    if isinstance(first, dict) and {"role", "from"} & set(first):
+        raise InputError(
+            f"{path} begins with an array of messages: expected an array of conversations",
+            hint="JSON lines, a conversation each, have a name that ends in .jsonl",
+        )
+    return True
+
+
+def plan_units(sources: tuple[ConversationSource, ...], files: list[InputFile]) -> list[ConversationUnit]:
+    """Plan the units of all files, in order.
+
+    Cost: for a source with a limit and several files, these are read up to the limit.
+    """
+    units = []
+    left = [source.limit for source in sources]
+    several = {number for number in range(len(sources)) if sum(one.source == number for one in files) > 1}
+    for file in files:
+        source, most = sources[file.source], left[file.source]
+        if most is not None and file.source in several:
+            left[file.source] = most - sum(
+                1 for _ in islice(read_records(file, 0, file.size, MAX_RECORD_BYTES), most)
+            )
+        whole = file.format != "jsonl" or file.compression or most is not None
+        step = max(file.size, 1) if whole else UNIT_BYTES
+        for turn in range(source.repeat):
+            units += [
+                ConversationUnit(file.index, start, min(start + step, file.size), turn, most)
+                for start in range(0, max(file.size, 1), step)
+            ]
+    return units

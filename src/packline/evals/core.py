@@ -1,0 +1,231 @@
+"""CORE's bundle as tokens: every task's few-shot prompts, with the range of tokens to score.
+
+    core.yaml           tasks: label, type, shots, delimiter, file
+    eval_data/          the questions of each, JSON lines
+    eval_meta_data.csv  `Eval Task`, `Random baseline`
+
+    multiple_choice     [bos prompt, bos prompt, ...]   start = length of the common prefix, end = length
+    schema              [bos prompt, bos prompt, ...]   start = end - length of the common suffix
+    language_modeling   [bos prompt with]               start = length of the prompt without, its prefix
+
+A sequence that is longer than `max_seq_len` keeps its last tokens, and start and end move along. Text is
+encoded a few megabytes at a time; a task's tokens are held in memory, 220 MB for the largest one.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from packline.chat.record_files import lines_of
+from packline.errors import InputError, RecipeError
+from packline.evals.encoding import TextEncoder
+from packline.evals.fewshot import draw_shots, shuffle
+from packline.evals.prompts import KINDS, Question, TaskType, prompts_of
+from packline.evals.task import ScoredTask
+from packline.ragged import Ragged, concatenate, offsets_of
+
+BUNDLE, DATA, BASELINES = "core.yaml", "eval_data", "eval_meta_data.csv"
+BATCH_CHARS = 8 << 20
+
+
+class CoreEntry(msgspec.Struct, frozen=True):
+    """A task as listed in core.yaml."""
+
+    label: str
+    icl_task_type: TaskType
+    num_fewshot: list[int]
+    dataset_uri: str
+    continuation_delimiter: str = " "
+
+
+class _Bundle(msgspec.Struct, frozen=True):
+    icl_tasks: list[CoreEntry]
+
+
+def read_bundle(folder: str | Path, labels: Sequence[str] = ()) -> list[CoreEntry]:
+    """Read the tasks of a bundle, in its order; only those with `labels`, if given.
+
+    Raises:
+        InputError: not a bundle, or a task's file is missing.
+        RecipeError: no task has such a label.
+    """
+    import yaml  # type: ignore[import-untyped]
+
+    path = Path(folder) / BUNDLE
+    try:
+        tasks = msgspec.convert(yaml.safe_load(path.read_text("utf-8")), _Bundle).icl_tasks
+    except OSError as error:
+        raise InputError(
+            f"cannot read {path}: {error.strerror}", hint=f"a bundle of CORE is a folder with {BUNDLE}"
+        ) from error
+    except (yaml.YAMLError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is no list of CORE's tasks: {error}") from error
+    if unknown := set(labels) - {task.label for task in tasks}:
+        known = ", ".join(task.label for task in tasks)
+        raise RecipeError(f"{path} has no task {sorted(unknown)[0]!r}: expected one of {known}")
+    tasks = [task for task in tasks if not labels or task.label in labels]
+    for task in tasks:
+        if not task.num_fewshot:
+            raise InputError(f"{path}: task {task.label} has no num_fewshot")
+        if not (file := Path(folder) / DATA / task.dataset_uri).is_file():
+            raise InputError(f"task {task.label}: no file {file}", hint="choose tasks with --task")
+    return tasks
+
+
+def read_baselines(folder: str | Path) -> dict[str, float]:
+    """Accuracy of guessing in each task, in percent.
+
+    Raises:
+        InputError: the table is missing or has another layout.
+    """
+    path = Path(folder) / BASELINES
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            return {row["Eval Task"]: float(row["Random baseline"]) for row in csv.DictReader(file)}
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    except (KeyError, TypeError, ValueError, csv.Error) as error:
+        raise InputError(
+            f"{path}: expected columns `Eval Task` and `Random baseline`, a number: {error!r}"
+        ) from error
+
+
+def read_questions(path: str | Path, task_type: TaskType) -> list[Question]:
+    """Read the questions of a task, in the order of their file.
+
+    Raises:
+        InputError: a line that is not a question of this type, with its number.
+    """
+    questions: list[Question] = []
+    for number, line in lines_of(str(path)):
+        try:
+            question: Question = msgspec.json.decode(line, type=KINDS[task_type])
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise InputError(f"{path}, line {number}: no {task_type} question: {error}") from error
+        options = getattr(question, "choices", None) or getattr(question, "context_options", None)
+        if options is not None and not 0 <= getattr(question, "gold", 0) < len(options):
+            raise InputError(f"{path}, line {number}: gold is not the place of one of {len(options)} options")
+        questions.append(question)
+    if not questions:
+        raise InputError(f"{path} has no questions")
+    return questions
+
+
+def core_task(
+    entry: CoreEntry,
+    questions: Sequence[Question],
+    encoder: TextEncoder,
+    *,
+    bos_id: int,
+    max_seq_len: int,
+    random_baseline: float,
+) -> ScoredTask:
+    """Convert a task to arrays.
+
+    Args:
+        entry: its entry in core.yaml.
+        questions: in the order of their file; shuffled here.
+        encoder: encoder of the tokenizer.
+        bos_id: begins every sequence.
+        max_seq_len: longer sequences lose tokens on the left.
+
+    Raises:
+        InputError: fewer questions than shots; ids of a prompt that are not a prefix of those of the
+            continued prompt; a question of which more than `max_seq_len` tokens are scored.
+    """
+    ordered = shuffle(questions)
+    shots = entry.num_fewshot[0]
+    if not 0 <= shots < len(ordered):
+        raise InputError(f"task {entry.label}: {shots} shots of {len(ordered)} questions")
+    parts: list[Ragged] = []
+    bounds: list[tuple[int, int, int, int]] = []  # start, end, question, place: one per sequence
+    truncated = 0
+    for numbers, encoded in _encoded(entry, ordered, shots, encoder):
+        kept: list[np.ndarray] = []
+        for number, prompts in zip(numbers, encoded, strict=True):
+            for place, (ids, start) in enumerate(_scored(prompts, entry, number)):
+                cut = max(len(ids) + 1 - max_seq_len, 0)
+                truncated += bool(cut)
+                if start + 1 - cut < 0:
+                    raise InputError(
+                        f"task {entry.label}, question {number}: {len(ids) - start:,} tokens are scored, "
+                        f"which do not fit into {max_seq_len:,}",
+                        hint="raise --max-seq-len",
+                    )
+                kept.append(ids[cut - 1 :] if cut else np.concatenate([[bos_id], ids]))
+                bounds.append((start + 1 - cut, len(ids) + 1 - cut, number, place))
+        tokens = np.concatenate(kept).astype(encoder.dtype)
+        parts.append(Ragged(tokens, offsets_of([len(one) for one in kept])))
+    start, end, question, place = np.array(bounds, np.int32).T
+    return ScoredTask(
+        entry.label,
+        entry.icl_task_type,
+        random_baseline,
+        concatenate(parts),
+        start,
+        end,
+        question,
+        place,
+        np.array([getattr(one, "gold", -1) for one in ordered], np.int32),
+        truncated,
+    )
+
+
+def _encoded(
+    entry: CoreEntry, ordered: list[Question], shots: int, encoder: TextEncoder
+) -> Iterator[tuple[list[int], list[list[np.ndarray]]]]:
+    """Numbers of questions and the ids of their prompts, a few megabytes of text at a time."""
+    numbers: list[int] = []
+    prompts: list[list[str]] = []
+    size = 0
+    for number, question in enumerate(ordered):
+        before = [ordered[shot] for shot in draw_shots(number, len(ordered), shots)]
+        prompts.append(prompts_of(question, before, entry.continuation_delimiter))
+        numbers.append(number)
+        size += sum(map(len, prompts[-1]))
+        if size < BATCH_CHARS and number + 1 < len(ordered):
+            continue
+        ids = encoder.encode([text for texts in prompts for text in texts])
+        each = (ids[place] for place in range(len(ids)))
+        yield numbers, [list(islice(each, len(texts))) for texts in prompts]
+        numbers, prompts, size = [], [], 0
+
+
+def _scored(prompts: list[np.ndarray], entry: CoreEntry, number: int) -> list[tuple[np.ndarray, int]]:
+    """Sequences of a question and the start of their scored tokens, without the bos token."""
+    if entry.icl_task_type == "multiple_choice":
+        common = common_length(prompts)
+        return [(ids, common) for ids in prompts]
+    if entry.icl_task_type == "schema":
+        common = common_length([ids[::-1] for ids in prompts])
+        # If all are the same, so is their beginning.
+        common += all(len(ids) == common for ids in prompts)
+        return [(ids, len(ids) - common) for ids in prompts]
+    without, whole = prompts
+    if not len(without) < len(whole) or common_length(prompts) < len(without):
+        raise InputError(
+            f"task {entry.label}, question {number}: the ids of the prompt do not begin those of the prompt "
+            "with its continuation",
+            hint="this tokenizer joins the two; leave the task out by naming the others with --task",
+        )
+    return [(whole, len(without))]
+
+
+def common_length(sequences: Sequence[np.ndarray]) -> int:
+    """Length of the common prefix of all sequences.
+
+    >>> common_length([np.array([1, 2, 3]), np.array([1, 2, 4, 5])])
+    2
+    """
+    shortest = min(map(len, sequences))
+    first = sequences[0][:shortest]
+    differs = np.zeros(shortest, np.bool_)
+    for other in sequences[1:]:
+        differs |= first != other[:shortest]
+    return int(differs.argmax()) if differs.any() else shortest

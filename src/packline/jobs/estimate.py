@@ -1,0 +1,353 @@
+"""Estimate of a build from a few MB of its inputs: documents, tokens, time, disk, memory.
+
+    prepare ──> sample ──> filter ──> encode twice with each engine ──> scale to the whole
+    files       texts      as built   tokens per byte; cold and warm rates
+
+Writes nothing. Errors that would stop the build before its first document are raised here too.
+
+Time is a range, because engines cache words: `seconds` uses the rate of the second pass over the
+sample, which a long build of similar text reaches; `seconds_cold` that of the first. On an idle machine a
+build rarely falls outside this range. Cost: 1 to 5 s, most of it loading the tokenizer.
+
+Limits: the estimate knows only the sample; it is far off for a source whose files differ widely.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from packline.encoders.engine import Engine, TokenizersEngine
+from packline.encoders.parity import try_engines
+from packline.encoders.report import EngineReport
+from packline.encoders.special import SpecialTokenCounter
+from packline.jobs.prepare import Engines, Work, choose_engines, count_workers, load_all, prepare, set_room
+from packline.jobs.resources import free_disk, resident_memory
+from packline.jobs.sampling import SourceSample, first_texts, sample_sources
+from packline.jobs.timing import Timing
+from packline.jobs.unit import KEEP, judge
+from packline.jobs.units import COMPRESSION_GUESS, Stream
+from packline.recipe import Recipe, RunOptions
+from packline.sources.files import InputFile, not_text_notes
+from packline.sources.texts import Texts
+from packline.store.index import index_size
+
+TRIED_DOCUMENTS = 96
+PROVENANCE_BYTES = 10
+"""Compressed bytes per document of position, lengths and file in a `.docs.parquet`; an id adds to that."""
+SLICES_AHEAD = 2
+
+
+class SourceEstimate(msgspec.Struct, frozen=True, kw_only=True):
+    """Estimate for one source, after its filters and the recipe's limits."""
+
+    files: int
+    input_bytes: int
+    text_bytes: int
+    documents: int
+    tokens: int
+    """Number of tokens, boundary tokens included."""
+    tokens_per_byte: float
+    bad_fraction: float
+    """Fraction of bad records in the sample."""
+    sampled_bytes: int
+    """Bytes of text in the sample."""
+    sampled_documents: int
+
+
+class FieldChoice(msgspec.Struct, frozen=True):
+    """Files of one kind, and the field of their text."""
+
+    source: str
+    format: str
+    compression: str
+    text: str
+    id: str | None
+    files: int
+
+
+class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+    """Estimate of a build. Sizes are in bytes, times in seconds."""
+
+    files: int
+    units: int
+    """Number of units; a compressed or otherwise unsplittable file counts as its likely number of units."""
+    input_bytes: int
+    sources: dict[str, SourceEstimate]
+    fields: list[FieldChoice]
+    text_bytes: int
+    documents: int
+    tokens: int
+    tokens_per_byte: float
+    store_bytes: int
+    temporary_bytes: int
+    """Disk space needed during the build, on top of the store."""
+    free_disk: int
+    enough_disk: bool
+    workers: int
+    memory_a_worker: int
+    largest_document: int
+    """Bytes of the largest document that both the recipe and a worker's memory allow. A document that the
+    recipe allows but memory does not stops the build.
+    """
+    seconds: float
+    """Duration at the engines' warm rate."""
+    seconds_cold: float
+    """Duration at the rate of their first MB."""
+    tokenizer: str
+    vocab_size: int
+    eod: str
+    eod_id: int
+    bos: str | None
+    bos_id: int | None
+    dtype: str
+    round_trip: str
+    engines: list[EngineReport]
+    engines_used: list[str]
+    engines_reason: str
+    rates: dict[str, dict[str, float]]
+    """Warm MB/s of one worker, by script and engine."""
+    warnings: list[str]
+
+
+def estimate(recipe: Recipe, options: RunOptions = RunOptions(), *, out: str | Path = ".") -> Estimate:  # noqa: B008
+    """Predict a build; write nothing.
+
+    Args:
+        recipe: recipe of the build.
+        options: run options of the build.
+        out: planned folder of the store, to check its free space.
+
+    Raises:
+        RecipeError, InputError, TokenizerError: errors that would stop the build.
+
+    >>> import msgspec, pathlib, tempfile
+    >>> from packline.recipe import Source
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> _ = (folder / "words.txt").write_text("a b a")
+    >>> model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2}, "unk_token": "</s>"}
+    >>> text = msgspec.json.encode({"model": model, "pre_tokenizer": {"type": "Whitespace"}})
+    >>> _ = (folder / "tokenizer.json").write_bytes(text)
+    >>> sources = (Source(inputs=(str(folder / "words.txt"),)),)
+    >>> found = estimate(Recipe(sources=sources, tokenizer=str(folder / "tokenizer.json"), eod="</s>"))
+    >>> found.documents, found.tokens, found.text_bytes
+    (1, 4, 5)
+    """
+    started = time.perf_counter()
+    work = prepare(recipe, options)
+    engines = load_all(work)
+    loading, base = time.perf_counter() - started, resident_memory()
+    samples = sample_sources(work)
+    kept = [_keep(work, number, sample) for number, sample in enumerate(samples)]
+    texts = [text for one in kept for text in one.texts]
+    reports, used, reason = _try(work, engines, texts)
+    timing = Timing({name: _engine(engines, name) for name in used})
+    encoded = [timing.encode(one.texts) for one in kept]
+    timing.again()
+    sources = _limit(work, [_scale(work, one, size) for one, size in zip(kept, encoded, strict=True)])
+    text_bytes, tokens = sum(one.text_bytes for one in sources), sum(one.tokens for one in sources)
+    documents = sum(one.documents for one in sources)
+    workers, memory = count_workers(options)
+    set_room(work, used, base)
+    units, temporary = _units(work, samples, max(workers, 1))
+    store_bytes = _store_bytes(work, documents, tokens, units)
+    free = free_disk(Path(out))
+    other = sum(one.seconds for one in samples) + sum(one.seconds for one in kept)
+    other_rate = other / max(sum(one.read_bytes for one in samples), 1)
+    at_once = max(min(workers, units), 1)
+    warm, cold = (
+        loading + text_bytes * (encode + other_rate) / at_once for encode in timing.seconds_a_byte()
+    )
+    result = Estimate(
+        files=len(work.files),
+        units=units,
+        input_bytes=sum(file.size for file in work.files),
+        sources=dict(zip(work.names, sources, strict=True)),
+        fields=_fields(work),
+        text_bytes=text_bytes,
+        documents=documents,
+        tokens=tokens,
+        tokens_per_byte=tokens / text_bytes if text_bytes else 0.0,
+        store_bytes=store_bytes,
+        temporary_bytes=temporary,
+        free_disk=free,
+        enough_disk=store_bytes + temporary <= free,
+        workers=workers,
+        memory_a_worker=memory,
+        largest_document=min(work.room.document, recipe.max_document_bytes),
+        seconds=round(warm, 2),
+        seconds_cold=round(cold, 2),
+        tokenizer=work.tokenizer.name,
+        vocab_size=work.tokenizer.vocab_size,
+        eod=work.boundary.eod,
+        eod_id=work.boundary.eod_id,
+        bos=work.boundary.bos,
+        bos_id=work.boundary.bos_id,
+        dtype=work.dtype,
+        round_trip=engines.reference.round_trip,
+        engines=reports,
+        engines_used=used,
+        engines_reason=reason,
+        rates=timing.rates(),
+        warnings=[],
+    )
+    return msgspec.structs.replace(result, warnings=_warnings(work, samples, kept, result))
+
+
+class _Kept(msgspec.Struct):
+    """Sample of a source after filters."""
+
+    sample: Any
+    texts: list[str]
+    text_bytes: int
+    """Size of these texts before any cut, in bytes."""
+    special: int
+    seconds: float
+
+
+def _keep(work: Work, number: int, sample: SourceSample) -> _Kept:
+    """Filter a sample the way units do."""
+    started = time.perf_counter()
+    special = SpecialTokenCounter(work.tokenizer.special_tokens)
+    texts = Texts.of(sample.texts)
+    facts = judge(texts, work.recipe.sources[number], work.recipe, special)
+    kept = texts.take(np.flatnonzero(facts.verdicts == KEEP))
+    seconds = time.perf_counter() - started
+    return _Kept(sample, kept.to_list(), len(kept.data), int(facts.specials.sum()), seconds)
+
+
+def _try(work: Work, engines: Engines, texts: list[str]) -> tuple[list[EngineReport], list[Any], str]:
+    reports = try_engines(engines.loaded, engines.reference, first_texts(texts, TRIED_DOCUMENTS))
+    used, reason = choose_engines(reports, work.options.engine)
+    return [report for report in reports if report.note != "not asked for"], list(used), reason
+
+
+def _engine(engines: Engines, name: Any) -> Engine:
+    engine = engines.loaded.get(name)
+    return TokenizersEngine(engines.reference.json) if engine is None or isinstance(engine, str) else engine
+
+
+def _scale(work: Work, kept: _Kept, encoded: tuple[int, int]) -> SourceEstimate:
+    """Scale the kept and encoded part of a sample to the whole source."""
+    sample: SourceSample = kept.sample
+    size, tokens = encoded
+    rate = tokens / size if size else 0.0
+    of_bytes = kept.text_bytes / sample.read_bytes if sample.read_bytes else 0.0
+    of_documents = len(kept.texts) / len(sample.texts) if sample.texts else 0.0
+    text_bytes, documents = sample.text_bytes * of_bytes, sample.documents * of_documents
+    edges = 1 if work.boundary.bos_id is None else 2
+    return SourceEstimate(
+        files=sample.files,
+        input_bytes=sample.input_bytes,
+        text_bytes=round(text_bytes),
+        documents=round(documents),
+        tokens=round(text_bytes * rate + documents * edges),
+        tokens_per_byte=rate,
+        bad_fraction=sample.bad_fraction,
+        sampled_bytes=sample.read_bytes,
+        sampled_documents=len(sample.texts),
+    )
+
+
+def _limit(work: Work, sources: list[SourceEstimate]) -> list[SourceEstimate]:
+    """Apply the limits in document order: each source takes from the remainder in turn."""
+    documents, tokens = work.recipe.limit_documents, work.recipe.limit_tokens
+    limited = []
+    for one in sources:
+        shares = [1.0]
+        if documents is not None and one.documents:
+            shares.append(documents / one.documents)
+        if tokens is not None and one.tokens:
+            shares.append(tokens / one.tokens)
+        cut = {
+            field: round(getattr(one, field) * min(shares)) for field in ("text_bytes", "documents", "tokens")
+        }
+        limited.append(msgspec.structs.replace(one, **cut))
+        documents = None if documents is None else documents - cut["documents"]
+        tokens = None if tokens is None else tokens - cut["tokens"]
+    return limited
+
+
+def _units(work: Work, samples: list[SourceSample], workers: int) -> tuple[int, int]:
+    """Number of units, and bytes of slices that wait for their encoders."""
+    units, largest = 0, 0
+    for unit in work.units:
+        if isinstance(unit, Stream):
+            units += max(-(-unit.text_bytes // unit.slice_bytes), 1)
+            largest = max(largest, min(unit.slice_bytes, unit.text_bytes))
+        else:
+            units += 1
+    return units, largest * (workers + SLICES_AHEAD)
+
+
+def _store_bytes(work: Work, documents: int, tokens: int, units: int) -> int:
+    """Size of shards, provenance, tokenizer and receipts (counted again in the manifest)."""
+    provenance = PROVENANCE_BYTES * documents + 2048 * units
+    receipts = 2 * 1024 * units + 256 * len(work.files)
+    itemsize = np.dtype(work.dtype).itemsize
+    return (
+        tokens * itemsize + index_size(documents) + provenance + receipts + len(work.tokenizer.json.encode())
+    )
+
+
+def _fields(work: Work) -> list[FieldChoice]:
+    kinds = Counter(
+        (work.names[file.source], file.format, file.compression, file.text, file.id) for file in work.files
+    )
+    return [FieldChoice(*kind, count) for kind, count in kinds.items()]
+
+
+def _text_bytes(file: InputFile) -> int:
+    """Upper estimate of the text in a file."""
+    return file.size * (COMPRESSION_GUESS if file.compression or file.format == "parquet" else 1)
+
+
+def _warnings(work: Work, samples: list[SourceSample], kept: list[_Kept], found: Estimate) -> list[str]:
+    """Warnings to show before starting."""
+    lines = not_text_notes(work.files, work.names)
+    if not found.enough_disk:
+        needed = found.store_bytes + found.temporary_bytes
+        lines.append(
+            f"the disk is too small: {needed / 1e9:.1f} GB needed, {found.free_disk / 1e9:.1f} GB free"
+        )
+    for name, sample, one in zip(work.names, samples, kept, strict=True):
+        lines += [f"source {name}: cannot sample {problem}" for problem in sample.problems[:3]]
+        if not sample.texts:
+            lines.append(f"source {name}: no documents in the sample")
+        elif not one.texts:
+            lines.append(
+                f"source {name}: the filters leave none of the {len(sample.texts)} documents of the sample"
+            )
+        if one.special:
+            what = {
+                "text": "they stay text",
+                "parse": "they become control tokens",
+                "reject": "their documents are rejected",
+            }[work.recipe.special_tokens]
+            lines.append(f"source {name}: {one.special} special-token strings in the sample; {what}")
+        if sample.reject_reasons:
+            reasons = ", ".join(
+                f"{reason} {count}" for reason, count in sorted(sample.reject_reasons.items())
+            )
+            share = sample.bad_fraction
+            above = share > work.options.max_bad_fraction
+            more = f": more than the {work.options.max_bad_fraction:.1%} that are allowed" if above else ""
+            lines.append(f"source {name}: {share:.2%} bad records in the sample ({reasons}){more}")
+    if found.largest_document < work.recipe.max_document_bytes:
+        large = sum(_text_bytes(file) > found.largest_document for file in work.files)
+        if large:
+            lines.append(
+                f"a document of more than {found.largest_document / 1e6:,.1f} MB would stop the build, and "
+                f"{large:,} of the files may hold one: raise --memory, or make larger documents bad records "
+                "with --max-document-size"
+            )
+    if found.round_trip == "lossy":
+        lines.append("the tokenizer does not give the text back when its ids are decoded")
+    if found.engines_used == ["tokenizers"]:
+        lines.append(f"only the slow reference engine can be used: {found.engines_reason}")
+    return lines

@@ -1,0 +1,227 @@
+"""Status of a build, read from its folder, whether or not the build is running.
+
+    manifest.json there            finished
+    else .packline/lock is held    running
+    else .packline there           interrupted: the same command resumes it
+
+Only receipts count, since work without one is repeated; a running build is a few units further. Writes
+nothing and does not wait: the lock is tried for a moment, shared with other readers. Cost: one small file
+per unit. See `verify` to check the store and `estimate` to predict a time.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from packline.errors import CorruptStore, PacklineError
+from packline.jobs.folder import BuildIdentity, read_command
+from packline.jobs.units import Stream, plan_units
+from packline.recipe import Recipe
+from packline.store.ledger import Ledger, source_names, total, totals_by_source
+from packline.store.manifest import MANIFEST, RECEIPTS, WORK, Receipt, StreamReceipt, read_manifest
+
+State = Literal["finished", "running", "interrupted"]
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """State of a build and its committed work."""
+
+    path: str
+    state: State
+    units_done: int
+    units_total: int | None
+    """Number of units; None if unknown, because the inputs cannot be reached."""
+    total_is_exact: bool
+    """False while a stream has not been read to its end, and if a limit may end the build early."""
+    documents: int
+    tokens: int
+    ledger: Ledger
+    """Sum over all committed units."""
+    sources: dict[str, Ledger]
+    bytes_on_disk: int
+    """Size of all files in the folder, unfinished ones included."""
+    recipe: Recipe | None
+    """Recipe; None if the build was stopped before it was recorded."""
+    tokenizer_fingerprint: str
+    eod: str
+    eod_id: int | None
+    command: str = ""
+    """Command that resumes an unfinished build, if it was started by one."""
+    command_folder: str = ""
+    """Working directory of that command."""
+
+    @property
+    def done_fraction(self) -> float | None:
+        """Fraction of the units that are committed."""
+        return self.units_done / self.units_total if self.units_total else None
+
+
+def status(path: str | Path) -> Status:
+    """Read the status of a build or of a store.
+
+    Raises:
+        StoreNotFound: no such folder, or not the folder of a build or store.
+        CorruptStore: its manifest or the record of its build is damaged.
+
+    >>> status("nowhere")
+    Traceback (most recent call last):
+    packline.errors.StoreNotFound: nowhere does not exist
+    """
+    folder = Path(path)
+    if (folder / MANIFEST).exists() or not (folder / WORK).is_dir():
+        return _finished(folder)  # or an error that names what is there
+    state: State = "running" if _is_locked(folder / WORK / "lock") else "interrupted"
+    identity = _identity(folder)
+    if identity is None:
+        if (folder / MANIFEST).exists():  # it has finished in the meantime
+            return _finished(folder)
+        return Status(
+            path=str(folder),
+            state=state,
+            units_done=0,
+            units_total=None,
+            total_is_exact=False,
+            documents=0,
+            tokens=0,
+            ledger=Ledger(),
+            sources={},
+            bytes_on_disk=_bytes_below(folder),
+            recipe=None,
+            tokenizer_fingerprint="",
+            eod="",
+            eod_id=None,
+        )
+    receipts, streams = _receipts(folder)
+    command = read_command(folder)
+    names = source_names(identity.recipe)
+    ledger = total(receipt.ledger for receipt in receipts)
+    units_total, exact = _units_in_all(identity, receipts, streams)
+    return Status(
+        path=str(folder),
+        state=state,
+        units_done=len(receipts),
+        units_total=units_total,
+        total_is_exact=exact,
+        documents=ledger.documents,
+        tokens=ledger.tokens,
+        ledger=ledger,
+        sources=totals_by_source(names, ((receipt.source, receipt.ledger) for receipt in receipts)),
+        bytes_on_disk=_bytes_below(folder),
+        recipe=identity.recipe,
+        tokenizer_fingerprint=identity.tokenizer,
+        eod=str(identity.boundary.get("eod", "")),
+        eod_id=identity.boundary.get("eod_id"),
+        command="" if command is None else command.line,
+        command_folder="" if command is None else command.folder,
+    )
+
+
+def _finished(folder: Path) -> Status:
+    manifest = read_manifest(folder)
+    units = sum(not Path(entry.name).name.startswith("stream-") for entry in manifest.receipts)
+    return Status(
+        path=str(folder),
+        state="finished",
+        units_done=units,
+        units_total=units,
+        total_is_exact=True,
+        documents=manifest.documents,
+        tokens=manifest.tokens,
+        ledger=manifest.ledger,
+        sources=manifest.sources,
+        bytes_on_disk=_bytes_below(folder),
+        recipe=manifest.recipe,
+        tokenizer_fingerprint=manifest.tokenizer.fingerprint,
+        eod=manifest.tokenizer.eod,
+        eod_id=manifest.tokenizer.eod_id,
+    )
+
+
+def _is_locked(lock: Path) -> bool:
+    """True if a build holds the lock. Tried shared and briefly, so that readers do not block each other."""
+    try:
+        descriptor = os.open(lock, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return False
+    except OSError as error:
+        return error.errno in (errno.EAGAIN, errno.EACCES)
+    finally:
+        os.close(descriptor)
+
+
+def _identity(folder: Path) -> BuildIdentity | None:
+    record = folder / WORK / "build.json"
+    try:
+        return msgspec.json.decode(record.read_bytes(), type=BuildIdentity)
+    except FileNotFoundError:
+        return None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise CorruptStore(
+            f"{record} is damaged: {error}", hint=f"remove {folder} and build again"
+        ) from error
+
+
+def _receipts(folder: Path) -> tuple[list[Receipt], dict[str, StreamReceipt]]:
+    """Receipts of units, in order, and of streams by name; a running build may withdraw some meanwhile."""
+    receipts: list[Receipt] = []
+    streams: dict[str, StreamReceipt] = {}
+    for path in sorted((folder / RECEIPTS).glob("*.json")):
+        try:
+            data = path.read_bytes()
+            if path.stem.startswith("stream-"):
+                streams[path.stem.removeprefix("stream-")] = msgspec.json.decode(data, type=StreamReceipt)
+            elif not path.name.startswith("."):
+                receipts.append(msgspec.json.decode(data, type=Receipt))
+        except FileNotFoundError:
+            continue
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise CorruptStore(
+                f"{path} is damaged: {error}", hint=f"remove {folder} and build again"
+            ) from error
+    return receipts, streams
+
+
+def _units_in_all(
+    identity: BuildIdentity, receipts: list[Receipt], streams: dict[str, StreamReceipt]
+) -> tuple[int | None, bool]:
+    """Number of units, and whether it is exact: the units of a stream are known only at its end."""
+    recipe = identity.recipe
+    if isinstance(imported := identity.boundary.get("import"), dict):
+        return imported.get("units"), True  # planned by the format, which is not known here
+    try:
+        work = plan_units(recipe, identity.files)
+    except (PacklineError, OSError):
+        return None, False
+    count, exact = 0, recipe.limit_documents is None and recipe.limit_tokens is None
+    slices = Counter(receipt.unit.partition("-")[0] for receipt in receipts)
+    for unit in work:
+        if not isinstance(unit, Stream):
+            count += 1
+        elif unit.name in streams:
+            count += streams[unit.name].units
+        else:
+            count += max(-(-unit.text_bytes // max(unit.slice_bytes, 1)), slices[unit.name], 1)
+            exact = False
+    return count, exact
+
+
+def _bytes_below(folder: Path) -> int:
+    """Total size of all files; one deleted meanwhile counts as empty."""
+    size = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                size += os.lstat(os.path.join(parent, name)).st_size
+            except OSError:
+                continue
+    return size

@@ -1,0 +1,377 @@
+"""Run one unit, from its bytes to its receipt.
+
+    read ──> filter ──> encode ──> audit ──> split ──> write ──> Receipt
+    batch    counted    ids        reference  by hash   shards
+
+Everything happens in one process, one batch at a time, so memory is a few batches. The result depends
+only on the unit's bytes and the recipe. The caller publishes it (`BuildFolder.commit`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from packline.encoders.boundary import Boundary
+from packline.encoders.choosing import Chooser
+from packline.encoders.parity import Reference, audited, check_document
+from packline.encoders.special import SpecialTokenCounter
+from packline.errors import BadRecord, EncoderMismatch, InputChanged, InputError, PacklineError
+from packline.filesystem import disk_errors, file_facts
+from packline.fingerprint import Hasher, split_of
+from packline.jobs.resources import resident_memory
+from packline.jobs.room import LARGE, Room
+from packline.ragged import Ragged
+from packline.recipe import SPLITS, Recipe, Source
+from packline.sources.batch import Batch, Reject
+from packline.sources.files import InputFile
+from packline.sources.reader import Span
+from packline.sources.reading import read_slice, read_span
+from packline.sources.slices import Slice
+from packline.sources.texts import Texts
+from packline.store.ledger import Ledger, source_names
+from packline.store.manifest import InputPiece, Receipt
+from packline.store.writer import RejectsWriter, ShardWriter
+
+
+class Task(msgspec.Struct, frozen=True):
+    """A unit to be run: spans of files, or a slice of a stream."""
+
+    unit: str
+    source: int
+    spans: tuple[Span, ...] = ()
+    piece: Slice | None = None
+    max_documents: int | None = None
+    """Stop after this many documents."""
+    max_tokens: int | None = None
+    """Stop before the document that would bring the tokens above this."""
+
+
+class Job(msgspec.Struct, frozen=True):
+    """Settings common to all units of a build."""
+
+    recipe: Recipe
+    files: list[InputFile]
+    boundary: Boundary
+    vocab_size: int
+    special_tokens: dict[str, int]
+    dtype: str
+    strict: bool
+    room: Room = Room()
+
+
+class Crowded(Exception):
+    """A document that would fit into a fresh worker, but not into this one."""
+
+
+ReportProgress = Callable[[int, int, int], None]
+"""Called with documents, text bytes and tokens of each batch."""
+
+
+class UnitRunner:
+    """Runs units, one after another, with the engines of one process."""
+
+    def __init__(self, job: Job, chooser: Chooser, reference: Reference, folder: Path) -> None:
+        self._job = job
+        self._chooser = chooser
+        self._reference = reference
+        self._folder = folder
+        self._dtype = np.dtype(job.dtype)
+        self._names = source_names(job.recipe)
+        self._special = SpecialTokenCounter(job.special_tokens)
+        self.undecoded = 0
+        """Audited documents that do not decode to their text, although their ids equal the reference's."""
+        self.replaceable = False
+        """True if a fresh process would have more free memory than this one."""
+
+    @property
+    def engine_bytes(self) -> dict[str, int]:
+        """Text bytes encoded by each engine so far."""
+        return self._chooser.encoded_bytes
+
+    def run(self, task: Task, report: ReportProgress) -> Receipt:
+        """Write a unit's files into the work folder.
+
+        Raises:
+            EncoderMismatch: an engine and the reference disagree.
+            InputChanged: a file has changed since the build began.
+            BadRecord: the first bad record, under `strict`.
+            OutOfSpace: the disk is full.
+            OutOfMemory: a document that does not fit into the memory of a worker.
+            Crowded: a document that would fit into a fresh worker.
+        """
+        with disk_errors(self._folder):
+            return _UnitRun(self, task, report).run()
+
+
+class _UnitRun:
+    """State of one unit."""
+
+    def __init__(self, runner: UnitRunner, task: Task, report: ReportProgress) -> None:
+        self._runner, self._task, self._report = runner, task, report
+        self._recipe = runner._job.recipe
+        self._source = self._recipe.sources[task.source]
+        self._ledger = Ledger(filtered=0) if self._source.where else Ledger()
+        self._writers: dict[str, ShardWriter] = {}
+        self._rejects = RejectsWriter(runner._folder, task.unit)
+        self._audited: list[int] = []
+        self._full = False
+        self._large: tuple[str, int] | None = None
+
+    def run(self) -> Receipt:
+        try:
+            return self._run()
+        except BaseException:
+            for writer in self._writers.values():
+                writer.abandon()
+            self._rejects.abandon()
+            raise
+
+    def _run(self) -> Receipt:
+        pieces: list[InputPiece] = []
+        with contextlib.closing(self._read(pieces)) as batches:
+            for batch in batches:
+                self._take(batch)
+                if self._full:
+                    break
+        self._refuse_large()
+        writers = [self._writers[split] for split in sorted(self._writers)]
+        ledger = self._ledger
+        ledger.rejected = dict(sorted(ledger.rejected.items()))
+        return Receipt(
+            self._task.unit,
+            self._task.source,
+            tuple(pieces),
+            tuple(writer.close() for writer in writers),
+            self._rejects.close(),
+            ledger,
+            sum(ordinal < ledger.documents for ordinal in self._audited),  # not those after a limit
+            not self._full,
+        )
+
+    def _read(self, pieces: list[InputPiece]) -> Generator[Batch, None, None]:
+        files = self._runner._job.files
+        if self._task.piece is not None:
+            piece = self._task.piece
+            yield from read_slice(files[piece.file], self._source, piece, self._limit(files[piece.file]))
+            return
+        for span in self._task.spans:
+            file, hasher = files[span.file], Hasher()
+            limit = self._limit(file)
+            try:
+                yield from read_span(file, self._source, span, limit, hasher)
+            except PacklineError:
+                check_unchanged(file)  # a file written to while it is read may be broken in any way
+                raise
+            except (OSError, EOFError) as error:
+                check_unchanged(file)
+                raise InputError(
+                    f"cannot read {file.path} any more: {error}",
+                    hint="what is committed is kept: run the same command again once it can be read",
+                ) from error
+            check_unchanged(file)
+            pieces.append(InputPiece(span.file, span.start, span.stop, str(hasher.hexdigest())))
+
+    def _limit(self, file: InputFile) -> int:
+        """Maximum bytes of a record: by the recipe or, if smaller, by the memory of a worker."""
+        limit, room = self._recipe.max_document_bytes, self._runner._job.room
+        if self._source.documents == "file" and file.format == "text":
+            if not file.compression and room.document < file.size <= limit:
+                room.refuse(file.path, file.size)
+            return limit  # the reject's message contains its size
+        return min(limit, room.record)
+
+    def _watch_large(self, reject: Reject, place: str) -> None:
+        """Add up the pieces of a record that is too large to be read."""
+        if not reject.continued:
+            self._refuse_large()
+        elif self._large is not None:
+            place, size = self._large
+            self._large = (place, size + len(reject.raw))
+            return
+        self._large = (place, len(reject.raw)) if reject.reason == "too_large" else None
+
+    def _refuse_large(self) -> None:
+        """Stop if a record was too large for memory but within the recipe's limit."""
+        if self._large is not None and self._large[1] <= self._recipe.max_document_bytes:
+            self._runner._job.room.refuse(*self._large)
+        self._large = None
+
+    def _take(self, batch: Batch) -> None:
+        """Encode, write and count one batch."""
+        facts = judge(batch.texts, self._source, self._recipe, self._runner._special)
+        wanted = np.flatnonzero(facts.verdicts == KEEP)
+        room = self._task.max_documents
+        chosen = wanted if room is None else wanted[: room - self._ledger.documents]
+        if len(chosen):
+            kept = batch if len(chosen) == len(batch) else batch.keep(chosen)
+            self._check_room(kept)
+            ragged = self._encode(kept)
+            fitting = self._fitting(ragged)
+            if fitting < len(kept):
+                chosen = chosen[:fitting]
+                kept = kept.keep(np.arange(fitting))
+                ragged = Ragged(ragged.tokens[: ragged.offsets[fitting]], ragged.offsets[: fitting + 1])
+            self._write(kept, ragged)
+            self._ledger.special_token_strings += int(facts.specials[chosen].sum())
+        end = len(batch)
+        if len(chosen) < len(wanted):
+            # A limit ends the unit at the first document left out, however documents were batched.
+            self._full = True
+            end = int(wanted[len(chosen)])
+            first = int(batch.positions[end])
+            batch.rejects = [reject for reject in batch.rejects if reject.position < first]
+            batch.filtered = [position for position in batch.filtered if position < first]
+        self._count(batch, facts.verdicts[:end])
+
+    def _check_room(self, batch: Batch) -> None:
+        """Check that the largest document, if large, fits into memory."""
+        sizes, room = batch.texts.sizes, self._runner._job.room
+        largest = int(sizes.argmax())
+        size = int(sizes[largest])
+        if size <= LARGE:
+            return
+        if size > room.document:
+            room.refuse(self._place(batch, largest), size)
+        if self._runner.replaceable and resident_memory() + room.factor * size > room.memory:
+            raise Crowded
+
+    def _encode(self, batch: Batch) -> Ragged:
+        runner, boundary = self._runner, self._runner._job.boundary
+        ragged, engines = runner._chooser.encode(batch.texts)
+        if len(ragged.tokens) and int(ragged.tokens.max()) >= runner._job.vocab_size:
+            raise EncoderMismatch(
+                f"{self._place(batch, 0)}: {engines[0]} gave id {int(ragged.tokens.max())}, "
+                f"outside the vocabulary of {runner._job.vocab_size}",
+                hint="run it with --engine tokenizers, and report the tokenizer",
+            )
+        first = self._ledger.documents
+        for ordinal in audited(first, first + len(batch)):
+            index = ordinal - first
+            engine, place = runner._chooser.engines[engines[index]], self._place(batch, index)
+            kept = check_document(engine, runner._reference, batch.texts[index], ragged[index], place)
+            runner.undecoded += not kept
+            self._audited.append(ordinal)
+        return ragged.astype(runner._dtype).surround(boundary.bos_id, boundary.eod_id)
+
+    def _fitting(self, ragged: Ragged) -> int:
+        """Number of documents that stay within the limit of tokens."""
+        limit = self._task.max_tokens
+        if limit is None:
+            return len(ragged)
+        return int(np.searchsorted(ragged.offsets[1:], limit - self._ledger.tokens, side="right"))
+
+    def _write(self, batch: Batch, ragged: Ragged) -> None:
+        name = self._runner._job.files[batch.file].name
+        count, text_bytes = len(batch), len(batch.texts.data)
+        with_bos = self._runner._job.boundary.bos_id is not None
+        ledger = self._ledger
+        ledger.documents += count
+        ledger.text_bytes += text_bytes
+        ledger.tokens += len(ragged.tokens)
+        ledger.eod_tokens += count
+        ledger.bos_tokens += count if with_bos else 0
+        ledger.text_tokens += len(ragged.tokens) - count * (2 if with_bos else 1)
+        self._report(count, text_bytes, len(ragged.tokens))
+        recipe, given = self._recipe, self._source.split
+        val_share, test_share = recipe.val_fraction, recipe.test_fraction or 0.0
+        if given or not (val_share or test_share):
+            if count:
+                self._writer(given or "train").write(ragged, batch, name)
+            return
+        splits = np.array([split_of(text, recipe.seed, val_share, test_share) for text in batch.texts.raw()])
+        for split in SPLITS:
+            members = np.flatnonzero(splits == split)
+            if len(members):
+                part = ragged if len(members) == count else ragged.take(members)
+                self._writer(split).write(part, batch.keep(members), name)
+
+    def _writer(self, split: str) -> ShardWriter:
+        if split not in self._writers:
+            runner, source = self._runner, self._task.source
+            self._writers[split] = ShardWriter(
+                runner._folder,
+                f"{split}-{self._task.unit}",
+                split,
+                runner._names[source],
+                self._source.label,
+                runner._dtype,
+            )
+        return self._writers[split]
+
+    def _count(self, batch: Batch, verdicts: np.ndarray) -> None:
+        """Count the outcome of every record of a batch, and keep the bad ones."""
+        ledger, name = self._ledger, self._runner._job.files[batch.file].name
+        counts = np.bincount(verdicts, minlength=5)
+        ledger.documents_in += len(verdicts) - int(counts[SPECIAL])
+        ledger.empty += int(counts[EMPTY])
+        ledger.too_short += int(counts[TOO_SHORT])
+        ledger.too_long += int(counts[TOO_LONG])
+        if batch.filtered:
+            ledger.documents_in += len(batch.filtered)
+            ledger.filtered = (ledger.filtered or 0) + len(batch.filtered)
+        for index in np.flatnonzero(verdicts == SPECIAL).tolist():
+            position, text = int(batch.positions[index]), batch.texts[index].encode("utf-8")
+            detail = "a special token stands as a string in the text"
+            batch.rejects.append(Reject(batch.file, position, "special_token", detail, text))
+        # In the order of the file, independent of batching.
+        for reject in sorted(batch.rejects, key=lambda one: one.position):
+            if self._runner._job.room.record < self._recipe.max_document_bytes:
+                self._watch_large(reject, f"{name} at {reject.position}")
+            if self._runner._job.strict:
+                raise BadRecord(
+                    f"{name} at {reject.position}: {reject.reason}: {reject.detail}",
+                    hint="mend the record, or run without --strict to keep it in rejects/ and go on",
+                )
+            self._rejects.write(reject, name)
+            if not reject.continued:
+                ledger.documents_in += reject.records
+                ledger.rejected[reject.reason] = ledger.rejected.get(reject.reason, 0) + reject.records
+
+    def _place(self, batch: Batch, index: int) -> str:
+        return f"{self._runner._job.files[batch.file].path} at {int(batch.positions[index])}"
+
+
+KEEP, EMPTY, TOO_SHORT, TOO_LONG, SPECIAL = range(5)
+
+
+@dataclass(slots=True)
+class Facts:
+    """Verdicts on the documents of a batch, each int64 `[D]`."""
+
+    verdicts: np.ndarray
+    specials: np.ndarray
+
+
+def judge(texts: Texts, source: Source, recipe: Recipe, special: SpecialTokenCounter) -> Facts:
+    """Decide which documents to keep, with reasons for leaving out the others."""
+    verdicts, specials = np.full(len(texts), KEEP, np.int64), special.count(texts)
+    if recipe.special_tokens == "reject":
+        verdicts[specials > 0] = SPECIAL
+    if source.min_chars or source.max_chars is not None:
+        characters = texts.characters()
+        if source.max_chars is not None:
+            verdicts[characters > source.max_chars] = TOO_LONG
+        verdicts[characters < source.min_chars] = TOO_SHORT
+    verdicts[texts.sizes == 0] = EMPTY
+    return Facts(verdicts, specials)
+
+
+def check_unchanged(file: InputFile) -> None:
+    """Refuse a file that has changed since the build began.
+
+    Raises:
+        InputChanged: its size or modification time differs.
+    """
+    facts = file_facts(file.path)
+    if facts.size != file.size or facts.modified != file.modified:
+        raise InputChanged(
+            f"{file.path} changed while it was read: expected {file.size:,} bytes as of the start, "
+            f"found {facts.size:,} bytes, modified since",
+            hint="let it come to rest, then build into a new folder",
+        )

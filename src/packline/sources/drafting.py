@@ -1,0 +1,222 @@
+"""Drafting of a recipe from a survey of the data, with comments on guesses and alternatives.
+
+    survey of each input ──> one [[sources]] each, with comments ──> recipe.toml
+
+The drafted recipe builds without changes; its comments list the alternatives. `packline.recipe.load_recipe`
+reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from packline.errors import InputError
+from packline.filesystem import is_remote
+from packline.sources.files import DEFAULT_ID, TEXT_FIELDS
+from packline.sources.presets import Preset
+from packline.sources.survey import MOST_VALUES, Field, Survey
+
+SHORT = 40
+
+
+def draft_recipe(
+    surveys: Sequence[tuple[str, Survey]],
+    *,
+    tokenizer: str,
+    eod: str | None,
+    folder: Path,
+    notes: Sequence[str] = (),
+) -> str:
+    """Draft a recipe for surveyed inputs.
+
+    Args:
+        surveys: each input as given by the user, and its survey.
+        tokenizer: tokenizer as given by the user.
+        eod: token that ends documents; None for the tokenizer's choice.
+        folder: where the recipe will be: relative paths are relative to it.
+        notes: comments on tokenizer and eod.
+
+    Raises:
+        InputError: an input has no field that could be a text.
+    """
+    lines = [*_head(tokenizer, eod, folder, notes), *_splits(0.0)]
+    names = _names([given for given, _ in surveys])
+    for number, ((given, seen), name) in enumerate(zip(surveys, names, strict=True)):
+        lines += ["", "[[sources]]", f"name = {quoted(name)}", f"inputs = [{quoted(placed(given, folder))}]"]
+        lines += _plain_source() if seen.plain else _record_source(given, seen)
+        lines += _reading() if number == 0 else []
+    return "\n".join([*lines, *_run(), ""])
+
+
+def draft_preset(
+    name: str, preset: Preset, *, tokenizer: str, eod: str | None, folder: Path, notes: Sequence[str] = ()
+) -> str:
+    """Draft a recipe for a well-known data set; arguments as in `draft_recipe`."""
+    lines = [f"# {name}: {preset.about}.", *(f"# {line}" for line in preset.also), "#"]
+    lines += [*_head(tokenizer, eod, folder, notes), *_splits(preset.val_fraction)]
+    for number, files in enumerate(preset.files):
+        lines += ["", "[[sources]]", f"name = {quoted(files.name)}", f"inputs = [{quoted(files.inputs)}]"]
+        lines += ['format = "parquet"', f"text = {quoted(preset.text)}"]
+        lines += [f"id = {quoted(preset.id)}"] if preset.id else []
+        lines += (
+            [f"split = {quoted(files.split)}                # as it was published"] if files.split else []
+        )
+        lines += _reading() if number == 0 else []
+    return "\n".join([*lines, *_run(), ""])
+
+
+def quoted(text: str) -> str:
+    """Format a string as TOML.
+
+    >>> print(quoted('a "b"\\n'))
+    "a \\"b\\"\\n"
+    """
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _in_comment(text: str) -> str:
+    """Escape text from data, which must not end the line of a comment."""
+    return text if text.isprintable() else quoted(text)
+
+
+def placed(path: str, folder: Path) -> str:
+    """Make a path relative to a folder; absolute paths and URIs are unchanged.
+
+    >>> placed("data/*.jsonl", Path("recipes")), placed("s3://b/x", Path("recipes"))
+    ('../data/*.jsonl', 's3://b/x')
+    """
+    if is_remote(path) or Path(path).is_absolute():
+        return path
+    return os.path.relpath(path, folder) + ("/" if path.endswith("/") else "")
+
+
+def _head(tokenizer: str, eod: str | None, folder: Path, notes: Sequence[str]) -> Iterator[str]:
+    yield "# A packline recipe: packline plan THIS, then packline build THIS --out store."
+    yield "# Lines behind # are choices that were not made; docs/recipe.md has all of them."
+    yield ""
+    for note in notes:
+        yield f"# {_in_comment(note)}"
+    yield f"tokenizer = {quoted(placed(tokenizer, folder) if Path(tokenizer).exists() else tokenizer)}"
+    if eod is None:
+        yield '# eod = "<|endoftext|>"          # what ends a document; by default the tokenizer\'s own'
+    else:
+        yield f"eod = {quoted(eod)}"
+    yield '# bos = "<s>"                    # before every document; by default nothing'
+
+
+def _splits(val_fraction: float) -> Iterator[str]:
+    if val_fraction:
+        yield f"val_fraction = {val_fraction}           # for validation, by hash of their text"
+    else:
+        yield "# val_fraction = 0.01            # documents for validation, by the hash of their text"
+    yield "# test_fraction = 0.01           # share of documents for testing"
+    yield "# limit_tokens = 1_000_000_000   # no more than the first so many"
+
+
+def _plain_source() -> Iterator[str]:
+    yield 'documents = "file"               # "line": a line is a document'
+    yield '# documents = "separator"        # what stands between separators is one:'
+    yield '# separator = "\\n\\n\\n"'
+    yield from _choices([])
+
+
+def _record_source(given: str, seen: Survey) -> Iterator[str]:
+    bad = f", {seen.bad} more were bad" if seen.bad else ""
+    yield f"# {seen.records} records were looked at{bad}. Fields:"
+    width = max(len(_in_comment(name)) for name in seen.fields)
+    for one in seen.fields.values():
+        yield f"#   {_in_comment(one.name):<{width}}  {_described(one, seen.records)}"
+    template, text = seen.template(), seen.text_field()
+    if template is not None:
+        why = "a field of messages" if seen.conversations else "several fields that belong together"
+        yield f"# A guess, from {why}. {{{{ a }}}} is field a; the text is what comes out."
+        if seen.conversations:
+            yield "# To train on the answers only, make a store of conversations instead: packline sft --help"
+        yield f"template = {quoted(template)}"
+        if text is not None:
+            yield f"# text = {quoted(text)}                  # or one field alone"
+    elif text is None:
+        found = ", ".join(f"{one.name} ({_described(one, seen.records)})" for one in seen.fields.values())
+        raise InputError(
+            f"{given}: no field is a string in most records: found {found}",
+            hint="write a recipe with a template: docs/recipe.md shows how",
+        )
+    else:
+        guess = "by its name" if text in TEXT_FIELDS else "a guess: the longest string"
+        yield f"text = {quoted(text)}                    # {guess}"
+        if (without := seen.records - seen.fields[text].kinds["string"]) > 0:
+            yield f"# {without} of the {seen.records} records have no string there: such are kept in rejects/"
+        others = [one.name for one in seen.strings() if one.name != text and "." not in one.name]
+        if title := next((name for name in ("title", "headline", "name") if name in others), None):
+            sample = f"{{{{ {title} }}}}\n\n{{{{ {text} }}}}"
+            yield f"# template = {quoted(sample)}   # instead of text: made of several fields"
+    if DEFAULT_ID in seen.fields:
+        yield f"id = {quoted(DEFAULT_ID)}"
+    lengths = sorted(seen.fields[text].characters) if text is not None and template is None else []
+    yield from _choices(lengths)
+    if filters := list(_filters(seen, text)):
+        yield f"# where = [{filters[0]}]"
+        yield from (f"# where = [{one}]" for one in filters[1:])
+
+
+def _choices(lengths: list[int]) -> Iterator[str]:
+    if len(lengths) > 1:
+        low, middle, high = (lengths[(len(lengths) - 1) * part // 20] for part in (1, 10, 19))
+        yield f"# Characters: half of the texts up to {middle:,}, a 20th up to {low:,} or from {high:,}"
+    yield "# min_chars = 200                # shorter documents are left out"
+    yield '# label = "knowledge"            # kept with every document, to choose by when reading'
+
+
+def _filters(seen: Survey, text: str | None) -> Iterator[str]:
+    for one in seen.fields.values():
+        name = quoted(one.name)
+        if one.name == text or one.kinds["string"] + one.kinds["number"] < seen.records / 2:
+            continue
+        if one.numbers and len(one.numbers) > len(one.characters):
+            middle = statistics.median_low(one.numbers)
+            yield f'{{ field = {name}, op = ">=", value = {middle} }}'
+        elif 1 < len(one.values) <= MOST_VALUES and sum(one.values.values()) == one.there:
+            kept = ", ".join(quoted(value) for value, _ in one.values.most_common(2))
+            yield f'{{ field = {name}, op = "in", value = [{kept}] }}'
+
+
+def _reading() -> Iterator[str]:
+    yield "# weight = 1                     # for `packline init --run`, in all sources or in none: its share"
+    yield "# tokens = 1_000_000             # of the rows; or how many tokens of it. No byte depends on it."
+
+
+def _run() -> Iterator[str]:
+    yield from ("", "[run]", "# workers = 8                    # by default all cores", '# memory = "8GiB"')
+
+
+def _described(one: Field, records: int) -> str:
+    kinds = " or ".join(sorted(kind for kind in one.kinds if kind != "null")) or "null"
+    parts = [kinds]
+    if one.there < records:
+        parts.append(f"in {one.there} of {records}")
+    if one.numbers:
+        parts.append(f"{min(one.numbers):g} to {max(one.numbers):g}")
+    elif one.characters:
+        if 1 <= len(one.values) <= MOST_VALUES and sum(one.values.values()) == one.there:
+            shown = ", ".join(quoted(value) for value, _ in one.values.most_common())
+            parts.append(shown if len(shown) <= SHORT else f"{len(one.values)} values")
+        else:
+            parts.append(f"{statistics.fmean(one.characters):,.0f} characters on average")
+    return ", ".join(parts)
+
+
+def _names(inputs: Sequence[str]) -> list[str]:
+    """Unique names of sources: the last part of their path that is not a wildcard."""
+    names: list[str] = []
+    for given in inputs:
+        parts = [
+            part for part in given.split("/") if part not in ("", ".", "..") and not set(part) & set("*?[")
+        ]
+        name = parts[-1].split(".")[0] if parts and parts[-1].split(".")[0] else "source"
+        alike = sum(one == name or one.startswith(f"{name}-") for one in names)
+        names.append(f"{name}-{alike + 1}" if alike else name)
+    return names

@@ -1,1 +1,0 @@
-"""Transforms of records to text: templates, filters, and conversations with loss masks."""

@@ -1,0 +1,1 @@
+"""Vocabularies: training, comparing and checking tokenizers."""

@@ -1,0 +1,312 @@
+"""Folder of a trained tokenizer, with a report of the training.
+
+    tokenizer.json           every engine, `--tokenizer`, HF `tokenizers`
+    tokenizer_config.json    lets transformers load the folder
+    token_bytes.npy          int32 [V]: raw bytes of each token, 0 for special tokens
+    report.json              training texts and results
+
+Bits per byte are computed with `token_bytes`: the loss of the tokens divided by their bytes. A token that is
+not valid UTF-8 alone counts its actual bytes, not those of a replacement character.
+
+Everything except the report is a function of texts and settings alone. The files appear together or not at
+all: a run that is killed at any instant leaves nothing that could be mistaken for a tokenizer.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from packline.encoders.parity import PROBES
+from packline.encoders.patterns import pattern_of
+from packline.encoders.token_bytes import token_bytes
+from packline.encoders.tokenizer import JSON, Tokenizer
+from packline.encoders.tokenizer_config import CONFIG, config_bytes
+from packline.errors import RecipeError, StoreError, TokenizerError
+from packline.filesystem import disk_errors, publish_bytes, publish_folder, sync_folder
+from packline.recipe import Recipe
+from packline.vocabulary.training import (
+    MEMORY_BYTES,
+    OnProgress,
+    SpecialPlace,
+    Trained,
+    check_specials,
+    train_batches,
+)
+from packline.vocabulary.training_texts import TrainingTexts
+
+TOKEN_BYTES, REPORT = "token_bytes.npy", "report.json"
+ENDS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>")
+BEGINS = ("<|bos|>", "<s>", "<|begin_of_text|>", "<bos>")
+
+
+class TokenBytes(msgspec.Struct, frozen=True):
+    """Statistics of the bytes per token, without special tokens."""
+
+    min: int
+    max: int
+    mean: float
+    std: float
+
+
+class TrainingReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Report of a training."""
+
+    pattern: str
+    trainer: str
+    """"packline", or "HF tokenizers" for patterns that only its trainer supports."""
+    asked_vocab_size: int
+    vocab_size: int
+    """Number of tokens; smaller than requested if the texts ran out of pairs."""
+    merges: int
+    special_tokens: dict[str, int]
+    eos_token: str | None
+    bos_token: str | None
+    token_bytes: TokenBytes
+    documents: int
+    characters: int
+    text_bytes: int
+    words: int | None
+    forgotten_words: int
+    forgotten_share: float
+    cut_documents: int
+    left_out: int
+    held_out: int
+    """Number of documents that the recipe reserves for validation and testing."""
+    stopped_early: bool
+    bad_records: dict[str, int]
+    files: int
+    fingerprint: str
+    seconds: float
+
+
+def train_folder(
+    recipe: Recipe,
+    vocab_size: int,
+    out: str | Path,
+    *,
+    pattern: str = "gpt4",
+    special_tokens: Sequence[str] = ("<|endoftext|>",),
+    place: SpecialPlace = "first",
+    eos: str | None = None,
+    bos: str | None = None,
+    max_chars: int | None = None,
+    doc_chars: int | None = None,
+    memory_bytes: int = MEMORY_BYTES,
+    threads: int | None = None,
+    force: bool = False,
+    on_progress: OnProgress = lambda progress: None,
+) -> TrainingReport:
+    """Train a tokenizer on the sources of a recipe and write its folder.
+
+    Args:
+        recipe: recipe whose sources are read; its token settings are ignored.
+        vocab_size: total number of tokens.
+        out: a folder, new or empty, unless `force`.
+        pattern: one of `patterns.PATTERN_NAMES`.
+        special_tokens: in the order of their ids.
+        place: whether special tokens get the first or the last ids.
+        eos: the special token that ends a document; default the usual one, if it is present.
+        bos: the special token that begins a document, with the same default.
+        on_progress: called with the progress of the training.
+
+    Raises:
+        RecipeError: invalid settings.
+        InputError: inputs that cannot be read.
+        TokenizerError: no text, no room for a merge, or a result that does not recover text.
+        StoreError: `out` is in use.
+        OutOfSpace: the disk is full.
+    """
+    started = time.perf_counter()
+    folder = Path(out)
+    scheme = pattern_of(pattern)
+    check_specials(special_tokens)
+    eos = _named(eos, ENDS, special_tokens, "eos")
+    bos = _named(bos, BEGINS, special_tokens, "bos")
+    texts = TrainingTexts(recipe, max_chars, doc_chars)
+    _check_place(folder, force)
+    trained = _train(
+        texts,
+        vocab_size,
+        special_tokens,
+        pattern=scheme,
+        place=place,
+        memory_bytes=memory_bytes,
+        threads=threads,
+        on_progress=on_progress,
+    )
+    tokenizer = Tokenizer(
+        name=str(folder),
+        kind="huggingface",
+        json=trained.json,
+        vocab_size=trained.vocab_size,
+        special_tokens=_special_ids(trained.json),
+    )
+    check_round_trip(tokenizer)
+    sizes = np.array([len(one) for one in token_bytes(tokenizer)], "<i4")
+    report = _report(texts, trained, tokenizer, sizes, pattern, vocab_size, eos, bos, started)
+    files = {
+        CONFIG: config_bytes(special_tokens, eos, bos),
+        TOKEN_BYTES: _npy(sizes),
+        REPORT: _indented(report),
+        JSON: trained.json.encode("utf-8") + b"\n",
+    }
+    _publish(folder, files)
+    return report
+
+
+def _check_place(folder: Path, force: bool) -> None:
+    """Refuse a path where no folder can be created, before the work. Leaves nothing at `folder`."""
+    if folder.exists() and not folder.is_dir():
+        raise StoreError(f"{folder} is a file: expected a folder", hint="name a new folder")
+    if not force and folder.exists() and any(folder.iterdir()):
+        raise StoreError(
+            f"{folder} is there already and not empty", hint="name a new folder, or say --force to replace"
+        )
+    place = folder.resolve()
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"cannot make the folder {folder}: {error.strerror}") from error
+    if not os.access(place.parent, os.W_OK) or (place.exists() and not os.access(place, os.W_OK)):
+        raise StoreError(f"cannot write into the folder {folder}", hint="name another folder")
+
+
+def _publish(folder: Path, files: dict[str, bytes]) -> None:
+    """Write the files of a tokenizer atomically.
+
+    A new or empty folder is created by a rename; leftovers of a killed run are removed first. If there are
+    other files (`force`), the old tokenizer.json is removed first and the new one is written last: in
+    between, the folder is not a tokenizer, and the same command writes all files again.
+
+    Args:
+        folder: destination folder.
+        files: contents by name, tokenizer.json last.
+    """
+    place = folder.resolve()
+    if not place.exists() or not any(place.iterdir()):
+        waiting = place.with_name(f".{place.name}.packline")
+        shutil.rmtree(waiting, ignore_errors=True)
+        try:
+            with disk_errors(place.parent):
+                waiting.mkdir()
+            for name, data in files.items():
+                publish_bytes(waiting / name, data)
+            publish_folder(waiting, place)
+            return
+        except FileExistsError as error:
+            raise StoreError(
+                f"{folder} was made by something else while the tokenizer was trained",
+                hint="move it away and run the same command again, or say --force to replace",
+            ) from error
+        except OSError as error:
+            if error.errno not in (errno.EBUSY, errno.EXDEV):  # a separate disk, mounted there
+                raise
+        finally:
+            shutil.rmtree(waiting, ignore_errors=True)
+    (place / JSON).unlink(missing_ok=True)
+    sync_folder(place)
+    for name, data in files.items():
+        publish_bytes(place / name, data)
+
+
+def _train(texts: TrainingTexts, vocab_size: int, special_tokens: Sequence[str], **settings: Any) -> Trained:
+    """Train; if there was no text, report why."""
+    try:
+        return train_batches(texts.batches(), vocab_size, special_tokens, **settings)
+    except TokenizerError as error:
+        reasons = [f"{count:,} {reason}" for reason, count in texts.bad_records.items()]
+        reasons += [f"{texts.left_out:,} left out by length or by where"] if texts.left_out else []
+        reasons += [f"{texts.held_out:,} held out of training"] if texts.held_out else []
+        if texts.documents or not reasons:
+            raise
+        raise TokenizerError(
+            f"{error}: all records are bad or left out, {', '.join(reasons)}",
+            hint="--text names the field of the text",
+        ) from error
+
+
+def _special_ids(text: str) -> dict[str, int]:
+    return {token["content"]: token["id"] for token in msgspec.json.decode(text)["added_tokens"]}
+
+
+def _named(given: str | None, usual: Sequence[str], special_tokens: Sequence[str], what: str) -> str | None:
+    if given is not None and given not in special_tokens:
+        expected = f"expected one of {', '.join(special_tokens)}" if special_tokens else "there are none"
+        raise RecipeError(
+            f"--{what} {given!r} is no special token: {expected}", hint="name it with --special-tokens too"
+        )
+    return given or next((token for token in usual if token in special_tokens), None)
+
+
+def check_round_trip(tokenizer: Tokenizer) -> None:
+    """Refuse a tokenizer that does not recover hard text.
+
+    Raises:
+        TokenizerError: a text is not recovered; the message shows it.
+    """
+    reference = tokenizer.reference()
+    for text in PROBES:
+        found = reference.decode(reference.encode(text, add_special_tokens=False).ids)
+        if found != text:
+            raise TokenizerError(f"{tokenizer.name} gives back {found!r}: expected {text!r}")
+
+
+def _npy(sizes: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, sizes, allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _indented(value: Any) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value)) + b"\n"
+
+
+def _report(
+    texts: TrainingTexts,
+    trained: Trained,
+    tokenizer: Tokenizer,
+    sizes: np.ndarray,
+    pattern: str,
+    asked: int,
+    eos: str | None,
+    bos: str | None,
+    started: float,
+) -> TrainingReport:
+    ordinary = np.delete(sizes, list(tokenizer.special_tokens.values()))
+    return TrainingReport(
+        pattern=pattern,
+        trainer=trained.trainer,
+        asked_vocab_size=asked,
+        vocab_size=tokenizer.vocab_size,
+        merges=trained.merges,
+        special_tokens=tokenizer.special_tokens,
+        eos_token=eos,
+        bos_token=bos,
+        token_bytes=TokenBytes(
+            int(ordinary.min()), int(ordinary.max()), float(ordinary.mean()), float(ordinary.std())
+        ),
+        documents=texts.documents,
+        characters=texts.characters,
+        text_bytes=trained.text_bytes,
+        words=trained.words,
+        forgotten_words=trained.forgotten_words,
+        forgotten_share=trained.forgotten_share,
+        cut_documents=texts.cut_documents,
+        left_out=texts.left_out,
+        held_out=texts.held_out,
+        stopped_early=texts.stopped_early,
+        bad_records=dict(texts.bad_records),
+        files=len(texts.files),
+        fingerprint=tokenizer.fingerprint,
+        seconds=time.perf_counter() - started,
+    )

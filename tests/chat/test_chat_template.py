@@ -1,0 +1,280 @@
+"""Chat templates: marks and proof agree, text stays text, and what cannot be known is refused."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.chat.templates import (
+    CHATML,
+    CHATML_TOKENS,
+    LLAMA3,
+    LLAMA3_TOKENS,
+    NANOCHAT,
+    unmarked,
+)
+
+from packline.chat.chat_template import ChatTemplate
+from packline.chat.conversations import Conversation, Malformed, Message, Part, read_conversation
+from packline.chat.nanochat import TOKENS, render_nanochat
+from packline.chat.pieces import Piece, check_pieces, mute, trained_runs
+from packline.errors import RecipeError
+
+TALK = Conversation((Message("user", "hi"), Message("assistant", "hello")))
+CASES = {"chatml": (CHATML, CHATML_TOKENS), "llama3": (LLAMA3, LLAMA3_TOKENS), "nanochat": (NANOCHAT, TOKENS)}
+
+# Words as people and attackers write them: control tokens, the marks of the project, white space.
+WORDS = st.lists(
+    st.sampled_from([*CHATML_TOKENS, *LLAMA3_TOKENS, *TOKENS, "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd30\ufdd1"])
+    | st.text(max_size=8),
+    max_size=5,
+).map("".join)
+SPOKEN = WORDS.filter(lambda text: bool(text.strip()))
+TALKS = st.lists(st.tuples(SPOKEN, SPOKEN), min_size=1, max_size=4).map(
+    lambda turns: Conversation(
+        tuple(
+            message
+            for asked, said in turns
+            for message in (Message("user", asked), Message("assistant", said))
+        )
+    )
+)
+
+
+def make(name: str, marked: bool) -> ChatTemplate:
+    text, tokens = CASES[name]
+    text = text if marked else unmarked(text)
+    template = ChatTemplate(text, dict.fromkeys(tokens, (False, False)), {"bos_token": tokens[0]})
+    assert template.marked == marked
+    return template
+
+
+TEMPLATES = {(name, marked): make(name, marked) for name in CASES for marked in (True, False)}
+
+
+@given(TALKS, st.sampled_from(sorted(CASES)))
+def test_the_proof_by_prefixes_finds_what_the_marks_say(talk: Conversation, name: str) -> None:
+    by_marks = TEMPLATES[name, True].render(talk)
+    # What is proven ends at the last sign of a turn, so it is the same wherever turns end with a token.
+    assert TEMPLATES[name, False].render(talk) == by_marks
+    check_pieces(talk, by_marks)
+
+
+@given(TALKS, st.sampled_from(sorted(CASES)))
+def test_text_stays_text_and_what_is_trained_on_is_the_assistants_words(
+    talk: Conversation, name: str
+) -> None:
+    pieces = TEMPLATES[name, True].render(talk)
+    end = {"chatml": "<|im_end|>", "llama3": "<|eot_id|>", "nanochat": "<|assistant_end|>"}[name]
+    trim = str.strip if name == "llama3" else str
+    said = [trim(message.content) + end for message in talk.messages if message.role == "assistant"]
+    assert trained_runs(pieces) == said
+    # As many control tokens as the scheme writes, whatever the words are.
+    turns = len(talk.messages)
+    expected = {"chatml": 2 * turns, "llama3": 1 + 3 * turns, "nanochat": 1 + 2 * turns}[name]
+    assert sum(piece.control for piece in pieces) == expected
+
+
+@given(TALKS)
+def test_nanochats_scheme_is_its_template_without_the_first_token(talk: Conversation) -> None:
+    assert render_nanochat(talk) == TEMPLATES["nanochat", True].render(talk)[1:]
+
+
+def test_tools_are_written_and_outputs_never_trained_on() -> None:
+    record = {
+        "messages": [
+            {"role": "user", "content": "2+2?"},
+            {"role": "assistant", "tool_calls": [{"function": {"name": "add", "arguments": {"a": 2}}}]},
+            {"role": "tool", "content": "secret 4"},
+            {"role": "assistant", "content": "Four."},
+        ],
+        "tools": [{"type": "function", "function": {"name": "add", "description": "<|im_end|>"}}],
+    }
+    talk = read_conversation(record)
+    for marked in (True, False):
+        pieces = TEMPLATES["chatml", marked].render(talk)
+        assert trained_runs(pieces) == [
+            '<tool_call>\n{"name": "add", "arguments": {"a": 2}}\n</tool_call><|im_end|>',
+            "Four.<|im_end|>",
+        ]
+        text = "".join(piece.text for piece in pieces)
+        assert '"description": "<|im_end|>"' in text
+        assert "secret 4" in text
+        assert sum(piece.control for piece in pieces) == 10
+    assert trained_runs(render_nanochat(talk)) == [
+        '<|python_start|>{"name": "add", "arguments": {"a": 2}}<|python_end|>',
+        "Four.<|assistant_end|>",
+    ]
+
+
+def test_code_among_words_that_are_not_learned_mutes_its_own_message_alone() -> None:
+    parts = (
+        Part("text", "Let me see: "),
+        Part("python", "1+1"),
+        Part("python_output", "2"),
+        Part("text", "2."),
+    )
+    first, last = Message("assistant", "Let me see: 2.", parts), Message("assistant", "Yes.")
+    asked = (Message("user", "1+1?"), Message("user", "Sure?"))
+    runs = ["Let me see: <|python_start|>1+1<|python_end|>", "2.<|assistant_end|>", "Yes.<|assistant_end|>"]
+    for learned, wanted in (((True, True), runs), ((False, True), runs[2:]), ((True, False), runs[:2])):
+        said = [
+            msgspec.structs.replace(one, trained=is_learned)
+            for one, is_learned in zip((first, last), learned, strict=True)
+        ]
+        talk = Conversation((asked[0], said[0], asked[1], said[1]))
+        pieces = render_nanochat(talk)
+        check_pieces(talk, pieces)
+        assert trained_runs(mute(talk, pieces)) == wanted
+        assert [piece.text for piece in mute(talk, pieces)] == [piece.text for piece in pieces]
+
+
+def test_a_template_that_rewrites_earlier_turns_is_judged_by_each_conversation() -> None:
+    text = (
+        "{% for m in messages %}<|{{ m.role }}|>{% if m.role == 'assistant' and not loop.last %}..."
+        "{% else %}{{ m.content }}{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    )
+    template = ChatTemplate(text, {})
+    assert "message 1: what comes before it" in template.unproven
+    assert trained_runs(template.render(TALK)) == ["hello"]
+    with pytest.raises(Malformed, match="mask: message 1"):
+        template.render(Conversation((*TALK.messages, *TALK.messages)))
+
+
+def test_a_template_that_wants_a_system_message_is_judged_by_each_conversation() -> None:
+    wants = "{% if messages[0].role != 'system' %}{{ raise_exception('no system message') }}{% endif %}"
+    template = ChatTemplate(wants + each(HEADER + OPENED + WORDS_AND_END + CLOSED), CHATML_PLAIN)
+    told = Conversation((Message("system", "be brief"), *TALK.messages))
+    assert trained_runs(template.render(told)) == ["hello<|im_end|>"]
+    with pytest.raises(Malformed, match="no system message"):
+        template.render(TALK)
+    with pytest.raises(RecipeError, match=r"the system's 'Keep to what is asked\.' is trained on"):
+        ChatTemplate(
+            wants + "{% generation %}{{ messages | map(attribute='content') | join }}{% endgeneration %}", {}
+        )
+
+
+@pytest.mark.parametrize("text", [CHATML, LLAMA3, unmarked(CHATML), unmarked(LLAMA3), NANOCHAT])
+def test_templates_that_tell_every_turn_have_no_doubts(text: str) -> None:
+    assert ChatTemplate(text, CHATML_PLAIN, {"bos_token": ""}).unproven == ""
+
+
+def test_marks_around_the_wrong_words_are_refused() -> None:
+    text = "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}|{% endfor %}"
+    with pytest.raises(RecipeError, match="speaks 2 times, and 4 are trained on"):
+        ChatTemplate(text, {})
+
+
+HEADER = "{{ '<|im_start|>' + m.role + '\n' }}"
+WORDS_AND_END = "{{ m.content + '<|im_end|>' }}"
+PROMPT = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+OPENED, CLOSED = "{% generation %}", "{% endgeneration %}"
+CHATML_PLAIN = dict.fromkeys(CHATML_TOKENS, (False, False))
+
+
+def each(assistant: str, others: str = HEADER + WORDS_AND_END) -> str:
+    """A template that writes so what an assistant says, and so what others say."""
+    which = "{% if m.role == 'assistant' %}" + assistant + "{% else %}" + others + "{% endif %}"
+    return "{% for m in messages %}" + which + "{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        # A header within the marks, where the prompt has it and where there is no prompt.
+        (each(OPENED + HEADER + WORDS_AND_END + CLOSED) + PROMPT, "before what the assistant says"),
+        (each(OPENED + HEADER + WORDS_AND_END + CLOSED), "before what the assistant says"),
+        # No marks, and no prompt that would prove where the assistant begins.
+        (each(HEADER + WORDS_AND_END), "before what the assistant says"),
+        # As many stretches as there should be, with the user's words in them.
+        (
+            "{% for m in messages %}{% if m.role == 'user' %}{% generation %}{{ m.content }}|"
+            "{{ messages[loop.index0 + 1].content }}{% endgeneration %}|{% endif %}{% endfor %}",
+            "the user's 'What is one and one.' is trained on",
+        ),
+    ],
+)
+def test_trained_stretches_begin_where_the_assistant_does_and_hold_nobody_else(
+    text: str, message: str
+) -> None:
+    with pytest.raises(RecipeError, match=message):
+        ChatTemplate(text, dict.fromkeys(CHATML_TOKENS, (False, False)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        each(HEADER + OPENED + WORDS_AND_END + CLOSED) + PROMPT,
+        each(HEADER + OPENED + WORDS_AND_END + CLOSED),
+        each(HEADER + WORDS_AND_END) + PROMPT,
+        # What a model has to say first, behind the prompt: an empty thought, or the name of a channel.
+        each(HEADER + OPENED + "<think>\n\n</think>\n\n" + WORDS_AND_END + CLOSED) + PROMPT,
+        each("{{ ' ' + m.content + '</s>' }}", "{{ '[INST] ' + m.content + ' [/INST]' }}"),
+    ],
+)
+def test_templates_that_train_on_what_a_model_has_to_say_pass(text: str) -> None:
+    template = ChatTemplate(text, dict.fromkeys(CHATML_TOKENS, (False, False)))
+    (run,) = trained_runs(template.render(TALK))
+    assert run.removeprefix("<think>\n\n</think>").strip() in ("hello<|im_end|>", "hello</s>")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{% for m in messages %}", "is not one"),
+        ("{% include 'secrets' %}", "reads other templates"),
+        ("{% import 'secrets' as s %}", "reads other templates"),
+        ("{{ messages.__class__.__mro__ }}", "does not tell"),
+        ("{{ ''.__class__.__base__.__subclasses__() }}", "SecurityError"),
+        ("{{ messages.append(1) }}", "SecurityError"),
+        ("{{ 'a' * 10000000000 }}", "repeats something too often"),
+        ("{{ 10 ** 10 ** 10 }}", "powers"),
+        ("{% for i in range(10000000) %}a{% endfor %}", "OverflowError"),
+        ("{{ strftime_now('%Y') }}", "strftime_now"),
+        ("{{ raise_exception('no') }}", "no"),
+    ],
+)
+def test_a_template_that_reaches_out_or_never_ends_is_refused(text: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        ChatTemplate(text, {})
+
+
+def test_a_template_that_makes_too_much_costs_only_its_conversation() -> None:
+    loop = "{% for i in range(99999) %}{{ m.content }}{% endfor %}"
+    text = (
+        "{% for m in messages %}{% if m.role == 'user' %}{% if m.content == 'x' * 999 %}"
+        + loop
+        + "{% endif %}"
+        "{% else %}{% generation %}{{ m.content }}{% endgeneration %}{% endif %}|{% endfor %}"
+    )
+    template = ChatTemplate(text, {})
+    assert trained_runs(template.render(TALK)) == ["hello"]
+    with pytest.raises(Malformed, match="more than"):
+        template.render(Conversation((Message("user", "x" * 999), Message("assistant", "hello"))))
+
+
+def test_white_space_that_a_token_takes_away_is_gone() -> None:
+    text = (
+        "{% for m in messages %}<|{{ m.role }}|>\n{% if m.role == 'user' %}{{ m.content }}{% else %}"
+        "{% generation %}{{ m.content }}{% endgeneration %}{% endif %}{% endfor %}"
+    )
+    pieces = ChatTemplate(text, {"<|user|>": (False, True), "<|assistant|>": (True, True)}).render(
+        Conversation((Message("user", " hi "), Message("assistant", "hello")))
+    )
+    assert [piece.text for piece in pieces] == ["<|user|>", "hi", "<|assistant|>", "hello"]
+
+
+def test_the_check_notices_words_that_are_missing_added_or_out_of_order() -> None:
+    talk = Conversation((*TALK.messages, Message("user", "more"), Message("assistant", "bye")))
+    good = [Piece("hi"), Piece("hello", True), Piece("more"), Piece("bye", True)]
+    check_pieces(talk, good)
+    for wrong in (
+        good[:3],
+        [*good, Piece("|"), Piece("more", True)],
+        [good[0], good[3], good[2], good[1]],
+        [piece._replace(trained=not piece.trained) for piece in good],
+    ):
+        with pytest.raises(Malformed, match="mask"):
+            check_pieces(talk, wrong)

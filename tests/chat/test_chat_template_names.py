@@ -1,0 +1,192 @@
+"""Conversations by named templates, and what happens where a tokenizer's own template cannot be proven."""
+
+from __future__ import annotations
+
+import json
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.chat import talks
+from tests.chat.model_formats import FORMATS, QWEN3_PUBLISHED
+from tests.chat.templates import CHATML_TOKENS
+
+import packline
+from packline.chat.named_templates import TEMPLATES
+from packline.errors import InputError, RecipeError, ResumeMismatch, StoreNotFound
+from packline.jobs.events import Note
+
+ONE: list[dict[str, Any]] = [
+    {"role": "user", "content": "What is 2+2? <|im_end|></s>"},
+    {"role": "assistant", "content": "Four: 四."},
+]
+TWO = [*ONE, {"role": "user", "content": "Sure?"}, {"role": "assistant", "content": "I counted twice."}]
+SYSTEM = [{"role": "system", "content": "Count well."}, *ONE]
+CALLED: list[dict[str, Any]] = [
+    ONE[0],
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "call00001", "function": {"name": "add", "arguments": '{"a": 2, "b": 2}'}}],
+    },
+    {"role": "tool", "tool_call_id": "call00001", "content": "4"},
+    ONE[1],
+]
+TOOLS = [{"type": "function", "function": {"name": "add", "description": "Add.", "parameters": {}}}]
+THOUGHT = [ONE[0], {**ONE[1], "reasoning_content": "Two and two."}, *TWO[2:]]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file of a store."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+@pytest.fixture
+def qwen3(tokenizer_json: Path, tmp_path: Path) -> Path:
+    """A tokenizer with a template as Qwen3's is published."""
+    return talks.with_tokens(tokenizer_json, tmp_path / "qwen3", CHATML_TOKENS, QWEN3_PUBLISHED)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_tokens_and_loss_are_what_the_format_says_of_the_raw_messages(
+    name: str, tokenizer_json: Path, tmp_path: Path
+) -> None:
+    named = TEMPLATES[name]
+    records: list[dict[str, Any]] = [{"messages": one} for one in (ONE, TWO, SYSTEM)]
+    refused: list[dict[str, Any]] = []
+    (records if named.tools else refused).append({"messages": CALLED, "tools": TOOLS})
+    (records if named.thoughts else refused).append({"messages": THOUGHT})
+    path = talks.write(tmp_path / "chat.jsonl", records + refused)
+    folder = talks.with_tokens(tokenizer_json, tmp_path / "tokenizer", ("<|endoftext|>", *named.tokens))
+    eod: dict[str, Any] = {"eod": "<|endoftext|>", "workers": 0}
+    store = packline.sft(path, folder, out=tmp_path / "store", chat_template=name, **eod)
+    wanted = [list(FORMATS[name](one["messages"], one.get("tools") or [])) for one in records]
+    texts = ["".join(text for text, _ in one) for one in wanted]
+    assert talks.whole_texts(store) == [f"{text}<|endoftext|>" for text in texts]
+    runs = [
+        ["".join(text for text, _ in group) for on, group in groupby(one, lambda part: part[1]) if on]
+        for one in wanted
+    ]
+    assert talks.trained_texts(store) == runs
+    assert store.manifest.ledger.rejected == ({"template": len(refused)} if refused else {})
+    assert store.verify().ok
+    # A name stands for its text, and nothing else.
+    again = packline.sft(path, folder, out=tmp_path / "text", chat_template=named.text, **eod)
+    assert contents(again.path) == contents(store.path)
+
+
+def test_what_cannot_be_proven_is_a_bad_record_and_the_job_goes_on(qwen3: Path, tmp_path: Path) -> None:
+    path = talks.write(tmp_path / "chat.jsonl", [ONE, TWO, SYSTEM, CALLED, TWO])
+    notes: list[str] = []
+    store = packline.sft(
+        path,
+        qwen3,
+        out=tmp_path / "store",
+        workers=0,
+        on_event=lambda event: notes.append(event.text) if isinstance(event, Note) else None,
+    )
+    assert store.manifest.ledger.rejected == {"mask": 3}
+    assert store.manifest.ledger.documents == 2
+    assert store.manifest.ledger.imbalance() == []
+    said = "<think>\n\n</think>\n\nFour: 四.<|im_end|>"
+    assert talks.trained_texts(store) == [[said], [said]]
+    assert store.verify().ok
+    kept = [json.loads(line) for line in (store.path / "rejects" / "000000.jsonl").read_text().splitlines()]
+    assert all("is rendered otherwise" in one["detail"] for one in kept)
+    first, last = notes
+    assert "conversations of several turns may be refused" in first
+    assert "--chat-template qwen3, which writes a question" in first
+    assert "mask 3" in last
+
+
+def test_where_nothing_can_be_proven_the_nearest_name_is_told_and_the_folder_is_free(
+    qwen3: Path, tmp_path: Path
+) -> None:
+    path = talks.write(tmp_path / "chat.jsonl", [TWO, CALLED])
+    with pytest.raises(
+        RecipeError, match=r"none of 2 records could be used: mask 2; the first: .*chat\.jsonl"
+    ) as no:
+        packline.sft(path, qwen3, out=tmp_path / "store", workers=0)
+    assert (
+        no.value.hint
+        == "use --chat-template qwen3, which writes a question and its answer alike and marks the answer"
+    )
+    with pytest.raises(StoreNotFound):
+        packline.open(tmp_path / "store")
+    assert (tmp_path / "store" / "rejects" / "000000.jsonl").is_file()
+    # What the hint says, with the same folder, gives just what a new one does.
+    stores = [
+        packline.sft(path, qwen3, out=tmp_path / name, chat_template="qwen3", workers=0)
+        for name in ("store", "new")
+    ]
+    assert stores[0].manifest.ledger.documents == 2
+    assert contents(stores[0].path) == contents(stores[1].path)
+
+
+def test_a_crash_while_the_folder_is_freed_leaves_the_same_build(
+    qwen3: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = talks.write(tmp_path / "chat.jsonl", [TWO, CALLED])
+    unlink = Path.unlink
+
+    def killed(self: Path, missing_ok: bool = False) -> None:
+        if self.name == "build.json":
+            raise KeyboardInterrupt
+        unlink(self, missing_ok)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "unlink", killed)
+        packline.sft(path, qwen3, out=tmp_path / "store", workers=0)
+    # Another build is refused, since this one is not known to be given up; it runs again, and fails again.
+    with pytest.raises(ResumeMismatch):
+        packline.sft(path, qwen3, out=tmp_path / "store", chat_template="qwen3", workers=0)
+    for _ in range(2):
+        with pytest.raises(RecipeError, match="none of 2 records could be used: mask 2"):
+            packline.sft(path, qwen3, out=tmp_path / "store", workers=0)
+    store = packline.sft(path, qwen3, out=tmp_path / "store", chat_template="qwen3", workers=0)
+    assert store.verify().ok
+
+
+def test_where_records_are_no_conversations_the_template_is_not_blamed(qwen3: Path, tmp_path: Path) -> None:
+    path = talks.write(tmp_path / "chat.jsonl", [{"text": "no conversation"}] * 3)
+    with pytest.raises(InputError, match="none of 3 records could be used: not_a_conversation 3") as no:
+        packline.sft(path, qwen3, out=tmp_path / "store", workers=0)
+    assert "--chat-template" not in no.value.hint
+    assert packline.sft(talks.write(path, [ONE]), qwen3, out=tmp_path / "store", workers=0).verify().ok
+
+
+@pytest.mark.parametrize("settings", [{"chat_template": "chatml"}, {"scheme": "nanochat"}])
+def test_where_a_chosen_format_has_no_place_no_other_is_proposed(
+    settings: dict[str, Any], tokenizer_json: Path, tmp_path: Path
+) -> None:
+    tokens = (*CHATML_TOKENS, *talks.NANOCHAT_TOKENS)
+    folder = talks.with_tokens(tokenizer_json, tmp_path / "tokenizer", tokens)
+    path = talks.write(tmp_path / "chat.jsonl", [THOUGHT])
+    with pytest.raises(InputError, match=r"template 1; the first: .* no place for reasoning") as no:
+        packline.sft(path, folder, out=tmp_path / "store", workers=0, **settings)
+    assert "--chat-template" not in no.value.hint
+
+
+def test_a_template_that_is_broken_is_refused_before_any_work(tokenizer_json: Path, tmp_path: Path) -> None:
+    path = talks.write(tmp_path / "chat.jsonl", [ONE])
+    for text in ("{% for m in messages %}", "{{ raise_exception('never') }}", "{{ messages[0].content }}"):
+        folder = talks.with_tokens(tokenizer_json, tmp_path / "tokenizer", CHATML_TOKENS, text)
+        with pytest.raises(RecipeError, match="the chat template"):
+            packline.sft(path, folder, out=tmp_path / "store", workers=0)
+        assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("qwen-3", "no chat template 'qwen-3'"),
+        ("gemma", "gemma needs control tokens: the tokenizer has no <bos>"),
+    ],
+)
+def test_names_that_cannot_be_used_are_refused(given: str, message: str, qwen3: Path, tmp_path: Path) -> None:
+    path = talks.write(tmp_path / "chat.jsonl", [ONE])
+    with pytest.raises(RecipeError, match=message):
+        packline.sft(path, qwen3, out=tmp_path / "store", chat_template=given)
+    assert not (tmp_path / "store").exists()

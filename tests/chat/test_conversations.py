@@ -1,0 +1,166 @@
+"""The normal form: published shapes agree, and what is malformed has its reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packline.chat.conversations import Malformed, as_messages, read_conversation
+
+USER, ASSISTANT = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}
+CALL = {"role": "assistant", "tool_calls": [{"id": "c0", "function": {"name": "f", "arguments": "{}"}}]}
+OUTPUT = {"role": "tool", "tool_call_id": "c0", "content": "1"}
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        [USER, ASSISTANT],
+        {"messages": [USER, ASSISTANT]},
+        {"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello"}]},
+        {"conversation": [USER, ASSISTANT], "id": 7},
+        {"prompt": "hi", "response": "hello"},
+        {"prompt": [USER], "completion": [ASSISTANT]},
+        {"instruction": "hi", "input": "", "output": "hello"},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}, ASSISTANT]},
+        {"messages": [{**USER, "name": None, "tool_calls": None}, {**ASSISTANT, "tool_calls": None}]},
+    ],
+)
+def test_published_shapes_have_one_normal_form(record: Any) -> None:
+    assert as_messages(read_conversation(record).messages) == [USER, ASSISTANT]
+
+
+def test_calls_and_outputs_of_both_shapes_are_one() -> None:
+    openai = [USER, CALL, OUTPUT, ASSISTANT]
+    sharegpt = {
+        "conversations": [
+            {"from": "human", "value": "hi"},
+            {"from": "function_call", "value": '{"name": "f", "arguments": {}}'},
+            {"from": "observation", "value": "1"},
+            {"from": "gpt", "value": "hello"},
+        ]
+    }
+    one, other = (read_conversation(record).messages for record in (openai, sharegpt))
+    assert [(m.role, m.content, [(c.name, c.arguments) for c in m.calls]) for m in one] == [
+        (m.role, m.content, [(c.name, c.arguments) for c in m.calls]) for m in other
+    ]
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        ("hello", "not_a_conversation"),
+        ({"text": "hello"}, "not_a_conversation"),
+        ({"messages": "hello"}, "not_a_conversation"),
+        ({"messages": ["hello"]}, "not_a_conversation"),
+        ({"messages": [USER, ASSISTANT], "tools": "nonsense"}, "not_a_conversation"),
+        ([USER, {"role": "robot", "content": "x"}], "unknown_role"),
+        ([USER, {"content": "x"}], "unknown_role"),
+        ([ASSISTANT], "roles_out_of_order"),
+        ([USER, USER, ASSISTANT], "roles_out_of_order"),
+        ([USER, ASSISTANT, ASSISTANT], "roles_out_of_order"),
+        ([USER, ASSISTANT, {"role": "system", "content": "x"}], "roles_out_of_order"),
+        ([USER, CALL, OUTPUT, USER, ASSISTANT], "roles_out_of_order"),
+        ([], "empty_content"),
+        ([USER, {"role": "assistant", "content": " \n"}], "empty_content"),
+        ([USER, {"role": "assistant", "content": None}], "empty_content"),
+        ([{"role": "user"}, ASSISTANT], "empty_content"),
+        ([USER, {"role": "assistant", "content": 7}], "content_not_text"),
+        ([{"role": "user", "content": [{"type": "image_url"}]}, ASSISTANT], "content_not_text"),
+        ([{"role": "user", "content": [{"type": "python", "text": "1"}]}, ASSISTANT], "content_not_text"),
+        ([USER, {"role": "assistant", "tool_calls": [{"function": {}}]}], "content_not_text"),
+        (
+            [
+                USER,
+                {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": 5}}]},
+                OUTPUT,
+            ],
+            "content_not_text",
+        ),
+        ([USER, {**ASSISTANT, "weight": 0}], "nothing_to_train"),
+        ([USER, {**ASSISTANT, "weight": 0.5}], "not_a_conversation"),
+        ([USER, {**ASSISTANT, "weight": [0]}], "not_a_conversation"),
+        ([USER, CALL, USER], "tool_call_without_output"),
+        ([USER, CALL], "tool_call_without_output"),
+        ([USER, ASSISTANT, OUTPUT], "tool_output_without_call"),
+        ([USER, CALL, {**OUTPUT, "tool_call_id": "c9"}], "tool_output_without_call"),
+        ([USER, CALL, OUTPUT, OUTPUT], "tool_output_without_call"),
+        ([USER], "nothing_to_train"),
+        ([{"role": "user", "content": "\ud800"}, ASSISTANT], "lone_surrogate"),
+    ],
+)
+def test_what_is_malformed_has_its_reason(record: Any, reason: str) -> None:
+    with pytest.raises(Malformed) as caught:
+        read_conversation(record)
+    assert caught.value.reason == reason
+
+
+def test_outputs_of_several_calls_may_come_in_any_order_but_must_all_come() -> None:
+    calls = [{"id": f"c{n}", "function": {"name": "f", "arguments": "{}"}} for n in range(2)]
+    asks = {"role": "assistant", "tool_calls": calls}
+    outputs = [{**OUTPUT, "tool_call_id": f"c{n}"} for n in (1, 0)]
+    assert len(read_conversation([USER, asks, *outputs, ASSISTANT]).messages) == 5
+    with pytest.raises(Malformed, match="tool_call_without_output"):
+        read_conversation([USER, asks, outputs[0], ASSISTANT])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        ({"a": {"b": [1, None]}}, {"a": {"b": [1, None]}}),
+        ('{"a": {"b": [1, null]}}', {"a": {"b": [1, None]}}),
+        ("", {}),
+        (None, {}),
+        ("as agents write", "as agents write"),
+        ("[1]", "[1]"),
+    ],
+)
+def test_arguments_are_an_object_or_the_string_that_is_none(arguments: Any, wanted: Any) -> None:
+    calls = [{"id": "c0", "type": "function", "function": {"name": "f", "arguments": arguments}}]
+    asks = {"role": "assistant", "content": None, "tool_calls": calls}
+    said = as_messages(read_conversation([USER, asks, OUTPUT]).messages)[1]
+    assert said["tool_calls"] == [
+        {"id": "c0", "type": "function", "function": {"name": "f", "arguments": wanted}}
+    ]
+
+
+def test_fields_that_nobody_knows_change_nothing() -> None:
+    record = {
+        "messages": [{**USER, "annotations": []}, {**ASSISTANT, "refusal": None, "audio": {}}],
+        "metadata": {"a": 1},
+    }
+    assert as_messages(read_conversation(record).messages) == [USER, ASSISTANT]
+
+
+JUNK = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text(max_size=5)
+    | st.sampled_from(["user", "gpt", "tool"]),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(
+                ["messages", "role", "from", "content", "value", "tool_calls", "function", "prompt"]
+            )
+            | st.text(max_size=3),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=20,
+)
+
+
+@given(JUNK)
+def test_whatever_a_record_is_it_is_a_conversation_or_malformed(record: Any) -> None:
+    try:
+        found = read_conversation(record)
+    except Malformed as error:
+        assert error.detail
+    else:
+        assert any(message.role == "assistant" for message in found.messages)

@@ -1,0 +1,265 @@
+"""Named templates write what the models' formats say, train on the assistant's words, and refuse the rest.
+
+What a format says is stated a second time in plain Python (`model_formats`), from raw messages.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.chat.model_formats import FORMATS, QWEN3_PUBLISHED, Unwritable
+from tests.chat.templates import CHATML, CHATML_TOKENS, LLAMA3, LLAMA3_TOKENS, unmarked
+
+from packline.chat.chat_template import ChatTemplate
+from packline.chat.conversations import Conversation, Malformed, Message, read_conversation
+from packline.chat.named_templates import TEMPLATES, nearest_template, resolve_template
+from packline.chat.pieces import check_pieces, trained_runs
+from packline.errors import RecipeError
+
+ALL_TOKENS = sorted({token for one in TEMPLATES.values() for token in one.tokens})
+PARTS = (
+    *("hi", "\n", "  ", '"q"', "naïve 日本", "\\n", "{x}", "{{ y }}", "two\nlines", "\t", "it's"),
+    *("<tool_call>", "</tool_response>", "<b>", *ALL_TOKENS),
+)
+
+
+def ready(name: str) -> ChatTemplate:
+    named = TEMPLATES[name]
+    return ChatTemplate(named.text, dict.fromkeys(named.tokens, (False, False)))
+
+
+READY = {name: ready(name) for name in TEMPLATES}
+
+
+class Talker:
+    """Random conversations as data sets have them."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+
+    def words(self, empty: bool = False) -> str:
+        while True:
+            text = "".join(self.random.choices(PARTS, k=self.random.randint(1, 5)))
+            if empty or text.strip():
+                return text
+
+    def maybe(self, share: float) -> bool:
+        return self.random.random() < share
+
+    def record(self, tools: bool, thoughts: bool) -> dict[str, Any]:
+        messages: list[dict[str, Any]] = []
+        if self.maybe(0.4):
+            messages.append({"role": "system", "content": self.words()})
+        for _ in range(self.random.randint(1, 3)):
+            messages.append({"role": "user", "content": self.words()})
+            while tools and self.maybe(0.4):
+                messages += self.round()
+            messages.append({"role": "assistant", "content": self.words()})
+        if self.maybe(0.1):
+            messages.append({"role": "user", "content": self.words()})
+        for one in messages:
+            if thoughts and one["role"] == "assistant" and self.maybe(0.6):
+                self.think(one)
+        return {"messages": messages, **({"tools": self.tools()} if tools and self.maybe(0.6) else {})}
+
+    def round(self) -> list[dict[str, Any]]:
+        """Calls and their outputs."""
+        ids = [f"call{self.random.randint(0, 99_999):05d}" for _ in range(1 + self.maybe(0.3))]
+        if self.maybe(0.1):
+            ids = ["call_of_another_length" for _ in ids][:1]
+        arguments: tuple[Any, ...] = (
+            json.dumps({"a": 1, "text": self.words()}),
+            {},
+            {"b": [1, None]},
+            "no JSON",
+        )
+        calls = [
+            {
+                "id": one,
+                "type": "function",
+                "function": {"name": "add", "arguments": self.random.choice(arguments)},
+            }
+            for one in ids
+        ]
+        said = self.words() if self.maybe(0.2) else self.random.choice(["", None, "\n"])
+        outputs = [{"role": "tool", "tool_call_id": one, "content": self.words(empty=True)} for one in ids]
+        return [{"role": "assistant", "content": said, "tool_calls": calls}, *outputs]
+
+    def think(self, message: dict[str, Any]) -> None:
+        """Thoughts apart, or among the words, or so that nobody can tell."""
+        if self.maybe(0.5):
+            message["reasoning_content"] = self.words()
+            return
+        ways = (
+            "<think>\n{}\n</think>\n\n{}",
+            "{}</think>{}",
+            "\n<think>{}</think>{}",
+            "ahead <think>{}</think>{}",
+            "<think>{}</think>{}</think>",
+        )
+        weights = (6, 1, 1, 1, 1)
+        way = self.random.choices(ways, weights)[0]
+        message["content"] = way.format(self.words(), message["content"] or "")
+
+    def tools(self) -> list[dict[str, Any]]:
+        parameters = {"type": "object", "properties": {"a": {"type": "integer", "description": "日"}}}
+        return [
+            {
+                "type": "function",
+                "function": {"name": name, "description": self.words(), "parameters": parameters},
+            }
+            for name in ("add", "sub")[: self.random.randint(1, 2)]
+        ]
+
+
+def expected(name: str, record: dict[str, Any]) -> tuple[str, list[str]] | None:
+    """Text and trained stretches, from the raw messages; None where the format has no place for them."""
+    try:
+        stretches = list(FORMATS[name](record["messages"], record.get("tools") or []))
+    except Unwritable:
+        return None
+    runs = ["".join(text for text, _ in group) for on, group in groupby(stretches, lambda one: one[1]) if on]
+    return "".join(text for text, _ in stretches), runs
+
+
+@given(st.integers(0, 2**32), st.sampled_from(list(TEMPLATES)), st.booleans(), st.booleans())
+def test_text_and_mask_are_what_the_format_says_of_the_raw_messages(
+    seed: int, name: str, tools: bool, thoughts: bool
+) -> None:
+    record = Talker(seed).record(tools, thoughts and name == "qwen3")
+    talk = read_conversation(record)
+    wanted = expected(name, record)
+    try:
+        pieces = READY[name].render(talk)
+    except Malformed as error:
+        assert error.reason == "template"
+        assert wanted is None
+        return
+    assert wanted == ("".join(piece.text for piece in pieces), trained_runs(pieces))
+    check_pieces(talk, pieces)
+    # Control tokens are those that the format writes, never those that somebody says.
+    assert {piece.text for piece in pieces if piece.control} <= set(TEMPLATES[name].tokens)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_real_conversations_are_written_as_the_format_says(name: str, shared: Path) -> None:
+    folder = shared / "evals" / "chat"
+    if not folder.is_dir():
+        pytest.skip("no conversations beside the project")
+    seen = refused = 0
+    for path in sorted(folder.glob("*.jsonl")):
+        for line in path.read_text("utf-8").split("\n")[:100]:
+            found = json.loads(line)
+            record = found if isinstance(found, dict) else {"messages": found}
+            wanted, seen = expected(name, record), seen + 1
+            try:
+                pieces = READY[name].render(read_conversation(record))
+            except Malformed as error:
+                assert (error.reason, wanted) == ("template", None)
+                refused += 1
+            else:
+                assert wanted == ("".join(piece.text for piece in pieces), trained_runs(pieces))
+    assert seen > refused
+    assert refused == 0 or name not in ("qwen2.5", "qwen3")
+
+
+def test_the_random_conversations_reach_what_is_refused_and_what_is_not() -> None:
+    for name in TEMPLATES:
+        records = [Talker(seed).record(tools=True, thoughts=name == "qwen3") for seed in range(200)]
+        written = sum(expected(name, record) is not None for record in records)
+        assert written > 20
+        assert (written == len(records)) == (name == "qwen2.5")
+
+
+@given(st.integers(0, 2**32))
+def test_qwen3_writes_each_turn_as_the_published_template_does_when_it_is_the_last(seed: int) -> None:
+    talker = Talker(seed)
+    record = talker.record(tools=talker.maybe(0.5), thoughts=False)
+    record.pop("tools", None)
+    for one in record["messages"]:
+        for call in one.get("tool_calls") or []:
+            call["function"]["arguments"] = {"a": 1}
+        if one["role"] == "assistant":
+            one["content"] = (one["content"] or "").strip()
+            if talker.maybe(0.5):
+                one["reasoning_content"] = talker.words()
+    published = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(QWEN3_PUBLISHED)
+    messages = record["messages"]
+    turns = []
+    for place, one in enumerate(messages):
+        if one["role"] == "assistant":
+            asked = published.render(messages=messages[:place], add_generation_prompt=True)
+            said = published.render(messages=messages[: place + 1])
+            assert said.startswith(asked)
+            turns.append(said[len(asked) :].removesuffix("\n"))
+    pieces = READY["qwen3"].render(read_conversation(record))
+    assert trained_runs(pieces) == turns
+    if len(turns) == 1 and messages[-1]["role"] == "assistant":
+        text = "".join(piece.text for piece in pieces)
+        assert text == published.render(messages=messages)
+
+
+@pytest.mark.parametrize("name", [name for name, one in TEMPLATES.items() if not one.thoughts])
+def test_reasoning_that_has_no_place_is_refused(name: str) -> None:
+    talk = Conversation((Message("user", "a"), Message("assistant", "b", reasoning="c")))
+    with pytest.raises(Malformed, match="no place for reasoning"):
+        READY[name].render(talk)
+
+
+@pytest.mark.parametrize("name", [name for name, one in TEMPLATES.items() if not one.tools])
+def test_tools_that_have_no_place_are_refused(name: str) -> None:
+    talk = Conversation((Message("user", "a"), Message("assistant", "b")), ({"type": "function"},))
+    with pytest.raises(Malformed, match="no place for tools"):
+        READY[name].render(talk)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_question_is_asked_as_the_conversation_begins(name: str) -> None:
+    asked = Conversation((Message("user", "What is one and one?"),))
+    prompt = "".join(piece.text for piece in READY[name].prompt(asked))
+    answered = Conversation((*asked.messages, Message("assistant", "Two.")))
+    pieces = READY[name].render(answered)
+    before = "".join(piece.text for piece in pieces[: [piece.trained for piece in pieces].index(True)])
+    assert prompt == before
+
+
+def test_a_name_needs_its_control_tokens_and_a_misspelt_one_is_told() -> None:
+    assert resolve_template("qwen3", CHATML_TOKENS) == TEMPLATES["qwen3"].text
+    with pytest.raises(RecipeError, match=r"llama3\.1 needs control tokens: the tokenizer has no <\|begin"):
+        resolve_template("llama3.1", CHATML_TOKENS)
+    with pytest.raises(RecipeError, match="no chat template 'qwen-3'") as caught:
+        resolve_template("qwen-3", CHATML_TOKENS)
+    assert caught.value.hint == "did you mean qwen3?"
+
+
+def test_the_nearest_template_is_the_one_that_writes_the_same() -> None:
+    cases = (
+        (QWEN3_PUBLISHED, "qwen3", True),
+        (unmarked(CHATML), "chatml", True),
+        (unmarked(LLAMA3), "llama3", True),
+        (
+            "{% for m in messages %}<|im_start|>{{ m.role }}:{{ m.content }}<|im_end|>{% endfor %}",
+            "chatml",
+            False,
+        ),
+        *((one.text, one.name, True) for one in TEMPLATES.values()),
+    )
+    for text, name, same in cases:
+        variables = {"bos_token": "<|begin_of_text|>"} if "header" in text else {}
+        template = ChatTemplate(text, dict.fromkeys(ALL_TOKENS, (False, False)), variables, masked=False)
+        found = nearest_template(template, ALL_TOKENS)
+        assert found is not None
+        assert (found.name, found.same) == (name, same)
+        assert f"--chat-template {name}" in found.hint()
+    other = ChatTemplate("Q{{ messages[0].content }}", {}, masked=False)
+    assert nearest_template(other, ALL_TOKENS) is None
+    # Without their control tokens none is offered.
+    assert nearest_template(ready("qwen3"), LLAMA3_TOKENS) is None

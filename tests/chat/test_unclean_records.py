@@ -1,0 +1,98 @@
+"""Lone surrogates and numbers out of range: fields that nobody asks for cost no conversation."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.chat import talks
+from tests.chat.templates import CHATML, CHATML_TOKENS
+
+import packline
+from packline.sources.odd_json import decode_odd, has_raw, is_utf8
+
+ASKED, SAID = '{"role": "user", "content": "Who?"}', '{"role": "assistant", "content": "Me."}'
+OUTPUT = '{"role": "tool", "tool_call_id": "c0", "content": "4"}'
+
+
+def talk(*messages: str, more: str = "") -> str:
+    """A record as text, since not every one of these can be written by a library."""
+    return '{"messages": [' + ", ".join(messages) + "]" + (f", {more}" if more else "") + "}"
+
+
+def called(arguments: str) -> str:
+    call = '{"id": "c0", "function": {"name": "add", "arguments": ' + arguments + "}}"
+    return talk(ASKED, '{"role": "assistant", "tool_calls": [' + call + "]}", OUTPUT)
+
+
+GOOD = [
+    talk(ASKED, SAID),
+    talk(ASKED, SAID, more=r'"title": "cut \ud83d", "id": "a"'),
+    talk(ASKED, SAID, more=r'"\udc00": "a name", "id": "b\ud800"'),
+    talk(ASKED, SAID, more='"score": 1e400, "id": 1e400'),
+    talk(ASKED, SAID, more=r'"rows": [[-1e999, "\ud800"]], "id": ["\ud800"]'),
+    talk(ASKED, SAID, more=f'"count": {"9" * 5000}, "id": 7'),
+    talk(ASKED[:-1] + r', "mood": "\ud83d"}', SAID),
+]
+IDS = [None, "a", None, "1e400", None, "7", None]
+BAD = [
+    (talk(ASKED, SAID[:-2] + r' \ud83d"}'), "lone_surrogate"),
+    (talk(ASKED, SAID[:-1] + r', "reasoning_content": "\ud83d"}'), "lone_surrogate"),
+    (called(r'{"a": "\ud800"}'), "lone_surrogate"),
+    (called(r'{"\ud800": 1}'), "lone_surrogate"),
+    (called('{"a": 1e400}'), "malformed_json"),
+    (talk(ASKED, SAID, more='"tools": [{"a": [1e400]}]'), "malformed_json"),
+    (talk(ASKED, SAID, more=r'"tools": [{"a": "\ud800"}]'), "lone_surrogate"),
+    (r'{"\ud800": 1}', "not_a_conversation"),
+    (talk(r'{"role": "\ud800", "content": "a"}'), "unknown_role"),
+    (talk(ASKED, SAID, more='"score": NaN'), "malformed_json"),
+    (talk(ASKED, SAID, more='"score": 1e400,'), "malformed_json"),
+]
+
+
+@pytest.mark.parametrize("array", [False, True])
+def test_what_nobody_asks_for_costs_no_conversation(
+    array: bool, tokenizer_json: Path, tmp_path: Path
+) -> None:
+    lines = [*GOOD, *(text for text, _ in BAD)]
+    path = tmp_path / ("chat.json" if array else "chat.jsonl")
+    path.write_text(f"[{', '.join(lines)}]" if array else "\n".join(lines), "utf-8")
+    folder = talks.with_tokens(tokenizer_json, tmp_path / "tokenizer", CHATML_TOKENS, CHATML)
+    store = packline.sft(path, folder, out=tmp_path / "store", workers=0)
+    assert talks.trained_texts(store) == [["Me.<|im_end|>"]] * len(GOOD)
+    assert [store.provenance(number).id for number in range(len(GOOD))] == IDS
+    kept = [json.loads(line) for line in (store.path / "rejects" / "000000.jsonl").read_text().splitlines()]
+    assert [one["reason"] for one in kept] == [reason for _, reason in BAD]
+    raw = (store.path / "rejects" / "000000.raw").read_text("utf-8")
+    assert [raw[one["offset"] : one["offset"] + one["bytes"]] for one in kept] == [text for text, _ in BAD]
+    assert store.manifest.ledger.imbalance() == []
+    assert store.verify().ok
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(st.characters()),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(st.characters()), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+PUT = [*'"\\,:{}[]0-+.eN\n\x00u', r"\ud800", "1e400", "NaN"]
+
+
+@given(JSON, st.integers(0, 200), st.sampled_from(PUT))
+def test_only_what_is_unclean_is_read_a_second_time(value: object, place: int, put: str) -> None:
+    text = json.dumps(value).replace("Infinity", "1e999")
+    for one in (text, text[:place] + put + text[place:]):
+        data = one.encode("utf-8")
+        try:
+            found = decode_odd(data)
+        except ValueError:
+            with pytest.raises(msgspec.MsgspecError):
+                msgspec.json.decode(data)
+            continue
+        if is_utf8(found) and not has_raw(found):
+            assert msgspec.json.decode(data) == found

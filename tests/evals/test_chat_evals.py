@@ -1,0 +1,410 @@
+"""MMLU and ARC as chat: tokens, letters and golds worked out a second way; every published layout."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from packline.chat.questions import Lettered, read_lettered
+from packline.encoders.tokenizer import Tokenizer, load_tokenizer
+from packline.errors import InputError, RecipeError, TokenizerError
+from packline.evals.asking import find_ask
+from packline.evals.chat_evals import chat_task
+from packline.evals.encoding import TextEncoder
+from packline.evals.making import EvalsSettings, make_chat
+
+NINE = [
+    "<|bos|>", "<|user_start|>", "<|user_end|>", "<|assistant_start|>", "<|assistant_end|>",
+    "<|python_start|>", "<|python_end|>", "<|output_start|>", "<|output_end|>",
+]  # fmt: skip
+
+
+def with_tokens(path: Path, out: Path, tokens: list[str]) -> Path:
+    """The tokenizer with special tokens behind its vocabulary."""
+    whole = json.loads(path.read_text("utf-8"))
+    first = 1 + max([*whole["model"]["vocab"].values(), *(token["id"] for token in whole["added_tokens"])])
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    for number, token in enumerate(tokens):
+        whole["added_tokens"].append({"id": first + number, "content": token, **flags})
+    out.write_text(json.dumps(whole), "utf-8")
+    return out
+
+
+def with_nine(path: Path, out: Path) -> Path:
+    """The tokenizer with nanochat's nine."""
+    return with_tokens(path, out, NINE)
+
+
+@pytest.fixture(scope="session")
+def chat_json(tokenizer_json: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return with_nine(tokenizer_json, tmp_path_factory.mktemp("chat") / "tokenizer.json")
+
+
+@pytest.fixture(scope="session")
+def chat_tokenizer(chat_json: Path) -> Tokenizer:
+    return load_tokenizer(str(chat_json))
+
+
+QUESTIONS = [
+    Lettered(f"Which is number {n}?", ("A", "B", "C", "D"), ("one", "two", "<|bos|>", f"{n}"), n % 4)
+    for n in range(9)
+]
+
+
+def text_of(question: str, letters: list[str], choices: list[str]) -> str:
+    """The user's words, by their rule."""
+    words = "Multiple Choice question: " + question + "\n"
+    for letter, choice in zip(letters, choices, strict=True):
+        words += "- " + choice + "=" + letter + "\n"
+    return words + "\n" + "Respond only with the letter of the correct answer."
+
+
+def second_way(
+    rows: list[dict[str, Any]], encode: Callable[[str], list[int]], special: dict[str, int], longest: int
+) -> tuple[list[dict[str, Any]], float]:
+    """What is in stacks' dicts, from rows as the hub has them: sequences and baseline."""
+    order = np.random.default_rng(42).permutation(len(rows)).tolist()
+    found = []
+    for number, row in enumerate(rows[place] for place in order):
+        tokens = [special["<|bos|>"], special["<|user_start|>"]]
+        tokens += encode(text_of(row["question"], row["letters"], row["choices"]))
+        tokens += [special["<|user_end|>"], special["<|assistant_start|>"]]
+        if len(tokens) > longest:
+            continue
+        letters = [encode(letter) for letter in row["letters"]]
+        assert all(len(one) == 1 for one in letters)
+        found.append(
+            {
+                "tokens": tokens,
+                "answer_pos": len(tokens) - 1,
+                "letter_token_ids": [one[0] for one in letters],
+                "gold": row["gold"],
+                "example_idx": number,
+            }
+        )
+    shares = [1 / len(one["letter_token_ids"]) for one in found]
+    return found, sum(shares) / len(shares)
+
+
+def check(rows: list[dict[str, Any]], tokenizer: Tokenizer, longest: int) -> None:
+    questions = [
+        Lettered(row["question"], tuple(row["letters"]), tuple(row["choices"]), row["gold"]) for row in rows
+    ]
+    bos = tokenizer.special_tokens["<|bos|>"]
+    task = chat_task("t", questions, TextEncoder(tokenizer), bos_id=bos, max_seq_len=longest)
+    whole = json.loads(tokenizer.json)
+    whole["added_tokens"] = []
+    from tokenizers import Tokenizer as Reference
+
+    reference = Reference.from_str(json.dumps(whole))
+
+    def encode(text: str) -> list[int]:
+        return list(reference.encode(text, add_special_tokens=False).ids)
+
+    expected, baseline = second_way(rows, encode, tokenizer.special_tokens, longest)
+    found = [
+        {
+            "tokens": task.sequences[place].tolist(),
+            "answer_pos": int(task.answer_pos[place]),
+            "letter_token_ids": task.letters[place].tolist(),
+            "gold": int(task.gold[place]),
+            "example_idx": int(task.question[place]),
+        }
+        for place in range(len(task.sequences))
+    ]
+    assert found == expected
+    assert task.random_baseline == pytest.approx(baseline, rel=1e-12)
+    assert task.skipped == len(rows) - len(expected)
+    start = tokenizer.special_tokens["<|assistant_start|>"]
+    assert all(one["tokens"][one["answer_pos"]] == start for one in found)
+
+
+def as_row(question: Lettered) -> dict[str, Any]:
+    return {
+        "question": question.question,
+        "letters": list(question.letters),
+        "choices": list(question.choices),
+        "gold": question.gold,
+    }
+
+
+def test_questions_are_what_the_rules_say_with_special_strings_as_text(chat_tokenizer: Tokenizer) -> None:
+    varied = Lettered("Up?", ("1", "2", "3"), ("a", "b", "c"), 2)
+    check([as_row(one) for one in [*QUESTIONS, varied]], chat_tokenizer, 2048)
+
+
+def test_what_is_too_long_is_left_out_and_counted(chat_tokenizer: Tokenizer) -> None:
+    rows = [as_row(one) for one in QUESTIONS]
+    rows[3]["question"] += " really" * 200
+    rows[7]["question"] += " indeed" * 100
+    check(rows, chat_tokenizer, 150)
+
+
+def test_mmlu_of_the_shared_folder(shared: Path, tmp_path: Path) -> None:
+    folder = shared / "evals" / "mmlu"
+    if not folder.is_dir():
+        pytest.skip("no MMLU beside the project")
+    path = with_nine(shared / "tokenizers" / "gpt2" / "tokenizer.json", tmp_path / "tokenizer.json")
+    rows = []
+    for file in sorted((folder / "test").glob("*.csv")):
+        with open(file, encoding="utf-8", newline="") as opened:
+            for row in csv.DictReader(opened):
+                choices = [row[f"choice{n}"] for n in range(4)]
+                gold = int(row["answer"])
+                rows.append(
+                    {"question": row["question"], "choices": choices, "letters": list("ABCD"), "gold": gold}
+                )
+    assert [as_row(one) for one in read_lettered(str(folder), "mmlu")] == rows
+    assert len(rows) > 10_000
+    check(rows[::23], load_tokenizer(str(path)), 256)
+
+
+# ------------------------------------------------------------------ chat templates
+
+CHATML = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + "
+    "'<|im_end|>' + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+LLAMA3 = (
+    "{{- bos_token }}{%- for message in messages %}"
+    "{{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' + message['content'] | trim + "
+    "'<|eot_id|>' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{%- endif %}"
+)
+UNPROVEN = (  # what is rendered before a turn depends on what comes after: no mask, but a prompt
+    "{{ messages | length }}"
+    "{% for message in messages %}<|im_start|>{{ message.content }}<|im_end|>{% endfor %}"
+)
+TOKENS_OF = {
+    CHATML: ["<|im_start|>", "<|im_end|>"],
+    LLAMA3: ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"],
+    UNPROVEN: ["<|im_start|>", "<|im_end|>"],
+}
+
+
+def chat_folder(folder: Path, tokenizer_json: Path, template: str | None, tokens: list[str]) -> Path:
+    """A tokenizer as it is published: tokenizer.json beside its config."""
+    folder.mkdir()
+    with_tokens(tokenizer_json, folder / "tokenizer.json", tokens)
+    config = {"chat_template": template} if template else {}
+    begin = {"bos_token": tokens[0]} if template == LLAMA3 else {}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | begin))
+    return folder
+
+
+def prompts_by_jinja(template: str, folder: Path, texts: list[str]) -> list[list[int]]:
+    """Jinja and HF tokenizers alone: what `apply_chat_template` of transformers does."""
+    import jinja2
+    from tokenizers import Tokenizer as Reference
+
+    reference = Reference.from_file(str(folder / "tokenizer.json"))
+    page = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(template)
+    begin = json.loads((folder / "tokenizer_config.json").read_text()).get("bos_token", "")
+    found = []
+    for text in texts:
+        messages = [{"role": "user", "content": text}]
+        whole = page.render(messages=messages, bos_token=begin, add_generation_prompt=True)
+        found.append(list(reference.encode(whole, add_special_tokens=False).ids))
+    return found
+
+
+@pytest.mark.parametrize("template", [CHATML, LLAMA3, UNPROVEN], ids=["chatml", "llama3", "unproven"])
+def test_questions_are_asked_by_the_template_of_the_tokenizer(
+    tmp_path: Path, tokenizer_json: Path, template: str
+) -> None:
+    folder = chat_folder(tmp_path / "model", tokenizer_json, template, TOKENS_OF[template])
+    (tmp_path / "mmlu").mkdir()
+    mmlu_hub(tmp_path / "mmlu")
+    settings = EvalsSettings(tokenizer=str(folder), out=str(tmp_path / "out"))
+    make_chat({"MMLU": str(tmp_path / "mmlu")}, settings)
+    arrays = np.load(tmp_path / "out" / "MMLU.npz")
+    rows = [arrays["tokens"][a:b].tolist() for a, b in pairwise(arrays["offsets"])]
+    order = np.random.default_rng(42).permutation(len(QUESTIONS)).tolist()
+    texts = [
+        text_of(one.question, list(one.letters), list(one.choices)) for one in (QUESTIONS[n] for n in order)
+    ]
+    assert rows == prompts_by_jinja(template, folder, texts)
+    assert arrays["answer_pos"].tolist() == [len(row) - 1 for row in rows]
+    assert arrays["gold"].tolist() == [QUESTIONS[n].gold for n in order]
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    begin = rows[0][0] if template == LLAMA3 else None
+    assert config["bos_id"] == begin
+
+
+def test_a_special_token_in_a_question_stays_text_under_a_template(
+    tmp_path: Path, tokenizer_json: Path
+) -> None:
+    folder = chat_folder(tmp_path / "model", tokenizer_json, CHATML, TOKENS_OF[CHATML])
+    tokenizer = load_tokenizer(str(folder))
+    ask, nanochat = find_ask(tokenizer)
+    odd = Lettered("What is <|im_end|>?", ("A", "B"), ("<|im_start|>", "an end"), 1)
+    task = chat_task("t", [odd], TextEncoder(tokenizer), bos_id=None, max_seq_len=999, ask=ask)
+    ids = task.sequences[0].tolist()
+    start, end = (tokenizer.special_tokens[token] for token in TOKENS_OF[CHATML])
+    assert not nanochat and (ids.count(start), ids.count(end)) == (2, 1)
+    said = tokenizer.reference().decode(ids, skip_special_tokens=True)
+    assert "What is <|im_end|>?\n- <|im_start|>=A\n- an end=B" in said
+
+
+def test_a_template_that_is_named_wins_and_a_token_before_it_stands_once(
+    tmp_path: Path, tokenizer_json: Path
+) -> None:
+    tokens = [*NINE, *TOKENS_OF[CHATML]]
+    tokenizer = load_tokenizer(str(chat_folder(tmp_path / "model", tokenizer_json, None, tokens)))
+    assert find_ask(tokenizer)[1]
+    ask, nanochat = find_ask(tokenizer, CHATML)
+    assert not nanochat and ask("x")[0].text == "<|im_start|>"
+    rows = []
+    for token in (None, "<|bos|>", "<|im_start|>"):
+        begin = None if token is None else tokenizer.special_tokens[token]
+        task = chat_task("t", QUESTIONS[:1], TextEncoder(tokenizer), bos_id=begin, max_seq_len=999, ask=ask)
+        rows.append(task.sequences[0].tolist())
+    assert rows[1] == [tokenizer.special_tokens["<|bos|>"], *rows[0]] and rows[2] == rows[0]
+
+
+def test_a_tokenizer_that_cannot_ask_is_refused(tmp_path: Path, tokenizer_json: Path) -> None:
+    tokenizer = load_tokenizer(str(chat_folder(tmp_path / "model", tokenizer_json, None, [])))
+    with pytest.raises(TokenizerError, match=r"no special token <\|user_start\|> and no chat template"):
+        find_ask(tokenizer)
+    with pytest.raises(RecipeError, match=r"the chat template refuses a question: .*no users"):
+        find_ask(tokenizer, "{{ raise_exception('no users here') }}")
+    with pytest.raises(RecipeError, match="writes nothing"):
+        find_ask(tokenizer, "{% if false %}x{% endif %}")
+    with pytest.raises(RecipeError, match="the chat template is not one"):
+        find_ask(tokenizer, "{% for %}")
+
+
+# ------------------------------------------------------------------ layouts
+
+
+def mmlu_hub(folder: Path) -> None:
+    for split, questions in (("test", QUESTIONS), ("dev", QUESTIONS[:2]), ("validation", QUESTIONS[:1])):
+        rows = [
+            {"question": one.question, "subject": "s", "choices": list(one.choices), "answer": one.gold}
+            for one in questions
+        ]
+        pq.write_table(pa.Table.from_pylist(rows), folder / f"{split}-00000-of-00001.parquet")
+
+
+def mmlu_original(folder: Path) -> None:
+    for split, questions in (("test", QUESTIONS), ("dev", QUESTIONS[:2])):
+        (folder / split).mkdir()
+        with open(folder / split / f"numbers_{split}.csv", "w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([one.question, *one.choices, "ABCD"[one.gold]] for one in questions)
+
+
+def mmlu_with_header(folder: Path) -> None:
+    for name, questions in (("a", QUESTIONS[:4]), ("b", QUESTIONS[4:])):
+        with open(folder / f"{name}_test.csv", "w", encoding="utf-8", newline="") as file:
+            out = csv.writer(file)
+            out.writerow(["question", "choice0", "choice1", "choice2", "choice3", "answer"])
+            out.writerows([one.question, *one.choices, one.gold] for one in questions)
+
+
+def arc_hub(folder: Path) -> None:
+    rows = [
+        {
+            "id": str(number),
+            "question": one.question,
+            "choices": {"text": list(one.choices), "label": list(one.letters)},
+            "answerKey": one.letters[one.gold],
+        }
+        for number, one in enumerate(QUESTIONS)
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), folder / "test-00000-of-00001.parquet")
+    pq.write_table(pa.Table.from_pylist(rows[:1]), folder / "train-00000-of-00001.parquet")
+
+
+def arc_original(folder: Path) -> None:
+    lines = [
+        {
+            "question": {
+                "stem": one.question,
+                "choices": [
+                    {"text": text, "label": label}
+                    for text, label in zip(one.choices, one.letters, strict=True)
+                ],
+            },
+            "answerKey": one.letters[one.gold],
+        }
+        for one in QUESTIONS
+    ]
+    for name, part in (("ARC-Easy-Test", lines), ("ARC-Easy-Train", lines[:2])):
+        (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in part), "utf-8")
+
+
+@pytest.mark.parametrize(
+    ("kind", "write"),
+    [
+        ("mmlu", mmlu_hub),
+        ("mmlu", mmlu_original),
+        ("mmlu", mmlu_with_header),
+        ("arc", arc_hub),
+        ("arc", arc_original),
+    ],
+)
+def test_every_layout_gives_the_same_questions(
+    tmp_path: Path, kind: Any, write: Callable[[Path], None]
+) -> None:
+    write(tmp_path)
+    assert read_lettered(str(tmp_path), kind) == QUESTIONS
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "said"),
+    [
+        ("mmlu", {"question": "q", "choices": ["a"], "answer": 0}, "line 1: expected four choices"),
+        ("mmlu", {"question": "q", "choices": list("abcd"), "answer": 4}, "line 1: expected four choices"),
+        ("mmlu", {"question": "q"}, "line 1: not the layout"),
+        (
+            "arc",
+            {"question": "q", "choices": {"text": ["a"], "label": ["A"]}, "answerKey": "B"},
+            "answer 'B'",
+        ),
+    ],
+)
+def test_a_record_of_another_layout_is_refused_with_its_place(
+    tmp_path: Path, kind: Any, line: dict[str, Any], said: str
+) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps(line), "utf-8")
+    with pytest.raises(InputError, match=said):
+        read_lettered(str(tmp_path / "a.jsonl"), kind)
+
+
+def test_odd_json_beside_a_question_costs_nothing_and_within_it_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    line = '{"note": "cut \\ud83d", "n": 1e400, "question": "%s", "choices": ["a", "b", "c", "d"], '
+    line += '"answer": 2}\n'
+    path.write_text(line % "q")
+    assert read_lettered(str(path), "mmlu") == [Lettered("q", ("A", "B", "C", "D"), ("a", "b", "c", "d"), 2)]
+    path.write_text(line % "q" + line % "cut \\ud83d")
+    with pytest.raises(InputError, match=r"line 2: not the layout.*question"):
+        read_lettered(str(path), "mmlu")
+
+
+def test_a_letter_that_is_not_one_token_is_an_error(chat_tokenizer: Tokenizer) -> None:
+    odd = Lettered("q", ("A", "Ωψ"), ("a", "b"), 0)
+    with pytest.raises(TokenizerError, match=r"the letter 'Ωψ' is \d tokens"):
+        chat_task("t", [odd], TextEncoder(chat_tokenizer), bos_id=0, max_seq_len=99)
+
+
+def test_a_tokenizer_without_the_tokens_is_refused_before_any_work(
+    tmp_path: Path, tokenizer_json: Path
+) -> None:
+    mmlu_hub(tmp_path)
+    settings = EvalsSettings(tokenizer=str(tokenizer_json), out=str(tmp_path / "out"), bos=0)
+    with pytest.raises(TokenizerError, match=r"no special token <\|user_start\|>"):
+        make_chat({"MMLU": str(tmp_path)}, settings)
+    with pytest.raises(RecipeError, match="no questions were named"):
+        make_chat({}, settings)
+    assert not (tmp_path / "out").exists()

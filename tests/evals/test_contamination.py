@@ -1,0 +1,414 @@
+"""What a search finds, against one in plain Python over the texts; edges, long documents, every layout."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.cli.command import result, run
+from tests.evals.plainly import WriteJsonl, build, plain_grams, plain_words, second_way
+from tests.evals.test_chat_evals import chat_json, mmlu_hub
+from tests.evals.test_core import CHOICES, GOES_ON, SCHEMAS, write_bundle
+
+import packline
+from packline.errors import CorruptStore, InputError, RecipeError
+from packline.evals import asked, contamination, scanning
+from packline.evals.contamination import search
+from packline.evals.evaluation_texts import read_evaluations
+from packline.evals.making import EvalsSettings, make_chat, make_core
+from packline.evals.ngrams import GramIndex, gram_hashes, mix, runs_of, sort_grams, varied
+
+__all__ = ["chat_json"]  # a fixture
+
+
+@given(st.lists(st.integers(0, 3), max_size=40), st.integers(1, 15))
+def test_gram_hashes_are_equal_just_where_grams_are(values: list[int], n: int) -> None:
+    hashes = gram_hashes(mix(np.array(values, np.int64)), n).tolist()
+    grams = [tuple(values[place : place + n]) for place in range(len(values) - n + 1)]
+    assert len(hashes) == len(grams)
+    assert len(set(zip(hashes, grams, strict=True))) == len(set(hashes)) == len(set(grams))
+    different = [2 * len(set(gram)) >= n for gram in grams]
+    assert varied(np.array(values), n).tolist() == different
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 6)), max_size=30), st.integers(1, 3))
+def test_the_index_finds_every_gram_it_has_and_leaves_out_common_ones(
+    entries: list[tuple[int, int]], most: int
+) -> None:
+    entries = sorted(set(entries), key=lambda entry: entry[::-1])  # by text
+    grams, texts = (np.array([entry[side] for entry in entries], np.int32) for side in (0, 1))
+    positions = np.arange(len(entries), dtype=np.int32)
+    *arrays, common = sort_grams(mix(grams), texts, positions, most)
+    index = GramIndex(*arrays)
+    owners = {gram: [place for place, one in enumerate(grams) if one == gram] for gram in range(7)}
+    kept = {gram: places for gram, places in owners.items() if 0 < len(places) <= most}
+    assert common == sum(len(places) > most for places in owners.values())
+    found = index.find(mix(np.arange(7)))
+    expected = [(gram, int(texts[place]), place) for gram, places in kept.items() for place in places]
+    pairs = zip(found.places.tolist(), found.texts.tolist(), found.positions.tolist(), strict=True)
+    assert sorted(pairs) == sorted(expected)
+    assert sum(run[3] for run in runs_of(found)) == len(expected)
+
+
+# ------------------------------------------------------------------ stores
+
+
+def words_of(seed: int, count: int) -> str:
+    draw = random.Random(seed)
+    return " ".join("".join(draw.choices("abcdefghij", k=draw.randint(2, 5))) for _ in range(count))
+
+
+QUESTIONS = [words_of(number, 20) for number in range(30)]
+
+
+def spoiled(seed: int) -> list[str]:
+    """Documents of which some say what questions say: whole, in part, otherwise written, too little."""
+    draw = random.Random(seed)
+    texts = []
+    for number in range(40):
+        text = words_of(1000 + 40 * seed + number, draw.randint(5, 80))
+        question = draw.choice(QUESTIONS).split()
+        kind = number % 8
+        if kind == 1:
+            text += " " + " ".join(question)
+        elif kind == 2:
+            text = " ".join(question[3:16]) + " " + text
+        elif kind == 3:
+            text += " ... " + ",\n".join(question).upper() + "!\n" + text
+        elif kind == 4:
+            text += " " + " ".join(question[:12])  # one word short
+        elif kind == 5:
+            text = "x".join(question) + text
+        elif kind == 6:
+            text = f"{text} — “{'—'.join(question[2:])}”"
+        texts.append(text)
+    # A question that begins in one document and ends in the next is in neither.
+    halves = QUESTIONS[7].split()
+    return [*texts, " ".join(halves[:10]), " ".join(halves[10:])]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("stretch", [256, 1 << 17])  # thirteen words are up to 50 tokens
+def test_what_is_found_is_what_a_plain_search_finds(
+    tmp_path: Path,
+    tokenizer_json: Path,
+    write_jsonl: WriteJsonl,
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+    stretch: int,
+) -> None:
+    texts = spoiled(seed)
+    store = build(tmp_path, texts, tokenizer_json, write_jsonl)
+    questions = write_jsonl(tmp_path / "questions.jsonl", QUESTIONS, field="prompt")
+    monkeypatch.setattr(scanning, "STRETCH", stretch)
+    report = search(store, [str(questions)])
+    expected = second_way(texts, QUESTIONS, 13)
+    assert len(expected) > 15
+    found = {(one.document, one.question): one.length for one in report.overlaps}
+    assert found.keys() == expected.keys()
+    if stretch > 1000:  # a stretch that is looked through in parts is as long as its longest part
+        assert found == expected
+    assert all(13 <= found[one] <= expected[one] for one in expected)
+    (counts,) = report.sources.values()
+    assert counts == (len({document for document, _ in expected}), len(texts))
+    (only,) = report.sets.values()
+    assert (only.questions, only.found) == (30, len({question for _, question in expected}))
+    assert sum(only.documents.values()) == len({document for document, _ in expected})
+    for one in report.overlaps:
+        assert one.id == f"n{one.document}" and one.file == "corpus.jsonl"
+        assert f" {one.text} " in " " + " ".join(plain_words(texts[one.document])) + " "
+    assert not report.clean
+
+
+def test_tokens_are_compared_as_ids(
+    tmp_path: Path, tokenizer_json: Path, write_jsonl: WriteJsonl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = spoiled(3)
+    store = build(tmp_path, texts, tokenizer_json, write_jsonl)
+    questions = write_jsonl(tmp_path / "questions.jsonl", QUESTIONS, field="prompt")
+    ids_asked = [store.tokenizer.encode(one, add_special_tokens=False).ids for one in QUESTIONS]
+    grams = [plain_grams(ids, 13) for ids in ids_asked]
+    expected = {
+        (document, number)
+        for document, tokens in enumerate(store.documents)
+        for number, gram in enumerate(grams)
+        if plain_grams(tokens[:-1].tolist(), 13) & gram
+    }
+    assert len(expected) > 10
+    for stretch in (64, 1 << 17):
+        monkeypatch.setattr(scanning, "STRETCH", stretch)
+        report = search(store, [str(questions)], gram_of="tokens")
+        assert {(one.document, one.question) for one in report.overlaps} == expected
+
+
+def test_a_document_counts_once_however_questions_lie_over_its_end(
+    tmp_path: Path, tokenizer_json: Path, write_jsonl: WriteJsonl
+) -> None:
+    long = words_of(5, 40).split()
+    store = build(tmp_path, [" ".join(long[:20]), " ".join(long[20:])], tokenizer_json, write_jsonl)
+    questions = [" ".join(long), " ".join(long[1:]), " ".join(long[:-1])]
+    report = search(store, [str(write_jsonl(tmp_path / "q.jsonl", questions))])
+    assert list(report.sources.values()) == [(2, 2)]
+    assert [sum(one.documents.values()) for one in report.sets.values()] == [2]
+    assert sorted((one.document, one.question, one.length) for one in report.overlaps) == [
+        (0, 0, 20), (0, 1, 19), (0, 2, 20), (1, 0, 20), (1, 1, 20), (1, 2, 19)
+    ]  # fmt: skip
+
+
+def test_of_a_question_that_is_said_twice_the_longer_stretch_counts(
+    tmp_path: Path, tokenizer_json: Path, write_jsonl: WriteJsonl
+) -> None:
+    question = QUESTIONS[0].split()
+    text = f"{' '.join(question[:14])} and {' '.join(question[3:])} and {' '.join(question[:13])}"
+    store = build(tmp_path, [text], tokenizer_json, write_jsonl)
+    report = search(store, [str(write_jsonl(tmp_path / "q.jsonl", QUESTIONS))])
+    (one,) = report.overlaps
+    assert (one.length, one.text, report.not_listed) == (17, " ".join(question[3:]), 0)
+
+
+@pytest.mark.parametrize("gram_of", ["words", "tokens"])
+def test_equal_hashes_alone_are_no_overlap(
+    tmp_path: Path,
+    tokenizer_json: Path,
+    write_jsonl: WriteJsonl,
+    monkeypatch: pytest.MonkeyPatch,
+    gram_of: Any,
+) -> None:
+    for module in (asked, scanning):
+        monkeypatch.setattr(module, "gram_hashes", lambda values, n: gram_hashes(values, n) % np.uint64(50))
+    store = build(tmp_path, [words_of(n, 60) for n in range(3000, 3010)], tokenizer_json, write_jsonl)
+    path = str(write_jsonl(tmp_path / "q.jsonl", QUESTIONS))
+    assert search(store, [path], gram_of=gram_of, most_texts=1000, workers=0).clean
+
+
+@pytest.mark.parametrize("gram_of", ["words", "tokens"])
+def test_processes_find_what_one_finds(
+    tmp_path: Path, tokenizer_json: Path, write_jsonl: WriteJsonl, gram_of: Any
+) -> None:
+    corpus = write_jsonl(tmp_path / "corpus.jsonl", spoiled(4) + spoiled(5))
+    packline.build(corpus, tokenizer_json, out=tmp_path / "store", workers=0, val_fraction=0.5)
+    store = packline.open(tmp_path / "store")
+    assert len(store.shards) == 2
+    path = str(write_jsonl(tmp_path / "q.jsonl", QUESTIONS))
+    heard: list[tuple[int, int]] = []
+    found = [
+        search(store, [path], gram_of=gram_of, workers=workers, on_progress=lambda *said: heard.append(said))
+        for workers in (0, 2)
+    ]
+    for report in found:
+        report.seconds = 0.0
+    assert (
+        found[0] == found[1]
+        and len(found[0].overlaps) > 10
+        and {one.split for one in found[0].overlaps} == {"train", "val"}
+    )
+    whole = sum(shard.tokens.nbytes for shard in store.shards)
+    assert heard[-1] == (whole, whole) and all(read <= whole for read, _ in heard)
+
+
+@pytest.mark.parametrize("gram_of", ["words", "tokens"])
+def test_an_id_outside_the_vocabulary_is_told(
+    tmp_path: Path, tokenizer_json: Path, write_jsonl: WriteJsonl, gram_of: Any
+) -> None:
+    store = build(tmp_path, QUESTIONS, tokenizer_json, write_jsonl)
+    path = tmp_path / "store" / f"{store.shards[0].entry.name}.bin"
+    tokens = np.fromfile(path, "<u2")
+    tokens[5] = 65_000
+    tokens.tofile(path)
+    question = str(write_jsonl(tmp_path / "q.jsonl", QUESTIONS))
+    with pytest.raises(CorruptStore, match=r"an id outside the vocabulary .* found 65,000"):
+        search(packline.open(tmp_path / "store"), [question], gram_of=gram_of)
+
+
+def test_a_store_that_has_seen_nothing_is_clean(
+    tmp_path: Path, tokenizer_json: Path, write_jsonl: WriteJsonl
+) -> None:
+    store = build(tmp_path, [words_of(n, 50) for n in range(2000, 2010)], tokenizer_json, write_jsonl)
+    report = search(store, [str(write_jsonl(tmp_path / "q.jsonl", [*QUESTIONS, "too short"]))])
+    assert report.overlaps == [] and report.sources == {next(iter(report.sources)): (0, 10)}
+    only = report.sets["q"]
+    assert (only.questions, only.unchecked, only.too_short, only.found) == (31, 1, 1, 0)
+    assert (report.questions, report.unchecked, report.found, report.clean) == (31, 1, 0, False)
+    assert search(store, [str(write_jsonl(tmp_path / "q.jsonl", QUESTIONS))]).clean
+
+
+def test_what_many_questions_say_and_what_repeats_itself_is_left_out(
+    tmp_path: Path, tokenizer_json: Path, write_jsonl: WriteJsonl
+) -> None:
+    template = words_of(77, 13)
+    questions = [f"{template} {words_of(n, 3)}" for n in range(11)] + ["so " * 20]
+    store = build(tmp_path, [f"{template} nothing", "so " * 40], tokenizer_json, write_jsonl)
+    path = str(write_jsonl(tmp_path / "q.jsonl", questions))
+    report = search(store, [path])
+    assert report.found == 0 and report.common_grams == 1 and report.repetitive_grams == 8
+    assert (report.unchecked, report.sets["q"].too_short, report.clean) == (
+        1,
+        0,
+        False,
+    )  # so so so ...
+    assert search(store, [path], most_texts=11).found == 11
+
+
+def test_an_n_is_heeded(tmp_path: Path, tokenizer_json: Path, write_jsonl: WriteJsonl) -> None:
+    store = build(tmp_path, ["aa bb cc dd ee", "bb cc"], tokenizer_json, write_jsonl)
+    path = str(write_jsonl(tmp_path / "q.jsonl", ["zz bb cc dd yy"]))
+    assert search(store, [path], n=4).clean and search(store, [path], n=6).unchecked == 1
+    assert [one.document for one in search(store, [path], n=3).overlaps] == [0]
+    assert {one.document for one in search(store, [path], n=2).overlaps} == {0, 1}
+    with pytest.raises(RecipeError, match="ngram is 0"):
+        search(store, [path], n=0)
+
+
+def test_only_the_longest_are_listed_and_all_are_counted(
+    tmp_path: Path, tokenizer_json: Path, write_jsonl: WriteJsonl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contamination, "MOST_LISTED", 3)
+    texts = [" ".join(QUESTIONS[n].split()[: 13 + n]) for n in range(7)]
+    store = build(tmp_path, texts, tokenizer_json, write_jsonl)
+    report = search(store, [str(write_jsonl(tmp_path / "q.jsonl", QUESTIONS))])
+    assert [one.length for one in report.overlaps] == [19, 18, 17]
+    assert report.not_listed == 4 and list(report.sources.values()) == [(7, 7)]
+
+
+# ------------------------------------------------------------------ layouts and the command
+
+
+def test_questions_are_read_with_their_right_answers(tmp_path: Path) -> None:
+    (tmp_path / "core.yaml").write_text(
+        json.dumps(
+            {
+                "icl_tasks": [
+                    {
+                        "label": label,
+                        "icl_task_type": "multiple_choice",
+                        "num_fewshot": [shots],
+                        "dataset_uri": "a.jsonl",
+                        "continuation_delimiter": " -> ",
+                    }
+                    for label, shots in (("a", 0), ("a_more", 10))
+                ]
+            }
+        )
+    )
+    (tmp_path / "eval_data").mkdir()
+    line = json.dumps({"query": "q", "choices": ["x", "y"], "gold": 1})
+    (tmp_path / "eval_data" / "a.jsonl").write_text(line)
+    assert list(read_evaluations(str(tmp_path))) == [("a", 0, "q -> y")]
+    table = tmp_path / "table"
+    table.mkdir()
+    (table / "one_test.csv").write_text("question,a,b,c,d,answer\nq,1,2,3,4,2\n")
+    (table / "two_test.csv").write_text("r,5,6,7,8,D\n")
+    assert list(read_evaluations(str(table))) == [("table", 0, "q 3"), ("table", 1, "r 8")]
+    lines = [
+        {"ctx": "h", "endings": ["i", "j"], "label": "1"},
+        {"question": "k", "choices": {"text": ["l", "m"], "label": ["A", "B"]}, "answerKey": "B"},
+        {"question": "n", "answer": "o <<1+1=2>>2"},
+    ]
+    (tmp_path / "mixed.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in lines))
+    found = [one.text for one in read_evaluations(str(tmp_path / "mixed.jsonl"))]
+    assert found == ["h j", "k m", "n o <<1+1=2>>2"]
+    with pytest.raises(InputError, match="found no such file"):
+        list(read_evaluations(str(tmp_path / "eval_data" / "nothing*")))
+
+
+def test_sets_that_are_called_alike_are_counted_apart(
+    tmp_path: Path, tokenizer_json: Path, write_jsonl: WriteJsonl
+) -> None:
+    store = build(tmp_path, [QUESTIONS[0], QUESTIONS[1], QUESTIONS[2]], tokenizer_json, write_jsonl)
+    paths = []
+    for number, name in enumerate(("one/test", "two/test", "one/q", "two/q")):
+        file = tmp_path / f"{name}.jsonl"
+        file.parent.mkdir(exist_ok=True)
+        paths.append(str(write_jsonl(file, QUESTIONS[number : number + 1])))
+    report = search(store, [*paths, paths[0]])
+    names = ["one/test", "two/test", "q", f"q ({paths[3]})"]
+    assert list(report.sets) == names
+    assert [one.found for one in report.sets.values()] == [1, 1, 1, 0]
+    assert [(one.document, one.set, one.question) for one in report.overlaps] == [
+        (number, names[number], 0) for number in range(3)
+    ]
+
+
+def test_a_folder_of_several_sets_is_refused_where_a_bundle_would_be_overlooked(tmp_path: Path) -> None:
+    task = {"label": "a", "icl_task_type": "multiple_choice", "lines": CHOICES}
+    write_bundle(tmp_path / "bundle", task)
+    (tmp_path / "test.jsonl").write_text('{"prompt": "q"}')
+    with pytest.raises(InputError, match=r"is not one evaluation set: .*/bundle is a bundle of CORE"):
+        list(read_evaluations(str(tmp_path)))
+
+
+def test_a_folder_that_evals_wrote_is_read_as_what_it_was_made_of(
+    tmp_path: Path, chat_json: Path, write_jsonl: WriteJsonl
+) -> None:
+    kinds = [("a", "multiple_choice", CHOICES), ("b", "schema", SCHEMAS), ("c", "language_modeling", GOES_ON)]
+    tasks: list[dict[str, Any]] = [
+        {"label": label, "icl_task_type": kind, "lines": lines, "continuation_delimiter": " -> "}
+        for label, kind, lines in kinds
+    ]
+    table = "Eval Task,Random baseline\na,25\nb,50\nc,0\na_more,25\n"
+    bundle = write_bundle(tmp_path / "bundle", *tasks, table=table)
+    entries = json.loads((bundle / "core.yaml").read_text())["icl_tasks"]
+    entries.append({**entries[0], "label": "a_more", "num_fewshot": [2]})  # the same questions once more
+    (bundle / "core.yaml").write_text(json.dumps({"icl_tasks": entries}))
+    (tmp_path / "MMLU").mkdir()
+    mmlu_hub(tmp_path / "MMLU")
+    for format in ("npz", "pt", "safetensors"):
+        if format == "pt":
+            pytest.importorskip("torch")
+        settings = EvalsSettings(tokenizer=str(chat_json), out=str(tmp_path / format), format=format)
+        make_core(str(bundle), settings)
+        assert list(read_evaluations(str(tmp_path / format))) == list(read_evaluations(str(bundle)))
+    settings = EvalsSettings(tokenizer=str(chat_json), out=str(tmp_path / "chat"), max_seq_len=50)
+    (report,) = make_chat({"MMLU": str(tmp_path / "MMLU")}, settings)
+    assert report.skipped  # of these too the words are recorded
+    found = [(one.number, one.text) for one in read_evaluations(str(tmp_path / "chat"))]
+    asked = read_evaluations(str(tmp_path / "MMLU" / "test-00000-of-00001.parquet"))
+    assert found == [(one.number, one.text) for one in asked] and len(found) == 9
+    (tmp_path / "chat" / "questions.jsonl").write_text('{"set": "MMLU"}\n')
+    with pytest.raises(InputError, match=r"questions\.jsonl, line 1: no question of packline evals"):
+        list(read_evaluations(str(tmp_path / "chat")))
+    (tmp_path / "chat" / "questions.jsonl").unlink()
+    with pytest.raises(InputError, match=r"holds ids with few-shot prompts, and no questions\.jsonl"):
+        list(read_evaluations(str(tmp_path / "chat")))
+
+
+def test_the_command_lists_documents_and_names_what_it_could_not_check(
+    tmp_path: Path, tokenizer_json: Path, write_jsonl: WriteJsonl
+) -> None:
+    texts = [words_of(9000, 30), f"{words_of(9001, 30)} {QUESTIONS[4]}"]
+    build(tmp_path, texts, tokenizer_json, write_jsonl)
+    path = write_jsonl(tmp_path / "set.jsonl", QUESTIONS)
+    done = run("verify", tmp_path / "store", "--against", path)
+    assert done.returncode == 1, done.stderr
+    assert "1 question found in 1 document" in done.stdout
+    assert re.search(r"1 +corpus\.jsonl at [\d,]+, id n1 +set +4 +20 ", done.stdout)
+    found = result(run("verify", tmp_path / "store", "--against", path, "--ngram", "20", "--json"))
+    assert (found["exit_code"], found["n"], [one["document"] for one in found["overlaps"]]) == (1, 20, [1])
+    unchecked = run("verify", tmp_path / "store", "--against", path, "--ngram", "21")
+    assert unchecked.returncode == 4 and "No question was found" not in unchecked.stdout
+    assert "clean, but 30 of 30 questions could not be checked" in unchecked.stdout
+    assert "30 with fewer than 21 words" in " ".join(unchecked.stdout.split())
+    path.write_text("".join(f"{line}\n" for line in path.read_text().splitlines()[5:]))
+    clean = run("verify", tmp_path / "store", "--against", path)
+    assert clean.returncode == 0 and "No question was found" in clean.stdout
+    with path.open("a") as file:
+        file.write('{"text": "too short"}\n{"text": "so ' + "so " * 20 + '"}\n')
+    some = run("verify", tmp_path / "store", "--against", path)
+    assert some.returncode == 4 and "clean, but 2 of 27 questions could not be checked" in some.stdout
+    assert "1 of which every gram repeats itself" in " ".join(some.stdout.split())
+    values = result(run("verify", tmp_path / "store", "--against", path, "--json"))
+    assert [values[key] for key in ("exit_code", "clean", "found", "unchecked")] == [4, False, 0, 2]
+    assert (values["sets"]["set"]["unchecked"], values["sets"]["set"]["too_short"]) == (2, 1)
+    with path.open("a") as file:
+        file.write(json.dumps({"text": QUESTIONS[4]}) + "\n")
+    both = run("verify", tmp_path / "store", "--against", path)
+    assert both.returncode == 1
+    assert "1 question found in 1 document; 2 of 28 questions could not be checked." in both.stdout
+    assert run("verify", tmp_path / "store", "--ngram", "5").returncode == 2

@@ -1,0 +1,213 @@
+"""Words of any script, against a second way; what a search finds in scripts without spaces."""
+
+from __future__ import annotations
+
+import random
+import unicodedata
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.evals.plainly import WriteJsonl, build, plain_kind, plain_words, second_way
+
+import packline
+from packline.evals import scanning
+from packline.evals.characters import BETWEEN, KIND, LETTER, MARK, SINGLE, class_of, classes
+from packline.evals.contamination import search
+from packline.evals.words import LOWER, split_words
+
+
+def split(text: str) -> list[str]:
+    words = split_words(np.frombuffer(text.encode().translate(LOWER), np.uint8))
+    found = [word.decode() for word in words.said(0, len(words.starts))]
+    assert (
+        len({*words.hashes.tolist()})
+        == len({*found})
+        == len({*zip(words.hashes.tolist(), found, strict=True)})
+    )
+    return found
+
+
+MIXED = "aB9 .,\n\té’—…\u00a0\u3000。漢字北京カがか\u3099ｶﾞｰー々〇ㄅ，！ＧＰ５ｔ"
+MIXED += "ﬁ①Ωе\u0301\u0308\u0323한국\u1112\u1161\u11ab"
+MIXED += (
+    "สวัสดีนู้\u0e49\u0e38๕ลາວខ្មែរမြန်မာ။བོད་ཡིག།हिन्दी़।عَرَّ،؟\U0001f600\ufe0f\u200d\u2f00\u2ec5\ufa10\U00020000㈱½Ａ"
+)
+"""Every kind of character, and those that NFKC changes, joins or exchanges."""
+
+
+@given(st.text(st.sampled_from(MIXED), max_size=60))
+@settings(max_examples=400)
+def test_words_are_those_of_the_page(text: str) -> None:
+    assert split(text) == plain_words(text)
+
+
+@given(st.text(max_size=30))
+def test_words_of_any_text_are_those_of_the_page(text: str) -> None:
+    assert split(text) == plain_words(text)
+
+
+def test_every_character_has_the_class_that_its_script_and_category_give() -> None:
+    names = {"letter": LETTER, "between": BETWEEN, "single": SINGLE, "mark": MARK}
+    wrong = []
+    for code in (*range(0x80, 0xD800), *range(0xE000, 0x20000), *range(0x20000, 0x110000, 997)):
+        character = chr(code)
+        if unicodedata.category(character) not in ("Cn", "Co"):
+            expected = names[plain_kind(character)]
+            if classes()[code] & KIND != expected or (code < 0x20000 and class_of(character) != expected):
+                wrong.append(character)
+    assert wrong == []
+
+
+@given(st.text(st.sampled_from(MIXED), min_size=1, max_size=60), st.data())
+def test_a_part_of_a_text_is_cut_as_the_whole_but_for_its_first_and_last_word(
+    text: str, data: st.DataObject
+) -> None:
+    raw = text.encode().translate(LOWER)
+    start = data.draw(st.integers(0, len(raw)))
+    stop = data.draw(st.integers(start, len(raw)))
+    part = split_words(np.frombuffer(raw[start:stop], np.uint8))
+    whole = split_words(np.frombuffer(raw, np.uint8))
+    inner = [
+        (begin + start, end + start, value)
+        for begin, end, value in zip(
+            part.starts.tolist(), part.ends.tolist(), part.hashes.tolist(), strict=True
+        )
+    ][start > 0 : len(part.starts) - (stop < len(raw))]
+    ours = set(zip(whole.starts.tolist(), whole.ends.tolist(), whole.hashes.tolist(), strict=True))
+    assert set(inner) <= ours
+    kept = [one for one in ours if one[0] >= start and one[1] <= stop]
+    assert len(kept) - len(inner) <= 2
+
+
+def test_equal_words_have_equal_hashes_wherever_they_are() -> None:
+    data = np.frombuffer(b"one two one  three two one", np.uint8).copy()
+    hashes = split_words(data).hashes
+    assert hashes[0] == hashes[2] == hashes[5] != hashes[1] == hashes[4] != hashes[3]
+
+
+@given(st.lists(st.text("ab", min_size=1, max_size=40), min_size=1, max_size=12), st.integers(0, 9))
+def test_hashes_are_equal_just_where_words_are_whatever_their_length(words: list[str], before: int) -> None:
+    text = " " * before + "  ".join([*words, *words])
+    hashes = split_words(np.frombuffer(text.encode(), np.uint8)).hashes.tolist()
+    assert hashes[: len(words)] == hashes[len(words) :]
+    assert len(set(hashes)) == len(set(words)) == len(set(zip(words, hashes, strict=False)))
+
+
+@given(st.binary(max_size=50))
+def test_any_bytes_are_split(data: bytes) -> None:
+    words = split_words(np.frombuffer(data.translate(LOWER), np.uint8))
+    assert (words.starts < words.ends).all() and (words.ends[:-1] <= words.starts[1:]).all()
+    assert len(words.hashes) == len(words.starts)
+    said = words.said(0, len(words.starts))
+    assert all(said) and not any(b" " in word for word in said)
+    if data.isascii():
+        assert said == data.translate(LOWER).split()
+
+
+SCRIPTS = (
+    "北京欢迎你今天气很好我们去", "ひらがなカタカナーがぎｶﾞ", "สวัสดีครับผู้น้ำ", "ສະບາຍດີລາວ", "ខ្មែរភាសា",
+    "မြန်မာစာ", "བོད་ཡིག་", "한국어문장", "हिन्दीभाषा", "ЖжÉéßΣσ", "gptGPTab12", "ＧＰＴａｂ１２",
+    "é\u0301e\u0301か\u3099",
+)  # fmt: skip
+
+
+Form = Literal["NFC", "NFD", "NFKC", "NFKD"]
+FORMS: tuple[Form, ...] = ("NFC", "NFD", "NFKC", "NFKD")
+
+
+def mixed_text(seed: int, count: int) -> str:
+    """Stretches of many scripts, some with spaces or punctuation between them."""
+    draw = random.Random(seed)
+    parts = ("".join(draw.choices(draw.choice(SCRIPTS), k=draw.randint(1, 6))) for _ in range(count))
+    return "".join(part + draw.choice(["", "", "", " ", "，", "。", "\n", "“", "་"]) for part in parts)
+
+
+def rewritten(text: str, seed: int) -> str:
+    """The same words, written otherwise."""
+    form: Form = FORMS[seed % 4]
+    # No form of Lao and Thai vowels that are two characters in NFKC, but one word as one character.
+    text = "".join(one if one in "ำຳ" else unicodedata.normalize(form, one) for one in text)
+    text = text.replace("，", "！（").replace("。", "、 ").replace(" ", "\u3000")
+    return text.upper() if seed % 3 == 0 and text.upper().lower() == text.lower() else text
+
+
+@pytest.mark.parametrize("stretch", [256, 301, 1 << 17])  # eight words are fewer tokens than half of them
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_words_of_any_script_are_found_as_a_plain_search_finds_them(
+    tmp_path: Path,
+    tokenizer_json: Path,
+    write_jsonl: WriteJsonl,
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+    stretch: int,
+) -> None:
+    questions = [mixed_text(100 * seed + number, 14) for number in range(12)]
+    draw = random.Random(seed)
+    texts = []
+    for number in range(40):
+        text = mixed_text(5000 + 100 * seed + number, draw.randint(1, 30))
+        question = draw.choice(questions)
+        start = draw.randrange(len(question) // 2)
+        if number % 2:
+            said = question[start : start + draw.randint(len(question) // 3, len(question))]
+            text += draw.choice(["", " ", "，"]) + rewritten(said, number) + mixed_text(number, 3)
+        texts.append(text)
+    store = build(tmp_path, texts, tokenizer_json, write_jsonl)
+    path = write_jsonl(tmp_path / "questions.jsonl", questions, field="prompt")
+    monkeypatch.setattr(scanning, "STRETCH", stretch)
+    report = search(store, [str(path)], n=6)
+    expected = second_way(texts, questions, 6)
+    assert len(expected) > 10
+    found = {(one.document, one.question): one.length for one in report.overlaps}
+    assert found.keys() == expected.keys()
+    assert stretch < 1000 or found == expected
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "请问北京大学位于中国的哪一个城市，它是在哪一年由谁创办的？答案是一八九八年在北京创办",
+        "日本の首都はどこですか、そしてその人口は何人ですか",
+        "ประเทศไทยมีเมืองหลวงชื่ออะไรและมีประชากรกี่คน",
+        "ປະເທດລາວມີນະຄອນຫຼວງຊື່ຫຍັງ",
+        "ប្រទេសកម្ពុជាមានរាជធានីឈ្មោះអ្វី",
+        "ဖြန်မာနိုင်ငံ၏မြို့တော်သည်အဘယ်နည်းဟုမေးသည်",
+    ],
+    ids=["Chinese", "Japanese", "Thai", "Lao", "Khmer", "Myanmar"],
+)
+def test_a_question_of_a_script_without_spaces_is_found(
+    tmp_path: Path, tokenizer_json: Path, write_jsonl: WriteJsonl, question: str
+) -> None:
+    words = plain_words(question)
+    assert len(words) > 13
+    store = build(tmp_path, ["nothing", f"前{question}后"], tokenizer_json, write_jsonl)
+    (only,) = search(store, [str(write_jsonl(tmp_path / "q.jsonl", [question]))]).overlaps
+    assert (only.document, only.length) == (1, len(words))
+    assert only.text.replace(" ", "") == "".join(words)
+
+
+def test_a_tokenizer_that_loses_case_and_accents_is_applied_to_questions_too(
+    tmp_path: Path, write_jsonl: WriteJsonl
+) -> None:
+    words = "le café du coin était fermé à noël dans la forêt près de chez théo".split()  # noqa: SIM905
+    bare = [unicodedata.normalize("NFD", word).encode("ascii", "ignore").decode() for word in words]
+    vocab = {word: number for number, word in enumerate(dict.fromkeys(["[UNK]", "[SEP]", *bare]))}
+    made = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocab, unk_token="[UNK]"))
+    made.normalizer = tokenizers.normalizers.BertNormalizer()
+    made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    made.decoder = tokenizers.decoders.WordPiece()
+    made.add_special_tokens(["[UNK]", "[SEP]"])
+    tokenizer = tmp_path / "tokenizer.json"
+    made.save(str(tokenizer))
+    corpus = write_jsonl(tmp_path / "corpus.jsonl", [" ".join(words)])
+    packline.build(corpus, tokenizer, out=tmp_path / "store", eod="[SEP]", workers=0)
+    store = packline.open(tmp_path / "store")
+    asked = [" ".join(words).upper(), "какие слова не знает этот словарь из немногих слов на другом языке"]
+    report = search(store, [str(write_jsonl(tmp_path / "q.jsonl", asked))])
+    assert [(one.question, one.length) for one in report.overlaps] == [(0, len(words))]
+    assert (report.found, report.unchecked) == (1, 1)  # of the other the tokenizer keeps nothing

@@ -1,0 +1,52 @@
+"""What a build may use is asked of the kernel, and asked for the right process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.jobs.builds import SRC
+
+from packline.jobs import resources
+
+MIB = 1 << 20
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a peculiarity of Linux")
+def test_the_peak_of_a_process_is_its_own_and_not_that_of_who_started_it() -> None:
+    ballast = bytearray(300 * MIB)
+    ballast[::4096] = b"x" * len(ballast[::4096])
+    assert resources.peak_memory() > 300 * MIB
+    code = "from packline.jobs.resources import peak_memory; print(peak_memory())"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONPATH": str(SRC)}
+    )
+    assert 5 * MIB < int(done.stdout) < 150 * MIB
+
+
+def test_cores_are_those_of_the_mask_within_the_quota(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(6)), raising=False)
+    for quota, cores in ((None, 6), (2.5, 2), (0.3, 1), (64.0, 6)):
+        monkeypatch.setattr(resources, "_cgroup_quota", lambda quota=quota: quota)
+        assert resources.usable_cores() == cores
+
+
+@pytest.mark.parametrize(
+    ("text", "quota"),
+    [("max 100000\n", None), ("150000 100000\n", 1.5), ("50000 100000\n", 1.0), ("junk", None)],
+)
+def test_the_quota_is_read_from_the_cgroup(text: str, quota: float | None, tmp_path: Path) -> None:
+    (tmp_path / "cpu.max").write_text(text)
+    assert resources._cgroup_quota(tmp_path) == quota
+
+
+def test_memory_is_bounded_by_the_cgroup(tmp_path: Path) -> None:
+    free = resources.usable_memory(tmp_path)
+    (tmp_path / "memory.max").write_text("max\n")
+    assert resources.usable_memory(tmp_path) <= free * 1.5
+    (tmp_path / "memory.max").write_text("123456789\n")
+    assert resources.usable_memory(tmp_path) == 123456789

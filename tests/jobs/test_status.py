@@ -1,0 +1,104 @@
+"""`status`: of a store, of a build that was stopped, of one that runs, and of what is neither."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import packline
+from packline.errors import CorruptStore, StoreNotFound
+from packline.jobs import units
+from packline.jobs.folder import BuildFolder
+from packline.jobs.status import Status, status
+
+EOD = "<|endoftext|>"
+
+
+class Stop(Exception):
+    """Interrupts a build from one of its events."""
+
+
+@pytest.fixture
+def stopped(
+    tmp_path: Path,
+    documents: list[str],
+    tokenizer_json: Path,
+    write_jsonl: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> tuple[Path, Callable[..., Any]]:
+    """A build of several units that was stopped, and how to go on with it."""
+    monkeypatch.setattr(units, "SMALLEST_UNIT", 64 << 10)
+    write_jsonl(tmp_path / "in.jsonl", documents)
+    done = []
+
+    def stop(event: Any) -> None:
+        if type(event).__name__ == "UnitDone":
+            done.append(event.unit)
+            if len(done) == 2:
+                raise Stop
+
+    def build(**more: Any) -> Any:
+        out = tmp_path / "store"
+        return packline.build(tmp_path / "in.jsonl", tokenizer_json, out=out, eod=EOD, workers=0, **more)
+
+    with pytest.raises(Stop):
+        build(on_event=stop)
+    return tmp_path / "store", build
+
+
+def test_interrupted_then_running_then_finished(stopped: tuple[Path, Callable[..., Any]]) -> None:
+    folder, build = stopped
+    found = status(folder)
+    assert found.state == "interrupted"
+    assert 2 <= found.units_done == len(list((folder / "receipts").glob("*.json")))
+    assert found.units_total is not None
+    assert found.units_done < found.units_total
+    assert found.total_is_exact
+    assert found.sources["in"] == found.ledger
+    assert (found.documents, found.tokens) == (found.ledger.documents, found.ledger.tokens)
+    assert found.documents > 0
+    assert (found.eod, found.eod_id) == (EOD, 0)
+    assert found.bytes_on_disk == sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
+    assert msgspec.json.decode(msgspec.json.encode(found), type=Status) == found
+
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    lock = BuildFolder(folder)
+    try:
+        assert status(folder).state == "running"
+    finally:
+        lock.close()
+    assert status(folder).state == "interrupted"
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+    store = build()
+    done = status(folder)
+    assert (done.state, done.units_done, done.units_total) == (
+        "finished",
+        found.units_total,
+        found.units_total,
+    )
+    assert (done.documents, done.tokens) == (len(store.documents), store.manifest.tokens)
+    assert done.recipe == found.recipe
+    assert done.tokenizer_fingerprint == found.tokenizer_fingerprint
+
+
+def test_a_damaged_record_is_said(stopped: tuple[Path, Callable[..., Any]]) -> None:
+    folder, _ = stopped
+    (folder / ".packline/build.json").write_text("{")
+    with pytest.raises(CorruptStore, match="is damaged"):
+        status(folder)
+    (folder / ".packline/build.json").unlink()
+    found = status(folder)
+    assert (found.state, found.recipe, found.units_total) == ("interrupted", None, None)
+
+
+def test_neither_store_nor_build(tmp_path: Path) -> None:
+    with pytest.raises(StoreNotFound, match="does not exist"):
+        status(tmp_path / "none")
+    (tmp_path / "notes.txt").write_text("x")
+    with pytest.raises(StoreNotFound, match="not a store"):
+        status(tmp_path)

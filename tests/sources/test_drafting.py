@@ -1,0 +1,313 @@
+"""What `packline init` writes builds as it stands, and says what it saw."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from fsspec.implementations.dirfs import DirFileSystem
+from fsspec.implementations.local import LocalFileSystem
+from tests.cli.command import result, run
+
+import packline
+from packline.errors import InputError, RecipeError
+from packline.recipe import Share, load_recipe, load_shares
+from packline.sources.drafting import draft_preset, draft_recipe, quoted
+from packline.sources.presets import PRESETS, find_preset
+from packline.sources.survey import survey
+from packline.store.reader import Store
+
+SHAPES: dict[str, tuple[dict[str, Any], str]] = {
+    "text": ({"id": "a", "text": "some text", "title": "T", "score": 3}, "some text"),
+    "content": ({"content": "the content", "lang": "en"}, "the content"),
+    "body": ({"uid": 7, "body": "a long body of text", "tag": "x"}, "a long body of text"),
+    "nested": ({"data": {"body": "deep inside of it"}, "n": 1}, "deep inside of it"),
+    "question": ({"question": "Why?", "answer": "So.", "n": 1}, "Why?\n\nSo."),
+    "instruction": ({"instruction": "Do", "input": "this", "output": "Done"}, "Do\n\nthis\n\nDone"),
+    "messages": (
+        {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]},
+        "user: Hi\n\nassistant: Ho",
+    ),
+    "conversations": (
+        {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Ho"}]},
+        "human: Hi\n\ngpt: Ho",
+    ),
+    "odd": ({'we"ird\n': "odd name, and the longest", "x\x7f": "1"}, "1"),
+}
+
+
+def texts(store: Store) -> list[str]:
+    return [store.tokenizer.decode(tokens[:-1].tolist()) for tokens in store.documents]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_recipe_for_any_shape_of_records_builds_as_it_stands(
+    tmp_path: Path, tokenizer_json: Path, shape: str, kind: str
+) -> None:
+    record, text = SHAPES[shape]
+    path = tmp_path / f"in/data.{kind}"
+    path.parent.mkdir()
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist([record] * 20), path)
+    else:
+        path.write_text((json.dumps(record) + "\n") * 20)
+    drafted = draft_recipe(
+        [(str(path), survey(str(path)))], tokenizer=str(tokenizer_json), eod=None, folder=tmp_path
+    )
+    (tmp_path / "recipe.toml").write_text(drafted, encoding="utf-8")
+    store = packline.build(tmp_path / "recipe.toml", out=tmp_path / "out", workers=0, engine="tokenizers")
+    assert texts(store) == [text] * 20
+    for name in record:
+        shown = name if name.isprintable() else quoted(name)
+        assert re.search(rf"(?m)^#   {re.escape(shown)} +(string|number|list|object)", drafted), name
+
+
+def test_commented_choices_are_choices_that_work(tmp_path: Path, tokenizer_json: Path) -> None:
+    """Each commented line, taken alone, still makes a recipe that loads."""
+    path = tmp_path / "a.jsonl"
+    rows = [
+        {"id": f"{n}", "title": "T", "text": "x" * n, "score": n, "lang": "de" if n % 3 else "en"}
+        for n in range(1, 40)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    drafted = draft_recipe(
+        [(str(path), survey(str(path)))], tokenizer=str(tokenizer_json), eod=None, folder=tmp_path
+    )
+    lines = drafted.splitlines()
+    choices = [n for n, line in enumerate(lines) if re.match(r"# [a-z_]+ = ", line)]
+    assert len(choices) >= 12
+    for number in choices:
+        chosen = lines[number][2:]
+        name = chosen.split(" = ")[0]
+        gone = "text = " if name == "template" else f"{name} = "
+        changed = [line for line in lines[:number] if not line.startswith(gone)]
+        changed += [chosen, *(line for line in lines[number + 1 :] if not line.startswith(gone))]
+        (tmp_path / "recipe.toml").write_text("\n".join(changed), encoding="utf-8")
+        recipe, options = load_recipe(tmp_path / "recipe.toml")
+        said = load_shares(tmp_path / "recipe.toml")[0]
+        values = [getattr(one, name, None) for one in (recipe, recipe.sources[0], options, said)]
+        assert any(values) or name == "memory", lines[number]
+    where = [line for line in lines if line.startswith("# where")]
+    assert len(where) == 2 and '"score"' in where[0] and '"lang"' in where[1]
+
+
+def test_what_it_saw_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    rows: list[dict[str, Any]] = [{"text": "abc", "n": n} for n in range(9)] + [{"text": None, "n": 5}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows) + "nonsense\n")
+    drafted = draft_recipe([(str(path), survey(str(path)))], tokenizer="t", eod=None, folder=tmp_path)
+    assert "# 10 records were looked at, 1 more were bad. Fields:" in drafted
+    assert '#   text  string, in 9 of 10, "abc"' in drafted and "#   n     number, 0 to 8" in drafted
+    assert "# 1 of the 10 records have no string there" in drafted
+
+
+def test_data_without_a_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"n": 1}\n' * 5)
+    with pytest.raises(InputError, match=r"no field is a string in most records: found n"):
+        draft_recipe([(str(path), survey(str(path)))], tokenizer="t", eod=None, folder=tmp_path)
+    path.write_text('{"id": "a", "n": 1}\n' * 5)
+    with pytest.raises(InputError, match=r"found id \(string"):  # an id is no text, even where it is all
+        draft_recipe([(str(path), survey(str(path)))], tokenizer="t", eod=None, folder=tmp_path)
+    path.write_text("nonsense\n" * 5)
+    with pytest.raises(InputError, match="no record could be read"):
+        survey(str(path))
+
+
+@pytest.mark.parametrize("text", ['a "b" \\ c', "\n\t\x00\x1f\x7f\x85", "日本 é \U0001f600", "'''\"\"\""])
+def test_a_string_is_written_as_toml_reads_it(text: str) -> None:
+    assert tomllib.loads(f"x = {quoted(text)}") == {"x": text}
+
+
+class Hub(DirFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """A hub of data sets in a folder."""
+
+    protocol = "hf"
+    folder = ""
+
+    def __init__(self, **_: Any) -> None:
+        super().__init__(path=self.folder, fs=LocalFileSystem())
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_builds_from_files_laid_out_as_on_the_hub(
+    tmp_path: Path, tokenizer_json: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    preset = find_preset(name)
+    monkeypatch.setattr(Hub, "folder", str(tmp_path / "hub"))
+    Hub.clear_instance_cache()
+    fsspec.register_implementation("hf", Hub, clobber=True)
+    expected = {}
+    for files in preset.files:
+        inputs = files.inputs.removeprefix("hf://")
+        for number in range(2):
+            path = tmp_path / "hub" / inputs.replace("*", f"{number:05d}")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            rows = [{preset.text: f"{files.name} {number} {row}", "id": f"{row}"} for row in range(5)]
+            pq.write_table(pa.Table.from_pylist(rows), path)
+        expected[files.name] = files.split
+    drafted = draft_preset(name, preset, tokenizer=str(tokenizer_json), eod=None, folder=tmp_path)
+    (tmp_path / "recipe.toml").write_text(drafted, encoding="utf-8")
+    recipe, _ = load_recipe(tmp_path / "recipe.toml")
+    assert [one.inputs for one in recipe.sources] == [(files.inputs,) for files in preset.files]
+    store = packline.build(tmp_path / "recipe.toml", out=tmp_path / "out", workers=0, engine="tokenizers")
+    assert len(store.documents) == 10 * len(preset.files)
+    for index in range(len(store.documents)):
+        provenance = store.provenance(index)
+        assert expected[provenance.source] in (provenance.split, None)
+    assert Store(tmp_path / "out").verify(deep=True).ok
+
+
+def test_a_preset_that_is_none_is_refused_with_those_there_are() -> None:
+    with pytest.raises(RecipeError) as refused:
+        find_preset("the-internet")
+    assert all(name in refused.value.hint for name in PRESETS)
+
+
+def write_sources(folder: Path, sizes: dict[str, int], **shares: Any) -> Path:
+    """A recipe with a source each, of so many documents."""
+    lines = []
+    for name, size in sizes.items():
+        (folder / f"{name}.jsonl").write_text(
+            "".join(json.dumps({"text": f"{name} number {n} of many"}) + "\n" for n in range(size))
+        )
+        said = "".join(
+            f"{key} = {json.dumps(values[name])}\n" for key, values in shares.items() if name in values
+        )
+        lines.append(f'[[sources]]\nname = "{name}"\ninputs = ["{name}.jsonl"]\n{said}')
+    path = folder / "recipe.toml"
+    path.write_text('tokenizer = "tokenizer.json"\n' + "\n".join(lines))
+    return path
+
+
+def prepare_command(folder: Path, tokenizer_json: Path) -> None:
+    (folder / "tokenizer.json").write_bytes(tokenizer_json.read_bytes())
+
+
+def test_init_and_build_as_commands(tmp_path: Path, tokenizer_json: Path) -> None:
+    prepare_command(tmp_path, tokenizer_json)
+    (tmp_path / "data/sub").mkdir(parents=True)
+    (tmp_path / "data/a.jsonl").write_text('{"question": "Why?", "answer": "So."}\n' * 10)
+    (tmp_path / "data/sub/b.jsonl").write_text('{"question": "Who?", "answer": "I."}\n' * 10)
+    (tmp_path / "notes.txt").write_text("plain text")
+    (tmp_path / "recipes").mkdir()
+    words = ("data", "notes.txt", "--tokenizer", "tokenizer.json", "--out", "recipes/r.toml")
+    done = run("init", *words, "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert result(done) == {
+        "command": "init",
+        "path": "recipes/r.toml",
+        "next": "packline build recipes/r.toml --out store",
+    }
+    built = run("build", "recipes/r.toml", "--out", "store", "--json", cwd=tmp_path)
+    assert built.returncode == 0, built.stderr
+    assert sorted(texts(Store(tmp_path / "store"))) == ["Who?\n\nI."] * 10 + ["Why?\n\nSo."] * 10 + [
+        "plain text"
+    ]
+    again = run("init", *words, cwd=tmp_path)
+    assert again.returncode == 1 and "--force" in again.stderr
+    assert run("init", *words, "--force", cwd=tmp_path).returncode == 0
+    for wrong in (
+        (),
+        ("data", "--preset", "tinystories"),
+        ("--preset", "nothing"),
+        ("data", "--seq-len", "512"),
+        ("--preset", "tinystories", "--recipe", "recipes/r.toml"),
+        ("--run", "store", "--tokenizer", "tokenizer.json"),
+        ("--run", "store", "--seq-len", "0"),
+        ("--run", "store", "--batch-size", "-1"),
+        ("--run", "store", "--tokens", "-5"),
+    ):
+        assert run("init", *wrong, "--out", "x.toml", cwd=tmp_path).returncode == 2, wrong
+    assert not (tmp_path / "x.toml").exists()
+
+
+def test_a_run_file_hands_out_the_shares_of_the_recipe(tmp_path: Path, tokenizer_json: Path) -> None:
+    prepare_command(tmp_path, tokenizer_json)
+    shares = {"weight": {"a": "1/2", "b": 0.25, "c": 0.25}, "max_epochs": {"c": "unlimited"}}
+    recipe = write_sources(tmp_path, {"a": 400, "b": 400, "c": 20}, **shares)
+    store = packline.build(recipe, out=tmp_path / "store", workers=0, engine="tokenizers")
+    assert b"weight" not in (tmp_path / "store/manifest.json").read_bytes()
+    words = (
+        "--run",
+        "store",
+        "--recipe",
+        "recipe.toml",
+        "--seq-len",
+        "16",
+        "--batch-size",
+        "8",
+        "--tokens",
+        "4096",
+    )
+    done = run("init", *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    loader = packline.load(tmp_path / "run.toml")
+    counts = {"a": 0, "b": 0, "c": 0}
+    first = {name: store.tokenizer.encode(name).ids[0] for name in counts}
+    for batch in loader:
+        for row in batch["tokens"]:
+            (name,) = [name for name, id in first.items() if id in row.tolist()]
+            counts[name] += 1
+    assert counts == {"a": 128, "b": 64, "c": 64}
+
+
+def test_budgets_are_shares_and_say_how_long_the_stage_lasts(tmp_path: Path, tokenizer_json: Path) -> None:
+    prepare_command(tmp_path, tokenizer_json)
+    recipe = write_sources(tmp_path, {"a": 400, "b": 400}, tokens={"a": 2304, "b": 768})
+    packline.build(recipe, out=tmp_path / "store", workers=0, engine="tokenizers")
+    done = run(
+        "init", "--run", "store", "--recipe", recipe, "--seq-len", "16", "--batch-size", "4", cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    settings = tomllib.loads((tmp_path / "run.toml").read_text())
+    (stage,) = settings["stages"]
+    assert stage["tokens"] == 3072
+    assert [(one["sources"], one["weight"]) for one in stage["sources"]] == [("a", 2304), ("b", 768)]
+    assert sum(1 for _ in packline.load(tmp_path / "run.toml")) == 3072 // 64
+
+
+def test_a_run_file_without_shares_reads_the_store_as_it_is(tmp_path: Path, tokenizer_json: Path) -> None:
+    prepare_command(tmp_path, tokenizer_json)
+    recipe = write_sources(tmp_path, {"a": 40, "b": 4})
+    store = packline.build(recipe, out=tmp_path / "store", workers=0, engine="tokenizers")
+    done = run("init", "--run", "store", "--seq-len", "16", "--batch-size", "2", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = sum(len(batch["tokens"]) for batch in packline.load(tmp_path / "run.toml"))
+    assert rows == len(store.rows(seq_len=16)) // 2 * 2
+
+
+@pytest.mark.parametrize(
+    ("shares", "message"),
+    [
+        ({"weight": {"a": 1}}, "1 of 2 sources have 'weight'"),
+        ({"weight": {"a": 1, "b": 1}, "tokens": {"a": 5}}, "a weight and a budget"),
+        ({"tokens": {"a": 0, "b": 1}}, "tokens is 0"),
+        ({"max_epochs": {"a": 0}}, "max_epochs is 0"),
+        ({"max_epochs": {"a": 2}}, "has max_epochs, but neither"),
+        ({"weight": {"a": 1, "b": 0}}, r"sources\[1\]: weight is 0"),
+        ({"weight": {"a": "half", "b": 1}}, "weight is 'half'"),
+        ({"weight": {"a": "1/0", "b": 1}}, "weight is '1/0'"),
+        ({"weight": {"a": -0.5, "b": 1}}, "weight is -0.5"),
+        ({"weight": {"a": True, "b": 1}}, "weight"),
+        ({"tokens": {"a": "many", "b": 1}}, "tokens"),
+    ],
+)
+def test_shares_that_make_no_sense_are_refused(tmp_path: Path, shares: dict[str, Any], message: str) -> None:
+    recipe = write_sources(tmp_path, {"a": 1, "b": 1}, **shares)
+    with pytest.raises(RecipeError, match=message):
+        load_recipe(recipe)
+
+
+def test_shares_are_those_of_the_recipe(tmp_path: Path) -> None:
+    recipe = write_sources(tmp_path, {"a": 1, "b": 1}, weight={"a": 0.7, "b": "1/3"}, max_epochs={"b": 4})
+    assert load_shares(recipe) == [Share(weight=0.7), Share(weight="1/3", max_epochs=4)]
+    assert load_recipe(recipe)[0].sources[0].name == "a"

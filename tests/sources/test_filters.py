@@ -1,0 +1,130 @@
+"""Filters say what a slow reading of their rules says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packline.errors import RecipeError
+from packline.recipe import Recipe, Source, Where, check_recipe
+from packline.sources.filters import make_filter
+from packline.sources.records import RecordProblem
+
+plain = st.one_of(
+    st.booleans(), st.integers(-2, 2), st.sampled_from([-1.0, 0.5, 1.0]), st.text("ab", max_size=2)
+)
+values = st.one_of(plain, st.none(), st.lists(plain, max_size=3), st.dictionaries(st.just("b"), plain))
+names = st.sampled_from(["a", "b", "a.b"])
+wheres = st.one_of(
+    st.builds(Where, field=names, op=st.sampled_from(["==", "!=", "contains"]), value=plain),
+    st.builds(
+        Where, field=names, op=st.sampled_from(["in", "not in"]), value=st.lists(plain, max_size=3).map(tuple)
+    ),
+    st.builds(Where, field=names, op=st.sampled_from(["exists", "missing"])),
+    st.builds(
+        Where,
+        field=names,
+        op=st.sampled_from(["<", "<=", ">", ">="]),
+        value=st.one_of(st.integers(-2, 2), st.text("ab", max_size=2)),
+    ),
+    st.builds(
+        Where, field=names, op=st.sampled_from(["starts with", "ends with"]), value=st.text("ab", max_size=2)
+    ),
+)
+
+
+class Incomparable(Exception):
+    """No order between the two."""
+
+
+def kind(value: Any) -> str:
+    return {bool: "truth", int: "number", float: "number"}.get(type(value), type(value).__name__)
+
+
+def equal(one: Any, other: Any) -> bool:
+    return kind(one) == kind(other) and one == other
+
+
+def passes_slowly(record: dict[str, Any], where: Where) -> bool:
+    """The rules of docs/recipe.md, one after another."""
+    value: Any = record
+    for name in where.field.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    op, wanted = where.op, where.value
+    if value is None:
+        return op in ("missing", "!=", "not in")
+    if op == "missing":
+        return False
+    if op == "exists":
+        return True
+    if op == "==":
+        return equal(value, wanted)
+    if op == "!=":
+        return not equal(value, wanted)
+    if op in ("in", "not in"):
+        assert isinstance(wanted, tuple)
+        found = False
+        for one in wanted:
+            found = found or equal(value, one)
+        return found == (op == "in")
+    if op == "contains":
+        if isinstance(value, list):
+            return any(equal(one, wanted) for one in value)
+        if isinstance(value, str) and isinstance(wanted, str):
+            return value.find(wanted) >= 0
+        raise Incomparable
+    if op in ("starts with", "ends with"):
+        if not isinstance(value, str):
+            raise Incomparable
+        size = len(str(wanted))
+        return (
+            value[:size] if op == "starts with" else value[len(value) - size :]
+        ) == wanted and size <= len(value)
+    if kind(value) != kind(wanted) or kind(value) not in ("number", "str"):
+        raise Incomparable
+    below, same = value < wanted, value == wanted
+    return {"<": below, "<=": below or same, ">": not below and not same, ">=": not below}[op]
+
+
+@given(
+    st.dictionaries(st.sampled_from(["a", "b", "c"]), values),
+    st.lists(wheres, min_size=1, max_size=3),
+)
+def test_filters_are_the_slow_reading_of_their_rules(record: dict[str, Any], chosen: list[Where]) -> None:
+    expected: Any = True
+    for where in chosen:
+        try:
+            if not passes_slowly(record, where):
+                expected = False
+                break
+        except Incomparable:
+            expected = "bad"
+            break
+    try:
+        found: Any = make_filter(chosen)(record)
+    except RecordProblem as problem:
+        assert problem.reason == "filter" and where.field in problem.detail
+        found = "bad"
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"field": "a", "op": "=="},
+        {"field": "a", "op": "exists", "value": 1},
+        {"field": "a", "op": "in", "value": "abc"},
+        {"field": "a", "op": "==", "value": ("a",)},
+        {"field": "a", "op": "<", "value": True},
+        {"field": "a", "op": "starts with", "value": 1},
+        {"field": "", "op": "exists"},
+        {"field": "a..b", "op": "exists"},
+    ],
+)
+def test_a_filter_that_makes_no_sense_is_refused(where: dict[str, Any]) -> None:
+    source = Source(inputs=("x",), name="web", where=(Where(**where),))
+    with pytest.raises(RecipeError, match=r"web: where\[0\]"):
+        check_recipe(Recipe(sources=(source,), tokenizer="t"))

@@ -1,0 +1,455 @@
+"""Stores of sources with templates and filters are those of the texts that they make, however built."""
+
+from __future__ import annotations
+
+import datetime as dt
+import gzip
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from tests.jobs.builds import build, digests, rejects, set_sizes
+
+import packline
+from packline.errors import InputError, RecipeError
+from packline.fingerprint import split_of
+from packline.jobs.build import run_build
+from packline.recipe import Recipe, RunOptions, Source, Where
+from packline.store.reader import Store
+
+TEMPLATE = "# {{ title }}\n\n{% for part in parts %}{{ part.text }} {% endfor %}{{ meta.n * 2 }}"
+KINDS = ("jsonl", "jsonl.gz", "jsonl.zst", "parquet", "two.parquet")
+
+
+def some_records(count: int, seed: int = 0) -> list[dict[str, Any]]:
+    rng = random.Random(seed)
+    words = ["alpha", "beta", "gamma", "delta", "日本", "é"]
+    return [
+        {
+            "id": f"r{number}",
+            "title": " ".join(rng.choices(words, k=2)),
+            "parts": [
+                {"text": " ".join(rng.choices(words, k=rng.randint(0, 9)))} for _ in range(rng.randint(0, 4))
+            ],
+            "meta": {"n": number},
+            "score": rng.choice([1, 2, 3, 4.5]),
+            "unused": "x" * rng.randint(0, 50),
+        }
+        for number in range(count)
+    ]
+
+
+def write(path: Path, records: list[dict[str, Any]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        rows = max(len(records) // (5 if path.name.endswith("two.parquet") else 1), 1)
+        pq.write_table(pa.Table.from_pylist(records), path, row_group_size=rows)
+        return path
+    data = b"".join(json.dumps(record, ensure_ascii=False).encode() + b"\n" for record in records)
+    if path.suffix == ".gz":
+        data = gzip.compress(data, mtime=0)
+    path.write_bytes(zstandard.compress(data) if path.suffix == ".zst" else data)
+    return path
+
+
+def expected_texts(records: list[dict[str, Any]], least: float | None = None) -> list[tuple[str, str]]:
+    plain = jinja2.Environment().from_string(TEMPLATE)
+    return [
+        (record["id"], plain.render(record))
+        for record in records
+        if least is None or record["score"] >= least
+    ]
+
+
+def found_texts(store: Store) -> list[tuple[str | None, str]]:
+    ids = [store.provenance(index).id for index in range(len(store.documents))]
+    texts = [store.tokenizer.decode(tokens[:-1].tolist()) for tokens in store.documents]
+    return list(zip(ids, texts, strict=True))
+
+
+def recipe_of(path: Path, tokenizer: Path, **source: Any) -> Recipe:
+    given = Source(inputs=(str(path),), name="in", **source)
+    return Recipe(sources=(given,), tokenizer=str(tokenizer))
+
+
+def run(recipe: Recipe, out: Path, **options: Any) -> Store:
+    settings: dict[str, Any] = {"workers": 0, "engine": "tokenizers"} | options
+    run_build(recipe, out, RunOptions(**settings))
+    return Store(out)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_documents_are_what_plain_jinja_makes_of_the_records(
+    tmp_path: Path, tokenizer_json: Path, kind: str
+) -> None:
+    records = some_records(60)
+    path = write(tmp_path / f"in/a.{kind}", records)
+    where = (Where(field="score", op=">=", value=3),)
+    store = run(recipe_of(path, tokenizer_json, template=TEMPLATE, where=where), tmp_path / "out")
+    assert found_texts(store) == expected_texts(records, 3)
+    ledger = store.manifest.ledger
+    assert ledger.imbalance() == [] and ledger.rejected == {}
+    assert (ledger.documents_in, ledger.filtered) == (60, 60 - ledger.documents)
+    report = packline.open(tmp_path / "out").verify(deep=True)
+    assert report.ok and report.deep is not None and report.deep.documents > 10 and not report.deep.notes
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "jsonl.zst", "two.parquet"])
+def test_a_template_is_worth_a_file_with_its_texts(tmp_path: Path, tokenizer_json: Path, kind: str) -> None:
+    """The same tokens, ends, ids and splits as a store of the texts themselves."""
+    records = some_records(80)
+    made = run(
+        Recipe(
+            sources=(Source(inputs=(str(write(tmp_path / f"in/a.{kind}", records)),), template=TEMPLATE),),
+            tokenizer=str(tokenizer_json),
+            val_fraction=0.3,
+            test_fraction=0.2,
+        ),
+        tmp_path / "made",
+    )
+    texts = [{"id": id, "text": text} for id, text in expected_texts(records)]
+    plain = build(
+        tmp_path / "plain",
+        write(tmp_path / "texts.jsonl", texts),
+        tokenizer_json,
+        val_fraction=0.3,
+        test_fraction=0.2,
+    )
+
+    def by_split(store: Store) -> dict[str, list[Any]]:
+        found: dict[str, list[Any]] = {}
+        for index, tokens in enumerate(store.documents):
+            provenance = store.provenance(index)
+            found.setdefault(provenance.split, []).append((provenance.id, tokens.tolist()))
+        return found
+
+    assert by_split(made) == by_split(plain) and set(by_split(plain)) == {"train", "val", "test"}
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "two.parquet"])
+def test_bytes_depend_on_neither_batches_nor_workers(
+    tmp_path: Path, tokenizer_json: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / f"in/a.{kind}", some_records(120))
+    where = (Where(field="score", op="!=", value=1),)
+    recipe = recipe_of(path, tokenizer_json, template=TEMPLATE, where=where)
+    whole = digests(run(recipe, tmp_path / "a").path)
+    assert digests(run(recipe, tmp_path / "b", workers=2).path) == whole
+    set_sizes(monkeypatch, 1 << 12, 1 << 9)
+    small = run(recipe, tmp_path / "c")
+    assert len(small.manifest.shards) > 1
+    assert found_texts(small) == found_texts(Store(tmp_path / "a"))
+    assert Store(tmp_path / "c").verify(deep=True).ok
+
+
+def test_an_interrupted_build_goes_on(
+    tmp_path: Path, tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(6):
+        write(tmp_path / f"in/{number}.jsonl", some_records(30, number))
+    recipe = recipe_of(tmp_path / "in", tokenizer_json, template=TEMPLATE)
+    set_sizes(monkeypatch, 1 << 11)
+    whole = digests(run(recipe, tmp_path / "whole").path)
+
+    from packline.jobs.folder import BuildFolder
+
+    commit, count = BuildFolder.commit, 0
+
+    def stop_at_third(folder: BuildFolder, receipt: Any) -> None:
+        nonlocal count
+        count += 1
+        if count == 3:
+            raise KeyboardInterrupt
+        commit(folder, receipt)
+
+    monkeypatch.setattr(BuildFolder, "commit", stop_at_third)
+    with pytest.raises(KeyboardInterrupt):
+        run(recipe, tmp_path / "out")
+    monkeypatch.setattr(BuildFolder, "commit", commit)
+    assert len(list((tmp_path / "out/receipts").iterdir())) == 2
+    with pytest.raises(packline.errors.ResumeMismatch, match="template"):
+        run(recipe_of(tmp_path / "in", tokenizer_json, template=TEMPLATE + "!"), tmp_path / "out")
+    assert digests(run(recipe, tmp_path / "out").path) == whole
+
+
+@pytest.mark.parametrize("limit", [1, 7, 20, 33])
+def test_a_limit_ends_at_the_same_record_with_filters(
+    tmp_path: Path, tokenizer_json: Path, limit: int
+) -> None:
+    records = some_records(40)
+    records[10]["title"] = None
+    path = write(tmp_path / "a.jsonl", records)
+    source = Source(inputs=(str(path),), template=TEMPLATE, where=(Where(field="score", op=">", value=1),))
+    store = run(
+        Recipe(sources=(source,), tokenizer=str(tokenizer_json), limit_documents=limit), tmp_path / "out"
+    )
+    good = [record for record in records if record["title"]]
+    expected = expected_texts(good, 1.5)[:limit]
+    assert found_texts(store) == expected
+    ledger = store.manifest.ledger
+    last = next(index for index, record in enumerate(records) if record["id"] == expected[-1][0])
+    after = next(
+        (i for i in range(last + 1, 40) if records[i]["title"] and records[i]["score"] > 1), len(records)
+    )
+    assert ledger.imbalance() == [] and ledger.documents_in == after  # up to the first one left out
+    assert store.verify(deep=True).ok
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "jsonl.zst", "parquet"])
+def test_bad_records_are_kept_with_place_and_reason(tmp_path: Path, tokenizer_json: Path, kind: str) -> None:
+    records = some_records(9)
+    records[2]["title"] = None
+    records[5]["score"] = None
+    path = write(tmp_path / f"a.{kind}", records)
+    where = (Where(field="score", op=">=", value=0),)
+    store = run(recipe_of(path, tokenizer_json, template=TEMPLATE, where=where), tmp_path / "out")
+    assert store.manifest.ledger.rejected == {"template": 1} and store.manifest.ledger.filtered == 1
+    (bad,) = rejects(tmp_path / "out")
+    assert (bad["file"], bad["reason"]) == (path.name, "template")
+    assert bad["detail"] == "a value that is printed is null"
+    assert json.loads(bad["raw"])["id"] == "r2"
+    lines = [json.dumps(record, ensure_ascii=False).encode() + b"\n" for record in records]
+    assert bad["position"] == (2 if kind == "parquet" else len(b"".join(lines[:2])))
+
+
+def test_lines_that_are_no_records_are_bad(tmp_path: Path, tokenizer_json: Path) -> None:
+    lines = [
+        b'{"a": "good", "b": 1}',
+        b"nonsense",
+        b"",
+        b"[1, 2]",
+        b'{"a": "\\ud800", "b": 1}',
+        b'{"a": "\xff", "b": 1}',
+        b'{"a": "x", "b": "1"}',
+        b'{"b": 1}',
+        b'{"a": "left out", "b": 0}',
+        b'{"a": {}, "b": 1}',
+        b'{"a": "last", "b": 1}',
+    ]
+    (tmp_path / "a.jsonl").write_bytes(b"\xef\xbb\xbf" + b"\n".join(lines))
+    where = (Where(field="b", op=">", value=0),)
+    reasons = {
+        "filter": 1,
+        "invalid_utf8": 1,
+        "lone_surrogate": 1,
+        "malformed_json": 2,
+    }
+    made = run(
+        recipe_of(tmp_path / "a.jsonl", tokenizer_json, template="{{ a }}", where=where), tmp_path / "t"
+    )
+    assert made.manifest.ledger.rejected == reasons | {"template": 1}
+    plain = run(recipe_of(tmp_path / "a.jsonl", tokenizer_json, text="a", where=where), tmp_path / "p")
+    assert plain.manifest.ledger.rejected == reasons | {"missing_field": 1, "not_a_string": 1}
+    assert [text for _, text in found_texts(plain)] == ["good", "last"]
+    assert [text for _, text in found_texts(made)] == ["good", "{}", "last"]
+    for store in (made, plain):
+        assert store.manifest.ledger.imbalance() == [] and store.verify(deep=True).ok
+        starts = {3 + sum(len(one) + 1 for one in lines[:index]): line for index, line in enumerate(lines)}
+        starts[0] = lines[0]
+        assert all(starts[bad["position"]] == bad["raw"] for bad in rejects(store.path))
+
+
+def test_what_a_template_makes_is_bounded(tmp_path: Path, tokenizer_json: Path) -> None:
+    path = write(tmp_path / "a.jsonl", [{"n": 5}, {"n": 500}, {"n": 6}])
+    source = Source(inputs=(str(path),), template="{{ 'é' * n }}")
+    recipe = Recipe(sources=(source,), tokenizer=str(tokenizer_json), max_document_bytes=100)
+    store = run(recipe, tmp_path / "out")
+    assert store.manifest.ledger.rejected == {"template": 1} and len(store.documents) == 2
+
+
+def test_verify_deep_renders_again_and_notices_another_template(tmp_path: Path, tokenizer_json: Path) -> None:
+    """A store whose manifest claims another template than made it does not verify."""
+    import msgspec
+    from tests.store.stores import reseal
+
+    path = write(tmp_path / "a.jsonl", some_records(20))
+    store = run(recipe_of(path, tokenizer_json, template=TEMPLATE), tmp_path / "out")
+    assert store.verify(deep=True).ok
+
+    def claim(manifest: Any) -> Any:
+        sources = (msgspec.structs.replace(manifest.recipe.sources[0], template=TEMPLATE + "!"),)
+        recipe = msgspec.structs.replace(manifest.recipe, sources=sources)
+        return msgspec.structs.replace(manifest, recipe=recipe)
+
+    reseal(tmp_path / "out", change_manifest=claim)
+    report = Store(tmp_path / "out").verify(deep=True)
+    assert Store(tmp_path / "out").verify().ok and not report.ok
+    assert any("text_bytes" in problem.what for problem in report.problems)
+
+
+def test_parquet_values_are_what_json_has(tmp_path: Path, tokenizer_json: Path) -> None:
+    from decimal import Decimal
+
+    table = pa.table(
+        {
+            "when": pa.array([dt.datetime(2024, 1, 2, 3, 4, 5)], pa.timestamp("us")),
+            "day": pa.array([dt.date(2024, 1, 2)]),
+            "price": pa.array([Decimal("1.50")]),
+            "raw": pa.array([b"ab"]),
+            "list": pa.array([[1, 2]]),
+            "word": pa.array(["x"]).dictionary_encode(),
+        }
+    )
+    pq.write_table(table, tmp_path / "a.parquet")
+    template = "{{ when }} {{ day }} {{ price }} {{ raw }} {{ list }} {{ word }}"
+    store = run(recipe_of(tmp_path / "a.parquet", tokenizer_json, template=template), tmp_path / "out")
+    assert found_texts(store) == [(None, "2024-01-02T03:04:05 2024-01-02 1.50 YWI= [1, 2] x")]
+
+
+def test_an_odd_value_costs_its_row_only_where_the_template_wants_it(
+    tmp_path: Path, tokenizer_json: Path
+) -> None:
+    strings = pa.array([b"a", b"\xff", b"c", b"d"], pa.binary())
+    columns = {
+        "day": pa.array([0, 1, 10**7, 3], pa.date32()),
+        "name": pa.Array.from_buffers(pa.string(), 4, strings.buffers()),
+        "id": pa.array([10**18, 1000, 2000, 3000], pa.timestamp("ms")),
+    }
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table(columns), path)
+    day = ["1970-01-01", "1970-01-02", None, "1970-01-04"]
+    ids = [str(10**18), "1970-01-01T00:00:01", "1970-01-01T00:00:02", "1970-01-01T00:00:03"]
+    for template, bad in (("{{ day }}", [2]), ("{{ day }} {{ name }}", [1, 2])):
+        store = run(recipe_of(path, tokenizer_json, template=template), tmp_path / f"store{len(bad)}")
+        kept = [number for number in range(4) if number not in bad]
+        assert [store.text(place).split()[0] for place in range(len(kept))] == [
+            day[number] for number in kept
+        ]
+        assert [store.provenance(place).id for place in range(len(kept))] == [ids[number] for number in kept]
+        found = rejects(store.path)
+        assert [one["position"] for one in found] == bad and store.verify(deep=True).ok
+        assert all(json.loads(one["raw"]) for one in found)
+
+
+def test_what_cannot_work_is_refused_before_any_work(tmp_path: Path, tokenizer_json: Path) -> None:
+    (tmp_path / "a.txt").write_text("plain")
+    with pytest.raises(InputError, match="plain text"):
+        run(recipe_of(tmp_path / "a.txt", tokenizer_json, template="{{ a }}"), tmp_path / "out")
+    with pytest.raises(RecipeError, match=r"in: the template, line 1: '__class__'"):
+        run(recipe_of(tmp_path / "a.txt", tokenizer_json, template="{{ a.__class__ }}"), tmp_path / "out")
+    write(tmp_path / "a.parquet", [{"b": 1}])
+    with pytest.raises(RecipeError, match="no record has the field 'a' of the template"):
+        run(recipe_of(tmp_path / "a.parquet", tokenizer_json, template="{{ a }}"), tmp_path / "out")
+    with pytest.raises(RecipeError, match="both a text field and a template"):
+        packline.build(
+            tmp_path / "a.parquet", tokenizer_json, out=tmp_path / "out", text="b", template="{{ b }}"
+        )
+    times = pa.table({"t": pa.array([1], pa.timestamp("ns")), "a": ["x"]})
+    pq.write_table(times, tmp_path / "t.parquet")
+    with pytest.raises(InputError, match="nanoseconds"):
+        run(recipe_of(tmp_path / "t.parquet", tokenizer_json, template="{{ t }}"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert len(
+        run(recipe_of(tmp_path / "t.parquet", tokenizer_json, template="{{ a }}"), tmp_path / "out").documents
+    )
+
+
+def test_a_store_without_any_of_it_says_nothing_of_it(tmp_path: Path, tokenizer_json: Path) -> None:
+    """No new field in any file of a store whose recipe uses none: its bytes are those of before."""
+    path = write(tmp_path / "a.jsonl", [{"text": "one"}])
+    build(tmp_path / "out", path, tokenizer_json)
+    data = (tmp_path / "out/manifest.json").read_bytes()
+    data += (tmp_path / "out/receipts/000000.json").read_bytes()
+    for word in (b"template", b"where", b"test_fraction", b"filtered", b"weight", b"columns"):
+        assert word not in data
+    assert b'"split"' not in data.partition(b'"tokenizer":')[0]
+
+
+def test_splits_are_a_function_of_the_text_and_do_not_move() -> None:
+    texts = [str(number).encode() for number in range(4000)]
+    three = [split_of(text, 7, 0.2, 0.1) for text in texts]
+    assert [split == "val" for split in three] == [split_of(text, 7, 0.2) == "val" for text in texts]
+    assert abs(three.count("val") / 4000 - 0.2) < 0.03 and abs(three.count("test") / 4000 - 0.1) < 0.03
+    assert [split_of(text, 8, 0.2, 0.1) for text in texts] != three
+    more = [split_of(text, 7, 0.2, 0.3) for text in texts]
+    assert all(new == old for old, new in zip(three, more, strict=True) if old != "train")
+
+
+def test_splits_of_a_store_are_disjoint_and_whole(tmp_path: Path, tokenizer_json: Path) -> None:
+    texts = [f"text {number % 150}" for number in range(300)]  # each of them twice
+    path = write(tmp_path / "a.jsonl", [{"text": text} for text in texts])
+    store = build(tmp_path / "out", path, tokenizer_json, val_fraction=0.3, test_fraction=0.3, seed=5)
+    found: dict[str, list[str]] = {}
+    for index, tokens in enumerate(store.documents):
+        text = store.tokenizer.decode(tokens[:-1].tolist())
+        split = store.provenance(index).split
+        assert split == split_of(text.encode(), 5, 0.3, 0.3)
+        found.setdefault(split, []).append(text)
+    assert set(found) == {"train", "val", "test"}
+    assert sorted(text for members in found.values() for text in members) == sorted(texts)
+    sets = [set(members) for members in found.values()]
+    assert sum(map(len, sets)) == len(set.union(*sets))
+    assert store.verify(deep=True).ok
+    assert len(store.rows(seq_len=8, split="test")) > 0
+    for to in ("nanogpt", "llmc", "datatrove", "parquet"):
+        packline.export(store, to=to, out=tmp_path / to, workers=0)
+        names = [path.name for path in (tmp_path / to).rglob("*") if path.is_file()]
+        folders = [path.name for path in (tmp_path / to).rglob("*") if path.is_dir()]
+        assert any("test" in name for name in names + folders), to
+
+
+def test_an_exported_test_split_comes_back(tmp_path: Path, tokenizer_json: Path) -> None:
+    from packline.formats.importing.run import ImportRequest, run_import
+
+    path = write(tmp_path / "a.jsonl", [{"text": f"text {number}"} for number in range(60)])
+    store = build(tmp_path / "out", path, tokenizer_json, val_fraction=0.3, test_fraction=0.3)
+    packline.export(store, to="datatrove", out=tmp_path / "there", workers=0)
+    request = ImportRequest(
+        path=str(tmp_path / "there"),
+        format="datatrove",
+        tokenizer=str(tokenizer_json),
+        out=str(tmp_path / "back"),
+    )
+    run_import(request)
+    back = Store(tmp_path / "back")
+
+    def sizes(one: Store) -> dict[str, int]:
+        return {
+            split: sum(s.tokens for s in one.manifest.shards if s.split == split)
+            for split in ("train", "val", "test")
+        }
+
+    assert sizes(back) == sizes(store) and min(sizes(store).values()) > 0
+    assert back.verify().ok
+
+
+@pytest.mark.parametrize("split", ["train", "val", "test"])
+def test_a_source_may_be_a_split_of_its_own(tmp_path: Path, tokenizer_json: Path, split: Any) -> None:
+    one, two = write(tmp_path / "a.jsonl", [{"text": f"a {n}"} for n in range(50)]), tmp_path / "b.jsonl"
+    write(two, [{"text": f"b {n}"} for n in range(50)])
+    sources = (Source(inputs=(str(one),)), Source(inputs=(str(two),), split=split))
+    store = run(Recipe(sources=sources, tokenizer=str(tokenizer_json), val_fraction=0.5), tmp_path / "out")
+    splits = [store.provenance(index).split for index in range(100)]
+    names = [store.provenance(index).source for index in range(100)]
+    assert {s for s, name in zip(splits, names, strict=True) if name == "b"} == {split}
+    assert {s for s, name in zip(splits, names, strict=True) if name == "a"} == {"train", "val"}
+    assert store.verify(deep=True).ok
+
+
+def test_fractions_that_leave_nothing_are_refused() -> None:
+    from packline.recipe import check_recipe
+
+    source = (Source(inputs=("x",)),)
+    with pytest.raises(RecipeError, match=r"test_fraction is 0.6"):
+        check_recipe(Recipe(sources=source, tokenizer="t", val_fraction=0.5, test_fraction=0.6))
+    assert np.isclose(
+        0.5, check_recipe(Recipe(sources=source, tokenizer="t", test_fraction=0.5)).test_fraction or 0
+    )
+
+
+def test_names_that_json_escapes_are_read_by_templates(tmp_path: Path, tokenizer_json: Path) -> None:
+    path = write(tmp_path / "a.jsonl", [{'a "b"': "x", "n": 1}, {'a "b"': "y", "n": 2}])
+    source = {"template": "{{ record['a \"b\"'] }}", "where": (Where(field='a "b"', op="!=", value="x"),)}
+    store = run(recipe_of(path, tokenizer_json, **source), tmp_path / "out")
+    assert [text for _, text in found_texts(store)] == ["y"]
+    store = run(recipe_of(path, tokenizer_json, template="{{ n }}", where=source["where"]), tmp_path / "two")
+    assert [text for _, text in found_texts(store)] == ["2"]
+    with pytest.raises(RecipeError, match="quotes"):
+        run(recipe_of(path, tokenizer_json, text='a "b"'), tmp_path / "no")

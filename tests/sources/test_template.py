@@ -1,0 +1,271 @@
+"""Templates make what plain Jinja makes, of fields alone, and cost no more than one record may."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import jinja2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packline.errors import RecipeError
+from packline.sources.records import RecordProblem
+from packline.sources.template import Template
+
+GOOD = (
+    "{{ title }}\n\n{{ text | trim }}\n",
+    "{% for w in words %}{{ loop.index }} {{ w }}{{ ', ' if not loop.last else '' }}{% endfor %}",
+    "{% if number > 3 %}many{% elif number == 3 %}three{% else %}{{ number }}{% endif %}",
+    "{{ meta.name }}|{{ meta['name'] }}|{{ meta.inner.deep | default('none') }}",
+    "{% for key, value in meta.items() %}{{ key }}={{ value }};{% endfor %}",
+    "{{ words | join(', ') }} {{ words | length }} {{ words | first }} {{ words[-1] }} {{ text[:5] }}",
+    "{{ text.strip().lower() | replace('a', 'bb') }} {{ text.split('a') | length }}",
+    "{% set n = number + 2 %}{{ n * 2 }} {{ n // 2 }} {{ n % 2 }} {{ 'x' * 3 }} {{ title ~ n ~ 'y' }}",
+    "{% for m in turns if m.role != 'system' %}{{ m.role }}: {{ m.content }}\n{% endfor %}",
+    "{% for a in words %}{% for b in words %}{{ a }}{{ b }}{% endfor %}{% endfor %}",
+    "{{ turns | selectattr('role', 'equalto', 'user') | map(attribute='content') | join('+') }}",
+    "{{ words | sort | join }} {{ words | unique | list | length }} {{ words | reverse | join('-') }}",
+    "{{ record_of is defined }} {{ title is string }} {{ number is odd }} {{ 'a' in text }}",
+    "{{ 'yes' if number else 'no' }} {{ range(3) | join }} {% raw %}{{ not }}{% endraw %}",
+    "{%- for line in text.splitlines() -%} {{ line }}; {%- endfor %}{# a comment #}",
+)
+
+records = st.fixed_dictionaries(
+    {
+        "title": st.text(max_size=12),
+        "text": st.text(st.sampled_from("aAb\n\r \u2028é日"), max_size=30),
+        "number": st.integers(-5, 10),
+        "words": st.lists(st.text("abC", max_size=3), min_size=1, max_size=4),
+        "meta": st.fixed_dictionaries({"name": st.text(max_size=5), "inner": st.just({})}),
+        "turns": st.lists(
+            st.fixed_dictionaries(
+                {"role": st.sampled_from(["user", "system"]), "content": st.text(max_size=5)}
+            ),
+            max_size=3,
+        ),
+    }
+)
+
+
+@pytest.mark.parametrize("source", GOOD)
+@given(record=records)
+def test_a_template_makes_what_plain_jinja_makes(source: str, record: dict[str, Any]) -> None:
+    plain = jinja2.Environment().from_string(source)
+    template = Template(source)
+    assert template.render(record) == plain.render(record)
+    assert template.fields is not None
+    wanted = {name: record[name] for name in template.fields if name in record}
+    assert template.render(wanted) == plain.render(record)  # no other field is looked at
+
+
+@given(record=records)
+def test_json_is_not_escaped_for_html(record: dict[str, Any]) -> None:
+    assert json.loads(Template("{{ turns | tojson }}").render(record)) == record["turns"]
+    assert Template("{{ x | tojson }}").render({"x": "<é>"}) == '"<é>"'
+
+
+def test_the_whole_record_is_there_for_odd_names() -> None:
+    template = Template('{{ record["my-field"] }} {{ a }}')
+    assert template.fields is None and template.render({"my-field": 1, "a": 2}) == "1 2"
+
+
+def test_fields_win_over_methods_and_are_never_attributes() -> None:
+    assert Template("{{ a.items }} {{ a.keys }}").render({"a": {"items": 1, "keys": 2}}) == "1 2"
+    with pytest.raises(RecordProblem):
+        Template("{{ a.upper }}").render({"a": "text"})
+
+
+def test_names_that_jinja_has_for_itself_are_fields_or_refused() -> None:
+    template = Template(
+        "{{ range }} {{ range(2) | list }} {{ loop }} {% for a in loop %}{{ loop.index }}{% endfor %}"
+    )
+    assert template.fields == ("loop", "range")
+    assert template.render({"range": "far", "loop": "xy"}) == "far [0, 1] xy 12"
+    with pytest.raises(RecipeError, match="'self' is the template") as refused:
+        Template("{{ self }}")
+    assert 'write record["self"]' in refused.value.hint
+    assert Template('{{ record["self"] }}').render({"self": "me"}) == "me"
+    with pytest.raises(RecipeError, match="line 3: 'loop' is not a value"):
+        Template("a\n{% for x in b %}\n{{ loop }}{% endfor %}")
+    with pytest.raises(RecipeError, match="line 2: 'scope'"):
+        Template("a\n{% autoescape true %}b{% endautoescape %}")
+
+
+def test_fields_of_fields_are_reached_as_in_jinja() -> None:
+    rows = [{"a": {"b": 2}, "n": 1}, {"a": {"b": 1}, "n": 2}]
+    for source in (
+        "{{ rows | map(attribute='a.b') | join(' ') }}",
+        "{{ rows | join(' ', attribute='a.b') }}",
+        "{{ rows | selectattr('a.b', '>', 1) | map(attribute='n') | join }}",
+        "{{ rows | sort(attribute='a.b') | map(attribute='n') | join }}",
+        "{{ rows | map(attribute='a.c', default='none') | join }}",
+        "{{ rows[1:] | length }} {{ rows[::-1] | length }} {{ 'abc'[:-1] }} {{ [rows, 1] | length }}",
+        "{{ 1 in (1, 2) }} {{ rows == rows }} {{ 1 < 2 < 3 }} {{ 2 is divisibleby(2) }}",
+    ):
+        plain = jinja2.Environment().from_string(source)
+        assert Template(source).render({"rows": rows}) == plain.render(rows=rows), source
+
+
+HOSTILE = (
+    "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "{{ a['__class__'] }}",
+    "{{ a._private }}",
+    "{{ a | attr('__class__') }}",
+    "{{ __builtins__ }}",
+    "{{ a.format(b) }}",
+    "{{ ''.join(a) }}",
+    "{{ a.mro() }}",
+    "{{ a() }}",
+    "{{ (a)(b) }}",
+    "{{ range(*a) }}",
+    "{{ a.get(**b) }}",
+    "{{ self }}{{ self.__init__ }}",
+    "{% import 'os' as os %}",
+    "{% from 'x' import y %}",
+    "{% include '/etc/passwd' %}",
+    "{% extends 'x' %}",
+    "{% block b %}{% endblock %}",
+    "{% macro m() %}{{ m() }}{% endmacro %}",
+    "{% call x() %}{% endcall %}",
+    "{% filter upper %}x{% endfilter %}",
+    "{% set x %}y{% endset %}",
+    "{% set ns.x = 1 %}",
+    "{% for x in a recursive %}{{ loop(x) }}{% endfor %}",
+    "{{ lipsum(1000) }}",
+    "{{ cycler(1) }}",
+    "{{ namespace(a=1) }}",
+    "{{ joiner() }}",
+    "{{ a | center(1000000000) }}",
+    "{{ a | format(1) }}",
+    "{{ a | map('upper') | pprint }}",
+    "{{ a | random }}",
+    "{{ 2 ** 1000000000 }}",
+    "{{ '{0.__class__}'.format(a) }}",
+    "{{ a.format_map(b) }}",
+    "{{ a | map('attr', '__class__') | list }}",
+    "{{ a | map('upper') | list }}",
+    "{{ self }}",
+    "{% for x in a %}{{ loop }}{% endfor %}",
+    "{% for x in a %}{{ [loop] }}{{ loop.index }}{% endfor %}",
+    "{% for x in a %}{{ loop.cycle }}{% endfor %}",
+    "{% for x in a %}{% for y in x %}{{ loop ~ y }}{% endfor %}{% endfor %}",
+    "{{ range() }}",
+    "{{ range(stop=3) }}",
+    "{% autoescape true %}{{ a }}{% endautoescape %}",
+    "{% for x in a %}" * 50 + "{% endfor %}" * 50,
+    "{{ a is callable }}",
+    "{{ a",
+    "{% for %}",
+    "{{ a | no_such_filter }}",
+    "x" * 100_001,
+    "{{ " + "(" * 20_000 + "a" + ")" * 20_000 + " }}",
+)
+
+
+@pytest.mark.parametrize("source", HOSTILE, ids=range(len(HOSTILE)))
+def test_what_is_not_turning_fields_into_text_is_refused_before_any_record(source: str) -> None:
+    with pytest.raises(RecipeError) as refused:
+        Template(source)
+    assert "template" in str(refused.value) and len(str(refused.value)) < 500
+
+
+DOUBLE = "{% set a = 'x' * 1000 %}" + "{% set a = a ~ a %}" * 60 + "{{ a }}"
+LISTS = "".join(
+    f"{{% set {one} = [1] %}}" + f"{{% set {one} = [x, x] %}}".replace("x", one) * 40 for one in "xy"
+)
+COSTLY = (
+    "{% for i in range(1000000000) %}x{% endfor %}",
+    "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+    "{{ 'x' * 10000000000 }}",
+    "{{ 10000000000 * 'x' }}",
+    "{{ [1] * 10000000000 }}",
+    DOUBLE,
+    DOUBLE.replace("~", "+"),
+    "{% set a = [1] %}" + "{% set a = a + a %}" * 60 + "{{ a | length }}",
+    "{% set a = 9999999999 %}" + "{% set a = a * a %}" * 40 + "{{ a }}",
+    "{{ ('x' * 100000) | replace('', 'y' * 100000) }}",
+    "{{ ('x' * 100000) | replace('x', 'y' * 100000) }}",
+    "{{ ('x' * 100000) | list | join('y' * 100000) }}",
+    "{{ range(99999) | join('y' * 100000) }}",
+    "{% for i in range(99999) %}{{ 'y' * 100000 }}{% endfor %}",
+    "{{ '%1000000000d' % 5 }}",
+    "{{ 1.5 | round(1000000000) }}",
+    "{{ 1 | round(-1000000000) }}",
+    "{{ a | tojson(indent=1000000000) }}",
+    "{% for i in range(99999) %}{{ ('a ' * 500000).split() | length }}{% endfor %}",
+    "{% for i in range(99999) %}{% set x = ('a\\n' * 400000).splitlines() %}{% endfor %}",
+    # Lists of lists: they are small until somebody writes them out or compares them.
+    *(f"{LISTS}{{{{ {use} }}}}" for use in ("x", "x ~ ''", "x | string", "x | tojson", "x == y", "x in [y]")),
+    *(f"{LISTS}{{{{ {use} }}}}" for use in ("[x] | sort | length", "x | join", "[x].count(y)", "{'a': x}")),
+    LISTS.replace("[x, x]", "{'a': x, 'b': x}") + "{{ x }}",
+    LISTS.replace("[x, x]", "(x, x)").replace("[1]", "(1,)") + "{{ {x: 1} }}",
+    "{% set x = ['y' * 900000] * 9 %}",
+    "{% set y = 'y' * 90000 %}" + "{% set x = [y, y, y] %}" * 9,
+    "{% set x = ['y' * 1000] %}" + "{% set x = x + x %}" * 30,
+    "{% set x = ['y' * 1000] * 999 %}{{ range(9999) | list | map(attribute='b', default=x) | length }}",
+    # Reading that makes nothing.
+    "{% set x = 'y' * 900000 %}" + "{% set z = x[1:] %}" * 9,
+    "{% set x = range(99999) | list %}{% for i in range(99999) %}{{ 'y' in x }}{% endfor %}",
+    "{% set x = 'y ' * 90000 %}{% for i in range(99999) %}{% set z = x | wordcount %}{% endfor %}",
+    "{% set x = 'y' * 900000 %}{% for i in range(99999) %}{% if x == x ~ '' %}{% endif %}{% endfor %}",
+)
+
+
+@pytest.mark.parametrize("source", COSTLY, ids=range(len(COSTLY)))
+def test_what_would_cost_too_much_costs_one_record(source: str) -> None:
+    import tracemalloc
+
+    template = Template(source, 1 << 20)
+    tracemalloc.start()
+    started = time.perf_counter()
+    try:
+        with pytest.raises(RecordProblem) as refused:
+            template.render({"a": {"b": [1]}})
+        assert tracemalloc.get_traced_memory()[1] < 200 << 20
+    finally:
+        tracemalloc.stop()
+    assert refused.value.reason == "template"
+    assert time.perf_counter() - started < 30
+    good = Template("{{ a }}", 1 << 20)
+    assert good.render({"a": "x"}) == good.render({"a": "x"}) == "x"
+
+
+def test_a_budget_is_for_each_record_anew() -> None:
+    template = Template("{% for i in range(600) %}{{ a }}{% endfor %}", 1000)
+    for _ in range(3):
+        assert len(template.render({"a": "x"})) == 600
+        with pytest.raises(RecordProblem, match="more than 1,000 characters"):
+            template.render({"a": "xx"})
+
+
+@pytest.mark.parametrize(
+    ("source", "record"),
+    [
+        ("{{ a }}", {}),
+        ("{{ a }}", {"a": None}),
+        ("{{ a ~ b }}", {"a": "x", "b": None}),
+        ("{{ a | trim }}", {}),
+        ("{{ a.b.c }}", {"a": {}}),
+        ("{{ a + 1 }}", {"a": "x"}),
+        ("{{ a / 0 }}", {"a": 1}),
+        ("{{ a < 1 }}", {"a": "x"}),
+        ("{% for x in a %}{{ x }}{% endfor %}", {"a": 5}),
+        ("{% for x in a %}{{ x }}{% endfor %}", {}),
+        ("{{ a.strip() }}", {"a": 5}),
+        ("{{ a | join }}", {"a": [None]}),
+        ("{{ a | length }}", {"a": 5}),
+        ("{{ a | map(attribute='b') | list }}", {"a": [{}]}),
+        ("{{ [a] }}", {}),
+        ("{{ a[1:] }}", {"a": 5}),
+        ("{{ 'x' if none[0] else 'y' }}", {}),
+        ("{% for x in ('x' if [][0] else 'y') %}{{ x }}{% endfor %}", {}),
+        ("{{ a[1:] }}", {}),
+    ],
+)
+def test_a_record_that_does_not_fit_is_a_bad_one(source: str, record: dict[str, Any]) -> None:
+    with pytest.raises(RecordProblem) as refused:
+        Template(source).render(record)
+    assert refused.value.reason == "template" and refused.value.detail

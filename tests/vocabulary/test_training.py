@@ -1,0 +1,445 @@
+"""Training: the tokenizer that comes out is the one that HF's own trainer finds."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import tokenizers
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.conftest import HARD_TEXTS, python_sources
+from tests.formats.peers import run_peer
+from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
+
+from packline.encoders.patterns import PATTERNS, Pattern, pattern_of
+from packline.encoders.tiktoken import ALPHABET
+from packline.errors import RecipeError, StoreError, TokenizerError
+from packline.recipe import Recipe, Source
+from packline.vocabulary.trained_folder import TrainingReport, train_folder
+from packline.vocabulary.training import NANOCHAT, SPECIALS, train_batches, train_bpe
+from packline.vocabulary.training_texts import TrainingTexts
+from packline.vocabulary.word_counts import batches_of, count_words
+
+LETTERS = {chr(letter): byte for byte, letter in ALPHABET.items()}
+
+
+def trained_by_hf(
+    texts: list[str], vocab_size: int, special: tuple[str, ...], pattern: str = "gpt2"
+) -> tokenizers.Tokenizer:
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    split = pre_tokenizers.Split(Regex(PATTERNS[pattern].expression), "isolated")
+    tokenizer.pre_tokenizer = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False)
+        if pattern == "gpt2"
+        else pre_tokenizers.Sequence(
+            [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        )
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[AddedToken(token, special=True, normalized=False) for token in special],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def corpus(shared: Path, names: list[str], each_bytes: int) -> list[str]:
+    texts = []
+    for name in names:
+        volume = 0
+        with zstandard.open(shared / "corpora" / f"{name}.jsonl.zst", "rb") as raw:
+            for line in io.TextIOWrapper(raw, "utf-8"):
+                texts.append(json.loads(line)["text"])
+                volume += len(texts[-1].encode())
+                if volume > each_bytes:
+                    break
+    return texts
+
+
+def assert_equal(ours: tokenizers.Tokenizer, reference: tokenizers.Tokenizer) -> None:
+    one, other = (json.loads(tokenizer.to_str())["model"] for tokenizer in (ours, reference))
+    assert one["merges"] == other["merges"]
+    assert one["vocab"] == other["vocab"]
+
+
+@pytest.mark.parametrize("special", [("<|endoftext|>",), (), ("<s>", "</s>", "<|pad|>")])
+def test_merges_and_ids_are_those_of_the_reference_trainer(special: tuple[str, ...]) -> None:
+    texts = [text for _, text in python_sources(600_000)] + [text for text in HARD_TEXTS if "<" not in text]
+    ours = tokenizers.Tokenizer.from_str(train_bpe(texts, 2000, special))
+    reference = trained_by_hf(texts, 2000, special)
+    assert_equal(ours, reference)
+    for text in HARD_TEXTS:
+        ids = ours.encode(text, add_special_tokens=False).ids
+        assert ids == reference.encode(text, add_special_tokens=False).ids
+        assert ours.decode(ids, skip_special_tokens=False) == text
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_every_pattern_on_the_library_of_python(pattern: Any) -> None:
+    texts = [text for _, text in python_sources(400_000)] + list(HARD_TEXTS)
+    ours = tokenizers.Tokenizer.from_str(train_bpe(texts, 1500, pattern=pattern))
+    assert_equal(ours, trained_by_hf(texts, 1500, ("<|endoftext|>",), pattern))
+
+
+CORPORA = ["imdb_en", "code_mixed", "wikipedia_zh", "reviews_ko", "hindi", "latex_math", "unicode_stress"]
+
+
+@pytest.mark.parametrize("pattern", ["gpt2", "gpt4", "nanochat", "qwen2"])
+def test_every_pattern_on_corpora_of_many_scripts(shared: Path, pattern: Any) -> None:
+    # Of a vocabulary of this size most merges are of pairs that occur a few dozen times: nearly all are ties.
+    vocab_size = 12_000
+    texts = corpus(shared, CORPORA, 700_000)
+    ours = tokenizers.Tokenizer.from_str(train_bpe(texts, vocab_size, pattern=pattern))
+    assert ours.get_vocab_size() == vocab_size
+    reference = trained_by_hf(texts, vocab_size, ("<|endoftext|>",), pattern)
+    assert_equal(ours, reference)
+    for text in texts[::50]:
+        assert ours.encode(text[:2000]).ids == reference.encode(text[:2000]).ids
+
+
+@given(
+    st.lists(st.text("ab", min_size=1, max_size=14), min_size=1, max_size=30),
+    st.integers(260, 300),
+)
+def test_ties_runs_and_strings_that_two_merges_make(words: list[str], vocab_size: int) -> None:
+    # Words of two letters are where one string is made in several ways and where pairs overlap.
+    texts = [" ".join(words)]
+    assert_equal(
+        tokenizers.Tokenizer.from_str(train_bpe(texts, vocab_size, ())), trained_by_hf(texts, vocab_size, ())
+    )
+
+
+def test_no_pair_is_counted_across_two_texts() -> None:
+    model = json.loads(train_bpe(["ab", "ab", "ba", "ba"] * 5, 300, ()))["model"]
+    assert sorted(model["merges"]) == [["a", "b"], ["b", "a"]]
+
+
+def test_it_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    train_bpe(["some text " * 20], 270)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("texts", "vocab_size", "said"), [([], 300, "no text"), (["a"], 257, "vocab_size is 257")]
+)
+@pytest.mark.parametrize("pattern", ["gpt2", "o200k"])
+def test_what_cannot_be_trained_is_refused(
+    texts: list[str], vocab_size: int, said: str, pattern: Any
+) -> None:
+    with pytest.raises(TokenizerError, match=said):
+        train_bpe(texts, vocab_size, pattern=pattern)
+
+
+def test_batches_and_threads_change_nothing() -> None:
+    texts = [text for _, text in python_sources(300_000)]
+    pattern = pattern_of("gpt4")
+    found = {
+        train_batches(batches_of(texts, size), 900, (), pattern=pattern, threads=threads).json
+        for size, threads in [(1 << 20, 1), (5_000, 3), (70_000, 2)]
+    }
+    assert len(found) == 1
+
+
+def test_words_are_counted_as_a_dictionary_counts_them() -> None:
+    texts = [text for _, text in python_sources(200_000)]
+    found = count_words(batches_of(texts, 9_000), pattern_of("gpt2"), memory_bytes=1 << 30)
+    expected: dict[bytes, int] = {}
+    split = pre_tokenizers.Split(Regex(PATTERNS["gpt2"].expression), "isolated")
+    for text in texts:
+        for word, _ in split.pre_tokenize_str(text):
+            expected[word.encode()] = expected.get(word.encode(), 0) + 1
+    data, bounds = found.data.tobytes(), found.offsets.tolist()
+    words = [data[start:stop] for start, stop in itertools.pairwise(bounds)]
+    assert dict(zip(words, found.counts.tolist(), strict=True)) == expected
+    assert found.text_bytes == sum(len(text.encode()) for text in texts)
+
+
+def test_where_words_do_not_fit_the_rarest_are_forgotten_and_counted() -> None:
+    common = ["the same few words again and again"] * 3000
+    rare = [f"{'x' * 40}{number:08d}" for number in range(20_000)]
+    texts = [text for pair in zip(rare[:3000], common, strict=True) for text in pair] + rare[3000:]
+    found = count_words(batches_of(texts, 40_000), Pattern("w", "", "spaces"), memory_bytes=200_000)
+    assert found.data.nbytes + 16 * len(found) <= 200_000
+    assert found.forgotten_words > 15_000
+    assert found.counts.sum() + found.forgotten == 3000 * 7 + 2 * 20_000  # letters and digits are two words
+    assert found.counts.max() >= 6000
+
+
+GROWING = """
+import sys, resource
+from packline.encoders.patterns import pattern_of
+from packline.vocabulary.training import train_batches
+from packline.vocabulary.word_counts import batches_of
+def text(i):
+    return " ".join(f"w{(i * 7919 + j * j) % 300000:x}q{j % 17}" for j in range(3000))
+batches = batches_of(map(text, range(int(sys.argv[1]))))
+found = train_batches(batches, 400, (), pattern=pattern_of("gpt4"), memory_bytes=256 << 20, threads=2)
+print(found.text_bytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_corpus() -> None:
+    def peak(batches: int) -> tuple[int, int]:
+        done = subprocess.run(
+            [sys.executable, "-c", GROWING, str(batches)], capture_output=True, text=True, check=True
+        )
+        size, resident = map(int, done.stdout.split())
+        return size, resident
+
+    (small, first), (large, second) = peak(700), peak(5600)
+    assert large - small > 120 << 20
+    assert second - first < 64 << 20
+
+
+# ------------------------------------------------------------------------------------ folder
+
+
+@pytest.fixture(scope="module")
+def jsonl(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("corpus") / "corpus.jsonl"
+    texts = [text for _, text in python_sources(500_000)] + [*HARD_TEXTS, "漢字とかな 한국어 नमस्ते café"] * 3
+    lines = [json.dumps({"text": text}, ensure_ascii=False) for text in texts]
+    path.write_text("\n".join([*lines, '{"text": 5}', "{broken"]) + "\n", "utf-8")
+    return path
+
+
+def recipe(*inputs: Path, **more: Any) -> Recipe:
+    return Recipe(sources=(Source(inputs=tuple(map(str, inputs)), **more),), tokenizer="")
+
+
+@pytest.fixture(scope="module")
+def trained(jsonl: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TrainingReport]:
+    out = tmp_path_factory.mktemp("trained") / "tok"
+    special, place = SPECIALS["nanochat"]
+    report = train_folder(recipe(jsonl), 2000, out, pattern="nanochat", special_tokens=special, place=place)
+    return out, report
+
+
+def test_the_nine_of_nanochat_have_the_last_ids_in_order(trained: tuple[Path, TrainingReport]) -> None:
+    folder, report = trained
+    assert report.vocab_size == 2000
+    assert list(report.special_tokens.items()) == list(zip(NANOCHAT, range(1991, 2000), strict=True))
+    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    assert tokenizer.encode("a<|output_end|>").ids[-1] == 1999
+    assert tokenizer.get_vocab_size() == 2000
+
+
+def test_token_bytes_are_the_raw_bytes_of_every_token(trained: tuple[Path, TrainingReport]) -> None:
+    folder, report = trained
+    sizes = np.load(folder / "token_bytes.npy", allow_pickle=False)
+    assert sizes.dtype == np.int32
+    assert sizes.shape == (2000,)
+    # A second way: the vocabulary's letters are bytes, one each.
+    vocab = msgspec.json.decode((folder / "tokenizer.json").read_bytes())["model"]["vocab"]
+    raw = {
+        number: bytes(LETTERS[letter] for letter in token)
+        for token, number in vocab.items()
+        if token not in NANOCHAT
+    }
+    assert {number: len(data) for number, data in raw.items()} == dict(enumerate(sizes[:1991].tolist()))
+    alone = [number for number, data in raw.items() if len(data) == 1]
+    assert len(alone) == 256
+    not_utf8 = [number for number in alone if raw[number][0] >= 0x80]
+    assert len(not_utf8) == 128
+    assert sizes[not_utf8].tolist() == [1] * 128
+    assert sizes[1991:].tolist() == [0] * 9
+    ordinary = sizes[:1991]
+    found = report.token_bytes
+    assert (found.min, found.max) == (ordinary.min(), ordinary.max())
+    assert found.mean == pytest.approx(sum(ordinary.tolist()) / 1991)
+    assert found.std == pytest.approx((sum((x - found.mean) ** 2 for x in ordinary.tolist()) / 1991) ** 0.5)
+    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    for text in HARD_TEXTS:
+        assert int(sizes[tokenizer.encode(text).ids].sum()) == len(text.encode())
+
+
+def test_transformers_loads_every_folder_and_gives_the_same_ids(
+    trained: tuple[Path, TrainingReport], jsonl: Path, tmp_path: Path
+) -> None:
+    """Every pattern and every preset of special tokens, and some of the user's own in the last place."""
+    kinds = [(name, *SPECIALS["endoftext"]) for name in PATTERNS]
+    kinds += [
+        ("gpt2", *SPECIALS["nanochat"]),
+        ("gpt4", *SPECIALS["none"]),
+        ("qwen2", ("<s>", "</s>"), "last"),
+    ]
+    folders = [trained[0]]
+    for number, (pattern, special, place) in enumerate(kinds):
+        folders.append(tmp_path / str(number))
+        settings: Any = {"pattern": pattern, "special_tokens": special, "place": place}
+        train_folder(recipe(jsonl), 700, folders[-1], **settings, max_chars=300_000)
+    specials = "<|bos|>hi<|user_end|> <|endoftext|>\n<s>a</s> <|endoftext|"
+    texts = [*(text[:3000] for text in HARD_TEXTS), python_sources(100_000)[0][1][:5000], specials]
+    code = """
+from transformers import AutoTokenizer
+texts = json.loads(open(arguments[0], encoding="utf-8").read())
+answer = []
+for folder in arguments[1:]:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    ids = [tokenizer(text, add_special_tokens=False).input_ids for text in texts]
+    answer.append({"ids": ids, "texts": [tokenizer.decode(one) for one in ids],
+                   "by default": tokenizer(texts).input_ids,
+                   "bos": tokenizer.bos_token_id, "eos": tokenizer.eos_token_id, "size": len(tokenizer),
+                   "special": dict(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids))})
+"""
+    given = tmp_path / "texts.json"
+    given.write_text(json.dumps(texts), "utf-8")
+    answers = run_peer(code, given, *folders, modules=("transformers",))
+    for folder, answer in zip(folders, answers, strict=True):
+        report = msgspec.json.decode((folder / "report.json").read_bytes(), type=TrainingReport)
+        tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+        expected = [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
+        assert answer["ids"] == expected, report.pattern
+        assert answer["by default"] == expected, report.pattern
+        assert answer["texts"] == texts, report.pattern
+        control = report.special_tokens
+        assert answer["special"] == control
+        assert (answer["bos"], answer["eos"]) == (
+            control.get(report.bos_token or ""),
+            control.get(report.eos_token or ""),
+        )
+        assert answer["size"] == report.vocab_size
+        # The strings of its own special tokens become them, and no others.
+        assert set(expected[-1]) & set(control.values()) == {
+            number for token, number in control.items() if token in specials
+        }
+    assert answers[0]["bos"] == 1991
+
+
+def test_two_trainings_give_the_same_bytes(
+    trained: tuple[Path, TrainingReport], jsonl: Path, tmp_path: Path
+) -> None:
+    special, place = SPECIALS["nanochat"]
+    train_folder(
+        recipe(jsonl),
+        2000,
+        tmp_path / "again",
+        pattern="nanochat",
+        special_tokens=special,
+        place=place,
+        threads=1,
+    )
+    for name in ("tokenizer.json", "tokenizer_config.json", "token_bytes.npy"):
+        assert (tmp_path / "again" / name).read_bytes() == (trained[0] / name).read_bytes()
+
+
+def test_bad_records_are_counted_and_take_nothing_with_them(trained: tuple[Path, TrainingReport]) -> None:
+    _, report = trained
+    assert report.bad_records == {"not_a_string": 1, "malformed_json": 1}
+    texts = [text for _, text in python_sources(500_000)] + [*HARD_TEXTS, "漢字とかな 한국어 नमस्ते café"] * 3
+    assert report.documents == len(texts)
+    assert report.characters == sum(map(len, texts))
+    assert report.text_bytes == sum(len(text.encode()) for text in texts)
+
+
+@given(st.integers(1, 400), st.integers(1, 60) | st.none())
+def test_limits_by_characters(most: int, each: int | None) -> None:
+    texts = ["한" * 7, "a" * 100, "", "été" * 30, "b" * 50]
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a.jsonl")
+        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+        reading = TrainingTexts(recipe(path), most, each)
+        found = [text for batch in reading.batches() for text in batch]
+    expected, left = [], most
+    for text in filter(None, texts):
+        part = text[:each][:left]
+        if part:
+            expected.append(part)
+            left -= len(part)
+    assert found == expected
+    assert reading.characters == sum(map(len, expected))
+    assert reading.documents == len(expected)
+    whole = list(filter(None, texts))[: len(expected)]
+    assert reading.cut_documents == sum(len(text) > (each or len(text)) for text in whole)
+
+
+def test_filters_of_a_source_hold(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"text": "x" * size}) + "\n" for size in (1, 5, 9)))
+    reading = TrainingTexts(recipe(path, min_chars=2, max_chars=8))
+    assert [text for batch in reading.batches() for text in batch] == ["xxxxx"]
+    assert reading.left_out == 2
+
+
+def test_a_folder_in_use_is_refused_unless_forced(jsonl: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("keep me")
+    with pytest.raises(StoreError, match="not empty"):
+        train_folder(recipe(jsonl), 300, tmp_path)
+    train_folder(recipe(jsonl), 300, tmp_path, max_chars=50_000, force=True)
+    assert (tmp_path / "mine.txt").read_text() == "keep me"
+    assert (tmp_path / "tokenizer.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"special_tokens": ("a", "a")}, "comes twice"),
+        ({"special_tokens": ("",)}, "is empty"),
+        ({"special_tokens": ("a",)}, "'a' is a token of text too"),
+        ({"threads": 0}, "threads is 0"),
+        ({"memory_bytes": 0}, "memory is 0 bytes"),
+        ({"eos": "x", "special_tokens": ()}, "there are none"),
+        ({"eos": "<none>"}, "no special token"),
+        ({"pattern": "gpt5"}, "no pattern"),
+        ({"max_chars": 0}, "max_chars is 0"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_before_work(
+    jsonl: Path, tmp_path: Path, given: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(RecipeError, match=said):
+        train_folder(recipe(jsonl), 300, tmp_path / "out", **given)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("pattern", ["gpt4", "o200k"])
+def test_a_special_token_that_merges_make_is_refused(tmp_path: Path, pattern: str) -> None:
+    # Text would become it, and the tokenizer could not be read without it.
+    (tmp_path / "a.txt").write_text("the cat and the dog, the end. " * 50)
+    with pytest.raises(RecipeError, match="'the' is a token of text too"):
+        train_folder(
+            recipe(tmp_path / "a.txt"), 270, tmp_path / "out", special_tokens=("the",), pattern=pattern
+        )
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_text_says_why(jsonl: Path, tmp_path: Path) -> None:
+    odd = tmp_path / "odd.jsonl"
+    odd.write_text('{"text": 7}\n{"text": 8}\n{"text"\n')
+    with pytest.raises(TokenizerError, match=r"no text to train on: .*2 not_a_string, 1 malformed_json"):
+        train_folder(recipe(odd, text="text"), 300, tmp_path / "out")
+    with pytest.raises(RecipeError, match="no record has the field 'nowhere'"):
+        train_folder(recipe(jsonl, text="nowhere"), 300, tmp_path / "out")
+    with pytest.raises(TokenizerError, match="left out by length"):
+        train_folder(recipe(jsonl, min_chars=10**9), 300, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_place_where_nothing_can_be_written_is_known_before_the_work(jsonl: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for out, force in (("file", True), ("file", False), ("file/below", False)):
+        with pytest.raises(StoreError, match=r"a file: expected a folder|cannot make the folder"):
+            train_folder(recipe(jsonl), 300, tmp_path / out, force=force)
+    assert (tmp_path / "file").read_text() == "x"
+
+
+def test_texts_that_run_out_of_pairs_are_said(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("abab")
+    report = train_folder(recipe(tmp_path / "a.txt"), 1000, tmp_path / "out")
+    assert (report.asked_vocab_size, report.vocab_size, report.merges) == (1000, 259, 2)

@@ -1,0 +1,107 @@
+"""What a tokenizer learns from is what a build of the same recipe puts into its split train."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.cli.command import result, run
+
+import packline
+from packline.errors import InputError, TokenizerError
+from packline.recipe import load_recipe
+from packline.store.reader import Store
+from packline.vocabulary.trained_folder import train_folder
+from packline.vocabulary.training_texts import TrainingTexts
+
+ROWS: list[dict[str, Any]] = [
+    {"id": str(n), "title": f"Title {n}", "body": "word " * (n % 9) + str(n), "score": n % 5, "lang": "en"}
+    for n in range(200)
+] + [{"id": "bad", "body": "no title", "score": 4}, {"id": "worse", "title": "T", "body": "x", "score": "4"}]
+
+SOURCES = {
+    "template": 'template = "# {{ title }}\\n\\n{{ body | upper }}"\n',
+    "where": 'text = "body"\nwhere = [{ field = "score", op = ">=", value = 2 }]\n',
+    "both": 'template = "{{ title }}"\nwhere = [{ field = "score", op = ">", value = 3 }]\nmin_chars = 8\n',
+    "length": 'text = "body"\nmin_chars = 10\nmax_chars = 30\n',
+}
+JOBS = {
+    "plain": "",
+    "splits": "val_fraction = 0.2\ntest_fraction = 0.1\nseed = 3\n",
+    "limit": "limit_documents = 37\nval_fraction = 0.5\n",
+}
+
+
+def write(folder: Path, kind: str, job: str, source: str, tokenizer: Path) -> Path:
+    if kind == "parquet":
+        table = pa.Table.from_pylist([row | {"score": 1} if row["id"] == "worse" else row for row in ROWS])
+        pq.write_table(table, folder / "a.parquet", row_group_size=50)
+    else:
+        (folder / f"a.{kind}").write_text("".join(json.dumps(row) + "\n" for row in ROWS) + "nonsense\n")
+    path = folder / "recipe.toml"
+    path.write_text(f'tokenizer = "{tokenizer}"\n{job}\n[[sources]]\ninputs = ["a.{kind}"]\n{source}')
+    return path
+
+
+def train_texts(store: Store) -> list[str]:
+    """The split train, decoded, in the order of the input."""
+    found = [
+        (store.provenance(index).position, store.tokenizer.decode(tokens[:-1].tolist()))
+        for index, tokens in enumerate(store.documents)
+        if store.provenance(index).split == "train"
+    ]
+    return [text for _, text in sorted(found)]
+
+
+@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_the_texts_are_those_of_the_split_train(
+    tmp_path: Path, tokenizer_json: Path, kind: str, source: str, job: str
+) -> None:
+    path = write(tmp_path, kind, JOBS[job], SOURCES[source], tokenizer_json)
+    store = packline.build(path, out=tmp_path / "out", workers=0, engine="tokenizers", max_bad_fraction=1)
+    reading = TrainingTexts(load_recipe(path)[0])
+    assert [text for batch in reading.batches() for text in batch] == train_texts(store)
+    ledger = store.manifest.ledger
+    assert reading.documents + reading.held_out == ledger.documents
+    if job != "limit":  # counts beyond a limit are nobody's
+        assert reading.left_out == ledger.left_out
+        assert dict(reading.bad_records) == ledger.rejected
+
+
+def test_a_split_that_was_published_is_not_learned_from(tmp_path: Path, tokenizer_json: Path) -> None:
+    path = write(tmp_path, "jsonl", "", 'text = "body"\nsplit = "test"\n', tokenizer_json)
+    (tmp_path / "b.jsonl").write_text('{"text": "only this"}\n' * 20)
+    path.write_text(path.read_text() + '[[sources]]\ninputs = ["b.jsonl"]\nsplit = "train"\n')
+    reading = TrainingTexts(load_recipe(path)[0])
+    assert {text for batch in reading.batches() for text in batch} == {"only this"}
+    assert (reading.documents, reading.held_out) == (20, 202)
+
+
+def test_a_recipe_at_the_command(tmp_path: Path, tokenizer_json: Path) -> None:
+    path = write(tmp_path, "jsonl", "val_fraction = 0.2\n", SOURCES["template"], tokenizer_json)
+    done = run("tokenizer", "train", path.name, "--vocab-size", "300", "--out", "tok", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    said = result(done)
+    assert said["held_out"] > 10 and said["documents"] + said["held_out"] == 201
+    assert said["bad_records"] == {"template": 1, "malformed_json": 1}
+    words = ("tokenizer", "train", path.name, "--vocab-size", "300", "--out", "tok", "--force")
+    assert f"{said['held_out']} documents for validation and testing" in run(*words, cwd=tmp_path).stdout
+    vocabulary = json.loads((tmp_path / "tok/tokenizer.json").read_text())["model"]["vocab"]
+    assert "WORD" in vocabulary and "word" not in vocabulary  # the template's texts, not the field's
+
+
+def test_refusals_are_those_of_a_build(tmp_path: Path, tokenizer_json: Path) -> None:
+    (tmp_path / "a.txt").write_text("plain")
+    path = tmp_path / "recipe.toml"
+    path.write_text('tokenizer = "t"\n[[sources]]\ninputs = ["a.txt"]\ntemplate = "{{ a }}"\n')
+    with pytest.raises(InputError, match="plain text"):
+        TrainingTexts(load_recipe(path)[0])
+    path = write(tmp_path, "jsonl", "", SOURCES["where"].replace("value = 2", "value = 9"), tokenizer_json)
+    with pytest.raises(TokenizerError, match=r"201 left out by length or by where"):
+        train_folder(load_recipe(path)[0], 300, tmp_path / "tok")
