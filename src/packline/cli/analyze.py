@@ -20,11 +20,11 @@ from packline.errors import RecipeError
 from packline.store.manifest import MANIFEST
 from packline.viewing.analysis import Analysis
 from packline.viewing.analysis import analyze as analyze_store
-from packline.viewing.analysis_page import analysis_page, warnings_of
 from packline.viewing.batch_files import SUFFIXES, read_batch
+from packline.viewing.chuk import TensorSummary, missing_line, summarize, table_lines
 from packline.viewing.counting import OnProgress
-from packline.viewing.seed_table import TensorSummary, missing_line, summarize, table_lines
-from packline.viewing.terminal import render
+from packline.viewing.describe import analysis_page, analysis_warnings
+from packline.viewing.terminal import render_lines
 from packline.viewing.text import plural, scaled
 
 STORE = Group("Of a store", sort_key=10)
@@ -83,7 +83,7 @@ def analyze(
             )
         else:
             found = read_foreign(target, reading, bool(seq_len), top, on_progress)
-    output.lines(render(analysis_page(found), output.width, output.color))
+    output.lines(render_lines(analysis_page(found), output.width, output.color))
     output.result({"command": "analyze", "target": target, "exit_code": DONE, **facts(found)})
     return DONE
 
@@ -163,7 +163,7 @@ def facts(analysis: Analysis) -> dict[str, Any]:
     values: dict[str, Any] = msgspec.to_builtins(analysis, str_keys=True)
     values["bytes_per_token"] = analysis.bytes_per_token
     values["prices"] = [price_facts(price) for price in analysis.prices]
-    return {**values, "warnings": list(warnings_of(analysis))}
+    return {**values, "warnings": list(analysis_warnings(analysis))}
 
 
 @contextmanager

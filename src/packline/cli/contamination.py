@@ -7,7 +7,7 @@ from collections.abc import Callable
 from packline.evals.contamination import search
 from packline.evals.contamination_report import ContaminationReport, GramOf
 from packline.store.report import OnProgress
-from packline.viewing.page import Block, Facts, Heading, Mood, Note, Page, Table
+from packline.viewing.page import Block, Heading, KeyValues, Mood, Note, Page, Table
 from packline.viewing.text import duration, plural, size
 
 SHOWN = 20
@@ -30,7 +30,7 @@ def contamination_page(report: ContaminationReport, store: str) -> Page:
     left_out += f"{report.repetitive_grams:,} that repeat themselves"
     rate = report.bytes / max(report.seconds, 1e-9)
     blocks: list[Block] = [
-        Facts(
+        KeyValues(
             (
                 ("compared", f"{report.n} {report.gram_of} in a row; {report.normalisation}"),
                 ("looked for", f"{plural(report.grams, 'gram')}; left out: {left_out}"),

@@ -85,10 +85,10 @@ def verify(
 def verify_against(store: str, against: list[str], n: int, gram_of: Literal["words", "tokens"]) -> int:
     """Search a store for evaluation sets."""
     from packline.cli.contamination import contamination_page, find_contamination
-    from packline.viewing.terminal import render
+    from packline.viewing.terminal import render_lines
 
     report = _with_bar(find_contamination(store, against, n, gram_of), "")
-    output.lines(render(contamination_page(report, store), output.width, output.color))
+    output.lines(render_lines(contamination_page(report, store), output.width, output.color))
     code = FAILED if report.found else UNCHECKED if report.unchecked else DONE
     values: dict[str, Any] = msgspec.to_builtins(report)
     output.result({"command": "verify", "store": store, "exit_code": code, **values})

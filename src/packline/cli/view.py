@@ -17,14 +17,12 @@ from packline.cli.trace import StoreSettings, open_loader
 from packline.errors import RecipeError
 from packline.store.reader import Store
 from packline.viewing.batch_files import SUFFIXES, BatchFile, read_batch
-from packline.viewing.batch_page import batch_page
-from packline.viewing.grid import grid_lines
-from packline.viewing.page import Page, Strip
-from packline.viewing.page_file import write_page
-from packline.viewing.pages import document_page, row_page, step_page
-from packline.viewing.strips import MOST
-from packline.viewing.terminal import render
-from packline.viewing.vocabulary import Vocabulary
+from packline.viewing.chuk import grid_lines
+from packline.viewing.html import write_page
+from packline.viewing.page import Page, TokenStrip
+from packline.viewing.terminal import render_lines
+from packline.viewing.token_pages import batch_page, document_page, row_page, step_page
+from packline.viewing.tokens import MOST, Vocabulary
 
 WHAT = Group("What to view", sort_key=5)
 SHOWN = Group("How much, and where to", sort_key=10)
@@ -118,7 +116,7 @@ def view(
         write_page(page, Path(shown.out))
         output.line("  ", ("wrote", "quiet"), f"  {shown.out}")
     else:
-        show(render(page, output.width, output.color))
+        show(render_lines(page, output.width, output.color))
     output.result({"command": "view", "target": target, "exit_code": DONE, **facts(page)})
     return DONE
 
@@ -232,11 +230,11 @@ def facts(page: Page) -> dict[str, Any]:
         "title": page.title,
         "summary": page.summary,
         "warnings": list(page.warnings),
-        "strips": [_strip(block) for block in page.blocks if isinstance(block, Strip)],
+        "strips": [_strip(block) for block in page.blocks if isinstance(block, TokenStrip)],
     }
 
 
-def _strip(strip: Strip) -> dict[str, Any]:
+def _strip(strip: TokenStrip) -> dict[str, Any]:
     return {
         "caption": strip.caption,
         "more": strip.more,

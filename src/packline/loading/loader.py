@@ -203,10 +203,10 @@ class Loader:
 
     def _repr_html_(self) -> str:
         """Render for a notebook: the current step, and the first rows of the next batch."""
-        from packline.viewing.html import notebook
-        from packline.viewing.pages import loader_page
+        from packline.viewing.html import render_notebook
+        from packline.viewing.token_pages import loader_page
 
-        return notebook(loader_page(self))
+        return render_notebook(loader_page(self))
 
     def __repr__(self) -> str:
         left = f", {self.left_over_rows:,} rows left over" if self.left_over_rows else ""

@@ -134,10 +134,10 @@ class Row:
 
     def _repr_html_(self) -> str:
         """Render for a notebook: tokens, documents, padding."""
-        from packline.viewing.html import notebook
-        from packline.viewing.pages import NOTEBOOK_TOKENS, row_page
+        from packline.viewing.html import render_notebook
+        from packline.viewing.token_pages import NOTEBOOK_TOKENS, row_page
 
-        return notebook(row_page(self.source, self.index, most=NOTEBOOK_TOKENS))
+        return render_notebook(row_page(self.source, self.index, most=NOTEBOOK_TOKENS))
 
     def _array(self, field: str) -> np.ndarray:
         if field not in self._arrays:

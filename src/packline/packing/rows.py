@@ -153,10 +153,10 @@ class Rows(RowReader):
 
     def _repr_html_(self) -> str:
         """Render for a notebook: number, settings, and the beginning of the first row."""
-        from packline.viewing.html import notebook
-        from packline.viewing.pages import rows_page
+        from packline.viewing.html import render_notebook
+        from packline.viewing.token_pages import rows_page
 
-        return notebook(rows_page(self))
+        return render_notebook(rows_page(self))
 
     def __repr__(self) -> str:
         return (

@@ -176,10 +176,10 @@ class Store:
 
     def _repr_html_(self) -> str:
         """Render for a notebook, from the manifest."""
-        from packline.viewing.html import notebook
-        from packline.viewing.pages import store_page
+        from packline.viewing.describe import store_page
+        from packline.viewing.html import render_notebook
 
-        return notebook(store_page(self))
+        return render_notebook(store_page(self))
 
     def __repr__(self) -> str:
         manifest = self.manifest
