@@ -18,6 +18,7 @@ from tests.formats.steps import expected, read_all
 from tests.formats.stores import CASES, Case, make_store, random_loss
 
 from packline.errors import CorruptStore, RecipeError, TokenizerError
+from packline.facade import Store
 from packline.formats import stacks
 from packline.formats.exporting.documents import DocumentView
 from packline.formats.exporting.run import export
@@ -25,7 +26,6 @@ from packline.formats.exporting.source import Choice
 from packline.formats.exporting.target import Target
 from packline.formats.format import DocumentFormat, Plan, Written
 from packline.formats.registry import DOCUMENT_FORMATS, get_format
-from packline.store.reader import Store
 
 SMALL = {name: case for name, case in CASES.items() if case.vocab_size <= 65_536}
 

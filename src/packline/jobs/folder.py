@@ -28,13 +28,13 @@ from packline.errors import PacklineError, ResumeMismatch, StoreBusy, StoreError
 from packline.filesystem import disk_errors, publish_bytes, refuse_name, sync_file, sync_folder
 from packline.recipe import Recipe, recipe_difference
 from packline.sources.files import InputFile
+from packline.store.files import FileEntry
 from packline.store.manifest import (
     MANIFEST,
     RECEIPTS,
     REJECTS,
     TOKENIZER,
     WORK,
-    FileEntry,
     Manifest,
     Receipt,
     StreamReceipt,

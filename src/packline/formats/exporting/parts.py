@@ -16,7 +16,7 @@ from packline.formats.exporting.target import Link, Target
 from packline.formats.format import DocumentFormat, Format, Options, Part, RowFormat
 from packline.formats.registry import get_format
 from packline.jobs.task_worker import Runner
-from packline.store.manifest import FileEntry
+from packline.store.files import FileEntry
 
 View = DocumentView | RowView
 
