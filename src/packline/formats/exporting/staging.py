@@ -31,7 +31,7 @@ from packline.formats.export_record import (
     record_bytes,
 )
 from packline.formats.exporting.parts import PartReceipt
-from packline.formats.format import Part
+from packline.formats.types import Part
 from packline.recipe import recipe_difference
 from packline.store.manifest import FileEntry, to_json
 from packline.store.report import Findings

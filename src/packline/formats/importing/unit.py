@@ -23,10 +23,11 @@ from packline.errors import CorruptStore, InputChanged
 from packline.filesystem import disk_errors, open_input, read_fully
 from packline.fingerprint import Hasher
 from packline.formats.exporting.parts import convert_options
-from packline.formats.format import Block, Foreign, ForeignUnit
+from packline.formats.format import Foreign
 from packline.formats.importing.opening import read_blocks, read_headers
 from packline.formats.importing.restoring import Restoring, Wrong
 from packline.formats.registry import get_format
+from packline.formats.types import Block, ForeignUnit
 from packline.jobs.task_worker import Runner
 from packline.jobs.unit import check_unchanged
 from packline.ragged import Ragged
