@@ -19,7 +19,9 @@ from packline.cli.main import main
 PAGES = sorted((Path(__file__).resolve().parents[2] / "docs" / "trainers").glob("*.md"))
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 STORE = "$ packline build texts.jsonl --tokenizer gpt2 --val-fraction 0.2 --out store"
-CHATS = "$ packline sft chats.jsonl --tokenizer Qwen/Qwen3-8B --chat-template qwen3 --eod '<|endoftext|>' --out chats"
+EOD = "--chat-template qwen3 --eod '<|endoftext|>'"
+"""The small tokenizer has two candidates for the end of document; the real one declares it."""
+CHATS = f"$ packline sft chats.jsonl --tokenizer Qwen/Qwen3-8B {EOD} --out chats"
 
 TINY = """
 import os
