@@ -18,8 +18,8 @@ from tests.jobs.builds import build
 
 import packline
 from packline.facade import Store
-from packline.filesystem import plain_error
 from packline.jobs.events import Note, as_failed
+from packline.storage.local import plain_error
 
 
 @pytest.fixture

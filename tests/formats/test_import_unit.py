@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from tests.formats.stores import write_tokenizer
 
 from packline.api import import_dataset
-from packline.formats.format import DocumentFormat, Edges, Foreign, ForeignFile, Options, Part, Plan
+from packline.formats.format import DocumentFormat, Foreign
 from packline.formats.importing import mapped, opening
 from packline.formats.importing import unit as import_unit
 from packline.formats.importing.mapped import LossFile, ScannedForeign, TokenFile
+from packline.formats.types import Edges, ForeignFile, Options, Part, Plan
 from packline.store.report import Findings
 
 
