@@ -16,8 +16,8 @@ from packline.encoders.boundary import Boundary
 from packline.encoders.parity import RoundTrip
 from packline.encoders.tokenizer import Tokenizer
 from packline.fingerprint import hash_bytes
+from packline.ragged import dtype_for
 from packline.recipe import Recipe
-from packline.store.index import dtype_for
 from packline.store.ledger import source_names, total, totals_by_source
 from packline.store.manifest import (
     FORMAT_VERSION,
