@@ -21,7 +21,7 @@ from packline.cli.exporting import ExportTally, _draw, plan_lines
 from packline.cli.output import plain
 from packline.formats.baked import BakedRows
 from packline.formats.exporting.run import Advanced, PartDone, Planned
-from packline.formats.format import Lost
+from packline.formats.types import NotPreserved
 from packline.store.origins import origins
 from packline.store.reader import Store
 
@@ -211,7 +211,7 @@ def test_how_far_it_is(store: Store) -> None:
     assert tally.fraction == 0
     planned = Planned(
         format="npz", out="o", parts=4, parts_kept=1, bytes=2_000_000, shared_bytes=0, sharing="",
-        documents=None, rows=100, tokens=8000, lost=(Lost("tail", 3, "tokens", "too short"),),
+        documents=None, rows=100, tokens=8000, lost=(NotPreserved("tail", 3, "tokens", "too short"),),
     )  # fmt: skip
     tally.hear(planned)
     assert tally.fraction == 0.25

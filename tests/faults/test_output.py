@@ -17,8 +17,8 @@ from tests.cli.command import environment
 from tests.jobs.builds import build
 
 import packline
-from packline.filesystem import plain_error
 from packline.jobs.events import Note, as_failed
+from packline.storage.local import plain_error
 from packline.store.reader import Store
 
 

@@ -17,8 +17,9 @@ from tests.formats.stores import EOD, Case
 
 from packline.formats.exporting.documents import DocumentView
 from packline.formats.exporting.target import Link, Target
-from packline.formats.format import DocumentFormat, Edges, Foreign, Plan, Written
+from packline.formats.format import DocumentFormat, Foreign
 from packline.formats.registry import get_format
+from packline.formats.types import Edges, Plan, Written
 from packline.store.reader import Store
 from packline.store.report import Findings
 

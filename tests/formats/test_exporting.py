@@ -75,7 +75,7 @@ from packline.formats.exporting import staging, target
 from packline.formats.exporting.run import export
 from packline.formats.exporting.source import Choice
 from packline.store.writer import HashedFile
-import packline.filesystem, packline.store.writer
+import packline.storage.local, packline.store.writer
 
 left = int(sys.argv[3])
 

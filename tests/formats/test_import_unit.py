@@ -12,11 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.formats.stores import write_tokenizer
 
-from packline.formats.format import DocumentFormat, Edges, Foreign, ForeignFile, Options, Part, Plan
+from packline.formats.format import DocumentFormat, Foreign
 from packline.formats.importing import mapped, opening
 from packline.formats.importing import unit as import_unit
 from packline.formats.importing.importing import import_store
 from packline.formats.importing.mapped import LossFile, ScannedForeign, TokenFile
+from packline.formats.types import Edges, ForeignFile, Options, Part, Plan
 from packline.store.report import Findings
 
 

@@ -14,8 +14,8 @@ from packline.formats.exporting import run as exporting
 from packline.formats.exporting.parts import PartReceipt, convert_options
 from packline.formats.exporting.run import PartDone, export
 from packline.formats.exporting.staging import Staging
-from packline.formats.format import Part
 from packline.formats.registry import get_format
+from packline.formats.types import Part
 from packline.store.manifest import FileEntry
 
 

@@ -28,10 +28,11 @@ from packline.formats.exporting.rows import RowView
 from packline.formats.exporting.run import export
 from packline.formats.exporting.source import Choice
 from packline.formats.exporting.target import Target
-from packline.formats.format import Plan, RowFormat, Written
+from packline.formats.format import RowFormat
 from packline.formats.importing.importing import import_store
 from packline.formats.registry import get_format
 from packline.formats.shared.torch_file import read_tensor, tensor_file_bytes, write_tensor
+from packline.formats.types import Plan, Written
 
 # The project's own data set: files in the order of their names, cut to what the model takes.
 LOAD = """

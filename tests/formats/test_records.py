@@ -20,12 +20,12 @@ from packline.errors import CorruptStore, PacklineError, TokenizerError
 from packline.formats.exporting.rows import RowView
 from packline.formats.exporting.run import export
 from packline.formats.exporting.source import Choice
-from packline.formats.format import Block, ForeignFile
 from packline.formats.importing.checking import check
 from packline.formats.importing.importing import import_store
 from packline.formats.importing.mapped import TokenFile
 from packline.formats.shared.records import RecordFile
 from packline.formats.shared.separate_rows import SeparateRows
+from packline.formats.types import Block, ForeignFile
 from packline.store.reader import Store
 from packline.store.report import Findings
 

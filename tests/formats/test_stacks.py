@@ -23,8 +23,9 @@ from packline.formats.exporting.documents import DocumentView
 from packline.formats.exporting.run import export
 from packline.formats.exporting.source import Choice
 from packline.formats.exporting.target import Target
-from packline.formats.format import DocumentFormat, Plan, Written
+from packline.formats.format import DocumentFormat
 from packline.formats.registry import DOCUMENT_FORMATS, get_format
+from packline.formats.types import Plan, Written
 from packline.store.reader import Store
 
 SMALL = {name: case for name, case in CASES.items() if case.vocab_size <= 65_536}

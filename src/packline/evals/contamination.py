@@ -33,9 +33,9 @@ from packline.evals.evaluation_texts import EvaluationText, read_evaluations
 from packline.evals.scanning import ScanJob, ShardFound, open_job
 from packline.evals.task import text_encoder
 from packline.evals.words import LOWER, spelled
-from packline.filesystem import disk_errors
 from packline.jobs.resources import usable_cores
 from packline.jobs.task_pool import run_tasks
+from packline.storage.local import disk_errors
 from packline.store.files import read_file
 from packline.store.manifest import TOKENIZER
 from packline.store.origins import origins

@@ -21,7 +21,6 @@ from packline.encoders.encoder import Encoder
 from packline.encoders.parity import audited
 from packline.encoders.special import SpecialTokenCounter
 from packline.errors import BadRecord, InputChanged, InputError, PacklineError
-from packline.filesystem import disk_errors, file_facts
 from packline.fingerprint import Hasher, split_of
 from packline.jobs.resources import resident_memory
 from packline.jobs.room import LARGE, Room
@@ -33,6 +32,8 @@ from packline.sources.reader import Span
 from packline.sources.reading import read_slice, read_span
 from packline.sources.slices import Slice
 from packline.sources.texts import Texts
+from packline.storage.inputs import file_facts
+from packline.storage.local import disk_errors
 from packline.store.ledger import Ledger, source_names
 from packline.store.manifest import InputPiece, Receipt
 from packline.store.writer import RejectsWriter, ShardWriter

@@ -28,8 +28,8 @@ import msgspec
 import numpy as np
 
 from packline.errors import CorruptStore, StoreError
-from packline.filesystem import disk_errors, sync_file, sync_folder
 from packline.fingerprint import Hasher, hash_value
+from packline.storage.local import disk_errors, sync_file, sync_folder
 from packline.store.files import stat_file
 from packline.store.reader import Store
 

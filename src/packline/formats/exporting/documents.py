@@ -30,7 +30,7 @@ from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.formats.exporting.edges import EdgeRule
 from packline.formats.exporting.stretches import Stretches
 from packline.formats.exporting.vocabulary import OfTokenizer
-from packline.formats.format import Block, Edges
+from packline.formats.types import Block, Edges
 from packline.packing.selection import Selection
 from packline.ragged import offsets_of
 from packline.recipe import SPLITS

@@ -24,7 +24,7 @@ import numpy as np
 from packline.errors import RecipeError
 from packline.fingerprint import hash_value
 from packline.formats.exporting.vocabulary import OfTokenizer
-from packline.formats.format import Lost
+from packline.formats.types import NotPreserved
 from packline.loading.mixture import Mixture
 from packline.loading.schedule import Schedule, Stretch
 from packline.loading.stages import Stage
@@ -218,7 +218,7 @@ class RowView(OfTokenizer):
         return sum(rows.counts.documents for rows in self._distinct())
 
     @cached_property
-    def lost(self) -> tuple[Lost, ...]:
+    def lost(self) -> tuple[NotPreserved, ...]:
         """Parts of the selected documents that are in no row."""
         counts = [rows.counts for rows in self._distinct()]
         dropped, cut = (
@@ -227,13 +227,17 @@ class RowView(OfTokenizer):
         )
         left = sum(stretch.left_over for stretch in self._stretches)
         found = (
-            Lost("dropped tokens", dropped, "tokens", "a tail too short for a row, or documents too long"),
-            Lost("truncated tokens", cut, "tokens", "cut off the ends of documents too long for a row"),
-            Lost("left-over rows", left, "rows", "they do not fill a last batch"),
+            NotPreserved(
+                "dropped tokens", dropped, "tokens", "a tail too short for a row, or documents too long"
+            ),
+            NotPreserved(
+                "truncated tokens", cut, "tokens", "cut off the ends of documents too long for a row"
+            ),
+            NotPreserved("left-over rows", left, "rows", "they do not fill a last batch"),
         )
         return (*(lost for lost in found if lost.count), *self._other_splits())
 
-    def _other_splits(self) -> Iterator[Lost]:
+    def _other_splits(self) -> Iterator[NotPreserved]:
         """Splits of the stores that no row is made of; each needs a separate export."""
         taken = {rows.selection.settings["split"] for rows in self._distinct()}
         for split in () if "all" in taken else SPLITS:
@@ -242,7 +246,9 @@ class RowView(OfTokenizer):
                 tokens = sum(entry.tokens for entry in shards)
                 ours = " and ".join(sorted(taken))
                 why = f"{tokens:,} tokens: rows are of {ours} alone; --split {split} exports it"
-                yield Lost(f"split {split}", sum(entry.documents for entry in shards), "documents", why)
+                yield NotPreserved(
+                    f"split {split}", sum(entry.documents for entry in shards), "documents", why
+                )
 
     def _distinct(self) -> list[Any]:
         return list({rows.fingerprint: rows for rows in self._sources}.values())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from packline.errors import InputError, RecipeError
-from packline.formats.format import Edges
+from packline.formats.types import Edges
 from packline.store.reader import Store
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from pathlib import Path, PurePosixPath
 from typing import Literal, get_args
 
 from packline.errors import PacklineError, RecipeError
-from packline.filesystem import disk_errors, sync_file, sync_folder
 from packline.fingerprint import Hasher
+from packline.storage.local import disk_errors, sync_file, sync_folder
 from packline.store.manifest import FileEntry
 from packline.store.writer import HashedFile
 

@@ -20,7 +20,6 @@ from packline.encoders.parity import Reference, RoundTrip
 from packline.encoders.special import without_special_tokens
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import OutOfSpace, ResumeMismatch, TokenizerError
-from packline.formats.importing.unit import hash_piece
 from packline.jobs.events import UnitDone
 from packline.jobs.folder import BuildFolder, BuildIdentity, input_differences, refuse_differences
 from packline.jobs.resources import free_disk
@@ -29,6 +28,7 @@ from packline.jobs.task_worker import OpenJob
 from packline.ragged import dtype_for
 from packline.recipe import Recipe, recipe_difference
 from packline.sources.files import InputFile
+from packline.storage.inputs import hash_range
 from packline.store.manifest import (
     MANIFEST,
     RECEIPTS,
@@ -140,7 +140,7 @@ def refuse_changed_files(
         for receipt in receipts
         for piece in receipt.inputs
         if piece.file in suspects
-        and hash_piece(files[piece.file].path, piece.start, piece.stop) != piece.checksum
+        and hash_range(files[piece.file].path, piece.start, piece.stop) != piece.checksum
     }
     if changed:
         paths = ", ".join(files[file].path for file in sorted(changed)[:5])
