@@ -21,10 +21,9 @@ import numpy as np
 from packline.encoders.tokenizer import load_tokenizer
 from packline.facade import Store
 from packline.fingerprint import hash_bytes
-from packline.ragged import Ragged, offsets_of
+from packline.ragged import Ragged, dtype_for, offsets_of
 from packline.recipe import Recipe, Source
 from packline.store.files import FileEntry
-from packline.store.index import dtype_for
 from packline.store.ledger import Ledger, total
 from packline.store.manifest import (
     FORMAT_VERSION,

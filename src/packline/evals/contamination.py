@@ -29,9 +29,9 @@ from packline.errors import RecipeError
 from packline.evals import scanning
 from packline.evals.asked import Asked, Questions, write_questions
 from packline.evals.contamination_report import NORMALISATION, ContaminationReport, GramOf, Overlap
-from packline.evals.encoding import TextEncoder
 from packline.evals.evaluation_texts import EvaluationText, read_evaluations
 from packline.evals.scanning import ScanJob, ShardFound, open_job
+from packline.evals.task import text_encoder
 from packline.evals.words import LOWER, spelled
 from packline.jobs.resources import usable_cores
 from packline.jobs.task_pool import run_tasks
@@ -113,7 +113,7 @@ def _prepare(
     read_file(store.path, store.tokenizer_file)  # refuses a damaged one
     tokenizer = load_tokenizer(str(store.path / TOKENIZER))
     if gram_of == "tokens":
-        return write_questions(folder, texts, n, most_texts, TextEncoder(tokenizer).encode)
+        return write_questions(folder, texts, n, most_texts, text_encoder(tokenizer).encode)
     entry = store.manifest.tokenizer
     found = [one.translate(LOWER) for one in token_bytes(tokenizer)]
     for boundary in (*tokenizer.special_tokens.values(), entry.eod_id, entry.bos_id):
@@ -123,7 +123,7 @@ def _prepare(
     vocabulary.save(folder)
     if keeps_text(tokenizer):
         return write_questions(folder, texts, n, most_texts)
-    encoder = TextEncoder(tokenizer)
+    encoder = text_encoder(tokenizer)
 
     def spell(texts: Sequence[str]) -> list[bytes]:
         """Texts as a store has them: only the part that its tokenizer keeps."""

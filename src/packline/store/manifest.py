@@ -30,10 +30,11 @@ from packline.encoders.parity import RoundTrip
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import CorruptStore, NoDocuments, StoreNotFound
 from packline.fingerprint import hash_bytes
+from packline.ragged import dtype_for
 from packline.recipe import SPLITS, Recipe, Split
 from packline.sources.compression import Compression
 from packline.store.files import FileEntry, reading, stat_file
-from packline.store.index import CODES, dtype_for
+from packline.store.index import CODES
 from packline.store.ledger import Ledger, losses, source_names, total, totals_by_source
 from packline.store.sealed import NotWhole, json_form, seal, unseal
 from packline.version import __version__

@@ -25,10 +25,10 @@ from packline.jobs.folder import BuildFolder, BuildIdentity, input_differences, 
 from packline.jobs.resources import free_disk
 from packline.jobs.task_pool import run_tasks
 from packline.jobs.task_worker import OpenJob
+from packline.ragged import dtype_for
 from packline.recipe import Recipe, recipe_difference
 from packline.sources.files import InputFile
 from packline.storage.inputs import hash_range
-from packline.store.index import dtype_for
 from packline.store.manifest import (
     MANIFEST,
     RECEIPTS,
