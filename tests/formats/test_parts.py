@@ -14,9 +14,9 @@ from packline.formats.exporting import run as exporting
 from packline.formats.exporting.parts import PartReceipt, convert_options
 from packline.formats.exporting.run import PartDone, export
 from packline.formats.exporting.staging import Staging
-from packline.formats.format import Part
 from packline.formats.registry import get_format
-from packline.store.manifest import FileEntry
+from packline.formats.types import Part
+from packline.store.files import FileEntry
 
 
 def test_none_unsets_an_option_unless_it_is_one_of_its_values() -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packline.formats.format import Edges
 from packline.formats.shared.row_documents import cut_rows
+from packline.formats.types import Edges
 
 EOD, BOS = 0, 1
 Piece = tuple[bool, list[int], bool]

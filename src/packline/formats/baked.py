@@ -34,7 +34,8 @@ from packline.formats.baked_rows import (
     read_entries,
     read_facts,
 )
-from packline.formats.format import Foreign, Options, Part, Plan, RowFormat, Written
+from packline.formats.format import Foreign, RowFormat
+from packline.formats.types import Options, Part, Plan, Written
 from packline.packing.targets import IGNORED
 from packline.store.index import index_size, write_index
 from packline.store.report import Findings

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from packline.formats.baked_rows import BAKED, ENDINGS, SPAN_COLUMNS, BakedFacts, map_file, read_spans
-from packline.formats.format import Block, Foreign, ForeignFile, ForeignUnit
+from packline.formats.format import Foreign
+from packline.formats.types import Block, ForeignFile, ForeignUnit
 from packline.ragged import offsets_of
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ import numpy as np
 
 from packline.errors import InputError, RecipeError
 from packline.fingerprint import hash_value
-from packline.formats.format import Foreign, ForeignFile, Part, Plan, RowFormat, Written, fitting_dtype
+from packline.formats.format import Foreign, RowFormat
 from packline.formats.importing.mapped import IndexedForeign, ScannedForeign
 from packline.formats.shared.record_options import RecordOptions, Settled, settle
 from packline.formats.shared.records import (
@@ -50,6 +50,7 @@ from packline.formats.shared.records import (
 )
 from packline.formats.shared.row_files import folder_of
 from packline.formats.shared.separate_rows import SeparateRows
+from packline.formats.types import ForeignFile, Part, Plan, Written, fitting_dtype
 from packline.store.report import Findings
 
 if TYPE_CHECKING:

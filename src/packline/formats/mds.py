@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from packline.errors import InputError, RecipeError
-from packline.formats.format import Foreign, Part, Plan, RowFormat, Written
+from packline.formats.format import Foreign, RowFormat
 from packline.formats.mds_reader import open_mds
 from packline.formats.shared.record_options import RecordOptions
 from packline.formats.shared.records import (
@@ -44,6 +44,7 @@ from packline.formats.shared.records import (
     read_index,
     split_folders,
 )
+from packline.formats.types import Part, Plan, Written
 from packline.packing.arrays import ALL_FIELDS
 from packline.store.report import Findings
 

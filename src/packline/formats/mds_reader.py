@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from packline.errors import CorruptStore, InputError
-from packline.formats.format import Block, Edges, Foreign, ForeignFile, ForeignUnit
+from packline.formats.format import Foreign
 from packline.formats.importing.mapped import Pieces, ScannedForeign, TokenSource
 from packline.formats.mds_shard import Columns, Shard
 from packline.formats.shared.record_options import settle
 from packline.formats.shared.records import INDEX, foreign_file, read_index, split_folders
 from packline.formats.shared.row_files import folder_of
 from packline.formats.shared.separate_rows import SeparateRows
+from packline.formats.types import Block, Edges, ForeignFile, ForeignUnit
 from packline.ragged import offsets_of
 from packline.store.report import Findings
 

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from packline.errors import CorruptStore, InputError
-from packline.formats.format import ForeignFile
 from packline.formats.shared.records import read_bytes
+from packline.formats.types import ForeignFile
 
 BLOCK_BYTES = 4 << 20
 """Approximate size of the records read at a time, in bytes."""

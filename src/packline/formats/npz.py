@@ -41,11 +41,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from packline.errors import InputError, RecipeError
-from packline.formats.format import Foreign, Lost, Part, Plan, RowFormat
+from packline.formats.format import Foreign, RowFormat
 from packline.formats.npz_reader import find_batches, open_batches
 from packline.formats.shared.records import lost_of
 from packline.formats.shared.row_files import RowFileOptions
 from packline.formats.shared.zipped import DAMAGE, StoredZip, stored_bytes
+from packline.formats.types import NotPreserved, Part, Plan
 from packline.packing.targets import IGNORED
 from packline.store.report import Findings
 
@@ -126,7 +127,7 @@ class Npz(RowFormat):
         lost = lost_of(view, masks=True, boundaries=False)
         if 0 <= options.ignore_index < view.vocab_size:
             why = f"the ignore_index {options.ignore_index} is an id of the vocabulary too"
-            lost = (*lost, Lost("loss mask", view.tokens, "tokens", why))
+            lost = (*lost, NotPreserved("loss mask", view.tokens, "tokens", why))
         return Plan(parts, total, lost=lost)
 
     def write(self, view: RowView, part: Part, target: Target, options: NpzOptions) -> dict[str, Any]:

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from packline.errors import CorruptStore
-from packline.formats.format import Foreign, ForeignFile
+from packline.formats.format import Foreign
 from packline.formats.shared.row_files import Rows, are_separate, group_files, open_rows
 from packline.formats.shared.zipped import DAMAGE
+from packline.formats.types import ForeignFile
 from packline.store.report import Findings
 
 if TYPE_CHECKING:

@@ -32,10 +32,11 @@ import msgspec
 import numpy as np
 
 from packline.errors import CorruptStore, InputError, RecipeError
-from packline.formats.format import Foreign, ForeignFile, Lost, Part, Plan, RowFormat, Written
+from packline.formats.format import Foreign, RowFormat
 from packline.formats.shared.records import lost_of
 from packline.formats.shared.row_files import RowFileOptions, Rows, group_files, open_rows
 from packline.formats.shared.torch_file import read_tensor, tensor_file_bytes, write_tensor
+from packline.formats.types import ForeignFile, NotPreserved, Part, Plan, Written
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class Pt(RowFormat):
             why = (
                 "rows with padding" if options.max_files is None else "rows with padding, or above max_files"
             )
-            lost.insert(0, Lost("tail", tail, "tokens", why))
+            lost.insert(0, NotPreserved("tail", tail, "tokens", why))
         each = tensor_file_bytes(view.seq_len, "chunk_000000")
         return Plan(tuple(parts), files * each, lost=tuple(lost))
 

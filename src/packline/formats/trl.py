@@ -43,17 +43,7 @@ from packline.formats.arrow import BATCH_DOCUMENTS, BATCH_TOKENS, FILE
 from packline.formats.export_record import ExportRecord, read_record
 from packline.formats.exporting.rows import RowSpans, RowView
 from packline.formats.exporting.target import Target
-from packline.formats.format import (
-    Edges,
-    Foreign,
-    Lost,
-    Options,
-    Part,
-    Plan,
-    RowFormat,
-    Written,
-    fitting_dtype,
-)
+from packline.formats.format import Foreign, RowFormat
 from packline.formats.importing.mapped import UNIT_TOKENS, ScannedForeign
 from packline.formats.shared.column_reader import ATTENTION
 from packline.formats.shared.columns import LABELS, LIMITS, list_array, make_schema
@@ -61,6 +51,7 @@ from packline.formats.shared.packed_rows import OWN, SEQ_LENGTHS, PackedRows, Se
 from packline.formats.shared.records import lost_of
 from packline.formats.shared.row_files import RowFileOptions, are_separate, folder_of
 from packline.formats.shared.saved import SavedFiles, features_of_saved, write_folder, write_stream
+from packline.formats.types import Edges, NotPreserved, Options, Part, Plan, Written, fitting_dtype
 from packline.packing.targets import IGNORED
 from packline.ragged import offsets_of
 from packline.store.report import Findings
@@ -126,7 +117,10 @@ class Trl(RowFormat):
         )
         tokens = view.rows * view.seq_len if options.padded else view.tokens
         why = "trainers move labels within a row; one a row at most, in the row that follows in the document"
-        lost = (*lost_of(view, masks=True, boundaries=True), Lost("last targets", view.rows, "tokens", why))
+        lost = (
+            *lost_of(view, masks=True, boundaries=True),
+            NotPreserved("last targets", view.rows, "tokens", why),
+        )
         return Plan(parts, tokens * (2 * dtype.itemsize + 5) + 20 * view.rows, lost=lost)
 
     def write(self, view: RowView, part: Part, target: Target, options: TrlOptions) -> dict[str, Any]:

@@ -92,7 +92,7 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def analyze(
-    store: str | Path | Store,
+    store: str | Path | StoreReader,
     *,
     seq_len: int | Sequence[int] = (),
     packing: str | None = None,
@@ -121,7 +121,7 @@ def analyze(
     """
     from packline.jobs.resources import usable_cores
 
-    opened = store if isinstance(store, Store) else Store(store)
+    opened = store if isinstance(store, StoreReader) else StoreReader(store)
     prices = _prices(opened, [seq_len] if isinstance(seq_len, int) else seq_len, packing)
     entry, vocabulary = opened.manifest.tokenizer, Vocabulary.of_store(opened)
     files = count_files(opened.manifest.documents)
@@ -224,7 +224,7 @@ def _suspicious(tally: Tally, rates: Rates, top: int) -> list[Suspicious]:
     ]
 
 
-def _prices(store: Store, lengths: Sequence[int], packing: str | None) -> list[Price]:
+def _prices(store: StoreReader, lengths: Sequence[int], packing: str | None) -> list[Price]:
     if not lengths or not store.manifest.documents:
         return []
     from packline.packing.packer import PACKINGS
@@ -237,7 +237,7 @@ def _prices(store: Store, lengths: Sequence[int], packing: str | None) -> list[P
     return [price for length in dict.fromkeys(lengths) for price in price_list(selection, length, packings)]
 
 
-def _splits(store: Store) -> list[str]:
+def _splits(store: StoreReader) -> list[str]:
     """Split of each shard."""
     return [entry.split for entry in store.manifest.shards]
 

@@ -73,7 +73,7 @@ MOST_TOKENS = 8192
 
 
 def report(
-    store: str | Path | Store,
+    store: str | Path | StoreReader,
     *,
     out: str | Path,
     seq_len: int | None = None,
@@ -122,7 +122,7 @@ def report(
 
 
 def report_page(
-    store: str | Path | Store,
+    store: str | Path | StoreReader,
     *,
     seq_len: int | None = None,
     packing: str = "concat",
@@ -134,7 +134,7 @@ def report_page(
     """Report as a page for any surface; see `report`."""
     if rows < 0:
         raise RecipeError(f"rows is {rows}: expected 0 or more")
-    opened = store if isinstance(store, Store) else Store(store)
+    opened = store if isinstance(store, StoreReader) else StoreReader(store)
     named = [against] if isinstance(against, str | Path) else against
     others = [load_tokenizer(str(name)) for name in named]
     length = fitting_length(opened) if seq_len is None else seq_len
@@ -157,13 +157,13 @@ def report_page(
         tokens //= 2
 
 
-def fitting_length(store: Store) -> int:
+def fitting_length(store: StoreReader) -> int:
     """Typical row length, or a smaller power of two if the store has fewer tokens; 0 if it has none."""
     length = min(SEQ_LEN, store.manifest.tokens)
     return 1 << length.bit_length() - 1 if length > 1 else 0
 
 
-def _store_blocks(store: Store, analysis: Analysis, others: Sequence[Tokenizer]) -> list[Block]:
+def _store_blocks(store: StoreReader, analysis: Analysis, others: Sequence[Tokenizer]) -> list[Block]:
     """Blocks on the store, its ledger, sources, lengths, costs of packings and compression."""
     facts = (*store_facts(store), *vocabulary_facts(analysis), *length_facts(analysis.lengths))
     blocks: list[Block] = [
@@ -196,7 +196,7 @@ def _row_blocks(store: Store, length: int, packing: str, rows: int, tokens: int)
         return []
     split = "train" if any(shard.split == "train" for shard in store.manifest.shards) else "all"
     try:
-        found = store.rows(length, packing=packing, split=split)
+        found = Rows(store, length, packing=packing, split=split)
     except RecipeError:
         raise
     except StoreError as error:

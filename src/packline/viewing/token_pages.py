@@ -39,7 +39,7 @@ NOTEBOOK_ROWS = 2
 
 
 def document_page(
-    store: Store, document: int, *, first: int = 0, most: int = MOST, href: Href | None = None
+    store: StoreReader, document: int, *, first: int = 0, most: int = MOST, href: Href | None = None
 ) -> Page:
     """Page of a document: its origin and its tokens.
 

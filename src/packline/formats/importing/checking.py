@@ -28,10 +28,11 @@ import numpy as np
 from packline.errors import CorruptStore, PacklineError, RecipeError, TokenizerError
 from packline.formats.export_files import check_export
 from packline.formats.export_record import RECORD, ExportRecord
-from packline.formats.format import Foreign, ForeignUnit, Format
+from packline.formats.format import Foreign, Format
 from packline.formats.importing.facts import find_record, make_options, said_boundary, with_marker
 from packline.formats.importing.opening import find_format, open_foreign, read_blocks, read_headers
 from packline.formats.importing.restoring import Restoring
+from packline.formats.types import ForeignUnit
 from packline.store.report import Findings, OnProgress, Report
 from packline.store.shard_check import check_file
 

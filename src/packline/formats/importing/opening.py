@@ -19,7 +19,7 @@ from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import InputError, PacklineError
 from packline.formats.export_files import check_places
 from packline.formats.export_record import RECORD, ExportRecord
-from packline.formats.format import Block, Foreign, ForeignUnit, Format
+from packline.formats.format import Foreign, Format
 from packline.formats.importing.facts import (
     check_tokenizer,
     find_record,
@@ -30,6 +30,7 @@ from packline.formats.importing.facts import (
 )
 from packline.formats.importing.restoring import Restoring
 from packline.formats.registry import get_format, recognise
+from packline.formats.types import Block, ForeignUnit
 from packline.store.files import reading
 from packline.store.report import Findings
 

@@ -17,12 +17,12 @@ import numpy as np
 import pyarrow as pa
 
 from packline.errors import CorruptStore
-from packline.formats.format import Block, ForeignFile, ForeignUnit
 from packline.formats.importing.mapped import ScannedForeign
 from packline.formats.shared.arrow_stream import ArrowFile
 from packline.formats.shared.column_reader import ColumnReader
 from packline.formats.shared.row_documents import cut_off
 from packline.formats.shared.row_files import RowGroup
+from packline.formats.types import Block, ForeignFile, ForeignUnit
 from packline.ragged import offsets_of
 
 SEQ_LENGTHS = "seq_lengths"

@@ -19,8 +19,8 @@ from typing import Literal
 
 from packline.errors import RecipeError
 from packline.formats.export_record import read_record
-from packline.formats.format import Edges, Options
 from packline.formats.shared.row_files import RowFileOptions, are_separate, folder_of
+from packline.formats.types import Edges, Options
 
 Way = Literal["items", "joined", "separate"]
 

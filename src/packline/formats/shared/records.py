@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 
 from packline.errors import CorruptStore, InputError
-from packline.formats.format import ForeignFile, Lost
 from packline.formats.importing.mapped import Pieces, TokenSource, read_numbers
+from packline.formats.types import ForeignFile, NotPreserved
 from packline.packing.targets import IGNORED
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def row_tokens(view: RowView, start: int, stop: int) -> np.ndarray:
     return np.concatenate([arrays["tokens"], np.where(last == IGNORED, view.pad_id, last)], axis=1)
 
 
-def lost_of(view: RowView, *, masks: bool, boundaries: bool) -> tuple[Lost, ...]:
+def lost_of(view: RowView, *, masks: bool, boundaries: bool) -> tuple[NotPreserved, ...]:
     """Losses of a format of rows: losses of the rows themselves, and parts without a field in its records.
 
     Args:
@@ -96,13 +96,15 @@ def lost_of(view: RowView, *, masks: bool, boundaries: bool) -> tuple[Lost, ...]
     if not masks:
         why = "its reader trains on every token"
         if view.has_loss:
-            lost.append(Lost("loss mask", view.tokens, "tokens", why))
+            lost.append(NotPreserved("loss mask", view.tokens, "tokens", why))
         if view.padding_tokens:
-            lost.append(Lost("padding mask", view.padding_tokens, "tokens", f"{why}, those at padding too"))
+            lost.append(
+                NotPreserved("padding mask", view.padding_tokens, "tokens", f"{why}, those at padding too")
+            )
     if not boundaries:
         why = "within rows only the tokens between documents show them"
-        lost.append(Lost("document boundaries", view.documents, "documents", why))
-    lost.append(Lost("provenance", view.documents, "documents", "the format has no place for it"))
+        lost.append(NotPreserved("document boundaries", view.documents, "documents", why))
+    lost.append(NotPreserved("provenance", view.documents, "documents", "the format has no place for it"))
     return tuple(lost)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from packline.formats.format import Edges
+from packline.formats.types import Edges
 
 
 def cut_rows(

@@ -25,9 +25,10 @@ from typing import Any, Literal
 import numpy as np
 
 from packline.formats.export_record import read_record
-from packline.formats.format import Block, Edges, Foreign, ForeignFile, ForeignUnit, Options
+from packline.formats.format import Foreign
 from packline.formats.importing.mapped import BLOCK_TOKENS, UNIT_TOKENS, Pieces, ScannedForeign, TokenSource
 from packline.formats.shared.row_documents import cut_rows
+from packline.formats.types import Block, Edges, ForeignFile, ForeignUnit, Options
 from packline.ragged import offsets_of
 from packline.store.report import Findings
 

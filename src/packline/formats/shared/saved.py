@@ -22,10 +22,10 @@ import pyarrow as pa
 
 from packline.errors import InputError
 from packline.fingerprint import hash_value
-from packline.formats.format import ForeignFile
 from packline.formats.shared.arrow_stream import ArrowFile
 from packline.formats.shared.column_files import split_of_path
 from packline.formats.shared.columns import features_of
+from packline.formats.types import ForeignFile
 
 if TYPE_CHECKING:
     from packline.formats.exporting.target import Target

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from packline.formats.format import Block, Edges, ForeignFile, ForeignUnit
 from packline.formats.importing.mapped import BLOCK_TOKENS, UNIT_TOKENS, ScannedForeign, TokenSource
 from packline.formats.shared.row_documents import cut_rows
+from packline.formats.types import Block, Edges, ForeignFile, ForeignUnit
 from packline.store.report import Findings
 
 

@@ -300,7 +300,7 @@ class View:
         return self.site.stores[self.number]
 
     @property
-    def store(self) -> Store:
+    def store(self) -> StoreReader:
         """The store."""
         return self.opened.store
 
