@@ -12,7 +12,6 @@ from cyclopts import Group, Parameter
 from packline.cli.arguments import Flags, option
 from packline.cli.main import DONE
 from packline.cli.output import Line, output
-from packline.cli.pager import show
 from packline.cli.trace import StoreSettings, open_loader
 from packline.errors import RecipeError
 from packline.packing.rows import Rows
@@ -21,7 +20,6 @@ from packline.viewing.batch_files import SUFFIXES, BatchFile, read_batch
 from packline.viewing.chuk import grid_lines
 from packline.viewing.html import write_page
 from packline.viewing.page import Page, TokenStrip
-from packline.viewing.terminal import render_lines
 from packline.viewing.token_pages import batch_page, document_page, row_page, step_page
 from packline.viewing.tokens import MOST, Vocabulary
 
@@ -117,7 +115,7 @@ def view(
         write_page(page, Path(shown.out))
         output.line("  ", ("wrote", "quiet"), f"  {shown.out}")
     else:
-        show(render_lines(page, output.width, output.color))
+        output.page(page, pager=True)
     output.result({"command": "view", "target": target, "exit_code": DONE, **facts(page)})
     return DONE
 
@@ -220,7 +218,7 @@ def show_grid(target: str, batch: Batch) -> int:
     lines: list[Line] = []
     for grid in grids.values():
         lines += [[], *([line] for line in grid)] if lines else [[line] for line in grid]
-    show(lines)
+    output.show(lines)
     output.result({"command": "view", "target": target, "exit_code": DONE, "grid": grids})
     return DONE
 

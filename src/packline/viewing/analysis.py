@@ -23,7 +23,7 @@ import numpy as np
 
 from packline.packing.prices import Price
 from packline.store.finding import provenance_of
-from packline.store.reader import Store
+from packline.store.reader import StoreReader
 from packline.viewing.counting import OnProgress, count_store
 from packline.viewing.duplicates import Duplicates, count_files, find_duplicates
 from packline.viewing.store_counts import DocumentLengths, Group, group_shards, measure_lengths
@@ -242,7 +242,7 @@ def _splits(store: StoreReader) -> list[str]:
     return [entry.split for entry in store.manifest.shards]
 
 
-def _places(store: Store, analysis: Analysis) -> dict[int, str]:
+def _places(store: StoreReader, analysis: Analysis) -> dict[int, str]:
     """Origins of the documents that an analysis names."""
     named = {one.document for kind in analysis.suspicious for one in kind.documents}
     numbers = sorted(named.union(*(group.documents for group in analysis.duplicates.largest)))

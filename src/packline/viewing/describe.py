@@ -33,10 +33,11 @@ from packline.viewing.page import (
 )
 from packline.viewing.store_counts import DocumentLengths, Group, group_shards
 from packline.viewing.text import percent, plural, size
+from packline.viewing.tokens import document_strip
 
 if TYPE_CHECKING:
     from packline.packing.prices import Price
-    from packline.store.reader import Store
+    from packline.store.reader import StoreReader
     from packline.viewing.analysis import Analysis, Suspicious, TokenCount
 
 LARGEST_SOURCES = 24
@@ -47,18 +48,32 @@ ROUND_TRIPS = {
     "lossy": "not to the exact text",
 }
 RATE = "bytes per token"
+FIRST_TOKENS = 48
+"""Tokens shown of a document in the summary of a store."""
 
 
 # ------------------------------------------------------------------------------------------ store
 
 
-def store_page(store: Store) -> Page:
-    """Summary of a store, read from its manifest alone."""
-    blocks = (KeyValues(store_facts(store)), group_table(group_shards(store)))
-    return Page(f"Store {store.path}", blocks, store_warnings(store))
+def store_page(
+    store: StoreReader, lengths: DocumentLengths | None = None, *, documents: Sequence[int] = ()
+) -> Page:
+    """Summary of a store, read from its manifest.
+
+    Args:
+        lengths: None: without the ledger and lengths, for a notebook.
+        documents: numbers of documents whose first tokens are shown.
+    """
+    facts, groups = store_facts(store), group_table(group_shards(store))
+    blocks: list[Block] = [KeyValues(facts), groups]
+    if lengths is not None:
+        blocks = [KeyValues((*facts, *length_facts(lengths))), groups, ledger_table(store.manifest.ledger)]
+        blocks += [length_histogram(lengths)] if lengths.histogram else []
+    strips = [document_strip(store, number, most=FIRST_TOKENS) for number in documents]
+    return Page(f"Store {store.path}", (*blocks, *strips), store_warnings(store))
 
 
-def store_facts(store: Store) -> tuple[tuple[str, str], ...]:
+def store_facts(store: StoreReader) -> tuple[tuple[str, str], ...]:
     """Facts that identify a store: contents, tokenizer, files."""
     manifest = store.manifest
     entry, ledger = manifest.tokenizer, manifest.ledger
@@ -79,7 +94,7 @@ def store_facts(store: Store) -> tuple[tuple[str, str], ...]:
     return tuple((name, value) for name, value in facts if value)
 
 
-def _disk(store: Store) -> str:
+def _disk(store: StoreReader) -> str:
     """Shards and bytes of a store, by kind of file."""
     manifest = store.manifest
     kinds: dict[str, int] = {}
@@ -94,7 +109,7 @@ def _disk(store: Store) -> str:
     return f"{whole}: {', '.join(parts)}" if parts else whole
 
 
-def store_warnings(store: Store) -> tuple[str, ...]:
+def store_warnings(store: StoreReader) -> tuple[str, ...]:
     """Warnings from the ledger and the tokenizer to read before training."""
     manifest = store.manifest
     ledger = manifest.ledger

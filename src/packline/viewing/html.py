@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup, escape
 
 from packline.errors import OutOfSpace, StoreError
-from packline.filesystem import publish_bytes
+from packline.storage.local import publish_bytes
 from packline.viewing.page import (
     Bar,
     Block,

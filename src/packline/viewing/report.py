@@ -31,8 +31,7 @@ from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import RecipeError, StoreError
 from packline.packing.rows import Rows
 from packline.store.manifest import TOKENIZER
-from packline.store.origins import origins
-from packline.store.reader import Store
+from packline.store.reader import StoreReader, shard_labels
 from packline.viewing.analysis import Analysis, analyze
 from packline.viewing.counting import OnProgress
 from packline.viewing.describe import (
@@ -190,7 +189,7 @@ def _store_blocks(store: StoreReader, analysis: Analysis, others: Sequence[Token
 # ------------------------------------------------------------------------------------------- rows
 
 
-def _row_blocks(store: Store, length: int, packing: str, rows: int, tokens: int) -> list[Block]:
+def _row_blocks(store: StoreReader, length: int, packing: str, rows: int, tokens: int) -> list[Block]:
     """Blocks of a few rows from all parts of the store."""
     if not rows or not length or not store.manifest.documents:
         return []
@@ -250,7 +249,7 @@ class Compression(msgspec.Struct, frozen=True):
         return [self.text_bytes / count if count else 0.0 for count in self.tokens]
 
 
-def compression_blocks(store: Store, others: Sequence[Tokenizer]) -> list[Block]:
+def compression_blocks(store: StoreReader, others: Sequence[Tokenizer]) -> list[Block]:
     """Table of bytes per token by source, compared with other tokenizers."""
     found = measure_compression(store, others, SAMPLED_SOURCES)
     names = (short_name(store.manifest.tokenizer.name), *(short_name(one.name) for one in others))
@@ -281,7 +280,7 @@ def compression_blocks(store: Store, others: Sequence[Tokenizer]) -> list[Block]
     return blocks
 
 
-def measure_compression(store: Store, others: Sequence[Tokenizer], sources: int) -> list[Compression]:
+def measure_compression(store: StoreReader, others: Sequence[Tokenizer], sources: int) -> list[Compression]:
     """Encode samples of the largest sources.
 
     Args:
@@ -308,18 +307,18 @@ def measure_compression(store: Store, others: Sequence[Tokenizer], sources: int)
     return found
 
 
-def _largest(store: Store) -> dict[str, list[range]]:
+def _largest(store: StoreReader) -> dict[str, list[range]]:
     """Document numbers of each source, the source with the most tokens first."""
     ranges: dict[str, list[range]] = {}
     tokens: dict[str, int] = {}
-    for number, (shard, origin) in enumerate(zip(store.manifest.shards, origins(store), strict=True)):
+    for number, (shard, origin) in enumerate(zip(store.manifest.shards, shard_labels(store), strict=True)):
         first = int(store.firsts[number])
         ranges.setdefault(origin.source, []).append(range(first, first + shard.documents))
         tokens[origin.source] = tokens.get(origin.source, 0) + shard.tokens
     return {source: ranges[source] for source in sorted(ranges, key=lambda name: (-tokens[name], name))}
 
 
-def _sample(store: Store, ranges: list[range]) -> Iterator[list[tuple[str, int]]]:
+def _sample(store: StoreReader, ranges: list[range]) -> Iterator[list[tuple[str, int]]]:
     """For each document, the texts between its control tokens with their numbers of store tokens."""
     control = np.array(sorted(load_tokenizer(str(store.path / TOKENIZER)).special_tokens.values()), np.int64)
     ends = np.cumsum([len(one) for one in ranges])

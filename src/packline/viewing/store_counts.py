@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 import numpy as np
 
-from packline.store.origins import origins
-from packline.store.reader import Store
+from packline.store.reader import StoreReader, shard_labels
 
 LONGEST_COUNTED = 1 << 20
 BLOCK = 1 << 20
@@ -45,7 +44,7 @@ class DocumentLengths(msgspec.Struct, frozen=True):
     """Documents of 1, 2 to 3, 4 to 7, ... tokens: entry k counts lengths from 2**k to 2**(k+1) - 1."""
 
 
-def group_shards(store: Store, text_bytes: Mapping[int, int] | None = None) -> list[Group]:
+def group_shards(store: StoreReader, text_bytes: Mapping[int, int] | None = None) -> list[Group]:
     """Totals by split, source and label, with sources in the order of the recipe.
 
     Args:
@@ -55,7 +54,7 @@ def group_shards(store: Store, text_bytes: Mapping[int, int] | None = None) -> l
         CorruptStore: a receipt is missing or damaged.
     """
     groups: dict[tuple[str, int, str, str | None], list[int]] = {}
-    for number, (shard, origin) in enumerate(zip(store.manifest.shards, origins(store), strict=True)):
+    for number, (shard, origin) in enumerate(zip(store.manifest.shards, shard_labels(store), strict=True)):
         sums = groups.setdefault((shard.split, *origin), [0, 0, 0, 0])
         counts = (shard.documents, shard.tokens, (text_bytes or {}).get(number, 0), 1)
         for place, count in enumerate(counts):
@@ -66,7 +65,7 @@ def group_shards(store: Store, text_bytes: Mapping[int, int] | None = None) -> l
     ]
 
 
-def measure_lengths(store: Store) -> DocumentLengths:
+def measure_lengths(store: StoreReader) -> DocumentLengths:
     """Measure the lengths of all documents of a store.
 
     Raises:
@@ -114,7 +113,7 @@ def summarize_lengths(blocks: Iterator[np.ndarray]) -> DocumentLengths:
     )
 
 
-def _blocks(store: Store) -> Iterator[np.ndarray]:
+def _blocks(store: StoreReader) -> Iterator[np.ndarray]:
     """Lengths of all documents in order, small shards joined because counting has a cost per block."""
     waiting: list[np.ndarray] = []
     held = 0

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import itertools
 import sys
-import textwrap
 from collections.abc import Sequence
 
 from packline.viewing.page import (
@@ -41,27 +40,26 @@ from packline.viewing.page import (
     TokenStrip,
     Value,
 )
-from packline.viewing.text import cells, columns, pad, plural, visible
+from packline.viewing.text import Line, Piece, cells, columns, plain, plural, table, visible, wrapped
 from packline.viewing.tokens import Kind, visible_pieces
 
 MOODS = {"plain": "", "good": "good", "warning": "warning", "bad": "bad"}
 LONGEST_BAR, SHORTEST_BAR = 40, 8
+UNBOUNDED = sys.maxsize // 2
 MARKED = "┄"
 """Character for the marked part of a bar."""
 COLORS = 5
 GUTTER = 9
 NARROWEST = 16
 
-Piece = str | tuple[str, str]
-Line = Sequence[Piece]
 
-
-def render_lines(page: Page, width: int, color: bool) -> list[Line]:
+def render_lines(page: Page, width: int, color: bool, *, wrap: bool = True) -> list[Line]:
     """Lines of a page.
 
     Args:
         width: columns of the terminal.
         color: True if styles are visible; otherwise marks replace them.
+        wrap: False for a pipe, whose lines a program may read: texts and last columns stay on one line.
 
     >>> page = Page("Store", (KeyValues((("documents", "12"),)), Note("All is well.", "good")))
     >>> for line in render_lines(page, 80, color=False):
@@ -72,25 +70,32 @@ def render_lines(page: Page, width: int, color: bool) -> list[Line]:
     <BLANKLINE>
       All is well.
     """
-    lines: list[Line] = [["  ", (page.title, "title")]] if page.title else []
+    room = width if wrap else UNBOUNDED
+    lines: list[Line] = [["  ", (page.title, "title")]]
     if page.summary:
-        lines += [["  ", (text, "quiet")] for text in wrapped(page.summary, width - 2)]
+        lines += [["  ", (text, "quiet")] for text in wrapped(page.summary, room - 2)]
     if page.warnings:
         lines.append([])
     for warning in page.warnings:
-        first, *more = wrapped(warning, width - 11)
+        first, *more = wrapped(warning, room - 11)
         lines.append(["  ", ("warning: ", "warning"), first])
         lines += [[" " * 11, text] for text in more]
-    rest = render_blocks(page.blocks, width, color)
-    return lines + rest if lines else rest[1:]
+    return [*lines, [], *render_blocks(page.blocks, width, color, wrap=wrap)] if page.blocks else lines
 
 
-def render_blocks(blocks: Sequence[Block], width: int, color: bool) -> list[Line]:
-    """Lines of blocks, each block after an empty line. Links and forms are omitted."""
+def render_blocks(blocks: Sequence[Block], width: int, color: bool, *, wrap: bool = True) -> list[Line]:
+    """Lines of blocks, with an empty line between two; see `render_lines`. Links and forms are omitted.
+
+    Notes of one mood, such as problems, are a list without empty lines.
+    """
     lines: list[Line] = []
+    before: Block | None = None
     for block in blocks:
-        if not isinstance(block, Links | Form):
-            lines += [[], *_block_lines(block, width, color)]
+        if isinstance(block, Links | Form):
+            continue
+        listed = isinstance(block, Note) and isinstance(before, Note) and block.mood == before.mood != "plain"
+        lines += [*([[]] if lines and not listed else []), *_block_lines(block, width, color, wrap)]
+        before = block
     return lines
 
 
@@ -103,24 +108,24 @@ def render_text(page: Page, width: int = 100) -> str:
     return "".join(f"{plain(line)}\n" for line in render_lines(page, width, color=False))
 
 
-def _block_lines(block: Block, width: int, color: bool) -> list[Line]:
+def _block_lines(block: Block, width: int, color: bool, wrap: bool) -> list[Line]:
+    room = width if wrap else UNBOUNDED
     match block:
         case Heading():
             return [["  ", (block.text, "heading" if block.level == 2 else "title")]]
         case Note():
-            return [["  ", (text, MOODS[block.mood])] for text in wrapped(block.text, width - 2)]
+            return [["  ", (text, MOODS[block.mood])] for text in wrapped(block.text, room - 2)]
         case KeyValues():
             pairs = [[(name, "quiet"), _styled(value)] for name, value in block.rows]
-            return table(pairs, "ll", width=width)
+            return table(pairs, "ll", width=room)
         case Table():
-            return _table_lines(block, width)
+            return _table_lines(block, width, room)
         case Histogram():
             return _histogram_lines(block, width)
         case TokenStrip():
             return strip_lines(block, width, color)
         case SideBySide():
-            parts = [render_blocks(part, width, color) for part in block.parts]
-            return [line for part in parts for line in part][1:]
+            return render_blocks([one for part in block.parts for one in part], width, color, wrap=wrap)
         case Links() | Form():
             return []
 
@@ -131,24 +136,38 @@ def _styled(value: Value) -> Piece:
     return value.text if isinstance(value, Link) else value
 
 
-def _table_lines(block: Table, width: int) -> list[Line]:
+def _table_lines(block: Table, width: int, room: int) -> list[Line]:
     rows: list[list[Piece]] = [[_styled(value) for value in row] for row in block.rows]
-    head: list[Piece] = [(word, "quiet") for word in block.head]
-    align = block.align
+    heads, align = [list(block.head)] if block.head else [], block.align
+    widths = [max((cells(plain([row[at]])) for row in rows), default=0) + 2 for at in range(len(align))]
+    if heads and sum(map(max, widths, (cells(text) + 2 for text in block.head))) > room:
+        heads = _wrapped_heads(block.head, widths)
     places = {place for row in block.rows for place, value in enumerate(row) if isinstance(value, Bar)}
     if len(places) == 1:  # with several columns of bars, their numbers alone
         place = places.pop() + 1
-        lines = [*([head] if head else []), *rows]
-        taken = sum(max(cells(plain([line[at]])) for line in lines) + 2 for at in range(len(align)))
-        longest = max(min(LONGEST_BAR, width - taken - 2), SHORTEST_BAR)
+        taken = sum(max(own, *(cells(head[at]) + 2 for head in heads), 0) for at, own in enumerate(widths))
+        longest = max(min(LONGEST_BAR, width - taken - 4), SHORTEST_BAR)
         align = f"{align[:place]}l{align[place:]}"
-        head[place:place] = [("", "quiet")] if head else []
+        for head in heads:
+            head.insert(place, "")
         for row, values in zip(rows, block.rows, strict=True):
             value = values[place - 1]
             row.insert(place, _bar(value, longest) if isinstance(value, Bar) else "")
     caption: list[Line] = [["  ", (block.caption, "title")]] if block.caption else []
     part: list[Line] = [["  ", (f"{MARKED}{MARKED} {block.part}", "quiet")]] if block.part else []
-    return [*caption, *table([head, *rows] if head else rows, align, width=width), *part]
+    head_rows: list[Line] = [[(word, "quiet") for word in head] for head in heads]
+    return [*caption, *table([*head_rows, *rows], align, width=room), *part]
+
+
+def _wrapped_heads(head: Sequence[str], widths: Sequence[int]) -> list[list[str]]:
+    """Column headings over several lines, each no wider than its column needs."""
+    parts = [
+        wrapped(text, max(own - 2, *map(cells, text.split()), 1))
+        for text, own in zip(head, widths, strict=True)
+    ]
+    height = max(map(len, parts))
+    padded = [[""] * (height - len(part)) + part for part in parts]
+    return [list(line) for line in zip(*padded, strict=True)]
 
 
 def _bar(value: Bar, longest: int) -> Piece:
@@ -170,62 +189,6 @@ def _histogram_lines(block: Histogram, width: int) -> list[Line]:
     )
     lines += [["  ", (f"{name}: {block.labels[place]}", "quiet")] for name, place in block.marks]
     return lines
-
-
-# ------------------------------------------------------------------------------------------ lines
-
-
-def plain(pieces: Line) -> str:
-    """Text of a line without styles.
-
-    >>> plain(["a ", ("b", "title")])
-    'a b'
-    """
-    return "".join(visible(piece if isinstance(piece, str) else piece[0]) for piece in pieces).rstrip()
-
-
-def table(
-    rows: Sequence[Line], aligned: str, *, indent: int = 2, gap: int = 2, width: int | None = None
-) -> list[Line]:
-    """Rows of cells as lines with aligned columns.
-
-    Args:
-        aligned: `l` or `r` for each column.
-        width: columns of the terminal; a last cell that exceeds it is wrapped below itself.
-
-    >>> [plain(line) for line in table([["a", "1"], ["long", "1,000"]], "lr")]
-    ['  a         1', '  long  1,000']
-    """
-    texts = [[visible(cell if isinstance(cell, str) else cell[0]) for cell in row] for row in rows]
-    widths = [
-        max((cells(row[place]) for row in texts if place < len(row)), default=0)
-        for place in range(len(aligned))
-    ]
-    start = indent + sum(widths[:-1]) + gap * (len(aligned) - 1)
-    room = max((width or sys.maxsize) - start, 24)
-    lines: list[Line] = []
-    for row, row_texts in zip(rows, texts, strict=True):
-        line: list[Piece] = [" " * indent]
-        first, *more = wrapped(row_texts[-1], room) if len(row) == len(aligned) else [row_texts[-1]]
-        for place, (cell, text) in enumerate(zip(row, [*row_texts[:-1], first], strict=True)):
-            last = place == len(row) - 1 and aligned[place] == "l"
-            padded = text if last else pad(text, widths[place], right=aligned[place] == "r")
-            line += [padded if isinstance(cell, str) else (padded, cell[1]), " " * gap]
-        lines.append(line[:-1])
-        style = "" if isinstance(row[-1], str) else row[-1][1]
-        lines += [[" " * start, (text, style)] for text in more]
-    return lines
-
-
-def wrapped(text: str, room: int) -> list[str]:
-    """Wrap a text at spaces only, so that paths and commands stay whole.
-
-    >>> wrapped("a few words", 6)
-    ['a few', 'words']
-    """
-    if cells(text) <= room or text.startswith(" "):
-        return [text]
-    return textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) or [text]
 
 
 # ----------------------------------------------------------------------------------------- tokens

@@ -15,7 +15,8 @@ import numpy as np
 from packline.errors import RecipeError
 from packline.packing.targets import IGNORED
 from packline.store.finding import check_document, provenance_of
-from packline.store.reader import Provenance, Store
+from packline.store.reader import StoreReader
+from packline.store.shard import Provenance
 from packline.viewing.batch_files import BatchFile
 from packline.viewing.page import Block, Heading, KeyValues, Note, Page
 from packline.viewing.text import percent, plural, size

@@ -33,12 +33,13 @@ import numpy as np
 from packline.encoders.token_bytes import token_bytes
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import TokenizerError
-from packline.packing.row_reader import RowReader, RowSource
+from packline.packing.rows import RowReader, RowSource
 from packline.packing.targets import IGNORED
-from packline.store.files import read_file
+from packline.store.files import FileEntry, read_file
 from packline.store.finding import check_document, provenance_of
-from packline.store.manifest import TOKENIZER, FileEntry, TokenizerEntry
-from packline.store.reader import Provenance, Store
+from packline.store.manifest import TOKENIZER, TokenizerEntry
+from packline.store.reader import StoreReader
+from packline.store.shard import Provenance
 from packline.viewing.page import Cell, DocumentOrigin, TokenStrip
 from packline.viewing.text import JOINERS, MARKS_MOST, visible
 
@@ -85,7 +86,7 @@ class Vocabulary:
         return cls(tokenizer.name, token_bytes(tokenizer), special, eod_id)
 
     @classmethod
-    def of_store(cls, store: Store) -> Vocabulary:
+    def of_store(cls, store: StoreReader) -> Vocabulary:
         """Return the vocabulary of a store; cached for a few stores.
 
         Raises:
@@ -357,7 +358,7 @@ def describe_origin(provenance: Provenance) -> str:
 
 
 def document_strip(
-    store: Store,
+    store: StoreReader,
     document: int,
     *,
     first: int = 0,

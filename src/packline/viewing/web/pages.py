@@ -14,7 +14,7 @@ import numpy as np
 from packline.errors import RecipeError
 from packline.packing.selection import Selection
 from packline.store.finding import check_document
-from packline.store.reader import Provenance
+from packline.store.shard import Provenance
 from packline.viewing.describe import (
     group_table,
     length_facts,

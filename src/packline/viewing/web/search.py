@@ -33,7 +33,7 @@ from packline.encoders.token_bytes import drops_first_space, keeps_text, puts_sp
 from packline.encoders.token_text import TokenText
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import CorruptStore
-from packline.store.reader import Store
+from packline.store.reader import StoreReader
 from packline.store.shard import Shard
 from packline.viewing.tokens import Vocabulary
 
@@ -264,7 +264,13 @@ class TextSearch:
         return [piece for piece, _ in self._encoder.pre_tokenizer.pre_tokenize_str(text)]
 
     def find(
-        self, store: Store, wanted: bytes, *, after: int = 0, most: int = 20, budget: float = TEXT_BUDGET
+        self,
+        store: StoreReader,
+        wanted: bytes,
+        *,
+        after: int = 0,
+        most: int = 20,
+        budget: float = TEXT_BUDGET,
     ) -> Found:
         """Find a text within documents, in the order of the store.
 
@@ -323,7 +329,7 @@ class TextSearch:
             at = data.find(wanted, at + 1)
 
     def _hit(
-        self, store: Store, number: int, token: int, skip: int, length: int, wanted: bytes
+        self, store: StoreReader, number: int, token: int, skip: int, length: int, wanted: bytes
     ) -> Hit | None:
         """Make a hit of a place within the text of one document; None for other places."""
         shard = store.shards[number]

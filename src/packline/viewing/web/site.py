@@ -30,9 +30,8 @@ from packline.errors import RecipeError
 from packline.packing.rows import Rows
 from packline.ragged import offsets_of
 from packline.store.manifest import TOKENIZER
-from packline.store.provenance import ProvenanceFile, to_provenance
-from packline.store.reader import Store
-from packline.store.shard import Provenance
+from packline.store.reader import StoreReader
+from packline.store.shard import Provenance, ProvenanceFile, to_provenance
 from packline.viewing.page import Form, Note, Page
 from packline.viewing.store_counts import DocumentLengths, Group, group_shards, measure_lengths
 from packline.viewing.tokens import Vocabulary
@@ -112,7 +111,7 @@ class SiteTokenizer:
     tokenizer: Tokenizer
 
     @classmethod
-    def of_store(cls, store: Store) -> SiteTokenizer:
+    def of_store(cls, store: StoreReader) -> SiteTokenizer:
         """Load the tokenizer kept with a store."""
         tokenizer = load_tokenizer(str(store.path / TOKENIZER))
         return cls(store.manifest.tokenizer.name, Vocabulary.of_store(store), tokenizer)
@@ -185,7 +184,7 @@ class ServedStore:
         choice: its tokenizer.
     """
 
-    def __init__(self, store: Store, choice: SiteTokenizer) -> None:
+    def __init__(self, store: StoreReader, choice: SiteTokenizer) -> None:
         self.store = store
         self.name = store.path.name or str(store.path)
         self.provenance = ProvenanceCache(store)
@@ -267,7 +266,7 @@ class Site:
     def __init__(self, stores: Sequence[str | Path], tokenizers: Sequence[str] = ()) -> None:
         found: dict[str, SiteTokenizer] = {}
         self.stores: list[ServedStore] = []
-        for store in map(Store, stores):
+        for store in map(StoreReader, stores):
             fingerprint = store.manifest.tokenizer.fingerprint
             if fingerprint not in found:
                 found[fingerprint] = SiteTokenizer.of_store(store)
@@ -332,7 +331,7 @@ class ProvenanceCache:
     number alone. Memory: 4 MB per row group with ids, for at most `HELD` of them.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: StoreReader) -> None:
         self._store = store
         self._lock = threading.Lock()
         self._files: OrderedDict[int, ProvenanceFile] = OrderedDict()
