@@ -15,12 +15,12 @@ from tests.formats.row_trips import IGNORED, files_of, rows_by_hand
 from tests.formats.stores import CASES, Case, make_store
 
 from packline.errors import RecipeError
+from packline.facade import Store
 from packline.formats.exporting.rows import RowView
 from packline.formats.exporting.run import export
 from packline.formats.exporting.source import Choice
 from packline.formats.importing.checking import check
 from packline.formats.registry import get_format
-from packline.store.reader import Store
 
 KEYS = ["input_tensor", "target_tensor", "attention_mask_tensor", "lengths"]
 Arrays = dict[str, Any]

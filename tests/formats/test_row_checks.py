@@ -10,11 +10,11 @@ from tests.formats.stores import CASES, write_tokenizer
 
 import packline
 from packline.errors import RecipeError
+from packline.facade import Store
 from packline.formats.exporting.run import export
 from packline.formats.exporting.source import Choice
 from packline.formats.importing.checking import check
 from packline.formats.registry import ROW_FORMATS
-from packline.store.reader import Store
 from packline.viewing.foreign_analysis import analyze_foreign
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -86,7 +86,7 @@ def test_rows_do_not_become_documents(tmp_path: Path, store: Store, name: str, f
     out, tokenizer = exported(store, name, tmp_path / "out"), store.path / "tokenizer"
     given = name if format else None
     with pytest.raises(RecipeError, match=REASON.format(name)) as caught:
-        packline.import_store(out, format=given, tokenizer=tokenizer, out=tmp_path / "back", workers=0)
+        packline.import_dataset(out, format=given, tokenizer=tokenizer, out=tmp_path / "back", workers=0)
     assert "use the store that the rows were made from" in caught.value.hint
     assert not (tmp_path / "back").exists()
     with pytest.raises(RecipeError, match=REASON.format(name)):

@@ -13,12 +13,12 @@ from tests.formats.row_trips import rows_by_hand
 from tests.formats.stores import CASES, Case
 
 from packline.errors import RecipeError
+from packline.facade import Store
 from packline.formats import trl
 from packline.formats.exporting.rows import RowView
 from packline.formats.exporting.run import export
 from packline.formats.exporting.source import Choice
 from packline.formats.importing.checking import check
-from packline.store.reader import Store
 
 LOAD = """
 import datasets

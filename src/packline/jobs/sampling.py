@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from packline.errors import PacklineError
-from packline.filesystem import open_input
 from packline.fingerprint import Hasher
 from packline.jobs.prepare import Work
 from packline.recipe import Source
@@ -30,6 +29,7 @@ from packline.sources.compression import DecompressedStream
 from packline.sources.files import InputFile
 from packline.sources.reader import Span
 from packline.sources.reading import read_span
+from packline.storage.inputs import open_input
 from packline.store.rereading import far_apart
 
 SAMPLE_BYTES = 4 << 20

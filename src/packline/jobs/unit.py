@@ -17,12 +17,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from packline.encoders.boundary import Boundary
-from packline.encoders.choosing import Chooser
-from packline.encoders.parity import Reference, audited, check_document
+from packline.encoders.encoder import Encoder
+from packline.encoders.parity import audited
 from packline.encoders.special import SpecialTokenCounter
-from packline.errors import BadRecord, EncoderMismatch, InputChanged, InputError, PacklineError
-from packline.filesystem import disk_errors, file_facts
+from packline.errors import BadRecord, InputChanged, InputError, PacklineError
 from packline.fingerprint import Hasher, split_of
 from packline.jobs.resources import resident_memory
 from packline.jobs.room import LARGE, Room
@@ -34,6 +32,8 @@ from packline.sources.reader import Span
 from packline.sources.reading import read_slice, read_span
 from packline.sources.slices import Slice
 from packline.sources.texts import Texts
+from packline.storage.inputs import file_facts
+from packline.storage.local import disk_errors
 from packline.store.ledger import Ledger, source_names
 from packline.store.manifest import InputPiece, Receipt
 from packline.store.writer import RejectsWriter, ShardWriter
@@ -57,10 +57,6 @@ class Job(msgspec.Struct, frozen=True):
 
     recipe: Recipe
     files: list[InputFile]
-    boundary: Boundary
-    vocab_size: int
-    special_tokens: dict[str, int]
-    dtype: str
     strict: bool
     room: Room = Room()
 
@@ -74,25 +70,16 @@ ReportProgress = Callable[[int, int, int], None]
 
 
 class UnitRunner:
-    """Runs units, one after another, with the engines of one process."""
+    """Runs units, one after another, with the encoder of one process."""
 
-    def __init__(self, job: Job, chooser: Chooser, reference: Reference, folder: Path) -> None:
+    def __init__(self, job: Job, encoder: Encoder, folder: Path) -> None:
         self._job = job
-        self._chooser = chooser
-        self._reference = reference
+        self._encoder = encoder
         self._folder = folder
-        self._dtype = np.dtype(job.dtype)
         self._names = source_names(job.recipe)
-        self._special = SpecialTokenCounter(job.special_tokens)
-        self.undecoded = 0
-        """Audited documents that do not decode to their text, although their ids equal the reference's."""
+        self._special = SpecialTokenCounter(encoder.tokenizer.special_tokens)
         self.replaceable = False
         """True if a fresh process would have more free memory than this one."""
-
-    @property
-    def engine_bytes(self) -> dict[str, int]:
-        """Text bytes encoded by each engine so far."""
-        return self._chooser.encoded_bytes
 
     def run(self, task: Task, report: ReportProgress) -> Receipt:
         """Write a unit's files into the work folder.
@@ -242,22 +229,15 @@ class _UnitRun:
             raise Crowded
 
     def _encode(self, batch: Batch) -> Ragged:
-        runner, boundary = self._runner, self._runner._job.boundary
-        ragged, engines = runner._chooser.encode(batch.texts)
-        if len(ragged.tokens) and int(ragged.tokens.max()) >= runner._job.vocab_size:
-            raise EncoderMismatch(
-                f"{self._place(batch, 0)}: {engines[0]} gave id {int(ragged.tokens.max())}, "
-                f"outside the vocabulary of {runner._job.vocab_size}",
-                hint="run it with --engine tokenizers, and report the tokenizer",
-            )
         first = self._ledger.documents
-        for ordinal in audited(first, first + len(batch)):
-            index = ordinal - first
-            engine, place = runner._chooser.engines[engines[index]], self._place(batch, index)
-            kept = check_document(engine, runner._reference, batch.texts[index], ragged[index], place)
-            runner.undecoded += not kept
-            self._audited.append(ordinal)
-        return ragged.astype(runner._dtype).surround(boundary.bos_id, boundary.eod_id)
+        ordinals = audited(first, first + len(batch))
+        ragged = self._runner._encoder.encode(
+            batch.texts,
+            audit=[ordinal - first for ordinal in ordinals],
+            place=lambda index: self._place(batch, index),
+        )
+        self._audited += ordinals
+        return ragged
 
     def _fitting(self, ragged: Ragged) -> int:
         """Number of documents that stay within the limit of tokens."""
@@ -269,7 +249,8 @@ class _UnitRun:
     def _write(self, batch: Batch, ragged: Ragged) -> None:
         name = self._runner._job.files[batch.file].name
         count, text_bytes = len(batch), len(batch.texts.data)
-        with_bos = self._runner._job.boundary.bos_id is not None
+        boundary = self._runner._encoder.boundary
+        with_bos = boundary is not None and boundary.bos_id is not None
         ledger = self._ledger
         ledger.documents += count
         ledger.text_bytes += text_bytes
@@ -300,7 +281,7 @@ class _UnitRun:
                 split,
                 runner._names[source],
                 self._source.label,
-                runner._dtype,
+                runner._encoder.dtype,
             )
         return self._writers[split]
 

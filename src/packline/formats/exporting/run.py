@@ -24,7 +24,6 @@ import msgspec
 
 from packline.encoders.tokenizer_config import CONFIG, config_bytes
 from packline.errors import OutOfSpace, RecipeError
-from packline.filesystem import disk_errors
 from packline.formats.export_record import TOKENIZER_FILE, ExportIdentity, ExportRecord
 from packline.formats.exporting.parts import (
     ExportJob,
@@ -44,6 +43,7 @@ from packline.formats.registry import get_format
 from packline.formats.types import NotPreserved, Options, Part, Plan, Written
 from packline.jobs.resources import free_disk, usable_cores
 from packline.jobs.task_pool import run_here, run_tasks
+from packline.storage.local import disk_errors
 from packline.store.files import read_file
 from packline.store.manifest import MANIFEST
 

@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 
 from packline.errors import CorruptStore, InputError, RecipeError
-from packline.filesystem import file_facts
 from packline.formats.format import Foreign
 from packline.formats.importing.building import (
     Imported,
@@ -32,6 +31,7 @@ from packline.jobs.events import Note
 from packline.jobs.folder import BuildFolder
 from packline.recipe import SPLITS, Recipe, Source, check_recipe
 from packline.sources.files import InputFile
+from packline.storage.inputs import file_facts
 from packline.store.ledger import source_names
 from packline.store.manifest import TOKENIZER, ImportEntry, InputEntry, Receipt
 from packline.store.report import Findings
