@@ -23,7 +23,7 @@ from packline.version import __version__ as __version__
 if TYPE_CHECKING:
     from packline.api import bake, build, build_chat, export, import_dataset, open, plan
     from packline.facade import Store
-    from packline.formats.converting import convert
+    from packline.formats.convert import convert
     from packline.loading.loader import Loader
     from packline.loading.mixture import Mixture
     from packline.loading.run_file import load
@@ -52,7 +52,7 @@ __all__ = [
 _HOMES = {
     "analyze": "packline.viewing.analysis",
     "bake": "packline.api",
-    "convert": "packline.formats.converting",
+    "convert": "packline.formats.convert",
     "export": "packline.api",
     "import_dataset": "packline.api",
     "build": "packline.api",

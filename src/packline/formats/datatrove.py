@@ -30,11 +30,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from packline.errors import InputError, RecipeError
-from packline.formats.format import DocumentFormat, Foreign
-from packline.formats.importing.mapped import IndexedForeign, ScannedForeign, TokenFile
-from packline.formats.shared.document_files import (
+from packline.formats.format import DatasetReader, DocumentFormat
+from packline.formats.layouts.document_files import (
     SHARD_TOKENS,
     FileList,
+    declared_dtype,
     ends_of,
     find_below,
     folder_of,
@@ -43,15 +43,15 @@ from packline.formats.shared.document_files import (
     shared_bytes,
     span_of,
     split_of_folder,
-    told_dtype,
     write_files,
 )
-from packline.formats.shared.lost import lost_of
-from packline.formats.types import Edges, Options, Part, Plan, fitting_dtype
+from packline.formats.layouts.token_files import IndexedReader, ScannedReader, TokenFile
+from packline.formats.options import Options
+from packline.formats.types import Edges, ExportPart, ExportPlan, fitting_dtype
 
 if TYPE_CHECKING:
-    from packline.formats.exporting.documents import DocumentView
-    from packline.formats.exporting.target import Target
+    from packline.formats.document_view import DocumentView
+    from packline.formats.target import Target
     from packline.store.report import Findings
 
 LIMITS = {"uint16": 65_536, "uint32": 2**32}
@@ -97,7 +97,7 @@ class Datatrove(DocumentFormat):
     def edges_of(self, options: DatatroveOptions) -> Edges:
         return options.edges
 
-    def plan(self, view: DocumentView, options: DatatroveOptions) -> Plan:
+    def plan(self, view: DocumentView, options: DatatroveOptions) -> ExportPlan:
         dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
         if "/" in options.step or not options.step:
             raise RecipeError(f"datatrove: expected a step that can be in a name, found {options.step!r}")
@@ -113,10 +113,10 @@ class Datatrove(DocumentFormat):
         size = view.tokens * (dtype.itemsize + view.has_loss) + 8 * view.documents
         if options.metadata:
             size += sum(len(_metadata(view, part, dtype, options)) for part in parts)
-        return Plan(tuple(parts), size - shared, shared, lost_of(view, self.name, keeps_loss=True))
+        return ExportPlan(tuple(parts), size - shared, shared, view.not_preserved(self.name, keeps_loss=True))
 
     def write(
-        self, view: DocumentView, part: Part, target: Target, options: DatatroveOptions
+        self, view: DocumentView, part: ExportPart, target: Target, options: DatatroveOptions
     ) -> dict[str, Any]:
         dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
         stream = view.stream(part.split)
@@ -131,11 +131,11 @@ class Datatrove(DocumentFormat):
                 file.write(_metadata(view, part, dtype, options))
         return {"name": name, "tokens": tokens}
 
-    def open(self, path: Path, options: DatatroveOptions, findings: Findings) -> Foreign:
+    def open(self, path: Path, options: DatatroveOptions, findings: Findings) -> DatasetReader:
         folder, paths = find_below(path, ".ds", "datatrove's .ds files")
         listed = FileList(folder)
         opened = [_Opened(one, listed, findings) for one in paths]
-        told = told_dtype(path, self.name, LIMITS, options.dtype)
+        told = declared_dtype(path, self.name, LIMITS, options.dtype)
         usual = told or next((DTYPES[file.size] for file in opened if file.size), None)
         if usual is None and options.vocab_size is not None:
             usual = fitting_dtype(self.name, options.vocab_size, LIMITS)
@@ -163,8 +163,8 @@ class Datatrove(DocumentFormat):
         elif names:
             facts["tokenizer"] = names.pop()
         if any_index or not scanned:
-            return IndexedForeign(listed.files, indexed, edges=options.edges, findings=findings, facts=facts)
-        return ScannedForeign(
+            return IndexedReader(listed.files, indexed, edges=options.edges, findings=findings, facts=facts)
+        return ScannedReader(
             listed.files,
             scanned,
             marker=options.marker,
@@ -235,7 +235,7 @@ class _Opened:
         )
 
 
-def _metadata(view: DocumentView, part: Part, dtype: np.dtype, options: DatatroveOptions) -> bytes:
+def _metadata(view: DocumentView, part: ExportPart, dtype: np.dtype, options: DatatroveOptions) -> bytes:
     """The three lines of metadata of a file."""
     begin, end = span_of(view.stream(part.split), part)
     tokens = end - begin

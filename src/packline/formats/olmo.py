@@ -38,11 +38,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from packline.errors import CorruptStore, InputError, RecipeError
-from packline.formats.format import DocumentFormat, Foreign
-from packline.formats.importing.mapped import IndexedForeign, ScannedForeign, TokenFile
-from packline.formats.shared.document_files import (
+from packline.formats.format import DatasetReader, DocumentFormat
+from packline.formats.layouts.document_files import (
     SHARD_TOKENS,
     FileList,
+    declared_dtype,
     ends_of,
     find_below,
     folder_of,
@@ -50,17 +50,17 @@ from packline.formats.shared.document_files import (
     plan_files,
     shared_bytes,
     split_of_folder,
-    told_dtype,
     write_files,
 )
-from packline.formats.shared.lost import lost_of
-from packline.formats.types import Edges, Options, Part, Plan, fitting_dtype
+from packline.formats.layouts.token_files import IndexedReader, ScannedReader, TokenFile
+from packline.formats.options import Options
+from packline.formats.types import Edges, ExportPart, ExportPlan, fitting_dtype
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from packline.formats.exporting.documents import DocumentView
-    from packline.formats.exporting.target import Target
+    from packline.formats.document_view import DocumentView
+    from packline.formats.target import Target
     from packline.store.report import Findings
 
 LIMITS = {"uint16": 65_536, "uint32": 2**32}
@@ -111,7 +111,7 @@ class Olmo(DocumentFormat):
     def edges_of(self, options: OlmoOptions) -> Edges:
         return options.edges
 
-    def plan(self, view: DocumentView, options: OlmoOptions) -> Plan:
+    def plan(self, view: DocumentView, options: OlmoOptions) -> ExportPlan:
         dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
         if "/" in options.prefix or not options.prefix:
             raise RecipeError(f"olmo: expected a prefix that can be in a name, found {options.prefix!r}")
@@ -122,10 +122,12 @@ class Olmo(DocumentFormat):
             )
         shared = shared_bytes(view, parts, with_loss=view.has_loss)
         size = view.tokens * (dtype.itemsize + view.has_loss) + LINE_BYTES * view.documents
-        lost = lost_of(view, self.name, keeps_loss=True, keeps_provenance=True)
-        return Plan(tuple(parts), size - shared, shared, lost)
+        lost = view.not_preserved(self.name, keeps_loss=True, keeps_provenance=True)
+        return ExportPlan(tuple(parts), size - shared, shared, lost)
 
-    def write(self, view: DocumentView, part: Part, target: Target, options: OlmoOptions) -> dict[str, Any]:
+    def write(
+        self, view: DocumentView, part: ExportPart, target: Target, options: OlmoOptions
+    ) -> dict[str, Any]:
         dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
         stream = view.stream(part.split)
         name = f"{folder_of(view, part.split)}{options.prefix}-{part.number:05d}"
@@ -143,7 +145,7 @@ class Olmo(DocumentFormat):
                 begin, first = int(ends[-1]), first + len(ends)
         return {"name": f"{name}.npy", "tokens": tokens}
 
-    def open(self, path: Path, options: OlmoOptions, findings: Findings) -> Foreign:
+    def open(self, path: Path, options: OlmoOptions, findings: Findings) -> DatasetReader:
         folder, paths = find_below(path, ".npy", "OLMo's .npy files")
         masks = folder / MASKS
         listed = FileList(folder)
@@ -152,7 +154,7 @@ class Olmo(DocumentFormat):
             for one in paths
             if path.is_file() or masks not in one.parents
         ]
-        told = told_dtype(path, self.name, LIMITS, options.dtype)
+        told = declared_dtype(path, self.name, LIMITS, options.dtype)
         usual = told or next((DTYPES[file.size] for file in opened if file.size), None)
         if usual is None and options.vocab_size is not None:
             usual = fitting_dtype(self.name, options.vocab_size, LIMITS)
@@ -176,11 +178,11 @@ class Olmo(DocumentFormat):
             else:
                 scanned.append(source)
         if not any_lines:
-            return ScannedForeign(
+            return ScannedReader(
                 listed.files, scanned, marker=options.marker, edges=options.edges, findings=findings
             )
         lines = {file.number: Path(file.path) for file in opened}
-        return IndexedForeign(
+        return IndexedReader(
             listed.files,
             indexed,
             edges=options.edges,

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from packline.errors import CorruptStore, InputError, RecipeError
-from packline.formats.format import Foreign
+from packline.formats.format import DatasetReader
 from packline.formats.importing.building import (
     Imported,
     ImportEvent,
@@ -23,10 +23,9 @@ from packline.formats.importing.building import (
     UnitBuild,
     run_build,
 )
-from packline.formats.importing.facts import find_record
-from packline.formats.importing.opening import open_foreign
 from packline.formats.importing.unit import ImportedUnit, ImportJob, open_job
-from packline.formats.types import ForeignUnit
+from packline.formats.opening import find_record, open_dataset
+from packline.formats.types import ReadTask
 from packline.jobs.events import Note
 from packline.jobs.folder import BuildFolder
 from packline.recipe import SPLITS, Recipe, Source, check_recipe
@@ -70,7 +69,7 @@ class _Import:
         self._request, self._tell = request, tell
         self._started = time.monotonic()
         findings = Findings()
-        self._data = open_foreign(
+        self._data = open_dataset(
             Path(request.path),
             request.format,
             request.tokenizer,
@@ -86,7 +85,7 @@ class _Import:
                 f"{request.path} is damaged: {findings.problems[0]}{more}",
                 hint=f"packline verify {request.path} --from {self._data.format.name} shows all problems",
             )
-        foreign, boundary = self._data.foreign, self._data.boundary
+        foreign, boundary = self._data.reader, self._data.boundary
         if not foreign.units:
             raise InputError(f"{request.path} has no documents", hint="check the path and the format")
         for unit in foreign.units:
@@ -169,7 +168,7 @@ class _Import:
         return unit.receipt
 
 
-def _account_for_all(foreign: Foreign) -> list[ForeignUnit]:
+def _account_for_all(foreign: DatasetReader) -> list[ReadTask]:
     """Units of the data set; files that belong to no unit, such as metadata, are added to the first."""
     named = {piece[0] for unit in foreign.units for piece in unit.pieces}
     rest = [(number, 0, file.bytes) for number, file in enumerate(foreign.files) if number not in named]

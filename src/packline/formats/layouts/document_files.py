@@ -25,13 +25,13 @@ import numpy as np
 
 from packline.errors import InputError, RecipeError
 from packline.formats.export_record import read_record
-from packline.formats.importing.mapped import LossFile, TokenFile
-from packline.formats.shared.token_shards import split_told_by
-from packline.formats.types import ForeignFile, Part, fitting_dtype
+from packline.formats.layouts.header_shards import split_of_words
+from packline.formats.layouts.token_files import LossFile, TokenFile
+from packline.formats.types import DatasetFile, ExportPart, fitting_dtype
 
 if TYPE_CHECKING:
-    from packline.formats.exporting.documents import DocumentStream, DocumentView, SharedShard
-    from packline.formats.exporting.target import Target
+    from packline.formats.document_view import DocumentStream, DocumentView, SharedShard
+    from packline.formats.target import Target
     from packline.store.report import Findings
 
 BLOCK_DOCUMENTS = 1 << 17
@@ -39,7 +39,7 @@ SHARD_TOKENS = 1 << 28
 """Tokens per file that is not a stored shard: 512 MB or 1 GB."""
 
 
-def plan_files(view: DocumentView, format: str, dtype: np.dtype, shard_tokens: int) -> list[Part]:
+def plan_files(view: DocumentView, format: str, dtype: np.dtype, shard_tokens: int) -> list[ExportPart]:
     """One part per file; `start` and `stop` are documents of its split, `number` counts from 0 in each.
 
     Args:
@@ -51,7 +51,7 @@ def plan_files(view: DocumentView, format: str, dtype: np.dtype, shard_tokens: i
     """
     if shard_tokens < 1:
         raise RecipeError(f"{format}: expected shard_tokens of at least 1, found {shard_tokens:,}")
-    parts: list[Part] = []
+    parts: list[ExportPart] = []
     for split in view.splits:
         stream = view.stream(split)
         names: list[str] = []
@@ -64,11 +64,11 @@ def plan_files(view: DocumentView, format: str, dtype: np.dtype, shard_tokens: i
             cuts = sorted({0, stream.documents} | inner)
         for number, (start, stop) in enumerate(pairwise(cuts)):
             shard = names[number] if names else ""
-            parts.append(Part(f"{split}-{number:06d}", split, number, start, stop, shard))
+            parts.append(ExportPart(f"{split}-{number:06d}", split, number, start, stop, shard))
     return parts
 
 
-def shared_bytes(view: DocumentView, parts: list[Part], *, with_loss: bool) -> int:
+def shared_bytes(view: DocumentView, parts: list[ExportPart], *, with_loss: bool) -> int:
     """Number of bytes of these parts that are shared with the store."""
     endings = (".bin", ".loss") if with_loss else (".bin",)
     total = 0
@@ -79,7 +79,7 @@ def shared_bytes(view: DocumentView, parts: list[Part], *, with_loss: bool) -> i
     return total
 
 
-def shard_of(stream: DocumentStream, part: Part) -> SharedShard | None:
+def shard_of(stream: DocumentStream, part: ExportPart) -> SharedShard | None:
     """The stored shard that a part is equal to."""
     return stream.shard(part.shard) if part.shard else None
 
@@ -89,7 +89,7 @@ def folder_of(view: DocumentView, split: str) -> str:
     return "" if view.splits == ["train"] else f"{split}/"
 
 
-def span_of(stream: DocumentStream, part: Part) -> tuple[int, int]:
+def span_of(stream: DocumentStream, part: ExportPart) -> tuple[int, int]:
     """Token range of a part's documents: start and stop."""
     begin = int(stream.ends(part.start - 1, part.start)[0]) if part.start else 0
     return begin, int(stream.ends(part.stop - 1, part.stop)[0]) if part.stop > part.start else begin
@@ -105,7 +105,7 @@ def ends_of(stream: DocumentStream, start: int, stop: int) -> Iterator[np.ndarra
 
 
 def write_files(
-    stream: DocumentStream, part: Part, dtype: np.dtype, target: Target, name: str, loss_name: str = ""
+    stream: DocumentStream, part: ExportPart, dtype: np.dtype, target: Target, name: str, loss_name: str = ""
 ) -> int:
     """Write or share a part's tokens, and its loss mask as one byte per token.
 
@@ -163,7 +163,7 @@ def find_below(path: Path, ending: str, what: str) -> tuple[Path, list[Path]]:
 
 
 class FileList:
-    """Files of a foreign data set, numbered in the order of entry.
+    """Files of a data set, numbered in the order of entry.
 
     Args:
         folder: folder that their names are relative to.
@@ -171,7 +171,7 @@ class FileList:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.files: list[ForeignFile] = []
+        self.files: list[DatasetFile] = []
 
     def add(self, path: Path) -> int:
         """Enter a file and return its number.
@@ -185,7 +185,7 @@ class FileList:
             size = path.stat().st_size
         except OSError as error:
             raise InputError(f"cannot read {path}: {error.strerror}") from error
-        self.files.append(ForeignFile(name, str(path), size))
+        self.files.append(DatasetFile(name, str(path), size))
         return len(self.files) - 1
 
     def add_if_there(self, path: Path) -> int | None:
@@ -232,7 +232,7 @@ def open_source(
     return TokenFile(listed.files, number, dtype, split=split, loss=loss, beside=beside) if right else None
 
 
-def told_dtype(path: Path, format: str, limits: dict[str, int], choice: str) -> np.dtype | None:
+def declared_dtype(path: Path, format: str, limits: dict[str, int], choice: str) -> np.dtype | None:
     """Dtype required for all files of a data set: the chosen one, or the one it was exported with.
 
     Returns:
@@ -256,4 +256,4 @@ def split_of_folder(name: str) -> str:
     >>> split_of_folder("val/00000_unshuffled.ds"), split_of_folder("validation-set/part-0-00000.npy")
     ('val', 'train')
     """
-    return split_told_by(part.lower() for part in PurePosixPath(name).parts[:-1])
+    return split_of_words(part.lower() for part in PurePosixPath(name).parts[:-1])
