@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from packline.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from packline.api import bake, build, export, open, plan
+    from packline.api import bake, build, estimate, export, open
     from packline.chat.sft import sft
     from packline.formats.converting import convert
     from packline.formats.importing.importing import import_store
@@ -40,11 +40,11 @@ __all__ = [
     "bake",
     "build",
     "convert",
+    "estimate",
     "export",
     "import_store",
     "load",
     "open",
-    "plan",
     "report",
     "sft",
 ]
@@ -57,7 +57,7 @@ _HOMES = {
     "import_store": "packline.formats.importing.importing",
     "build": "packline.api",
     "open": "packline.api",
-    "plan": "packline.api",
+    "estimate": "packline.api",
     "report": "packline.viewing.report",
     "Loader": "packline.loading.loader",
     "Mixture": "packline.loading.mixture",
