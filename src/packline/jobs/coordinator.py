@@ -51,8 +51,7 @@ from packline.jobs.resources import die_with_parent, free_disk, peak_memory, res
 from packline.jobs.signals import ignore_signals, interrupt_on_signals
 from packline.jobs.worker import Committed, done_event
 from packline.sources.files import not_text_notes
-from packline.store.manifest import Manifest
-from packline.store.splits import refuse_empty, split_warnings
+from packline.store.manifest import Manifest, refuse_empty, split_warnings
 
 UNDECODED = (
     "{} of the documents that were decoded did not give their very text back, with ids equal to the"

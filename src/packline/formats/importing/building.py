@@ -37,8 +37,7 @@ from packline.jobs.task_worker import OpenJob
 from packline.ragged import dtype_for
 from packline.recipe import Recipe
 from packline.sources.files import InputFile
-from packline.store.manifest import ImportEntry, InputEntry, Manifest, Receipt
-from packline.store.splits import refuse_empty
+from packline.store.manifest import ImportEntry, InputEntry, Manifest, Receipt, refuse_empty
 
 
 class ImportPlan(msgspec.Struct, frozen=True):

@@ -37,8 +37,9 @@ from packline.store.manifest import (
     InputEntry,
     Manifest,
     Receipt,
+    from_receipts,
+    join_checksums,
 )
-from packline.store.summing import join_checksums, sum_of_receipts
 
 MOST_WAITING = 4
 """Most units that wait for the disk at once; more would bring no gain."""
@@ -170,7 +171,7 @@ def sum_up(
     for receipt in ordered:
         for piece in receipt.inputs:
             checksums[piece.file].append(piece.checksum)
-    return sum_of_receipts(
+    return from_receipts(
         ordered,
         recipe=recipe,
         tokenizer=tokenizer,
