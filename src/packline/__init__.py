@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Any
 from packline.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from packline.api import bake, build, export, open, plan
-    from packline.chat.sft import sft
+    from packline.api import bake, build, build_chat, estimate, export, import_dataset, open
+    from packline.facade import Store
     from packline.formats.converting import convert
-    from packline.formats.importing.importing import import_store
     from packline.loading.loader import Loader
     from packline.loading.mixture import Mixture
     from packline.loading.run_file import load
@@ -36,17 +35,18 @@ __all__ = [
     "Loader",
     "Mixture",
     "Stage",
+    "Store",
     "analyze",
     "bake",
     "build",
+    "build_chat",
     "convert",
+    "estimate",
     "export",
-    "import_store",
+    "import_dataset",
     "load",
     "open",
-    "plan",
     "report",
-    "sft",
 ]
 
 _HOMES = {
@@ -54,16 +54,17 @@ _HOMES = {
     "bake": "packline.api",
     "convert": "packline.formats.converting",
     "export": "packline.api",
-    "import_store": "packline.formats.importing.importing",
+    "import_dataset": "packline.api",
     "build": "packline.api",
     "open": "packline.api",
-    "plan": "packline.api",
+    "estimate": "packline.api",
     "report": "packline.viewing.report",
     "Loader": "packline.loading.loader",
     "Mixture": "packline.loading.mixture",
     "Stage": "packline.loading.stages",
+    "Store": "packline.facade",
     "load": "packline.loading.run_file",
-    "sft": "packline.chat.sft",
+    "build_chat": "packline.api",
 }
 """Modules that define the exports, each loaded on first access."""
 

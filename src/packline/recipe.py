@@ -28,7 +28,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from packline.errors import RecipeError
-from packline.filesystem import refuse_name
+from packline.storage.inputs import refuse_name
 
 Format = Literal["auto", "jsonl", "parquet", "text"]
 Documents = Literal["file", "line", "separator"]

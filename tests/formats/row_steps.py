@@ -9,8 +9,9 @@ import msgspec
 
 from packline.formats.exporting.rows import RowView
 from packline.formats.exporting.target import Target
-from packline.formats.format import Plan, RowFormat, Written
+from packline.formats.format import RowFormat
 from packline.formats.registry import get_format
+from packline.formats.types import Plan, Written
 
 
 def write_rows(view: RowView, name: str, folder: Path, options: dict[str, Any] | None = None) -> Plan:

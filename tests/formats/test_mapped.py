@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packline.errors import CorruptStore
-from packline.formats.format import Edges, Foreign, ForeignFile
+from packline.formats.format import Foreign
 from packline.formats.importing import mapped
 from packline.formats.importing.mapped import IndexedForeign, LossFile, ScannedForeign, TokenFile
+from packline.formats.types import Edges, ForeignFile
 from packline.store.report import Findings
 
 MARKER = 9

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packline.errors import RecipeError
-from packline.formats.format import Block, Edges
 from packline.formats.importing.restoring import Restoring
+from packline.formats.types import Block, Edges
 from packline.ragged import offsets_of
 
 EOD, BOS = 9, 8

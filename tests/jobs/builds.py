@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 import packline
-from packline.store.reader import Store
+from packline.facade import Store
 
 SRC = Path(packline.__file__).parents[1]
 

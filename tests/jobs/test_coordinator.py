@@ -34,7 +34,7 @@ def test_workers_are_forked_with_the_collector_on_and_nothing_to_look_through(
     gc.disable()
     try:
         coordinator.Coordinator(request, lambda event: None)._run_units(
-            anything, anything, {}, anything, workers=1, memory=1 << 30
+            anything, anything, anything, workers=1, memory=1 << 30
         )
     finally:
         gc.enable()

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from packline.filesystem import open_input
 from packline.fingerprint import Hasher
 from packline.recipe import Recipe, Source
 from packline.sources.batch import Batch, Reject
@@ -18,6 +17,7 @@ from packline.sources.files import InputFile, find_files
 from packline.sources.parquet import open_parquet
 from packline.sources.reader import Span, read_slice, read_span
 from packline.sources.slices import StreamEnd, cut_slices
+from packline.storage.inputs import open_input
 
 MOST = 1 << 30
 

@@ -19,10 +19,10 @@ from tests.jobs.builds import build, digests, rejects, set_sizes
 
 import packline
 from packline.errors import InputError, RecipeError
+from packline.facade import Store
 from packline.fingerprint import split_of
 from packline.jobs.build import run_build
 from packline.recipe import Recipe, RunOptions, Source, Where
-from packline.store.reader import Store
 
 TEMPLATE = "# {{ title }}\n\n{% for part in parts %}{{ part.text }} {% endfor %}{{ meta.n * 2 }}"
 KINDS = ("jsonl", "jsonl.gz", "jsonl.zst", "parquet", "two.parquet")

@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from packline.errors import InputError
-from packline.filesystem import open_input
 from packline.sources.compression import DecompressedStream, detect_compression
 from packline.sources.jsonl import BOM
 from packline.sources.odd_json import decode_json, has_raw, is_utf8
 from packline.sources.paths import expand
+from packline.storage.inputs import open_input
 
 TEST = re.compile(r"(?:^|[/_.-])test(?:[/_.-]|$)", re.IGNORECASE)
 ENDINGS = (".jsonl", ".ndjson", ".json", ".csv", ".parquet")

@@ -22,12 +22,12 @@ import msgspec
 
 from packline.chat.json_array import BOM, read_array
 from packline.errors import InputError
-from packline.filesystem import open_input
 from packline.sources.batch import Block, Reason, Reject, reject_block
 from packline.sources.compression import DecompressedStream
 from packline.sources.delimited import Fill, read_blocks, seek_record
 from packline.sources.files import COMPRESSED_NAMES, DEFAULT_ID, InputFile
 from packline.sources.odd_json import decode_json
+from packline.storage.inputs import open_input
 
 MAX_RECORD_BYTES = 64 << 20
 """Maximum bytes of a line or element: a longer one is a bad record."""

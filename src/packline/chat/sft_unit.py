@@ -31,9 +31,7 @@ from packline.encoders.parity import audited
 from packline.encoders.special import SpecialTokenCounter
 from packline.encoders.token_bytes import TextBytes
 from packline.encoders.tokenizer import load_tokenizer
-from packline.filesystem import disk_errors
 from packline.fingerprint import share_of, split_of
-from packline.formats.importing.unit import hash_piece
 from packline.jobs.held_out import Smallest
 from packline.jobs.task_worker import Runner
 from packline.jobs.unit import check_unchanged
@@ -42,6 +40,8 @@ from packline.sources.batch import Reject
 from packline.sources.files import InputFile
 from packline.sources.odd_json import has_raw, id_text
 from packline.sources.texts import Texts
+from packline.storage.inputs import hash_range
+from packline.storage.local import disk_errors
 from packline.store.ledger import Ledger, MaskCounts
 from packline.store.manifest import InputPiece, Receipt
 from packline.store.writer import RejectsWriter, ShardWriter
@@ -305,7 +305,7 @@ class _Unit:
     def _piece(self) -> InputPiece:
         """Checksum of the unit's part of its file, after checking that the file has not changed."""
         file, start, stop = self._file, self._unit.start, self._unit.stop
-        checksum = hash_piece(file.path, start, stop)
+        checksum = hash_range(file.path, start, stop)
         check_unchanged(file)
         return InputPiece(file.index, start, stop, checksum)
 

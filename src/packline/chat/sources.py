@@ -16,12 +16,12 @@ from packline.chat.adapters import kind_of
 from packline.chat.json_array import BLANK, BOM
 from packline.chat.records import MAX_RECORD_BYTES, Record, first_element, plain_name, read_records
 from packline.errors import InputError, RecipeError
-from packline.filesystem import file_facts, open_input, read_fully
 from packline.recipe import Split
 from packline.sources.compression import Compression, DecompressedStream, detect_compression
 from packline.sources.fields import LOOKED_FILES, Looked, refuse_strange
 from packline.sources.files import InputFile
 from packline.sources.paths import common_folder, expand
+from packline.storage.inputs import file_facts, open_input, read_fully
 
 UNIT_BYTES = 16 << 20
 """Bytes of JSONL per unit: rendering and encoding them takes a few seconds."""

@@ -17,8 +17,9 @@ from packline.cli.main import DONE
 from packline.cli.output import Line, output, table
 from packline.errors import RecipeError
 from packline.formats.exporting.parts import is_list
-from packline.formats.format import Format, Options
+from packline.formats.format import Format
 from packline.formats.registry import NAMES
+from packline.formats.types import Options
 
 _FLAGS = Flags()
 

@@ -31,8 +31,8 @@ import packline
 from packline.cli.output import discard, output
 from packline.cli.pages import GROUPS, PAGES, SUMMARY, SUMMARY_END
 from packline.errors import OutputError, PacklineError, RecipeError
-from packline.filesystem import plain_error
 from packline.jobs.signals import interrupt_on_signals, signal_of
+from packline.storage.local import plain_error
 
 if TYPE_CHECKING:
     from cyclopts import App

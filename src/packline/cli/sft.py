@@ -21,7 +21,7 @@ from packline.cli.output import output
 from packline.cli.summary import too_many_bad, warn_of_splits
 from packline.errors import RecipeError
 from packline.formats.importing.building import Imported
-from packline.store.splits import split_warnings
+from packline.store.manifest import split_warnings
 from packline.viewing.text import percent, plural
 
 _FLAGS = Flags()

@@ -25,8 +25,8 @@ from packline.errors import InputError
 from packline.evals.core import BUNDLE, DATA, read_bundle, read_questions
 from packline.evals.hellaswag import _Published
 from packline.evals.prompts import KINDS, Choice, Continuation, Schema, answered
-from packline.filesystem import is_remote
 from packline.sources.paths import expand
+from packline.storage.inputs import is_remote
 
 CONFIG, QUESTIONS = "config.json", "questions.jsonl"
 """Files of a folder written by `packline evals`."""

@@ -34,7 +34,7 @@ from packline.errors import PacklineError, RecipeError
 from packline.evals.evaluation_texts import CONFIG, QUESTIONS, EvaluationText
 from packline.evals.llmc_questions import llmc_questions
 from packline.evals.task import LetterTask, ScoredTask
-from packline.filesystem import disk_errors, publish_bytes, sync_folder
+from packline.storage.local import disk_errors, publish_bytes, sync_folder
 
 Task: TypeAlias = ScoredTask | LetterTask
 EvalFormat = Literal["npz", "safetensors", "pt", "llmc"]

@@ -27,7 +27,7 @@ from typing import Any
 
 from packline.formats.exporting.documents import DocumentView
 from packline.formats.exporting.target import Target
-from packline.formats.format import DocumentFormat, Edges, Foreign, Part, Plan, Written, fitting_dtype
+from packline.formats.format import DocumentFormat, Foreign
 from packline.formats.shared.column_files import ColumnForeign
 from packline.formats.shared.columns import (
     LIMITS,
@@ -40,14 +40,15 @@ from packline.formats.shared.columns import (
     record_batches,
 )
 from packline.formats.shared.lost import lost_of
-from packline.formats.shared.packed_rows import SEQ_LENGTHS
 from packline.formats.shared.saved import (
+    SEQ_LENGTHS,
     SavedFiles,
     features_of_saved,
     write_dict,
     write_folder,
     write_stream,
 )
+from packline.formats.types import Edges, Part, Plan, Written, fitting_dtype
 from packline.store.report import Findings
 
 BATCH_DOCUMENTS = 1000

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from packline.errors import InputError, RecipeError
-from packline.formats.format import DocumentFormat, Edges, Foreign, Options, Part, Plan, fitting_dtype
+from packline.formats.format import DocumentFormat, Foreign
 from packline.formats.importing.mapped import IndexedForeign, ScannedForeign, TokenFile
 from packline.formats.shared.document_files import (
     SHARD_TOKENS,
@@ -47,6 +47,7 @@ from packline.formats.shared.document_files import (
     write_files,
 )
 from packline.formats.shared.lost import lost_of
+from packline.formats.types import Edges, Options, Part, Plan, fitting_dtype
 
 if TYPE_CHECKING:
     from packline.formats.exporting.documents import DocumentView

@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from packline.errors import CorruptStore
-from packline.formats.format import Lost
-from packline.store.files import reading, stat_file
-from packline.store.manifest import FileEntry, TokenizerEntry
+from packline.formats.types import NotPreserved
+from packline.store.files import FileEntry, reading, stat_file
+from packline.store.manifest import TokenizerEntry
 from packline.store.sealed import NotWhole, seal, unseal
 from packline.version import __version__
 
@@ -51,7 +51,7 @@ class ExportRecord(ExportIdentity, frozen=True, kw_only=True):
     """Number of tokens as in the output, after changes of boundary tokens; for rows, without padding."""
     rows: int | None = None
     seq_len: int | None = None
-    lost: tuple[Lost, ...] = ()
+    lost: tuple[NotPreserved, ...] = ()
     warnings: tuple[str, ...] = ()
     """Reasons why the trainer may stop, such as a file that it opens and that is missing."""
     shared: dict[str, int]

@@ -28,17 +28,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from packline.errors import CorruptStore, InputError, RecipeError
-from packline.formats.format import (
-    DocumentFormat,
-    Edges,
-    Foreign,
-    Lost,
-    Options,
-    Part,
-    Plan,
-    Written,
-    fitting_dtype,
-)
+from packline.formats.format import DocumentFormat, Foreign
 from packline.formats.importing.mapped import IndexedForeign, ScannedForeign, TokenFile
 from packline.formats.shared.document_files import (
     BLOCK_DOCUMENTS,
@@ -54,6 +44,7 @@ from packline.formats.shared.document_files import (
 )
 from packline.formats.shared.lost import lost_of
 from packline.formats.shared.token_shards import write_tokens
+from packline.formats.types import Edges, NotPreserved, Options, Part, Plan, Written, fitting_dtype
 
 if TYPE_CHECKING:
     from packline.formats.exporting.documents import DocumentView
@@ -108,7 +99,7 @@ class Forager(DocumentFormat):
         tokens = view.tokens - sum(one.count for one in tail)
         if options.edges == "none":
             why = "windows go over them, and no token stands there"
-            tail = (*tail, Lost("document boundaries", view.documents, "documents", why))
+            tail = (*tail, NotPreserved("document boundaries", view.documents, "documents", why))
         size = tokens * dtype.itemsize + 24 * (tokens // options.sample_size)
         return Plan(windows, size, lost=(*lost, *tail))
 
@@ -197,7 +188,9 @@ class _SampleEnds:
         return int(self[len(self) - 1]) if len(self) else 0
 
 
-def _plan_windows(view: DocumentView, options: ForagerOptions) -> tuple[tuple[Part, ...], tuple[Lost, ...]]:
+def _plan_windows(
+    view: DocumentView, options: ForagerOptions
+) -> tuple[tuple[Part, ...], tuple[NotPreserved, ...]]:
     """One part per file, `start` and `stop` in tokens; and the remainder of each split."""
     size = options.sample_size or 0
     if size < 1 or options.shard_tokens < 1:
@@ -209,7 +202,9 @@ def _plan_windows(view: DocumentView, options: ForagerOptions) -> tuple[tuple[Pa
     for split in view.splits:
         tokens = view.stream(split).tokens
         if tail := tokens % size:
-            lost.append(Lost("tail", tail, "tokens", f"less than a sample of {size:,} at the end of {split}"))
+            lost.append(
+                NotPreserved("tail", tail, "tokens", f"less than a sample of {size:,} at the end of {split}")
+            )
         step = max(options.shard_tokens // size, 1) * size
         for number, start in enumerate(range(0, tokens - tail, step)):
             stop = min(start + step, tokens - tail)

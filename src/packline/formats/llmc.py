@@ -31,7 +31,7 @@ import msgspec
 import numpy as np
 
 from packline.errors import InputError
-from packline.formats.format import DocumentFormat, Edges, Foreign, ForeignFile, Part, Plan, fitting_dtype
+from packline.formats.format import DocumentFormat, Foreign
 from packline.formats.importing.mapped import TokenFile
 from packline.formats.shared.token_shards import (
     ShardOptions,
@@ -42,6 +42,7 @@ from packline.formats.shared.token_shards import (
     split_of,
     write_tokens,
 )
+from packline.formats.types import Edges, ForeignFile, Part, Plan, fitting_dtype
 from packline.store.report import Findings
 
 if TYPE_CHECKING:

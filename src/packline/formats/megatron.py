@@ -36,21 +36,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from packline.errors import PacklineError, RecipeError
-from packline.formats.format import (
-    DocumentFormat,
-    Edges,
-    Foreign,
-    ForeignFile,
-    Options,
-    Part,
-    Plan,
-    fitting_dtype,
-)
+from packline.formats.format import DocumentFormat, Foreign
 from packline.formats.importing.mapped import IndexedForeign, TokenFile
 from packline.formats.megatron_index import DocumentEnds, open_index
 from packline.formats.shared.lost import lost_of
 from packline.formats.shared.token_shards import find_files, first_bytes, split_of, write_tokens
-from packline.store.index import CODES, HEADER, MAGIC, UINT16_BELOW, index_size
+from packline.formats.types import Edges, ForeignFile, Options, Part, Plan, fitting_dtype
+from packline.ragged import UINT16_BELOW
+from packline.store.index import CODES, HEADER, MAGIC, index_size
 
 if TYPE_CHECKING:
     from packline.formats.export_record import ExportRecord

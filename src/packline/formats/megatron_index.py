@@ -18,7 +18,7 @@ import numpy as np
 from packline.store.index import HEADER, MAGIC
 
 if TYPE_CHECKING:
-    from packline.formats.format import ForeignFile
+    from packline.formats.types import ForeignFile
     from packline.store.report import Findings
 
 READ_CODES: dict[int, np.dtype] = {

@@ -27,21 +27,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from packline.formats.format import (
-    DocumentFormat,
-    Edges,
-    Foreign,
-    ForeignFile,
-    Options,
-    Part,
-    Plan,
-    Written,
-    fitting_dtype,
-)
+from packline.formats.format import DocumentFormat, Foreign
 from packline.formats.importing.mapped import ScannedForeign, TokenFile
 from packline.formats.llmc import EVALUATION, HEAD, MAGICS
 from packline.formats.shared.lost import lost_of
 from packline.formats.shared.token_shards import StreamEdges, find_files, first_bytes, split_of, write_tokens
+from packline.formats.types import Edges, ForeignFile, Options, Part, Plan, Written, fitting_dtype
 from packline.store.report import Findings
 
 if TYPE_CHECKING:

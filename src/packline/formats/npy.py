@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from packline.formats.format import DocumentFormat, Edges, Foreign, ForeignFile, Part, Plan, fitting_dtype
+from packline.formats.format import DocumentFormat, Foreign
 from packline.formats.importing.mapped import TokenFile
 from packline.formats.shared.token_shards import (
     ShardOptions,
@@ -36,6 +36,7 @@ from packline.formats.shared.token_shards import (
     split_of,
     write_tokens,
 )
+from packline.formats.types import Edges, ForeignFile, Part, Plan, fitting_dtype
 from packline.store.report import Findings
 
 if TYPE_CHECKING:

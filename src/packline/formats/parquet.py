@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 from packline.errors import CorruptStore
 from packline.formats.exporting.documents import DocumentView
 from packline.formats.exporting.target import Target
-from packline.formats.format import DocumentFormat, Edges, Foreign, ForeignFile, Part, Plan, fitting_dtype
+from packline.formats.format import DocumentFormat, Foreign
 from packline.formats.importing.mapped import BLOCK_DOCUMENTS, BLOCK_TOKENS
 from packline.formats.shared.column_files import ColumnFile, ColumnForeign, split_of_path
 from packline.formats.shared.column_reader import Columns
@@ -43,6 +43,7 @@ from packline.formats.shared.columns import (
 )
 from packline.formats.shared.document_files import FileList, find_below
 from packline.formats.shared.lost import lost_of
+from packline.formats.types import Edges, ForeignFile, Part, Plan, fitting_dtype
 from packline.ragged import offsets_of
 from packline.store.report import Findings
 

@@ -34,25 +34,24 @@ import numpy as np
 from packline.errors import InputError, RecipeError
 from packline.formats.exporting.documents import DocumentStream, DocumentView
 from packline.formats.exporting.target import Target
-from packline.formats.format import (
-    DocumentFormat,
+from packline.formats.format import DocumentFormat, Foreign
+from packline.formats.importing.mapped import LossFile, ScannedForeign, TokenFile
+from packline.formats.llmc import HEAD, HEADER_BYTES, header
+from packline.formats.shared.lost import lost_of
+from packline.formats.shared.token_shards import MOST_TOKENS, SHARD_ORDER, missing_shards
+from packline.formats.types import (
     Edges,
-    Foreign,
     ForeignFile,
-    Lost,
+    NotPreserved,
     Options,
     Part,
     Plan,
     Written,
     fitting_dtype,
 )
-from packline.formats.importing.mapped import LossFile, ScannedForeign, TokenFile
-from packline.formats.llmc import HEAD, HEADER_BYTES, header
-from packline.formats.shared.lost import lost_of
-from packline.formats.shared.token_shards import MOST_TOKENS, SHARD_ORDER, missing_shards
 from packline.packing.cumulative import Cumulative
 from packline.recipe import SPLITS
-from packline.store.origins import origins
+from packline.store.reader import shard_labels
 from packline.store.report import Findings
 
 MAGIC, VERSION = 20240520, 1
@@ -107,7 +106,9 @@ class Stacks(DocumentFormat):
                 parts.append(Part(name, split, number, start, stop))
         lost = list(lost_of(view, self.name, keeps_loss=True))
         if cut:
-            lost.insert(0, Lost("truncated tokens", cut, "tokens", f"behind {options.max_seq_len:,} tokens"))
+            lost.insert(
+                0, NotPreserved("truncated tokens", cut, "tokens", f"behind {options.max_seq_len:,} tokens")
+            )
         return Plan(tuple(parts), size + 2 * HEADER_BYTES * len(parts), lost=tuple(lost))
 
     def write(self, view: DocumentView, part: Part, target: Target, options: StacksOptions) -> dict[str, Any]:
@@ -227,7 +228,7 @@ class Truncated:
         places, before = self._sums.find(np.array([start, stop], np.int64))
         first, last = (places + (before < [start, stop])).tolist()
         store = self._stream.selection.store
-        named = [origin.source for origin in origins(store)]
+        named = [origin.source for origin in shard_labels(store)]
         counts: Counter[str] = Counter()
         truncated = 0
         for place in range(first, last, BLOCK_DOCUMENTS):

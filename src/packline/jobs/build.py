@@ -18,9 +18,9 @@ from typing import IO, Any
 import msgspec
 
 from packline.errors import WorkerDied
-from packline.filesystem import refuse_name
 from packline.jobs.events import EVENT_DECODER, Event, Failed, Finished
 from packline.recipe import Recipe, RunOptions
+from packline.storage.inputs import refuse_name
 
 
 class Request(msgspec.Struct, frozen=True):

@@ -18,8 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from packline.encoders.engine import Engine, TokenizersEngine
-from packline.encoders.parity import Reference, try_engines
+from packline.encoders.encoder import Encoder
 from packline.encoders.report import EngineName, EngineReport
 from packline.jobs.build import Request
 from packline.jobs.events import (
@@ -37,12 +36,10 @@ from packline.jobs.held_out import find_share, settle_share
 from packline.jobs.inline import run_again, run_here
 from packline.jobs.pool import FORK, Pool
 from packline.jobs.prepare import (
-    Engines,
     Work,
-    choose_engines,
     count_workers,
     identity_of,
-    load_all,
+    load_encoder,
     prepare,
     refuse_changed_inputs,
     refuse_other_store,
@@ -54,8 +51,7 @@ from packline.jobs.resources import die_with_parent, free_disk, peak_memory, res
 from packline.jobs.signals import ignore_signals, interrupt_on_signals
 from packline.jobs.worker import Committed, done_event
 from packline.sources.files import not_text_notes
-from packline.store.manifest import Manifest
-from packline.store.splits import refuse_empty, split_warnings
+from packline.store.manifest import Manifest, refuse_empty, split_warnings
 
 UNDECODED = (
     "{} of the documents that were decoded did not give their very text back, with ids equal to the"
@@ -110,34 +106,31 @@ class Coordinator:
         receipts = folder.committed()
         if earlier is not None:
             refuse_changed_inputs(folder, earlier, build, receipts)
-        engines = load_all(build)
+        encoder = load_encoder(build)
         base = resident_memory()
         workers, memory = count_workers(build.options)
-        self._announce(build, folder, len(receipts), workers, engines.seconds)
-        chosen = self._choose(build, engines, workers)
-        set_room(build, chosen, base)
+        self._announce(build, folder, len(receipts), workers, encoder.load_seconds)
+        set_room(build, self._choose(build, encoder, workers), base)
         if build.recipe.val_documents:
             self._tell(Note("all inputs are read once to choose the validation documents"))
             build.val_share = settle_share(
                 folder, build.files, bool(receipts), partial(find_share, build, workers)
             )
-        self._run_units(build, folder, chosen, engines.reference, workers, memory)
+        self._run_units(build, folder, encoder, workers, memory)
         receipts = apply_limits(
             build,
             folder,
             folder.committed(),
             folder.streams(),
-            lambda name, documents, tokens: run_again(
-                build, folder, chosen, engines.reference, name, documents, tokens
-            ),
+            lambda name, documents, tokens: run_again(build, folder, encoder, name, documents, tokens),
         )
-        manifest = make_manifest(build, folder, receipts, folder.streams(), engines.reference.round_trip)
+        manifest = make_manifest(build, folder, receipts, folder.streams(), encoder.reference.round_trip)
         folder.publish(manifest)
         self._clean(folder)
         refuse_empty(folder.path, manifest)
         if undecoded := sum(self._undecoded.values()):
             self._tell(Note(UNDECODED.format(undecoded)))
-        self._finish(folder, manifest, 0, engines.seconds)
+        self._finish(folder, manifest, 0, encoder.load_seconds)
 
     def _clean(self, folder: BuildFolder) -> None:
         if left := folder.clean():
@@ -170,26 +163,16 @@ class Coordinator:
                 Note(f"the store may need {needed / 1e9:.1f} GB, and the disk has {free / 1e9:.1f} GB free")
             )
 
-    def _choose(self, build: Work, engines: Engines, workers: int) -> dict[EngineName, Engine]:
-        texts = sample_texts(build)
-        loaded, reference = engines.loaded, engines.reference
-        reports = _in_a_child(lambda: try_engines(loaded, reference, texts)) if workers else None
-        if reports is None:
-            reports = try_engines(loaded, reference, texts)
-        names, reason = choose_engines(reports, build.options.engine)
-        tried = [report for report in reports if report.note != "not asked for"]
-        self._tell(EnginesTried(tried, list(names), reason))
-        usable = engines.usable()
-        if names == ["tokenizers"] and "tokenizers" not in usable:
-            usable["tokenizers"] = TokenizersEngine(reference.json)
-        return {name: usable[name] for name in names}
+    def _choose(self, build: Work, encoder: Encoder, workers: int) -> list[EngineName]:
+        chosen = encoder.choose(sample_texts(build), _in_a_child if workers else None)
+        self._tell(EnginesTried(chosen.reports, list(chosen.names), chosen.reason))
+        return chosen.names
 
     def _run_units(
         self,
         build: Work,
         folder: BuildFolder,
-        engines: dict[EngineName, Engine],
-        reference: Reference,
+        encoder: Encoder,
         workers: int,
         memory: int,
     ) -> None:
@@ -199,12 +182,10 @@ class Coordinator:
             gc.enable()
             # A unit may add to an engine's cache before the next check: leave room for that.
             limit = max(memory * 3 // 4, peak_memory() + (128 << 20))
-            pool = Pool(
-                build, folder, engines, reference, workers=workers, memory_bytes=limit, tell=self._hear
-            )
+            pool = Pool(build, folder, encoder, workers=workers, memory_bytes=limit, tell=self._hear)
             pool.run()
         else:
-            run_here(build, folder, engines, reference, self._hear)
+            run_here(build, folder, encoder, self._hear)
 
     def _hear(self, event: Progress | Committed) -> None:
         if isinstance(event, Progress):
@@ -246,7 +227,7 @@ class Coordinator:
         )
 
 
-def _in_a_child(compute: Callable[[], list[EngineReport]]) -> list[EngineReport] | None:
+def _in_a_child(compute: Callable[[], list[EngineReport]]) -> list[EngineReport]:
     """Compute in a forked process: engines used in this process could no longer be forked."""
     ours, theirs = FORK.Pipe()
 
@@ -262,7 +243,7 @@ def _in_a_child(compute: Callable[[], list[EngineReport]]) -> list[EngineReport]
     try:
         return msgspec.json.decode(ours.recv_bytes(), type=list[EngineReport])
     except EOFError:
-        return None  # the child died: trying again in this process shows the error
+        return compute()  # the child died: trying again in this process shows the error
     finally:
         ours.close()
         process.join()

@@ -8,7 +8,7 @@ import msgspec
 
 from packline.encoders.report import EngineReport
 from packline.errors import PacklineError, WorkerDied
-from packline.filesystem import plain_error
+from packline.storage.local import plain_error
 from packline.store.ledger import Ledger
 
 

@@ -25,16 +25,17 @@ from typing import Any
 import msgspec
 
 from packline.errors import PacklineError, ResumeMismatch, StoreBusy, StoreError
-from packline.filesystem import disk_errors, publish_bytes, refuse_name, sync_file, sync_folder
 from packline.recipe import Recipe, recipe_difference
 from packline.sources.files import InputFile
+from packline.storage.inputs import refuse_name
+from packline.storage.local import disk_errors, publish_bytes, sync_file, sync_folder
+from packline.store.files import FileEntry
 from packline.store.manifest import (
     MANIFEST,
     RECEIPTS,
     REJECTS,
     TOKENIZER,
     WORK,
-    FileEntry,
     Manifest,
     Receipt,
     StreamReceipt,

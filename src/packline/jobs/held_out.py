@@ -22,7 +22,6 @@ import numpy as np
 
 from packline.encoders.special import SpecialTokenCounter
 from packline.errors import RecipeError, ResumeMismatch
-from packline.filesystem import open_input, publish_bytes
 from packline.fingerprint import Hasher, share_of
 from packline.jobs.folder import BuildFolder
 from packline.jobs.prepare import Work
@@ -34,6 +33,8 @@ from packline.recipe import Recipe
 from packline.sources.files import InputFile
 from packline.sources.reader import Span
 from packline.sources.reading import read_span
+from packline.storage.inputs import open_input
+from packline.storage.local import publish_bytes
 from packline.store.manifest import to_json
 
 RECORD = "val_share.json"

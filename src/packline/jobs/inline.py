@@ -12,9 +12,7 @@ from typing import Any
 
 import msgspec
 
-from packline.encoders.engine import Engine
-from packline.encoders.parity import Reference
-from packline.encoders.report import EngineName
+from packline.encoders.encoder import Encoder
 from packline.errors import PacklineError
 from packline.jobs.folder import BuildFolder
 from packline.jobs.prepare import Work
@@ -66,8 +64,7 @@ def unit_task(build: Work, unit: str, source: int, **what: Any) -> Task:
 def run_here(
     build: Work,
     folder: BuildFolder,
-    engines: dict[EngineName, Engine],
-    reference: Reference,
+    encoder: Encoder,
     tell: Callable[[Any], None],
 ) -> None:
     """Run all units without a receipt, in order, until the limits are reached."""
@@ -83,7 +80,7 @@ def run_here(
             receipts[event.unit] = folder.receipt(event.unit)
         tell(event)
 
-    with closing(UnitCommitter(build.job, engines, reference, folder, hear, build.names)) as units:
+    with closing(UnitCommitter(build.job, encoder, folder, hear, build.names)) as units:
         for unit in build.units:
             if limit.reached():
                 return
@@ -112,14 +109,13 @@ def run_here(
 def run_again(
     build: Work,
     folder: BuildFolder,
-    engines: dict[EngineName, Engine],
-    reference: Reference,
+    encoder: Encoder,
     name: str,
     documents: int | None,
     tokens: int | None,
 ) -> Receipt:
     """Run one unit by name, with other limits."""
-    with closing(UnitCommitter(build.job, engines, reference, folder, lambda _: None, build.names)) as units:
+    with closing(UnitCommitter(build.job, encoder, folder, lambda _: None, build.names)) as units:
         for unit in build.units:
             tasks: Any = ()
             if isinstance(unit, Stream):

@@ -26,9 +26,7 @@ from typing import Any
 
 import msgspec
 
-from packline.encoders.engine import Engine
-from packline.encoders.parity import Reference
-from packline.encoders.report import EngineName
+from packline.encoders.encoder import Encoder
 from packline.errors import ERRORS, PacklineError, WorkerDied
 from packline.jobs.events import Failed, Progress, as_failed
 from packline.jobs.folder import BuildFolder
@@ -79,15 +77,14 @@ class Pool:
         self,
         build: Work,
         folder: BuildFolder,
-        engines: dict[EngineName, Engine],
-        reference: Reference,
+        encoder: Encoder,
         *,
         workers: int,
         memory_bytes: int,
         tell: Callable[[Progress | Committed], None],
     ) -> None:
         self._build, self._folder = build, folder
-        self._engines, self._reference = engines, reference
+        self._encoder = encoder
         self._wanted, self._memory = workers, memory_bytes
         self._tell = tell
         self._receipts: dict[str, Receipt] = folder.committed()
@@ -166,8 +163,7 @@ class Pool:
                     worker_main,
                     theirs,
                     build.job,
-                    self._engines,
-                    self._reference,
+                    self._encoder,
                     self._folder,
                     build.names,
                     self._memory,

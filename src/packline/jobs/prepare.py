@@ -6,7 +6,6 @@ Nothing has been written when one of the first four fails.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,25 +14,22 @@ from typing import Any
 import msgspec
 
 from packline.encoders.boundary import Boundary, resolve_boundary
-from packline.encoders.engine import Engine, TokenizersEngine, load_engines
-from packline.encoders.parity import Reference
-from packline.encoders.report import EngineName, EngineReport
-from packline.encoders.special import without_special_tokens
+from packline.encoders.encoder import Encoder
+from packline.encoders.report import EngineName
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
-from packline.errors import PacklineError, ResumeMismatch, TokenizerError
+from packline.errors import PacklineError, ResumeMismatch
 from packline.fingerprint import Hasher
 from packline.jobs.folder import BuildFolder, BuildIdentity, refuse_differences
 from packline.jobs.resources import GIB, MEMORY_A_WORKER, usable_cores, usable_memory
 from packline.jobs.room import Room, room_for
 from packline.jobs.unit import Job
 from packline.jobs.units import Stream, Unit, plan_units
-from packline.recipe import Engine as EngineChoice
+from packline.ragged import dtype_for
 from packline.recipe import Recipe, RunOptions, check_options, check_recipe
 from packline.sources.files import InputFile
 from packline.sources.reader import Span
 from packline.sources.reading import find_files, read_span
 from packline.sources.slices import StreamEnd, cut_slices
-from packline.store.index import dtype_for
 from packline.store.ledger import source_names
 from packline.store.manifest import Manifest, Receipt
 
@@ -65,16 +61,7 @@ class Work:
         recipe = self.recipe
         if self.val_share is not msgspec.UNSET:
             recipe = msgspec.structs.replace(recipe, val_fraction=self.val_share)
-        return Job(
-            recipe,
-            self.files,
-            self.boundary,
-            self.tokenizer.vocab_size,
-            self.tokenizer.special_tokens,
-            self.dtype,
-            self.options.strict,
-            self.room,
-        )
+        return Job(recipe, self.files, self.options.strict, self.room)
 
     @property
     def source_bytes(self) -> dict[str, int]:
@@ -186,71 +173,18 @@ def _stream_checksum(work: Work, stream: Stream) -> str:
     return next(piece.checksum for piece in pieces if isinstance(piece, StreamEnd))
 
 
-@dataclass(slots=True)
-class Engines:
-    """Engines of a build, loaded once for all workers."""
-
-    loaded: dict[EngineName, Engine | str]
-    reference: Reference
-    seconds: float
-
-    def usable(self) -> dict[EngineName, Engine]:
-        """Engines that could be loaded."""
-        return {name: engine for name, engine in self.loaded.items() if not isinstance(engine, str)}
-
-
-def load_all(work: Work) -> Engines:
-    """Load the reference and the requested engines, all from one tokenizer.json.
+def load_encoder(work: Work) -> Encoder:
+    """Load the encoder of a build.
 
     Raises:
-        TokenizerError: the single requested engine does not support this tokenizer.
+        TokenizerError: the requested engine does not support this tokenizer.
     """
-    started = time.monotonic()
-    json = engine_json(work)
-    choice: EngineChoice = work.options.engine
-    names: tuple[EngineName, ...] = ("gigatoken", "fastokens") if choice == "auto" else (choice,)
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(Reference, json)
-        loaded = load_engines(names, json)
-        reference = waiting.result()
-    if choice == "auto" and all(isinstance(engine, str) for engine in loaded.values()):
-        loaded["tokenizers"] = TokenizersEngine(json)
-    failed = loaded.get(choice) if choice != "auto" else None
-    if isinstance(failed, str):
-        raise TokenizerError(failed, hint="--engine auto takes an engine that can")
-    return Engines(loaded, reference, time.monotonic() - started)
-
-
-def engine_json(work: Work) -> str:
-    """The tokenizer.json for engines and reference: without special tokens, unless they are parsed."""
-    parse = work.recipe.special_tokens == "parse"
-    return work.tokenizer.json if parse else without_special_tokens(work.tokenizer)
-
-
-def choose_engines(reports: list[EngineReport], choice: EngineChoice) -> tuple[list[EngineName], str]:
-    """Choose among the tried engines, with the reason.
-
-    Raises:
-        TokenizerError: the requested engine differs from the reference.
-    """
-    tried = [report for report in reports if report.note != "not asked for"]
-    exact = [report for report in tried if report.exact]
-    if choice != "auto":
-        if not exact:
-            note = next(report.note for report in tried if report.name == choice)
-            raise TokenizerError(
-                f"{choice} is not exact for this tokenizer: {note}", hint="--engine auto takes one that is"
-            )
-        return [choice], "asked for"
-    fast = [report for report in exact if report.name != "tokenizers"]
-    left_out = "; ".join(f"{report.name}: {report.note}" for report in tried if not report.exact)
-    if len(fast) > 1:
-        return [report.name for report in fast], "the faster one for each script, measured while running"
-    if fast:
-        return [fast[0].name], f"the only fast one that is exact here ({left_out})"
-    return ["tokenizers"], f"no faster engine is exact here ({left_out})"
+    return Encoder(
+        work.tokenizer,
+        engine=work.options.engine,
+        parse_special_tokens=work.recipe.special_tokens == "parse",
+        boundary=work.boundary,
+    )
 
 
 def set_room(work: Work, engines: Iterable[EngineName], base: int) -> None:

@@ -15,8 +15,16 @@ from packline.errors import ResumeMismatch
 from packline.jobs.folder import BuildFolder
 from packline.jobs.prepare import Work
 from packline.jobs.units import Stream
-from packline.store.manifest import RECEIPTS, TOKENIZER, InputEntry, Manifest, Receipt, StreamReceipt
-from packline.store.summing import join_checksums, sum_of_receipts
+from packline.store.manifest import (
+    RECEIPTS,
+    TOKENIZER,
+    InputEntry,
+    Manifest,
+    Receipt,
+    StreamReceipt,
+    from_receipts,
+    join_checksums,
+)
 
 
 class InOrder:
@@ -163,7 +171,7 @@ def make_manifest(
     ordered = [receipts[name] for name in in_order(work, receipts, streams)]
     names = sorted(path.name for path in folder.receipts.glob("*.json"))
     tokenizers = sorted((folder.path / TOKENIZER).iterdir())
-    return sum_of_receipts(
+    return from_receipts(
         ordered,
         recipe=work.recipe,
         tokenizer=work.tokenizer,

@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from packline.filesystem import open_input
 from packline.recipe import Recipe
 from packline.sources.files import InputFile
 from packline.sources.reader import Span
+from packline.storage.inputs import open_input
 
 SMALLEST_UNIT, LARGEST_UNIT = 4 << 20, 256 << 20
 LARGEST_SLICE = 64 << 20

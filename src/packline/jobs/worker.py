@@ -19,10 +19,7 @@ from typing import Any
 
 import msgspec
 
-from packline.encoders.choosing import Chooser
-from packline.encoders.engine import Engine
-from packline.encoders.parity import Reference
-from packline.encoders.report import EngineName
+from packline.encoders.encoder import Encoder
 from packline.jobs.events import Failed, Progress, UnitDone, as_failed
 from packline.jobs.folder import BuildFolder
 from packline.jobs.resources import die_with_parent, keep_freed_memory, peak_memory, resident_memory
@@ -69,14 +66,13 @@ class UnitCommitter:
     def __init__(
         self,
         job: Job,
-        engines: dict[EngineName, Engine],
-        reference: Reference,
+        encoder: Encoder,
         folder: BuildFolder,
         send: Any,
         source_names: list[str],
     ) -> None:
-        self._chooser = Chooser(engines)
-        self._runner = UnitRunner(job, self._chooser, reference, folder.tmp)
+        self._encoder = encoder
+        self._runner = UnitRunner(job, encoder, folder.tmp)
         self._folder, self._send, self._names = folder, send, source_names
         self._first_encode = 0.0
         self._threads = ThreadPoolExecutor(1)
@@ -120,11 +116,11 @@ class UnitCommitter:
                 receipt.ledger.documents,
                 receipt.ledger.tokens,
                 receipt.ledger,
-                self._chooser.rates(),
-                dict(self._runner.engine_bytes),
+                self._encoder.rates(),
+                dict(self._encoder.encoded_bytes),
                 peak_memory(),
                 self._first_encode,
-                self._runner.undecoded,
+                self._encoder.undecoded,
             )
         )
 
@@ -142,8 +138,7 @@ class UnitCommitter:
 def work(
     pipe: Connection,
     job: Job,
-    engines: dict[EngineName, Engine],
-    reference: Reference,
+    encoder: Encoder,
     folder: BuildFolder,
     source_names: list[str],
     memory_bytes: int,
@@ -163,7 +158,7 @@ def work(
         with one_at_a_time:
             pipe.send_bytes(msgspec.msgpack.encode(event))
 
-    units = UnitCommitter(job, engines, reference, folder, send, source_names)
+    units = UnitCommitter(job, encoder, folder, send, source_names)
     try:
         while True:
             try:

@@ -20,8 +20,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from packline.filesystem import read_fully
 from packline.sources.batch import BATCH_BYTES, Block, Reason
+from packline.storage.inputs import read_fully
 
 NEWLINE = b"\n"
 TOO_LARGE = "longer than max_document_bytes"

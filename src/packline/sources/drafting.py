@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from packline.errors import InputError
-from packline.filesystem import is_remote
 from packline.sources.files import DEFAULT_ID, TEXT_FIELDS
 from packline.sources.presets import Preset
 from packline.sources.survey import MOST_VALUES, Field, Survey
+from packline.storage.inputs import is_remote
 
 SHORT = 40
 

@@ -16,11 +16,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from packline.errors import RecipeError, did_you_mean
-from packline.filesystem import open_input, read_fully
 from packline.recipe import Source
 from packline.sources.compression import DecompressedStream
 from packline.sources.files import HEAD_BYTES, InputFile, first_line, first_records
 from packline.sources.odd_json import ABSENT, value_at
+from packline.storage.inputs import open_input, read_fully
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from packline.errors import InputError, PacklineError, RecipeError, did_you_mean
-from packline.filesystem import open_input, read_start
 from packline.recipe import Recipe, Source
 from packline.sources.compression import Compression, DecompressedStream, detect_compression
 from packline.sources.jsonl import BOM, JsonlDecoder, fits_a_type
 from packline.sources.odd_json import decode_json
 from packline.sources.paths import common_folder, expand
+from packline.storage.inputs import open_input, read_start
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterable, Iterator
 
 from packline.errors import InputError
-from packline.filesystem import is_remote, refuse_irregular, refuse_name, remote
+from packline.storage.inputs import is_remote, refuse_irregular, refuse_name, remote
 
 OWN_DESCRIPTORS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
 """Prefixes of paths that depend on the process: another process would open something else."""

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 import msgspec
 import numpy as np
 
-from packline.filesystem import open_input, read_fully
 from packline.recipe import Source
 from packline.sources.batch import Batch, Block, reject_block
 from packline.sources.compression import DecompressedStream
@@ -25,6 +24,7 @@ from packline.sources.jsonl import JsonlDecoder
 from packline.sources.records import JsonlRecords, Transform, row_batch
 from packline.sources.slices import Slice, delimiter_of
 from packline.sources.text import decode_records, read_whole_file
+from packline.storage.inputs import open_input, read_fully
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from packline.errors import InputError, RecipeError
-from packline.filesystem import open_input
 from packline.recipe import Recipe, Source
 from packline.sources import files as plain_files
 from packline.sources import reader
@@ -26,6 +25,7 @@ from packline.sources.filters import field_value, head_fields, make_filter
 from packline.sources.reader import Span
 from packline.sources.records import RecordProblem
 from packline.sources.slices import Slice
+from packline.storage.inputs import open_input
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
-from packline.filesystem import disk_errors, open_input, read_fully
 from packline.recipe import Source
 from packline.sources.batch import CUT_BYTES, Block, Reason
 from packline.sources.compression import DecompressedStream
 from packline.sources.delimited import NEWLINE, read_blocks
 from packline.sources.files import InputFile
+from packline.storage.inputs import open_input, read_fully
+from packline.storage.local import disk_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa

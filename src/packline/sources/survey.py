@@ -172,8 +172,8 @@ def _first_records(file: InputFile, source: Source) -> tuple[list[dict[str, Any]
 
     taker = _Taker()
     if file.format == "parquet":
-        from packline.filesystem import open_input
         from packline.sources.parquet import open_parquet
+        from packline.storage.inputs import open_input
 
         with open_input(file.path) as raw:
             columns = tuple(open_parquet(raw, file.path).schema_arrow.names)

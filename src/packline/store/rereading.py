@@ -28,13 +28,13 @@ from packline.encoders.special import without_special_tokens
 from packline.encoders.token_bytes import TextBytes
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import PacklineError, TokenizerError
-from packline.filesystem import open_input, read_fully
 from packline.fingerprint import Hasher, split_of
 from packline.recipe import Source
 from packline.sources.files import InputFile
 from packline.sources.reader import Span
 from packline.sources.reading import find_files, read_span
 from packline.sources.text import BOM
+from packline.storage.inputs import open_input, read_fully
 from packline.store.ledger import source_names
 from packline.store.manifest import InputPiece, Manifest
 from packline.store.report import DeepReport, Findings

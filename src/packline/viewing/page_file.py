@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from packline.errors import OutOfSpace, StoreError
-from packline.filesystem import publish_bytes
+from packline.storage.local import publish_bytes
 from packline.viewing.html import document
 from packline.viewing.page import Page
 

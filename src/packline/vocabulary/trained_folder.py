@@ -32,8 +32,8 @@ from packline.encoders.token_bytes import token_bytes
 from packline.encoders.tokenizer import JSON, Tokenizer
 from packline.encoders.tokenizer_config import CONFIG, config_bytes
 from packline.errors import RecipeError, StoreError, TokenizerError
-from packline.filesystem import disk_errors, publish_bytes, publish_folder, sync_folder
 from packline.recipe import Recipe
+from packline.storage.local import disk_errors, publish_bytes, publish_folder, sync_folder
 from packline.vocabulary.training import (
     MEMORY_BYTES,
     OnProgress,

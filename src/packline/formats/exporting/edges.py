@@ -27,7 +27,7 @@ import numpy as np
 from packline.errors import RecipeError
 
 if TYPE_CHECKING:
-    from packline.formats.format import Edges
+    from packline.formats.types import Edges
 
 
 @dataclass(frozen=True, slots=True)

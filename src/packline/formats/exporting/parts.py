@@ -13,10 +13,11 @@ from packline.formats.exporting.documents import DocumentView
 from packline.formats.exporting.rows import RowView
 from packline.formats.exporting.source import Choice, document_view, row_view
 from packline.formats.exporting.target import Link, Target
-from packline.formats.format import DocumentFormat, Format, Options, Part, RowFormat
+from packline.formats.format import DocumentFormat, Format, RowFormat
 from packline.formats.registry import get_format
+from packline.formats.types import Options, Part
 from packline.jobs.task_worker import Runner
-from packline.store.manifest import FileEntry
+from packline.store.files import FileEntry
 
 View = DocumentView | RowView
 

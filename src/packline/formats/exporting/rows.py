@@ -24,15 +24,16 @@ import numpy as np
 from packline.errors import RecipeError
 from packline.fingerprint import hash_value
 from packline.formats.exporting.vocabulary import OfTokenizer
-from packline.formats.format import Lost
+from packline.formats.types import NotPreserved
 from packline.loading.mixture import Mixture
 from packline.loading.schedule import Schedule, Stretch
 from packline.loading.stages import Stage
 from packline.packing.arrays import FIELDS
+from packline.packing.rows import Rows
 from packline.packing.spans import Spans
 from packline.recipe import SPLITS
 from packline.store.manifest import TokenizerEntry
-from packline.store.reader import Store
+from packline.store.reader import StoreReader
 
 if TYPE_CHECKING:
     from packline.loading.loader import Loader
@@ -78,8 +79,8 @@ class RowView(OfTokenizer):
         first = self._sources[0]
         self.seq_len: int = first.seq_len
         """Tokens per row, L."""
-        self.stores: list[Store] = list({id(rows.store): rows.store for rows in self._sources}.values())
-        self.store: Store = first.store
+        self.stores: list[StoreReader] = list({id(rows.store): rows.store for rows in self._sources}.values())
+        self.store: StoreReader = first.store
         self.tokenizer: TokenizerEntry = first.store.manifest.tokenizer
         pads = {int(rows.pad_id) for rows in self._sources}  # type: ignore[attr-defined]
         if len(pads) > 1:
@@ -93,7 +94,7 @@ class RowView(OfTokenizer):
     @classmethod
     def of_store(
         cls,
-        store: Store,
+        store: StoreReader,
         *,
         seq_len: int,
         packing: str = "concat",
@@ -118,7 +119,7 @@ class RowView(OfTokenizer):
             raise RecipeError(
                 f"expected epochs and batch_size above 0, found {epochs:,} and {batch_size!r}",
             )
-        stage = Stage(Mixture([(store.rows(seq_len, packing=packing, **settings), 1, epochs)]))
+        stage = Stage(Mixture([(Rows(store, seq_len, packing=packing, **settings), 1, epochs)]))
         schedule = Schedule([stage], batch_size=1, seed=seed or 0, shuffle=seed is not None)
         mark = hash_value({**schedule.fingerprints(), "epochs": epochs, "batch_size": batch_size})
         return cls(schedule.stretches, batch_size, mark)
@@ -218,7 +219,7 @@ class RowView(OfTokenizer):
         return sum(rows.counts.documents for rows in self._distinct())
 
     @cached_property
-    def lost(self) -> tuple[Lost, ...]:
+    def lost(self) -> tuple[NotPreserved, ...]:
         """Parts of the selected documents that are in no row."""
         counts = [rows.counts for rows in self._distinct()]
         dropped, cut = (
@@ -227,13 +228,17 @@ class RowView(OfTokenizer):
         )
         left = sum(stretch.left_over for stretch in self._stretches)
         found = (
-            Lost("dropped tokens", dropped, "tokens", "a tail too short for a row, or documents too long"),
-            Lost("truncated tokens", cut, "tokens", "cut off the ends of documents too long for a row"),
-            Lost("left-over rows", left, "rows", "they do not fill a last batch"),
+            NotPreserved(
+                "dropped tokens", dropped, "tokens", "a tail too short for a row, or documents too long"
+            ),
+            NotPreserved(
+                "truncated tokens", cut, "tokens", "cut off the ends of documents too long for a row"
+            ),
+            NotPreserved("left-over rows", left, "rows", "they do not fill a last batch"),
         )
         return (*(lost for lost in found if lost.count), *self._other_splits())
 
-    def _other_splits(self) -> Iterator[Lost]:
+    def _other_splits(self) -> Iterator[NotPreserved]:
         """Splits of the stores that no row is made of; each needs a separate export."""
         taken = {rows.selection.settings["split"] for rows in self._distinct()}
         for split in () if "all" in taken else SPLITS:
@@ -242,7 +247,9 @@ class RowView(OfTokenizer):
                 tokens = sum(entry.tokens for entry in shards)
                 ours = " and ".join(sorted(taken))
                 why = f"{tokens:,} tokens: rows are of {ours} alone; --split {split} exports it"
-                yield Lost(f"split {split}", sum(entry.documents for entry in shards), "documents", why)
+                yield NotPreserved(
+                    f"split {split}", sum(entry.documents for entry in shards), "documents", why
+                )
 
     def _distinct(self) -> list[Any]:
         return list({rows.fingerprint: rows for rows in self._sources}.values())

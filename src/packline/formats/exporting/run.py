@@ -24,7 +24,6 @@ import msgspec
 
 from packline.encoders.tokenizer_config import CONFIG, config_bytes
 from packline.errors import OutOfSpace, RecipeError
-from packline.filesystem import disk_errors
 from packline.formats.export_record import TOKENIZER_FILE, ExportIdentity, ExportRecord
 from packline.formats.exporting.parts import (
     ExportJob,
@@ -40,10 +39,11 @@ from packline.formats.exporting.rows import RowView
 from packline.formats.exporting.source import Choice, is_run
 from packline.formats.exporting.staging import Staging, clear_leftovers, finished_export
 from packline.formats.exporting.target import Link, Target, sync_files
-from packline.formats.format import Lost, Options, Part, Plan, Written
 from packline.formats.registry import get_format
+from packline.formats.types import NotPreserved, Options, Part, Plan, Written
 from packline.jobs.resources import free_disk, usable_cores
 from packline.jobs.task_pool import run_here, run_tasks
+from packline.storage.local import disk_errors
 from packline.store.files import read_file
 from packline.store.manifest import MANIFEST
 
@@ -71,7 +71,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     rows: int | None
     tokens: int
     """Tokens of all parts, the total for `Advanced`; for rows, padding included."""
-    lost: tuple[Lost, ...]
+    lost: tuple[NotPreserved, ...]
     warnings: tuple[str, ...] = ()
     """Reasons why the trainer may stop, such as a file that it opens and that will be missing."""
 
@@ -101,7 +101,7 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of all files, shared ones included."""
     shared: dict[str, int]
     """Bytes shared with the store: `linked`, `reflinked` or `copied`."""
-    lost: tuple[Lost, ...]
+    lost: tuple[NotPreserved, ...]
     parts: int
     parts_kept: int
     seconds: float

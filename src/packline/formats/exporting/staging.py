@@ -21,7 +21,6 @@ from pathlib import Path
 import msgspec
 
 from packline.errors import CorruptStore, PacklineError, ResumeMismatch, StoreBusy, StoreError
-from packline.filesystem import disk_errors, publish_bytes, publish_folder
 from packline.formats.export_files import check_places
 from packline.formats.export_record import (
     RECORD,
@@ -31,9 +30,11 @@ from packline.formats.export_record import (
     record_bytes,
 )
 from packline.formats.exporting.parts import PartReceipt
-from packline.formats.format import Part
+from packline.formats.types import Part
 from packline.recipe import recipe_difference
-from packline.store.manifest import FileEntry, to_json
+from packline.storage.local import disk_errors, publish_bytes, publish_folder
+from packline.store.files import FileEntry
+from packline.store.manifest import to_json
 from packline.store.report import Findings
 
 

@@ -20,9 +20,9 @@ from pathlib import Path, PurePosixPath
 from typing import Literal, get_args
 
 from packline.errors import PacklineError, RecipeError
-from packline.filesystem import disk_errors, sync_file, sync_folder
 from packline.fingerprint import Hasher
-from packline.store.manifest import FileEntry
+from packline.storage.local import disk_errors, sync_file, sync_folder
+from packline.store.files import FileEntry
 from packline.store.writer import HashedFile
 
 Link = Literal["auto", "hard", "reflink", "copy"]

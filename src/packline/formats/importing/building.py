@@ -34,11 +34,10 @@ from packline.jobs.folder import BuildFolder, BuildIdentity
 from packline.jobs.publish import discard_empty
 from packline.jobs.resources import usable_cores
 from packline.jobs.task_worker import OpenJob
+from packline.ragged import dtype_for
 from packline.recipe import Recipe
 from packline.sources.files import InputFile
-from packline.store.index import dtype_for
-from packline.store.manifest import ImportEntry, InputEntry, Manifest, Receipt
-from packline.store.splits import refuse_empty
+from packline.store.manifest import ImportEntry, InputEntry, Manifest, Receipt, refuse_empty
 
 
 class ImportPlan(msgspec.Struct, frozen=True):

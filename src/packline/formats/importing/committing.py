@@ -20,15 +20,15 @@ from packline.encoders.parity import Reference, RoundTrip
 from packline.encoders.special import without_special_tokens
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import OutOfSpace, ResumeMismatch, TokenizerError
-from packline.formats.importing.unit import hash_piece
 from packline.jobs.events import UnitDone
 from packline.jobs.folder import BuildFolder, BuildIdentity, input_differences, refuse_differences
 from packline.jobs.resources import free_disk
 from packline.jobs.task_pool import run_tasks
 from packline.jobs.task_worker import OpenJob
+from packline.ragged import dtype_for
 from packline.recipe import Recipe, recipe_difference
 from packline.sources.files import InputFile
-from packline.store.index import dtype_for
+from packline.storage.inputs import hash_range
 from packline.store.manifest import (
     MANIFEST,
     RECEIPTS,
@@ -37,8 +37,9 @@ from packline.store.manifest import (
     InputEntry,
     Manifest,
     Receipt,
+    from_receipts,
+    join_checksums,
 )
-from packline.store.summing import join_checksums, sum_of_receipts
 
 MOST_WAITING = 4
 """Most units that wait for the disk at once; more would bring no gain."""
@@ -140,7 +141,7 @@ def refuse_changed_files(
         for receipt in receipts
         for piece in receipt.inputs
         if piece.file in suspects
-        and hash_piece(files[piece.file].path, piece.start, piece.stop) != piece.checksum
+        and hash_range(files[piece.file].path, piece.start, piece.stop) != piece.checksum
     }
     if changed:
         paths = ", ".join(files[file].path for file in sorted(changed)[:5])
@@ -170,7 +171,7 @@ def sum_up(
     for receipt in ordered:
         for piece in receipt.inputs:
             checksums[piece.file].append(piece.checksum)
-    return sum_of_receipts(
+    return from_receipts(
         ordered,
         recipe=recipe,
         tokenizer=tokenizer,

@@ -21,7 +21,8 @@ from packline.encoders.tokenizer import Tokenizer
 from packline.errors import TokenizerError
 from packline.formats.export_record import ExportRecord, read_record
 from packline.formats.exporting.parts import convert_options
-from packline.formats.format import Format, Options
+from packline.formats.format import Format
+from packline.formats.types import Options
 
 MOST_ROUNDED = 1024
 """Most ids by which a vocabulary may be rounded up."""

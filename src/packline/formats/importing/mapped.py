@@ -31,8 +31,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from packline.errors import CorruptStore
-from packline.formats.format import Block, Edges, Foreign, ForeignFile, ForeignUnit
+from packline.formats.format import Foreign
 from packline.formats.importing.token_source import LossFile, Pieces, TokenFile, TokenSource, read_numbers
+from packline.formats.types import Block, Edges, ForeignFile, ForeignUnit
 from packline.ragged import offsets_of
 from packline.store.report import Findings
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from packline.errors import RecipeError
-from packline.formats.format import Block, Edges
+from packline.formats.types import Block, Edges
 from packline.ragged import Ragged, offsets_of
 
 

@@ -14,8 +14,7 @@ from typing import Any
 import msgspec
 
 from packline.errors import CorruptStore, InputError, RecipeError
-from packline.filesystem import file_facts
-from packline.formats.format import Foreign, ForeignUnit
+from packline.formats.format import Foreign
 from packline.formats.importing.building import (
     Imported,
     ImportEvent,
@@ -27,10 +26,12 @@ from packline.formats.importing.building import (
 from packline.formats.importing.facts import find_record
 from packline.formats.importing.opening import open_foreign
 from packline.formats.importing.unit import ImportedUnit, ImportJob, open_job
+from packline.formats.types import ForeignUnit
 from packline.jobs.events import Note
 from packline.jobs.folder import BuildFolder
 from packline.recipe import SPLITS, Recipe, Source, check_recipe
 from packline.sources.files import InputFile
+from packline.storage.inputs import file_facts
 from packline.store.ledger import source_names
 from packline.store.manifest import TOKENIZER, ImportEntry, InputEntry, Receipt
 from packline.store.report import Findings

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from packline.errors import CorruptStore
-from packline.formats.format import ForeignFile
+from packline.formats.types import ForeignFile
 
 Pieces = tuple[tuple[int, int, int], ...]
 """(file, first byte, end byte), as in `ForeignUnit.pieces`."""

@@ -20,23 +20,21 @@ from packline.encoders.boundary import Boundary
 from packline.encoders.token_bytes import TextBytes
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import CorruptStore, InputChanged
-from packline.filesystem import disk_errors, open_input, read_fully
-from packline.fingerprint import Hasher
 from packline.formats.exporting.parts import convert_options
-from packline.formats.format import Block, Foreign, ForeignUnit
-from packline.formats.importing.opening import read_blocks, read_headers
+from packline.formats.format import Foreign
+from packline.formats.importing.opening import document_format, read_blocks, read_headers
 from packline.formats.importing.restoring import Restoring, Wrong
-from packline.formats.registry import get_format
+from packline.formats.types import Block, ForeignUnit
 from packline.jobs.task_worker import Runner
 from packline.jobs.unit import check_unchanged
 from packline.ragged import Ragged
 from packline.sources.files import InputFile
+from packline.storage.inputs import hash_range
+from packline.storage.local import disk_errors
 from packline.store.ledger import Ledger
 from packline.store.manifest import InputPiece, Receipt
 from packline.store.report import Findings
 from packline.store.writer import ShardWriter
-
-READ_BYTES = 4 << 20
 
 
 class ImportJob(msgspec.Struct, frozen=True):
@@ -81,7 +79,7 @@ class UnitImporter:
 
     def __init__(self, job: ImportJob) -> None:
         self._job = job
-        format = get_format(job.format)
+        format = document_format(Path(job.path), job.format)
         findings = Findings()
         options = convert_options(format, job.options)
         self._foreign: Foreign = read_headers(format, Path(job.path), options, findings)
@@ -207,33 +205,16 @@ class UnitImporter:
         usually these are all of its bytes, and were read already.
         """
         file, listed = self._job.files[number], self._job.checksums[number]
-        checksum = hash_piece(file.path, start, stop)
+        checksum = hash_range(file.path, start, stop)
         check_unchanged(file)
         if listed and start == 0:
-            found = checksum if stop == file.size else hash_piece(file.path, 0, file.size)
+            found = checksum if stop == file.size else hash_range(file.path, 0, file.size)
             if found != listed:
                 raise CorruptStore(
                     f"{file.path} is damaged: expected the checksum {listed}, found {found}",
                     hint="packline verify --from shows all that is wrong",
                 )
         return InputPiece(number, start, stop, checksum)
-
-
-def hash_piece(path: str, start: int, stop: int) -> str:
-    """Checksum of a byte range of a file.
-
-    Raises:
-        InputChanged: the file is too short.
-    """
-    hasher, done = Hasher(), start
-    with open_input(path) as file:
-        file.seek(start)
-        while done < stop and (data := read_fully(file, min(READ_BYTES, stop - done))):
-            hasher.update(data)
-            done += len(data)
-    if done < stop:
-        raise InputChanged(f"{path} changed while it was read: expected {stop:,} bytes, found {done:,}")
-    return str(hasher.hexdigest())
 
 
 def open_job(job: msgspec.Raw) -> Runner:

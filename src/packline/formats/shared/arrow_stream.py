@@ -20,9 +20,9 @@ import numpy as np
 import pyarrow as pa
 
 from packline.errors import CorruptStore
-from packline.formats.format import ForeignFile
 from packline.formats.shared.column_files import ColumnFile
 from packline.formats.shared.column_reader import Columns
+from packline.formats.types import ForeignFile
 from packline.ragged import offsets_of
 
 if TYPE_CHECKING:

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from packline.formats.format import Block, Edges, Foreign, ForeignFile, ForeignUnit
+from packline.formats.format import Foreign
 from packline.formats.importing.mapped import UNIT_TOKENS
 from packline.formats.shared.column_reader import Columns
 from packline.formats.shared.token_shards import split_of
+from packline.formats.types import Block, Edges, ForeignFile, ForeignUnit
 
 if TYPE_CHECKING:
     import pyarrow as pa

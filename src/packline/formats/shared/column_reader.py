@@ -23,9 +23,9 @@ import numpy as np
 import pyarrow as pa
 
 from packline.errors import CorruptStore
-from packline.formats.format import Block
 from packline.formats.importing.mapped import BLOCK_DOCUMENTS, BLOCK_TOKENS
 from packline.formats.shared.columns import LABELS, LOSS_MASK, is_list
+from packline.formats.types import Block
 from packline.packing.targets import IGNORED
 from packline.ragged import offsets_of
 

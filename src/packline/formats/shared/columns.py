@@ -23,8 +23,8 @@ import numpy as np
 import pyarrow as pa
 
 from packline.errors import RecipeError
-from packline.formats.format import Edges, Options, Part
 from packline.formats.importing.mapped import BLOCK_DOCUMENTS
+from packline.formats.types import Edges, Options, Part
 from packline.packing.targets import IGNORED
 from packline.ragged import offsets_of
 

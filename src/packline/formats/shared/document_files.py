@@ -25,9 +25,9 @@ import numpy as np
 
 from packline.errors import InputError, RecipeError
 from packline.formats.export_record import read_record
-from packline.formats.format import ForeignFile, Part, fitting_dtype
 from packline.formats.importing.mapped import LossFile, TokenFile
 from packline.formats.shared.token_shards import split_told_by
+from packline.formats.types import ForeignFile, Part, fitting_dtype
 
 if TYPE_CHECKING:
     from packline.formats.exporting.documents import DocumentStream, DocumentView, SharedShard

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from packline.formats.format import Lost
+from packline.formats.types import NotPreserved
 
 if TYPE_CHECKING:
     from packline.formats.exporting.documents import DocumentView
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def lost_of(
     view: DocumentView, format: str, *, keeps_loss: bool = False, keeps_provenance: bool = False
-) -> tuple[Lost, ...]:
+) -> tuple[NotPreserved, ...]:
     """Boundary tokens that the view's edges leave out, and the loss mask and provenance unless kept.
 
     Args:
@@ -28,11 +28,11 @@ def lost_of(
     lost = []
     why = f"documents have the edges {view.edges!r} in the output"
     if view.rule.drop_first:
-        lost.append(Lost("begin-of-document tokens", view.documents, "tokens", why))
+        lost.append(NotPreserved("begin-of-document tokens", view.documents, "tokens", why))
     if view.rule.drop_last:
-        lost.append(Lost("end-of-document tokens", view.documents, "tokens", why))
+        lost.append(NotPreserved("end-of-document tokens", view.documents, "tokens", why))
     if view.has_loss and not keeps_loss:
-        lost.append(Lost("loss mask", view.tokens, "tokens", f"{format} has no place for one"))
+        lost.append(NotPreserved("loss mask", view.tokens, "tokens", f"{format} has no place for one"))
     if not keeps_provenance:
-        lost.append(Lost("provenance", view.documents, "documents", f"{format} has no place for it"))
+        lost.append(NotPreserved("provenance", view.documents, "documents", f"{format} has no place for it"))
     return tuple(lost)

@@ -22,10 +22,10 @@ import pyarrow as pa
 
 from packline.errors import InputError
 from packline.fingerprint import hash_value
-from packline.formats.format import ForeignFile
 from packline.formats.shared.arrow_stream import ArrowFile
 from packline.formats.shared.column_files import split_of_path
 from packline.formats.shared.columns import features_of
+from packline.formats.types import ForeignFile
 
 if TYPE_CHECKING:
     from packline.formats.exporting.target import Target
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 STATE = "state.json"
 INFO = "dataset_info.json"
 DICT = "dataset_dict.json"
+SEQ_LENGTHS = "seq_lengths"
+"""Column that packed rows have and documents do not."""
 
 
 def write_stream(target: Target, name: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> str:

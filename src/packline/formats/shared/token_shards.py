@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from packline.errors import InputError, RecipeError
-from packline.formats.format import ForeignFile, Lost, Options, Part, Plan
 from packline.formats.importing.mapped import ScannedForeign, TokenFile
 from packline.formats.shared.lost import lost_of
+from packline.formats.types import ForeignFile, NotPreserved, Options, Part, Plan
 from packline.recipe import Split
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def plan_shards(
                     "because the last one is dropped",
                     hint="set last_shard=keep, or shard_tokens smaller",
                 )
-            lost.append(Lost("tail", tail, "tokens", "the last shard of train is not full"))
+            lost.append(NotPreserved("tail", tail, "tokens", "the last shard of train is not full"))
             tokens -= tail
         first = len(parts) if options.numbering == "shared" else 0
         for number, start in enumerate(range(0, tokens, size), first):

@@ -11,7 +11,7 @@ import numpy as np
 from packline.jobs.publish import store_bytes
 from packline.packing.selection import Selection
 from packline.store.finding import check_document
-from packline.store.reader import Provenance
+from packline.store.shard import Provenance
 from packline.viewing.page import (
     Block,
     Facts,

@@ -1,25 +1,21 @@
-"""Access to local and remote files.
+"""Reading of input files, local and remote.
 
 A path with `://` goes through fsspec; any other is a local file and is opened directly, because that
-is faster and its errors are clearer. Writing is local only: a store is built on a disk.
-
-Durable publishing takes the usual steps: write under another name, `fsync`, rename; then `fsync`
-the folder, without which the rename itself may be lost.
+is faster and its errors are clearer.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import msgspec
 
-from packline.errors import InputError, OutOfSpace, PacklineError
+from packline.errors import InputChanged, InputError
+from packline.fingerprint import Hasher
+
+READ_BYTES = 4 << 20
 
 
 def is_remote(path: str) -> bool:
@@ -181,82 +177,18 @@ def read_fully(file: BinaryIO, size: int) -> bytes:
     return b"".join(parts)
 
 
-@contextmanager
-def disk_errors(folder: Path) -> Iterator[None]:
-    """Turn a full disk into an error that explains how to resume."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise OutOfSpace(
-                f"the disk of {folder} is full",
-                hint="make room and run the same command again: finished units are kept",
-            ) from error
-        raise
-
-
-def plain_error(error: OSError) -> PacklineError | None:
-    """Clearer error for an operating system error with an unhelpful message; None for others.
-
-    >>> plain_error(OSError(errno.EMFILE, "Too many open files")).hint
-    'raise the limit and run the same command again: ulimit -n 1024'
-    """
-    where = f" ({error.filename})" if error.filename else ""
-    if error.errno in (errno.EMFILE, errno.ENFILE):
-        return PacklineError(
-            f"too many open files{where}: the limit of this process or of the machine is reached",
-            hint="raise the limit and run the same command again: ulimit -n 1024",
-        )
-    if error.errno == errno.EIO:
-        return PacklineError(
-            f"a disk or file system cannot be read or written{where}: {error.strerror}",
-            hint="look at the system's log; once it works, run the same command again: finished work is kept",
-        )
-    return None
-
-
-def sync_file(path: Path) -> None:
-    """Wait until a file's bytes are on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def sync_folder(folder: Path) -> None:
-    """Wait until a folder's entries are on the disk."""
-    sync_file(folder)
-
-
-def publish_folder(waiting: Path, path: Path) -> None:
-    """Publish a folder, whose files are already on the disk, under its final name in one step.
-
-    Args:
-        waiting: the finished folder, in the same parent folder as `path`.
-        path: final name: absent, or an empty folder.
+def hash_range(path: str, start: int, stop: int) -> str:
+    """Checksum of a byte range of a file.
 
     Raises:
-        FileExistsError: something is at `path`.
+        InputChanged: the file is too short.
     """
-    with disk_errors(path.parent):
-        sync_folder(waiting)
-        try:
-            os.rename(waiting, path)
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-                raise
-            raise FileExistsError(error.errno, os.strerror(error.errno), str(path)) from error
-        sync_folder(path.parent)
-
-
-def publish_bytes(path: Path, data: bytes) -> None:
-    """Write a small file atomically: complete or not at all."""
-    waiting = path.with_name(f".{path.name}.tmp")
-    with disk_errors(path.parent):
-        with open(waiting, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(waiting, path)
-        sync_folder(path.parent)
+    hasher, done = Hasher(), start
+    with open_input(path) as file:
+        file.seek(start)
+        while done < stop and (data := read_fully(file, min(READ_BYTES, stop - done))):
+            hasher.update(data)
+            done += len(data)
+    if done < stop:
+        raise InputChanged(f"{path} changed while it was read: expected {stop:,} bytes, found {done:,}")
+    return str(hasher.hexdigest())

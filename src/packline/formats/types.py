@@ -1,0 +1,150 @@
+"""Value types of formats: parts and plans of an export, blocks of documents, files and tasks of a data set.
+
+Formats, views and drivers share them; they depend on none of those.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+
+from packline.errors import RecipeError
+
+Kind = Literal["documents", "rows"]
+Edges = Literal["eod", "bos", "both", "none"]
+"""Boundary tokens of a document in a file: an end after it; one token before it; both; none.
+
+`bos` without a begin-of-document token in the store is the end-of-document token, moved to the front.
+"""
+
+
+class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base class of a format's options, with defaults that its project expects."""
+
+
+class NotPreserved(msgspec.Struct, frozen=True):
+    """Part of the store that is not in the output: reported before writing, and stored next to the output."""
+
+    what: str
+    """`loss mask`, `document boundaries`, `provenance`, `tail`, ..."""
+    count: int
+    unit: str
+    """Unit of the count: `tokens`, `documents`, `rows`."""
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.count:,} {self.unit}: {self.why}"
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A file, or a few that belong together: the unit of work and of resuming."""
+
+    name: str
+    """Name, unique among the parts of an export."""
+    split: str = "train"
+    number: int = 0
+    """Number in a numbering chosen by the format."""
+    start: int = 0
+    """First document, token or row, as the format counts them; `stop` is exclusive."""
+    stop: int = 0
+    shard: str = ""
+    """The store's shard whose bytes it shares, if any."""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """Plan of what an export will write."""
+
+    parts: tuple[Part, ...]
+    bytes: int
+    """Bytes of the output, as far as known, except those shared with the store."""
+    shared_bytes: int = 0
+    """Bytes of files shared with the store."""
+    lost: tuple[NotPreserved, ...] = ()
+    warnings: tuple[str, ...] = ()
+    """Reasons why the trainer of the layout may stop."""
+
+
+class Written(msgspec.Struct, frozen=True):
+    """A written part, with the values that the format needs to finish."""
+
+    part: Part
+    facts: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Block:
+    """Some whole documents: `tokens [T]`, `offsets` int64 `[D+1]` from 0."""
+
+    tokens: np.ndarray
+    offsets: np.ndarray
+    loss: np.ndarray | None = None
+    """uint8 `[T]`, 1 = trained on."""
+    positions: np.ndarray | None = None
+    """int64 `[D]`: byte offset of each document in its file, or row number if the file has rows."""
+    ids: list[str | None] | None = None
+    unfinished: np.ndarray | None = None
+    """bool `[D]`: documents without a boundary token, because the data begins or ends within them."""
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+
+class ForeignFile(msgspec.Struct, frozen=True):
+    """A file of a foreign data set."""
+
+    name: str
+    """Path relative to the data set's folder."""
+    path: str
+    bytes: int
+
+
+class RowFiles(msgspec.Struct, frozen=True):
+    """Files of a checked data set of rows."""
+
+    files: list[ForeignFile]
+    metadata: dict[str, Any] = {}
+    """`vocab_size`, `tokenizer`, `eod_id`, ..., as far as declared."""
+
+
+class ForeignUnit(msgspec.Struct, frozen=True):
+    """Documents of a foreign data set that are read as one unit of work, in one process."""
+
+    split: str
+    file: int
+    """File in which its documents begin, for provenance."""
+    start: int
+    """First document, token or row, as the format counts them."""
+    stop: int
+    pieces: tuple[tuple[int, int, int], ...] = ()
+    """(file, first byte, end byte): the pieces covered. All units together cover all bytes, once."""
+
+
+def fitting_dtype(format: str, vocab_size: int, limits: dict[str, int], choice: str = "auto") -> np.dtype:
+    """Dtype of a format for a vocabulary: the first whose limit holds it, or the chosen one.
+
+    Args:
+        limits: largest vocabulary in this format, by dtype name.
+
+    Raises:
+        RecipeError: the vocabulary does not fit.
+
+    >>> fitting_dtype("llmc", 50257, {"uint16": 65536, "uint32": 2**31}).name
+    'uint16'
+    >>> fitting_dtype("npy", 151669, {"uint16": 65536}).name
+    Traceback (most recent call last):
+    packline.errors.RecipeError: npy: ids of a vocabulary of 151,669 do not fit into uint16: ...
+    """
+    if choice != "auto" and choice not in limits:
+        raise RecipeError(f"{format}: expected a dtype of auto, {', '.join(limits)}, found {choice!r}")
+    names = list(limits) if choice == "auto" else [choice]
+    for name in names:
+        if vocab_size <= limits[name]:
+            return np.dtype(name).newbyteorder("<")
+    raise RecipeError(
+        f"{format}: ids of a vocabulary of {vocab_size:,} do not fit into {names[-1]}: "
+        f"expected at most {limits[names[-1]]:,}",
+        hint="choose a wider dtype, or a format that has one",
+    )

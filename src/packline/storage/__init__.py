@@ -1,0 +1,1 @@
+"""Where files are read and results are kept: inputs, a local folder."""

@@ -1,0 +1,96 @@
+"""Durable writing into a local folder.
+
+A small file is written under another name, synced and renamed; then its folder is synced, without which
+the rename itself may be lost. Large files are written where they are, then synced and renamed the same way.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from packline.errors import OutOfSpace, PacklineError
+
+
+@contextmanager
+def disk_errors(folder: Path) -> Iterator[None]:
+    """Turn a full disk into an error that explains how to resume."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise OutOfSpace(
+                f"the disk of {folder} is full",
+                hint="make room and run the same command again: finished units are kept",
+            ) from error
+        raise
+
+
+def plain_error(error: OSError) -> PacklineError | None:
+    """Clearer error for an operating system error with an unhelpful message; None for others.
+
+    >>> plain_error(OSError(errno.EMFILE, "Too many open files")).hint
+    'raise the limit and run the same command again: ulimit -n 1024'
+    """
+    where = f" ({error.filename})" if error.filename else ""
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return PacklineError(
+            f"too many open files{where}: the limit of this process or of the machine is reached",
+            hint="raise the limit and run the same command again: ulimit -n 1024",
+        )
+    if error.errno == errno.EIO:
+        return PacklineError(
+            f"a disk or file system cannot be read or written{where}: {error.strerror}",
+            hint="look at the system's log; once it works, run the same command again: finished work is kept",
+        )
+    return None
+
+
+def sync_file(path: Path) -> None:
+    """Wait until a file's bytes are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until a folder's entries are on the disk."""
+    sync_file(folder)
+
+
+def publish_folder(waiting: Path, path: Path) -> None:
+    """Publish a folder, whose files are already on the disk, under its final name in one step.
+
+    Args:
+        waiting: the finished folder, in the same parent folder as `path`.
+        path: final name: absent, or an empty folder.
+
+    Raises:
+        FileExistsError: something is at `path`.
+    """
+    with disk_errors(path.parent):
+        sync_folder(waiting)
+        try:
+            os.rename(waiting, path)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+            raise FileExistsError(error.errno, os.strerror(error.errno), str(path)) from error
+        sync_folder(path.parent)
+
+
+def publish_bytes(path: Path, data: bytes) -> None:
+    """Write a small file atomically: complete or not at all."""
+    waiting = path.with_name(f".{path.name}.tmp")
+    with disk_errors(path.parent):
+        with open(waiting, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(waiting, path)
+        sync_folder(path.parent)
