@@ -361,7 +361,7 @@ def test_requests_that_make_no_sense_are_refused(
         attempt(workers=-1)
     with pytest.raises(RecipeError, match="no format 'csv'"):
         attempt(format="csv")
-    with pytest.raises(RecipeError, match="no bos was named"):
+    with pytest.raises(RecipeError, match="need a begin-of-document token"):
         attempt(options={"edges": "both"})
     with pytest.raises(InputError, match="cannot find"):
         import_dataset(tmp_path / "nowhere", format="llmc", tokenizer=tokenizer, out=tmp_path / "out")

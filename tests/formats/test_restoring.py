@@ -147,5 +147,5 @@ def test_one_token_is_not_both_a_beginning_and_an_end() -> None:
     block = DocumentBlock(np.array([BOS, 1, EOD, EOD], np.uint16), np.array([0, 3, 4]))
     found = [str(wrong) for wrong in BoundaryPolicy("both", EOD, BOS, vocab_size=10).problems(block)]
     assert found[0] == "no boundary token at the beginning: expected 8, found 9"
-    with pytest.raises(RecipeError, match="no bos was named"):
+    with pytest.raises(RecipeError, match="need a begin-of-document token"):
         BoundaryPolicy("both", EOD, None, vocab_size=10)

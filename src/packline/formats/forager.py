@@ -276,7 +276,7 @@ def _open_base(
             dtype,
             findings,
             split=split_of_folder(f"{base.relative_to(path).as_posix()}/x"),
-            told={"the last of its samples": (ends := _SampleEnds(mine, dtype.itemsize)).last},
+            declared={"the last of its samples": (ends := _SampleEnds(mine, dtype.itemsize)).last},
             beside=() if opened else tuple(beside),
         )
         if source is None:

@@ -10,21 +10,25 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from typing import Any, ClassVar, Protocol, get_args, get_origin
 
 import msgspec
 
 from packline.errors import RecipeError
-
-if TYPE_CHECKING:
-    from packline.formats.format import Format
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Base class of a format's options, with defaults that its project expects."""
 
 
-def convert_options(format: Format, given: Mapping[str, Any]) -> Options:
+class HasOptions(Protocol):
+    """Something with a name and options, as every format is."""
+
+    name: ClassVar[str]
+    options: ClassVar[type[Options]]
+
+
+def convert_options(format: HasOptions, given: Mapping[str, Any]) -> Options:
     """Options of a format from names and values, which may be text.
 
     `none` leaves an option unset, unless the option has a value of that name. A list is comma-separated text

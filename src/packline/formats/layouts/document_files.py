@@ -15,18 +15,20 @@ from the store's index, 4 bytes per document.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from packline.errors import InputError, RecipeError
 from packline.formats.export_record import read_record
+from packline.formats.format import DatasetReader
 from packline.formats.layouts.header_shards import split_of_words
-from packline.formats.layouts.token_files import LossFile, TokenFile
+from packline.formats.layouts.token_files import IndexedReader, LossFile, ScannedReader, TokenFile
 from packline.formats.types import DatasetFile, ExportPart, fitting_dtype
 
 if TYPE_CHECKING:
@@ -193,6 +195,102 @@ class FileList:
         return self.add(path) if path.is_file() else None
 
 
+@dataclass(slots=True)
+class TokensAndEnds:
+    """A token file, and what files next to it declare about its documents."""
+
+    file: DatasetFile
+    number: int
+    """Number of the file in the data set."""
+    index: str
+    """Name of the file with the ends of its documents."""
+    ends: np.ndarray | None = None
+    """Ends of documents, in tokens; None without an index."""
+    size: int = 0
+    """Bytes per token; 0 if unknown."""
+    declared: dict[str, int | None] = field(default_factory=dict)
+    """Declared number of tokens, by the place of the declaration."""
+    mask: int | None = None
+    """Number of its loss mask."""
+    beside: list[int] = field(default_factory=list)
+    """Numbers of other files that belong to it."""
+    readable: bool = True
+
+    def set_ends(self, ends: np.ndarray, where: str, sizes: Iterable[int]) -> None:
+        """Enter the ends of documents, which may show the bytes per token, one of `sizes`."""
+        self.ends = ends
+        last = int(ends[-1]) if len(ends) else 0
+        self.declared[f"the last of its {where}"] = last if len(ends) else None
+        self.size = self.size or next((size for size in sizes if last and size * last == self.file.bytes), 0)
+
+
+def open_documents(
+    path: Path,
+    listed: FileList,
+    opened: Sequence[TokensAndEnds],
+    options: Any,
+    findings: Findings,
+    *,
+    format: str,
+    limits: dict[str, int],
+    dtypes: dict[int, np.dtype],
+    needed: str,
+    facts: dict[str, Any] | None = None,
+    ids: Callable[[int, int, int], list[str | None]] | None = None,
+) -> DatasetReader:
+    """Documents of token files: by their index if a file has one, else by the marker.
+
+    The dtype is the required one (`declared_dtype`), else that of each file, else that of the first file for
+    which it is known, else that of the vocabulary.
+
+    Args:
+        options: with `dtype`, `edges`, `marker` and `vocab_size`.
+        limits: largest vocabulary, by dtype name.
+        dtypes: by bytes per token.
+        needed: description of the files that show the dtype, for the error.
+
+    Raises:
+        InputError: the dtype is unknown.
+    """
+    required = declared_dtype(path, format, limits, options.dtype)
+    usual = required or next((dtypes[one.size] for one in opened if one.size), None)
+    if usual is None and options.vocab_size is not None:
+        usual = fitting_dtype(format, options.vocab_size, limits)
+    any_index = any(one.ends is not None for one in opened)
+    if usual is None and not any_index:
+        raise InputError(
+            f"{path}: expected {needed}, to know how wide tokens are",
+            hint="--set dtype=uint16 or dtype=uint32",
+        )
+    indexed, scanned = [], []
+    for one in opened:
+        dtype = required or dtypes.get(one.size, usual)
+        source = open_source(
+            listed,
+            one.number,
+            dtype,
+            findings,
+            split=split_of_folder(one.file.name),
+            declared=one.declared,
+            mask=one.mask,
+            beside=tuple(one.beside),
+        ) if one.readable else None  # fmt: skip
+        if source is None:
+            continue
+        if one.ends is not None:
+            indexed.append((source, one.ends))
+        elif any_index:
+            findings.add(one.index, "no such file, where other files have one")
+        else:
+            scanned.append(source)
+    edges = options.edges
+    if any_index:
+        return IndexedReader(listed.files, indexed, edges=edges, findings=findings, facts=facts, ids=ids)
+    return ScannedReader(
+        listed.files, scanned, marker=options.marker, edges=edges, findings=findings, facts=facts
+    )
+
+
 def open_source(
     listed: FileList,
     number: int,
@@ -200,7 +298,7 @@ def open_source(
     findings: Findings,
     *,
     split: str,
-    told: dict[str, int | None],
+    declared: dict[str, int | None],
     mask: int | None = None,
     beside: tuple[int, ...] = (),
 ) -> TokenFile | None:
@@ -209,21 +307,21 @@ def open_source(
     Args:
         number, mask, beside: numbers of the file, its mask, and files that belong to it.
         dtype: None if unknown: then the size is wrong, or the file is empty.
-        told: declared number of tokens, by the place of the declaration.
+        declared: declared number of tokens, by the place of the declaration.
     """
     file = listed.files[number]
     if dtype is None:
         if file.bytes:
-            tokens = next((count for count in told.values() if count is not None), 0)
+            tokens = next((count for count in declared.values() if count is not None), 0)
             findings.add(file.name, "size in bytes", f"2 or 4 for each of {tokens:,} tokens", file.bytes)
             return None
         dtype = np.dtype("<u2")
     size = dtype.itemsize
     tokens, rest = divmod(file.bytes, size)
     right = findings.compare(file.name, f"size in bytes, a multiple of {size}", file.bytes - rest, file.bytes)
-    for who, count in told.items():
+    for where, count in declared.items():
         if right and count is not None:
-            right = findings.compare(file.name, f"tokens, by {who}", count, tokens)
+            right = findings.compare(file.name, f"tokens, by {where}", count, tokens)
     loss = None
     if mask is not None:
         values = listed.files[mask]
