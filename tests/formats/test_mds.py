@@ -20,7 +20,7 @@ from tests.formats.stores import CASES, Case, make_store, random_documents
 from packline.errors import CorruptStore, InputError, RecipeError
 from packline.formats.exporting.rows import RowView
 from packline.formats.registry import get_format
-from packline.packing.arrays import ALL_FIELDS
+from packline.packing.batch import ALL_FIELDS
 
 STREAMING = ("streaming", "torch")
 

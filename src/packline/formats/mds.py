@@ -45,7 +45,7 @@ from packline.formats.shared.records import (
     split_folders,
 )
 from packline.formats.types import Part, Plan, Written
-from packline.packing.arrays import ALL_FIELDS
+from packline.packing.batch import ALL_FIELDS
 from packline.store.report import Findings
 
 if TYPE_CHECKING:

@@ -47,7 +47,7 @@ from packline.formats.shared.records import lost_of
 from packline.formats.shared.row_files import RowFileOptions
 from packline.formats.shared.zipped import DAMAGE, StoredZip, stored_bytes
 from packline.formats.types import NotPreserved, Part, Plan
-from packline.packing.targets import IGNORED
+from packline.packing.batch import IGNORED
 from packline.store.report import Findings
 
 if TYPE_CHECKING:

@@ -52,7 +52,7 @@ from packline.formats.shared.records import lost_of
 from packline.formats.shared.row_files import RowFileOptions, are_separate, folder_of
 from packline.formats.shared.saved import SavedFiles, features_of_saved, write_folder, write_stream
 from packline.formats.types import Edges, NotPreserved, Options, Part, Plan, Written, fitting_dtype
-from packline.packing.targets import IGNORED
+from packline.packing.batch import IGNORED
 from packline.ragged import offsets_of
 from packline.store.report import Findings
 

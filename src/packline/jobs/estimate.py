@@ -33,7 +33,7 @@ from packline.jobs.units import COMPRESSION_GUESS, Stream
 from packline.recipe import Recipe, RunOptions
 from packline.sources.files import InputFile, not_text_notes
 from packline.sources.texts import Texts
-from packline.store.index import index_size
+from packline.store.shard import index_size
 
 TRIED_DOCUMENTS = 96
 PROVENANCE_BYTES = 10

@@ -25,7 +25,7 @@ from packline.errors import CorruptStore, InputError, TokenizerError
 from packline.formats.npz_reader import is_loss_mask
 from packline.formats.shared.torch_file import read_tensor
 from packline.formats.shared.zipped import DAMAGE
-from packline.packing.targets import IGNORED
+from packline.packing.batch import IGNORED
 
 KEYS = {
     "input": ("input_tensor", "input_ids"),

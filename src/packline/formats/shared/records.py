@@ -19,7 +19,7 @@ import numpy as np
 from packline.errors import CorruptStore, InputError
 from packline.formats.importing.mapped import Pieces, TokenSource, read_numbers
 from packline.formats.types import ForeignFile, NotPreserved
-from packline.packing.targets import IGNORED
+from packline.packing.batch import IGNORED
 
 if TYPE_CHECKING:
     from packline.formats.exporting.rows import RowView
