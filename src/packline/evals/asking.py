@@ -18,8 +18,7 @@ from packline.chat.chat_template import ChatTemplate, strips_of
 from packline.chat.conversations import Conversation, Malformed, Message
 from packline.chat.named_templates import TEMPLATES, resolve_template
 from packline.chat.pieces import Piece
-from packline.encoders.chat_files import read_chat_template
-from packline.encoders.tokenizer import Tokenizer
+from packline.encoders.tokenizer import Tokenizer, read_chat_template
 from packline.errors import RecipeError, TokenizerError
 
 USER_START, USER_END, ASSISTANT_START = "<|user_start|>", "<|user_end|>", "<|assistant_start|>"

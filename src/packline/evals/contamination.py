@@ -22,8 +22,7 @@ from pathlib import Path
 
 import msgspec
 
-from packline.encoders.token_bytes import keeps_text, token_bytes
-from packline.encoders.token_text import TokenText
+from packline.encoders.token_bytes import TokenText, keeps_text, token_bytes
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import RecipeError
 from packline.evals import scanning

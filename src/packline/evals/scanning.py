@@ -22,7 +22,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from packline.encoders.token_text import TokenText
+from packline.encoders.token_bytes import TokenText
 from packline.errors import CorruptStore
 from packline.evals.asked import Asked
 from packline.evals.contamination_report import GramOf

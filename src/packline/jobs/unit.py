@@ -93,17 +93,17 @@ class UnitRunner:
             Crowded: a document that would fit into a fresh worker.
         """
         with disk_errors(self._folder):
-            return _UnitRun(self, task, report).run()
+            return UnitRun(self, task, report).run()
 
 
-class _UnitRun:
-    """State of one unit."""
+class UnitRun:
+    """State of one unit: batches in, shards and a receipt out."""
 
     def __init__(self, runner: UnitRunner, task: Task, report: ReportProgress) -> None:
         self._runner, self._task, self._report = runner, task, report
         self._recipe = runner._job.recipe
         self._source = self._recipe.sources[task.source]
-        self._ledger = Ledger(filtered=0) if self._source.where else Ledger()
+        self.ledger = Ledger(filtered=0) if self._source.where else Ledger()
         self._writers: dict[str, ShardWriter] = {}
         self._rejects = RejectsWriter(runner._folder, task.unit)
         self._audited: list[int] = []
@@ -111,24 +111,30 @@ class _UnitRun:
         self._large: tuple[str, int] | None = None
 
     def run(self) -> Receipt:
+        """Read, encode and write the whole unit."""
         try:
-            return self._run()
+            pieces: list[InputPiece] = []
+            with contextlib.closing(self._read(pieces)) as batches:
+                for batch in batches:
+                    self.take(batch)
+                    if self._full:
+                        break
+            return self.finish(pieces)
         except BaseException:
-            for writer in self._writers.values():
-                writer.abandon()
-            self._rejects.abandon()
+            self.abandon()
             raise
 
-    def _run(self) -> Receipt:
-        pieces: list[InputPiece] = []
-        with contextlib.closing(self._read(pieces)) as batches:
-            for batch in batches:
-                self._take(batch)
-                if self._full:
-                    break
+    def abandon(self) -> None:
+        """Close the files of a unit that will not be committed."""
+        for writer in self._writers.values():
+            writer.abandon()
+        self._rejects.abandon()
+
+    def finish(self, pieces: list[InputPiece]) -> Receipt:
+        """Complete the files; `pieces` are the ranges that were read."""
         self._refuse_large()
         writers = [self._writers[split] for split in sorted(self._writers)]
-        ledger = self._ledger
+        ledger = self.ledger
         ledger.rejected = dict(sorted(ledger.rejected.items()))
         return Receipt(
             self._task.unit,
@@ -189,12 +195,12 @@ class _UnitRun:
             self._runner._job.room.refuse(*self._large)
         self._large = None
 
-    def _take(self, batch: Batch) -> None:
+    def take(self, batch: Batch) -> None:
         """Encode, write and count one batch."""
         facts = judge(batch.texts, self._source, self._recipe, self._runner._special)
         wanted = np.flatnonzero(facts.verdicts == KEEP)
         room = self._task.max_documents
-        chosen = wanted if room is None else wanted[: room - self._ledger.documents]
+        chosen = wanted if room is None else wanted[: room - self.ledger.documents]
         if len(chosen):
             kept = batch if len(chosen) == len(batch) else batch.keep(chosen)
             self._check_room(kept)
@@ -205,7 +211,7 @@ class _UnitRun:
                 kept = kept.keep(np.arange(fitting))
                 ragged = Ragged(ragged.tokens[: ragged.offsets[fitting]], ragged.offsets[: fitting + 1])
             self._write(kept, ragged)
-            self._ledger.special_token_strings += int(facts.specials[chosen].sum())
+            self.ledger.special_token_strings += int(facts.specials[chosen].sum())
         end = len(batch)
         if len(chosen) < len(wanted):
             # A limit ends the unit at the first document left out, however documents were batched.
@@ -229,7 +235,7 @@ class _UnitRun:
             raise Crowded
 
     def _encode(self, batch: Batch) -> Ragged:
-        first = self._ledger.documents
+        first = self.ledger.documents
         ordinals = audited(first, first + len(batch))
         ragged = self._runner._encoder.encode(
             batch.texts,
@@ -244,14 +250,14 @@ class _UnitRun:
         limit = self._task.max_tokens
         if limit is None:
             return len(ragged)
-        return int(np.searchsorted(ragged.offsets[1:], limit - self._ledger.tokens, side="right"))
+        return int(np.searchsorted(ragged.offsets[1:], limit - self.ledger.tokens, side="right"))
 
     def _write(self, batch: Batch, ragged: Ragged) -> None:
         name = self._runner._job.files[batch.file].name
         count, text_bytes = len(batch), len(batch.texts.data)
         boundary = self._runner._encoder.boundary
         with_bos = boundary is not None and boundary.bos_id is not None
-        ledger = self._ledger
+        ledger = self.ledger
         ledger.documents += count
         ledger.text_bytes += text_bytes
         ledger.tokens += len(ragged.tokens)
@@ -287,7 +293,7 @@ class _UnitRun:
 
     def _count(self, batch: Batch, verdicts: np.ndarray) -> None:
         """Count the outcome of every record of a batch, and keep the bad ones."""
-        ledger, name = self._ledger, self._runner._job.files[batch.file].name
+        ledger, name = self.ledger, self._runner._job.files[batch.file].name
         counts = np.bincount(verdicts, minlength=5)
         ledger.documents_in += len(verdicts) - int(counts[SPECIAL])
         ledger.empty += int(counts[EMPTY])

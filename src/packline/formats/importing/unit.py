@@ -22,9 +22,8 @@ from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import CorruptStore, InputChanged
 from packline.formats.exporting.parts import convert_options
 from packline.formats.format import Foreign
-from packline.formats.importing.opening import read_blocks, read_headers
+from packline.formats.importing.opening import document_format, read_blocks, read_headers
 from packline.formats.importing.restoring import Restoring, Wrong
-from packline.formats.registry import get_format
 from packline.formats.types import Block, ForeignUnit
 from packline.jobs.task_worker import Runner
 from packline.jobs.unit import check_unchanged
@@ -80,7 +79,7 @@ class UnitImporter:
 
     def __init__(self, job: ImportJob) -> None:
         self._job = job
-        format = get_format(job.format)
+        format = document_format(Path(job.path), job.format)
         findings = Findings()
         options = convert_options(format, job.options)
         self._foreign: Foreign = read_headers(format, Path(job.path), options, findings)
