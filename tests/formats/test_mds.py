@@ -16,7 +16,7 @@ from packline.errors import InputError, RecipeError
 from packline.formats.check import check_dataset
 from packline.formats.format import get_format
 from packline.formats.row_view import RowView
-from packline.packing.arrays import ALL_FIELDS
+from packline.packing.batch import ALL_FIELDS
 
 STREAMING = ("streaming", "torch")
 

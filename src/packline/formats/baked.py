@@ -33,14 +33,12 @@ from packline.formats.format import RowFormat
 from packline.formats.layouts.row_records import dataset_file
 from packline.formats.options import Options
 from packline.formats.types import ExportPart, ExportPlan, RowFiles, WrittenPart
-from packline.packing.arrays import ALL_FIELDS, FIELDS
-from packline.packing.layout import Layout
-from packline.packing.spans import Spans
-from packline.packing.targets import IGNORED
+from packline.packing.batch import ALL_FIELDS, FIELDS, IGNORED, Layout
+from packline.packing.packer import Spans
 from packline.ragged import offsets_of
 from packline.store.files import check_bytes, map_array, read_file, reading, stat_file
-from packline.store.index import index_size, write_index
 from packline.store.report import Findings
+from packline.store.shard import index_size, write_index
 
 if TYPE_CHECKING:
     from packline.formats.row_view import RowView
@@ -411,7 +409,7 @@ def _by_spans(lengths: list[np.ndarray], seq_len: int) -> dict[str, np.ndarray]:
 
 def check_files(folder: Path, facts: BakedFacts, entries: Entries, findings: Findings) -> None:
     """Note all problems of the files of baked rows."""
-    from packline.store.index import Index
+    from packline.store.shard import Index
 
     findings.compare(BAKED, "rows of all files", facts.rows, sum(file.rows for file in facts.files))
     first = 0

@@ -33,7 +33,8 @@ from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.formats.boundaries import BoundaryPolicy
 from packline.formats.token_stream import TokenStream
 from packline.formats.types import DocumentBlock, Edges, NotPreserved, TokenizerProperties
-from packline.packing.selection import Selection
+from packline.packing.documents import Selection
+from packline.packing.packer import DocumentFilter
 from packline.ragged import offsets_of
 from packline.recipe import SPLITS
 from packline.store.files import FileEntry
@@ -123,7 +124,9 @@ class DocumentView(TokenizerProperties):
         refused: StoreError | None = None
         for name in wanted or ["all"]:  # for an empty store, let the selection raise
             try:
-                self._streams[name] = DocumentStream(self, Selection(store, split=name, **settings))
+                self._streams[name] = DocumentStream(
+                    self, Selection(store, DocumentFilter(split=name, **settings))
+                )
             except CorruptStore:
                 raise
             except StoreError as error:  # one split may have none of the selected documents

@@ -25,11 +25,11 @@ from typing import Any
 import msgspec
 
 from packline.errors import CorruptStore
+from packline.fingerprint import NotWhole, seal, unseal
 from packline.formats.types import NotPreserved
 from packline.store.files import FileEntry, reading, stat_file
 from packline.store.manifest import TokenizerEntry
 from packline.store.report import Findings
-from packline.store.sealed import NotWhole, seal, unseal
 from packline.store.shard_check import check_file
 from packline.version import __version__
 

@@ -30,17 +30,11 @@ import numpy as np
 
 from packline.errors import InputError, RecipeError
 from packline.formats.format import RowFormat
-from packline.formats.layouts.row_records import (
-    BLOCK_TOKENS,
-    INDEX,
-    dataset_file,
-    read_index,
-    split_folders,
-)
+from packline.formats.layouts.row_records import BLOCK_TOKENS, INDEX, dataset_file, read_index, split_folders
 from packline.formats.layouts.token_files import read_numbers
 from packline.formats.options import Options
 from packline.formats.types import DatasetFile, ExportPart, ExportPlan, RowFiles, WrittenPart
-from packline.packing.arrays import ALL_FIELDS
+from packline.packing.batch import ALL_FIELDS
 from packline.store.report import Findings
 
 if TYPE_CHECKING:

@@ -45,7 +45,7 @@ from packline.formats.layouts.token_files import IndexedReader, TokenFile
 from packline.formats.options import Options
 from packline.formats.types import DatasetFile, Edges, ExportPart, ExportPlan, fitting_dtype
 from packline.ragged import UINT16_BELOW
-from packline.store.index import CODES, HEADER, MAGIC, index_size
+from packline.store.shard import CODES, HEADER, MAGIC, index_size
 
 if TYPE_CHECKING:
     from packline.formats.document_view import DocumentStream, DocumentView

@@ -41,7 +41,7 @@ from packline.formats.format import RowFormat
 from packline.formats.layouts.torch_file import DAMAGE
 from packline.formats.options import Options
 from packline.formats.types import DatasetFile, ExportPart, ExportPlan, NotPreserved, RowFiles
-from packline.packing.targets import IGNORED
+from packline.packing.batch import IGNORED
 from packline.store.report import Findings
 
 if TYPE_CHECKING:

@@ -52,7 +52,7 @@ from packline.formats.options import Options
 from packline.formats.row_view import RowSpans, RowView
 from packline.formats.target import Target
 from packline.formats.types import ExportPart, ExportPlan, NotPreserved, RowFiles, WrittenPart, fitting_dtype
-from packline.packing.targets import IGNORED
+from packline.packing.batch import IGNORED
 from packline.ragged import offsets_of
 from packline.store.report import Findings
 

@@ -26,7 +26,7 @@ from packline.errors import RecipeError
 from packline.formats.layouts.token_files import BLOCK_DOCUMENTS
 from packline.formats.options import Options
 from packline.formats.types import Edges, ExportPart
-from packline.packing.targets import IGNORED
+from packline.packing.batch import IGNORED
 from packline.ragged import offsets_of
 
 if TYPE_CHECKING:
