@@ -24,6 +24,7 @@ from packline.encoders.special import SpecialTokenCounter
 from packline.errors import RecipeError, ResumeMismatch
 from packline.fingerprint import Hasher, share_of
 from packline.jobs.folder import BuildFolder
+from packline.jobs.job import Session, WorkUnit
 from packline.jobs.prepare import Work
 from packline.jobs.task_pool import run_tasks
 from packline.jobs.task_worker import Runner
@@ -47,6 +48,9 @@ class Settled(msgspec.Struct, frozen=True):
     modified: tuple[str, ...]
 
 
+VAL_NOTE = "all inputs are read once to choose the validation documents"
+
+
 class ScanJob(msgspec.Struct, frozen=True):
     """Settings common to all scans of a build."""
 
@@ -62,6 +66,19 @@ class ScanTask(msgspec.Struct, frozen=True):
 
     source: int
     spans: tuple[Span, ...]
+
+
+class Shares(msgspec.Struct, frozen=True, tag=True):
+    """Result of a scan: the smallest shares of a unit's texts."""
+
+    shares: list[float]
+
+
+def run_scans(session: Session, units: Sequence[WorkUnit]) -> list[list[float]]:
+    """Run units that only look for the smallest shares; the results of each."""
+    found: list[list[float]] = []
+    session.run(units, lambda event: None, lambda name, result: found.append(result.shares))
+    return found
 
 
 class Smallest:

@@ -13,6 +13,8 @@ import sys
 import time
 from pathlib import Path
 
+from packline.errors import OutOfSpace
+
 GIB = 1 << 30
 MEMORY_A_WORKER = 1 * GIB
 
@@ -66,6 +68,23 @@ def free_disk(folder: Path) -> int:
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return shutil.disk_usage(folder).free
+
+
+def require_disk(folder: Path, needed: int, purpose: str) -> None:
+    """Refuse to begin what cannot finish.
+
+    Args:
+        needed: bytes still to be written.
+        purpose: what they are for.
+
+    Raises:
+        OutOfSpace: fewer bytes are free.
+    """
+    if needed > (free := free_disk(folder)):
+        raise OutOfSpace(
+            f"the disk of {folder} has {free:,} bytes free: expected {needed:,} for {purpose}",
+            hint="make room, or choose an --out on another disk; finished units are kept",
+        )
 
 
 def resident_memory() -> int:
