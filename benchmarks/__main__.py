@@ -7,6 +7,7 @@ python -m benchmarks packing             add the measurement of best_fit to it
 python -m benchmarks loading             add the rates of batches to it
 python -m benchmarks export              add the rates of other layouts to it
 python -m benchmarks training            add the seconds of training tokenizers to it
+python -m benchmarks against             compare this checkout with another one, such as an earlier commit
 python -m benchmarks render              rewrite the tables of docs/benchmarks.md
 """
 
@@ -41,6 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
             "loading": loading,
             "export": export,
             "training": training,
+            "against": against,
             "render": render_pages,
         }
         commands[options.command](options)
@@ -103,6 +105,12 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--size", default="300MB", help="text that is learned from")
     command.add_argument("--vocab-size", type=int, default=32768)
     command.add_argument("--peers-python", help="interpreter with peers.txt installed")
+
+    command = commands.add_parser("against", parents=[common], help="compare with another checkout")
+    command.add_argument("--other", type=Path, required=True, help="the other checkout")
+    command.add_argument("--rounds", type=int, default=5)
+    command.add_argument("--only", default="", help="beginnings of names of tasks, with commas between them")
+    _add_tokenizer(command)
 
     command = commands.add_parser("render", parents=[common], help="rewrite the tables")
     command.add_argument("--page", type=Path, default=ROOT / "docs" / "benchmarks.md")
@@ -264,6 +272,24 @@ def _save(path: Path, results: Results) -> None:
 
     results.figures = all_figures(results)
     save_results(path, results)
+
+
+def against(options: argparse.Namespace) -> None:
+    """Compare with another checkout and print the table."""
+    from benchmarks.against import measure_against, table
+
+    only = tuple(name for name in options.only.split(",") if name)
+    tokenizer = _tokenizers(options)[0]
+    found = measure_against(
+        options.folder,
+        options.other,
+        Path(tokenizer.path),
+        tokenizer.eod,
+        rounds=options.rounds,
+        only=only,
+        say=_say,
+    )
+    print("\n".join(table(found)))
 
 
 def render_pages(options: argparse.Namespace) -> None:

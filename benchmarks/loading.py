@@ -204,8 +204,9 @@ def synthetic_store(model: Path, folder: Path, documents: int) -> None:
         folder: is made.
         documents: how many.
     """
+    from packline.store.files import FileEntry
     from packline.store.index import HEADER, MAGIC, index_size
-    from packline.store.manifest import FileEntry, ShardEntry, read_manifest, to_json
+    from packline.store.manifest import ShardEntry, read_manifest, to_json
 
     folder.mkdir()
     name, generator = "train-000000", np.random.default_rng(5)

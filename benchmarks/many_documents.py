@@ -18,12 +18,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from packline.facade import Store
 from packline.fingerprint import hash_bytes
 from packline.ragged import Ragged, offsets_of
 from packline.recipe import Source
+from packline.store.files import FileEntry
 from packline.store.ledger import Ledger, total
-from packline.store.manifest import FileEntry, InputEntry, InputPiece, Receipt, ShardEntry, to_json
-from packline.store.reader import Store
+from packline.store.manifest import InputEntry, InputPiece, Receipt, ShardEntry, to_json
 from packline.store.writer import ShardWriter
 
 SOURCES = (("web", "general"), ("books", "prose"), ("code", None))

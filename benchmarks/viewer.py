@@ -24,7 +24,7 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from benchmarks.many_documents import make_store
-from packline.store.reader import Store
+from packline.facade import Store
 
 WORDS = ("language", "the of", "however, the", "def __init__", "quixotic", "zzyzx road", "München")
 

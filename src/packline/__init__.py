@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Any
 from packline.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from packline.api import bake, build, export, open, plan
-    from packline.chat.sft import sft
+    from packline.api import bake, build, build_chat, export, import_dataset, open, plan
+    from packline.facade import Store
     from packline.formats.converting import convert
-    from packline.formats.importing.importing import import_store
     from packline.loading.loader import Loader
     from packline.loading.mixture import Mixture
     from packline.loading.run_file import load
@@ -36,17 +35,18 @@ __all__ = [
     "Loader",
     "Mixture",
     "Stage",
+    "Store",
     "analyze",
     "bake",
     "build",
+    "build_chat",
     "convert",
     "export",
-    "import_store",
+    "import_dataset",
     "load",
     "open",
     "plan",
     "report",
-    "sft",
 ]
 
 _HOMES = {
@@ -54,7 +54,7 @@ _HOMES = {
     "bake": "packline.api",
     "convert": "packline.formats.converting",
     "export": "packline.api",
-    "import_store": "packline.formats.importing.importing",
+    "import_dataset": "packline.api",
     "build": "packline.api",
     "open": "packline.api",
     "plan": "packline.api",
@@ -62,8 +62,9 @@ _HOMES = {
     "Loader": "packline.loading.loader",
     "Mixture": "packline.loading.mixture",
     "Stage": "packline.loading.stages",
+    "Store": "packline.facade",
     "load": "packline.loading.run_file",
-    "sft": "packline.chat.sft",
+    "build_chat": "packline.api",
 }
 """Modules that define the exports, each loaded on first access."""
 

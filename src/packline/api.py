@@ -19,13 +19,16 @@ from packline.errors import CorruptStore, RecipeError
 from packline.recipe import Recipe, RunOptions, Source, check_options, check_recipe, load_recipe, parse_bytes
 
 if TYPE_CHECKING:
+    from packline.chat.sft_unit import Overflow, Scheme
+    from packline.chat.sources import ConversationSource
+    from packline.facade import Store
     from packline.formats.baked import BakedRows
     from packline.formats.exporting.run import Exported, ExportEvent
     from packline.formats.exporting.target import Link
     from packline.jobs.estimate import Estimate
     from packline.jobs.events import Event
     from packline.loading.loader import Loader
-    from packline.store.reader import Store
+    from packline.recipe import Split
 
 SOURCE_FIELDS = set(Source.__struct_fields__) - {"inputs", "name", "label"}
 RECIPE_FIELDS = set(Recipe.__struct_fields__) - {"sources", "tokenizer"}
@@ -65,8 +68,8 @@ def build(
     >>> store.documents[0].tolist()
     [0, 1, 0, 2]
     """
+    from packline.facade import Store
     from packline.jobs.build import run_build
-    from packline.store.reader import Store
 
     recipe, options = make_recipe(inputs, tokenizer, settings)
     run_build(recipe, out, options, on_event)
@@ -118,7 +121,7 @@ def open(path: str | Path, *, verify: bool = False) -> Store:
     Traceback (most recent call last):
     packline.errors.StoreNotFound: missing does not exist
     """
-    from packline.store.reader import Store
+    from packline.facade import Store
 
     store = Store(path)
     if verify and not (report := store.verify()).ok:
@@ -169,11 +172,11 @@ def export(
     >>> (folder / "data" / "train.bin").read_bytes() == store.documents[0].tobytes()
     True
     """
+    from packline.facade import Store
     from packline.formats.exporting.rows import RowView
     from packline.formats.exporting.run import export as export_view
     from packline.formats.exporting.source import make_choice
     from packline.loading.loader import Loader
-    from packline.store.reader import Store
 
     choice, rest = make_choice(settings)
     view: str | Path | RowView
@@ -221,6 +224,165 @@ def bake(source: str | Path | Store | Loader, *, out: str | Path, **settings: An
 
     export(source, to="baked", out=out, **settings)
     return BakedRows(out)
+
+
+def build_chat(
+    inputs: str | Path | ConversationSource | Sequence[str | Path | ConversationSource],
+    tokenizer: str | Path,
+    *,
+    out: str | Path,
+    scheme: Scheme = "template",
+    chat_template: str | None = None,
+    eod: str | int | None = None,
+    bos: str | int | None = None,
+    max_tokens: int | None = None,
+    overflow: Overflow = "reject",
+    val_fraction: float = 0.0,
+    val_documents: int | None = None,
+    test_fraction: float = 0.0,
+    seed: int = 0,
+    label: str | None = None,
+    field: str | None = None,
+    split: Split | None = None,
+    workers: int | None = None,
+    on_event: Callable[[Event], None] | None = None,
+) -> Store:
+    """Build a store with a loss mask from conversations, or resume an interrupted build.
+
+    Args:
+        inputs: files, folders, globs or URIs of JSONL, JSON arrays or Parquet; or sources, each with its
+            own label, split, task and repetitions.
+        tokenizer: a tokenizer.json, a folder with one, a hub id, ...
+        out: folder of the store: new, empty, or containing the same build.
+        scheme: `template` renders a chat template; `nanochat` writes nanochat's own tokens.
+        chat_template: name of a template, such as "qwen3", or its text; None: the tokenizer's own.
+        eod: end of document, as a string or an id.
+        bos: begin of document.
+        max_tokens: maximum tokens per document, boundary tokens included.
+        overflow: treatment of longer conversations: `reject` or `truncate`.
+        val_fraction: share of the conversations in the split val.
+        val_documents: number of conversations in the split val, instead of `val_fraction`.
+        test_fraction: share of the conversations in the split test.
+        seed: seed of the splits.
+        label: label of all inputs given as paths.
+        field: field of the conversation, for inputs given as paths.
+        split: split of all inputs given as paths.
+        workers: number of processes; None: one per usable core, 0: run in this process.
+        on_event: called with every event while the build runs.
+
+    Raises:
+        RecipeError: an invalid setting, or a template that does not mark the assistant's words in any
+            conversation.
+        InputError, TokenizerError: unusable inputs or tokenizer; no record is a conversation.
+        OutOfSpace: the disk is full; finished units are kept.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / "chat.jsonl").write_text('{"prompt": "a", "response": "b"}\\n')
+    >>> template = (
+    ...     "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }} "
+    ...     "{% else %}{% generation %}{{ m.content }}{% endgeneration %}{% endif %}{% endfor %}"
+    ... )
+    >>> model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2}, "unk_token": "</s>"}
+    >>> text = msgspec.json.encode({"model": model, "pre_tokenizer": {"type": "Whitespace"}})
+    >>> _ = (folder / "tokenizer.json").write_bytes(text)
+    >>> store = build_chat(
+    ...     folder / "chat.jsonl",
+    ...     folder / "tokenizer.json",
+    ...     out=folder / "store",
+    ...     chat_template=template,
+    ...     eod="</s>",
+    ...     workers=0,
+    ... )
+    >>> store.documents[0].tolist(), store.shards[0].loss.tolist()
+    ([0, 1, 2], [0, 1, 0])
+    """
+    from packline.chat.sft import SftRequest, run_sft
+    from packline.chat.sources import ConversationSource
+    from packline.facade import Store
+
+    given = [inputs] if isinstance(inputs, str | Path | ConversationSource) else list(inputs)
+    common = {"label": label, "field": field, "split": split}
+    common = {name: value for name, value in common.items() if value is not None}
+    sources = [one for one in given if isinstance(one, ConversationSource)]
+    paths = tuple(str(one) for one in given if not isinstance(one, ConversationSource))
+    if paths:
+        sources.append(_convert({"inputs": paths, **common}, ConversationSource))
+    elif common:
+        raise RecipeError(f"{min(common)!r} belongs to a source", hint="set it in each ConversationSource")
+    request = {
+        "sources": sources,
+        "tokenizer": str(tokenizer),
+        "out": str(out),
+        "scheme": scheme,
+        "chat_template": chat_template,
+        "eod": eod,
+        "bos": bos,
+        "max_tokens": max_tokens,
+        "overflow": overflow,
+        "val_fraction": val_fraction,
+        "val_documents": val_documents,
+        "test_fraction": test_fraction,
+        "seed": seed,
+        "workers": workers,
+    }
+    run_sft(_convert(request, SftRequest), on_event)
+    return Store(out)
+
+
+def import_dataset(
+    path: str | Path,
+    *,
+    tokenizer: str | Path,
+    out: str | Path,
+    format: str | None = None,
+    eod: str | int | None = None,
+    bos: str | int | None = None,
+    options: Mapping[str, Any] | None = None,
+    workers: int | None = None,
+    on_event: Callable[[Event], None] | None = None,
+) -> Store:
+    """Import another project's data set into a store, or resume an interrupted import.
+
+    Args:
+        path: a file or folder.
+        tokenizer: the tokenizer that made the ids: a tokenizer.json, a folder with one, a hub id, ...
+        out: folder of the store: new, empty, or containing the same import.
+        format: a name that `packline formats` lists; None: recognised, if unambiguous.
+        eod: end of document, as a string or an id; by default from the metadata, or the tokenizer's own.
+        bos: begin of document, put before every document if given; required there if the format has it there.
+        options: options of the format, by name.
+        workers: number of processes; 0: run in this process. None: one per core, if the work is large enough.
+        on_event: called with every event while the import runs.
+
+    Raises:
+        RecipeError, InputError, TokenizerError: an unusable setting, data set or tokenizer.
+        CorruptStore: damage, with its position; no store is published.
+        OutOfSpace: the store would not fit on the disk.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / "train.bin").write_bytes(bytes([0, 0, 1, 0, 2, 0, 1, 0, 2, 0]))
+    >>> model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2}, "unk_token": "</s>"}
+    >>> _ = (folder / "tokenizer.json").write_bytes(msgspec.json.encode({"model": model}))
+    >>> store = import_dataset(
+    ...     folder / "train.bin",
+    ...     format="nanogpt",
+    ...     tokenizer=folder / "tokenizer.json",
+    ...     out=folder / "store",
+    ...     eod="</s>",
+    ... )
+    >>> [document.tolist() for document in store.documents]
+    [[0, 1, 2], [1, 2]]
+    """
+    from packline.facade import Store
+    from packline.formats.importing.run import ImportRequest, run_import
+
+    request = ImportRequest(
+        str(path), format, str(tokenizer), str(out), eod, bos, dict(options or {}), workers
+    )
+    run_import(request, on_event)
+    return Store(out)
 
 
 def is_recipe(path: str | Path) -> bool:

@@ -20,6 +20,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+UINT16_BELOW = 65_500
+"""Vocabularies below this size use uint16, the same rule as Megatron's."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ragged:
@@ -101,6 +104,15 @@ def offsets_of(lengths: np.ndarray | Sequence[int]) -> np.ndarray:
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.add.accumulate(lengths, out=offsets[1:])
     return offsets
+
+
+def dtype_for(vocab_size: int) -> np.dtype:
+    """Dtype of tokens for a vocabulary.
+
+    >>> dtype_for(50257), dtype_for(65500)
+    (dtype('uint16'), dtype('int32'))
+    """
+    return np.dtype("<u2") if vocab_size < UINT16_BELOW else np.dtype("<i4")
 
 
 def _as_binary(ragged: Ragged) -> pa.Array:

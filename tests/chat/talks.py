@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from tokenizers import AddedToken, Tokenizer
 
-from packline.store.reader import Store
+from packline.facade import Store
 
 NANOCHAT_TOKENS = tuple(
     f"<|{name}|>"

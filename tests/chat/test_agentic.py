@@ -10,9 +10,9 @@ import pytest
 import zstandard
 
 import packline
+from packline.facade import Store
 from packline.loading.run_file import read_run
 from packline.recipe import load_recipe
-from packline.store.reader import Store
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "agentic"
@@ -28,7 +28,7 @@ def check(folder: Path, store: Store) -> None:
     }
     assert labels == {source.name: source.label for source in recipe.sources}
     stages = read_run(folder / "run.toml").stages
-    assert [(stage.seq_len, stage.rechunk) for stage in stages] == [
+    assert [(stage.seq_len, stage.split_to) for stage in stages] == [
         (32768, 4096),
         (32768, 4096),
         (32768, None),

@@ -18,7 +18,7 @@ import packline
 from packline.chat import json_array, records
 from packline.chat.json_array import Element, read_array
 from packline.errors import InputError
-from packline.store.reader import Store
+from packline.facade import Store
 
 PLAIN = [{"role": "user", "content": "Say a word."}, {"role": "assistant", "content": "A word, then."}]
 VALUES = st.recursive(
@@ -79,7 +79,7 @@ def test_what_stands_behind_the_end_is_reported() -> None:
 
 
 def build(path: Path, out: Path, tokenizer: Path) -> Store:
-    store = packline.sft(path, tokenizer, out=out, workers=0)
+    store = packline.build_chat(path, tokenizer, out=out, workers=0)
     assert store.verify().ok
     return store
 
@@ -128,7 +128,7 @@ def test_bad_elements_are_kept_with_their_place_and_good_ones_are_read(
     path.write_bytes(
         b"[" + b",\n".join(one for pair in zip([good] * 4, bad, strict=True) for one in pair) + b"]"
     )
-    store = packline.sft(path, tokenizer, out=tmp_path / "store", workers=0)
+    store = packline.build_chat(path, tokenizer, out=tmp_path / "store", workers=0)
     assert store.manifest.documents == 4
     assert store.manifest.ledger.rejected == dict.fromkeys(
         ("invalid_utf8", "malformed_json", "nothing_to_train", "too_large"), 1
@@ -149,7 +149,7 @@ def test_an_array_of_messages_is_refused_and_json_lines_named_json_are_read(
 ) -> None:
     (tmp_path / "one.json").write_text(json.dumps(PLAIN, indent=1), "utf-8")
     with pytest.raises(InputError, match="an array of messages"):
-        packline.sft(tmp_path / "one.json", tokenizer, out=tmp_path / "none", workers=0)
+        packline.build_chat(tmp_path / "one.json", tokenizer, out=tmp_path / "none", workers=0)
     talks.write(tmp_path / "lines.json", [{"messages": PLAIN}] * 2)
     assert build(tmp_path / "lines.json", tmp_path / "store", tokenizer).manifest.documents == 2
     assert records.plain_name("A/b.JSON.gz") == "a/b.json"

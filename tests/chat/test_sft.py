@@ -26,7 +26,7 @@ from packline.chat import sources as sources_module
 from packline.chat.sft_unit import _Unit
 from packline.chat.sources import ConversationSource
 from packline.errors import InputError, OutOfSpace, RecipeError, ResumeMismatch
-from packline.jobs.folder import BuildFolder
+from packline.jobs.folder import StoreFolder
 from packline.recipe import SPLITS
 
 Said = Callable[[Any], list[str]]
@@ -56,7 +56,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_what_is_trained_on_are_the_assistants_words(case: str, tokenizer_json: Path, tmp_path: Path) -> None:
     _, _, said, settings = CASES[case]
     records = [PLAIN, {"messages": talks.WEATHER}, [*PLAIN, *talks.WEATHER[1:]], PLAIN + PLAIN[:1]]
-    store = packline.sft(
+    store = packline.build_chat(
         talks.write(tmp_path / "chat.jsonl", records),
         make_tokenizer(tokenizer_json, tmp_path / "tokenizer", case),
         out=tmp_path / "store",
@@ -86,7 +86,7 @@ def test_real_conversations_are_trained_on_word_by_word(case: str, shared: Path,
     ]
     (tmp_path / "chat.jsonl").write_text("\n".join(lines), "utf-8")
     base = shared / "tokenizers" / ("qwen3" if "chatml" in case else "gpt2") / "tokenizer.json"
-    store = packline.sft(
+    store = packline.build_chat(
         tmp_path / "chat.jsonl",
         make_tokenizer(base, tmp_path / "tokenizer", case),
         out=tmp_path / "store",
@@ -102,7 +102,7 @@ def test_chatml_is_written_as_by_hand_and_encoded_as_the_reference_does(
     tokenizer_json: Path, tmp_path: Path
 ) -> None:
     folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml")
-    store = packline.sft(
+    store = packline.build_chat(
         talks.write(tmp_path / "chat.jsonl", [PLAIN]), folder, out=tmp_path / "store", workers=0
     )
     asked = "<|im_start|>user\nSay a word.<|im_end|>\n"
@@ -137,7 +137,7 @@ def test_bad_conversations_are_kept_with_their_reason_and_the_ledger_balances(
     records = [one for bad, _ in BAD for one in (bad, PLAIN)]
     path = talks.write(tmp_path / "chat.jsonl", records)
     path.write_bytes(path.read_bytes() + b"not json\n[1, 2\n")
-    store = packline.sft(
+    store = packline.build_chat(
         path,
         make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml"),
         out=tmp_path / "store",
@@ -162,9 +162,11 @@ def test_what_is_cut_is_counted_and_the_rest_is_as_it_was(tokenizer_json: Path, 
     path = talks.write(tmp_path / "chat.jsonl", records)
     folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "nanochat")
     build: dict[str, Any] = {"scheme": "nanochat", "workers": 0}
-    whole = packline.sft(path, folder, out=tmp_path / "whole", **build)
+    whole = packline.build_chat(path, folder, out=tmp_path / "whole", **build)
     most = len(whole.documents[1])
-    cut = packline.sft(path, folder, out=tmp_path / "cut", max_tokens=most, overflow="truncate", **build)
+    cut = packline.build_chat(
+        path, folder, out=tmp_path / "cut", max_tokens=most, overflow="truncate", **build
+    )
     mask = cut.manifest.ledger.mask
     assert mask
     lost = sum(max(len(one) - most, 0) for one in whole.documents)
@@ -184,7 +186,7 @@ def test_a_conversation_of_which_nothing_trained_is_left_is_too_long(
     tokenizer_json: Path, tmp_path: Path
 ) -> None:
     record = [{"role": "user", "content": "on and on " * 99}, PLAIN[1]]
-    store = packline.sft(
+    store = packline.build_chat(
         talks.write(tmp_path / "chat.jsonl", [record, PLAIN]),
         make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "nanochat"),
         out=tmp_path / "store",
@@ -215,7 +217,7 @@ def test_jsonl_compressed_parquet_and_any_number_of_processes_give_the_same_toke
         ("gzip", tmp_path / "chat.jsonl.gz", 0),
         ("parquet", tmp_path / "chat.parquet", 0),
     ):
-        made[name] = packline.sft(given, folder, out=tmp_path / name, workers=workers)
+        made[name] = packline.build_chat(given, folder, out=tmp_path / name, workers=workers)
         assert made[name].verify().ok, name
     tokens = {name: b"".join(one.tobytes() for one in store.documents) for name, store in made.items()}
     assert len(set(tokens.values())) == 1
@@ -232,26 +234,26 @@ def test_an_interrupted_build_goes_on_and_gives_the_same_bytes(
     path = talks.write(tmp_path / "chat.jsonl", [PLAIN, {"messages": talks.WEATHER}] * 100)
     folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml")
     monkeypatch.setattr(sources_module, "UNIT_BYTES", 1 << 15)
-    packline.sft(path, folder, out=tmp_path / "whole", workers=0)
-    commit = BuildFolder.commit
+    packline.build_chat(path, folder, out=tmp_path / "whole", workers=0)
+    commit = StoreFolder.commit
     done: list[str] = []
 
-    def full(self: BuildFolder, receipt: Any) -> None:
+    def full(self: StoreFolder, receipt: Any) -> None:
         if len(done) == 2:
             raise OutOfSpace("the disk is full")
         done.append(receipt.unit)
         commit(self, receipt)
 
-    monkeypatch.setattr(BuildFolder, "commit", full)
+    monkeypatch.setattr(StoreFolder, "commit", full)
     with pytest.raises(OutOfSpace):
-        packline.sft(path, folder, out=tmp_path / "again", workers=0)
-    monkeypatch.setattr(BuildFolder, "commit", commit)
+        packline.build_chat(path, folder, out=tmp_path / "again", workers=0)
+    monkeypatch.setattr(StoreFolder, "commit", commit)
     assert not (tmp_path / "again" / "manifest.json").exists()
     before = {name: (tmp_path / "again" / f"receipts/{name}.json").stat().st_mtime_ns for name in done}
     with pytest.raises(ResumeMismatch, match="max_tokens"):
-        packline.sft(path, folder, out=tmp_path / "again", workers=0, max_tokens=4000)
+        packline.build_chat(path, folder, out=tmp_path / "again", workers=0, max_tokens=4000)
     plans: list[Any] = []
-    packline.sft(path, folder, out=tmp_path / "again", workers=0, on_event=plans.append)
+    packline.build_chat(path, folder, out=tmp_path / "again", workers=0, on_event=plans.append)
     assert contents(tmp_path / "again") == contents(tmp_path / "whole")
     after = {name: (tmp_path / "again" / f"receipts/{name}.json").stat().st_mtime_ns for name in done}
     assert before == after
@@ -261,11 +263,11 @@ def test_an_interrupted_build_goes_on_and_gives_the_same_bytes(
 def test_inputs_that_changed_are_noticed(tokenizer_json: Path, tmp_path: Path) -> None:
     path = talks.write(tmp_path / "chat.jsonl", [PLAIN] * 3)
     folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml")
-    packline.sft(path, folder, out=tmp_path / "store", workers=0)
-    packline.sft(path, folder, out=tmp_path / "store", workers=0)  # nothing to do
+    packline.build_chat(path, folder, out=tmp_path / "store", workers=0)
+    packline.build_chat(path, folder, out=tmp_path / "store", workers=0)  # nothing to do
     talks.write(path, [PLAIN] * 4)
     with pytest.raises(ResumeMismatch):
-        packline.sft(path, folder, out=tmp_path / "store", workers=0)
+        packline.build_chat(path, folder, out=tmp_path / "store", workers=0)
 
 
 def test_sources_have_their_own_split_label_and_number_of_times(tokenizer_json: Path, tmp_path: Path) -> None:
@@ -277,7 +279,7 @@ def test_sources_have_their_own_split_label_and_number_of_times(tokenizer_json: 
         ConversationSource(inputs=(str(other),), name="exam", split="test"),
     ]
     folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml")
-    store = packline.sft(sources, folder, out=tmp_path / "store", workers=0)
+    store = packline.build_chat(sources, folder, out=tmp_path / "store", workers=0)
     counts = {name: ledger.documents for name, ledger in store.manifest.sources.items()}
     assert counts == {"plain": 10, "tools": 2, "exam": 3}
     splits = {split: sum(len(one) for one in store.shards if one.entry.split == split) for split in SPLITS}
@@ -300,7 +302,9 @@ def test_what_has_the_weight_0_is_read_and_not_learned(
     plain = [[{**one, "weight": 1} for one in record] for record in records]
     folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", case)
     stores = [
-        packline.sft(talks.write(tmp_path / f"{name}.jsonl", given), folder, out=tmp_path / name, **settings)
+        packline.build_chat(
+            talks.write(tmp_path / f"{name}.jsonl", given), folder, out=tmp_path / name, **settings
+        )
         for name, given in (("weighed", records), ("plain", plain))
     ]
     wanted = [
@@ -330,7 +334,7 @@ def test_what_arrow_fills_up_with_nulls_is_not_in_calls(tokenizer_json: Path, tm
     pq.write_table(pa.table({"messages": records}), tmp_path / "chat.parquet")
     lines = talks.write(tmp_path / "chat.jsonl", records)
     stores = [
-        packline.sft(path, folder, out=tmp_path / f"store{n}", workers=0)
+        packline.build_chat(path, folder, out=tmp_path / f"store{n}", workers=0)
         for n, path in enumerate((tmp_path / "chat.parquet", lines))
     ]
     texts = [talks.whole_texts(store) for store in stores]
@@ -346,7 +350,7 @@ def test_equal_conversations_are_in_one_split_and_shares_are_about_what_was_aske
     folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml")
     shares = {"two": {"val_fraction": 0.2}, "three": {"val_fraction": 0.2, "test_fraction": 0.3}}
     made = {
-        name: packline.sft(path, folder, out=tmp_path / name, workers=0, **cast("Any", share))
+        name: packline.build_chat(path, folder, out=tmp_path / name, workers=0, **cast("Any", share))
         for name, share in shares.items()
     }
     texts = {
@@ -362,7 +366,7 @@ def test_equal_conversations_are_in_one_split_and_shares_are_about_what_was_aske
     assert made["three"].verify().ok
     assert made["two"].manifest.recipe.test_fraction is msgspec.UNSET
     with pytest.raises(RecipeError, match=r"test_fraction is 0\.9"):
-        packline.sft(path, folder, out=tmp_path / "no", val_fraction=0.2, test_fraction=0.9)
+        packline.build_chat(path, folder, out=tmp_path / "no", val_fraction=0.2, test_fraction=0.9)
 
 
 def _texts(shard: Any) -> list[bytes]:
@@ -371,7 +375,7 @@ def _texts(shard: Any) -> list[bytes]:
 
 def test_rows_carry_the_mask(tokenizer_json: Path, tmp_path: Path) -> None:
     records = [[PLAIN[0], {"role": "assistant", "content": "word " * n}] for n in range(1, 30)]
-    store = packline.sft(
+    store = packline.build_chat(
         talks.write(tmp_path / "chat.jsonl", records),
         make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml"),
         out=tmp_path / "store",
@@ -403,7 +407,7 @@ def test_settings_that_make_no_sense_are_refused(
     path = talks.write(tmp_path / "chat.jsonl", [PLAIN])
     folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml")
     with pytest.raises(RecipeError, match=message):
-        packline.sft(path, folder, out=tmp_path / "store", **settings)
+        packline.build_chat(path, folder, out=tmp_path / "store", **settings)
     assert not (tmp_path / "store").exists()
 
 
@@ -412,11 +416,11 @@ def test_a_tokenizer_without_a_template_and_an_array_of_messages_are_refused(
 ) -> None:
     path = talks.write(tmp_path / "chat.jsonl", [PLAIN])
     with pytest.raises(RecipeError, match="has no chat template"):
-        packline.sft(path, tokenizer_json, out=tmp_path / "store")
+        packline.build_chat(path, tokenizer_json, out=tmp_path / "store")
     (tmp_path / "chat.json").write_text(json.dumps(PLAIN))
     folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml")
     with pytest.raises(InputError, match="an array of messages"):
-        packline.sft(tmp_path / "chat.json", folder, out=tmp_path / "store")
+        packline.build_chat(tmp_path / "chat.json", folder, out=tmp_path / "store")
 
 
 def test_a_count_of_trained_tokens_that_is_wrong_is_noticed(
@@ -431,7 +435,7 @@ def test_a_count_of_trained_tokens_that_is_wrong_is_noticed(
     monkeypatch.setattr(_Unit, "_write", miscount)
     folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml")
     path = talks.write(tmp_path / "chat.jsonl", [PLAIN])
-    report = packline.sft(path, folder, out=tmp_path / "store", workers=0).verify()
+    report = packline.build_chat(path, folder, out=tmp_path / "store", workers=0).verify()
     assert any("trained tokens" in str(problem) for problem in report.problems)
 
 
@@ -453,7 +457,7 @@ def test_a_tokenizer_that_puts_a_space_before_texts_does_so_only_where_there_is_
     )
     common: dict[str, Any] = {"eod": "</s>", "workers": 0}
     for space in (" ", ""):
-        store = packline.sft(
+        store = packline.build_chat(
             path,
             tmp_path / "tokenizer.json",
             out=tmp_path / f"store{len(space)}",

@@ -19,11 +19,11 @@ from tests.formats.stores import make_store, random_documents
 import packline
 from packline.cli.exporting import ExportTally, _draw, plan_lines
 from packline.cli.output import plain
+from packline.facade import Store
 from packline.formats.baked import BakedRows
 from packline.formats.exporting.run import Advanced, PartDone, Planned
 from packline.formats.types import NotPreserved
-from packline.store.origins import origins
-from packline.store.reader import Store
+from packline.store.reader import shard_labels
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def test_baked_rows_are_those_of_the_loader(store: Store, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("command", [["bake"], ["export", "--to", "baked"]])
 def test_a_choice_of_documents_reaches_the_rows(store: Store, tmp_path: Path, command: list[str]) -> None:
-    source = origins(store)[0].source
+    source = shard_labels(store)[0].source
     words = ["--seq-len", "16", "--source", source, "--max-tokens", "20", "--split", "all"]
     done = run(*command, store.path, *words, "--shuffle-documents", "5", "--out", "rows", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

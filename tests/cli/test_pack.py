@@ -11,10 +11,10 @@ from tests.cli.command import result, run
 from tests.packing import by_hand
 from tests.packing.stores import make_store
 
+from packline.facade import Store
 from packline.packing import best_fit
 from packline.packing.packer import Counts
 from packline.packing.selection import Selection
-from packline.store.reader import Store
 
 WEB, BOOKS, VAL = [5, 9, 3, 3, 8, 30, 1] * 4, [41, 17, 2], [6, 6]
 NAMES = ["concat", "best_fit", "pad, truncate", "pad, split", "pad, drop"]

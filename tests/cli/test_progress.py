@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from packline.cli.output import plain
 from packline.cli.progress import WINDOW_SECONDS, Tally, draw, plain_line
-from packline.jobs.events import EnginesTried, Planned, Progress, UnitDone
+from packline.jobs.events import BuildPlanned, EnginesTried, Progress, UnitDone
 from packline.viewing.text import cells
 
 
@@ -22,7 +22,7 @@ class Clock:
         return self.now
 
 
-def planned(sources: dict[str, int], **more: Any) -> Planned:
+def planned(sources: dict[str, int], **more: Any) -> BuildPlanned:
     values: dict[str, Any] = {
         "files": 3,
         "units": 8,
@@ -36,7 +36,7 @@ def planned(sources: dict[str, int], **more: Any) -> Planned:
         "seconds": 1.0,
         "tokenizer_seconds": 0.5,
     }
-    return Planned(sources=sources, **{**values, **more})
+    return BuildPlanned(sources=sources, **{**values, **more})
 
 
 def started(sources: dict[str, int]) -> tuple[Tally, Clock]:

@@ -12,8 +12,8 @@ from tests.cli.command import result, run
 from tests.store.stores import build_store
 
 from packline.cli.main import main
+from packline.facade import Store
 from packline.loading.run_file import load
-from packline.store.reader import Store
 
 PLAN = """
 [loader]

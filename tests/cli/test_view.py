@@ -17,9 +17,9 @@ import pytest
 from tests.cli.command import environment, result, run
 from tests.store.stores import build_store
 
+from packline.facade import Store
 from packline.loading.loader import Loader
 from packline.loading.run_file import load
-from packline.store.reader import Store
 
 ESCAPE = "\x1b[2J\x1b]0;title\x07"
 HOSTILE = f"<script>alert(1)</script> {ESCAPE} \u202egnp.exe"

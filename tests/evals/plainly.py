@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import packline
-from packline.store.reader import Store
+from packline.facade import Store
 
 WriteJsonl = Callable[..., Path]
 SPACELESS = (

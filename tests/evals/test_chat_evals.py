@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from packline.chat.questions import Lettered, read_lettered
+from packline.encoders.encoder import Encoder
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import InputError, RecipeError, TokenizerError
 from packline.evals.asking import find_ask
 from packline.evals.chat_evals import chat_task
-from packline.evals.encoding import TextEncoder
 from packline.evals.making import EvalsSettings, make_chat
 
 NINE = [
@@ -100,7 +100,7 @@ def check(rows: list[dict[str, Any]], tokenizer: Tokenizer, longest: int) -> Non
         Lettered(row["question"], tuple(row["letters"]), tuple(row["choices"]), row["gold"]) for row in rows
     ]
     bos = tokenizer.special_tokens["<|bos|>"]
-    task = chat_task("t", questions, TextEncoder(tokenizer), bos_id=bos, max_seq_len=longest)
+    task = chat_task("t", questions, Encoder(tokenizer), bos_id=bos, max_seq_len=longest)
     whole = json.loads(tokenizer.json)
     whole["added_tokens"] = []
     from tokenizers import Tokenizer as Reference
@@ -248,7 +248,7 @@ def test_a_special_token_in_a_question_stays_text_under_a_template(
     tokenizer = load_tokenizer(str(folder))
     ask, nanochat = find_ask(tokenizer)
     odd = Lettered("What is <|im_end|>?", ("A", "B"), ("<|im_start|>", "an end"), 1)
-    task = chat_task("t", [odd], TextEncoder(tokenizer), bos_id=None, max_seq_len=999, ask=ask)
+    task = chat_task("t", [odd], Encoder(tokenizer), bos_id=None, max_seq_len=999, ask=ask)
     ids = task.sequences[0].tolist()
     start, end = (tokenizer.special_tokens[token] for token in TOKENS_OF[CHATML])
     assert not nanochat and (ids.count(start), ids.count(end)) == (2, 1)
@@ -267,7 +267,7 @@ def test_a_template_that_is_named_wins_and_a_token_before_it_stands_once(
     rows = []
     for token in (None, "<|bos|>", "<|im_start|>"):
         begin = None if token is None else tokenizer.special_tokens[token]
-        task = chat_task("t", QUESTIONS[:1], TextEncoder(tokenizer), bos_id=begin, max_seq_len=999, ask=ask)
+        task = chat_task("t", QUESTIONS[:1], Encoder(tokenizer), bos_id=begin, max_seq_len=999, ask=ask)
         rows.append(task.sequences[0].tolist())
     assert rows[1] == [tokenizer.special_tokens["<|bos|>"], *rows[0]] and rows[2] == rows[0]
 
@@ -395,7 +395,7 @@ def test_odd_json_beside_a_question_costs_nothing_and_within_it_is_told(tmp_path
 def test_a_letter_that_is_not_one_token_is_an_error(chat_tokenizer: Tokenizer) -> None:
     odd = Lettered("q", ("A", "Ωψ"), ("a", "b"), 0)
     with pytest.raises(TokenizerError, match=r"the letter 'Ωψ' is \d tokens"):
-        chat_task("t", [odd], TextEncoder(chat_tokenizer), bos_id=0, max_seq_len=99)
+        chat_task("t", [odd], Encoder(chat_tokenizer), bos_id=0, max_seq_len=99)
 
 
 def test_a_tokenizer_without_the_tokens_is_refused_before_any_work(

@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.evals import second_way
 
+from packline.encoders.boundary import begin_of_sequence, find_token
+from packline.encoders.encoder import Encoder
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import InputError, RecipeError, TokenizerError
 from packline.evals.core import core_task, read_baselines, read_bundle, read_questions
-from packline.evals.encoding import TextEncoder, begin_of_sequence, find_token
 from packline.evals.fewshot import draw_shots, shuffle
 from packline.evals.making import EvalsSettings, make_core
 from packline.evals.task import ScoredTask
@@ -46,8 +47,8 @@ def gpt2(shared: Path) -> Tokenizer:
 
 
 @pytest.fixture(scope="session")
-def encoder(gpt2: Tokenizer) -> TextEncoder:
-    return TextEncoder(gpt2)
+def encoder(gpt2: Tokenizer) -> Encoder:
+    return Encoder(gpt2)
 
 
 def sequences_of(task: ScoredTask, number: int) -> list[tuple[list[int], int, int]]:
@@ -63,7 +64,7 @@ def tasks_of(bundle: Path) -> dict[str, dict[str, Any]]:
 
 
 def check(
-    bundle: Path, label: str, gpt2: Tokenizer, encoder: TextEncoder, longest: int, looked_at: int = LOOKED_AT
+    bundle: Path, label: str, gpt2: Tokenizer, encoder: Encoder, longest: int, looked_at: int = LOOKED_AT
 ) -> ScoredTask:
     """Compare a spread of a task's questions, its golds and its counts with the second way."""
     (entry,) = read_bundle(bundle, [label])
@@ -91,9 +92,7 @@ def check(
 
 
 @pytest.mark.parametrize("label", [*LABELS, *(pytest.param(one, marks=pytest.mark.slow) for one in LARGE)])
-def test_a_task_is_what_its_rules_say(
-    bundle: Path, gpt2: Tokenizer, encoder: TextEncoder, label: str
-) -> None:
+def test_a_task_is_what_its_rules_say(bundle: Path, gpt2: Tokenizer, encoder: Encoder, label: str) -> None:
     check(bundle, label, gpt2, encoder, 2048)
 
 
@@ -103,7 +102,7 @@ def test_every_task_of_the_bundle_is_looked_at(bundle: Path) -> None:
 
 @pytest.mark.parametrize("label", ["agi_eval_lsat_ar", "bigbench_dyck_languages", "winograd"])
 def test_what_is_too_long_loses_its_beginning(
-    bundle: Path, gpt2: Tokenizer, encoder: TextEncoder, label: str
+    bundle: Path, gpt2: Tokenizer, encoder: Encoder, label: str
 ) -> None:
     whole = check(bundle, label, gpt2, encoder, 2048, 4)
     longest = int(np.median(whole.sequences.lengths))
@@ -171,9 +170,7 @@ def test_a_small_bundle_is_what_the_rules_say(
     (entry,) = read_bundle(bundle)
     questions = read_questions(bundle / "eval_data" / "a.jsonl", entry.icl_task_type)
     tokenizer = load_tokenizer(str(tokenizer_json))
-    found = core_task(
-        entry, questions, TextEncoder(tokenizer), bos_id=0, max_seq_len=64, random_baseline=25.0
-    )
+    found = core_task(entry, questions, Encoder(tokenizer), bos_id=0, max_seq_len=64, random_baseline=25.0)
     plain = plain_reference(tokenizer)
     data = second_way.load(bundle, {"dataset_uri": "a.jsonl"})
     for number in range(len(data)):

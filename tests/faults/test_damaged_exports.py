@@ -24,10 +24,10 @@ from tests.formats.stores import CASES, EOD, make_store, random_documents, rando
 
 import packline
 from packline.errors import PacklineError
+from packline.facade import Store
 from packline.formats.baked import BakedRows
 from packline.formats.export_record import RECORD
 from packline.formats.importing.checking import check
-from packline.store.reader import Store
 
 FEW = int(os.environ.get("PACKLINE_DAMAGES", "3"))
 MANY = int(os.environ.get("PACKLINE_DAMAGES", "12"))
@@ -134,7 +134,7 @@ def exported(name: str) -> tuple[Path, Values]:
 def read(path: Path, layout: Layout, out: Path, **more: Any) -> Values:
     """All that a reader gets of an export: documents and loss masks; of baked rows the arrays as well."""
     tokenizer = store_of(layout.store).path / "tokenizer"
-    back = packline.import_store(path, format=layout.to, tokenizer=tokenizer, out=out, workers=0, **more)
+    back = packline.import_dataset(path, format=layout.to, tokenizer=tokenizer, out=out, workers=0, **more)
     losses = [None if shard.loss is None else shard.loss.tolist() for shard in back.shards]
     values: list[Any] = [[document.tolist() for document in back.documents], losses]
     if layout.to == "baked":

@@ -22,10 +22,10 @@ from tests.formats.stores import make_store
 
 import packline
 from packline.errors import PacklineError
+from packline.facade import Store
 from packline.packing.arrays import ALL_FIELDS
 from packline.store.finding import find_by_id, provenance_of
-from packline.store.origins import origins
-from packline.store.reader import Store
+from packline.store.reader import shard_labels
 from packline.store.verify import verify
 
 DAMAGES = 480
@@ -81,7 +81,7 @@ def questions(path: Path) -> list[tuple[str, Ask]]:
     asked += [
         ("provenances", partial(provenance_of, documents=np.arange(0, count, 3))),
         ("find", partial(find_by_id, id="d5")),
-        ("origins", origins),
+        ("origins", shard_labels),
         ("loader", read_loader),
     ]
     settings: dict[str, dict[str, Any]] = {

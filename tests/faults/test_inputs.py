@@ -18,7 +18,7 @@ from tests.sources.test_jsonl import BAD_LINES
 from tests.sources.test_parquet import damage
 
 from packline.errors import BadRecord, InputError, TokenizerError
-from packline.store.reader import Store
+from packline.facade import Store
 
 
 def texts_of(store: Store) -> list[str]:

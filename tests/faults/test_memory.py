@@ -18,7 +18,7 @@ from tests.conftest import python_sources
 from tests.faults.processes import members
 from tests.jobs.builds import rejects, start_build
 
-from packline.store.reader import Store
+from packline.facade import Store
 
 pytestmark = [
     pytest.mark.slow,

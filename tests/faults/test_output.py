@@ -17,9 +17,9 @@ from tests.cli.command import environment
 from tests.jobs.builds import build
 
 import packline
+from packline.facade import Store
 from packline.jobs.events import Note, as_failed
 from packline.storage.local import plain_error
-from packline.store.reader import Store
 
 
 @pytest.fixture

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
+from packline.api import import_dataset
 from packline.errors import CorruptStore
+from packline.facade import Store
 from packline.formats.exporting.run import Exported, export
 from packline.formats.exporting.source import Choice
 from packline.formats.exporting.target import Link
 from packline.formats.importing.checking import check
-from packline.formats.importing.importing import import_store
-from packline.store.reader import Store
 
 
 def write(
@@ -63,7 +63,7 @@ def bring_back(
     tokenizer = original.manifest.tokenizer
     problems = check_of(path, name, original, options)
     assert not problems, problems
-    store = import_store(
+    store = import_dataset(
         path,
         format=name,
         tokenizer=tokenizer_of(original),
@@ -89,7 +89,7 @@ def refuse(
     """An import that fails with these words and publishes nothing; a check that says them too."""
     tokenizer = original.manifest.tokenizer
     with pytest.raises(CorruptStore, match=re.escape(words)):
-        import_store(
+        import_dataset(
             path,
             format=name,
             tokenizer=tokenizer_of(original),

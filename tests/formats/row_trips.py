@@ -8,10 +8,10 @@ from typing import Any
 
 from tests.formats.stores import EOD, Case
 
+from packline.api import import_dataset
+from packline.facade import Store
 from packline.formats.exporting.run import export
 from packline.formats.exporting.source import Choice
-from packline.formats.importing.importing import import_store
-from packline.store.reader import Store
 
 IGNORED = -100
 
@@ -62,7 +62,7 @@ def there_and_back(
 ) -> Store:
     """Export, import, export again: equal bytes; the imported store, which `verify` passes."""
     export(store.path, to=name, out=folder / "there", choice=choice, options=options, workers=0)
-    imported = import_store(
+    imported = import_dataset(
         folder / "there",
         format=name,
         tokenizer=store.path / "tokenizer",
@@ -85,6 +85,6 @@ def import_of(folder: Path, name: str, case: Case, out: Path, **options: Any) ->
 
     tokenizer = write_tokenizer(out.with_name("made"), case.vocab_size, case.eod_id, case.bos_id)
     eod = options.pop("eod", EOD)
-    return import_store(
+    return import_dataset(
         folder, format=name, tokenizer=tokenizer, out=out, eod=eod, options=options, workers=0
     )

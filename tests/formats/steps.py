@@ -15,12 +15,12 @@ import msgspec
 import pytest
 from tests.formats.stores import EOD, Case
 
+from packline.facade import Store
 from packline.formats.exporting.documents import DocumentView
 from packline.formats.exporting.target import Link, Target
 from packline.formats.format import DocumentFormat, Foreign
 from packline.formats.registry import get_format
 from packline.formats.types import Edges, Plan, Written
-from packline.store.reader import Store
 from packline.store.report import Findings
 
 
@@ -113,13 +113,13 @@ def flat(documents: Sequence[Sequence[int]]) -> list[int]:
 
 def round_trip(case: Case, name: str, folder: Path, options: dict[str, Any] | None = None) -> Store:
     """Export a store, import that, export it again: the same documents, the same bytes. The second store."""
+    from packline.api import import_dataset
     from packline.formats.exporting.run import export
-    from packline.formats.importing.importing import import_store
 
     store = case.make(folder / "store")
     there, back = folder / "there", folder / "back"
     export(store.path, to=name, out=there, options=options, workers=0)
-    imported = import_store(
+    imported = import_dataset(
         there, format=name, tokenizer=store.path / "tokenizer", out=folder / "imported", workers=0
     )
     report = imported.verify()
@@ -143,13 +143,13 @@ def round_trip(case: Case, name: str, folder: Path, options: dict[str, Any] | No
 
 def refused(case: Case, name: str, folder: Path, damage: Any, error: type[Exception], match: str) -> None:
     """Export a store and damage that: importing it raises this error and leaves no store."""
-    from packline.formats.importing.importing import import_store
+    from packline.api import import_dataset
 
     store = case.make(folder / "store")
     write_all(store, name, folder / "out", link="copy")
     damage(folder / "out")
     with pytest.raises(error, match=match):
-        import_store(
+        import_dataset(
             folder / "out",
             format=name,
             tokenizer=store.path / "tokenizer",

@@ -19,14 +19,14 @@ import msgspec
 import numpy as np
 
 from packline.encoders.tokenizer import load_tokenizer
+from packline.facade import Store
 from packline.fingerprint import hash_bytes
-from packline.ragged import Ragged, offsets_of
+from packline.ragged import Ragged, dtype_for, offsets_of
 from packline.recipe import Recipe, Source
-from packline.store.index import dtype_for
+from packline.store.files import FileEntry
 from packline.store.ledger import Ledger, total
 from packline.store.manifest import (
     FORMAT_VERSION,
-    FileEntry,
     InputEntry,
     InputPiece,
     Manifest,
@@ -35,7 +35,6 @@ from packline.store.manifest import (
     TokenizerEntry,
     to_json,
 )
-from packline.store.reader import Store
 from packline.store.writer import ShardWriter
 from packline.version import __version__
 

@@ -17,9 +17,9 @@ from tests.formats.peers import run_peer
 from tests.formats.steps import expected, read_all
 from tests.formats.stores import CASES, Case, make_store, write_tokenizer
 
+from packline.api import import_dataset
 from packline.errors import InputError, RecipeError, TokenizerError
 from packline.formats import arrow
-from packline.formats.importing.importing import import_store
 from packline.formats.registry import get_format, recognise
 from packline.formats.shared import columns
 
@@ -399,7 +399,7 @@ def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
     write(CASES["plain"].make(tmp_path / "store"), "arrow", tmp_path / "out")
     other = write_tokenizer(tmp_path / "other", 1000, 0, 1)
     with pytest.raises(TokenizerError, match="made with another tokenizer"):
-        import_store(tmp_path / "out", format="arrow", tokenizer=other, out=tmp_path / "back", workers=0)
+        import_dataset(tmp_path / "out", format="arrow", tokenizer=other, out=tmp_path / "back", workers=0)
     assert not (tmp_path / "back" / "manifest.json").exists()
 
 

@@ -12,12 +12,12 @@ from tests.formats.stores import CASES, Case, make_store, random_documents, rand
 
 import packline
 from packline.errors import CorruptStore, InputError
+from packline.facade import Store
 from packline.formats.baked import FORMAT, BakedOptions, BakedRows
 from packline.formats.exporting.rows import RowView
 from packline.formats.exporting.run import export
 from packline.packing.arrays import ALL_FIELDS
 from packline.store.index import Index
-from packline.store.reader import Store
 from packline.store.report import Findings
 
 RUN = """

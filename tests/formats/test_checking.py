@@ -138,7 +138,7 @@ def test_a_pair_of_megatron_is_named_without_an_ending(tmp_path: Path) -> None:
     prefix, tokenizer = tmp_path / "out/web.v1_train_text_document", tmp_path / "out/tokenizer.json"
     report = check(prefix, "megatron", tokenizer, eod=EOD)
     assert report.ok and report.documents == len(CASES["plain"].documents) and report.files == 2
-    back = packline.import_store(prefix, tokenizer=tokenizer, eod=EOD, out=tmp_path / "back", workers=0)
+    back = packline.import_dataset(prefix, tokenizer=tokenizer, eod=EOD, out=tmp_path / "back", workers=0)
     assert [one.tolist() for one in back.documents] == [one.tolist() for one in store.documents]
     with pytest.raises(InputError, match="cannot find"):
         check(prefix.with_name("web.v1"), "megatron")
@@ -156,7 +156,7 @@ def test_the_tokenizer_says_how_wide_tokens_are_where_nothing_else_does(
         path.unlink()
     report = check(out, name, tokenizer, eod=EOD)
     assert report.ok, problems(report)
-    back = packline.import_store(
+    back = packline.import_dataset(
         out, format=name, tokenizer=tokenizer, eod=EOD, out=tmp_path / "back", workers=0
     )
     assert [one.tolist() for one in back.documents] == [one.tolist() for one in store.documents]

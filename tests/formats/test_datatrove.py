@@ -26,11 +26,11 @@ from tests.formats.peers import run_peer
 from tests.formats.steps import expected, flat, read_all
 from tests.formats.stores import CASES, EOD, Case, make_store, random_documents, write_tokenizer
 
+from packline.api import import_dataset
 from packline.errors import InputError, RecipeError, TokenizerError
+from packline.facade import Store
 from packline.formats.datatrove import FORMAT, humanised
-from packline.formats.importing.importing import import_store
 from packline.store.manifest import to_json
-from packline.store.reader import Store
 
 MODULES = ("datatrove", "torch", "humanize")
 SEQ_LEN = 6
@@ -155,7 +155,7 @@ def test_what_datatroves_tokenizer_made_is_imported(tmp_path: Path, shuffled: bo
     run_peer(TOKENIZE, tmp_path / "job.json", EOD, modules=MODULES)
     names = {path.name for path in (tmp_path / "made").glob("*.ds")}
     assert ("00000_unshuffled.ds" in names) != shuffled and (len(names) > 1) == shuffled
-    store = import_store(
+    store = import_dataset(
         tmp_path / "made", format="datatrove", tokenizer=tokenizer, out=tmp_path / "store", workers=0
     )
     assert store.verify().ok and store.verify(deep=True).ok
@@ -408,7 +408,7 @@ def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
     write(store, "datatrove", tmp_path / "out")
     other = make_store(tmp_path / "other", [[5]], vocab_size=1001, eod_id=0)
     with pytest.raises(TokenizerError, match="was made with another tokenizer"):
-        import_store(
+        import_dataset(
             tmp_path / "out", format="datatrove", tokenizer=tokenizer_of(other), out=tmp_path / "back", eod=0
         )
     assert not (tmp_path / "back").exists()

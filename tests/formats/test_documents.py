@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.formats.stores import CASES, Case, make_store, random_documents, random_loss
 
 from packline.errors import CorruptStore, RecipeError, StoreError
+from packline.facade import Store
 from packline.formats.exporting.documents import DocumentView
-from packline.store.reader import Store
 
 EOD, BOS = 0, 1
 DOCUMENTS = random_documents(60, 1000, longest=12, seed=5)

@@ -89,7 +89,7 @@ def test_strays_are_told_and_what_readers_leave_is_not(shards: Path, tmp_path: P
     assert all("a stray file" in one for one in found)
     with pytest.raises(CorruptStore, match="stray"):
         tokenizer = tmp_path / "store" / "tokenizer"
-        packline.import_store(shards, tokenizer=tokenizer, out=tmp_path / "back", workers=0)
+        packline.import_dataset(shards, tokenizer=tokenizer, out=tmp_path / "back", workers=0)
 
 
 def test_a_folder_that_is_a_link_out_of_the_export_is_refused(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_folder_that_is_a_link_out_of_the_export_is_refused(tmp_path: Path) ->
     (out / "validation").symlink_to(tmp_path / "elsewhere")
     assert any("link" in one for one in problems(check(out, "arrow")))
     with pytest.raises(CorruptStore, match="link"):
-        packline.import_store(out, tokenizer=store.path / "tokenizer", out=tmp_path / "back", workers=0)
+        packline.import_dataset(out, tokenizer=store.path / "tokenizer", out=tmp_path / "back", workers=0)
 
 
 def test_an_import_takes_no_file_that_differs_from_the_record(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_an_import_takes_no_file_that_differs_from_the_record(tmp_path: Path) ->
     tokens.tofile(path)
     with pytest.raises(CorruptStore, match=r"train\.bin is damaged: expected the checksum"):
         tokenizer = store.path / "tokenizer"
-        packline.import_store(tmp_path / "out", tokenizer=tokenizer, out=tmp_path / "back", workers=0)
+        packline.import_dataset(tmp_path / "out", tokenizer=tokenizer, out=tmp_path / "back", workers=0)
     assert not (tmp_path / "back" / "manifest.json").exists()
 
 
@@ -127,7 +127,7 @@ def test_a_file_of_many_units_is_held_against_the_record(
     store = CASES["plain"].make(tmp_path / "store")
     export(store.path, to="nanogpt", out=tmp_path / "out", workers=0, link="copy")
     tokenizer = store.path / "tokenizer"
-    back = packline.import_store(tmp_path / "out", tokenizer=tokenizer, out=tmp_path / "back", workers=0)
+    back = packline.import_dataset(tmp_path / "out", tokenizer=tokenizer, out=tmp_path / "back", workers=0)
     assert len(back.shards) > 3
     path = tmp_path / "out" / "train.bin"
     tokens = np.fromfile(path, "<u2")
@@ -135,7 +135,7 @@ def test_a_file_of_many_units_is_held_against_the_record(
     tokens[place] = 7 if tokens[place] != 7 else 8
     tokens.tofile(path)
     with pytest.raises(CorruptStore, match="expected the checksum"):
-        packline.import_store(tmp_path / "out", tokenizer=tokenizer, out=tmp_path / "no", workers=0)
+        packline.import_dataset(tmp_path / "out", tokenizer=tokenizer, out=tmp_path / "no", workers=0)
 
 
 def test_baked_rows_without_their_record_are_not_whole(tmp_path: Path) -> None:

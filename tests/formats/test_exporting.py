@@ -26,6 +26,7 @@ from packline.errors import (
     StoreError,
     WorkerDied,
 )
+from packline.facade import Store
 from packline.fingerprint import hash_bytes
 from packline.formats.export_record import read_record
 from packline.formats.exporting import run as exporting
@@ -33,7 +34,6 @@ from packline.formats.exporting.run import Advanced, PartDone, Planned, export
 from packline.formats.exporting.source import Choice
 from packline.formats.exporting.staging import Staging
 from packline.formats.registry import NAMES
-from packline.store.reader import Store
 from packline.store.writer import HashedFile
 
 ROWS = Choice(seq_len=16, seed=1, batch_size=2)

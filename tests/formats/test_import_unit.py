@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.formats.stores import write_tokenizer
 
+from packline.api import import_dataset
 from packline.formats.format import DocumentFormat, Foreign
 from packline.formats.importing import mapped, opening
 from packline.formats.importing import unit as import_unit
-from packline.formats.importing.importing import import_store
 from packline.formats.importing.mapped import LossFile, ScannedForeign, TokenFile
 from packline.formats.types import Edges, ForeignFile, Options, Part, Plan
 from packline.store.report import Findings
@@ -111,7 +111,7 @@ def test_units_and_blocks_of_any_size_give_the_same_documents_and_loss(
                 tokens.astype("<u4").tofile(folder / f"{split}-{number}.bin")
                 bytes_.astype("u1").tofile(folder / f"{split}-{number}.loss")
         options = {"edges": edges, "unit_tokens": unit_tokens}
-        store = import_store(
+        store = import_dataset(
             folder,
             format="tokens",
             tokenizer=tokenizer,

@@ -17,6 +17,7 @@ import pytest
 from tests.formats.stores import CASES, EOD, Case, random_documents, write_tokenizer
 
 import packline
+from packline.api import import_dataset
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import (
     CorruptStore,
@@ -27,11 +28,10 @@ from packline.errors import (
     ResumeMismatch,
     TokenizerError,
 )
-from packline.formats.importing import committing
 from packline.formats.importing.facts import check_tokenizer
-from packline.formats.importing.importing import import_store
-from packline.formats.importing.run import ImportPlan, ImportRequest, run_import
-from packline.jobs.events import Note, Progress, UnitDone
+from packline.formats.importing.run import ImportRequest, run_import
+from packline.jobs import resources
+from packline.jobs.events import ImportPlanned, Note, Progress, UnitDone
 from packline.jobs.status import status
 
 VOCABULARY = 1000
@@ -69,7 +69,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 def test_a_store_is_whole_and_says_where_it_comes_from(shards: Path, tokenizer: Path, tmp_path: Path) -> None:
     events: list[Any] = []
-    store = import_store(
+    store = import_dataset(
         shards, format="llmc", tokenizer=tokenizer, out=tmp_path / "store", eod=EOD, on_event=events.append
     )
     assert [document.tolist() for document in store.documents] == [[*body, 0] for body in DOCUMENTS]
@@ -81,7 +81,7 @@ def test_a_store_is_whole_and_says_where_it_comes_from(shards: Path, tokenizer: 
     assert imported and imported.format == "llmc" and imported.options["edges"] == "bos"
     assert imported.options["marker"] == 0
     plan = events[0]
-    assert isinstance(plan, ImportPlan) and plan.units == 7 and plan.tokens == store.manifest.tokens
+    assert isinstance(plan, ImportPlanned) and plan.units == 7 and plan.tokens == store.manifest.tokens
     assert sum(one.tokens for one in events if isinstance(one, Progress)) == store.manifest.tokens
     assert sum(one.documents for one in events if isinstance(one, UnitDone)) == len(DOCUMENTS)
     # Provenance: the file and the byte that a document begins at.
@@ -94,7 +94,7 @@ def test_a_store_is_whole_and_says_where_it_comes_from(shards: Path, tokenizer: 
         assert found.text_bytes == len(store.text(number).encode()) or "\ufffd" in store.text(number)
     rows = store.rows(seq_len=16)
     assert sum(int((row >= 0).sum()) for row in rows.read(np.arange(len(rows)))["targets"]) > 0
-    again = import_store(shards, format="llmc", tokenizer=tokenizer, out=tmp_path / "store", eod=EOD)
+    again = import_dataset(shards, format="llmc", tokenizer=tokenizer, out=tmp_path / "store", eod=EOD)
     assert again.manifest == store.manifest
 
 
@@ -102,7 +102,7 @@ def test_a_store_is_whole_and_says_where_it_comes_from(shards: Path, tokenizer: 
 def test_an_export_comes_back_as_the_same_documents(case: Case, tmp_path: Path) -> None:
     store = case.make(tmp_path / "store")
     packline.export(store, to="megatron", out=tmp_path / "out", workers=0)
-    back = import_store(
+    back = import_dataset(
         tmp_path / "out", tokenizer=store.path / "tokenizer", out=tmp_path / "back", workers=0
     )
     assert back.manifest.tokenizer.bos_id == case.bos_id
@@ -116,7 +116,7 @@ def test_a_loss_mask_comes_back_with_its_tokens(tmp_path: Path) -> None:
     for name in ("loss", "bos_loss"):
         store = CASES[name].make(tmp_path / name)
         packline.export(store, to="datatrove", out=tmp_path / f"{name}.out", workers=0)
-        back = import_store(
+        back = import_dataset(
             tmp_path / f"{name}.out",
             format="datatrove",
             tokenizer=store.path / "tokenizer",
@@ -133,7 +133,7 @@ def test_a_loss_mask_comes_back_with_its_tokens(tmp_path: Path) -> None:
 
 def test_any_number_of_processes_gives_the_same_bytes(shards: Path, tokenizer: Path, tmp_path: Path) -> None:
     for workers in (0, 1, 3):
-        import_store(
+        import_dataset(
             shards, format="llmc", tokenizer=tokenizer, out=tmp_path / f"s{workers}", eod=0, workers=workers
         )
     assert files_of(tmp_path / "s0") == files_of(tmp_path / "s1") == files_of(tmp_path / "s3")
@@ -141,7 +141,7 @@ def test_any_number_of_processes_gives_the_same_bytes(shards: Path, tokenizer: P
 
 KILLED = """
 import os, signal, sys
-from packline.formats.importing.importing import import_store
+from packline.api import import_dataset
 from packline.jobs.events import UnitDone
 
 done = 0
@@ -153,7 +153,7 @@ def hear(event):
             os.kill(os.getpid(), signal.SIGKILL)
 
 path, tokenizer, out = sys.argv[1:]
-import_store(path, format="llmc", tokenizer=tokenizer, out=out, eod=0, workers={workers}, on_event=hear)
+import_dataset(path, format="llmc", tokenizer=tokenizer, out=out, eod=0, workers={workers}, on_event=hear)
 """
 
 
@@ -162,18 +162,18 @@ def test_after_kill_9_the_same_import_goes_on_to_the_same_bytes(
     shards: Path, tokenizer: Path, tmp_path: Path, units: int, workers: int
 ) -> None:
     whole, out = tmp_path / "whole", tmp_path / "out"
-    import_store(shards, format="llmc", tokenizer=tokenizer, out=whole, eod=0, workers=0)
+    import_dataset(shards, format="llmc", tokenizer=tokenizer, out=whole, eod=0, workers=0)
     code = KILLED.format(units=units, workers=workers)
     command = [sys.executable, "-c", code, shards, tokenizer, out]
     killed = subprocess.run(list(map(str, command)), check=False, env=os.environ | {"PYTHONPATH": _home()})
     assert killed.returncode == -signal.SIGKILL
     with pytest.raises(packline.errors.StoreNotFound):
         packline.open(out)
-    plans: list[ImportPlan] = []
+    plans: list[ImportPlanned] = []
     request = ImportRequest(str(shards), "llmc", str(tokenizer), str(out), 0, workers=0)
     with pytest.raises(ResumeMismatch, match=r"marker|edges|eod"):
         run_import(ImportRequest(str(shards), "llmc", str(tokenizer), str(out), 5))
-    run_import(request, lambda event: plans.append(event) if isinstance(event, ImportPlan) else None)
+    run_import(request, lambda event: plans.append(event) if isinstance(event, ImportPlanned) else None)
     assert plans[0].units == 7 and plans[0].units_done >= units
     # The recipe has the tokenizer as it was named, and both runs named it alike.
     assert files_of(out) == files_of(whole)
@@ -203,10 +203,10 @@ def test_a_file_that_changed_since_a_unit_was_committed_is_refused(
     first.write_bytes(data)
     os.utime(first, ns=(1, 1))
     with pytest.raises(ResumeMismatch, match=r"another state of .*web_train_000000.bin"):
-        import_store(shards, format="llmc", tokenizer=tokenizer, out=out, eod=0)
+        import_dataset(shards, format="llmc", tokenizer=tokenizer, out=out, eod=0)
     data[1030] ^= 1
     first.write_bytes(data)
-    assert import_store(shards, format="llmc", tokenizer=tokenizer, out=out, eod=0).verify().ok
+    assert import_dataset(shards, format="llmc", tokenizer=tokenizer, out=out, eod=0).verify().ok
 
 
 def nothing_published(out: Path) -> bool:
@@ -261,7 +261,7 @@ def test_damage_is_refused_with_its_place_and_nothing_is_published(
     change(shards)
     for workers in (0, 2):
         with pytest.raises(error, match=words):
-            import_store(
+            import_dataset(
                 shards, format="llmc", tokenizer=tokenizer, out=tmp_path / "out", eod=0, workers=workers
             )
         assert nothing_published(tmp_path / "out")
@@ -272,10 +272,10 @@ def test_documents_without_their_boundary_tokens_are_refused(tmp_path: Path, tok
     packline.export(store, to="megatron", out=tmp_path / "out", options={"edges": "none"}, workers=0)
     (tmp_path / "out" / "packline.json").unlink()
     with pytest.raises(CorruptStore, match="no boundary token at the end") as caught:
-        import_store(tmp_path / "out", format="megatron", tokenizer=tokenizer, out=tmp_path / "back", eod=0)
+        import_dataset(tmp_path / "out", format="megatron", tokenizer=tokenizer, out=tmp_path / "back", eod=0)
     assert "--set edges=" in caught.value.hint
     assert nothing_published(tmp_path / "back")
-    back = import_store(
+    back = import_dataset(
         tmp_path / "out",
         format="megatron",
         tokenizer=tokenizer,
@@ -289,7 +289,7 @@ def test_documents_without_their_boundary_tokens_are_refused(tmp_path: Path, tok
 def test_what_is_cut_off_at_the_end_is_a_document_and_is_counted(tmp_path: Path, tokenizer: Path) -> None:
     (tmp_path / "train.bin").write_bytes(np.array([5, 6, 0, 7, 8], "<u2").tobytes())
     events: list[Any] = []
-    store = import_store(
+    store = import_dataset(
         tmp_path / "train.bin",
         format="nanogpt",
         tokenizer=tokenizer,
@@ -307,7 +307,7 @@ def test_a_wrong_tokenizer_is_refused_before_work(tmp_path: Path) -> None:
     packline.export(store, to="nanogpt", out=tmp_path / "out", workers=0)
     other = write_tokenizer(tmp_path / "other", VOCABULARY, 3)
     with pytest.raises(TokenizerError, match="made with another tokenizer"):
-        import_store(tmp_path / "out", tokenizer=other, out=tmp_path / "back")
+        import_dataset(tmp_path / "out", tokenizer=other, out=tmp_path / "back")
     assert not (tmp_path / "back").exists()
 
 
@@ -353,7 +353,7 @@ def test_requests_that_make_no_sense_are_refused(
             "out": tmp_path / "out",
             "eod": 0,
         } | more
-        import_store(shards, **settings)
+        import_dataset(shards, **settings)
 
     with pytest.raises(RecipeError, match="edgs"):
         attempt(options={"edgs": "eod"})
@@ -364,21 +364,21 @@ def test_requests_that_make_no_sense_are_refused(
     with pytest.raises(RecipeError, match="no bos was named"):
         attempt(options={"edges": "both"})
     with pytest.raises(InputError, match="cannot find"):
-        import_store(tmp_path / "nowhere", format="llmc", tokenizer=tokenizer, out=tmp_path / "out")
+        import_dataset(tmp_path / "nowhere", format="llmc", tokenizer=tokenizer, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    monkeypatch.setattr(committing, "free_disk", lambda folder: 10)
+    monkeypatch.setattr(resources, "free_disk", lambda folder: 10)
     with pytest.raises(OutOfSpace, match="too small"):
         attempt()
 
 
 def test_a_store_of_something_else_is_not_overwritten(shards: Path, tokenizer: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    store = import_store(shards, format="llmc", tokenizer=tokenizer, out=out, eod=0)
+    store = import_dataset(shards, format="llmc", tokenizer=tokenizer, out=out, eod=0)
     before = files_of(out)
     with pytest.raises(ResumeMismatch, match="eod"):
-        import_store(shards, format="llmc", tokenizer=tokenizer, out=out, eod=5)
+        import_dataset(shards, format="llmc", tokenizer=tokenizer, out=out, eod=5)
     with pytest.raises(ResumeMismatch, match="edges"):
-        import_store(shards, format="llmc", tokenizer=tokenizer, out=out, eod=0, options={"edges": "eod"})
+        import_dataset(shards, format="llmc", tokenizer=tokenizer, out=out, eod=0, options={"edges": "eod"})
     assert files_of(out) == before and json.loads(before["manifest.json"])["imported"]["format"] == "llmc"
     assert store.verify().ok
 

@@ -13,10 +13,10 @@ import msgspec
 import pytest
 from tests.formats.stores import make_store, random_documents
 
+from packline.facade import Store
 from packline.fingerprint import hash_bytes
 from packline.formats.exporting.run import PartDone, export
 from packline.formats.exporting.source import Choice
-from packline.store.reader import Store
 
 ROWS, PARTS = Choice(seq_len=16, seed=1, batch_size=2), {"file_rows": 9}
 

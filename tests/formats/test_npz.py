@@ -23,14 +23,14 @@ from tests.formats.row_trips import (
 from tests.formats.steps import read_all
 from tests.formats.stores import CASES, Case, make_store, random_loss
 
+from packline.api import import_dataset
 from packline.errors import CorruptStore, RecipeError, TokenizerError
+from packline.facade import Store
 from packline.formats.exporting.rows import RowView
 from packline.formats.exporting.run import export
 from packline.formats.exporting.source import Choice
-from packline.formats.importing.importing import import_store
 from packline.formats.registry import get_format
 from packline.formats.shared import row_files
-from packline.store.reader import Store
 
 KEYS = ["input_tensor", "target_tensor", "attention_mask_tensor", "lengths"]
 Arrays = dict[str, Any]
@@ -171,7 +171,7 @@ def test_rows_that_were_not_cut_from_a_stream_are_read_by_themselves(
     store = case.make(tmp_path / "store")
     choice = Choice(seq_len=32, packing=packing, seed=seed, batch_size=4)
     export(store.path, to="npz", out=tmp_path / "out", choice=choice, workers=0)
-    imported = import_store(
+    imported = import_dataset(
         tmp_path / "out", format="npz", tokenizer=store.path / "tokenizer", out=tmp_path / "in", workers=0
     )
     assert imported.verify().ok
@@ -366,7 +366,7 @@ def test_damage_is_told_with_its_place_and_nothing_is_published(tmp_path: Path, 
     (tmp_path / "out" / "packline.json").unlink()  # which would tell it before the layout does
     damage(tmp_path / "out")
     with pytest.raises(CorruptStore, match=match):
-        import_store(
+        import_dataset(
             tmp_path / "out",
             format="npz",
             tokenizer=store.path / "tokenizer",

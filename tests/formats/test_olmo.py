@@ -22,8 +22,8 @@ from tests.formats.steps import expected, flat, read_all
 from tests.formats.stores import CASES, INPUT, RECORD_BYTES, Case, make_store
 
 from packline.errors import InputError, RecipeError
+from packline.facade import Store
 from packline.formats.olmo import FORMAT
-from packline.store.reader import Store
 
 Documents = list[list[int]]
 

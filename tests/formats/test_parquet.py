@@ -19,10 +19,10 @@ from tests.formats.peers import run_peer
 from tests.formats.steps import expected, read_all
 from tests.formats.stores import CASES, Case, make_store, write_tokenizer
 
+from packline.api import import_dataset
 from packline.errors import InputError, TokenizerError
 from packline.formats import parquet
 from packline.formats.exporting.run import export
-from packline.formats.importing.importing import import_store
 from packline.formats.registry import recognise
 
 LOAD = """
@@ -237,7 +237,7 @@ def test_another_tokenizer_and_no_files_are_refused(tmp_path: Path) -> None:
     write(CASES["plain"].make(tmp_path / "store"), "parquet", tmp_path / "out")
     other = write_tokenizer(tmp_path / "other", 1000, 0, 1)
     with pytest.raises(TokenizerError, match="made with another tokenizer"):
-        import_store(tmp_path / "out", format="parquet", tokenizer=other, out=tmp_path / "back", workers=0)
+        import_dataset(tmp_path / "out", format="parquet", tokenizer=other, out=tmp_path / "back", workers=0)
     assert not (tmp_path / "back" / "manifest.json").exists()
     with pytest.raises(InputError, match=r"expected Parquet files, \*.parquet, found none"):
         read_all("parquet", tmp_path / "other")

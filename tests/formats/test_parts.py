@@ -16,7 +16,7 @@ from packline.formats.exporting.run import PartDone, export
 from packline.formats.exporting.staging import Staging
 from packline.formats.registry import get_format
 from packline.formats.types import Part
-from packline.store.manifest import FileEntry
+from packline.store.files import FileEntry
 
 
 def test_none_unsets_an_option_unless_it_is_one_of_its_values() -> None:

@@ -22,6 +22,7 @@ from tests.formats.row_trips import files_of, import_of, stored_documents, there
 from tests.formats.steps import read_all
 from tests.formats.stores import CASES, Case, make_store
 
+from packline.api import import_dataset
 from packline.errors import CorruptStore, RecipeError, TokenizerError
 from packline.formats import pt
 from packline.formats.exporting.rows import RowView
@@ -29,7 +30,6 @@ from packline.formats.exporting.run import export
 from packline.formats.exporting.source import Choice
 from packline.formats.exporting.target import Target
 from packline.formats.format import RowFormat
-from packline.formats.importing.importing import import_store
 from packline.formats.registry import get_format
 from packline.formats.shared.torch_file import read_tensor, tensor_file_bytes, write_tensor
 from packline.formats.types import Plan, Written
@@ -378,7 +378,7 @@ def test_damage_is_told_with_its_place_and_nothing_is_published(tmp_path: Path, 
     (tmp_path / "out" / "packline.json").unlink()  # which would tell it before the layout does
     damage(tmp_path / "out")
     with pytest.raises(error, match=match):
-        import_store(
+        import_dataset(
             tmp_path / "out", format="pt", tokenizer=store.path / "tokenizer", out=tmp_path / "no", workers=0
         )
     assert not (tmp_path / "no" / "manifest.json").exists()

@@ -16,17 +16,17 @@ from tests.formats.row_steps import contents
 from tests.formats.steps import read_all
 from tests.formats.stores import CASES, make_store, random_documents, write_tokenizer
 
+from packline.api import import_dataset
 from packline.errors import CorruptStore, PacklineError, TokenizerError
+from packline.facade import Store
 from packline.formats.exporting.rows import RowView
 from packline.formats.exporting.run import export
 from packline.formats.exporting.source import Choice
 from packline.formats.importing.checking import check
-from packline.formats.importing.importing import import_store
 from packline.formats.importing.mapped import TokenFile
 from packline.formats.shared.records import RecordFile
 from packline.formats.shared.separate_rows import SeparateRows
 from packline.formats.types import Block, ForeignFile
-from packline.store.reader import Store
 from packline.store.report import Findings
 
 FORMATS = ("litdata", "mds")
@@ -44,7 +44,7 @@ def exported(store: Store, name: str, out: Path, **choice: Any) -> Path:
 
 
 def imported(path: Path, tokenizer: Path, out: Path, **more: Any) -> Store:
-    return import_store(path, tokenizer=tokenizer, out=out, workers=0, **more)
+    return import_dataset(path, tokenizer=tokenizer, out=out, workers=0, **more)
 
 
 @pytest.mark.parametrize("name", FORMATS)

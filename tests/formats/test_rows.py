@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from tests.formats.stores import make_store, random_documents, random_loss
 
 from packline.errors import RecipeError
+from packline.facade import Store
 from packline.formats.exporting.rows import RowView
 from packline.loading.loader import Loader
 from packline.loading.mixture import Mixture
 from packline.loading.stages import Stage
 from packline.packing.arrays import ALL_FIELDS
-from packline.store.reader import Store
 
 PACKINGS: list[dict[str, Any]] = [
     {"packing": "concat"},

@@ -18,6 +18,7 @@ from tests.formats.steps import expected, read_all
 from tests.formats.stores import CASES, Case, make_store, random_loss
 
 from packline.errors import CorruptStore, RecipeError, TokenizerError
+from packline.facade import Store
 from packline.formats import stacks
 from packline.formats.exporting.documents import DocumentView
 from packline.formats.exporting.run import export
@@ -26,7 +27,6 @@ from packline.formats.exporting.target import Target
 from packline.formats.format import DocumentFormat
 from packline.formats.registry import DOCUMENT_FORMATS, get_format
 from packline.formats.types import Plan, Written
-from packline.store.reader import Store
 
 SMALL = {name: case for name, case in CASES.items() if case.vocab_size <= 65_536}
 

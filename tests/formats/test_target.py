@@ -12,7 +12,7 @@ from packline.errors import OutOfSpace, PacklineError, RecipeError
 from packline.fingerprint import hash_bytes
 from packline.formats.exporting import target as module
 from packline.formats.exporting.target import Target
-from packline.store.manifest import FileEntry
+from packline.store.files import FileEntry
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ import pytest
 from tests.formats.peers import run_peer
 from tests.formats.stores import make_store, random_documents
 
+from packline.facade import Store
 from packline.formats.exporting.run import Exported, export
 from packline.formats.exporting.source import Choice
 from packline.formats.registry import NAMES, get_format
-from packline.packing.row_reader import RowReader
-from packline.store.reader import Store
+from packline.packing.rows import RowReader
 
 EOD, VOCAB, LENGTH = 7, 300, 32
 PAGE = (Path(__file__).parents[2] / "docs" / "formats.md").read_text("utf-8")

@@ -15,14 +15,14 @@ from tests.formats.row_trips import rows_by_hand, stored_documents, there_and_ba
 from tests.formats.steps import read_all
 from tests.formats.stores import CASES, EOD, Case, make_store
 
+from packline.api import import_dataset
 from packline.errors import CorruptStore, RecipeError
+from packline.facade import Store
 from packline.formats import trl
 from packline.formats.exporting.rows import RowView
 from packline.formats.exporting.run import export
 from packline.formats.exporting.source import Choice
-from packline.formats.importing.importing import import_store
 from packline.formats.registry import recognise
-from packline.store.reader import Store
 
 LOAD = """
 import datasets
@@ -173,7 +173,7 @@ def test_documents_come_back_and_go_out_as_the_same_bytes(tmp_path: Path, case: 
 def test_pieces_come_back_where_rows_were_not_cut_from_a_stream(tmp_path: Path) -> None:
     store = CASES["bos"].make(tmp_path / "store")
     write(store, tmp_path / "out", packing="best_fit", seq_len=64, seed=1)
-    back = import_store(
+    back = import_dataset(
         tmp_path / "out", format="trl", tokenizer=tokenizer_of(store), out=tmp_path / "back", workers=0
     )
     assert back.verify().ok
@@ -200,7 +200,7 @@ def test_what_was_packed_by_others_is_imported(tmp_path: Path) -> None:
     assert recognise(tmp_path / "theirs").name == "trl"
     found = {}
     for way in ("auto", "joined"):
-        found[way] = import_store(
+        found[way] = import_dataset(
             tmp_path / "theirs",
             format="trl",
             tokenizer=tokenizer_of(tiny),
@@ -245,7 +245,7 @@ def test_rows_that_contradict_themselves_are_refused(
     tiny = make_store(tmp_path / "store", [[5]], vocab_size=300, eod_id=0)
     path = save(tmp_path / "x", table(content))
     with pytest.raises(CorruptStore, match=words):
-        import_store(
+        import_dataset(
             path, format="trl", tokenizer=tokenizer_of(tiny), eod=EOD, out=tmp_path / "back", workers=0
         )
     assert not (tmp_path / "back" / "manifest.json").exists()

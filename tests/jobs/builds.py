@@ -14,13 +14,13 @@ import msgspec
 import pytest
 
 import packline
-from packline.store.reader import Store
+from packline.facade import Store
 
 SRC = Path(packline.__file__).parents[1]
 
 TINY = """
 import sys
-if "packline.jobs.coordinator" in sys.orig_argv:
+if any("packline" in word for word in sys.orig_argv):
     from packline.jobs import units
     units.SMALLEST_UNIT = units.LARGEST_UNIT = units.LARGEST_SLICE = {unit_bytes}
     units.COMPRESSION_GUESS = 99

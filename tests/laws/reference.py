@@ -19,7 +19,7 @@ import zstandard
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from packline.store.reader import Store
+from packline.facade import Store
 
 
 @dataclass

@@ -13,8 +13,8 @@ from tests.jobs.builds import build
 from tests.store.stores import edit_tokens, reseal
 
 from packline.encoders.parity import Reference
+from packline.facade import Store
 from packline.jobs.events import Note
-from packline.store.reader import Store
 from packline.store.verify import verify
 
 BAR = "CPU load ▁▂▃ over a day"

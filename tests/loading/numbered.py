@@ -67,7 +67,7 @@ class NumberedRows:
     def rows_of(self, document: int) -> np.ndarray:
         return np.array([document], np.int64)
 
-    def rechunk(self, seq_len: int) -> NumberedRows:
+    def split_to(self, seq_len: int) -> NumberedRows:
         count = self._count * (self.seq_len // seq_len)
         return NumberedRows(count, seq_len, source=self.source)
 

@@ -147,11 +147,11 @@ def test_the_limit_is_the_last_row_before_a_source_is_used_up(
 
 def test_a_mixture_cut_to_another_length_keeps_its_shares() -> None:
     mixture = Mixture([(NumberedRows(3, 8), 1, 2), (NumberedRows(5, 8, source=1), 3, None)])
-    cut = mixture.rechunk(4)
+    cut = mixture.split_to(4)
     assert (cut.seq_len, [len(rows) for rows in cut.rows]) == (4, [6, 10])
     assert (cut.shares, cut.max_epochs) == ([Fraction(1, 4), Fraction(3, 4)], (2, None))
-    assert mixture.rechunk(8) is mixture
+    assert mixture.split_to(8) is mixture
     for seq_len in (3, 16, 0):
         with pytest.raises(RecipeError, match="cannot cut rows of 8 tokens"):
-            mixture.rechunk(seq_len)
+            mixture.split_to(seq_len)
     assert "0.25 of" in repr(mixture)

@@ -10,7 +10,7 @@ from tests.packing.stores import make_store
 
 import packline
 from packline.errors import CorruptStore, StoreError
-from packline.store.reader import Store
+from packline.facade import Store
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 from tests.packing.stores import make_store
 
 from packline.errors import RecipeError, StoreError, StoreNotFound
+from packline.facade import Store
 from packline.loading.loader import Loader
 from packline.loading.mixture import Mixture
 from packline.loading.run_file import (
@@ -25,7 +26,6 @@ from packline.loading.run_file import (
 )
 from packline.loading.stages import Stage
 from packline.packing.rows import Rows
-from packline.store.reader import Store
 
 PLAN = """
 [loader]
@@ -53,7 +53,7 @@ min_tokens = 3
 [[stages]]
 tokens = 512
 seq_len = 32
-rechunk = 8
+split_to = 8
 batch_size = 8
 
 [[stages.sources]]
@@ -90,7 +90,7 @@ def test_a_run_file_is_the_loader_that_one_would_write_by_hand(folder: Path) -> 
             (code.rows(seq_len=16, packing="best_fit", min_tokens=3), "1/4", None),
         ]
     )
-    second = Mixture([(web.rows(seq_len=32, split="val").rechunk(8), 1, 9)])
+    second = Mixture([(web.rows(seq_len=32, split="val").split_to(8), 1, 9)])
     by_hand = Loader(
         [Stage(first, tokens=640), Stage(second, tokens=512, batch_size=8)], batch_size=4, seed=7, prefetch=0
     )
@@ -200,7 +200,7 @@ def test_what_rows_and_loader_refuse_is_refused_when_the_run_file_is_loaded(fold
         ("weight = 0.75", "weight = -1", "above 0"),
         ("weight = 0.75", "weight = nan", "above 0"),
         ("max_epochs = 3", "max_epochs = 0", "max_epochs"),
-        ("rechunk = 8", "rechunk = 7", "7"),
+        ("split_to = 8", "split_to = 7", "7"),
         ("seed = 7", 'seed = 7\nkeys = "torch"', "torch"),
     ):
         path.write_text(PLAN.replace(old, new), "utf-8")

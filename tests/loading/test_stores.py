@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from tests.packing.stores import make_store
 
+from packline.facade import Store
 from packline.loading.loader import Loader
 from packline.loading.mixture import Mixture
 from packline.loading.stages import Stage
 from packline.packing.arrays import ALL_FIELDS
 from packline.packing.rows import Rows
-from packline.store.reader import Store
 
 LENGTHS = [int(length) for length in np.random.default_rng(3).integers(1, 60, 400)]
 

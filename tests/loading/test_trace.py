@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from tests.packing.stores import make_store
 
 from packline.errors import RecipeError, StoreError
+from packline.facade import Store
 from packline.loading.loader import Loader
 from packline.loading.mixture import Mixture
 from packline.loading.stages import Stage
 from packline.loading.trace import Use, store_of, stores_of, trace_document, trace_step
-from packline.store.reader import Store
 
 SEQ_LEN, BATCH = 12, 6
 
@@ -45,7 +45,7 @@ def make_loader(stores: tuple[Store, Store], *, rank: int = 0, world_size: int =
     concat = web.rows(SEQ_LEN, shuffle_documents=5)
     packed = code.rows(SEQ_LEN, packing="best_fit")
     padded = code.rows(SEQ_LEN, packing="pad", overflow="split", min_tokens=3)
-    longer = web.rows(4 * SEQ_LEN, split="all").rechunk(2 * SEQ_LEN)
+    longer = web.rows(4 * SEQ_LEN, split="all").split_to(2 * SEQ_LEN)
     short = Mixture([(concat, 0.5, 3), (packed, 0.3, 4), (padded, 0.2, None)])
     stages = [
         Stage(short, tokens=BATCH * SEQ_LEN * 10),

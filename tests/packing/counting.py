@@ -14,10 +14,10 @@ import numpy as np
 from hypothesis import strategies as st
 from tests.packing.stores import make_store
 
+from packline.facade import Store
 from packline.packing import bounds
 from packline.packing.packer import Counts
 from packline.packing.spans import Spans
-from packline.store.reader import Store
 
 LENGTHS = st.one_of(st.integers(1, 9), st.just(1), st.integers(1, 40))
 SHARDS = st.lists(st.lists(LENGTHS, min_size=1, max_size=25), min_size=1, max_size=4)

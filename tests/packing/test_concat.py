@@ -23,10 +23,10 @@ from tests.packing.stores import make_store
 from tests.store.stores import relist
 
 from packline.errors import CorruptStore, RecipeError
+from packline.facade import Store
 from packline.packing import bounds, cumulative
 from packline.packing.concat import Concat
 from packline.packing.selection import Selection
-from packline.store.reader import Store
 
 SETTINGS = st.fixed_dictionaries(
     {},

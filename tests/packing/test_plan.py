@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from tests.packing.stores import make_store
 
 from packline.errors import CorruptStore, OutOfSpace, StoreError
+from packline.facade import Store
 from packline.packing import plan as plans
 from packline.packing.plan import PLAN, Plan, PlanFile, keep_plan, load_plan, plan_folder, save_plan
-from packline.store.reader import Store
 
 ARRAYS = {"order": np.array([3, 1, 2], "<u4"), "long_rows": np.array([0, 2**40], "<i8")}
 FACTS = {"rows": 7, "name": "é", "deep": {"a": [1, 2.5, None]}}

@@ -12,9 +12,9 @@ from tests.packing import by_hand
 from tests.packing.stores import make_store
 
 from packline.errors import RecipeError
+from packline.facade import Store
 from packline.packing.prices import Price, price_list
 from packline.packing.selection import Selection
-from packline.store.reader import Store
 
 NAMES = ["concat", "best_fit", "pad, truncate", "pad, split", "pad, drop"]
 

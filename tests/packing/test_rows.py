@@ -16,14 +16,13 @@ from tests.packing.counting import SHARDS, all_tokens, check_conservation, check
 from tests.packing.stores import EOD_ID, document_tokens, make_store
 
 from packline.errors import RecipeError, StoreError
+from packline.facade import Store
 from packline.packing import bounds, tables
 from packline.packing.arrays import ALL_FIELDS
 from packline.packing.cumulative import Cumulative
 from packline.packing.packer import PACKINGS
-from packline.packing.row_reader import RowReader
-from packline.packing.rows import Rows, RowSource, Span
+from packline.packing.rows import RowReader, Rows, RowSource, RowSpan
 from packline.packing.selection import Selection
-from packline.store.reader import Store
 
 SETTINGS: list[dict[str, Any]] = [
     {},
@@ -69,7 +68,7 @@ def test_a_row_is_what_its_spans_say(store: Store, settings: dict[str, Any]) -> 
         assert row.max_seqlen == np.diff(edges).max()
 
 
-def check_targets(store: Store, targets: list[int], spans: tuple[Span, ...], boundary: bool) -> None:
+def check_targets(store: Store, targets: list[int], spans: tuple[RowSpan, ...], boundary: bool) -> None:
     """The token that comes next in the document; nothing behind its end, unless boundaries count."""
     at = 0
     for number, span in enumerate(spans):
@@ -168,7 +167,7 @@ def test_a_row_reads_what_it_is_asked_for(store: Store, monkeypatch: pytest.Monk
 
 
 def test_a_row_asks_its_packing_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    for rows in (store.rows(16), store.rows(16).rechunk(8)):
+    for rows in (store.rows(16), store.rows(16).split_to(8)):
         asked: list[list[int]] = []
         spans = type(rows)._spans
 

@@ -13,10 +13,10 @@ from tests.packing.stores import make_store
 from tests.store.stores import relist
 
 from packline.errors import CorruptStore, RecipeError, StoreError
+from packline.facade import Store
 from packline.packing import bounds, tables
 from packline.packing.parts import Parts
 from packline.packing.selection import Selection
-from packline.store.reader import Store
 
 LABELS = [None, "web", "code"]
 

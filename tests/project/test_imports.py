@@ -31,12 +31,12 @@ EXPORTS = [
     "build",
     "convert",
     "export",
-    "import_store",
+    "import_dataset",
     "load",
     "open",
     "plan",
     "report",
-    "sft",
+    "build_chat",
 ]
 
 HEAVY = {"awkward", "cyclopts", "fastokens", "gigatoken", "pyarrow", "ray", "rich", "tokenizers", "torch"}

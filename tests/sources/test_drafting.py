@@ -18,11 +18,11 @@ from tests.cli.command import result, run
 
 import packline
 from packline.errors import InputError, RecipeError
+from packline.facade import Store
 from packline.recipe import Share, load_recipe, load_shares
 from packline.sources.drafting import draft_preset, draft_recipe, quoted
 from packline.sources.presets import PRESETS, find_preset
 from packline.sources.survey import survey
-from packline.store.reader import Store
 
 SHAPES: dict[str, tuple[dict[str, Any], str]] = {
     "text": ({"id": "a", "text": "some text", "title": "T", "score": 3}, "some text"),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.store.stores import build_store
 
-from packline.store.reader import Store
+from packline.facade import Store
 
 
 @pytest.fixture(scope="session")

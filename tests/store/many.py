@@ -20,17 +20,17 @@ from pathlib import Path
 
 import msgspec
 
+from packline.facade import Store
+from packline.store.files import FileEntry
 from packline.store.manifest import (
-    FileEntry,
     InputPiece,
     Manifest,
     Receipt,
     ShardEntry,
+    join_checksums,
     read_manifest,
     to_json,
 )
-from packline.store.reader import Store
-from packline.store.summing import join_checksums
 
 LINKS = 30_000
 """Names of one file; ext4 allows 65,000."""

@@ -14,10 +14,11 @@ import msgspec
 import numpy as np
 
 import packline
+from packline.facade import Store
 from packline.fingerprint import hash_bytes
+from packline.store.files import FileEntry
 from packline.store.ledger import total
-from packline.store.manifest import FileEntry, Manifest, Receipt, ShardEntry, read_manifest, to_json
-from packline.store.reader import Store
+from packline.store.manifest import Manifest, Receipt, ShardEntry, read_manifest, to_json
 
 EOD = "<|endoftext|>"
 

@@ -15,10 +15,10 @@ from tests.store.stores import relist
 
 import packline
 from packline.errors import CorruptStore, PacklineError
+from packline.facade import Store
 from packline.store import shard
 from packline.store.finding import find_by_id, provenance_of
 from packline.store.manifest import Manifest, ShardEntry, read_manifest, to_json
-from packline.store.reader import Store
 from packline.store.verify import verify
 
 NAME = "train-000000"

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packline.errors import CorruptStore
+from packline.ragged import dtype_for
 from packline.store import index as index_module
-from packline.store.index import Index, dtype_for, index_size, write_index
+from packline.store.index import Index, index_size, write_index
 
 LENGTHS = st.lists(st.integers(1, 2**31 - 1), max_size=40)
 

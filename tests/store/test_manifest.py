@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packline.errors import CorruptStore
+from packline.facade import Store
 from packline.store.ledger import Ledger, total
 from packline.store.manifest import FORMAT_VERSION, read_manifest, to_json
-from packline.store.reader import Store
 
 COUNT = st.integers(0, 1000)
 REJECTED = st.dictionaries(st.sampled_from(["too_large", "invalid_utf8", "malformed_json"]), COUNT)

@@ -19,9 +19,9 @@ from tests.store.many import multiply
 
 import packline
 from packline.errors import StoreError
+from packline.facade import Store
 from packline.store import files
-from packline.store.reader import Store
-from packline.store.recent import MAPS
+from packline.store.files import MAPS
 
 SHARDS = 2000
 LENGTHS = (3, 400, 2100)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.formats.stores import make_store
 
 from packline.errors import CorruptStore
-from packline.store.mapped import map_array
+from packline.store.files import map_array
 
 
 @given(

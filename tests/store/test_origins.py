@@ -12,10 +12,10 @@ from tests.packing.stores import make_store
 
 from packline.cli.info import group_shards
 from packline.errors import CorruptStore
+from packline.facade import Store
 from packline.fingerprint import hash_bytes
-from packline.store.manifest import FileEntry
-from packline.store.origins import origins
-from packline.store.reader import Store
+from packline.store.files import FileEntry
+from packline.store.reader import shard_labels
 
 LABELS = ["b", None, "a", "b", None]
 SPLITS = ["train", "val", "train", "train", "train"]
@@ -28,7 +28,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def test_they_are_what_provenance_says(store: Store) -> None:
-    found = origins(store)
+    found = shard_labels(store)
     told = [shard.provenance(0) for shard in store.shards]
     assert [(one.source, one.label) for one in found] == [(one.source, one.label) for one in told]
     names = [source.name for source in store.manifest.recipe.sources]
@@ -56,7 +56,7 @@ def test_of_one_source_no_receipt_is_read(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store", [[3], [4]], labels=["a", "a"])
     for path in (store.path / "receipts").iterdir():
         path.unlink()
-    assert [(one.number, one.source, one.label) for one in origins(store)] == [(0, "made-a", "a")] * 2
+    assert [(one.number, one.source, one.label) for one in shard_labels(store)] == [(0, "made-a", "a")] * 2
 
 
 @pytest.mark.parametrize("number", [-1, 3])
@@ -65,7 +65,7 @@ def test_a_source_that_the_recipe_has_not(store: Store, number: int) -> None:
     data = json.dumps(json.loads(path.read_text("utf-8")) | {"source": number}).encode()
     path.write_bytes(data)
     with pytest.raises(CorruptStore, match=r"000002.json: expected [0-9]+ bytes, found"):
-        origins(store)
+        shard_labels(store)
     # As somebody writes it who also writes a checksum.
     manifest = store.manifest
     receipts = tuple(
@@ -76,6 +76,6 @@ def test_a_source_that_the_recipe_has_not(store: Store, number: int) -> None:
     with pytest.raises(
         CorruptStore, match=f"000002.json: expected the number of one of 3 sources, found {number}"
     ):
-        origins(store)
+        shard_labels(store)
     with pytest.raises(CorruptStore, match=r"000002.json"):
         group_shards(store)

@@ -15,8 +15,8 @@ import packline
 from packline.encoders.special import without_special_tokens
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import CorruptStore, StoreNotFound
+from packline.facade import Store
 from packline.fingerprint import Hasher
-from packline.store.reader import Store
 
 READS, WORKERS = 30_000, 3
 

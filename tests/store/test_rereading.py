@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.store.stores import build_store, edit_tokens, reseal
 
+from packline.facade import Store
 from packline.store import rereading
-from packline.store.reader import Store
 from packline.store.rereading import far_apart
 from packline.store.verify import verify
 

@@ -18,11 +18,11 @@ import pytest
 from tests.store.stores import EOD, build_store, edit_tokens, names, reseal
 
 from packline.errors import NoDocuments, StoreNotFound
+from packline.facade import Store
 from packline.jobs import units
 from packline.store import shard_check
 from packline.store.index import write_index
 from packline.store.manifest import Manifest, Receipt, read_manifest, to_json
-from packline.store.reader import Store
 from packline.store.report import MOST, Report
 from packline.store.verify import verify
 

@@ -13,11 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packline.ragged import Ragged, offsets_of
+from packline.ragged import Ragged, dtype_for, offsets_of
 from packline.sources.batch import Batch, Reject
 from packline.sources.texts import Texts
 from packline.store import writer as writer_module
-from packline.store.index import dtype_for
 from packline.store.manifest import ShardEntry
 from packline.store.writer import RejectEntry, RejectsWriter, ShardWriter
 

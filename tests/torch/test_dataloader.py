@@ -20,9 +20,9 @@ from tests.packing.stores import document_tokens, make_store  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
 from packline.errors import PacklineError, RecipeError  # noqa: E402
+from packline.facade import Store  # noqa: E402
 from packline.loading.loader import Loader  # noqa: E402
 from packline.packing import masks  # noqa: E402
-from packline.store.reader import Store  # noqa: E402
 from packline.torch import LoaderDataset, RowsDataset, block_mask, sdpa_mask, to_tensors, varlen  # noqa: E402
 
 SHARDS, DOCUMENTS, LENGTH = 3, 700, 64

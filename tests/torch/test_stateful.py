@@ -17,8 +17,8 @@ stateful = pytest.importorskip(
 from tests.packing.stores import make_store  # noqa: E402
 
 from packline.errors import PacklineError  # noqa: E402
+from packline.facade import Store  # noqa: E402
 from packline.loading.loader import Loader  # noqa: E402
-from packline.store.reader import Store  # noqa: E402
 from packline.torch import LoaderDataset  # noqa: E402
 
 pytestmark = [

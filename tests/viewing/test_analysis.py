@@ -21,8 +21,8 @@ from tests.viewing.token_stores import equal_groups, store_of, what_is_wrong
 
 import packline
 from packline.errors import CorruptStore, RecipeError, StoreNotFound, WorkerDied
+from packline.facade import Store
 from packline.jobs import task_pool
-from packline.store.reader import Store
 from packline.viewing import counting
 from packline.viewing.analysis import Analysis, Suspicious, analyze
 from packline.viewing.analysis_page import analysis_page, warnings_of

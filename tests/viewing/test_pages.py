@@ -11,8 +11,8 @@ import pytest
 from tests.store.stores import build_store, relist
 
 from packline.errors import RecipeError, StoreError
+from packline.facade import Store
 from packline.loading.loader import Loader
-from packline.store.reader import Store
 from packline.viewing.batch_files import BatchFile
 from packline.viewing.batch_page import batch_page, learned_in
 from packline.viewing.page import Facts, Page, Strip

@@ -21,11 +21,11 @@ from tests.viewing.tables import Parsed, figures, number
 import packline
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import NoDocuments, RecipeError, StoreError, TokenizerError
+from packline.facade import Store
 from packline.jobs.build import run_build
 from packline.packing.prices import price_list
 from packline.packing.selection import Selection
 from packline.recipe import Recipe, RunOptions, Source
-from packline.store.reader import Store
 from packline.viewing.compression import measure_compression
 from packline.viewing.html import document
 from packline.viewing.report import LARGEST, NEIGHBOURS, fitting_length, report_page, telling_rows

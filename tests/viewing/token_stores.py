@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from tests.packing.stores import EOD_ID, make_store
 
-from packline.store.reader import Store
+from packline.facade import Store
 
 Bodies = Sequence[Sequence[int]]
 

@@ -13,8 +13,8 @@ from tests.cli.command import result, run
 
 import packline
 from packline.errors import InputError, TokenizerError
+from packline.facade import Store
 from packline.recipe import load_recipe
-from packline.store.reader import Store
 from packline.vocabulary.trained_folder import train_folder
 from packline.vocabulary.training_texts import TrainingTexts
 

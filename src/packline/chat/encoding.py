@@ -24,21 +24,14 @@ import numpy as np
 from packline.chat.conversations import Malformed
 from packline.chat.pieces import Piece
 from packline.encoders.boundary import Boundary
-from packline.encoders.choosing import Chooser
-from packline.encoders.engine import Engine, load_engines, of_documents
-from packline.encoders.parity import PROBES, Reference, check_document, try_engines
-from packline.encoders.report import EngineName
-from packline.encoders.special import without_special_tokens
+from packline.encoders.encoder import Encoder
 from packline.encoders.tokenizer import Tokenizer
 from packline.ragged import Ragged, concatenate
-from packline.sources.texts import Texts
-
-FAST: tuple[EngineName, ...] = ("gigatoken", "fastokens")
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """One conversation as a document: tokens uint32 `[T]`, loss uint8 `[T]`."""
+    """One conversation as a document: tokens uint16 or int32 `[T]`, loss uint8 `[T]`."""
 
     tokens: np.ndarray
     loss: np.ndarray
@@ -48,20 +41,18 @@ class PieceEncoder:
     """Encodes rendered conversations in this process."""
 
     def __init__(self, tokenizer: Tokenizer, boundary: Boundary) -> None:
-        plain = without_special_tokens(tokenizer)
         self._boundary = boundary
-        self._reference = Reference(plain)
-        self._chooser = Chooser(_engines(plain, self._reference))
+        self._encoder = Encoder(tokenizer)
+        reference = self._encoder.reference
         self._ids = tokenizer.special_tokens | {boundary.eod: boundary.eod_id}
         if boundary.bos is not None and boundary.bos_id is not None:
             self._ids[boundary.bos] = boundary.bos_id
-        ids = self._reference.encode("a") + self._reference.encode("b")
-        self._spaced = self._reference.decode(ids) != "ab"
+        self._spaced = reference.decode(reference.encode("a") + reference.encode("b")) != "ab"
         self._whole = None
         if self._spaced:
             import tokenizers
 
-            self._whole = tokenizers.Tokenizer.from_str(plain)
+            self._whole = tokenizers.Tokenizer.from_str(self._encoder.json)
 
     def encode(
         self, conversations: Sequence[list[Piece]], audit: Sequence[int] = (), where: str = ""
@@ -83,18 +74,13 @@ class PieceEncoder:
                 if not piece.control:
                     numbers.setdefault(piece.text, len(numbers))
         texts = list(numbers)
-        ragged, engines = self._chooser.encode(Texts.of(texts)) if texts else (of_documents([]), [])
-        for place in audit:
-            for piece in whole[place]:
-                if not piece.control:
-                    number = numbers[piece.text]
-                    engine = self._chooser.engines[engines[number]]
-                    check_document(engine, self._reference, piece.text, ragged[number], where)
+        audited = (piece.text for place in audit for piece in whole[place] if not piece.control)
+        positions = [numbers[text] for text in dict.fromkeys(audited)]
+        ragged = self._encoder.encode(texts, audit=positions, place=lambda _: where)
         control = list(self._ids)
         places = {token: len(texts) + number for number, token in enumerate(control)}
-        table = concatenate(
-            [ragged, of_documents([np.array([self._ids[one]], np.uint32) for one in control])]
-        )
+        ids = np.array([self._ids[one] for one in control], self._encoder.dtype)
+        table = concatenate([ragged, Ragged(ids, np.arange(len(ids) + 1))])
         return [self._assemble(pieces, table, numbers, places) for pieces in whole]
 
     def _with_boundaries(self, pieces: list[Piece]) -> list[Piece]:
@@ -145,14 +131,4 @@ class PieceEncoder:
                 tokens.append(number)
                 loss.append(int(group[first].trained))
             place = last
-        return Encoded(np.array(tokens, np.uint32), np.array(loss, np.uint8))
-
-
-def _engines(plain: str, reference: Reference) -> dict[EngineName, Engine]:
-    """Fast engines that agree with the reference on hard text; else the reference's own."""
-    loaded = load_engines((*FAST, "tokenizers"), plain)
-    reports = try_engines(loaded, reference, list(PROBES))
-    agreed = {report.name for report in reports if report.exact}
-    found = {name: engine for name, engine in loaded.items() if not isinstance(engine, str)}
-    fast = {name: engine for name, engine in found.items() if name in FAST and name in agreed}
-    return fast or {"tokenizers": found["tokenizers"]}
+        return Encoded(np.array(tokens, self._encoder.dtype), np.array(loss, np.uint8))

@@ -1,4 +1,4 @@
-"""`packline.sft`: build a store with a loss mask from conversations, with the machinery of a build.
+"""Build a store with a loss mask from conversations, with the machinery of a build.
 
     look      files, tokenizer, boundary, chat template or scheme            writes nothing
     units     in worker processes, each committed with its receipt           (sft_unit)
@@ -17,7 +17,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -42,13 +41,12 @@ from packline.errors import InputError, RecipeError
 from packline.jobs.engine import run_job
 from packline.jobs.events import Note, OnEvent
 from packline.jobs.held_out import VAL_NOTE, run_scans, settle_share, share_below
-from packline.jobs.job import Session
+from packline.jobs.job import Numbered, Session
 from packline.jobs.store_job import Imported, NumberedStoreJob
 from packline.recipe import Recipe, Source, check_recipe
 from packline.sources.batch import Reason
 from packline.store.ledger import source_names
 from packline.store.manifest import REJECTS, TOKENIZER, ImportEntry, Manifest, Receipt
-from packline.store.reader import Store
 from packline.store.writer import RejectEntry
 
 UNTOLD: frozenset[Reason] = frozenset(("template", "mask"))
@@ -76,75 +74,6 @@ class SftRequest(msgspec.Struct, frozen=True, kw_only=True):
     test_fraction: float = 0.0
     seed: int = 0
     workers: int | None = None
-
-
-def sft(
-    inputs: str | Path | Sequence[str | Path | ConversationSource],
-    tokenizer: str | Path,
-    *,
-    out: str | Path,
-    on_event: OnEvent | None = None,
-    **settings: Any,
-) -> Store:
-    """Build a store with a loss mask from conversations, or resume an interrupted build.
-
-    Args:
-        inputs: files, folders, globs or URIs of JSONL, JSON arrays or Parquet; or sources, each with its
-            own label, split, task and repetitions.
-        tokenizer: a tokenizer.json, a folder with one, a hub id, ...
-        out: folder of the store: new, empty, or containing the same build.
-        on_event: called with `ImportPlan`, `Progress`, `UnitDone` and `Note`.
-        **settings: `scheme` ("template" or "nanochat"), `chat_template` (a name such as "qwen3", or its
-            text), `eod`, `bos`, `max_tokens` per document, boundary tokens included, `overflow` ("reject"
-            or "truncate"), `val_fraction` or `val_documents`, `test_fraction`, `seed`, `workers`; and for
-            all inputs given as paths: `label`, `field`, `split`.
-
-    Raises:
-        RecipeError: an invalid setting, or a template that does not mark the assistant's words in any
-            conversation.
-        InputError, TokenizerError: unusable inputs or tokenizer; no record is a conversation.
-        OutOfSpace: the disk is full; finished units are kept.
-
-    >>> import tempfile
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> _ = (folder / "chat.jsonl").write_text('{"prompt": "a", "response": "b"}\\n')
-    >>> template = (
-    ...     "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }} "
-    ...     "{% else %}{% generation %}{{ m.content }}{% endgeneration %}{% endif %}{% endfor %}"
-    ... )
-    >>> model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2}, "unk_token": "</s>"}
-    >>> text = msgspec.json.encode({"model": model, "pre_tokenizer": {"type": "Whitespace"}})
-    >>> _ = (folder / "tokenizer.json").write_bytes(text)
-    >>> store = sft(
-    ...     folder / "chat.jsonl",
-    ...     folder / "tokenizer.json",
-    ...     out=folder / "store",
-    ...     chat_template=template,
-    ...     eod="</s>",
-    ...     workers=0,
-    ... )
-    >>> store.documents[0].tolist(), store.shards[0].loss.tolist()
-    ([0, 1, 2], [0, 1, 0])
-    """
-    given = [inputs] if isinstance(inputs, str | Path) else list(inputs)
-    common = {name: settings.pop(name) for name in ("label", "field", "split") if name in settings}
-    sources = [one for one in given if isinstance(one, ConversationSource)]
-    paths = tuple(str(one) for one in given if not isinstance(one, ConversationSource))
-    if paths:
-        sources.append(ConversationSource(inputs=paths, **common))
-    elif common:
-        raise RecipeError(f"{min(common)!r} belongs to a source", hint="set it in each ConversationSource")
-    unknown = set(settings) - set(SftRequest.__struct_fields__)
-    if unknown:
-        raise RecipeError(f"unknown setting {min(unknown)!r}")
-    try:
-        request = msgspec.convert(
-            {**settings, "sources": sources, "tokenizer": str(tokenizer), "out": str(out)}, SftRequest
-        )
-    except msgspec.ValidationError as error:
-        raise RecipeError(f"a setting is wrong: {error}") from error
-    run_sft(request, on_event)
-    return Store(out)
 
 
 def run_sft(request: SftRequest, on_event: OnEvent | None = None) -> Imported:
@@ -223,11 +152,11 @@ class _ChatBuild(NumberedStoreJob[ChatResult, Imported]):
             str(self.folder.path),
         )
 
-    def settle(self, session: Session, todo: Sequence[ChatUnit]) -> Sequence[ChatUnit]:
+    def settle(self, session: Session, todo: Sequence[Numbered]) -> Sequence[Numbered]:
         """Choose the validation documents, if their number is given."""
-        todo = [ChatUnit(name=unit.name, number=unit.number) for unit in todo]
+        units = [ChatUnit(name=unit.name, number=unit.number) for unit in todo]
         if (count := self._request.val_documents) is None:
-            return todo
+            return units
         self.tell(Note(VAL_NOTE))
 
         def compute() -> float:
@@ -238,7 +167,7 @@ class _ChatBuild(NumberedStoreJob[ChatResult, Imported]):
             return share_below(run_scans(session, scans), count)
 
         share = self.val_share = settle_share(self.folder, self.files, bool(self.receipts), compute)
-        return [msgspec.structs.replace(unit, val_share=share) for unit in todo]
+        return [msgspec.structs.replace(unit, val_share=share) for unit in units]
 
     def receipt(self, result: ChatResult) -> Receipt:
         """Receipt of a unit."""

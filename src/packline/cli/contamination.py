@@ -17,9 +17,9 @@ def find_contamination(
     store: str, against: list[str], n: int, gram_of: GramOf
 ) -> Callable[[OnProgress | None], ContaminationReport]:
     """Search for evaluation questions, with or without a progress bar."""
-    from packline.store.reader import Store
+    from packline.store.reader import StoreReader
 
-    opened = Store(store)
+    opened = StoreReader(store)
     return lambda hear: search(opened, against, n=n, gram_of=gram_of, on_progress=hear)
 
 

@@ -27,7 +27,7 @@ from packline.cli.verify import report_lines, run_verify
 from packline.jobs.estimate import Estimate
 from packline.jobs.events import Finished
 from packline.recipe import load_recipe
-from packline.store.reader import Store
+from packline.store.reader import StoreReader
 from packline.store.report import Report
 from packline.viewing.lengths import measure_lengths
 from packline.viewing.text import duration, plural, size
@@ -136,7 +136,7 @@ def _verify(corpus: Corpus) -> Report:
 
 def _show(corpus: Corpus) -> None:
     _title(6, "look", f"packline info {_quoted(corpus.store)}")
-    store = Store(corpus.store)
+    store = StoreReader(corpus.store)
     output.lines(group_lines(group_shards(store)))
     output.line()
     output.lines(length_lines(measure_lengths(store), output.width))
@@ -153,7 +153,7 @@ def _show(corpus: Corpus) -> None:
     output.lines(table(rows, "ll"))
 
 
-def find_document(store: Store, source: str, file: str, id: str | None) -> int | None:
+def find_document(store: StoreReader, source: str, file: str, id: str | None) -> int | None:
     """First document with the given source, file and, if given, id."""
     import pyarrow.compute as pc
 

@@ -16,8 +16,8 @@ from packline.cli.exporting import options_of
 from packline.cli.main import note_command
 from packline.cli.output import Line, output
 from packline.errors import RecipeError
-from packline.formats.importing.run import ImportEvent, ImportPlan, ImportRequest, OnEvent
-from packline.jobs.events import Note, Progress, UnitDone
+from packline.formats.importing.run import ImportRequest
+from packline.jobs.events import Event, ImportPlanned, Note, OnEvent, Progress, UnitDone
 from packline.viewing.text import bar, duration, plural, scaled, size
 
 
@@ -74,15 +74,15 @@ class ImportTally:
     """State of a running import."""
 
     def __init__(self) -> None:
-        self.plan: ImportPlan | None = None
+        self.plan: ImportPlanned | None = None
         self.tokens = 0
         self.units_done = 0
         self.notes: list[str] = []
         self._started = time.monotonic()
 
-    def hear(self, event: ImportEvent) -> None:
+    def hear(self, event: Event) -> None:
         """Process an event."""
-        if isinstance(event, ImportPlan):
+        if isinstance(event, ImportPlanned):
             self.plan, self.units_done = event, event.units_done
         elif isinstance(event, Progress):
             self.tokens += event.tokens
@@ -113,11 +113,11 @@ class ImportTally:
 def watch_import(tally: ImportTally, out: str | Path) -> Iterator[OnEvent]:
     """Show an import into OUT: a bar on a terminal, otherwise one line with the plan."""
 
-    def hear(event: ImportEvent) -> None:
+    def hear(event: Event) -> None:
         tally.hear(event)
-        if isinstance(event, ImportPlan):
+        if isinstance(event, ImportPlanned):
             note_command(out)
-        if isinstance(event, ImportPlan) and not output.interactive:
+        if isinstance(event, ImportPlanned) and not output.interactive:
             for line in plan_lines(event):
                 output.note(*line)
 
@@ -130,7 +130,7 @@ def watch_import(tally: ImportTally, out: str | Path) -> Iterator[OnEvent]:
         output.note(("note: ", "warning"), note)
 
 
-def plan_lines(plan: ImportPlan) -> list[Line]:
+def plan_lines(plan: ImportPlanned) -> list[Line]:
     """Lines that describe a planned import."""
     known = [
         *([plural(plan.documents, "document")] if plan.documents is not None else []),

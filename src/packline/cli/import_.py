@@ -11,7 +11,8 @@ from packline.cli.arguments import RUNNING, Flags, option
 from packline.cli.foreign import ImportTally, Reading, watch_import
 from packline.cli.main import DONE, interrupted
 from packline.cli.output import Line, output, table
-from packline.formats.importing.run import Imported, run_import
+from packline.formats.importing.run import run_import
+from packline.jobs.store_job import Imported
 from packline.viewing.text import duration, plural
 
 _FLAGS, _READING = Flags(), Reading()

@@ -12,10 +12,8 @@ from packline.cli.main import DONE
 from packline.cli.output import Line, output, table
 from packline.cli.summary import ledger_lines
 from packline.cli.tokens import UNKNOWN, document_lines
-from packline.jobs.publish import store_bytes
 from packline.store.manifest import Manifest
-from packline.store.origins import Origin, origins
-from packline.store.reader import Store
+from packline.store.reader import ShardLabel, StoreReader, shard_labels
 from packline.viewing.lengths import Lengths, measure_lengths
 from packline.viewing.text import columns, cut, plural, size
 
@@ -35,7 +33,7 @@ def info(
     flags: Flags = _FLAGS,
 ) -> int:
     """Show the contents of a store; see `pages`."""
-    opened = Store(store)
+    opened = StoreReader(store)
     manifest, lengths, groups = opened.manifest, measure_lengths(opened), group_shards(opened)
     output.lines(identity_lines(opened))
     output.line()
@@ -53,7 +51,9 @@ def info(
     return DONE
 
 
-def facts(store: Store, lengths: Lengths, groups: list[dict[str, Any]], shown: list[int]) -> dict[str, Any]:
+def facts(
+    store: StoreReader, lengths: Lengths, groups: list[dict[str, Any]], shown: list[int]
+) -> dict[str, Any]:
     """Contents of the pages as values for JSON output."""
     manifest = store.manifest
     return {
@@ -63,7 +63,7 @@ def facts(store: Store, lengths: Lengths, groups: list[dict[str, Any]], shown: l
         "documents": manifest.documents,
         "tokens": manifest.tokens,
         "text_bytes": manifest.ledger.text_bytes,
-        "store_bytes": store_bytes(store.path, manifest),
+        "store_bytes": manifest.store_bytes,
         "dtype": manifest.dtype,
         "shards": len(manifest.shards),
         "tokenizer": msgspec.to_builtins(manifest.tokenizer),
@@ -80,7 +80,7 @@ def facts(store: Store, lengths: Lengths, groups: list[dict[str, Any]], shown: l
     }
 
 
-def beginning_of(store: Store, number: int) -> str:
+def beginning_of(store: StoreReader, number: int) -> str:
     """First characters of a document's text, decoding little more than needed.
 
     A cut may fall within a character, and some decoders then also lose what precedes it, so more tokens are
@@ -96,7 +96,7 @@ def beginning_of(store: Store, number: int) -> str:
         taken *= 4
 
 
-def identity_lines(store: Store) -> list[Line]:
+def identity_lines(store: StoreReader) -> list[Line]:
     """Lines that identify a store."""
     manifest = store.manifest
     entry = manifest.tokenizer
@@ -123,7 +123,7 @@ def _text_facts(manifest: Manifest) -> str:
     return f"{size(ledger.text_bytes)} of {files}, {rate:.2f} bytes/token{imported}"
 
 
-def _disk_facts(store: Store) -> str:
+def _disk_facts(store: StoreReader) -> str:
     manifest = store.manifest
     kinds: dict[str, int] = {}
     for shard in manifest.shards:
@@ -133,14 +133,14 @@ def _disk_facts(store: Store) -> str:
     parts = ", ".join(f"{kind} {size(count)}" for kind, count in kinds.items())
     rejects = sum(entry.bytes for entry in manifest.rejects)
     more = f", rejects {size(rejects)}" if rejects else ""
-    whole = size(store_bytes(store.path, manifest))
+    whole = size(manifest.store_bytes)
     return f"{plural(len(manifest.shards), 'shard')}, {whole}: {parts}{more}"
 
 
-def group_shards(store: Store) -> list[dict[str, Any]]:
+def group_shards(store: StoreReader) -> list[dict[str, Any]]:
     """Documents and tokens by split, source and label, with sources in recipe order."""
-    groups: dict[tuple[str, Origin], list[int]] = {}
-    for shard, origin in zip(store.manifest.shards, origins(store), strict=True):
+    groups: dict[tuple[str, ShardLabel], list[int]] = {}
+    for shard, origin in zip(store.manifest.shards, shard_labels(store), strict=True):
         counts = groups.setdefault((shard.split, origin), [0, 0, 0])
         for place, count in enumerate((shard.documents, shard.tokens, 1)):
             counts[place] += count
@@ -195,7 +195,7 @@ def length_lines(lengths: Lengths, width: int) -> list[Line]:
     return table(rows, "lll", gap=3)
 
 
-def show_document(store: Store, number: int, lines: int) -> None:
+def show_document(store: StoreReader, number: int, lines: int) -> None:
     """Print the beginning of a document, token by token, below a line with its origin."""
     if output.mode == "json":
         return

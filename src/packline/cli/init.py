@@ -72,11 +72,11 @@ def _run_file(
 ) -> str:
     from packline.loading.drafting import draft_run
     from packline.recipe import load_shares
-    from packline.store.reader import Store
+    from packline.store.reader import StoreReader
 
     shares = load_shares(recipe) if recipe is not None else []
     return draft_run(
-        Store(store),
+        StoreReader(store),
         shares,
         seq_len=SEQ_LEN if seq_len is None else seq_len,
         batch_size=BATCH_SIZE if batch_size is None else batch_size,

@@ -16,7 +16,7 @@ from packline.errors import RecipeError
 from packline.packing.packer import PACKINGS
 from packline.packing.prices import Price, price_list
 from packline.packing.selection import Selection
-from packline.store.reader import Store
+from packline.store.reader import StoreReader
 from packline.viewing.text import percent, plural, size
 
 _FLAGS, _DOCUMENTS = Flags(), DocumentOptions()
@@ -44,7 +44,7 @@ def pack(
             hint="packline pack STORE --seq-len N --packing best_fit --write",
         )
     chosen = {name: value for name, value in documents.settings().items() if value is not None}
-    selection = Selection(Store(store), plans=plans, **chosen)
+    selection = Selection(StoreReader(store), plans=plans, **chosen)
     lengths = list(dict.fromkeys(seq_len))
     prices = {length: price_list(selection, length, [packing] if packing else PACKINGS) for length in lengths}
     output.lines(choice_lines(selection))

@@ -19,7 +19,7 @@ import msgspec
 import packline
 from packline.cli.main import note_command
 from packline.cli.output import Line, output, table
-from packline.jobs.events import EnginesTried, Event, Finished, Note, Planned, Progress, UnitDone
+from packline.jobs.events import BuildPlanned, EnginesTried, Event, Finished, Note, Progress, UnitDone
 from packline.store.manifest import RECEIPTS, Receipt
 from packline.viewing.text import bar, cells, cut, duration, percent, plural, scaled, size
 
@@ -61,7 +61,7 @@ class Tally:
     """
 
     def __init__(self, out: str | Path, clock: Callable[[], float] = time.monotonic) -> None:
-        self.planned: Planned | None = None
+        self.planned: BuildPlanned | None = None
         self.engines: EnginesTried | None = None
         self.finished: Finished | None = None
         self.sources: dict[str, SourceTally] = {}
@@ -84,7 +84,7 @@ class Tally:
         elif isinstance(event, UnitDone):
             self.units_done += 1
             self.rates |= event.rates
-        elif isinstance(event, Planned):
+        elif isinstance(event, BuildPlanned):
             self.planned = event
             self.units_done = event.units_done
             self.sources = {name: SourceTally(expected) for name, expected in event.sources.items()}
@@ -151,7 +151,7 @@ def watch(tally: Tally) -> Iterator[Callable[[Event], None]]:
 
         def hear(event: Event) -> None:
             _hear(tally, event)
-            if isinstance(event, Planned):
+            if isinstance(event, BuildPlanned):
                 note_command(tally.out)
             if isinstance(event, Progress):
                 tick()
@@ -161,7 +161,7 @@ def watch(tally: Tally) -> Iterator[Callable[[Event], None]]:
 
 def _hear(tally: Tally, event: Event) -> None:
     tally.hear(event)
-    if isinstance(event, Planned):
+    if isinstance(event, BuildPlanned):
         for line in plan_lines(event):
             output.note(*line)
     elif isinstance(event, EnginesTried):
@@ -171,7 +171,7 @@ def _hear(tally: Tally, event: Event) -> None:
         output.note(("note: ", "warning"), event.text)
 
 
-def plan_lines(planned: Planned) -> list[Line]:
+def plan_lines(planned: BuildPlanned) -> list[Line]:
     """Lines that describe a planned build."""
     expected = sum(planned.sources.values())
     work = f"{plural(planned.files, 'file')}, about {size(expected)} of text, {plural(planned.units, 'unit')}"

@@ -20,8 +20,8 @@ from packline.cli.main import DONE, TOO_MANY_BAD
 from packline.cli.output import output
 from packline.cli.summary import too_many_bad, warn_of_splits
 from packline.errors import RecipeError
-from packline.formats.importing.building import Imported
-from packline.store.splits import split_warnings
+from packline.jobs.store_job import Imported
+from packline.store.manifest import split_warnings
 from packline.viewing.text import percent, plural
 
 _FLAGS = Flags()

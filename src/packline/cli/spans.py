@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from packline.cli.output import Line, Piece, output, table
 from packline.cli.tokens import COLORS, split_text
-from packline.store.reader import Provenance, Store
+from packline.store.reader import StoreReader
+from packline.store.shard import Provenance
 from packline.viewing.text import cells, plural, visible
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def step_lines(found: StepTrace, target: str) -> list[Line]:
     return table(rows, "ll", width=output.wrap)
 
 
-def show_row(store: Store, row: RowTrace, most: int | None) -> None:
+def show_row(store: StoreReader, row: RowTrace, most: int | None) -> None:
     """Print one row, with at most `most` of its spans; None for all."""
     if output.mode == "json":
         return
@@ -63,12 +64,12 @@ def origin(provenance: Provenance) -> str:
     return f"{provenance.source}/{provenance.file} at {provenance.position:,}{named}"
 
 
-def text_of(store: Store, span: SpanTrace) -> str:
+def text_of(store: StoreReader, span: SpanTrace) -> str:
     """Beginning of a span, as text."""
     return str(store.tokenizer.decode(_first_tokens(store, span), skip_special_tokens=False))
 
 
-def _show_span(store: Store, span: SpanTrace) -> None:
+def _show_span(store: StoreReader, span: SpanTrace) -> None:
     whole = span.tokens == span.provenance.tokens
     part = "whole" if whole else f"from {span.start:,} of {span.provenance.tokens:,}"
     output.line(
@@ -82,12 +83,12 @@ def _show_span(store: Store, span: SpanTrace) -> None:
     output.line(" " * INDENT, *_token_line(store, span, output.width - INDENT, output.color))
 
 
-def _first_tokens(store: Store, span: SpanTrace) -> list[int]:
+def _first_tokens(store: StoreReader, span: SpanTrace) -> list[int]:
     stop = span.start + min(span.tokens, TEXT_TOKENS)
     return store.documents[span.document][span.start : stop].tolist()
 
 
-def _token_line(store: Store, span: SpanTrace, width: int, color: bool) -> list[Piece]:
+def _token_line(store: StoreReader, span: SpanTrace, width: int, color: bool) -> list[Piece]:
     """The first tokens in one line of at most `width` columns, including line ends."""
     entry = store.manifest.tokenizer
     line: list[Piece] = []

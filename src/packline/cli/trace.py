@@ -14,7 +14,8 @@ from packline.cli.main import DONE
 from packline.cli.output import Line, output, table
 from packline.cli.spans import origin, show_row, step_lines, text_of
 from packline.errors import CorruptStore, RecipeError, StoreError
-from packline.store.reader import Store
+from packline.packing.rows import Rows
+from packline.store.reader import StoreReader
 from packline.viewing.text import plural
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def open_loader(target: str, world_size: int, settings: StoreSettings) -> Loader
             )
     of_loader = {name: given.pop(name) for name in ("batch_size", "seed", "epochs") if name in given}
     shuffle = not given.pop("in_order", False)
-    rows = Store(target).rows(**given)
+    rows = Rows(StoreReader(target), **given)
     return Loader(rows, world_size=world_size, shuffle=shuffle, prefetch=0, **{"seed": 0, **of_loader})
 
 
@@ -193,7 +194,7 @@ def show_documents(loader: Loader, target: str, wanted: Wanted) -> None:
     output.result({"command": "trace", "target": target, "exit_code": DONE, "documents": results})
 
 
-def find_documents(loader: Loader, wanted: Wanted) -> list[tuple[Store, int]]:
+def find_documents(loader: Loader, wanted: Wanted) -> list[tuple[StoreReader, int]]:
     """Documents named on the command line, each with its store.
 
     Raises:
@@ -221,7 +222,7 @@ def find_documents(loader: Loader, wanted: Wanted) -> list[tuple[Store, int]]:
     if wanted.file is not None:
         named = [store for store in stores if wanted.file in (entry.name for entry in store.manifest.inputs)]
         stores = named or stores  # the error of a store that has the file is more specific
-    found: list[tuple[Store, int]] = []
+    found: list[tuple[StoreReader, int]] = []
     failed: list[StoreError] = []
     for store in stores:
         try:
@@ -240,7 +241,7 @@ def find_documents(loader: Loader, wanted: Wanted) -> list[tuple[Store, int]]:
     return found
 
 
-def show_uses(store: Store, document: int, uses: list[Use], steps: int) -> None:
+def show_uses(store: StoreReader, document: int, uses: list[Use], steps: int) -> None:
     """Print a document and the table of its uses."""
     provenance = store.provenance(document)
     output.line(

@@ -15,7 +15,8 @@ from packline.cli.output import Line, output
 from packline.cli.pager import show
 from packline.cli.trace import StoreSettings, open_loader
 from packline.errors import RecipeError
-from packline.store.reader import Store
+from packline.packing.rows import Rows
+from packline.store.reader import StoreReader
 from packline.viewing.batch_files import SUFFIXES, BatchFile, read_batch
 from packline.viewing.batch_page import batch_page
 from packline.viewing.grid import grid_lines
@@ -134,9 +135,9 @@ def page_of(target: str, wanted: Wanted, shown: Shown, settings: StoreSettings) 
         loader = open_loader(target, wanted.world_size, settings)
         most = shown.tokens or (BATCH_TOKENS if wanted.row is None else MOST)
         return step_page(loader, wanted.step, rank=wanted.rank, row=wanted.row, most=most)
-    store, most = Store(target), shown.tokens or MOST
+    store, most = StoreReader(target), shown.tokens or MOST
     if wanted.row is not None:
-        rows = store.rows(**settings.given())
+        rows = Rows(store, **settings.given())
         if not -len(rows) <= wanted.row < len(rows):
             raise RecipeError(f"row {wanted.row:,}: expected 0 to {len(rows) - 1:,}, the rows of {target}")
         return row_page(rows, wanted.row, most=most)

@@ -179,3 +179,42 @@ def _listed(tokens: dict[str, int], at_most: int = 8) -> str:
     ordered = sorted(tokens.items(), key=lambda item: item[1])
     shown = ", ".join(f"{token} ({number})" for token, number in ordered[:at_most])
     return (shown + (f" and {len(tokens) - at_most} more" if len(tokens) > at_most else "")) or "none"
+
+
+def find_token(tokenizer: Tokenizer, wanted: str | int, role: str) -> int:
+    """Find the id of a token given by its string or its id.
+
+    Args:
+        role: purpose of the token, as in the option that names it.
+
+    Raises:
+        TokenizerError: there is no such token.
+    """
+    reference = tokenizer.reference()
+    if isinstance(wanted, int):
+        if reference.id_to_token(wanted) is not None:
+            return wanted
+    elif (found := reference.token_to_id(wanted)) is not None:
+        return int(found)
+    raise TokenizerError(
+        f"{role} {wanted!r} is no token of {tokenizer.name}; "
+        f"special tokens are {_listed(tokenizer.special_tokens, 12)}",
+        hint=f"name one with --{role}, by its string or its id",
+    )
+
+
+def begin_of_sequence(tokenizer: Tokenizer, wanted: str | int | None) -> int:
+    """Token that begins every sequence: the requested one, else the one that the tokenizer declares.
+
+    Raises:
+        TokenizerError: no such token, or none is declared.
+    """
+    if wanted is None:
+        wanted = "<|bos|>" if "<|bos|>" in tokenizer.special_tokens else tokenizer.bos_token
+    if wanted is None:
+        raise TokenizerError(
+            f"{tokenizer.name} declares no token to begin a sequence with",
+            hint="name what begins the model's documents with --bos, of "
+            + _listed(tokenizer.special_tokens, 12),
+        )
+    return find_token(tokenizer, wanted, "bos")

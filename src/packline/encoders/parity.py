@@ -22,7 +22,7 @@ import numpy as np
 
 from packline.encoders.added_tokens import check_ids, probes
 from packline.encoders.engine import Engine
-from packline.encoders.report import ENGINE_NAMES, EngineName, EngineReport
+from packline.encoders.report import EngineName, EngineReport
 from packline.encoders.tokenizer import refusals
 from packline.errors import EncoderMismatch, TokenizerError
 from packline.sources.texts import Texts
@@ -187,8 +187,7 @@ def try_engines(
     hard = [*PROBES, *ODD_PROBES, *probes(reference.json)]
     hard_ids = [reference.encode(text) for text in hard]
     reports = []
-    for name in ENGINE_NAMES:
-        engine = engines.get(name, "not asked for")
+    for name, engine in engines.items():
         if isinstance(engine, str):
             reports.append(EngineReport(name, False, 0.0, engine))
         elif name == "tokenizers":

@@ -16,9 +16,9 @@ import numpy as np
 
 from packline.chat.pieces import Piece
 from packline.chat.questions import Lettered, render, shuffled
+from packline.encoders.encoder import Encoder
 from packline.errors import TokenizerError
 from packline.evals.asking import Ask, ask_nanochat
-from packline.evals.encoding import TextEncoder
 from packline.evals.task import LetterTask
 from packline.ragged import Ragged, offsets_of
 
@@ -26,7 +26,7 @@ from packline.ragged import Ragged, offsets_of
 def chat_task(
     label: str,
     questions: Sequence[Lettered],
-    encoder: TextEncoder,
+    encoder: Encoder,
     *,
     bos_id: int | None,
     max_seq_len: int,
@@ -48,7 +48,7 @@ def chat_task(
     ordered = shuffled(list(questions))
     letters = {letter: 0 for question in ordered for letter in question.letters}
     for letter in letters:
-        ids = encoder.encode_one(letter)
+        ids = encoder.reference.encode(letter)
         if len(ids) != 1:
             raise TokenizerError(
                 f"task {label}: the letter {letter!r} is {len(ids)} tokens of {encoder.tokenizer.name}, "
@@ -72,7 +72,7 @@ def chat_task(
     )
 
 
-def _encoded(asked: list[list[Piece]], encoder: TextEncoder, bos_id: int | None) -> list[np.ndarray]:
+def _encoded(asked: list[list[Piece]], encoder: Encoder, bos_id: int | None) -> list[np.ndarray]:
     """Ids of each question's pieces: control tokens by their ids, text encoded as text."""
     ids = encoder.tokenizer.special_tokens
     texts = encoder.encode([piece.text for pieces in asked for piece in pieces if not piece.control])

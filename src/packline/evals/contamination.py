@@ -29,17 +29,16 @@ from packline.errors import RecipeError
 from packline.evals import scanning
 from packline.evals.asked import Asked, Questions, write_questions
 from packline.evals.contamination_report import NORMALISATION, ContaminationReport, GramOf, Overlap
-from packline.evals.encoding import TextEncoder
 from packline.evals.evaluation_texts import EvaluationText, read_evaluations
 from packline.evals.scanning import ScanJob, ShardFound, open_job
+from packline.evals.task import text_encoder
 from packline.evals.words import LOWER, spelled
 from packline.jobs.resources import usable_cores
 from packline.jobs.task_pool import run_tasks
 from packline.storage.local import disk_errors
 from packline.store.files import read_file
 from packline.store.manifest import TOKENIZER
-from packline.store.origins import origins
-from packline.store.reader import Store
+from packline.store.reader import StoreReader, shard_labels
 from packline.store.report import OnProgress
 
 N = 13
@@ -53,7 +52,7 @@ MOST_SHOWN = 400
 
 
 def search(
-    store: Store,
+    store: StoreReader,
     against: Sequence[str],
     *,
     n: int = N,
@@ -103,13 +102,18 @@ def _read(against: Sequence[str]) -> Iterator[EvaluationText]:
 
 
 def _prepare(
-    folder: Path, store: Store, texts: Iterator[EvaluationText], gram_of: GramOf, n: int, most_texts: int
+    folder: Path,
+    store: StoreReader,
+    texts: Iterator[EvaluationText],
+    gram_of: GramOf,
+    n: int,
+    most_texts: int,
 ) -> Questions:
     """Write the data that the processes need: grams of the questions; for words, bytes of the tokens."""
     read_file(store.path, store.tokenizer_file)  # refuses a damaged one
     tokenizer = load_tokenizer(str(store.path / TOKENIZER))
     if gram_of == "tokens":
-        return write_questions(folder, texts, n, most_texts, TextEncoder(tokenizer).encode)
+        return write_questions(folder, texts, n, most_texts, text_encoder(tokenizer).encode)
     entry = store.manifest.tokenizer
     found = [one.translate(LOWER) for one in token_bytes(tokenizer)]
     for boundary in (*tokenizer.special_tokens.values(), entry.eod_id, entry.bos_id):
@@ -119,7 +123,7 @@ def _prepare(
     vocabulary.save(folder)
     if keeps_text(tokenizer):
         return write_questions(folder, texts, n, most_texts)
-    encoder = TextEncoder(tokenizer)
+    encoder = text_encoder(tokenizer)
 
     def spell(texts: Sequence[str]) -> list[bytes]:
         """Texts as a store has them: only the part that its tokenizer keeps."""
@@ -131,7 +135,7 @@ def _prepare(
     return write_questions(folder, texts, n, most_texts, spell=spell)
 
 
-def _look(store: Store, job: ScanJob, workers: int, on_progress: OnProgress | None) -> list[ShardFound]:
+def _look(store: StoreReader, job: ScanJob, workers: int, on_progress: OnProgress | None) -> list[ShardFound]:
     """Search all shards; return the overlaps of each."""
     whole = store.manifest.tokens * store.dtype.itemsize
     read = 0
@@ -149,12 +153,17 @@ def _look(store: Store, job: ScanJob, workers: int, on_progress: OnProgress | No
 
 
 def _sum_up(
-    store: Store, job: ScanJob, questions: Questions, asked: Asked, found: list[ShardFound], seconds: float
+    store: StoreReader,
+    job: ScanJob,
+    questions: Questions,
+    asked: Asked,
+    found: list[ShardFound],
+    seconds: float,
 ) -> ContaminationReport:
     """Report with counts of all overlaps, and the longest of them."""
     sets, names = questions.sets, questions.names
     sources: dict[str, tuple[int, int]] = {}
-    for shard, origin, here in zip(store.shards, origins(store), found, strict=True):
+    for shard, origin, here in zip(store.shards, shard_labels(store), found, strict=True):
         bad, count = sources.get(origin.source, (0, 0))
         sources[origin.source] = bad + len(set(here.documents)), count + len(shard)
         pairs = {(document, names[text]) for document, text in zip(here.documents, here.texts, strict=True)}
@@ -206,7 +215,7 @@ def _sum_up(
     )
 
 
-def _shown(store: Store, pieces: list[bytes] | list[int]) -> str:
+def _shown(store: StoreReader, pieces: list[bytes] | list[int]) -> str:
     """Text of an overlap for display."""
     words = [piece for piece in pieces if isinstance(piece, bytes)]
     if words:

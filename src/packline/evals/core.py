@@ -23,8 +23,8 @@ import msgspec
 import numpy as np
 
 from packline.chat.record_files import lines_of
+from packline.encoders.encoder import Encoder
 from packline.errors import InputError, RecipeError
-from packline.evals.encoding import TextEncoder
 from packline.evals.fewshot import draw_shots, shuffle
 from packline.evals.prompts import KINDS, Question, TaskType, prompts_of
 from packline.evals.task import ScoredTask
@@ -120,7 +120,7 @@ def read_questions(path: str | Path, task_type: TaskType) -> list[Question]:
 def core_task(
     entry: CoreEntry,
     questions: Sequence[Question],
-    encoder: TextEncoder,
+    encoder: Encoder,
     *,
     bos_id: int,
     max_seq_len: int,
@@ -178,7 +178,7 @@ def core_task(
 
 
 def _encoded(
-    entry: CoreEntry, ordered: list[Question], shots: int, encoder: TextEncoder
+    entry: CoreEntry, ordered: list[Question], shots: int, encoder: Encoder
 ) -> Iterator[tuple[list[int], list[list[np.ndarray]]]]:
     """Numbers of questions and the ids of their prompts, a few megabytes of text at a time."""
     numbers: list[int] = []

@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 
 from packline.chat.record_files import files_of, records_of
+from packline.encoders.encoder import Encoder
 from packline.errors import InputError
-from packline.evals.encoding import TextEncoder
 from packline.evals.prompts import Choice
 from packline.evals.task import ScoredTask
 from packline.ragged import Ragged, offsets_of
@@ -65,7 +65,7 @@ def _question(record: Any, where: str) -> Choice:
 
 
 def hellaswag_task(
-    questions: list[Choice], encoder: TextEncoder, *, bos_id: int | None, max_seq_len: int
+    questions: list[Choice], encoder: Encoder, *, bos_id: int | None, max_seq_len: int
 ) -> ScoredTask:
     """Convert the questions to arrays.
 

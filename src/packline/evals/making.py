@@ -17,15 +17,16 @@ from typing import TypeAlias
 import msgspec
 
 from packline.chat.questions import Kind, read_lettered
+from packline.encoders.boundary import begin_of_sequence
+from packline.encoders.encoder import Encoder
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import RecipeError
 from packline.evals.asking import find_ask
 from packline.evals.chat_evals import chat_task
 from packline.evals.core import DATA, core_task, read_baselines, read_bundle, read_questions
-from packline.evals.encoding import TextEncoder, begin_of_sequence
 from packline.evals.evaluation_texts import EvaluationText, texts_of
 from packline.evals.hellaswag import hellaswag_task, read_hellaswag
-from packline.evals.task import LetterTask, ScoredTask
+from packline.evals.task import LetterTask, ScoredTask, text_encoder
 from packline.evals.writing import EvalFormat, EvalsWriter, Task
 
 CHAT: dict[str, Kind] = {"MMLU": "mmlu", "ARC-Easy": "arc", "ARC-Challenge": "arc"}
@@ -167,10 +168,10 @@ def make_hellaswag(path: str, settings: EvalsSettings, *, on_task: OnTask | None
     return _write(iter([(task, texts_of(task.label, questions))]), settings, bos_id, on_task)
 
 
-def _encoder(settings: EvalsSettings) -> TextEncoder:
+def _encoder(settings: EvalsSettings) -> Encoder:
     if settings.max_seq_len < 2:
         raise RecipeError(f"max_seq_len is {settings.max_seq_len}: expected 2 or more")
-    return TextEncoder(load_tokenizer(settings.tokenizer, settings.encoding))
+    return text_encoder(load_tokenizer(settings.tokenizer, settings.encoding))
 
 
 def _write(

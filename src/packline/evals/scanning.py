@@ -29,7 +29,8 @@ from packline.evals.contamination_report import GramOf
 from packline.evals.ngrams import gram_hashes, mix, runs_of
 from packline.evals.words import split_words
 from packline.jobs.task_worker import Runner
-from packline.store.reader import Shard, Store
+from packline.store.reader import StoreReader
+from packline.store.shard import Shard
 
 STRETCH = 1 << 17
 """Tokens to search at a time."""
@@ -79,7 +80,7 @@ class Scan:
 
     def __init__(self, job: ScanJob) -> None:
         self._job, self._n = job, job.n
-        self._store, self._asked = Store(job.store), Asked(job.folder)
+        self._store, self._asked = StoreReader(job.store), Asked(job.folder)
         self._vocab_size = self._store.manifest.tokenizer.vocab_size
         self._by_words = job.gram_of == "words"
         if self._by_words:

@@ -12,7 +12,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from packline.encoders.encoder import Encoder
+from packline.encoders.tokenizer import Tokenizer
 from packline.ragged import Ragged
+
+CACHE_BYTES = 256 << 20
+"""Bytes of text after which engines are loaded anew: few-shot prompts of CORE are a gigabyte."""
+
+
+def text_encoder(tokenizer: Tokenizer) -> Encoder:
+    """Build the encoder of evaluation texts: special tokens in them are text."""
+    return Encoder(tokenizer, cache_bytes=CACHE_BYTES)
 
 
 @dataclass(frozen=True, slots=True)

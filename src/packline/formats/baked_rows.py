@@ -26,11 +26,10 @@ from packline.packing.layout import Layout
 from packline.packing.spans import Spans
 from packline.packing.targets import IGNORED
 from packline.ragged import offsets_of
-from packline.store.files import check_bytes, read_file, reading, stat_file
-from packline.store.mapped import map_array
+from packline.store.files import check_bytes, map_array, read_file, reading, stat_file
 
 if TYPE_CHECKING:
-    from packline.store.manifest import FileEntry
+    from packline.store.files import FileEntry
     from packline.store.report import Findings
 
 BAKED = "baked.json"

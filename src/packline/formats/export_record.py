@@ -16,8 +16,8 @@ import msgspec
 
 from packline.errors import CorruptStore
 from packline.formats.types import NotPreserved
-from packline.store.files import reading, stat_file
-from packline.store.manifest import FileEntry, TokenizerEntry
+from packline.store.files import FileEntry, reading, stat_file
+from packline.store.manifest import TokenizerEntry
 from packline.store.sealed import NotWhole, seal, unseal
 from packline.version import __version__
 

@@ -42,7 +42,8 @@ from packline.formats.megatron_index import DocumentEnds, open_index
 from packline.formats.shared.lost import lost_of
 from packline.formats.shared.token_shards import find_files, first_bytes, split_of, write_tokens
 from packline.formats.types import Edges, ForeignFile, Options, Part, Plan, fitting_dtype
-from packline.store.index import CODES, HEADER, MAGIC, UINT16_BELOW, index_size
+from packline.ragged import UINT16_BELOW
+from packline.store.index import CODES, HEADER, MAGIC, index_size
 
 if TYPE_CHECKING:
     from packline.formats.export_record import ExportRecord

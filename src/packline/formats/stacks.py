@@ -51,7 +51,7 @@ from packline.formats.types import (
 )
 from packline.packing.cumulative import Cumulative
 from packline.recipe import SPLITS
-from packline.store.origins import origins
+from packline.store.reader import shard_labels
 from packline.store.report import Findings
 
 MAGIC, VERSION = 20240520, 1
@@ -228,7 +228,7 @@ class Truncated:
         places, before = self._sums.find(np.array([start, stop], np.int64))
         first, last = (places + (before < [start, stop])).tolist()
         store = self._stream.selection.store
-        named = [origin.source for origin in origins(store)]
+        named = [origin.source for origin in shard_labels(store)]
         counts: Counter[str] = Counter()
         truncated = 0
         for place in range(first, last, BLOCK_DOCUMENTS):

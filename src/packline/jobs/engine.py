@@ -52,9 +52,9 @@ def run_job(
         workers = job.workers(len(todo))
         job.announce(todo, workers)
         job.check()
-        executor = executor or (LocalProcesses(workers) if workers else Serial())
+        executor = executor or (LocalProcesses() if workers else Serial())
         stack.callback(executor.close)  # before the lock is released
-        session = executor.open(job)
+        session = executor.open(job, workers)
         units = job.settle(session, todo)
-        session.run(units, job.tell, job.take, job.enough())
+        session.run(units, job.progress, job.take, job.enough())
         return job.finish(session)

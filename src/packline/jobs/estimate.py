@@ -22,12 +22,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from packline.encoders.engine import Engine, TokenizersEngine
-from packline.encoders.parity import try_engines
 from packline.encoders.report import EngineReport
 from packline.encoders.special import SpecialTokenCounter
-from packline.jobs.prepare import Engines, Work, choose_engines, count_workers, load_all, prepare, set_room
-from packline.jobs.resources import free_disk, resident_memory
+from packline.jobs.prepare import Work, load_encoder, prepare, set_room
+from packline.jobs.resources import count_workers, free_disk, resident_memory
 from packline.jobs.sampling import SourceSample, first_texts, sample_sources
 from packline.jobs.timing import Timing
 from packline.jobs.unit import KEEP, judge
@@ -140,13 +138,14 @@ def estimate(recipe: Recipe, options: RunOptions = RunOptions(), *, out: str | P
     """
     started = time.perf_counter()
     work = prepare(recipe, options)
-    engines = load_all(work)
+    encoder = load_encoder(work)
     loading, base = time.perf_counter() - started, resident_memory()
     samples = sample_sources(work)
     kept = [_keep(work, number, sample) for number, sample in enumerate(samples)]
     texts = [text for one in kept for text in one.texts]
-    reports, used, reason = _try(work, engines, texts)
-    timing = Timing({name: _engine(engines, name) for name in used})
+    chosen = encoder.choose(first_texts(texts, TRIED_DOCUMENTS))
+    used = list(chosen.names)
+    timing = Timing({str(name): engine for name, engine in encoder.engines.items()})
     encoded = [timing.encode(one.texts) for one in kept]
     timing.again()
     sources = _limit(work, [_scale(work, one, size) for one, size in zip(kept, encoded, strict=True)])
@@ -189,10 +188,10 @@ def estimate(recipe: Recipe, options: RunOptions = RunOptions(), *, out: str | P
         bos=work.boundary.bos,
         bos_id=work.boundary.bos_id,
         dtype=work.dtype,
-        round_trip=engines.reference.round_trip,
-        engines=reports,
-        engines_used=used,
-        engines_reason=reason,
+        round_trip=encoder.reference.round_trip,
+        engines=chosen.reports,
+        engines_used=list(used),
+        engines_reason=chosen.reason,
         rates=timing.rates(),
         warnings=[],
     )
@@ -219,17 +218,6 @@ def _keep(work: Work, number: int, sample: SourceSample) -> _Kept:
     kept = texts.take(np.flatnonzero(facts.verdicts == KEEP))
     seconds = time.perf_counter() - started
     return _Kept(sample, kept.to_list(), len(kept.data), int(facts.specials.sum()), seconds)
-
-
-def _try(work: Work, engines: Engines, texts: list[str]) -> tuple[list[EngineReport], list[Any], str]:
-    reports = try_engines(engines.loaded, engines.reference, first_texts(texts, TRIED_DOCUMENTS))
-    used, reason = choose_engines(reports, work.options.engine)
-    return [report for report in reports if report.note != "not asked for"], list(used), reason
-
-
-def _engine(engines: Engines, name: Any) -> Engine:
-    engine = engines.loaded.get(name)
-    return TokenizersEngine(engines.reference.json) if engine is None or isinstance(engine, str) else engine
 
 
 def _scale(work: Work, kept: _Kept, encoded: tuple[int, int]) -> SourceEstimate:

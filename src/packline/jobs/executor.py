@@ -31,7 +31,6 @@ from packline.jobs.job import Job, Runner, Session, WorkUnit
 REPORT_SECONDS = 0.2
 """Least time between two progress events of a process."""
 END_SECONDS = 10
-IF_DIED = "what is committed is kept: run the same command again"
 
 
 class Start(msgspec.Struct, frozen=True, tag=True):
@@ -85,8 +84,8 @@ def pack(value: Any) -> msgspec.Raw:
 class Executor(Protocol):
     """A place to run units."""
 
-    def open(self, job: Job[Any, Any, Any]) -> Session:
-        """Open the runner of a job; closed by `close`."""
+    def open(self, job: Job[Any, Any, Any], workers: int) -> Session:
+        """Open the runner of a job, for at most this number of workers; closed by `close`."""
 
     def close(self) -> None:
         """End all processes; nothing is written after this."""
@@ -166,7 +165,7 @@ class Serial:
         self._job: Job[Any, Any, Any] | None = None
         self._runner: Runner[Any, Any] | None = None
 
-    def open(self, job: Job[Any, Any, Any]) -> Serial:
+    def open(self, job: Job[Any, Any, Any], workers: int = 0) -> Serial:
         """Session for a job; its runner is opened when it is first needed."""
         self._job, self._runner = job, None
         return self
@@ -230,12 +229,11 @@ class LocalProcesses:
     """Runs units in processes of this machine.
 
     Args:
-        workers: maximum number of workers.
         preload: module that the host imports while the driver is still preparing the job.
     """
 
-    def __init__(self, workers: int, preload: str = "packline.jobs.host") -> None:
-        self._workers, self._preload = workers, preload
+    def __init__(self, preload: str = "packline.jobs.host") -> None:
+        self._preload = preload
         self._process: subprocess.Popen[bytes] | None = None
         self._job: Job[Any, Any, Any] | None = None
         self._info: Any = None
@@ -253,7 +251,7 @@ class LocalProcesses:
                 pass_fds=[theirs.fileno()],
             )
 
-    def open(self, job: Job[Any, Any, Any]) -> LocalProcesses:
+    def open(self, job: Job[Any, Any, Any], workers: int) -> LocalProcesses:
         """Session for a job, once its runner is open in the host."""
         if self._process is None:
             self.start()
@@ -266,7 +264,7 @@ class LocalProcesses:
             raise self._ended() from None
         opening = job.opening()
         kind = type(opening)
-        self._send(Start(kind.__module__, kind.__qualname__, pack(opening), self._workers, job.if_died))
+        self._send(Start(kind.__module__, kind.__qualname__, pack(opening), workers, job.if_died))
         reply = self._receive()
         assert isinstance(reply, Opened)
         self._info = msgspec.msgpack.decode(reply.info)
@@ -325,7 +323,7 @@ class LocalProcesses:
         assert self._process is not None
         return WorkerDied(
             f"the process that starts the workers ended by itself (exit code {self._process.wait()})",
-            hint=IF_DIED if self._job is None else self._job.if_died,
+            hint=Job.if_died if self._job is None else self._job.if_died,
         )
 
     def close(self) -> None:

@@ -31,13 +31,13 @@ from packline.recipe import Recipe, recipe_difference
 from packline.sources.files import InputFile
 from packline.storage.inputs import refuse_name
 from packline.storage.local import LocalFolder, disk_errors, publish_bytes, sync_folder
+from packline.store.files import FileEntry
 from packline.store.manifest import (
     MANIFEST,
     RECEIPTS,
     REJECTS,
     TOKENIZER,
     WORK,
-    FileEntry,
     Manifest,
     Receipt,
     StreamReceipt,
@@ -51,7 +51,7 @@ COMMAND = "command.json"
 """File in the work folder with the command that resumes the build, for users; nothing depends on it."""
 
 
-I = TypeVar("I", bound=msgspec.Struct)
+Identity = TypeVar("Identity", bound=msgspec.Struct)
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -85,7 +85,7 @@ class BuildIdentity(msgspec.Struct, frozen=True):
     files: list[InputFile]
 
 
-class WorkFolder(ABC, Generic[I]):
+class WorkFolder(ABC, Generic[Identity]):
     """Folder of a running job; entering it takes its lock, so that only one process runs the job.
 
     Args:
@@ -102,7 +102,7 @@ class WorkFolder(ABC, Generic[I]):
     busy: ClassVar[str]
     """Message for a folder that is locked."""
 
-    def __init__(self, folder: Path, kind: type[I], *, record: str, receipts: str, lock: str) -> None:
+    def __init__(self, folder: Path, kind: type[Identity], *, record: str, receipts: str, lock: str) -> None:
         self._kind, self._record, self._receipts, self._lock_name = kind, record, receipts, lock
         self.storage = LocalFolder(folder)
         self.descriptor = -1
@@ -150,7 +150,7 @@ class WorkFolder(ABC, Generic[I]):
     def described(self) -> str:
         """Place of the result, for messages."""
 
-    def identity(self) -> I | None:
+    def identity(self) -> Identity | None:
         """Identity of the job that was begun here; None if there is none."""
         try:
             return msgspec.json.decode(self.storage.read(self._record), type=self._kind)

@@ -3,11 +3,11 @@
     driver ──socket──> host ──fork──> worker 0, worker 1, ...   run units, commit them
                             └─fork──> feeder                    cuts streams into units
 
-It is started fresh (`python -m packline.jobs.host`) and starts no threads, so forking is safe at any time,
-and it runs nothing itself; what it has opened, such as a tokenizer, all forked processes share. Each worker has
+It is started fresh (`python -m packline.jobs.host`) and starts no threads, so forking is safe at any time.
+It runs nothing itself; what it has opened, such as a tokenizer, all forked processes share. Each worker has
 up to two units queued, so that it never waits for an answer; a unit counts only when its result is committed,
-which happens while the next one runs. The feeder may be ahead by a few units only. All processes end with the
-driver.
+which happens while the next one runs. The feeder may be ahead by a few units only. All processes end with
+the driver.
 
 Memory: a worker that has grown beyond its share ends after a unit and is replaced by a fresh one.
 """
@@ -352,13 +352,23 @@ def _trace() -> None:
         traceback.print_exc()
 
 
+def open_runner(start: Start) -> Runner[Any, Any]:
+    """Open the job's runner, and prepare this process for forking."""
+    kind = getattr(importlib.import_module(start.module), start.name)
+    gc.disable()  # it would scan the tokenizer's 300,000 strings again and again, and find nothing
+    runner: Runner[Any, Any] = msgspec.msgpack.decode(start.opening, type=kind).open()
+    gc.collect()
+    gc.freeze()  # else each worker's garbage collector would touch, and so copy, shared pages
+    gc.enable()
+    return runner
+
+
 def main(descriptor: int, parent: int, preload: str) -> int:
     """Open the job that the driver sends, and serve it."""
     die_with_parent()
     ignore_signals()
     if os.getppid() != parent:
         return 1  # the driver ended before this process was set to end with it
-    gc.disable()  # it would scan the tokenizer's 300,000 strings again and again, and find nothing
     os.dup2(2, 1)
     with contextlib.suppress(ImportError):  # reported, if it matters, when the job is opened
         importlib.import_module(preload)
@@ -370,11 +380,7 @@ def main(descriptor: int, parent: int, preload: str) -> int:
             return 0
         start = REQUESTS.decode(driver.recv_bytes())
         assert isinstance(start, Start)
-        kind = getattr(importlib.import_module(start.module), start.name)
-        runner = msgspec.msgpack.decode(start.opening, type=kind).open()
-        gc.collect()
-        gc.freeze()  # else each worker's garbage collector would touch, and so copy, shared pages
-        gc.enable()
+        runner = open_runner(start)
         driver.send_bytes(msgspec.msgpack.encode(Opened(pack(runner.info()))))
         Host(driver, start, runner).serve()
     except (EOFError, ConnectionError):

@@ -81,7 +81,7 @@ class Runner(ABC, Generic[U, R]):
         """
 
     def commit(self, unit: U, result: R) -> None:
-        """Make a result durable; the unit counts from then on. Called in a thread while the next unit runs."""
+        """Make a result durable: the unit counts from then on. Called in a thread while the next unit runs"""
 
     def source_of(self, unit: U) -> str:
         """Name under which the unit's progress is shown."""
@@ -97,7 +97,7 @@ class Runner(ABC, Generic[U, R]):
 
 
 class Opening(Protocol):
-    """Settings common to all units of a job: a msgspec struct, so that they can be sent to other processes."""
+    """Settings common to all units of a job: a msgspec struct, which can be sent to other processes."""
 
     def open(self) -> Runner[Any, Any]:
         """Open what the units need; called once per host, before workers are forked."""
@@ -143,7 +143,9 @@ class Job(ABC, Generic[U, R, S]):
     folder: WorkFolder[Any] | None = None
     tell: OnEvent = staticmethod(lambda event: None)
     """Set by `run_job`: called with the job's own events."""
-    if_died = "memory may have run out: lower --workers; what is committed is kept, run the command again"
+    if_died = (
+        "memory may have run out: lower --workers; what is committed is kept, run the same command again"
+    )
 
     def finished(self) -> S | None:
         """Summary of the same job, if it was finished earlier.
@@ -187,6 +189,10 @@ class Job(ABC, Generic[U, R, S]):
     def settle(self, session: Session, todo: Sequence[U]) -> Sequence[U]:
         """Decide once, before the first unit, what depends on all inputs. Returns the units to run."""
         return todo
+
+    def progress(self, event: Event) -> None:
+        """Pass on an event of a running unit."""
+        self.tell(event)
 
     @abstractmethod
     def take(self, name: str, result: R) -> None:

@@ -14,9 +14,11 @@ import time
 from pathlib import Path
 
 from packline.errors import OutOfSpace
+from packline.recipe import RunOptions
 
 GIB = 1 << 30
 MEMORY_A_WORKER = 1 * GIB
+SMALLEST_WORKER = GIB // 2
 
 
 def usable_cores() -> int:
@@ -61,6 +63,20 @@ def usable_memory(root: Path = Path("/sys/fs/cgroup")) -> int:
         except (OSError, ValueError):
             continue
     return min(limits)
+
+
+def count_workers(options: RunOptions) -> tuple[int, int]:
+    """Number of workers, and bytes of memory for each.
+
+    >>> count_workers(RunOptions(workers=2, memory_bytes=2 << 30))
+    (2, 1073741824)
+    """
+    available = options.memory_bytes or int(usable_memory() * 0.8)
+    workers = options.workers if options.workers is not None else usable_cores()
+    if options.workers is None:
+        workers = max(1, min(workers, available // SMALLEST_WORKER))
+    each = available // max(workers, 1)
+    return workers, each if options.memory_bytes else min(each, MEMORY_A_WORKER)
 
 
 def free_disk(folder: Path) -> int:

@@ -1,6 +1,6 @@
 """A job whose result is a store: a build of text, an import, a build of conversations.
 
-    .packline/build.json   identity: recipe, tokenizer, boundary, inputs; for an import, its format and options
+    .packline/build.json   identity: recipe, tokenizer, boundary, inputs; format and options of an import
     receipts/UNIT.json     commit record of a unit, written after its files
     manifest.json          the sum of the receipts, written last; until then there is no store
 
@@ -25,10 +25,10 @@ from packline.jobs.events import ImportPlanned, Note, UnitDone
 from packline.jobs.folder import BuildIdentity, StoreFolder, input_differences, refuse_differences
 from packline.jobs.job import Job, Numbered, Session, WorkUnit
 from packline.jobs.resources import require_disk, usable_cores
+from packline.ragged import dtype_for
 from packline.recipe import Recipe, recipe_difference
 from packline.sources.files import InputFile
 from packline.storage.inputs import hash_range
-from packline.store.index import dtype_for
 from packline.store.manifest import (
     MANIFEST,
     RECEIPTS,
@@ -39,9 +39,10 @@ from packline.store.manifest import (
     Manifest,
     Receipt,
     StreamReceipt,
+    from_receipts,
+    join_checksums,
+    refuse_empty,
 )
-from packline.store.splits import refuse_empty
-from packline.store.summing import join_checksums, sum_of_receipts
 
 U = TypeVar("U", bound=WorkUnit)
 R = TypeVar("R")
@@ -207,7 +208,7 @@ class StoreJob(Job[U, R, S]):
         for name, file in self.stream_files().items():
             if name in self.streams:
                 checksums[file].append(self.streams[name].checksum)
-        manifest = sum_of_receipts(
+        manifest = from_receipts(
             ordered,
             recipe=self.recipe,
             tokenizer=self.tokenizer,

@@ -19,11 +19,11 @@ from packline.errors import RecipeError
 from packline.recipe import Share
 
 if TYPE_CHECKING:
-    from packline.store.reader import Store
+    from packline.store.reader import StoreReader
 
 
 def draft_run(
-    store: Store,
+    store: StoreReader,
     shares: Sequence[Share],
     *,
     seq_len: int,
@@ -95,7 +95,7 @@ def _source(store: str, name: str, size: int, weight: int | float | str | None, 
     ]
 
 
-def _train_tokens(store: Store) -> dict[str, int]:
+def _train_tokens(store: StoreReader) -> dict[str, int]:
     """Tokens of the split train by source; a shard holds one source."""
     sizes = dict.fromkeys(store.manifest.sources, 0)
     for shard in store.shards:

@@ -27,6 +27,7 @@ from packline.loading.mixture import Mixture
 from packline.loading.prefetch import make_ahead
 from packline.loading.schedule import Drawn, Schedule, Stretch, Uses
 from packline.loading.stages import Stage
+from packline.notebook import Notebook
 from packline.packing.arrays import ALL_FIELDS, FIELDS
 from packline.packing.targets import IGNORED
 
@@ -41,7 +42,7 @@ OWN_NAMES = {"tokens": "input_ids", "targets": "labels"}
 """Names of these fields in Hugging Face models."""
 
 
-class Loader:
+class Loader(Notebook):
     """Batches in order, for one rank of a run.
 
     Args:
@@ -200,13 +201,6 @@ class Loader:
             )
         self._resume = self._step = step
         self._pass += 1
-
-    def _repr_html_(self) -> str:
-        """Render for a notebook: the current step, and the first rows of the next batch."""
-        from packline.viewing.html import notebook
-        from packline.viewing.pages import loader_page
-
-        return notebook(loader_page(self))
 
     def __repr__(self) -> str:
         left = f", {self.left_over_rows:,} rows left over" if self.left_over_rows else ""

@@ -35,7 +35,7 @@ class Mixture:
     With an open store:
 
     >>> import packline
-    >>> short, long = store.rows(seq_len=5), store.rows(seq_len=10).rechunk(5)
+    >>> short, long = store.rows(seq_len=5), store.rows(seq_len=10).split_to(5)
     >>> mixture = packline.Mixture([(short, 0.7), (long, 0.3, 4)])  # long ones up to four times
     >>> [str(share) for share in mixture.shares]
     ['7/10', '3/10']
@@ -65,7 +65,7 @@ class Mixture:
         """Exact share of each source; they add up to 1."""
         return self.schedule.exact
 
-    def rechunk(self, seq_len: int) -> Mixture:
+    def split_to(self, seq_len: int) -> Mixture:
         """Cut the rows of the mixture to another length; returns itself if the length is the same.
 
         Raises:
@@ -79,7 +79,7 @@ class Mixture:
                     f"source {number}: cannot cut rows of {rows.seq_len:,} tokens into rows of {seq_len:,}",
                     hint="choose a divisor, or make rows of that length: store.rows(seq_len=...)",
                 )
-        cut = [rows.rechunk(seq_len) for rows in self.rows]
+        cut = [rows.split_to(seq_len) for rows in self.rows]
         return Mixture(zip(cut, self.weights, self.max_epochs, strict=True))
 
     def limit(self, drawn: Sequence[int]) -> int | None:
@@ -130,7 +130,7 @@ def _check_alike(sources: Sequence[RowSource]) -> None:
             raise RecipeError(
                 f"source {number}: expected rows of {first.seq_len:,} tokens as in source 0, "
                 f"found {rows.seq_len:,}",
-                hint="make all rows of a mixture with one seq_len, or cut longer ones with rows.rechunk(...)",
+                hint="make all rows of a mixture with one seq_len, or cut longer ones: rows.split_to(...)",
             )
         check_tokenizer(rows, first, f"source {number}", "source 0")
         if rows.fingerprint in seen:

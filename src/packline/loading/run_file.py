@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from packline.loading.loader import Loader
     from packline.loading.stages import Stage
     from packline.packing.rows import RowSource
-    from packline.store.reader import Store
+    from packline.store.reader import StoreReader
 
 
 class LoaderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -111,7 +111,7 @@ class StageSettings(Cutting, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     tokens: int | None = None
     """Length of the stage, rounded down to whole batches; by default until a source is used up."""
     sources: tuple[SourceSettings, ...]
-    rechunk: int | None = None
+    split_to: int | None = None
     """Cut the packed rows into rows of n tokens; n divides `seq_len`."""
     batch_size: int | None = None
     """Rows per global batch in this stage; by default that of `[loader]`."""
@@ -174,16 +174,16 @@ def load_run(path: str | Path) -> tuple[list[Stage], dict[str, Any]]:
     """
     from packline.loading.mixture import Mixture
     from packline.loading.stages import Stage
-    from packline.store.reader import Store
+    from packline.store.reader import StoreReader
 
     run = read_run(path)
-    stores: dict[str, Store] = {}
+    stores: dict[str, StoreReader] = {}
     stages: list[Stage] = []
     for number, stage in enumerate(run.stages):
         entries = []
         for place, source in enumerate(stage.sources):
             if source.store not in stores:
-                stores[source.store] = Store(source.store)
+                stores[source.store] = StoreReader(source.store)
             try:
                 rows = _rows(stores[source.store], source, stage, run.loader.plans)
             except PacklineError as error:
@@ -219,7 +219,7 @@ def load(path: str | Path, *, rank: int = 0, world_size: int = 1, **changes: Any
     return Loader(stages, rank=rank, world_size=world_size, **{**settings, **changes})
 
 
-def _rows(store: Store, source: SourceSettings, stage: StageSettings, plans: str | None) -> RowSource:
+def _rows(store: StoreReader, source: SourceSettings, stage: StageSettings, plans: str | None) -> RowSource:
     """Rows of one store, with the settings of a source and its stage."""
     ours = set() if source.packing is None else {"min_tail_fraction", "overflow"}
     cutting = {name: getattr(stage, name) for name in Cutting.__struct_fields__ if name not in ours}
@@ -230,8 +230,10 @@ def _rows(store: Store, source: SourceSettings, stage: StageSettings, plans: str
     chosen = {name: getattr(source, name) for name in SELECTION if getattr(source, name) is not None}
     if plans is not None:
         chosen["plans"] = plans
-    rows = store.rows(seq_len=stage.seq_len, **cutting, **chosen)
-    return rows if stage.rechunk is None else rows.rechunk(stage.rechunk)
+    from packline.packing.rows import Rows
+
+    rows = Rows(store, stage.seq_len, **cutting, **chosen)
+    return rows if stage.split_to is None else rows.split_to(stage.split_to)
 
 
 def _loader_arguments(settings: LoaderSettings) -> dict[str, Any]:

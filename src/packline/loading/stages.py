@@ -53,7 +53,7 @@ class Stage:
             raise RecipeError(f"expected tokens of a stage above 0, found {tokens!r}")
         if batch_size is not None and batch_size < 1:
             raise RecipeError(f"expected a batch_size above 0, found {batch_size!r}")
-        self.mixture = mixture if seq_len is None else mixture.rechunk(seq_len)
+        self.mixture = mixture if seq_len is None else mixture.split_to(seq_len)
         self.tokens, self.batch_size = tokens, batch_size
 
     @property

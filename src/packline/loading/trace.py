@@ -24,7 +24,8 @@ from packline.loading.loader import Loader
 from packline.packing.rows import RowSource
 from packline.ragged import offsets_of
 from packline.store.finding import check_document, provenance_of
-from packline.store.reader import Provenance, Store
+from packline.store.reader import StoreReader
+from packline.store.shard import Provenance
 
 
 class SpanTrace(msgspec.Struct, frozen=True):
@@ -160,7 +161,7 @@ def trace_step(loader: Loader, step: int, *, rank: int | None = None, row: int |
     )
 
 
-def trace_document(loader: Loader, document: int, *, store: Store | None = None) -> list[Use]:
+def trace_document(loader: Loader, document: int, *, store: StoreReader | None = None) -> list[Use]:
     """All uses of a document in the whole run, in order of step.
 
     Args:
@@ -213,16 +214,16 @@ def trace_document(loader: Loader, document: int, *, store: Store | None = None)
     return sorted(uses)
 
 
-def stores_of(loader: Loader) -> list[Store]:
+def stores_of(loader: Loader) -> list[StoreReader]:
     """Stores that a run reads, each once, in order of first use."""
-    stores: dict[str, Store] = {}
+    stores: dict[str, StoreReader] = {}
     for stretch in loader.schedule.stretches:
         for rows in stretch.mixture.rows:
             stores.setdefault(rows.store.manifest.checksum, rows.store)
     return list(stores.values())
 
 
-def store_of(loader: Loader, stage: int, source: int) -> Store:
+def store_of(loader: Loader, stage: int, source: int) -> StoreReader:
     """Store that a source of a stage reads."""
     return loader.schedule.stretches[stage].mixture.rows[source].store
 
@@ -262,7 +263,7 @@ def _columns(offsets: np.ndarray, lengths: np.ndarray) -> list[int]:
     return (before[:-1] - np.repeat(before[offsets[:-1]], np.diff(offsets))).tolist()
 
 
-def _store_of_document(loader: Loader, store: Store | None) -> Store:
+def _store_of_document(loader: Loader, store: StoreReader | None) -> StoreReader:
     stores = stores_of(loader)
     if store is None and len(stores) == 1:
         return stores[0]
@@ -274,7 +275,7 @@ def _store_of_document(loader: Loader, store: Store | None) -> Store:
     return store
 
 
-def _same(one: Store, other: Store) -> bool:
+def _same(one: StoreReader, other: StoreReader) -> bool:
     """Compare stores by content: a store that was moved or copied is the same."""
     return one.manifest.checksum == other.manifest.checksum
 

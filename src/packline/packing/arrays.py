@@ -31,14 +31,14 @@ from packline.packing.copies import Copies
 from packline.packing.layout import Layout
 from packline.packing.spans import Spans
 from packline.packing.targets import IGNORED, fill_targets
-from packline.store.reader import Store
+from packline.store.reader import StoreReader
 
 FIELDS = ("tokens", "targets", "position_ids", "segment_ids")
 ALL_FIELDS = (*FIELDS, "loss_mask")
 
 
 def fill(
-    store: Store,
+    store: StoreReader,
     spans: Spans,
     seq_len: int,
     *,

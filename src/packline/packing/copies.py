@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from packline.packing.layout import Layout
-from packline.store.reader import Store
+from packline.store.reader import StoreReader
 from packline.store.shard import Shard, wrong_id, wrong_place
 
 FEW = 64
@@ -28,7 +28,7 @@ FEW = 64
 class Copies:
     """N copied ranges, in the order of the batch. No copy holds tokens of two rows."""
 
-    store: Store
+    store: StoreReader
     shards: list[Shard]
     """Shard that each copy is from."""
     firsts: list[int]
@@ -43,7 +43,7 @@ class Copies:
     """int64 `[N]`: row of the batch."""
 
     @classmethod
-    def of(cls, store: Store, layout: Layout) -> Copies:
+    def of(cls, store: StoreReader, layout: Layout) -> Copies:
         """Join the spans that are adjacent in the store."""
         if len(layout.spans) == 1 and len(layout.rows) <= FEW:
             return cls._of_few(store, layout)
@@ -73,7 +73,7 @@ class Copies:
         )
 
     @classmethod
-    def _of_few(cls, store: Store, layout: Layout) -> Copies:
+    def _of_few(cls, store: StoreReader, layout: Layout) -> Copies:
         """Do the same for one row of few spans, one by one: NumPy is slower for a few numbers."""
         spans = layout.spans
         documents, starts, lengths = spans.documents.tolist(), spans.starts.tolist(), spans.lengths.tolist()

@@ -15,13 +15,13 @@ import numpy as np
 
 from packline.packing.bounds import Bounds, bounds_of
 from packline.ragged import offsets_of
-from packline.store.reader import Store
+from packline.store.reader import StoreReader
 
 
 class Parts:
     """Selected shards of a store, in their order."""
 
-    def __init__(self, store: Store, numbers: Sequence[int]) -> None:
+    def __init__(self, store: StoreReader, numbers: Sequence[int]) -> None:
         chosen = np.array(numbers, np.int64)
         self.shards = [store.shards[number] for number in numbers]
         self.tokens = sum(shard.entry.tokens for shard in self.shards)

@@ -31,7 +31,7 @@ from packline.errors import CorruptStore, StoreError
 from packline.fingerprint import Hasher, hash_value
 from packline.storage.local import disk_errors, sync_file, sync_folder
 from packline.store.files import stat_file
-from packline.store.reader import Store
+from packline.store.reader import StoreReader
 
 FORMAT_VERSION = 1
 PLAN, PLANS = "plan.json", "plans"
@@ -76,7 +76,7 @@ class Plan:
     """Folder that the arrays are mapped from; None: in memory only."""
 
 
-def plan_folder(store: Store, fingerprint: str, plans: str | Path | None = None) -> Path:
+def plan_folder(store: StoreReader, fingerprint: str, plans: str | Path | None = None) -> Path:
     """Folder of a plan, existing or to be written.
 
     Args:

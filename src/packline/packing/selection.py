@@ -25,8 +25,7 @@ from packline.fingerprint import hash_value
 from packline.packing.parts import Parts
 from packline.packing.tables import keep_table
 from packline.permutation import Permutation
-from packline.store.origins import origins
-from packline.store.reader import Store
+from packline.store.reader import StoreReader, shard_labels
 
 SHUFFLE_KEY = 1
 """Separates the shuffle of documents from other permutations with the same seed."""
@@ -59,7 +58,7 @@ class Selection:
 
     def __init__(
         self,
-        store: Store,
+        store: StoreReader,
         *,
         split: str = "train",
         labels: str | Sequence[str] | None = None,
@@ -188,7 +187,7 @@ class Selection:
         return kept
 
 
-def _choose_shards(store: Store, settings: dict[str, Any], losses: dict[str, int]) -> list[int]:
+def _choose_shards(store: StoreReader, settings: dict[str, Any], losses: dict[str, int]) -> list[int]:
     """Numbers of the shards with the requested split, labels and sources; counts the others by reason."""
     if not store.manifest.documents:
         raise StoreError(f"{store.path} is empty: expected at least one document, found none")
@@ -201,7 +200,7 @@ def _choose_shards(store: Store, settings: dict[str, Any], losses: dict[str, int
             if split not in ("val", "test")
             else f"a build with --{split}-fraction makes a split {split}",
         )
-    whence = origins(store) if labels is not None or sources is not None else []
+    whence = shard_labels(store) if labels is not None or sources is not None else []
     for what, wanted, found in (
         ("label", labels, {origin.label for origin in whence}),
         ("source", sources, {origin.source for origin in whence}),
@@ -246,7 +245,7 @@ def _check_numbers(least: int | None, most: int | None, seed: int | None) -> Non
         raise RecipeError(f"shuffle_documents is {seed}: expected a seed, 0 <= seed < 2**63, or None")
 
 
-def _check_lengths(store: Store, lengths: np.ndarray) -> None:
+def _check_lengths(store: StoreReader, lengths: np.ndarray) -> None:
     if len(lengths) and int(lengths.min()) < 1:
         raise CorruptStore(
             f"{store.path}: expected documents of at least 1 token, found one of {int(lengths.min()):,}",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from packline.fingerprint import hash_value
-from packline.store.reader import Store
+from packline.store.reader import StoreReader
 
 LARGE = 8 << 20
 """Bytes above which a table goes to disk, where all processes share it and no restart repeats its pass, which
@@ -17,7 +17,7 @@ takes seconds."""
 
 
 def keep_table(
-    store: Store,
+    store: StoreReader,
     plans: str | Path | None,
     settings: dict[str, Any],
     make: Callable[[], tuple[np.ndarray, dict[str, Any]]],

@@ -18,7 +18,7 @@ import numpy as np
 
 from packline.packing.copies import Copies
 from packline.packing.layout import Layout
-from packline.store.reader import Store
+from packline.store.reader import StoreReader
 from packline.store.shard import Shard, wrong_id, wrong_place
 
 IGNORED = -100
@@ -98,7 +98,7 @@ class RowEnds:
                 found.append(None)
         return cls(layout.begins[final] + spans.lengths[final] - 1, found)
 
-    def tokens(self, store: Store) -> list[int]:
+    def tokens(self, store: StoreReader) -> list[int]:
         """Tokens after these, -100 where there is none.
 
         Raises:

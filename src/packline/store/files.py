@@ -2,25 +2,30 @@
 
     stat_file   a regular file inside the store: no pipe, no device, no link that leads out
     map_file    its bytes, mapped; no descriptor stays open
+    map_array   the same as an array, if the file has exactly the expected size
     read_file   a small file, whole, checked against its checksum
     reading     turns any error of a library that reads one into `CorruptStore`, with the file
+    opened      an attribute that is opened on first use, and closed when too much is open (`Recent`)
 
 Opening a store from an untrusted source must be safe: only the store's own files are read, and unreadable
 ones are named. An opened file leaves no descriptor behind, so the number of shards is not limited by the
 number of files that a process may open.
-not limited by the number of files that a process may open.
 """
 
 from __future__ import annotations
 
 import errno
+import math
 import os
 import stat
-from collections.abc import Iterator
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from packline.errors import CorruptStore, PacklineError, StoreError
@@ -29,7 +34,6 @@ from packline.fingerprint import hash_bytes
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from packline.store.manifest import FileEntry
 
 SMALL = 4 << 10
 """Bytes up to which a file is read, which is faster than mapping it and uses no map."""
@@ -41,6 +45,15 @@ KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+
+
+class FileEntry(msgspec.Struct, frozen=True, gc=False):
+    """A file of the store."""
+
+    name: str
+    bytes: int
+    checksum: str
+    """xxh3-128, 32 hexadecimal digits."""
 
 
 @contextmanager
@@ -142,7 +155,6 @@ def map_file(path: Path, root: Path | None = None) -> np.ndarray:
         except OSError as error:
             if error.errno != errno.ENOMEM:
                 raise
-        from packline.store.recent import MAPS
 
         MAPS.clear()
         return np.frombuffer(_map(path), np.uint8)
@@ -184,3 +196,122 @@ def check_bytes(path: Path, entry: FileEntry, data: bytes | memoryview) -> None:
         raise CorruptStore(
             f"cannot read {path}: expected the checksum {entry.checksum}, found {found}", hint=HINT
         )
+
+
+def map_array(path: Path, dtype: np.dtype, shape: tuple[int, ...], *, holds: str, of: str) -> np.ndarray:
+    """Map a file of numbers, read-only.
+
+    Args:
+        shape: shape of the array; the file holds it and nothing else.
+        holds: the contents that determine the size, for the error.
+        of: what else the file may belong to, for the hint.
+
+    Returns:
+        A plain array that holds the map: slicing `np.memmap` itself costs five times as much.
+
+    Raises:
+        CorruptStore: the file cannot be read, or has another size.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "a.bin"
+    >>> _ = file.write_bytes(bytes([1, 0, 2, 0]))
+    >>> map_array(file, np.dtype("<u2"), (2,), holds="2 tokens", of="another store").tolist()
+    [1, 2]
+    """
+    whole = map_file(path)
+    check_size(path, math.prod(shape) * dtype.itemsize, len(whole), holds=holds, of=of)
+    return whole.view(dtype).reshape(shape) if len(whole) else np.empty(shape, dtype)
+
+
+def check_size(path: Path, expected: int, found: int, *, holds: str, of: str) -> None:
+    """Refuse a file of another size; see `map_array`.
+
+    Raises:
+        CorruptStore: the sizes differ.
+    """
+    if found != expected:
+        raise CorruptStore(
+            f"{path}: expected {expected:,} bytes, {holds}, found {found:,}",
+            hint=f"the file was cut off or belongs to {of}",
+        )
+
+
+class Recent:
+    """The most recently opened data, the earliest first.
+
+    Args:
+        most: number of entries that stay open.
+
+    >>> class Owner: ...
+    >>> recent, owner = Recent(1), Owner()
+    >>> owner.a = 1; recent.add(owner, ["a"])
+    >>> owner.b = 2; recent.add(owner, ["b"])
+    >>> vars(owner)
+    {'b': 2}
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._opened: deque[tuple[weakref.ref[Any], tuple[str, ...]]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._opened)
+
+    def add(self, owner: object, names: Iterable[str]) -> None:
+        """Record newly opened attributes of an owner; close the earliest if there are too many."""
+        self._opened.append((weakref.ref(owner), tuple(names)))
+        while len(self._opened) > self.most:
+            self._release()
+
+    def clear(self) -> None:
+        """Close everything."""
+        while self._opened:
+            self._release()
+
+    def _release(self) -> None:
+        try:
+            held, names = self._opened.popleft()
+        except IndexError:  # another thread was faster
+            return
+        if (owner := held()) is not None:
+            for name in names:
+                owner.__dict__.pop(name, None)
+
+
+def opened(open_it: Callable[[Any], dict[str, Any]], recent: Recent) -> Any:
+    """Descriptor for an attribute that is opened on first access, and then is an ordinary attribute.
+
+    Args:
+        open_it: returns attributes of the owner by name, including this one.
+        recent: closes them again.
+    """
+    return _Opened(open_it, recent)
+
+
+class _Opened:
+    """Descriptor without `__set__`: the owner's own `__dict__` takes precedence, at no cost."""
+
+    def __init__(self, open_it: Callable[[Any], dict[str, Any]], recent: Recent) -> None:
+        self._open, self._recent, self._name = open_it, recent, ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, owner: Any, kind: type) -> Any:
+        if owner is None:
+            return self
+        found = self._open(owner)
+        owner.__dict__.update(found)
+        if not isinstance(found, Kept):
+            self._recent.add(owner, found)
+        return found[self._name]
+
+
+class Kept(dict[str, Any]):
+    """Opened data so small that it stays, since it holds no map."""
+
+
+MAPS = Recent(1 << 14)
+"""Maps of files. Linux allows a process 65,530, and a loader's process may hold others."""
+TABLES = Recent(64)
+"""Tables of provenance, a few megabytes each."""

@@ -19,9 +19,8 @@ import numpy as np
 
 from packline.errors import StoreError
 from packline.ragged import offsets_of
-from packline.store.provenance import to_provenance
-from packline.store.reader import Store
-from packline.store.shard import Provenance
+from packline.store.reader import StoreReader
+from packline.store.shard import Provenance, to_provenance
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +29,7 @@ NEAR = 3
 """Largest number of near matches that an error names."""
 
 
-def find_by_id(store: Store, id: str) -> list[int]:
+def find_by_id(store: StoreReader, id: str) -> list[int]:
     """Numbers of all documents with an id; ids come from the data and need not be unique.
 
     Raises:
@@ -46,7 +45,7 @@ def find_by_id(store: Store, id: str) -> list[int]:
     return found
 
 
-def find_by_place(store: Store, file: str, position: int, *, source: str | None = None) -> list[int]:
+def find_by_place(store: StoreReader, file: str, position: int, *, source: str | None = None) -> list[int]:
     """Numbers of the documents that start at a position of a file.
 
     Args:
@@ -91,7 +90,7 @@ def find_by_place(store: Store, file: str, position: int, *, source: str | None 
     )
 
 
-def provenance_of(store: Store, documents: np.ndarray) -> list[Provenance]:
+def provenance_of(store: StoreReader, documents: np.ndarray) -> list[Provenance]:
     """Provenance of several documents, in their order.
 
     `store.provenance` keeps the tables that it has read, which suits interactive use; this keeps none, so it
@@ -121,7 +120,7 @@ def provenance_of(store: Store, documents: np.ndarray) -> list[Provenance]:
     return [found[number] for number in numbers.tolist()]
 
 
-def check_document(store: Store, document: int) -> int:
+def check_document(store: StoreReader, document: int) -> int:
     """Number of an existing document; negative ones count from the end.
 
     Raises:
@@ -133,7 +132,7 @@ def check_document(store: Store, document: int) -> int:
     return document % count
 
 
-def _row_groups(store: Store, columns: list[str]) -> Iterator[tuple[int, pa.Table]]:
+def _row_groups(store: StoreReader, columns: list[str]) -> Iterator[tuple[int, pa.Table]]:
     """Columns of provenance in blocks, each with the number of its first document."""
     for number, shard in enumerate(store.shards):
         for first, table in shard.open_provenance().groups(columns):
@@ -158,7 +157,7 @@ def _equal(column: pa.ChunkedArray, value: str) -> np.ndarray:
     )
 
 
-def _near_ids(store: Store, id: str) -> str:
+def _near_ids(store: StoreReader, id: str) -> str:
     import pyarrow.compute as pc
 
     alike: list[str] = []
@@ -178,7 +177,7 @@ def _near_ids(store: Store, id: str) -> str:
     return "the documents of this store have no ids; name a file and a position"
 
 
-def _near_files(store: Store, file: str) -> str:
+def _near_files(store: StoreReader, file: str) -> str:
     names: list[Any] = sorted({entry.name for entry in store.manifest.inputs})
     ends = [name for name in names if name.rpartition("/")[2] == file.rpartition("/")[2]]
     near = ends[:NEAR] or difflib.get_close_matches(file, names[: 1 << 14], NEAR) or names[:NEAR]

@@ -29,18 +29,7 @@ MAGIC = b"MMIDIDX\x00\x00"
 HEADER = struct.Struct("<9sQBQQ")
 CODES: dict[str, int] = {"uint16": 8, "int32": 4}
 DTYPES: dict[int, np.dtype] = {8: np.dtype("<u2"), 4: np.dtype("<i4")}
-UINT16_BELOW = 65_500
-"""Vocabularies below this size use uint16, the same rule as Megatron's."""
 BLOCK = 1 << 16
-
-
-def dtype_for(vocab_size: int) -> np.dtype:
-    """Dtype of tokens for a vocabulary.
-
-    >>> dtype_for(50257), dtype_for(65500)
-    (dtype('uint16'), dtype('int32'))
-    """
-    return DTYPES[8] if vocab_size < UINT16_BELOW else DTYPES[4]
 
 
 def index_size(documents: int) -> int:

@@ -4,6 +4,8 @@ Opening reads the manifest and checks the sizes of the shards' files: 10 microse
 else is opened on first use (`shard`). A document's tokens are a read-only view of the mapped `.bin`: no copy,
 no Python object per token, no open file, no file offset that threads or forked processes could share. Handles
 are paths and maps, so a store survives fork, and pickles as its path.
+
+`StoreReader` is the part that other modules need; `packline.Store` adds rows, verification and notebooks.
 """
 
 from __future__ import annotations
@@ -15,29 +17,24 @@ import stat
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, NamedTuple, overload
 
+import msgspec
 import numpy as np
 
 from packline.errors import CorruptStore
 from packline.ragged import offsets_of
-from packline.store.files import HINT, read_file, reading, stat_file
+from packline.store.files import HINT, FileEntry, check_size, read_file, reading, stat_file
 from packline.store.index import index_size
-from packline.store.manifest import TOKENIZER, FileEntry, Manifest, ShardEntry, read_manifest
-from packline.store.mapped import check_size
+from packline.store.ledger import source_names
+from packline.store.manifest import RECEIPTS, TOKENIZER, Manifest, ShardEntry, read_manifest
 from packline.store.shard import Provenance, Shard
-
-__all__ = ["Documents", "Provenance", "Shard", "Store"]
-
-if TYPE_CHECKING:
-    from packline.packing.rows import Rows
-    from packline.store.verify import Report
 
 
 class Documents:
     """All documents of a store, or those of a slice: an immutable sequence of arrays."""
 
-    def __init__(self, store: Store, indices: range) -> None:
+    def __init__(self, store: StoreReader, indices: range) -> None:
         self._store, self._indices = store, indices
 
     def __len__(self) -> int:
@@ -64,7 +61,7 @@ class Documents:
         return f"<{len(self):,} documents of {self._store.path}>"
 
 
-class Store:
+class StoreReader:
     """A finished store, opened for reading.
 
     Raises:
@@ -149,37 +146,8 @@ class Store:
         start = 0 if self.manifest.tokenizer.bos_id is None else 1
         return str(self.tokenizer.decode(ids[start:-1], skip_special_tokens=False))
 
-    def rows(self, seq_len: int, **settings: Any) -> Rows:
-        """Make training sequences of `seq_len` tokens from these documents.
-
-        `packing="concat" | "best_fit" | "pad"`, filters and the rest: see `packline.packing.rows.Rows`.
-
-        Raises:
-            RecipeError: an invalid setting.
-            StoreError: no document is left, or no row.
-        """
-        from packline.packing.rows import Rows
-
-        return Rows(self, seq_len, **settings)
-
-    def verify(self, *, deep: bool = False) -> Report:
-        """Check the store from its files alone; `deep` encodes a sample of documents again.
-
-        See `packline.store.verify.verify`.
-        """
-        from packline.store.verify import verify
-
-        return verify(self.path, deep=deep)
-
-    def __reduce__(self) -> tuple[type[Store], tuple[Path]]:
-        return Store, (self.path,)
-
-    def _repr_html_(self) -> str:
-        """Render for a notebook, from the manifest."""
-        from packline.viewing.html import notebook
-        from packline.viewing.pages import store_page
-
-        return notebook(store_page(self))
+    def __reduce__(self) -> tuple[type[StoreReader], tuple[Path]]:
+        return type(self), (self.path,)
 
     def __repr__(self) -> str:
         manifest = self.manifest
@@ -209,3 +177,51 @@ def check_sizes(folder: Path, shards: Sequence[ShardEntry], dtype: np.dtype) -> 
             path = folder / f"{shard.name}{ending}"
             holds = f"{shard.tokens:,} tokens" if ending == ".bin" else f"{shard.documents:,} documents"
             check_size(path, expected, stat_file(path).st_size, holds=holds, of="another store")
+
+
+class ShardLabel(NamedTuple):
+    """Origin of a shard's documents."""
+
+    number: int
+    """Number of the source in the recipe."""
+    source: str
+    """Name of the source."""
+    label: str | None
+
+
+def shard_labels(store: StoreReader) -> list[ShardLabel]:
+    """Source and label of each shard, in the order of `store.shards`.
+
+    Raises:
+        CorruptStore: a receipt is missing or damaged.
+    """
+    recipe = store.manifest.recipe
+    known = [
+        ShardLabel(number, name, recipe.sources[number].label)
+        for number, name in enumerate(source_names(recipe))
+    ]
+    if len(known) == 1:
+        return known * len(store.shards)
+    files = {entry.name: entry for entry in store.manifest.receipts}
+    units = [shard.entry.name.partition("-")[2] for shard in store.shards]
+    by_unit = {unit: known[_source_of(store, unit, files, len(known))] for unit in dict.fromkeys(units)}
+    return [by_unit[unit] for unit in units]
+
+
+class _Source(msgspec.Struct):
+    """The one field of a receipt that is needed."""
+
+    source: int
+
+
+def _source_of(store: StoreReader, unit: str, files: dict[str, FileEntry], sources: int) -> int:
+    name = f"{RECEIPTS}/{unit}.json"
+    path = store.path / name
+    if name not in files:
+        raise CorruptStore(f"the manifest of {store.path} does not list {name}", hint=HINT)
+    data = read_file(store.path, files[name])
+    with reading(path):
+        source = msgspec.json.decode(data, type=_Source).source
+    if not 0 <= source < sources:
+        raise CorruptStore(f"{path}: expected the number of one of {sources} sources, found {source}")
+    return source

@@ -24,10 +24,10 @@ from packline.store.manifest import (
     Manifest,
     Receipt,
     StreamReceipt,
+    join_checksums,
 )
 from packline.store.report import Findings
 from packline.store.shard_check import check_file
-from packline.store.summing import join_checksums
 
 UNIT_NAME = re.compile(r"(\d{6,})(?:-(\d{6,}))?")
 

@@ -14,7 +14,7 @@ import msgspec
 from packline.encoders.boundary import resolve_boundary
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import PacklineError
-from packline.store.index import dtype_for
+from packline.ragged import dtype_for
 from packline.store.manifest import MANIFEST, TOKENIZER, Manifest
 from packline.store.report import Findings
 from packline.store.shard_check import check_file

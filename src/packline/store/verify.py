@@ -25,21 +25,13 @@ import numpy as np
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import CorruptStore
 from packline.recipe import SPLITS
+from packline.store.files import FileEntry
 from packline.store.ledger import Ledger, source_names
-from packline.store.manifest import (
-    MANIFEST,
-    RECEIPTS,
-    REJECTS,
-    TOKENIZER,
-    FileEntry,
-    Manifest,
-    read_manifest,
-)
+from packline.store.manifest import MANIFEST, RECEIPTS, REJECTS, TOKENIZER, Manifest, read_manifest, splits_of
 from packline.store.receipts_check import ReceiptsCheck
 from packline.store.rejects_check import check_rejects
 from packline.store.report import DeepReport, Findings, OnProgress, Problem, Report
 from packline.store.shard_check import ShardCounts, ShardOrigin, TokenRules, check_file, check_shard
-from packline.store.splits import splits_of
 from packline.store.tokenizer_check import check_tokenizer, control_ids
 
 __all__ = ["DeepReport", "Problem", "Report", "verify"]

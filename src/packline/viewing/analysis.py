@@ -23,8 +23,7 @@ import numpy as np
 
 from packline.packing.prices import Price
 from packline.store.finding import provenance_of
-from packline.store.origins import origins
-from packline.store.reader import Store
+from packline.store.reader import StoreReader, shard_labels
 from packline.viewing.counting import OnProgress, count_store
 from packline.viewing.duplicates import Duplicates, count_files, find_duplicates
 from packline.viewing.lengths import Lengths, measure_lengths
@@ -106,7 +105,7 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def analyze(
-    store: str | Path | Store,
+    store: str | Path | StoreReader,
     *,
     seq_len: int | Sequence[int] = (),
     packing: str | None = None,
@@ -135,7 +134,7 @@ def analyze(
     """
     from packline.jobs.resources import usable_cores
 
-    opened = store if isinstance(store, Store) else Store(store)
+    opened = store if isinstance(store, StoreReader) else StoreReader(store)
     prices = _prices(opened, [seq_len] if isinstance(seq_len, int) else seq_len, packing)
     entry, vocabulary = opened.manifest.tokenizer, Vocabulary.of_store(opened)
     files = count_files(opened.manifest.documents)
@@ -249,7 +248,7 @@ def _suspicious(tally: Tally, rates: Rates, top: int) -> list[Suspicious]:
     ]
 
 
-def _prices(store: Store, lengths: Sequence[int], packing: str | None) -> list[Price]:
+def _prices(store: StoreReader, lengths: Sequence[int], packing: str | None) -> list[Price]:
     if not lengths or not store.manifest.documents:
         return []
     from packline.packing.packer import PACKINGS
@@ -262,15 +261,15 @@ def _prices(store: Store, lengths: Sequence[int], packing: str | None) -> list[P
     return [price for length in dict.fromkeys(lengths) for price in price_list(selection, length, packings)]
 
 
-def _splits(store: Store) -> list[str]:
+def _splits(store: StoreReader) -> list[str]:
     """Split of each shard."""
     return [entry.split for entry in store.manifest.shards]
 
 
-def _groups(store: Store, text_bytes: Mapping[int, int]) -> list[Group]:
+def _groups(store: StoreReader, text_bytes: Mapping[int, int]) -> list[Group]:
     """Sum over shards, with sources in the order of the recipe."""
     groups: dict[tuple[str, int, str, str | None], list[int]] = {}
-    for number, (shard, origin) in enumerate(zip(store.manifest.shards, origins(store), strict=True)):
+    for number, (shard, origin) in enumerate(zip(store.manifest.shards, shard_labels(store), strict=True)):
         sums = groups.setdefault((shard.split, *origin), [0, 0, 0, 0])
         counts = (shard.documents, shard.tokens, text_bytes.get(number, 0), 1)
         for place, count in enumerate(counts):
@@ -281,7 +280,7 @@ def _groups(store: Store, text_bytes: Mapping[int, int]) -> list[Group]:
     ]
 
 
-def _places(store: Store, analysis: Analysis) -> dict[int, str]:
+def _places(store: StoreReader, analysis: Analysis) -> dict[int, str]:
     """Origins of the documents that an analysis names."""
     named = {one.document for kind in analysis.suspicious for one in kind.documents}
     numbers = sorted(named.union(*(group.documents for group in analysis.duplicates.largest)))

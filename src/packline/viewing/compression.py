@@ -22,8 +22,7 @@ import numpy as np
 from packline.encoders.special import without_special_tokens
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.store.manifest import TOKENIZER
-from packline.store.origins import origins
-from packline.store.reader import Store
+from packline.store.reader import StoreReader, shard_labels
 
 DOCUMENTS = 64
 """Documents sampled per source, at most."""
@@ -51,7 +50,7 @@ class Compression(msgspec.Struct, frozen=True):
         return [self.text_bytes / count if count else 0.0 for count in self.tokens]
 
 
-def measure_compression(store: Store, others: Sequence[Tokenizer], sources: int) -> list[Compression]:
+def measure_compression(store: StoreReader, others: Sequence[Tokenizer], sources: int) -> list[Compression]:
     """Encode samples of the largest sources.
 
     Args:
@@ -78,18 +77,18 @@ def measure_compression(store: Store, others: Sequence[Tokenizer], sources: int)
     return found
 
 
-def _largest(store: Store) -> dict[str, list[range]]:
+def _largest(store: StoreReader) -> dict[str, list[range]]:
     """Document numbers of each source, the source with the most tokens first."""
     ranges: dict[str, list[range]] = {}
     tokens: dict[str, int] = {}
-    for number, (shard, origin) in enumerate(zip(store.manifest.shards, origins(store), strict=True)):
+    for number, (shard, origin) in enumerate(zip(store.manifest.shards, shard_labels(store), strict=True)):
         first = int(store.firsts[number])
         ranges.setdefault(origin.source, []).append(range(first, first + shard.documents))
         tokens[origin.source] = tokens.get(origin.source, 0) + shard.tokens
     return {source: ranges[source] for source in sorted(ranges, key=lambda name: (-tokens[name], name))}
 
 
-def _sample(store: Store, ranges: list[range]) -> Iterator[list[tuple[str, int]]]:
+def _sample(store: StoreReader, ranges: list[range]) -> Iterator[list[tuple[str, int]]]:
     """For each document, the texts between its control tokens with their numbers of store tokens."""
     control = np.array(sorted(load_tokenizer(str(store.path / TOKENIZER)).special_tokens.values()), np.int64)
     ends = np.cumsum([len(one) for one in ranges])

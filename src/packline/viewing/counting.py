@@ -18,7 +18,7 @@ import numpy as np
 
 from packline.jobs.task_pool import run_tasks
 from packline.jobs.task_worker import Runner
-from packline.store.reader import Store
+from packline.store.reader import StoreReader
 from packline.store.shard import contradiction
 from packline.viewing.duplicates import HashFiles
 from packline.viewing.tally import BLOCK_TOKENS, Counter, Tally
@@ -50,7 +50,7 @@ class Range(msgspec.Struct, frozen=True):
 
 
 def count_store(
-    store: Store,
+    store: StoreReader,
     special: list[int],
     folder: Path,
     files: int,
@@ -82,7 +82,7 @@ def count_store(
     return [tallies[name] for name, _ in tasks]
 
 
-def cut_documents(store: Store, ranges: int) -> list[int]:
+def cut_documents(store: StoreReader, ranges: int) -> list[int]:
     """Document numbers at which ranges of about equal numbers of tokens begin and end."""
     sums = np.cumsum([0, *(entry.tokens for entry in store.manifest.shards)])
     cuts = [0]
@@ -98,7 +98,7 @@ def cut_documents(store: Store, ranges: int) -> list[int]:
 def open_job(job: msgspec.Raw) -> Runner:
     """Runner that counts the ranges of a job."""
     decoded = msgspec.json.decode(job, type=Job)
-    store = Store(decoded.store)
+    store = StoreReader(decoded.store)
 
     def run(task: msgspec.Raw, report: OnProgress) -> Tally:
         return count_range(decoded, msgspec.json.decode(task, type=Range), store, report)
@@ -106,7 +106,7 @@ def open_job(job: msgspec.Raw) -> Runner:
     return run
 
 
-def count_range(job: Job, documents: Range, store: Store, on_progress: OnProgress) -> Tally:
+def count_range(job: Job, documents: Range, store: StoreReader, on_progress: OnProgress) -> Tally:
     """Count a range of documents in this process."""
     entry = store.manifest.tokenizer
     before = 0 if entry.bos_id is None else 1
@@ -144,7 +144,7 @@ def _blocks(places: np.ndarray) -> Iterator[tuple[int, int]]:
         low = high
 
 
-def read_text_bytes(store: Store, number: int) -> np.ndarray:
+def read_text_bytes(store: StoreReader, number: int) -> np.ndarray:
     """Read the bytes of text of each document of a shard, int64 `[D]`.
 
     Raises:

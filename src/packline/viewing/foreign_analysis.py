@@ -22,7 +22,7 @@ from packline.errors import CorruptStore
 from packline.formats.export_files import check_export
 from packline.formats.importing.facts import find_record
 from packline.formats.importing.opening import Opened, open_foreign, read_blocks
-from packline.store.reader import Store
+from packline.store.reader import StoreReader
 from packline.store.report import Findings
 from packline.viewing.analysis import TOP, Analysis, Group, put_together
 from packline.viewing.counting import OnProgress
@@ -111,7 +111,7 @@ def analyze_foreign(
         top,
         path=str(path),
         format=opened.format.name,
-        lengths=measure_lengths(cast("Store", lengths)),
+        lengths=measure_lengths(cast("StoreReader", lengths)),
         groups=groups,
         duplicates=duplicates,
         prices=[],

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import msgspec
 import numpy as np
 
-from packline.store.reader import Store
+from packline.store.reader import StoreReader
 
 LONGEST_COUNTED = 1 << 20
 BLOCK = 1 << 20
@@ -31,7 +31,7 @@ class Lengths(msgspec.Struct, frozen=True):
     """Documents of 1, 2 to 3, 4 to 7, ... tokens: entry k counts lengths from 2**k to 2**(k+1) - 1."""
 
 
-def measure_lengths(store: Store) -> Lengths:
+def measure_lengths(store: StoreReader) -> Lengths:
     """Measure the lengths of all documents of a store.
 
     Raises:
@@ -66,7 +66,7 @@ def measure_lengths(store: Store) -> Lengths:
     )
 
 
-def _blocks(store: Store) -> Iterator[np.ndarray]:
+def _blocks(store: StoreReader) -> Iterator[np.ndarray]:
     """Lengths of all documents in order, small shards joined because counting has a cost per block."""
     waiting: list[np.ndarray] = []
     held = 0

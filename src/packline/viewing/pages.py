@@ -12,8 +12,8 @@ import numpy as np
 
 from packline.packing.targets import IGNORED
 from packline.store.finding import check_document, provenance_of
-from packline.store.origins import origins
-from packline.store.reader import Provenance, Store
+from packline.store.reader import StoreReader, shard_labels
+from packline.store.shard import Provenance
 from packline.viewing.page import Block, Facts, Heading, Page, Table
 from packline.viewing.strips import MOST, AnyRows, Href, document_strip, row_strip
 from packline.viewing.text import percent, plural, size
@@ -28,7 +28,7 @@ NOTEBOOK_ROWS = 2
 
 
 def document_page(
-    store: Store, document: int, *, first: int = 0, most: int = MOST, href: Href | None = None
+    store: StoreReader, document: int, *, first: int = 0, most: int = MOST, href: Href | None = None
 ) -> Page:
     """Page of a document: its origin and its tokens.
 
@@ -139,7 +139,7 @@ def _row_strips(loader: Loader, found: StepTrace, most: int, href: Href | None =
     return strips
 
 
-def store_page(store: Store) -> Page:
+def store_page(store: StoreReader) -> Page:
     """Summary of a store, read from its manifest alone."""
     manifest = store.manifest
     entry, ledger = manifest.tokenizer, manifest.ledger
@@ -153,7 +153,7 @@ def store_page(store: Store) -> Page:
         ("on disk", plural(len(manifest.shards), "shard")),
     )
     groups: dict[tuple[str, str, str], list[int]] = {}
-    for shard, origin in zip(manifest.shards, origins(store), strict=True):
+    for shard, origin in zip(manifest.shards, shard_labels(store), strict=True):
         counts = groups.setdefault((shard.split, origin.source, origin.label or ""), [0, 0])
         counts[0] += shard.documents
         counts[1] += shard.tokens

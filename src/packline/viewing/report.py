@@ -22,7 +22,7 @@ import numpy as np
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import RecipeError, StoreError
 from packline.packing.rows import Rows
-from packline.store.reader import Store
+from packline.store.reader import StoreReader
 from packline.viewing.analysis import Analysis, analyze
 from packline.viewing.analysis_page import (
     duplicate_blocks,
@@ -58,7 +58,7 @@ NEIGHBOURS = 64
 
 
 def report(
-    store: str | Path | Store,
+    store: str | Path | StoreReader,
     *,
     out: str | Path,
     seq_len: int | None = None,
@@ -107,7 +107,7 @@ def report(
 
 
 def report_page(
-    store: str | Path | Store,
+    store: str | Path | StoreReader,
     *,
     seq_len: int | None = None,
     packing: str = "concat",
@@ -119,7 +119,7 @@ def report_page(
     """Report as a page for any surface; see `report`."""
     if rows < 0:
         raise RecipeError(f"rows is {rows}: expected 0 or more")
-    opened = store if isinstance(store, Store) else Store(store)
+    opened = store if isinstance(store, StoreReader) else StoreReader(store)
     named = [against] if isinstance(against, str | Path) else against
     others = [load_tokenizer(str(name)) for name in named]
     length = fitting_length(opened) if seq_len is None else seq_len
@@ -142,13 +142,13 @@ def report_page(
         tokens //= 2
 
 
-def fitting_length(store: Store) -> int:
+def fitting_length(store: StoreReader) -> int:
     """Typical row length, or a smaller power of two if the store has fewer tokens; 0 if it has none."""
     length = min(SEQ_LEN, store.manifest.tokens)
     return 1 << length.bit_length() - 1 if length > 1 else 0
 
 
-def _store_blocks(store: Store, analysis: Analysis, others: Sequence[Tokenizer]) -> list[Block]:
+def _store_blocks(store: StoreReader, analysis: Analysis, others: Sequence[Tokenizer]) -> list[Block]:
     """Blocks on the store, its ledger, sources, lengths, costs of packings and compression."""
     blocks: list[Block] = [
         Heading("The store"),
@@ -167,13 +167,13 @@ def _store_blocks(store: Store, analysis: Analysis, others: Sequence[Tokenizer])
     return blocks
 
 
-def _row_blocks(store: Store, length: int, packing: str, rows: int, tokens: int) -> list[Block]:
+def _row_blocks(store: StoreReader, length: int, packing: str, rows: int, tokens: int) -> list[Block]:
     """Blocks of a few rows from all parts of the store."""
     if not rows or not length or not store.manifest.documents:
         return []
     split = "train" if any(shard.split == "train" for shard in store.manifest.shards) else "all"
     try:
-        found = store.rows(length, packing=packing, split=split)
+        found = Rows(store, length, packing=packing, split=split)
     except RecipeError:
         raise
     except StoreError as error:

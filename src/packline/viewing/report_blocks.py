@@ -11,7 +11,7 @@ from pathlib import Path
 
 from packline.encoders.tokenizer import Tokenizer
 from packline.packing.prices import Price
-from packline.store.reader import Store
+from packline.store.reader import StoreReader
 from packline.viewing.analysis import Analysis
 from packline.viewing.compression import measure_compression
 from packline.viewing.lengths import Lengths
@@ -37,7 +37,7 @@ FLOWING = "concat"
 """Packing at the end of the flow: the default packing of rows."""
 
 
-def identity(store: Store, analysis: Analysis) -> Facts:
+def identity(store: StoreReader, analysis: Analysis) -> Facts:
     """Facts that identify the store: its origin and its totals."""
     manifest = store.manifest
     entry, lengths = manifest.tokenizer, analysis.lengths
@@ -64,7 +64,7 @@ def identity(store: Store, analysis: Analysis) -> Facts:
     return Facts(tuple(rows))
 
 
-def ledger_flow(store: Store, analysis: Analysis) -> Flow:
+def ledger_flow(store: StoreReader, analysis: Analysis) -> Flow:
     """Flow from records read to tokens in rows, with every loss by name."""
     ledger = store.manifest.ledger
     losses: list[tuple[str, int, Mood]] = [
@@ -113,7 +113,7 @@ def ledger_flow(store: Store, analysis: Analysis) -> Flow:
     return Flow("Everything that came in, and what became of it", tuple(stages))
 
 
-def ledger_warnings(store: Store) -> tuple[str, ...]:
+def ledger_warnings(store: StoreReader) -> tuple[str, ...]:
     """Warnings from the ledger and the tokenizer to read before training."""
     manifest = store.manifest
     ledger = manifest.ledger
@@ -237,7 +237,7 @@ def _price_bars(price: Price) -> tuple[Bar, ...]:
     return (*shares, Bar("", price.counts.rows, f"{price.counts.rows:,}"))
 
 
-def compression_blocks(store: Store, others: Sequence[Tokenizer]) -> list[Block]:
+def compression_blocks(store: StoreReader, others: Sequence[Tokenizer]) -> list[Block]:
     """Table of bytes per token by source, compared with other tokenizers."""
     found = measure_compression(store, others, SOURCES)
     names = (short_name(store.manifest.tokenizer.name), *(short_name(one.name) for one in others))

@@ -15,9 +15,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from packline.packing.row_reader import RowReader, RowSource
+from packline.packing.rows import RowReader, RowSource
 from packline.store.finding import check_document, provenance_of
-from packline.store.reader import Provenance, Store
+from packline.store.reader import StoreReader
+from packline.store.shard import Provenance
 from packline.viewing.cells import cells_of, learned_of
 from packline.viewing.page import Origin, Strip
 from packline.viewing.vocabulary import Vocabulary
@@ -42,7 +43,7 @@ def describe_origin(provenance: Provenance) -> str:
 
 
 def document_strip(
-    store: Store,
+    store: StoreReader,
     document: int,
     *,
     first: int = 0,

@@ -17,9 +17,9 @@ import numpy as np
 from packline.encoders.token_bytes import token_bytes
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import TokenizerError
-from packline.store.files import read_file
-from packline.store.manifest import TOKENIZER, FileEntry, TokenizerEntry
-from packline.store.reader import Store
+from packline.store.files import FileEntry, read_file
+from packline.store.manifest import TOKENIZER, TokenizerEntry
+from packline.store.reader import StoreReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Vocabulary:
         return cls(tokenizer.name, token_bytes(tokenizer), special, eod_id)
 
     @classmethod
-    def of_store(cls, store: Store) -> Vocabulary:
+    def of_store(cls, store: StoreReader) -> Vocabulary:
         """Return the vocabulary of a store; cached for a few stores.
 
         Raises:

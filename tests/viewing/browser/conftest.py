@@ -15,7 +15,7 @@ from tests.viewing.browser.harness import Chrome, serving, started
 from tests.viewing.browser.hostile import hostile_store
 
 import packline
-from packline.store.reader import Store
+from packline.facade import Store
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 
 import packline
-from packline.store.reader import Store
+from packline.facade import Store
 
 RUN = "window.__hacked=1"
 ELSEWHERE = "http://evil.invalid"

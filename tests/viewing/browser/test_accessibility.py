@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.viewing.browser.harness import PAGES, SCHEMES, Chrome, Scheme, axe
 
-from packline.store.reader import Store
+from packline.facade import Store
 from packline.viewing.html import document
 from packline.viewing.pages import document_page, row_page, store_page
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.viewing.browser.harness import PAGES, SCHEMES, WIDTHS, Chrome, fits, follow, picture
 
-from packline.store.reader import Store
+from packline.facade import Store
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

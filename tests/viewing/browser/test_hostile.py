@@ -13,7 +13,7 @@ import pytest
 from tests.viewing.browser.harness import VIEWER_OWN, Chrome, Watch, assert_inert, fits, picture
 from tests.viewing.browser.hostile import NAME, RUN, TEXTS
 
-from packline.store.reader import Store
+from packline.facade import Store
 from packline.viewing.html import document, notebook
 from packline.viewing.page import (
     Bar,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tests.viewing.browser.harness import Chrome, picture
 from tests.viewing.browser.test_browse import card_of
 
-from packline.store.reader import Store
+from packline.facade import Store
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

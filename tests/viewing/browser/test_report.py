@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.viewing.browser.harness import SCHEMES, WIDTHS, Chrome, Scheme, assert_inert, fits, picture
 
-from packline.store.reader import Store
+from packline.facade import Store
 
 LARGEST = 1_000_000
 

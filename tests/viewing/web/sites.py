@@ -12,8 +12,8 @@ import pytest
 from starlette.testclient import TestClient
 from tests.formats.stores import make_store, random_documents
 
+from packline.facade import Store
 from packline.store import writer
-from packline.store.reader import Store
 from packline.viewing.web.app import make_app
 from packline.viewing.web.site import Site
 

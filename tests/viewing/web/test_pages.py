@@ -16,8 +16,8 @@ from tests.viewing.browser.hostile import hostile_store
 from tests.viewing.web.sites import Parsed, as_list, client_of, ids_shown, small_store
 
 import packline
+from packline.facade import Store
 from packline.loading.loader import Loader
-from packline.store.reader import Store
 from packline.viewing.web.origins import Origins
 from packline.viewing.web.params import number
 from packline.viewing.web.site import Site

@@ -13,7 +13,7 @@ from tests.viewing.web.sites import small_store
 
 import packline.viewing.web.search as searching
 from packline.errors import CorruptStore
-from packline.store.reader import Store
+from packline.facade import Store
 from packline.viewing.web.search import Found, Hit, find_origins, find_tokens
 
 FEW = st.integers(2, 4)

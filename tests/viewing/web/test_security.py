@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from starlette.testclient import TestClient
 from tests.viewing.web.sites import Parsed, client_of, small_store
 
-from packline.store.reader import Store
+from packline.facade import Store
 from packline.viewing.web.security import host_name, is_loopback
 from packline.viewing.web.serving import listen
 

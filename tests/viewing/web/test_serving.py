@@ -20,7 +20,7 @@ from tests.viewing.web.sites import small_store
 
 from packline.cli.main import main
 from packline.errors import PacklineError, RecipeError
-from packline.store.reader import Store
+from packline.facade import Store
 from packline.viewing.web import serving
 from packline.viewing.web.serving import check_installed, listen
 

@@ -18,7 +18,7 @@ from tests.viewing.web.sites import Parsed, client_of
 import packline
 import packline.viewing.web.text_search as searching
 from packline.errors import CorruptStore
-from packline.store.reader import Store
+from packline.facade import Store
 from packline.viewing.text import whole_characters
 from packline.viewing.web.search import Found
 from packline.viewing.web.site import Choice, Opened

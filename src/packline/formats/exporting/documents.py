@@ -34,8 +34,9 @@ from packline.formats.types import Block, Edges
 from packline.packing.selection import Selection
 from packline.ragged import offsets_of
 from packline.recipe import SPLITS
-from packline.store.manifest import FileEntry, ShardEntry, TokenizerEntry
-from packline.store.reader import Store
+from packline.store.files import FileEntry
+from packline.store.manifest import ShardEntry, TokenizerEntry
+from packline.store.reader import StoreReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -92,7 +93,7 @@ class DocumentView(OfTokenizer):
 
     def __init__(
         self,
-        store: Store,
+        store: StoreReader,
         *,
         edges: Edges,
         split: str = "all",

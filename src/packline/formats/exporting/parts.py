@@ -17,7 +17,7 @@ from packline.formats.format import DocumentFormat, Format, RowFormat
 from packline.formats.registry import get_format
 from packline.formats.types import Options, Part
 from packline.jobs.task_worker import Runner
-from packline.store.manifest import FileEntry
+from packline.store.files import FileEntry
 
 View = DocumentView | RowView
 

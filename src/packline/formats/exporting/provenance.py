@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from packline.ragged import offsets_of
-from packline.store.provenance import ProvenanceFile
-from packline.store.reader import Store
+from packline.store.reader import StoreReader
+from packline.store.shard import ProvenanceFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +30,7 @@ class ProvenanceReader:
         keep: number of row groups to keep in memory; None: all.
     """
 
-    def __init__(self, store: Store, keep: int | None) -> None:
+    def __init__(self, store: StoreReader, keep: int | None) -> None:
         self._store, self._keep = store, keep
         self._open: tuple[int, ProvenanceFile] | None = None
         self._firsts: dict[int, np.ndarray] = {}

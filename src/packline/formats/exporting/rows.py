@@ -29,10 +29,11 @@ from packline.loading.mixture import Mixture
 from packline.loading.schedule import Schedule, Stretch
 from packline.loading.stages import Stage
 from packline.packing.arrays import FIELDS
+from packline.packing.rows import Rows
 from packline.packing.spans import Spans
 from packline.recipe import SPLITS
 from packline.store.manifest import TokenizerEntry
-from packline.store.reader import Store
+from packline.store.reader import StoreReader
 
 if TYPE_CHECKING:
     from packline.loading.loader import Loader
@@ -78,8 +79,8 @@ class RowView(OfTokenizer):
         first = self._sources[0]
         self.seq_len: int = first.seq_len
         """Tokens per row, L."""
-        self.stores: list[Store] = list({id(rows.store): rows.store for rows in self._sources}.values())
-        self.store: Store = first.store
+        self.stores: list[StoreReader] = list({id(rows.store): rows.store for rows in self._sources}.values())
+        self.store: StoreReader = first.store
         self.tokenizer: TokenizerEntry = first.store.manifest.tokenizer
         pads = {int(rows.pad_id) for rows in self._sources}  # type: ignore[attr-defined]
         if len(pads) > 1:
@@ -93,7 +94,7 @@ class RowView(OfTokenizer):
     @classmethod
     def of_store(
         cls,
-        store: Store,
+        store: StoreReader,
         *,
         seq_len: int,
         packing: str = "concat",
@@ -118,7 +119,7 @@ class RowView(OfTokenizer):
             raise RecipeError(
                 f"expected epochs and batch_size above 0, found {epochs:,} and {batch_size!r}",
             )
-        stage = Stage(Mixture([(store.rows(seq_len, packing=packing, **settings), 1, epochs)]))
+        stage = Stage(Mixture([(Rows(store, seq_len, packing=packing, **settings), 1, epochs)]))
         schedule = Schedule([stage], batch_size=1, seed=seed or 0, shuffle=seed is not None)
         mark = hash_value({**schedule.fingerprints(), "epochs": epochs, "batch_size": batch_size})
         return cls(schedule.stretches, batch_size, mark)

@@ -12,7 +12,7 @@ import msgspec
 
 from packline.errors import InputError, RecipeError
 from packline.formats.types import Edges
-from packline.store.reader import Store
+from packline.store.reader import StoreReader
 
 if TYPE_CHECKING:
     from packline.formats.exporting.documents import DocumentView
@@ -122,7 +122,7 @@ def row_view(source: str, choice: Choice) -> RowView:
     return RowView.of_store(open_store(source), **given)
 
 
-def open_store(source: str) -> Store:
+def open_store(source: str) -> StoreReader:
     """Open a store.
 
     Raises:
@@ -134,7 +134,7 @@ def open_store(source: str) -> Store:
             f"{source} is a file: expected the folder of a store, or a run file (.toml)",
             hint="text is tokenized on the way with --tokenizer T",
         )
-    return Store(source)
+    return StoreReader(source)
 
 
 def _option(name: str) -> str:

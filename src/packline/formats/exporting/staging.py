@@ -33,7 +33,8 @@ from packline.formats.exporting.parts import PartReceipt
 from packline.formats.types import Part
 from packline.recipe import recipe_difference
 from packline.storage.local import disk_errors, publish_bytes, publish_folder
-from packline.store.manifest import FileEntry, to_json
+from packline.store.files import FileEntry
+from packline.store.manifest import to_json
 from packline.store.report import Findings
 
 

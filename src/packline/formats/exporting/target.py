@@ -22,7 +22,7 @@ from typing import Literal, get_args
 from packline.errors import PacklineError, RecipeError
 from packline.fingerprint import Hasher
 from packline.storage.local import disk_errors, sync_file, sync_folder
-from packline.store.manifest import FileEntry
+from packline.store.files import FileEntry
 from packline.store.writer import HashedFile
 
 Link = Literal["auto", "hard", "reflink", "copy"]

@@ -27,7 +27,7 @@ from packline.recipe import SPLITS, Recipe, Source, check_recipe
 from packline.sources.files import InputFile
 from packline.storage.inputs import file_facts
 from packline.store.ledger import source_names
-from packline.store.manifest import TOKENIZER, ImportEntry, InputEntry, Receipt
+from packline.store.manifest import TOKENIZER, ImportEntry, InputEntry, Manifest, Receipt
 from packline.store.report import Findings
 
 SMALL_BYTES = 64 << 20

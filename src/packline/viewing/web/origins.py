@@ -17,9 +17,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from packline.ragged import offsets_of
-from packline.store.provenance import ProvenanceFile, to_provenance
-from packline.store.reader import Store
-from packline.store.shard import Provenance
+from packline.store.reader import StoreReader
+from packline.store.shard import Provenance, ProvenanceFile, to_provenance
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,7 +32,7 @@ BUDGET = 0.03
 class Origins:
     """Provenance of a store's documents; safe for use by several threads."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: StoreReader) -> None:
         self._store = store
         self._lock = threading.Lock()
         self._files: OrderedDict[int, ProvenanceFile] = OrderedDict()

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from packline.jobs.publish import store_bytes
 from packline.packing.selection import Selection
 from packline.store.finding import check_document
-from packline.store.reader import Provenance
+from packline.store.shard import Provenance
 from packline.viewing.page import (
     Block,
     Facts,
@@ -56,7 +55,7 @@ def overview(view: View) -> Page:
         ("bytes/token", rate),
         ("tokenizer", f"{entry.name}, {entry.vocab_size:,} tokens"),
         ("documents end", f"with {ends}"),
-        ("on disk", f"{size(store_bytes(store.path, manifest))}, {manifest.dtype}"),
+        ("on disk", f"{size(manifest.store_bytes)}, {manifest.dtype}"),
         ("shards", f"{len(store.shards):,}"),
         ("folder", str(store.path)),
     ]

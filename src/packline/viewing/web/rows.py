@@ -15,7 +15,7 @@ from packline.loading.loader import Loader
 from packline.packing.packer import PACKINGS
 from packline.packing.rows import Rows
 from packline.ragged import offsets_of
-from packline.store.reader import Provenance
+from packline.store.shard import Provenance
 from packline.viewing.page import Block, Facts, Field, Form, Link, Links, Note, Page, Strip, Table, Value
 from packline.viewing.pages import row_facts
 from packline.viewing.strips import row_strip

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from packline.store.reader import Store
+from packline.store.reader import StoreReader
 from packline.store.shard import Shard
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Found:
 
 
 def find_tokens(
-    store: Store,
+    store: StoreReader,
     patterns: Sequence[Sequence[int]],
     *,
     after: int = 0,
@@ -107,7 +107,7 @@ def find_tokens(
 
 
 def find_origins(
-    store: Store,
+    store: StoreReader,
     column: str,
     value: str,
     *,
@@ -171,7 +171,7 @@ def document_at(shard: Shard, place: int) -> int:
     return low
 
 
-def _row_groups(store: Store, columns: list[str], after: int) -> Iterator[tuple[int, pa.Table]]:
+def _row_groups(store: StoreReader, columns: list[str], after: int) -> Iterator[tuple[int, pa.Table]]:
     """Columns of provenance by row group, from that of document `after`, each with its first document."""
     for number in range(max(int(store.firsts.searchsorted(after, "right")) - 1, 0), len(store.shards)):
         file, first = store.shards[number].open_provenance(), int(store.firsts[number])

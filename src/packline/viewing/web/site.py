@@ -26,8 +26,7 @@ from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import RecipeError
 from packline.packing.rows import Rows
 from packline.store.manifest import TOKENIZER
-from packline.store.origins import Origin, origins
-from packline.store.reader import Store
+from packline.store.reader import ShardLabel, StoreReader, shard_labels
 from packline.viewing.lengths import Lengths, measure_lengths
 from packline.viewing.page import Form, Note, Page
 from packline.viewing.vocabulary import Vocabulary
@@ -52,7 +51,7 @@ class Choice:
     tokenizer: Tokenizer
 
     @classmethod
-    def of_store(cls, store: Store) -> Choice:
+    def of_store(cls, store: StoreReader) -> Choice:
         """Load the tokenizer kept with a store."""
         tokenizer = load_tokenizer(str(store.path / TOKENIZER))
         return cls(store.manifest.tokenizer.name, Vocabulary.of_store(store), tokenizer)
@@ -125,7 +124,7 @@ class Opened:
         choice: its tokenizer.
     """
 
-    def __init__(self, store: Store, choice: Choice) -> None:
+    def __init__(self, store: StoreReader, choice: Choice) -> None:
         self.store = store
         self.name = store.path.name or str(store.path)
         self.origins = Origins(store)
@@ -141,9 +140,9 @@ class Opened:
         self.lengths = measure_lengths(self.store)
 
     @cached_property
-    def whence(self) -> list[Origin]:
+    def whence(self) -> list[ShardLabel]:
         """Source and label of each shard."""
-        return origins(self.store)
+        return shard_labels(self.store)
 
     @cached_property
     def texts(self) -> TextSearch:
@@ -207,7 +206,7 @@ class Site:
     def __init__(self, stores: Sequence[str | Path], tokenizers: Sequence[str] = ()) -> None:
         found: dict[str, Choice] = {}
         self.stores: list[Opened] = []
-        for store in map(Store, stores):
+        for store in map(StoreReader, stores):
             fingerprint = store.manifest.tokenizer.fingerprint
             if fingerprint not in found:
                 found[fingerprint] = Choice.of_store(store)
@@ -240,7 +239,7 @@ class View:
         return self.site.stores[self.number]
 
     @property
-    def store(self) -> Store:
+    def store(self) -> StoreReader:
         """The store."""
         return self.opened.store
 

@@ -24,7 +24,8 @@ from packline.encoders.token_bytes import drops_first_space, keeps_text, puts_sp
 from packline.encoders.token_text import TokenText
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import CorruptStore
-from packline.store.reader import Shard, Store
+from packline.store.reader import StoreReader
+from packline.store.shard import Shard
 from packline.viewing.vocabulary import Vocabulary
 from packline.viewing.web.search import Found, Hit, document_at
 
@@ -85,7 +86,7 @@ class TextSearch:
         return [piece for piece, _ in self._encoder.pre_tokenizer.pre_tokenize_str(text)]
 
     def find(
-        self, store: Store, wanted: bytes, *, after: int = 0, most: int = 20, budget: float = BUDGET
+        self, store: StoreReader, wanted: bytes, *, after: int = 0, most: int = 20, budget: float = BUDGET
     ) -> Found:
         """Find a text within documents, in the order of the store.
 
@@ -144,7 +145,7 @@ class TextSearch:
             at = data.find(wanted, at + 1)
 
     def _hit(
-        self, store: Store, number: int, token: int, skip: int, length: int, wanted: bytes
+        self, store: StoreReader, number: int, token: int, skip: int, length: int, wanted: bytes
     ) -> Hit | None:
         """Make a hit of a place within the text of one document; None for other places."""
         shard = store.shards[number]

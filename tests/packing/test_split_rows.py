@@ -1,4 +1,4 @@
-"""rechunk: what is read is what cutting the long rows gives."""
+"""split_to: what is read is what cutting the long rows gives."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_it_is_the_long_rows_cut(
         if packing == "concat":
             settings["min_tail_fraction"] = 0
         parent = store.rows(seq_len * each, boundary_loss=boundary, **settings)
-        rows = parent.rechunk(seq_len)
+        rows = parent.split_to(seq_len)
         assert (len(rows), rows.seq_len) == (len(parent) * each, seq_len)
         cut = [
             row[start : start + seq_len]
@@ -89,11 +89,11 @@ def test_a_curriculum_of_lengths_passes_over_equal_tokens(tmp_path: Path) -> Non
     long = store.rows(1024)
     whole = long.read(np.arange(len(long)))["tokens"].reshape(-1)
     for seq_len in (512, 128, 2, 1024):
-        short = long.rechunk(seq_len)
+        short = long.split_to(seq_len)
         assert np.array_equal(short.read(np.arange(len(short)))["tokens"].reshape(-1), whole)
-    assert long.rechunk(512).rechunk(64).fingerprint == long.rechunk(64).fingerprint
+    assert long.split_to(512).split_to(64).fingerprint == long.split_to(64).fingerprint
     direct = store.rows(64)
-    found = long.rechunk(64)
+    found = long.split_to(64)
     rows = np.arange(min(len(direct), len(found)))
     for field, array in direct.read(rows).items():
         assert np.array_equal(found.read(rows)[field], array), field
@@ -102,8 +102,8 @@ def test_a_curriculum_of_lengths_passes_over_equal_tokens(tmp_path: Path) -> Non
 def test_it_has_what_rows_have(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store", [[30, 2, 9], [40]])
     parent = store.rows(16, packing="pad", overflow="split")
-    rows = parent.rechunk(4)
-    assert len({rows.fingerprint, parent.fingerprint, parent.rechunk(8).fingerprint}) == 3
+    rows = parent.split_to(4)
+    assert len({rows.fingerprint, parent.fingerprint, parent.split_to(8).fingerprint}) == 3
     again = pickle.loads(pickle.dumps(rows))
     assert (again.fingerprint, len(again)) == (rows.fingerprint, len(rows))
     assert np.array_equal(
@@ -124,6 +124,6 @@ def test_it_has_what_rows_have(tmp_path: Path) -> None:
 def test_a_length_that_does_not_divide_is_refused(tmp_path: Path, seq_len: int) -> None:
     rows = make_store(tmp_path / "store", [[30, 20]]).rows(16)
     with pytest.raises(RecipeError, match=f"rows of 16 tokens into rows of {seq_len}: expected a divisor"):
-        rows.rechunk(seq_len)
+        rows.split_to(seq_len)
     with pytest.raises(RecipeError, match="cannot cut rows of 4 tokens into rows of 8"):
-        rows.rechunk(4).rechunk(8)
+        rows.split_to(4).split_to(8)

@@ -1,0 +1,108 @@
+"""docs/trainers against the code: packline commands run, and so does Python whose library is installed.
+
+Commands run in one folder per page, with small files under the page's names. Python blocks run in the
+environment of other projects (`make peers`), a page as one program, with tiny models in place of named ones.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from tests.formats.peers import run_peer
+from tests.seeds.workspace import make_workspace, write_lines
+
+from packline.cli.main import main
+
+PAGES = sorted((Path(__file__).resolve().parents[2] / "docs" / "trainers").glob("*.md"))
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+STORE = "$ packline build texts.jsonl --tokenizer gpt2 --val-fraction 0.2 --out store"
+EOD = "--chat-template qwen3 --eod '<|endoftext|>'"
+"""The small tokenizer has two candidates for the end of document; the real one declares it."""
+CHATS = f"$ packline sft chats.jsonl --tokenizer Qwen/Qwen3-8B {EOD} --out chats"
+
+TINY = """
+import os
+os.chdir(arguments[0])
+size = dict(vocab_size=4200, hidden_size=16, intermediate_size=32, num_hidden_layers=1,
+            num_attention_heads=2, num_key_value_heads=2, head_dim=8, max_position_embeddings=4096)
+"""
+PRELUDE = {
+    "transformers.md": TINY
+    + "from transformers import LlamaConfig, LlamaForCausalLM\n"
+    + "model = LlamaForCausalLM(LlamaConfig(**size))\n",
+    "trl.md": TINY
+    + "from transformers import Qwen3Config, Qwen3ForCausalLM\n"
+    + "Qwen3ForCausalLM(Qwen3Config(**size)).save_pretrained('Qwen/Qwen3-8B')\n",
+}
+CHECK = {
+    "nanochat.md": "assert inputs.shape == targets.shape == (32, 2048)",
+    "torchtitan.md": "assert inputs['input'].shape == labels.shape == (4, 256)",
+    "transformers.md": "assert 7 < loss.item() < 10 and len(dataset) == len(rows)",
+    "mlx.md": "table = mx.zeros((4200, 4200))\n"
+    "assert abs(loss_of(lambda ids: table[ids], loader.batch(0)).item() - 8.3428) < 1e-3",  # log 4,200
+    "litgpt.md": "assert len(row) == 2049",
+    "lightning.md": "assert mask.shape == (8, 1, 256, 256)",
+    "trl.md": "assert trainer.state.global_step > 0",
+}
+
+
+@pytest.fixture
+def folder(
+    tmp_path: Path, tokenizer_json: Path, documents: list[str], monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """Folder in which a page's commands run."""
+    texts = [text for text in documents if text.strip()][:200]
+    make_workspace(tmp_path, tokenizer_json, texts)
+    pieces = [text[at : at + 700] for text in texts for at in range(0, len(text), 700)][:2500]
+    write_lines(tmp_path / "texts.jsonl", [{"text": piece} for piece in pieces])
+    talk = [{"role": "user", "content": "What is one and one?"}, {"role": "assistant", "content": "Two."}]
+    write_lines(tmp_path / "chats.jsonl", [{"messages": talk} for _ in range(300)])
+    (tmp_path / "Qwen/Qwen3-1.7B").rename(tmp_path / "Qwen/Qwen3-8B")
+    (tmp_path / "data").rename(tmp_path / "other")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Run a packline command of a page; commands of trainers are passed over."""
+    dollar, *words = shlex.split(line.replace("\\\n", " "))
+    assert dollar == "$"
+    if words[0] == "packline":
+        code = main(words[1:])
+        printed = capsys.readouterr()
+        assert code == 0, f"{line}\n{printed.out}\n{printed.err}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_command_and_program_of_a_page_runs(
+    page: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    blocks = FENCE.findall(page.read_text("utf-8"))
+    typed = [
+        f"${line}"
+        for language, block in blocks
+        if language == "console"
+        for line in ("\n" + block).split("\n$")[1:]
+    ]
+    text = page.read_text("utf-8")
+    if page.name != "index.md":
+        run(STORE, capsys)
+    if " chats " in text and "packline sft" not in text:
+        run(CHATS, capsys)
+    for line in typed:
+        run(line.replace("--chat-template qwen3", EOD), capsys)
+    code = [block for language, block in blocks if language == "python"]
+    assert typed or code
+    if code:
+        needed = re.match(r"# needs (\w+)", code[0])
+        modules = (needed[1],) if needed else ()
+        prelude = PRELUDE.get(page.name, "import os\nos.chdir(arguments[0])\n")
+        program = "\n".join([prelude, *code, CHECK.get(page.name, ""), "answer = True"])
+        program = program.replace(
+            "SFTConfig(", "SFTConfig(use_cpu=True, bf16=False, max_steps=2, report_to=[],"
+        )
+        assert run_peer(program, folder, modules=modules, with_packline=True)
