@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from packline.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from packline.api import bake, build, build_chat, export, import_dataset, open, plan
+    from packline.api import bake, build, build_chat, estimate, export, import_dataset, open
     from packline.facade import Store
     from packline.formats.converting import convert
     from packline.loading.loader import Loader
@@ -41,11 +41,11 @@ __all__ = [
     "build",
     "build_chat",
     "convert",
+    "estimate",
     "export",
     "import_dataset",
     "load",
     "open",
-    "plan",
     "report",
 ]
 
@@ -57,7 +57,7 @@ _HOMES = {
     "import_dataset": "packline.api",
     "build": "packline.api",
     "open": "packline.api",
-    "plan": "packline.api",
+    "estimate": "packline.api",
     "report": "packline.viewing.report",
     "Loader": "packline.loading.loader",
     "Mixture": "packline.loading.mixture",

@@ -1,10 +1,10 @@
 """Python functions behind the command line.
 
-build   inputs and a tokenizer -> a store
-plan    the same arguments -> an estimate of the build
-open    a store for reading
-export  a store, a run or text -> the layout of another project
-bake    rows in training order -> native shards
+build     inputs and a tokenizer -> a store
+estimate  the same arguments -> an estimate of the build
+open      a store for reading
+export    a store, a run or text -> the layout of another project
+bake      rows in training order -> native shards
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def build(
     return Store(out)
 
 
-def plan(
+def estimate(
     inputs: str | Path | Sequence[str | Path],
     tokenizer: str | Path | None = None,
     *,
@@ -97,12 +97,12 @@ def plan(
     >>> model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2}, "unk_token": "</s>"}
     >>> text = msgspec.json.encode({"model": model, "pre_tokenizer": {"type": "Whitespace"}})
     >>> _ = (folder / "tokenizer.json").write_bytes(text)
-    >>> plan(folder / "words.txt", folder / "tokenizer.json", eod="</s>").documents
+    >>> estimate(folder / "words.txt", folder / "tokenizer.json", eod="</s>").documents
     1
     """
-    from packline.jobs.estimate import estimate
+    from packline.jobs.estimate import estimate_build
 
-    return estimate(*make_recipe(inputs, tokenizer, settings), out=out)
+    return estimate_build(*make_recipe(inputs, tokenizer, settings), out=out)
 
 
 def open(path: str | Path, *, verify: bool = False) -> Store:

@@ -71,6 +71,7 @@ class Found:
 def read_all(name: str, path: Path, options: dict[str, Any] | None = None) -> Found:
     """Open a data set and read it, unless something was wrong with it already."""
     format = get_format(name)
+    assert isinstance(format, DocumentFormat)
     findings = Findings()
     foreign = format.open(path, msgspec.convert(options or {}, format.options), findings)
     found = Found(foreign, [str(problem) for problem in findings.problems])

@@ -24,8 +24,8 @@ def test_none_unsets_an_option_unless_it_is_one_of_its_values() -> None:
     assert options.vocab_size is None and options.edges == "none"
     options = convert_options(get_format("parquet"), {"compression": "none", "shard_tokens": "7"})
     assert options.compression == "none" and options.shard_tokens == 7
-    options = convert_options(get_format("npz"), {"pad_id": None, "prefix": "none"})
-    assert options.pad_id is None and options.prefix == "none"
+    options = convert_options(get_format("pt"), {"max_files": None, "dataset": "none"})
+    assert options.max_files is None and options.dataset == "none"
     with pytest.raises(RecipeError, match="Invalid enum value 'none'"):
         convert_options(get_format("forager"), {"dtype": "none"})
 

@@ -111,10 +111,10 @@ def _train(corpus: Corpus) -> float:
 
 
 def _plan(corpus: Corpus) -> Estimate:
-    from packline.jobs.estimate import estimate
+    from packline.jobs.estimate import estimate_build
 
     _title(3, "plan", f"packline plan {_quoted(corpus.recipe)}")
-    found = estimate(*load_recipe(corpus.recipe))
+    found = estimate_build(*load_recipe(corpus.recipe))
     output.lines(estimate_lines(found))
     return found
 

@@ -165,6 +165,11 @@ class Encoder:
         return {} if self._chooser is None else self._chooser.engines
 
     @property
+    def encodes_by_reference(self) -> bool:
+        """True if no faster engine is exact."""
+        return list(self.engines) == ["tokenizers"]
+
+    @property
     def encoded_bytes(self) -> dict[str, int]:
         """Bytes of text encoded by each engine."""
         return {} if self._chooser is None else self._chooser.encoded_bytes

@@ -40,8 +40,8 @@ from packline.formats.shared.columns import (
     record_batches,
 )
 from packline.formats.shared.lost import lost_of
-from packline.formats.shared.packed_rows import SEQ_LENGTHS
 from packline.formats.shared.saved import (
+    SEQ_LENGTHS,
     SavedFiles,
     features_of_saved,
     write_dict,

@@ -23,9 +23,9 @@ import msgspec
 import numpy as np
 
 from packline.errors import RecipeError
-from packline.formats.baked_foreign import BakedForeign
 from packline.formats.baked_rows import (
     BAKED,
+    ENDINGS,
     SPAN_COLUMNS,
     BakedFacts,
     BakedFile,
@@ -34,8 +34,9 @@ from packline.formats.baked_rows import (
     read_entries,
     read_facts,
 )
-from packline.formats.format import Foreign, RowFormat
-from packline.formats.types import Options, Part, Plan, Written
+from packline.formats.format import RowFormat
+from packline.formats.shared.records import foreign_file
+from packline.formats.types import Options, Part, Plan, RowFiles, Written
 from packline.packing.targets import IGNORED
 from packline.store.index import index_size, write_index
 from packline.store.report import Findings
@@ -56,7 +57,7 @@ class BakedOptions(Options, frozen=True):
     """Options of baked rows."""
 
     file_rows: int = 0
-    """Writing: rows of a file; 0: as many as make about 256 MB of tokens."""
+    """Rows of a file; 0: as many as make about 256 MB of tokens."""
 
 
 class Baked(RowFormat):
@@ -113,14 +114,13 @@ class Baked(RowFormat):
     def recognises(self, path: Path) -> bool:
         return (path / BAKED).is_file()
 
-    def open(self, path: Path, options: BakedOptions, findings: Findings) -> Foreign:
+    def check(self, path: Path, findings: Findings) -> RowFiles:
         entries = read_entries(path)
         facts = read_facts(path, entries)
-        problems = len(findings.problems)
         check_files(path, facts, entries, findings)
-        if len(findings.problems) > problems:  # intact files are used; the rest cannot be interpreted
-            facts = msgspec.structs.replace(facts, files=())
-        return BakedForeign(path, facts, entries)
+        names = [BAKED, *(f"{file.name}{ending}" for file in facts.files for ending in ENDINGS)]
+        metadata = {"vocab_size": facts.vocab_size, "eod_id": facts.eod_id, "bos_id": facts.bos_id}
+        return RowFiles([foreign_file(path, path / name) for name in names], metadata)
 
 
 def _rows(view: RowView, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:

@@ -3,7 +3,8 @@
     store ── DocumentView ── plan ──> parts ── write ──> files ── finish ──> the data set
     store ── RowView ─────── (the same; rows in training order instead of documents)
 
-    data set ── open ──> Foreign: files, units ── blocks ──> documents ──> a store
+    data set of documents ── open ──> Foreign: files, units ── blocks ──> documents ──> a store
+    data set of rows ─────── check ──> problems
 
 A format describes a layout. Everything that formats have in common, such as processes, progress, staging,
 checksums, resuming after an interruption, and checking ids against the vocabulary, is done around it
@@ -20,7 +21,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from packline.formats.types import Block, Edges, ForeignFile, ForeignUnit, Kind, Options, Part, Plan, Written
+from packline.formats.types import (
+    Block,
+    Edges,
+    ForeignFile,
+    ForeignUnit,
+    Kind,
+    Options,
+    Part,
+    Plan,
+    RowFiles,
+    Written,
+)
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
@@ -94,16 +106,6 @@ class Format(ABC):
     def recognises(self, path: Path) -> bool:
         """True if a file or folder is of this format beyond doubt, by magic numbers and names."""
 
-    @abstractmethod
-    def open(self, path: Path, options: Any, findings: Findings) -> Foreign:
-        """Open a data set and enter all problems of its headers and sizes into `findings`.
-
-        Everything readable is included; a file that cannot be read is left out of `units`.
-
-        Raises:
-            InputError: nothing of this format is found.
-        """
-
 
 class DocumentFormat(Format):
     """A layout of whole documents, in the order of the store or of a selection."""
@@ -129,9 +131,22 @@ class DocumentFormat(Format):
     def finish(self, view: DocumentView, written: list[Written], target: Target, options: Any) -> None:
         """Write files that summarise all parts, if the format has any."""
 
+    @abstractmethod
+    def open(self, path: Path, options: Any, findings: Findings) -> Foreign:
+        """Open a data set and enter all problems of its headers and sizes into `findings`.
+
+        Everything readable is included; a file that cannot be read is left out of `units`.
+
+        Raises:
+            InputError: nothing of this format is found.
+        """
+
 
 class RowFormat(Format):
-    """A layout of rows of equal length, in training order."""
+    """A layout of rows of equal length, in training order.
+
+    Rows are written and checked, and not read: where documents begin is not preserved in them.
+    """
 
     kind = "rows"
 
@@ -145,3 +160,11 @@ class RowFormat(Format):
 
     def finish(self, view: RowView, written: list[Written], target: Target, options: Any) -> None:
         """As for documents."""
+
+    @abstractmethod
+    def check(self, path: Path, findings: Findings) -> RowFiles:
+        """Check headers, sizes and numbering of a data set; rows are not read.
+
+        Raises:
+            InputError: nothing of this format is found.
+        """

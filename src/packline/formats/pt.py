@@ -13,12 +13,8 @@ token; the original has nothing between documents if the tokenizer adds no such 
 Cost: eight bytes per token, four times a store. A file of 32,768 tokens is 256 KB, so 10^10 tokens are
 300,000 files; creating one takes a third of a millisecond, which for short rows is most of the work.
 `torch_file` describes their layout; the trainer needs torch to load them, but packline needs it neither for
-writing nor for reading, and executes no pickle.
-
-Packline reads these, and the files of the project's `pretokenize_and_pack.py`, whose documents have no ends
-with most tokenizers and therefore come back as one document. The project's loader reads the files in the
-order of names and truncates those that are too long for the model; rows of the model's own length need no
-truncation.
+writing nor for checking, and executes no pickle. The project's loader reads the files in the order of names
+and truncates those that are too long for the model; rows of the model's own length need no truncation.
 """
 
 from __future__ import annotations
@@ -32,11 +28,10 @@ import msgspec
 import numpy as np
 
 from packline.errors import CorruptStore, InputError, RecipeError
-from packline.formats.format import Foreign, RowFormat
+from packline.formats.format import RowFormat
 from packline.formats.shared.records import lost_of
-from packline.formats.shared.row_files import RowFileOptions, Rows, group_files, open_rows
-from packline.formats.shared.torch_file import read_tensor, tensor_file_bytes, write_tensor
-from packline.formats.types import ForeignFile, NotPreserved, Part, Plan, Written
+from packline.formats.shared.torch_file import read_tensor, tensor_file, tensor_file_bytes
+from packline.formats.types import ForeignFile, NotPreserved, Options, Part, Plan, RowFiles, Written
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
@@ -50,7 +45,7 @@ BLOCK_TOKENS = 1 << 20
 """Approximate number of tokens of the rows read at a time."""
 
 
-class PtOptions(RowFileOptions, frozen=True):
+class PtOptions(Options, frozen=True):
     """Options for rows in torch files."""
 
     dataset: str = "packline"
@@ -100,7 +95,7 @@ class Pt(RowFormat):
             for row in tokens:
                 name = f"chunk_{number:06d}"
                 with target.create(f"{name}.pt") as file:
-                    write_tensor(file, row, name)
+                    file.write(tensor_file(row, name))
                 number += 1
             target.progress(tokens.size)
         return {"files": number - part.number}
@@ -130,14 +125,14 @@ class Pt(RowFormat):
         except CorruptStore:
             return False
 
-    def open(self, path: Path, options: PtOptions, findings: Findings) -> Foreign:
+    def check(self, path: Path, findings: Findings) -> RowFiles:
         paths = _find(path)
         if not paths:
             raise InputError(
                 f"{path}: expected rows, chunk_000000.pt and so on, found none",
                 hint="name the folder that has the files in it, or one file",
             )
-        return _open_files(path, paths, options, findings)
+        return _check_files(path, paths, findings)
 
 
 def _full_rows(view: RowView, start: int, stop: int) -> np.ndarray:
@@ -164,43 +159,26 @@ def _find(path: Path) -> list[Path]:
     return [one for _, one in sorted(found) if one.is_file()]
 
 
-def _open_files(path: Path, paths: list[Path], options: PtOptions, findings: Findings) -> Foreign:
+def _check_files(path: Path, paths: list[Path], findings: Findings) -> RowFiles:
     """Check the first file in full, and that the names and sizes of the others match it."""
     files = [ForeignFile(one.name, str(one), one.stat().st_size) for one in paths]
-    found: list[tuple[int, np.ndarray]] = []
-    first = np.empty(0, "<i8")
+    size: int | None = None
     try:
-        first = read_tensor(files[0].path)
-        same = [file.bytes == files[0].bytes for file in files]
-        found = [(number, np.array([len(first)])) for number in range(len(files)) if same[number]]
-        for number in np.flatnonzero(~np.array(same))[:100].tolist():
-            file = files[number]
+        size = len(read_tensor(files[0].path)) or None
+        for file in [file for file in files if file.bytes != files[0].bytes][:100]:
             findings.add(file.name, "size in bytes, as of the first file", files[0].bytes, file.bytes)
     except CorruptStore as error:
         findings.add(files[0].name, error.message.removeprefix(f"{files[0].path}: "))
-    beside = []
-    facts: dict[str, Any] = {}
-    if path.is_dir():
-        numbers = [int(match[1]) for one in paths if (match := NAME.fullmatch(one.name))]
-        if numbers != list(range(len(paths))):
-            gap = next(place for place, number in enumerate(numbers) if place != number)
-            findings.add(files[gap].name, "number of the file", gap, numbers[gap])
-        if (metadata := path / METADATA).is_file():
-            beside = [len(files)]
-            files.append(ForeignFile(METADATA, str(metadata), metadata.stat().st_size))
-            facts = _metadata(metadata, len(paths), len(first) or None, findings)
-
-    def load(number: int) -> Rows:
-        tokens = read_tensor(files[number].path)
-        if len(tokens) != len(first) or tokens.dtype != first.dtype:
-            raise CorruptStore(
-                f"{files[number].path}: expected {len(first):,} tokens of {first.dtype.name}, as of the "
-                f"first file, found {len(tokens):,} of {tokens.dtype.name}"
-            )
-        return tokens[None, :], None
-
-    groups = group_files(files, found, first.dtype, load, beside=beside)
-    return open_rows(files, groups, path, options, findings, facts)
+    if not path.is_dir():
+        return RowFiles(files)
+    numbers = [int(match[1]) for one in paths if (match := NAME.fullmatch(one.name))]
+    if numbers != list(range(len(paths))):
+        gap = next(place for place, number in enumerate(numbers) if place != number)
+        findings.add(files[gap].name, "number of the file", gap, numbers[gap])
+    if not (metadata := path / METADATA).is_file():
+        return RowFiles(files)
+    files.append(ForeignFile(METADATA, str(metadata), metadata.stat().st_size))
+    return RowFiles(files, _metadata(metadata, len(paths), size, findings))
 
 
 def _metadata(path: Path, count: int, size: int | None, findings: Findings) -> dict[str, Any]:

@@ -101,6 +101,14 @@ class ForeignFile(msgspec.Struct, frozen=True):
     bytes: int
 
 
+class RowFiles(msgspec.Struct, frozen=True):
+    """Files of a checked data set of rows."""
+
+    files: list[ForeignFile]
+    metadata: dict[str, Any] = {}
+    """`vocab_size`, `tokenizer`, `eod_id`, ..., as far as declared."""
+
+
 class ForeignUnit(msgspec.Struct, frozen=True):
     """Documents of a foreign data set that are read as one unit of work, in one process."""
 

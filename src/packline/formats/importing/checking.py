@@ -2,7 +2,7 @@
 
     packline.json   its own checksum; paths, sizes and checksums of all files; no other files   `export_files`
     headers         sizes, magic numbers, indexes                                               `format.open`
-    tokens          ids below the vocabulary, boundary tokens around every document
+    tokens          ids below the vocabulary, boundary tokens around every document; not of rows
 
 If there is a packline.json, headers and tokens are only checked if all checksums are right, so no parser is
 given a damaged file.
@@ -25,12 +25,20 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from packline.encoders.boundary import resolve_boundary
+from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import CorruptStore, PacklineError, RecipeError, TokenizerError
 from packline.formats.export_files import check_export
 from packline.formats.export_record import RECORD, ExportRecord
-from packline.formats.format import Foreign, Format
-from packline.formats.importing.facts import find_record, make_options, said_boundary, with_marker
-from packline.formats.importing.opening import find_format, open_foreign, read_blocks, read_headers
+from packline.formats.format import DocumentFormat, Foreign, Format, RowFormat
+from packline.formats.importing.facts import (
+    check_tokenizer,
+    find_record,
+    make_options,
+    said_boundary,
+    with_marker,
+)
+from packline.formats.importing.opening import find_format, open_foreign, read_blocks, read_headers, readable
 from packline.formats.importing.restoring import Restoring
 from packline.formats.types import ForeignUnit
 from packline.store.report import Findings, OnProgress, Report
@@ -96,6 +104,9 @@ def check(
     elif not findings.problems:
         notes.append(f"files were not held against checksums: there is no {RECORD}")
     try:
+        if not isinstance(chosen, DocumentFormat):
+            notes += _check_rows(chosen, path, tokenizer, eod, record, options or {}, findings)
+            return _report(findings, chosen, notes, started)
         if tokenizer is not None:
             opened = open_foreign(path, chosen.name, str(tokenizer), eod, bos, options or {}, findings)
             plan = _Plan(opened.foreign, opened.restoring, opened.notes)
@@ -127,8 +138,36 @@ class _Plan:
     unfinished: int = 0
 
 
-def _without_tokenizer(
+def _check_rows(
     format: Format,
+    path: Path,
+    tokenizer: str | Path | None,
+    eod: str | int | None,
+    record: ExportRecord | None,
+    options: dict[str, Any],
+    findings: Findings,
+) -> list[str]:
+    """Check headers of rows, and the tokenizer against their metadata; return notes."""
+    assert isinstance(format, RowFormat)
+    make_options(format, options, record)
+    problems = len(findings.problems)
+    with readable(path):
+        found = format.check(path, findings)
+    if record is None:
+        findings.files += len(found.files)
+        findings.read(sum(file.bytes for file in found.files))
+    notes = ["tokens of rows are not read: checksums and headers were checked"]
+    notes += [] if record is None else record.warnings
+    if tokenizer is None or len(findings.problems) > problems:
+        return notes
+    loaded = load_tokenizer(str(tokenizer))
+    said_eod, _ = said_boundary(record, found.metadata)
+    boundary = resolve_boundary(loaded, said_eod if eod is None else eod, None)
+    return notes + check_tokenizer(str(path), loaded, boundary.eod_id, record, found.metadata)
+
+
+def _without_tokenizer(
+    format: DocumentFormat,
     path: Path,
     record: ExportRecord | None,
     options: dict[str, Any],

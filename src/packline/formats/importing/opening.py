@@ -10,16 +10,17 @@ marker. Only headers and indexes are read.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from packline.encoders.boundary import Boundary, resolve_boundary
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
-from packline.errors import InputError, PacklineError
+from packline.errors import InputError, PacklineError, RecipeError
 from packline.formats.export_files import check_places
 from packline.formats.export_record import RECORD, ExportRecord
-from packline.formats.format import Foreign, Format
+from packline.formats.format import DocumentFormat, Foreign, Format
 from packline.formats.importing.facts import (
     check_tokenizer,
     find_record,
@@ -39,7 +40,7 @@ from packline.store.report import Findings
 class Opened:
     """A data set whose headers were read, and how to read the rest."""
 
-    format: Format
+    format: DocumentFormat
     options: Any
     foreign: Foreign
     tokenizer: Tokenizer
@@ -68,6 +69,21 @@ def find_format(path: Path, name: str | None) -> Format:
     return recognise(path) if record is None else get_format(record.format)
 
 
+def document_format(path: Path, name: str | None) -> DocumentFormat:
+    """The format of a data set of documents; see `find_format`.
+
+    Raises:
+        RecipeError: it holds rows.
+    """
+    format = find_format(path, name)
+    if not isinstance(format, DocumentFormat):
+        raise RecipeError(
+            f"{path} holds rows ({format.name}): where documents begin and end is not preserved in them",
+            hint="use the store that the rows were made from, or a format of documents (packline formats)",
+        )
+    return format
+
+
 def open_foreign(
     path: Path,
     format_name: str | None,
@@ -81,10 +97,10 @@ def open_foreign(
 
     Raises:
         InputError: a missing data set, or one in another format.
-        RecipeError: invalid options.
+        RecipeError: invalid options, or a data set of rows.
         TokenizerError: the wrong tokenizer, or an unclear end of document.
     """
-    format = find_format(path, format_name)
+    format = document_format(path, format_name)
     record = find_record(path)
     if record is not None and path.is_dir():
         check_places(path, record, findings)
@@ -115,16 +131,23 @@ def _refuse_strays(foreign: Foreign, record: ExportRecord, findings: Findings) -
             findings.add(file.name, "a stray file", "nothing", f"a file that {RECORD} does not list")
 
 
-def read_headers(format: Format, path: Path, options: Any, findings: Findings) -> Foreign:
+def read_headers(format: DocumentFormat, path: Path, options: Any, findings: Findings) -> Foreign:
     """Call `format.open`; any problem with the data is an error with its position.
 
     Raises:
         InputError: a file disappears or cannot be read.
         CorruptStore: a library cannot parse a file.
     """
+    with readable(path):
+        return format.open(path, options, findings)
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Errors of the system and of libraries as errors with the path; see `read_headers`."""
     with reading(path):
         try:
-            return format.open(path, options, findings)
+            yield
         except OSError as error:
             if isinstance(error, PacklineError):
                 raise

@@ -22,9 +22,8 @@ from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import CorruptStore, InputChanged
 from packline.formats.exporting.parts import convert_options
 from packline.formats.format import Foreign
-from packline.formats.importing.opening import read_blocks, read_headers
+from packline.formats.importing.opening import document_format, read_blocks, read_headers
 from packline.formats.importing.restoring import Restoring, Wrong
-from packline.formats.registry import get_format
 from packline.formats.types import Block, ForeignUnit
 from packline.jobs.folder import StoreFolder
 from packline.jobs.job import Numbered, Report, Runner
@@ -88,7 +87,7 @@ class UnitImporter(Runner[Numbered, ImportedUnit]):
     def __init__(self, job: ImportSettings) -> None:
         self._job = job
         self._folder = StoreFolder(Path(job.out))
-        format = get_format(job.format)
+        format = document_format(Path(job.path), job.format)
         findings = Findings()
         options = convert_options(format, job.options)
         self._foreign: Foreign = read_headers(format, Path(job.path), options, findings)

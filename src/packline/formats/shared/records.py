@@ -1,23 +1,14 @@
-"""Common parts of formats with rows in records: their index, rows to write, and records as a token source.
-
-    records of a file    a b c d | d e f g | g h . .    one row each, with the first token of the next row
-    read, width 3        a b c d e f g h .
-
-Cost: rows are copied once. A compressed file is held in memory as a whole while it is read.
-"""
+"""Common parts of formats of rows: `index.json` of records, rows with the token that follows, and losses."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
-from packline.errors import CorruptStore, InputError
-from packline.formats.importing.mapped import Pieces, TokenSource, read_numbers
+from packline.errors import InputError
 from packline.formats.types import ForeignFile, NotPreserved
 from packline.packing.targets import IGNORED
 
@@ -106,103 +97,3 @@ def lost_of(view: RowView, *, masks: bool, boundaries: bool) -> tuple[NotPreserv
         lost.append(NotPreserved("document boundaries", view.documents, "documents", why))
     lost.append(NotPreserved("provenance", view.documents, "documents", "the format has no place for it"))
     return tuple(lost)
-
-
-@lru_cache(maxsize=1)
-def _unpacked(path: str, written: int, size: int) -> bytes:
-    """A decompressed zstd file of `size` bytes; cached until another file is read, or it changes."""
-    import zstandard
-
-    try:
-        data = Path(path).read_bytes()
-        with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
-            whole = bytes(reader.read(size + 1))
-    except (OSError, zstandard.ZstdError) as error:
-        raise CorruptStore(f"cannot read {path}: {error}", hint="the file was cut off or damaged") from error
-    if len(whole) != size:
-        found = f"{len(whole):,}" if len(whole) < size else f"more than {size:,}"
-        raise CorruptStore(f"{path}: expected {size:,} bytes when unpacked, found {found}")
-    return whole
-
-
-def read_bytes(file: ForeignFile, start: int, stop: int, unpacked_bytes: int | None = None) -> np.ndarray:
-    """Bytes of a file, uint8 `[stop - start]`; with `unpacked_bytes`, of its decompressed content.
-
-    Raises:
-        CorruptStore: they are missing, or the decompressed file is not as expected.
-    """
-    if unpacked_bytes is None:
-        return read_numbers(file.path, np.dtype(np.uint8), 0, start, stop)
-    try:
-        written = Path(file.path).stat().st_mtime_ns
-    except OSError as error:
-        raise CorruptStore(f"cannot read {file.path}: {error.strerror}") from error
-    if not start <= stop <= unpacked_bytes:
-        raise CorruptStore(
-            f"{file.path}: expected bytes {start:,} to {stop:,} when unpacked, found {unpacked_bytes:,}",
-            hint="its offsets or counts are damaged",
-        )
-    return np.frombuffer(_unpacked(file.path, written, unpacked_bytes), np.uint8)[start:stop]
-
-
-class RecordFile(TokenSource):
-    """A file of records of equal size, of which the first `width` tokens each are read.
-
-    Tokens that lie back to back are records of one token.
-
-    Args:
-        files: all files of the data set.
-        number: number of this file among them.
-        first: offset in bytes of the first record's tokens.
-        stride: bytes from one record's tokens to the next one's.
-        width: tokens read per record.
-        tokens: number of these tokens in the whole file; padding at the end is left out.
-        unpacked_bytes: decompressed size of a compressed file.
-    """
-
-    def __init__(
-        self,
-        files: Sequence[ForeignFile],
-        number: int,
-        dtype: np.dtype,
-        *,
-        split: str,
-        first: int,
-        stride: int,
-        width: int,
-        tokens: int,
-        unpacked_bytes: int | None = None,
-    ) -> None:
-        self.file, self.name = number, files[number].name
-        self.split, self.dtype, self.tokens = split, dtype, tokens
-        self.whole = unpacked_bytes is not None
-        self._files, self._file, self._unpacked_bytes = files, files[number], unpacked_bytes
-        self._first, self._stride, self.width = first, stride, width
-        self.beside: tuple[int, ...] = ()
-        """Numbers of files that belong to it: covered by the first unit."""
-
-    def read(self, start: int, stop: int) -> tuple[np.ndarray, None]:
-        if start == stop:
-            return np.empty(0, self.dtype), None
-        width, size = self.width, self.dtype.itemsize
-        low, high = start // width, (stop - 1) // width + 1
-        begin = self._first + low * self._stride
-        end = self._first + (high - 1) * self._stride + width * size
-        data = read_bytes(self._file, begin, end, self._unpacked_bytes)
-        if self._stride == width * size:
-            tokens = data.view(self.dtype)
-        else:
-            shape, strides = (high - low, width), (self._stride, size)
-            tokens = np.ndarray(shape, self.dtype, data.data, strides=strides).reshape(-1)
-        return tokens[start - low * width : stop - low * width], None
-
-    def positions(self, places: np.ndarray) -> np.ndarray:
-        record, inner = np.divmod(places.astype(np.int64), self.width)
-        return self._first + record * self._stride + inner * self.dtype.itemsize
-
-    def pieces(self, start: int, stop: int) -> Pieces:
-        begin, end = (int(place) for place in self.positions(np.array([start, stop])))
-        piece = (self.file, begin if start else 0, end if stop < self.tokens else self._file.bytes)
-        if start:
-            return (piece,)
-        return (piece, *((number, 0, self._files[number].bytes) for number in self.beside))

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 STATE = "state.json"
 INFO = "dataset_info.json"
 DICT = "dataset_dict.json"
+SEQ_LENGTHS = "seq_lengths"
+"""Column that packed rows have and documents do not."""
 
 
 def write_stream(target: Target, name: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> str:

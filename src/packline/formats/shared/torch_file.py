@@ -15,17 +15,24 @@ before torch 1.6, which are not archives.
 
 from __future__ import annotations
 
+import io
 import re
 import struct
+import tokenize
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
 
 from packline.errors import CorruptStore
-from packline.formats.shared.zipped import DAMAGE, Sink, StoredZip
 
 ALIGNMENT = 64
+DAMAGE = (
+    OSError, ValueError, KeyError, EOFError, NotImplementedError, RuntimeError, OverflowError, SyntaxError,
+    zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError,
+)  # fmt: skip
+"""Exceptions of the standard library and NumPy for a damaged archive, or an array in one."""
 STORAGES = {"Long": "<i8", "Int": "<i4", "Short": "<i2", "Byte": "u1", "Char": "i1"}
 
 _HEAD = (
@@ -47,18 +54,27 @@ _PROGRAM = re.compile(
 """Pattern of `data.pkl`: a slice is saved with its whole tensor, so there may be a storage offset."""
 
 
-def write_tensor(sink: Sink, values: np.ndarray, name: str) -> None:
-    """Write a tensor, int64 `[n]`.
+def tensor_file(values: np.ndarray, name: str) -> bytes:
+    """Content of a file with a tensor, int64 `[n]`.
 
     Args:
         name: name of the folder within the archive; torch uses the file's name without its suffix.
     """
-    archive = StoredZip(sink, date=0, permissions=0)
-    archive.add(f"{name}/data.pkl", [_program(len(values))])
-    archive.add(f"{name}/byteorder", [b"little"])
-    archive.add(f"{name}/data/0", [np.ascontiguousarray(values, "<i8")], extra=_align)
-    archive.add(f"{name}/version", [b"3\n"])
-    archive.close()
+    file = io.BytesIO()
+    members = {
+        "data.pkl": _program(len(values)),
+        "byteorder": b"little",
+        "data/0": np.ascontiguousarray(values, "<i8").tobytes(),
+        "version": b"3\n",
+    }
+    with zipfile.ZipFile(file, "w") as archive:
+        for member, data in members.items():
+            entry = zipfile.ZipInfo(f"{name}/{member}", (1980, 0, 0, 0, 0, 0))
+            if member == "data/0":
+                entry.extra = _align(file.tell() + 30 + len(entry.filename))
+            archive.writestr(entry, data)
+            entry.extra, entry.external_attr = b"", 0  # in the directory, as torch writes it
+    return file.getvalue()
 
 
 def tensor_file_bytes(count: int, name: str) -> int:
