@@ -50,6 +50,7 @@ from packline.sources.reader import Span
 from packline.sources.reading import read_span
 from packline.sources.slices import StreamEnd, cut_slices
 from packline.storage.inputs import open_input
+from packline.store.ledger import totals_by_source
 from packline.store.manifest import InputPiece, Manifest, Receipt, StreamReceipt, split_warnings
 
 UNDECODED = (
@@ -330,6 +331,9 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
             eod_id=self.boundary.eod_id,
             dtype=self.dtype,
             sources=expected,
+            sources_done=totals_by_source(
+                work.names, ((receipt.source, receipt.ledger) for receipt in self.receipts.values())
+            ),
             seconds=time.monotonic() - self._started,
         )
         self.tell(planned)

@@ -41,6 +41,8 @@ class BuildPlanned(StorePlanned, frozen=True, kw_only=True):
 
     sources: dict[str, int]
     """Expected text bytes by source."""
+    sources_done: dict[str, Ledger]
+    """Work of earlier runs by source."""
     seconds: float
     """Seconds since the process began."""
 

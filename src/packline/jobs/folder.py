@@ -19,6 +19,7 @@ import errno
 import fcntl
 import os
 import shutil
+import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
@@ -45,6 +46,8 @@ from packline.store.manifest import (
     to_json,
 )
 
+ENDING_SECONDS = 2
+"""Time to wait for a lock: the workers of a process that was just killed hold it until they have ended."""
 STREAM = "stream-"
 """Begin of the names of receipts of streams."""
 COMMAND = "command.json"
@@ -126,6 +129,7 @@ class WorkFolder(ABC, Generic[Identity]):
         self.close()
 
     def _take_lock(self, path: Path) -> int:
+        end = time.monotonic() + ENDING_SECONDS
         while True:
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -138,6 +142,9 @@ class WorkFolder(ABC, Generic[Identity]):
                 os.close(descriptor)
                 if error.errno not in (errno.EAGAIN, errno.EACCES):
                     raise StoreError(f"cannot lock {self.described}: {error.strerror}") from error
+                if time.monotonic() < end:
+                    time.sleep(0.02)
+                    continue
                 raise StoreBusy(
                     f"{self.busy} {self.described}", hint="wait for it to end, or choose another --out"
                 ) from None

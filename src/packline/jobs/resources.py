@@ -98,7 +98,8 @@ def require_disk(folder: Path, needed: int, purpose: str) -> None:
     """
     if needed > (free := free_disk(folder)):
         raise OutOfSpace(
-            f"the disk of {folder} has {free:,} bytes free: expected {needed:,} for {purpose}",
+            f"the disk of {folder} is too small for {purpose}: expected {needed:,} bytes free, "
+            f"found {free:,} bytes free",
             hint="make room, or choose an --out on another disk; finished units are kept",
         )
 
