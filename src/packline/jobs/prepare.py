@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import overload
 
+from packline.encoders import EngineName
 from packline.encoders.boundary import Boundary, resolve_boundary
 from packline.encoders.encoder import Encoder
-from packline.encoders.report import EngineName
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import PacklineError
 from packline.fingerprint import Hasher
