@@ -33,8 +33,7 @@ from packline.chat.sft_unit import (
 )
 from packline.chat.sources import ConversationSource, check_sources, find_conversation_files, plan_units
 from packline.encoders.boundary import END_OF_TEXT, Boundary, resolve_boundary
-from packline.encoders.chat_files import read_chat_template
-from packline.encoders.tokenizer import Tokenizer, load_tokenizer
+from packline.encoders.tokenizer import Tokenizer, load_tokenizer, read_chat_template
 from packline.errors import InputError, RecipeError
 from packline.formats.importing.building import Imported, OnEvent, UnitBuild, run_build
 from packline.jobs.events import Note

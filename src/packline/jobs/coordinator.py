@@ -18,8 +18,8 @@ from pathlib import Path
 
 import msgspec
 
+from packline.encoders import EngineName, EngineReport
 from packline.encoders.encoder import Encoder
-from packline.encoders.report import EngineName, EngineReport
 from packline.jobs.build import Request
 from packline.jobs.events import (
     EVENT_ENCODER,

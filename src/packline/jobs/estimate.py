@@ -32,9 +32,8 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from packline.encoders.choosing import SCRIPTS, script_of
-from packline.encoders.encoder import Encoder
-from packline.encoders.report import EngineReport
+from packline.encoders import EngineReport
+from packline.encoders.encoder import SCRIPTS, Encoder, script_of
 from packline.errors import EncoderMismatch, PacklineError
 from packline.fingerprint import Hasher
 from packline.jobs.prepare import Work, count_workers, load_encoder, prepare, sample_texts, set_room

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from packline.encoders.report import EngineReport
+from packline.encoders import EngineReport
 from packline.errors import PacklineError, WorkerDied
 from packline.storage.local import plain_error
 from packline.store.ledger import Ledger

@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
+from packline.encoders import EngineName
 from packline.encoders.boundary import Boundary, resolve_boundary
 from packline.encoders.encoder import Encoder
-from packline.encoders.report import EngineName
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import PacklineError, ResumeMismatch
 from packline.fingerprint import Hasher

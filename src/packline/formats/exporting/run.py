@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from packline.encoders.tokenizer_config import CONFIG, config_bytes
+from packline.encoders.tokenizer import CONFIG, config_bytes
 from packline.errors import OutOfSpace, RecipeError
 from packline.formats.export_record import TOKENIZER_FILE, ExportIdentity, ExportRecord
 from packline.formats.exporting.parts import (

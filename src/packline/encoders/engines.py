@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from packline.encoders import EngineName
 from packline.encoders.features import features_of, read_otherwise, unsupported
-from packline.encoders.report import EngineName
 from packline.encoders.special import BytesCounter
 from packline.encoders.tokenizer import refusals
 from packline.errors import TokenizerError

@@ -11,9 +11,8 @@ import pytest
 from tests.encoders.fuzzed_files import GPT2, added, contents_of
 
 import packline
-from packline.encoders.added_tokens import probes, read_added_tokens
-from packline.encoders.engine import ENGINES
-from packline.encoders.parity import Reference, try_engines
+from packline.encoders.engines import ENGINES
+from packline.encoders.parity import Reference, probes, read_added_tokens, try_engines
 from packline.errors import TokenizerError
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from packline.encoders.engine import FEW, Engine, load_engine
-from packline.encoders.report import ENGINE_NAMES, EngineName
+from packline.encoders import ENGINE_NAMES, EngineName
+from packline.encoders.engines import FEW, Engine, load_engine
 from packline.sources.texts import Texts
 
 TEXTS = ["plain words", "", "naïve – “quotes”", "漢字とかな", " ", "a\x00b", "\n\nx\ty", "🧑‍🚀"]

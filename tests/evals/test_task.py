@@ -17,12 +17,9 @@ from tests.formats.peers import run_peer
 
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import InputError, RecipeError
-from packline.evals import writing
 from packline.evals.hellaswag import read_hellaswag
-from packline.evals.llmc_questions import llmc_questions
 from packline.evals.making import EvalsSettings, make_core, make_hellaswag
-from packline.evals.task import LetterTask, ScoredTask
-from packline.evals.writing import EvalsWriter, arrays_of, facts_of
+from packline.evals.task import EvalsWriter, LetterTask, ScoredTask, Task, arrays_of, facts_of, llmc_questions
 from packline.ragged import Ragged
 
 __all__ = ["chat_json"]  # a fixture
@@ -94,7 +91,7 @@ DICTS: dict[str, Any] = {
 }
 
 
-def write(folder: Path, format: Any, *tasks: writing.Task) -> dict[str, Any]:
+def write(folder: Path, format: Any, *tasks: Task) -> dict[str, Any]:
     writer = EvalsWriter(folder, format=format, max_seq_len=9, bos_id=1)
     for task in tasks:
         writer.write(task)
@@ -131,7 +128,7 @@ def test_without_torch_pt_is_refused_before_any_work(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("task", [SCORED, GOING_ON, LETTERS], ids=lambda task: task.label)
-def test_npz_holds_the_arrays_and_json_the_rest(tmp_path: Path, task: writing.Task) -> None:
+def test_npz_holds_the_arrays_and_json_the_rest(tmp_path: Path, task: Task) -> None:
     write(tmp_path, "npz", task)
     with np.load(tmp_path / f"{task.label}.npz", allow_pickle=False) as found:
         check_arrays(dict(found), task)
@@ -140,7 +137,7 @@ def test_npz_holds_the_arrays_and_json_the_rest(tmp_path: Path, task: writing.Ta
     assert facts == {key: expected[key] for key in facts} and len(facts) == 4
 
 
-def check_arrays(found: dict[str, np.ndarray], task: writing.Task) -> None:
+def check_arrays(found: dict[str, np.ndarray], task: Task) -> None:
     """That arrays say what the dict says."""
     expected = DICTS[task.label]
     offsets, tokens = found["offsets"].tolist(), found["tokens"].tolist()
@@ -161,7 +158,7 @@ def check_arrays(found: dict[str, np.ndarray], task: writing.Task) -> None:
 
 
 @pytest.mark.parametrize("task", [SCORED, GOING_ON, LETTERS], ids=lambda task: task.label)
-def test_safetensors_by_its_layout(tmp_path: Path, task: writing.Task) -> None:
+def test_safetensors_by_its_layout(tmp_path: Path, task: Task) -> None:
     write(tmp_path, "safetensors", task)
     data = (tmp_path / f"{task.label}.safetensors").read_bytes()
     (size,) = struct.unpack("<Q", data[:8])

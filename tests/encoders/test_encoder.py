@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from packline.encoders.choosing import TRYING, Chooser, script_of
-from packline.encoders.report import EngineName
+from packline.encoders import EngineName
+from packline.encoders.encoder import TRYING, Chooser, script_of
 from packline.ragged import Ragged, offsets_of
 from packline.sources.texts import Texts
 
