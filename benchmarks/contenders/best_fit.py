@@ -70,10 +70,10 @@ class Lengths:
 def pack(lengths: np.ndarray, seq_len: int, out: Path) -> int:
     """packline's: rows of a plan that was written to `out`."""
     from packline.packing.best_fit import make_plan
-    from packline.packing.plan import save_plan
+    from packline.packing.cache import save_arrays
 
     plan = make_plan(Lengths(lengths), seq_len)
-    saved = save_plan(out, "0" * 32, plan.arrays, plan.facts)
+    saved = save_arrays(out, "0" * 32, plan.arrays, plan.facts)
     return int(saved.arrays["long_rows"][-1]) + int(saved.arrays["firsts"][-1])
 
 

@@ -48,9 +48,9 @@ from packline.sources.reader import Span
 from packline.sources.reading import read_span
 from packline.sources.texts import Texts
 from packline.storage.inputs import open_input
-from packline.store.index import index_size
 from packline.store.ledger import Ledger
 from packline.store.rereading import far_apart
+from packline.store.shard import index_size
 
 SAMPLE_BYTES, REFERENCE_SAMPLE_BYTES = 4 << 20, 1 << 20
 """Bytes of (decompressed) input to sample, over all files; fewer with the reference, which is 100 times

@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from packline.jobs.publish import store_bytes
-from packline.packing.selection import Selection
+from packline.packing.documents import Selection
+from packline.packing.packer import DocumentFilter
 from packline.store.finding import check_document
 from packline.store.shard import Provenance
 from packline.viewing.page import (
@@ -189,7 +190,7 @@ def documents(view: View) -> Page:
     )
     if not len(view.store.documents):
         return Page("Documents", (Note("This store is empty: there is no document to show.", "warning"),))
-    selection = Selection(view.store, split=split, sources=None if source == ALL else source)
+    selection = Selection(view.store, DocumentFilter(split=split, sources=None if source == ALL else source))
     count = len(selection)
     page = number(params, "page", 0, most=(count - 1) // A_PAGE)
     numbers = selection.documents(
