@@ -20,7 +20,7 @@ from benchmarks.errors import BenchmarkError
 from benchmarks.process import Outcome, run_fresh
 from benchmarks.results import Results, TrainingRun
 from benchmarks.suite import ROOT, environment, peer_versions
-from packline.encoders.patterns import pattern_of
+from packline.encoders.tiktoken import pattern_of
 
 PATTERNS = ("gpt2", "gpt4", "nanochat")
 COMMAND = "packline tokenizer train, whole command"

@@ -229,16 +229,64 @@ def test_templates_that_train_on_what_a_model_has_to_say_pass(text: str) -> None
         ("{{ messages.__class__.__mro__ }}", "does not tell"),
         ("{{ ''.__class__.__base__.__subclasses__() }}", "SecurityError"),
         ("{{ messages.append(1) }}", "SecurityError"),
-        ("{{ 'a' * 10000000000 }}", "repeats something too often"),
+        ("{{ 'a' * 10000000000 }}", "makes more than"),
         ("{{ 10 ** 10 ** 10 }}", "powers"),
         ("{% for i in range(10000000) %}a{% endfor %}", "OverflowError"),
         ("{{ strftime_now('%Y') }}", "strftime_now"),
+        ("{{ {'class=x onclick': 1} | xmlattr }}", "No filter named 'xmlattr'"),  # CVE-2024-22195, 34064
+        # More than memory or time allow.
+        ("{% set x = 'y' * 9999 %}" + "{% set x = x ~ x %}" * 60, "makes more than"),
+        ("{% set x = 'y' * 9999 %}" + "{% set x = x + x %}" * 60, "makes more than"),
+        ("{% set x = 'y' * 9999 %}" + "{% set x %}{{ x }}{{ x }}{% endset %}" * 60, "makes more than"),
+        ("{% macro m(n) %}{{ m(n + 1) }}{{ m(n + 1) }}{% endmacro %}{{ m(0) }}", "RecursionError"),
+        (
+            "{% macro m(n) %}{% if n < 40 %}{{ m(n + 1) }}{{ m(n + 1) }}{% endif %}{% endmacro %}{{ m(0) }}",
+            "more than 1,000,000 steps",
+        ),
+        ("{% set x = [1] %}" + "{% set x = [x, x] %}" * 60 + "{{ x }}", "more than 1,000,000 steps"),
+        ("{% set x = [1] %}" + "{% set x = dict(a=x, b=x) %}" * 60, "more than 1,000,000 steps"),
+        ("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "steps"),
+        (
+            "{% for i in range(99999) recursive %}{{ loop(range(99999)) if loop.depth < 9 }}{% endfor %}",
+            "steps",
+        ),
+        ("{{ 'a' | center(1000000000) }}", "is more than 9,999"),
+        ("{{ 'a'.ljust(1000000000) }}", "is more than 9,999"),
+        ("{{ '%1000000000d' % 5 }}", "a format with a width"),
+        ("{{ '%1000000000d' | format(5) }}", "a format with a width"),
+        ("{{ '{:1000000000}'.format(5) }}", "a format with a width"),
+        ("{{ '{:{w}}'.format(5, w='1000000000') }}", "a format with a width"),
+        ("{{ ('a' * 99999).replace('', 'b' * 99999) }}", "makes more than"),
+        ("{{ ('b' * 99999).join('a' * 99999) }}", "makes more than"),
+        ("{{ ('a' * 99999).translate({97: 'b' * 99999}) }}", "makes more than"),
+        ("{{ ('{0}' * 99999).format('b' * 99999) }}", "makes more than"),
+        ("{{ ('\n' * 9999999) | indent(9999, blank=true) }}", "makes more than"),
+        ("{{ 1 | round(-1000000000) }}", "is more than 9,999"),
+        ("{{ [1] | batch(1000000000, 0) | list }}", "is more than 9,999"),
+        ("{{ messages | tojson(indent=1000000000) }}", "indent is 1000000000"),
+        ("{{ lipsum(1000000000) }}", "'lipsum' is undefined"),
         ("{{ raise_exception('no') }}", "no"),
     ],
 )
 def test_a_template_that_reaches_out_or_never_ends_is_refused(text: str, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         ChatTemplate(text, {})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [  # The escapes of Jinja's own advisories: an attribute of an object is undefined, and prints as nothing.
+        "{{ '{0.__class__}'.format(messages) }}",  # CVE-2016-10745
+        "{{ '{a.__class__}'.format_map({'a': messages}) }}",  # CVE-2019-10906
+        "{% set f = '{0.__class__}'.format %}{{ f(messages) }}",  # CVE-2024-56326
+        "{% macro m(f) %}{{ f(messages) }}{% endmacro %}{{ m('{0.__class__}'.format) }}",  # CVE-2024-56326
+        "{{ ('{0.__class__}' | attr('format'))(messages) }}",  # CVE-2025-27516
+        "{{ (['{0.__class__}'] | map('attr', 'format') | first)(messages) }}",  # CVE-2025-27516
+        "{{ (['{0.__class__}'] | map(attribute='format') | first)(messages) }}",  # CVE-2025-27516
+    ],
+)
+def test_a_format_reaches_no_attributes(text: str) -> None:
+    assert ChatTemplate(text, {}, masked=False).write(TALK) == ""
 
 
 def test_a_template_that_makes_too_much_costs_only_its_conversation() -> None:

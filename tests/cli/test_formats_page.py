@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from packline.cli.formats import _shown, facts, load
-from packline.formats.registry import NAMES
+from packline.formats.format import NAMES
 from packline.formats.types import Edges
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "formats.md").read_text("utf-8")
@@ -35,7 +35,11 @@ def test_a_section_shows_how_to_write_and_to_read_it(name: str) -> None:
     assert f"$ packline export store --to {name} --out " in SECTIONS[name] or re.search(
         rf"\$ packline export store --to {name} --seq-len \d+ .*--out ", SECTIONS[name]
     )
-    assert re.search(rf"\$ packline import \w+ --from {name} --tokenizer \S+ --out ", SECTIONS[name])
+    if load(name).kind == "documents":
+        assert re.search(rf"\$ packline import \w+ --from {name} --tokenizer \S+ --out ", SECTIONS[name])
+    else:
+        assert re.search(rf"\$ packline verify \w+ --from {name}\n", SECTIONS[name])
+        assert "packline import" not in SECTIONS[name]
     assert "Not carried: " in SECTIONS[name]
 
 

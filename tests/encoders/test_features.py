@@ -13,10 +13,10 @@ from tests.encoders.fuzzed_files import GPT2, LEVEL, _sequence, _split, contents
 from tests.encoders.hostile_texts import forms, hostile_texts
 from tests.encoders.tokenizer_fuzzer import FAST, Report, reference_of, try_variant
 
-from packline.encoders.engine import ENGINES, load_engine, load_engines
+from packline.encoders import EngineName
+from packline.encoders.engines import ENGINES, load_engine, load_engines
 from packline.encoders.features import MARKS, SPLITS, features_of, unsupported
 from packline.encoders.parity import Reference, try_engines
-from packline.encoders.report import EngineName
 from packline.encoders.special import without_special_tokens
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import TokenizerError

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.conftest import HARD_TEXTS, python_sources
 from tokenizers import Regex, pre_tokenizers
 
-from packline.encoders.patterns import PATTERN_NAMES, PATTERNS, pattern_of
+from packline.encoders.tiktoken import PATTERN_NAMES, PATTERNS, pattern_of
 from packline.errors import RecipeError
 from packline.vocabulary import splitting
 

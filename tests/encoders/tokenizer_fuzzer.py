@@ -29,9 +29,9 @@ import tokenizers
 from tests.encoders.fuzzed_files import make_contents
 from tests.encoders.hostile_texts import hostile_texts
 
-from packline.encoders.engine import ENGINES, load_engine
+from packline.encoders import EngineName
+from packline.encoders.engines import ENGINES, load_engine
 from packline.encoders.features import SUPPORTED, features_of, unsupported
-from packline.encoders.report import EngineName
 from packline.encoders.tokenizer import _tokenizer, refusals
 from packline.errors import TokenizerError
 from packline.sources.texts import Texts

@@ -13,12 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.evals import second_way
 
-from packline.encoders.boundary import begin_of_sequence, find_token
+from packline.encoders.boundary import begin_of_sequence
 from packline.encoders.encoder import Encoder
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import InputError, RecipeError, TokenizerError
-from packline.evals.core import core_task, read_baselines, read_bundle, read_questions
-from packline.evals.fewshot import draw_shots, shuffle
+from packline.evals.core import core_task, draw_shots, read_baselines, read_bundle, read_questions, shuffle
 from packline.evals.making import EvalsSettings, make_core
 from packline.evals.task import ScoredTask
 
@@ -236,8 +235,9 @@ def test_a_missing_task_or_file_is_named(tmp_path: Path) -> None:
 
 def test_what_begins_a_sequence_is_named_or_declared_never_guessed(tokenizer_json: Path) -> None:
     tokenizer = load_tokenizer(str(tokenizer_json))
-    assert begin_of_sequence(tokenizer, "<|endoftext|>") == find_token(tokenizer, 0, "bos") == 0
+    assert begin_of_sequence(tokenizer, "<|endoftext|>") == begin_of_sequence(tokenizer, 0) == 0
     with pytest.raises(TokenizerError, match="declares no token to begin"):
         begin_of_sequence(tokenizer, None)
-    with pytest.raises(TokenizerError, match=r"bos '<s>' is no token .*<\|endoftext\|> \(0\)"):
+    with pytest.raises(TokenizerError, match="bos '<s>' is not one token") as caught:
         begin_of_sequence(tokenizer, "<s>")
+    assert "<|endoftext|> (0)" in caught.value.hint

@@ -16,9 +16,8 @@ from tests.evals.plainly import WriteJsonl, build, plain_kind, plain_words, seco
 
 import packline
 from packline.evals import scanning
-from packline.evals.characters import BETWEEN, KIND, LETTER, MARK, SINGLE, class_of, classes
 from packline.evals.contamination import search
-from packline.evals.words import LOWER, split_words
+from packline.evals.words import BETWEEN, KIND, LETTER, LOWER, MARK, SINGLE, class_of, classes, split_words
 
 
 def split(text: str) -> list[str]:

@@ -26,8 +26,9 @@ import packline
 from packline.errors import PacklineError
 from packline.facade import Store
 from packline.formats.baked import BakedRows
+from packline.formats.check import check_dataset
 from packline.formats.export_record import RECORD
-from packline.formats.importing.checking import check
+from packline.formats.format import ROW_FORMATS
 
 FEW = int(os.environ.get("PACKLINE_DAMAGES", "3"))
 MANY = int(os.environ.get("PACKLINE_DAMAGES", "12"))
@@ -51,7 +52,6 @@ class Layout:
 
 ROWS = {"seq_len": 16}
 FIT = {"seq_len": 16, "packing": "best_fit"}
-SEPARATE, OVERLAP = {"rows": "separate"}, {"overlap": 1}
 LAYOUTS = {
     "megatron": Layout("megatron"),
     "megatron single": Layout("megatron", options={"files": "single"}),
@@ -65,12 +65,12 @@ LAYOUTS = {
     "arrow loss": Layout("arrow", "loss", options={"provenance": True}),
     "parquet": Layout("parquet", "loss"),
     "stacks": Layout("stacks", "bos_loss", options={"shard_size": 200}),
-    "npz": Layout("npz", "loss", settings={**ROWS, "batch_size": 4}, options={"loss": True}),
+    "npz": Layout("npz", "loss", settings={**ROWS, "batch_size": 4}),
     "pt": Layout("pt", settings=ROWS),
-    "litdata": Layout("litdata", settings=ROWS, options={"shard_bytes": 1000}, foreign=SEPARATE | OVERLAP),
-    "litdata best fit": Layout("litdata", settings=FIT, foreign=SEPARATE | OVERLAP),
-    "mds": Layout("mds", settings=ROWS, foreign=SEPARATE),
-    "mds zstd": Layout("mds", settings=FIT, options={"compression": "zstd"}, foreign=SEPARATE),
+    "litdata": Layout("litdata", settings=ROWS, options={"shard_bytes": 1000}),
+    "litdata best fit": Layout("litdata", settings=FIT),
+    "mds": Layout("mds", settings=ROWS),
+    "mds zstd": Layout("mds", settings=FIT, options={"compression": "zstd"}),
     "trl": Layout("trl", "loss", settings=FIT),
     "baked": Layout("baked", "loss", settings={**FIT, "seed": 1}, options={"file_rows": 20}),
 }
@@ -126,29 +126,30 @@ def exported(name: str) -> tuple[Path, Values]:
     layout, out = LAYOUTS[name], folder() / "exports" / name
     source = store_of(layout.store).path
     packline.export(source, to=layout.to, out=out, options=layout.options, workers=0, **layout.settings)
-    report = check(out)
-    assert report.ok and report.tokens, report.problems
+    report = check_dataset(out)
+    assert report.ok and report.bytes, report.problems
     return out, read(out, layout, folder() / "read" / name)
 
 
 def read(path: Path, layout: Layout, out: Path, **more: Any) -> Values:
-    """All that a reader gets of an export: documents and loss masks; of baked rows the arrays as well."""
-    tokenizer = store_of(layout.store).path / "tokenizer"
-    back = packline.import_dataset(path, format=layout.to, tokenizer=tokenizer, out=out, workers=0, **more)
-    losses = [None if shard.loss is None else shard.loss.tolist() for shard in back.shards]
-    values: list[Any] = [[document.tolist() for document in back.documents], losses]
-    if layout.to == "baked":
+    """All that a reader gets of an export: documents and loss masks, or the arrays of baked rows."""
+    if layout.to in ROW_FORMATS:
+        if layout.to != "baked":
+            return None
         rows = BakedRows(path)
         fields = ("tokens", "targets", "loss_mask", "position_ids", "segment_ids")
         arrays = rows.read(np.arange(len(rows)), fields)
-        values.append({name: array.tolist() for name, array in arrays.items()})
-    return values
+        return {name: array.tolist() for name, array in arrays.items()}
+    tokenizer = store_of(layout.store).path / "tokenizer"
+    back = packline.import_dataset(path, format=layout.to, tokenizer=tokenizer, out=out, workers=0, **more)
+    losses = [None if shard.loss is None else shard.loss.tolist() for shard in back.shards]
+    return [[document.tolist() for document in back.documents], losses]
 
 
 def notices(path: Path, layout: Layout, done: Damage) -> bool:
     """True if checking reports a damage."""
     try:
-        report = check(path, layout.to)
+        report = check_dataset(path, layout.to)
     except PacklineError:
         return True
     if not report.ok:
@@ -201,7 +202,7 @@ def foreign_trial(name: str, seed: int, tmp_path: Path) -> str:
     with time_limit(f"{name}, seed {seed}: {done}"):
         outcome = "read"
         try:
-            ok = check(hurt, layout.to, tokenizer, layout.foreign, eod=EOD).ok
+            ok = check_dataset(hurt, layout.to, tokenizer, layout.foreign, eod=EOD).ok
             outcome = "read" if ok else "refused"
             options = {"eod": EOD, "options": layout.foreign}
             read(hurt, layout, tmp_path / f"{seed}" / "back", **options)
@@ -209,7 +210,7 @@ def foreign_trial(name: str, seed: int, tmp_path: Path) -> str:
             assert str(error)
             outcome = "refused"
         try:
-            check(hurt)  # of whatever format
+            check_dataset(hurt)  # of whatever format
         except PacklineError as error:
             assert str(error)
     return outcome
@@ -225,7 +226,9 @@ def test_an_export_without_a_record_is_read(name: str, tmp_path: Path) -> None:
     bare = link_copy(whole, tmp_path / "bare")
     for own in (RECORD, "tokenizer.json"):
         (bare / own).unlink()
-    report = check(bare, layout.to, store_of(layout.store).path / "tokenizer", layout.foreign, eod=EOD)
+    report = check_dataset(
+        bare, layout.to, store_of(layout.store).path / "tokenizer", layout.foreign, eod=EOD
+    )
     assert report.ok and any("checksums" in note for note in report.notes), report.problems
     read(bare, layout, tmp_path / "back", eod=EOD, options=layout.foreign)
 

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.formats.stores import CASES, Case, make_store, random_documents, random_loss
+from tests.formats.stores import CASES, make_store, random_documents, random_loss
 
 import packline
 from packline.errors import CorruptStore, InputError
 from packline.facade import Store
-from packline.formats.baked import FORMAT, BakedOptions, BakedRows
-from packline.formats.exporting.rows import RowView
+from packline.formats.baked import FORMAT, BakedRows
 from packline.formats.exporting.run import export
-from packline.packing.arrays import ALL_FIELDS
-from packline.store.index import Index
+from packline.formats.row_view import RowView
+from packline.packing.batch import ALL_FIELDS
 from packline.store.report import Findings
+from packline.store.shard import Index
 
 RUN = """
 [loader]
@@ -64,7 +64,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_baked_rows_are_the_global_batches_bit_for_bit(run: Path, tmp_path: Path, file_rows: int) -> None:
     export(run, to="baked", out=tmp_path / "rows", options={"file_rows": file_rows}, workers=0)
     rows = BakedRows(tmp_path / "rows")
-    loader = packline.load(run, fields=ALL_FIELDS)
+    loader = packline.Loader.from_file(run, fields=ALL_FIELDS)
     assert (len(rows), rows.seq_len, rows.batch_size) == (4 * len(loader), 16, 4)
     for step in range(len(loader)):
         batch, found = loader.batch(step), rows.read(np.arange(4 * step, 4 * step + 4), ALL_FIELDS)
@@ -104,57 +104,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Store]:
     return {name: case.make(folder / name) for name, case in CASES.items()}
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-@pytest.mark.parametrize("chosen", [{}, {"seed": 3, "epochs": 2}, {"seed": 1, "packing": "best_fit"}])
-def test_documents_come_back_whatever_the_order_of_rows(
-    made: dict[str, Store], case: Case, chosen: dict[str, Any], tmp_path: Path
-) -> None:
-    store = made[case.name]
-    size = 8 if store.manifest.tokens >= 8 else 2
-    tail: dict[str, Any] = {} if chosen.get("packing") else {"min_tail_fraction": 0.0}
-    packline.export(
-        store,
-        to="baked",
-        out=tmp_path / "rows",
-        options={"file_rows": 5},
-        seq_len=size,
-        split="all",
-        workers=0,
-        **chosen,
-        **tail,
-    )
-    findings = Findings()
-    foreign = FORMAT.open(tmp_path / "rows", BakedOptions(), findings)
-    assert findings.problems == []
-    assert foreign.edges == ("eod" if case.bos_id is None else "both")
-    found, masks = [], []
-    for unit in foreign.units:
-        for block in foreign.blocks(unit):
-            assert block.unfinished is None
-            for low, high in zip(block.offsets, block.offsets[1:], strict=False):
-                found.append(block.tokens[low:high].tolist())
-                masks.append(None if block.loss is None else block.loss[low:high].tolist())
-    assert found == [document.tolist() for document in store.documents]
-    whole = sorted(piece for unit in foreign.units for piece in unit.pieces)
-    assert whole == [(number, 0, file.bytes) for number, file in enumerate(foreign.files)]
-    for number, mask in enumerate(masks):
-        shard, inner = store.locate(number)
-        begin = int(shard.places(np.array([inner]))[0])
-        if shard.loss is None:
-            assert mask is None
-        else:  # that of the first token cannot show in rows: it is nobody's target
-            assert mask is not None and mask[1:] == shard.loss[begin + 1 : begin + len(mask)].tolist()
-
-
-def test_what_rows_left_out_is_unfinished(tmp_path: Path) -> None:
-    store = make_store(tmp_path / "s", [[*range(5, 25)], [30]], vocab_size=300, eod_id=0)
-    packline.bake(store, out=tmp_path / "rows", seq_len=8, packing="pad", workers=0)
-    foreign = FORMAT.open(tmp_path / "rows", BakedOptions(), Findings())
-    (block,) = foreign.blocks(foreign.units[0])
-    assert block.tokens.tolist() == [*range(5, 13), 30, 0]
-    assert block.unfinished is not None and block.unfinished.tolist() == [True, False]
-
-
 def test_the_index_is_megatrons(run: Path, tmp_path: Path) -> None:
     rows = packline.bake(run, out=tmp_path / "rows", stage=1, workers=0)
     index = Index(tmp_path / "rows" / "rows-000000.idx")
@@ -166,7 +115,7 @@ def test_damage_is_found_with_its_place(run: Path, tmp_path: Path) -> None:
 
     def problems() -> str:
         findings = Findings()
-        FORMAT.open(tmp_path / "rows", BakedOptions(), findings)
+        FORMAT.check(tmp_path / "rows", findings)
         return "; ".join(map(str, findings.problems))
 
     assert problems() == ""

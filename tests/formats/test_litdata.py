@@ -1,27 +1,24 @@
-"""litdata's files: its TokensLoader reads ours, and what its writer wrote is read here, byte for byte."""
+"""litdata's files: its TokensLoader reads ours, which are those of its own writer, byte for byte."""
 
 from __future__ import annotations
 
 import json
 import struct
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tests.formats.peers import run_peer
 from tests.formats.row_steps import contents, write_rows
-from tests.formats.steps import flat, read_all
+from tests.formats.steps import flat
 from tests.formats.stores import CASES, Case, make_store, random_documents
 
-from packline.errors import CorruptStore, InputError, RecipeError
-from packline.formats.exporting.rows import RowView
-from packline.formats.registry import get_format
-from packline.formats.shared.records import row_tokens
-from packline.store.report import Findings
+from packline.errors import InputError, RecipeError
+from packline.formats.check import check_dataset
+from packline.formats.format import get_format
+from packline.formats.layouts.row_records import row_tokens
+from packline.formats.row_view import RowView
 
 LITDATA = ("litdata", "torch")
 
@@ -110,7 +107,7 @@ def test_files_are_those_that_litdata_writes(tmp_path: Path) -> None:
         assert mine == index
 
 
-def test_documents_that_litdata_wrote_are_read(tmp_path: Path) -> None:
+def test_files_that_litdata_wrote_pass_the_check(tmp_path: Path) -> None:
     documents = CASES["long"].stored
     wide = CASES["wide"].stored
     sets: list[tuple[str, str, str, list[list[int]], dict[str, Any]]] = [
@@ -123,46 +120,9 @@ def test_documents_that_litdata_wrote_are_read(tmp_path: Path) -> None:
     ]  # fmt: skip
     litdata_writes(tmp_path, sets)
     assert sorted((tmp_path / "packed").glob("*.zstd.bin"))
-    for name, _, dtype, items, _ in sets:
-        found = read_all("litdata", tmp_path / name)
-        assert found.problems == []
-        assert found.documents == {"train": items}
-        assert found.foreign.documents == len(items) and found.foreign.dtype == np.dtype(dtype)
-        assert found.foreign.edges == "eod"
-        joined = read_all("litdata", tmp_path / name, {"rows": "joined", "marker": items[0][-1]})
-        assert joined.documents == {"train": items} and joined.unfinished == 0
-
-
-def test_folders_of_splits_are_one_data_set(tmp_path: Path) -> None:
-    case = CASES["splits"]
-    store = case.make(tmp_path / "store")
-    for split in ("train", "val"):
-        write_rows(
-            RowView.of_store(store, seq_len=8, packing="pad", split=split),
-            "litdata",
-            tmp_path / "out" / split,
-        )
-    found = read_all("litdata", tmp_path / "out", {"rows": "joined", "overlap": 1, "marker": case.eod_id})
-    assert list(found.documents) == ["train", "val"]
-    assert get_format("litdata").recognises(tmp_path / "out")
-
-
-@settings(max_examples=25)
-@given(st.data())
-def test_joined_rows_are_the_documents_again(data: st.DataObject) -> None:
-    bodies = data.draw(st.lists(st.lists(st.integers(2, 299), max_size=30), min_size=1, max_size=20))
-    bodies[0] += [7, 8]
-    length = data.draw(st.integers(2, min(40, len(flat(bodies)) + len(bodies))))
-    with TemporaryDirectory() as name:
-        folder = Path(name)
-        store = make_store(folder / "store", bodies, vocab_size=300, eod_id=0, shards=2)
-        view = RowView.of_store(store, seq_len=length, min_tail_fraction=0.0)
-        size = data.draw(st.sampled_from([1, 400, 1 << 20]))
-        write_rows(view, "litdata", folder / "out", {"shard_bytes": size})
-        options = {"rows": "joined", "overlap": 1, "padding": view.padding_tokens, "marker": 0}
-        found = read_all("litdata", folder / "out", options)
-        assert found.documents == {"train": [[*body, 0] for body in bodies]}
-        assert found.unfinished == 0
+    for name, *_ in sets:
+        assert problems(tmp_path / name) == ""
+        assert get_format("litdata").recognises(tmp_path / name)
 
 
 def test_equal_stores_give_equal_bytes_and_others_another_state(tmp_path: Path) -> None:
@@ -217,8 +177,8 @@ def edit_index(folder: Path, change: Any) -> None:
     (folder / "index.json").write_text(json.dumps(index))
 
 
-def problems(folder: Path, **options: Any) -> str:
-    return "\n".join(read_all("litdata", folder, options).problems)
+def problems(folder: Path) -> str:
+    return "\n".join(map(str, check_dataset(folder, "litdata").problems))
 
 
 def test_damage_is_found_with_its_place(written: Path) -> None:
@@ -232,7 +192,7 @@ def test_damage_is_found_with_its_place(written: Path) -> None:
     assert "chunk-0-1.bin: items: expected 4, found 5" in problems(written)
     second.write_bytes(whole)
     edit(second, 12, 10_000)
-    assert "chunk-0-1.bin: end of document 2" in problems(written)
+    assert "chunk-0-1.bin: end of item 2: expected 10000 or more, found" in problems(written)
     second.write_bytes(whole)
     edit(second, 4, 20)
     assert "chunk-0-1.bin: first and last offset: expected [24, 168], found [20, 168]" in problems(written)
@@ -250,52 +210,14 @@ def test_an_index_that_makes_no_sense_is_refused(written: Path) -> None:
     for format in (["no_header_tensor:1"], ["int"], ["no_header_tensor:16", "int"], None):
         edit_index(written, lambda index, format=format: index["config"].update(data_format=format))
         with pytest.raises(InputError, match="expected"):
-            read_all("litdata", written)
+            problems(written)
     edit_index(written, lambda index: index["config"].update(item_loader="PyTreeLoader"))
     with pytest.raises(InputError, match="PyTreeLoader"):
-        read_all("litdata", written)
+        problems(written)
     (written / "index.json").write_text("{")
     with pytest.raises(InputError, match="is not JSON"):
-        read_all("litdata", written)
+        problems(written)
     (written / "index.json").unlink()
     with pytest.raises(InputError, match=r"expected index\.json"):
-        read_all("litdata", written)
+        problems(written)
     assert not get_format("litdata").recognises(written)
-
-
-def test_damage_while_reading_is_an_error(written: Path) -> None:
-    format = get_format("litdata")
-    foreign = format.open(written, format.options(), Findings())
-    last = written / "chunk-0-2.bin"
-    last.write_bytes(last.read_bytes()[:100])
-    with pytest.raises(CorruptStore, match=r"chunk-0-2\.bin"):
-        for unit in foreign.units:
-            list(foreign.blocks(unit))
-
-
-def test_a_damaged_compressed_file_is_an_error(tmp_path: Path) -> None:
-    import zstandard
-
-    raw = struct.pack("<IIIiii", 1, 12, 24, 5, 6, 0)
-    (tmp_path / "chunk-0-0.zstd.bin").write_bytes(zstandard.compress(raw))
-    entry = {"chunk_bytes": 24, "chunk_size": 1, "dim": 3, "filename": "chunk-0-0.zstd.bin"}
-    config = {"compression": "zstd", "data_format": ["no_header_tensor:16"], "item_loader": "TokensLoader"}
-    (tmp_path / "index.json").write_text(json.dumps({"chunks": [entry], "config": config}))
-    assert read_all("litdata", tmp_path).documents == {"train": [[5, 6, 0]]}
-    other = struct.pack("<IIIiii", 1, 12, 24, 5, 6, 0) + b"more"
-    (tmp_path / "chunk-0-0.zstd.bin").write_bytes(zstandard.compress(other))
-    with pytest.raises(CorruptStore, match="expected 24 bytes when unpacked, found more than 24"):
-        read_all("litdata", tmp_path)
-
-
-def test_rows_of_uneven_length_have_no_overlap(tmp_path: Path) -> None:
-    raw = struct.pack("<IIIIiii", 2, 16, 20, 28, 0, 6, 0)
-    (tmp_path / "chunk-0-0.bin").write_bytes(raw)
-    entry = {"chunk_bytes": 28, "chunk_size": 2, "dim": 3, "filename": "chunk-0-0.bin"}
-    config = {"compression": None, "data_format": ["no_header_tensor:16"]}
-    (tmp_path / "index.json").write_text(json.dumps({"chunks": [entry], "config": config}))
-    assert read_all("litdata", tmp_path).documents == {"train": [[0], [6, 0]]}
-    assert "items of one length" in problems(tmp_path, rows="joined", overlap=1)
-    assert "room for the padding" in problems(tmp_path, rows="joined", padding=4)
-    with pytest.raises(RecipeError, match="expected 0 where rows are items"):
-        problems(tmp_path, overlap=1)

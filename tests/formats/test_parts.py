@@ -9,13 +9,15 @@ import pytest
 from tests.formats.stores import make_store, random_documents
 
 from packline.errors import RecipeError
-from packline.formats.exporting import parts, target
+from packline.formats import target
+from packline.formats.exporting import parts
 from packline.formats.exporting import run as exporting
-from packline.formats.exporting.parts import PartReceipt, convert_options
+from packline.formats.exporting.parts import PartReceipt
 from packline.formats.exporting.run import PartDone, export
 from packline.formats.exporting.staging import Staging
-from packline.formats.registry import get_format
-from packline.formats.types import Part
+from packline.formats.format import get_format
+from packline.formats.options import convert_options
+from packline.formats.types import ExportPart
 from packline.store.files import FileEntry
 
 
@@ -24,8 +26,8 @@ def test_none_unsets_an_option_unless_it_is_one_of_its_values() -> None:
     assert options.vocab_size is None and options.edges == "none"
     options = convert_options(get_format("parquet"), {"compression": "none", "shard_tokens": "7"})
     assert options.compression == "none" and options.shard_tokens == 7
-    options = convert_options(get_format("npz"), {"pad_id": None, "prefix": "none"})
-    assert options.pad_id is None and options.prefix == "none"
+    options = convert_options(get_format("pt"), {"max_files": None, "dataset": "none"})
+    assert options.max_files is None and options.dataset == "none"
     with pytest.raises(RecipeError, match="Invalid enum value 'none'"):
         convert_options(get_format("forager"), {"dtype": "none"})
 
@@ -45,7 +47,7 @@ def test_only_links_with_little_beside_them_are_quick(
 ) -> None:
     entries = [FileEntry(name, size, "0" * 32) for name, size in shared.items()]
     entries.append(FileEntry("beside", beside, "0" * 32))
-    receipt = PartReceipt(Part("one"), {}, tuple(entries), shared)
+    receipt = PartReceipt(ExportPart("one"), {}, tuple(entries), shared)
     assert receipt.is_quick is quick
     assert receipt.own_bytes == beside + shared.get("copied", 0)
 

@@ -1,4 +1,4 @@
-"""trl: `datasets` reads packed rows, a collator made from TRL's rules takes them, and they come back."""
+"""trl: `datasets` reads packed rows, and a collator made from TRL's rules takes them."""
 
 from __future__ import annotations
 
@@ -8,21 +8,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from tests.formats.columns_made import save, table
-from tests.formats.engines import loss_of, tokenizer_of
 from tests.formats.peers import run_peer
-from tests.formats.row_trips import rows_by_hand, stored_documents, there_and_back
-from tests.formats.steps import read_all
-from tests.formats.stores import CASES, EOD, Case, make_store
+from tests.formats.row_trips import rows_by_hand
+from tests.formats.stores import CASES, Case
 
-from packline.api import import_dataset
-from packline.errors import CorruptStore, RecipeError
+from packline.errors import RecipeError
 from packline.facade import Store
 from packline.formats import trl
-from packline.formats.exporting.rows import RowView
+from packline.formats.check import check_dataset
+from packline.formats.choice import ExportChoice
 from packline.formats.exporting.run import export
-from packline.formats.exporting.source import Choice
-from packline.formats.registry import recognise
+from packline.formats.row_view import RowView
 
 LOAD = """
 import datasets
@@ -62,7 +58,9 @@ def write(store: Store, folder: Path, options: dict[str, Any] | None = None, **c
     choice = {"seq_len": 32, "min_tail_fraction": 0.0, **choice}
     if choice.get("packing", "concat") != "concat":
         del choice["min_tail_fraction"]
-    return export(str(store.path), to="trl", out=folder, options=options, choice=Choice(**choice), workers=0)
+    return export(
+        str(store.path), to="trl", out=folder, options=options, choice=ExportChoice(**choice), workers=0
+    )
 
 
 def shifted(labels: list[int]) -> list[int]:
@@ -148,109 +146,6 @@ def test_the_first_label_of_a_row_keeps_the_mask(tmp_path: Path) -> None:
     assert labels == [[5, -100], [7, -100], [9, 10], [-100]]
 
 
-# ------------------------------------------------------------------------------------------- there and back
-
-
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("case", ALL_TRAIN.values(), ids=ALL_TRAIN)
-def test_documents_come_back_and_go_out_as_the_same_bytes(tmp_path: Path, case: Case, padded: bool) -> None:
-    store, options = case.make(tmp_path / "store"), {"shard_tokens": 200, "padded": padded}
-    width = width_of(case)
-    choice = Choice(seq_len=width, min_tail_fraction=0.0)
-    back = there_and_back(store, "trl", tmp_path, choice, options)
-    assert stored_documents(back) == stored_documents(store)
-    assert recognise(tmp_path / "there").name == "trl"
-    if case.loss is None:
-        assert loss_of(back) == {}
-        return
-    # What begins a document behind another has no label, for nothing predicts it; all else is as it was.
-    before, after = (np.array(loss_of(one)["train"]) for one in (store, back))
-    begins = np.cumsum([0, *map(len, stored_documents(store)[:-1])])
-    assert np.array_equal(np.delete(before, begins), np.delete(after, begins))
-    assert not after[begins][begins % width != 0].any()
-
-
-def test_pieces_come_back_where_rows_were_not_cut_from_a_stream(tmp_path: Path) -> None:
-    store = CASES["bos"].make(tmp_path / "store")
-    write(store, tmp_path / "out", packing="best_fit", seq_len=64, seed=1)
-    back = import_dataset(
-        tmp_path / "out", format="trl", tokenizer=tokenizer_of(store), out=tmp_path / "back", workers=0
-    )
-    assert back.verify().ok
-    assert sorted(stored_documents(back)) == sorted(stored_documents(store))
-
-
-# ------------------------------------------------------------------------------------- packed by others
-
-
-PACK = """
-import datasets
-datasets.Dataset.from_dict({
-    "input_ids": [[5, 6, 0, 7, 0], [8, 9], [0, 4, 4, 4]],
-    "seq_lengths": [[3, 2], [2], [1, 3]],
-    "completion_mask": [[0, 1, 1, 0, 1], [1, 1], [0, 1, 1, 0]],
-}).save_to_disk(arguments[0], num_shards=2)
-answer = None
-"""
-
-
-def test_what_was_packed_by_others_is_imported(tmp_path: Path) -> None:
-    tiny = make_store(tmp_path / "store", [[5]], vocab_size=300, eod_id=0)
-    run_peer(PACK, tmp_path / "theirs", modules=("datasets",))
-    assert recognise(tmp_path / "theirs").name == "trl"
-    found = {}
-    for way in ("auto", "joined"):
-        found[way] = import_dataset(
-            tmp_path / "theirs",
-            format="trl",
-            tokenizer=tokenizer_of(tiny),
-            eod=EOD,
-            out=tmp_path / way,
-            options={"rows": way},
-            workers=0,
-        )
-        assert found[way].verify().ok
-    assert stored_documents(found["auto"]) == [[5, 6, 0], [7, 0], [8, 9, 0], [0], [4, 4, 4, 0]]
-    assert loss_of(found["auto"])["train"][:5] == [0, 1, 1, 0, 1]
-    assert stored_documents(found["joined"]) == [[5, 6, 0], [7, 0], [8, 9, 0], [4, 4, 4, 0]]
-    places = [found["auto"].provenance(number).position for number in range(5)]
-    assert places == [0, 0, 1, 2, 2]
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (
-            {"input_ids": [[5, 0], [7, 0]], "seq_lengths": [[2], [1]]},
-            "row 1: expected seq_lengths that add up to 2 tokens, found 1",
-        ),
-        (
-            {"input_ids": [[5, 0], [7, 0]], "seq_lengths": [[2], [3, -1]]},
-            "expected seq_lengths that add up to",
-        ),
-        (
-            {"input_ids": [[5, 0], [7, 0]], "seq_lengths": [[2], [2]], "labels": [[0, -100], [0, -100]]},
-            "row 0, label of token 0: expected 5 or -100, found 0",
-        ),
-        (
-            {"input_ids": [[5, 0], [7, 0]], "seq_lengths": [[2], [2]], "attention_mask": [[1, 1], [1]]},
-            "row 1: expected 2 numbers in attention_mask",
-        ),
-        ({"input_ids": [[5, 0], [300, 0]], "seq_lengths": [[2], [2]]}, "an id outside the vocabulary"),
-    ],
-)
-def test_rows_that_contradict_themselves_are_refused(
-    tmp_path: Path, content: dict[str, Any], words: str
-) -> None:
-    tiny = make_store(tmp_path / "store", [[5]], vocab_size=300, eod_id=0)
-    path = save(tmp_path / "x", table(content))
-    with pytest.raises(CorruptStore, match=words):
-        import_dataset(
-            path, format="trl", tokenizer=tokenizer_of(tiny), eod=EOD, out=tmp_path / "back", workers=0
-        )
-    assert not (tmp_path / "back" / "manifest.json").exists()
-
-
 def test_a_file_that_was_cut_and_bad_options_are_refused(tmp_path: Path) -> None:
     store = CASES["plain"].make(tmp_path / "store")
     with pytest.raises(RecipeError, match="expected shard_tokens of at least 1, found 0"):
@@ -258,5 +153,6 @@ def test_a_file_that_was_cut_and_bad_options_are_refused(tmp_path: Path) -> None
     write(store, tmp_path / "out", {"shard_tokens": 200})
     path = sorted((tmp_path / "out").glob("*.arrow"))[1]
     path.write_bytes(path.read_bytes()[:-9])
-    found = read_all("trl", tmp_path / "out", {"marker": 0})
-    assert found.problems and found.problems[0].startswith(path.name)
+    (tmp_path / "out" / "packline.json").unlink()
+    (problem,) = check_dataset(tmp_path / "out", "trl").problems
+    assert problem.file == path.name

@@ -42,7 +42,7 @@ def test_small_inputs_are_known_exactly(
     tmp_path: Path, documents: list[str], tokenizer_json: Path, write_jsonl: Callable[..., Path], kind: str
 ) -> None:
     source = write_input(tmp_path / "in", kind, documents, write_jsonl)
-    found = packline.plan(source, tokenizer_json, eod=EOD, workers=0)
+    found = packline.estimate(source, tokenizer_json, eod=EOD, workers=0)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
         ["in", *(["plain.jsonl"] if kind == "zstd" else [])]
     )
@@ -63,7 +63,7 @@ def test_what_was_not_read_is_taken_to_be_like_what_was(
     tmp_path: Path, documents: list[str], tokenizer_json: Path, write_jsonl: Callable[..., Path], kind: str
 ) -> None:
     source = write_input(tmp_path / "in", kind, documents * 12, write_jsonl)
-    found = packline.plan(source, tokenizer_json, eod=EOD, workers=0)
+    found = packline.estimate(source, tokenizer_json, eod=EOD, workers=0)
     texts = documents[:60] if kind == "files" else documents * 12
     assert found.sources["in"].sampled_documents < len(texts)
     assert found.documents == pytest.approx(len(texts), rel=0.25)
@@ -76,17 +76,18 @@ def test_filters_limits_and_bad_records(
     records: list[Any] = ["a long enough text", "short", {"text": 1}, f"a control token {EOD} inside"] * 25
     source = write_jsonl(tmp_path / "a.jsonl", records)
     arguments: dict[str, Any] = {"eod": EOD, "workers": 0, "min_chars": 10}
-    found = packline.plan(source, tokenizer_json, **arguments)
+    found = packline.estimate(source, tokenizer_json, **arguments)
     assert found.documents == 50
     assert found.sources["a"].bad_fraction == 0.25
     warnings = "\n".join(found.warnings)
     assert "25 special-token strings in the sample; they stay text" in warnings
     assert "25.00% bad records in the sample (not_a_string 25): more than the 1.0%" in warnings
-    limited = packline.plan(source, tokenizer_json, limit_documents=10, **arguments)
+    limited = packline.estimate(source, tokenizer_json, limit_documents=10, **arguments)
     assert limited.documents == 10
     assert limited.tokens == pytest.approx(found.tokens / 5, abs=1)
     assert (
-        "the filters leave none" in packline.plan(source, tokenizer_json, eod=EOD, min_chars=99).warnings[0]
+        "the filters leave none"
+        in packline.estimate(source, tokenizer_json, eod=EOD, min_chars=99).warnings[0]
     )
 
 
@@ -94,17 +95,17 @@ def test_a_small_disk_is_a_warning(
     tmp_path: Path, tokenizer_json: Path, write_jsonl: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(estimate_module, "free_disk", lambda folder: 1000)
-    found = packline.plan(write_jsonl(tmp_path / "a.jsonl", ["x"]), tokenizer_json, eod=EOD)
+    found = packline.estimate(write_jsonl(tmp_path / "a.jsonl", ["x"]), tokenizer_json, eod=EOD)
     assert not found.enough_disk
     assert "the disk is too small" in found.warnings[0]
 
 
 def test_what_stops_a_build_stops_its_estimate(tmp_path: Path, tokenizer_json: Path) -> None:
     with pytest.raises(InputError, match="cannot find"):
-        packline.plan(tmp_path / "none", tokenizer_json)
+        packline.estimate(tmp_path / "none", tokenizer_json)
     (tmp_path / "a.txt").write_text("x")
     with pytest.raises(TokenizerError, match="no tokenizer"):
-        packline.plan(tmp_path / "a.txt", tmp_path / "none.json")
+        packline.estimate(tmp_path / "a.txt", tmp_path / "none.json")
 
 
 @pytest.mark.parametrize("beside", ["", "jsonl"])
@@ -137,7 +138,7 @@ def test_what_is_not_text_is_told_by_plan_and_build_alike(
         engine="tokenizers",
         on_event=lambda event: notes.append(event.text) if isinstance(event, Note) else None,
     )
-    found = packline.plan(folder, tokenizer_json, engine="tokenizers")
+    found = packline.estimate(folder, tokenizer_json, engine="tokenizers")
     ledger = store.manifest.ledger
     assert ledger.documents == 44 + 20 * bool(beside)
     if not beside:  # documents of two kinds of files are estimated by bytes
@@ -151,6 +152,6 @@ def test_what_is_not_text_is_told_by_plan_and_build_alike(
 
 def test_a_folder_without_any_text_is_told(tmp_path: Path, tokenizer_json: Path) -> None:
     (tmp_path / "a.bin").write_bytes(b"\xff\xfe\xfd")
-    found = packline.plan(tmp_path / "a.bin", tokenizer_json, engine="tokenizers")
+    found = packline.estimate(tmp_path / "a.bin", tokenizer_json, engine="tokenizers")
     assert (found.documents, found.sources["a"].bad_fraction) == (0, 1.0)
     assert any("1 file is not UTF-8 text: a.bin" in one for one in found.warnings)

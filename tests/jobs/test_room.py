@@ -13,7 +13,7 @@ from tests.jobs.builds import SRC, build, digests, rejects
 
 import packline
 from packline.errors import OutOfMemory
-from packline.jobs.estimate import estimate
+from packline.jobs.estimate import estimate_build
 from packline.recipe import Recipe, RunOptions, Source
 from packline.store import rereading
 from packline.store.verify import verify
@@ -65,7 +65,7 @@ def test_a_file_that_is_one_document_is_refused_before_any_unit_runs(
     assert not list((tmp_path / "out/receipts").glob("*.json"))
     recipe = Recipe(sources=(Source(inputs=(str(tmp_path / "in"),)),), tokenizer=str(tokenizer_json))
     with pytest.raises(OutOfMemory):
-        estimate(recipe, RunOptions(**SMALL))
+        estimate_build(recipe, RunOptions(**SMALL))
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "txt"])
@@ -91,19 +91,18 @@ def test_what_the_recipe_calls_too_large_is_the_same_reject_for_any_memory(
 def test_the_plan_says_which_documents_would_stop_the_build(tmp_path: Path, tokenizer_json: Path) -> None:
     write(tmp_path / "a.jsonl", [text for _, text in python_sources(1_500_000)] * 20)
     recipe = Recipe(sources=(Source(inputs=(str(tmp_path / "a.jsonl"),)),), tokenizer=str(tokenizer_json))
-    plenty = estimate(recipe, RunOptions(workers=1, memory_bytes=64 << 30, engine="gigatoken"))
+    plenty = estimate_build(recipe, RunOptions(workers=1, memory_bytes=64 << 30, engine="gigatoken"))
     assert plenty.largest_document == recipe.max_document_bytes
     assert not [line for line in plenty.warnings if "would stop" in line]
-    little = estimate(recipe, RunOptions(**SMALL))
+    little = estimate_build(recipe, RunOptions(**SMALL))
     assert little.largest_document < (256 * MIB) // 16
     assert [line for line in little.warnings if "would stop the build" in line and "--memory" in line]
 
 
 CROWDED = """
 import sys
-if "packline.jobs.coordinator" in sys.orig_argv:
-    from packline.jobs import unit, units
-    units.SMALLEST_UNIT = units.LARGEST_UNIT = 6 << 20
+if "packline.jobs.host" in sys.orig_argv:
+    from packline.jobs import unit
     unit.resident_memory = lambda: sys.stderr.write("asked for room\\n") * 0 + {resident}
 """
 
@@ -122,6 +121,8 @@ def test_a_worker_without_room_is_replaced_and_its_unit_begun_again(
     for resident in (0, 1 << 60):
         (tmp_path / "site/sitecustomize.py").write_text(CROWDED.format(resident=resident))
         told: list[Any] = []
+        for name in ("SMALLEST_UNIT", "LARGEST_UNIT"):
+            monkeypatch.setattr(f"packline.jobs.units.{name}", 6 << 20)
         out = tmp_path / f"out-{resident}"
         packline.build(tmp_path / "in", tokenizer_json, out=out, on_event=told.append, **LARGE)
         done = [event.unit for event in told if type(event).__name__ == "UnitDone"]

@@ -115,7 +115,7 @@ def test_all_who_read_sources_refuse_it_before_any_work(tmp_path: Path, tokenize
     with pytest.raises(RecipeError, match="'boddy'"):
         packline.build(path, tokenizer_json, text="boddy", out=tmp_path / "out")
     with pytest.raises(RecipeError, match="'boddy'"):
-        packline.plan(path, tokenizer_json, text="boddy")
+        packline.estimate(path, tokenizer_json, text="boddy")
     with pytest.raises(RecipeError, match="'boddy'"):
         TrainingTexts(recipe)
     chat = write(tmp_path / "chat.jsonl", [{"talks": [{"role": "user", "content": "a"}]}])

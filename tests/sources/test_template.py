@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from typing import Any
 
@@ -157,6 +158,14 @@ HOSTILE = (
     "{% autoescape true %}{{ a }}{% endautoescape %}",
     "{% for x in a %}" * 50 + "{% endfor %}" * 50,
     "{{ a is callable }}",
+    # The escapes of Jinja's own advisories.
+    "{{ '{0.__class__.__init__.__globals__}'.format(a) }}",  # CVE-2016-10745
+    "{{ '{a.__class__}'.format_map(record) }}",  # CVE-2019-10906
+    "{% set f = '{0.__class__}'.format %}{{ f(a) }}",  # CVE-2024-56326
+    "{{ [''] | map('format', a) | list }}",  # CVE-2024-56326
+    "{{ ('{0.__class__}' | attr('format'))(a) }}",  # CVE-2025-27516
+    "{{ {'class=x onclick': 1} | xmlattr }}",  # CVE-2024-22195, CVE-2024-34064
+    "{% set x.__class__ = 1 %}",  # CVE-2024-56201
     "{{ a",
     "{% for %}",
     "{{ a | no_such_filter }}",
@@ -231,6 +240,31 @@ def test_what_would_cost_too_much_costs_one_record(source: str) -> None:
     assert time.perf_counter() - started < 30
     good = Template("{{ a }}", 1 << 20)
     assert good.render({"a": "x"}) == good.render({"a": "x"}) == "x"
+
+
+def test_a_template_that_does_not_end_stops_instead_of_costing_one_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from packline.sources import sandbox
+
+    monkeypatch.setattr(sandbox, "MOST_SECONDS", 0.2)
+    template = Template("{% for i in range(99999) %}{% for w in words %}{{ w }}{% endfor %}{% endfor %}")
+    found: list[BaseException | str] = []
+
+    def render(words: list[str]) -> None:
+        try:
+            found.append(template.render({"words": words}))
+        except (sandbox.TemplateTimeout, RecordProblem) as error:
+            found.append(error)
+
+    render([])
+    assert found == [""]  # every thread has its own budget and its own clock
+    monkeypatch.setattr(sandbox, "MOST_STEPS", 10**15)
+    thread = threading.Thread(target=render, args=(["a"] * 99999,))
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive() and isinstance(found[1], sandbox.TemplateTimeout)
+    assert "0.2 seconds of processor time" in str(found[1])
 
 
 def test_a_budget_is_for_each_record_anew() -> None:

@@ -23,8 +23,8 @@ from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import NoDocuments, RecipeError, StoreError, TokenizerError
 from packline.facade import Store
 from packline.jobs.build import run_build
-from packline.packing.prices import price_list
-from packline.packing.selection import Selection
+from packline.packing.documents import Selection
+from packline.packing.stats import compare_packings
 from packline.recipe import Recipe, RunOptions, Source
 from packline.viewing.describe import short_name
 from packline.viewing.html import render_file
@@ -113,7 +113,7 @@ def test_the_ledger_has_every_loss_by_its_name(store: Store, parsed: Parsed) -> 
     losses = sum(shown[name] for name in expected if name.startswith("-"))
     assert shown["records in"] - losses == shown["= documents"] == len(store.documents)
     held = sum(shard.tokens for shard in store.manifest.shards if shard.split == "val")
-    counts = price_list(Selection(store), SEQ_LEN, ["concat"])[0].counts
+    counts = compare_packings(Selection(store), SEQ_LEN, ["concat"])[0].counts
     assert shown["- validation and test"] == held > 0
     dropped = shown.get("- a tail too short for a row", 0)
     assert dropped == counts.dropped_tokens
@@ -176,7 +176,7 @@ def test_prices_are_those_of_the_packings(store: Store, parsed: Parsed) -> None:
     assert rows[0] == ["packing", "rows", "padding", "tokens lost", "documents split", "rows shared"]
     assert rows[1:] == [
         [one.name, f"{one.counts.rows:,}", *map(percent, (one.padding, one.lost, one.split, one.shared))]
-        for one in price_list(Selection(store), SEQ_LEN)
+        for one in compare_packings(Selection(store), SEQ_LEN)
     ]
 
 

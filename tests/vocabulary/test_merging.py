@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.conftest import python_sources
 
-from packline.encoders.patterns import pattern_of
+from packline.encoders.tiktoken import pattern_of
 from packline.vocabulary import merging
 from packline.vocabulary.training import find_merges
 from packline.vocabulary.word_counts import batches_of, count_words

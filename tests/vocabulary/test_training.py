@@ -21,8 +21,7 @@ from tests.conftest import HARD_TEXTS, python_sources
 from tests.formats.peers import run_peer
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
 
-from packline.encoders.patterns import PATTERNS, Pattern, pattern_of
-from packline.encoders.tiktoken import ALPHABET
+from packline.encoders.tiktoken import ALPHABET, PATTERNS, Pattern, pattern_of
 from packline.errors import RecipeError, StoreError, TokenizerError
 from packline.recipe import Recipe, Source
 from packline.vocabulary.trained_folder import TrainingReport, train_folder
@@ -180,7 +179,7 @@ def test_where_words_do_not_fit_the_rarest_are_forgotten_and_counted() -> None:
 
 GROWING = """
 import sys, resource
-from packline.encoders.patterns import pattern_of
+from packline.encoders.tiktoken import pattern_of
 from packline.vocabulary.training import train_batches
 from packline.vocabulary.word_counts import batches_of
 def text(i):

@@ -14,30 +14,34 @@ the header of a turn or on the user's words. `packline.chat.named_templates` has
 models whose own templates fail.
 
 A template is downloaded data: it runs in Jinja's immutable sandbox, without files, includes or the time of
-day, and its output is bounded. Special-token strings inside messages are hidden from the template while it
-runs, so that they remain text.
+day, and within the bounds of `packline.sources.sandbox`. Special-token strings inside messages are hidden
+from the template while it runs, so that they remain text.
 
 Cost: about 30 microseconds per message with marks; without, one rendering per turn.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from jinja2 import Environment, TemplateError, nodes, pass_context
+from jinja2.ext import Extension, loopcontrols
+from jinja2.runtime import Context
+
 from packline.chat.conversations import Conversation, Malformed, Message, as_messages
 from packline.chat.pieces import Piece, check_pieces, join_pieces, trained_runs
 from packline.errors import RecipeError
+from packline.sources.records import RecordProblem
+from packline.sources.sandbox import BUDGET, Sandbox, TemplateTimeout
 
 HIDE, SHOW, OPEN, CLOSE = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3"
 """Noncharacters, which Unicode never assigns; if a text contains them, they are hidden too."""
 MOST_CHARACTERS = 64 << 20
 """Maximum length of a rendered conversation."""
-MOST_REPEATED = 1 << 20
-"""Maximum length of the result of `*` with a string or a list."""
-NO_INCLUDES = {"Include", "Import", "FromImport", "Extends"}
+MOST_PRODUCED = 8 * MOST_CHARACTERS
+"""Maximum length of all text produced for a conversation, printed or not."""
 
 PROBE = (
     Message("user", "What is one and one?"),
@@ -88,7 +92,8 @@ class ChatTemplate:
     ) -> None:
         self._strips = dict(special_tokens)
         self._variables = dict(variables or {})
-        self._template, self.marked = _compile(text)
+        self._environment = make_environment()
+        self._template, self.marked = _compile(self._environment, text)
         tokens = sorted(filter(None, special_tokens), key=lambda token: (-len(token), token))
         self._hidden = [HIDE, SHOW, OPEN, CLOSE, *tokens]
         self._numbers = {string: number for number, string in enumerate(self._hidden)}
@@ -186,17 +191,18 @@ class ChatTemplate:
     def _run(self, messages: list[Any], tools: list[Any] | None, *, prompt: bool) -> str:
         parts: list[str] = []
         size = 0
+        given = {**self._variables, "messages": messages, "tools": tools, "add_generation_prompt": prompt}
         try:
-            stream = self._template.generate(
-                {**self._variables, "messages": messages, "tools": tools, "add_generation_prompt": prompt}
-            )
+            stream, _ = self._environment.start(self._template, given)
             for part in stream:
                 parts.append(part)
                 size += len(part)
                 if size > MOST_CHARACTERS:
                     raise Malformed("template", f"the template made more than {MOST_CHARACTERS:,} characters")
-        except Malformed:
+        except (Malformed, TemplateTimeout):
             raise
+        except RecordProblem as error:
+            raise Malformed(error.reason, error.detail) from error
         except Exception as error:  # any error of a template affects one conversation only
             raise Malformed("template", f"{type(error).__name__}: {error}"[:500]) from error
         return "".join(parts)
@@ -255,19 +261,9 @@ class ChatTemplate:
         return re.sub(f"{HIDE}(\\d+){SHOW}", lambda match: self._hidden[int(match[1])], text)
 
 
-def _compile(text: str) -> tuple[Any, bool]:
+def _compile(environment: Environment, text: str) -> tuple[Any, bool]:
     """Compile a template; also return whether it has marks."""
-    from jinja2 import TemplateError, nodes
-
-    environment = make_environment()
     try:
-        tree = environment.parse(text)
-        for kind in sorted(NO_INCLUDES):
-            for node in tree.find_all(getattr(nodes, kind)):
-                raise RecipeError(
-                    f"the chat template reads other templates (line {node.lineno}, {kind.lower()})",
-                    hint="a template has to be whole: put what it includes into it",
-                )
         return environment.from_string(text), re.search(r"\{%-?\+?\s*generation\b", text) is not None
     except TemplateError as error:
         number = getattr(error, "lineno", None)
@@ -278,49 +274,53 @@ def _compile(text: str) -> tuple[Any, bool]:
         ) from error
 
 
-def make_environment() -> Any:
+class _Generation(Extension):
+    """`{% generation %}`: marks its contents as the assistant's."""
+
+    tags = {"generation"}  # noqa: RUF012  Jinja's own name for it
+
+    def parse(self, parser: Any) -> Any:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_marked"), [], [], body).set_lineno(line)
+
+    def _marked(self, caller: Callable[[], str]) -> str:
+        return f"{OPEN}{caller()}{CLOSE}"
+
+
+class _ChatSandbox(Sandbox):
+    """Sandbox of one whole template: it includes no others."""
+
+    def check(self, tree: nodes.Template) -> None:
+        for node in tree.find_all((nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)):
+            kind = type(node).__name__.lower()
+            raise RecipeError(
+                f"the chat template reads other templates (line {node.lineno}, {kind})",
+                hint="a template has to be whole: put what it includes into it",
+            )
+
+
+@pass_context
+def _printed(context: Context, value: Any) -> Any:
+    context.parent[BUDGET].copy(value)
+    return value
+
+
+def _refuse(message: str) -> None:
+    raise TemplateError(message)
+
+
+def make_environment() -> Sandbox:
     """Build Jinja's environment as in transformers, in a sandbox without side effects or access."""
-    from jinja2 import nodes
-    from jinja2.exceptions import SecurityError, TemplateError
-    from jinja2.ext import Extension, loopcontrols
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class Generation(Extension):
-        """`{% generation %}`: marks its contents as the assistant's."""
-
-        tags = {"generation"}  # noqa: RUF012  Jinja's own name for it
-
-        def parse(self, parser: Any) -> Any:
-            line = next(parser.stream).lineno
-            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            return nodes.CallBlock(self.call_method("_marked"), [], [], body).set_lineno(line)
-
-        def _marked(self, caller: Callable[[], str]) -> str:
-            return f"{OPEN}{caller()}{CLOSE}"
-
-    class Sandbox(ImmutableSandboxedEnvironment):
-        """Sandbox that refuses operations that would exhaust memory."""
-
-        intercepted_binops = frozenset(["*", "**"])
-
-        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-            if operator == "**":
-                raise SecurityError("a template has no use for powers")
-            for one, other in ((left, right), (right, left)):
-                sized = isinstance(one, str | list | tuple) and isinstance(other, int)
-                if sized and len(one) * other > MOST_REPEATED:
-                    raise SecurityError("a template that repeats something too often")
-            return super().call_binop(context, operator, left, right)
-
-    def tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, **more: Any) -> str:
-        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **more)
-
-    def refuse(message: str) -> None:
-        raise TemplateError(message)
-
-    environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
-    environment.filters["tojson"] = tojson
-    environment.globals["raise_exception"] = refuse
+    environment = _ChatSandbox(
+        MOST_PRODUCED,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[_Generation, loopcontrols],
+        finalize=_printed,
+    )
+    environment.globals["raise_exception"] = _refuse
+    environment.bound()
     return environment
 
 

@@ -75,7 +75,7 @@ def demo(
     training_seconds = _train(corpus)
     estimate = _plan(corpus)
     _title(4, "build", f"packline build {_quoted(corpus.recipe)} --out {_quoted(corpus.store)}")
-    tally = Tally(corpus.store)
+    tally = Tally()
     try:
         finished = _build(corpus, tally)
     except KeyboardInterrupt as error:
@@ -128,10 +128,10 @@ def _train(corpus: Corpus) -> float:
 
 
 def _plan(corpus: Corpus) -> Estimate:
-    from packline.jobs.estimate import estimate
+    from packline.jobs.estimate import estimate_build
 
     _title(3, "plan", f"packline plan {_quoted(corpus.recipe)}")
-    found = estimate(*load_recipe(corpus.recipe))
+    found = estimate_build(*load_recipe(corpus.recipe))
     output.lines(estimate_lines(found))
     return found
 
@@ -140,7 +140,7 @@ def _build(corpus: Corpus, tally: Tally) -> Finished:
     from packline.jobs.build import run_build
 
     recipe, options = load_recipe(corpus.recipe)
-    with watch(tally) as hear:
+    with watch(tally, corpus.store) as hear:
         return run_build(recipe, corpus.store, options, hear)
 
 

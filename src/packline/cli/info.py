@@ -10,7 +10,6 @@ from cyclopts import Parameter
 from packline.cli.arguments import Flags
 from packline.cli.main import DONE
 from packline.cli.output import output
-from packline.jobs.publish import store_bytes
 from packline.store.reader import StoreReader
 from packline.viewing.describe import store_page
 from packline.viewing.store_counts import DocumentLengths, group_shards, measure_lengths
@@ -50,7 +49,7 @@ def _as_json(store: StoreReader, lengths: DocumentLengths, shown: list[int]) -> 
         "documents": manifest.documents,
         "tokens": manifest.tokens,
         "text_bytes": manifest.ledger.text_bytes,
-        "store_bytes": store_bytes(store.path, manifest),
+        "store_bytes": manifest.store_bytes,
         "dtype": manifest.dtype,
         "shards": len(manifest.shards),
         "tokenizer": msgspec.to_builtins(manifest.tokenizer),

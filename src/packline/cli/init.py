@@ -15,7 +15,8 @@ from packline.errors import PacklineError, RecipeError, StoreError, TokenizerErr
 RUN = Group("Run files", sort_key=10)
 SEQ_LEN, BATCH_SIZE = 4096, 32
 DEFAULT_TOKENIZER = "openai-community/gpt2"
-ENDS = ("<|endoftext|>", "<|end_of_text|>", "<|endofdoc|>", "</s>", "<eos>", "<|bos|>", "[SEP]")
+SEPARATORS = ("<|bos|>", "[SEP]")
+"""Tokens that separate documents in vocabularies without an end of text."""
 """Likely end-of-document tokens, in order of preference, for tokenizers with several candidates."""
 _FLAGS = Flags()
 
@@ -70,7 +71,7 @@ def _run_file(
     batch_size: int | None,
     tokens: int | None,
 ) -> str:
-    from packline.loading.drafting import draft_run
+    from packline.loading.run_file import draft_run
     from packline.recipe import load_shares
     from packline.store.reader import StoreReader
 
@@ -106,7 +107,7 @@ def _recipe(
 
 def guess_eod(tokenizer: str) -> tuple[str | None, str]:
     """End of document: the tokenizer's only candidate or the likeliest one, and a note on the choice."""
-    from packline.encoders.boundary import resolve_boundary
+    from packline.encoders.boundary import END_OF_TEXT, resolve_boundary
     from packline.encoders.tokenizer import load_tokenizer
 
     try:
@@ -116,7 +117,7 @@ def guess_eod(tokenizer: str) -> tuple[str | None, str]:
     try:
         return resolve_boundary(loaded, None, None).eod, ""
     except TokenizerError:
-        likely = next((end for end in ENDS if end in loaded.special_tokens), None)
+        likely = next((end for end in (*END_OF_TEXT, *SEPARATORS) if end in loaded.special_tokens), None)
         if likely is None:
             return None, "This tokenizer does not say what ends a document: eod has to be given."
         return likely, "This tokenizer leaves a choice of what ends a document; this is a guess."

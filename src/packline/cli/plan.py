@@ -15,10 +15,10 @@ _FLAGS, _SETTINGS = Flags(), Settings()
 
 def plan(*inputs: Inputs, settings: Settings = _SETTINGS, flags: Flags = _FLAGS) -> int:
     """Estimate the cost of a build; see `pages`."""
-    from packline.jobs.estimate import estimate
+    from packline.jobs.estimate import estimate_build
 
     recipe, options = recipe_of(inputs, settings)
-    found = estimate(recipe, options)
+    found = estimate_build(recipe, options)
     output.lines(estimate_lines(found))
     output.result({"command": "plan", "exit_code": DONE, **msgspec.to_builtins(found)})
     return DONE

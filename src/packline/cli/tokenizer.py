@@ -14,7 +14,7 @@ from packline.cli.main import DONE, FAILED
 from packline.cli.output import Line, output, table
 from packline.cli.pages import PAGES
 from packline.cli.training import training_lines, watch_training
-from packline.encoders.patterns import PatternName
+from packline.encoders.tiktoken import PatternName
 from packline.errors import RecipeError
 
 LEARNING = Group("Learning", sort_key=10)

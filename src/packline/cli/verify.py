@@ -19,7 +19,7 @@ from packline.viewing.text import bar, duration, plural, size
 
 if TYPE_CHECKING:
     from packline.evals.contamination_report import ContaminationReport, GramOf
-    from packline.formats.importing.checking import ForeignReport
+    from packline.formats.check import DatasetReport
 
 FOREIGN = Group("Data sets of other projects", sort_key=20)
 AGAINST = Group("Evaluation sets", sort_key=15)
@@ -106,10 +106,10 @@ def verify_foreign(
 ) -> int:
     """Check a data set of another project."""
     from packline.cli.exporting import options_of
-    from packline.formats.importing.checking import check
+    from packline.formats.check import check_dataset
 
-    def run(hear: OnProgress | None) -> ForeignReport:
-        return check(
+    def run(hear: OnProgress | None) -> DatasetReport:
+        return check_dataset(
             path,
             format,
             tokenizer,

@@ -22,22 +22,21 @@ from packline.encoders.tiktoken import UNUSED
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import TokenizerError
 
-END_OF_TEXT = frozenset(
-    {
-        "<|endoftext|>",
-        "<|end_of_text|>",
-        "<｜end▁of▁sentence｜>",
-        "<|endofdoc|>",
-        "<|eos|>",
-        "<EOD>",
-        "<EOS>",
-        "<eod>",
-        "<eos>",
-        "</s>",
-        "[EOD]",
-        "[EOS]",
-    }
+END_OF_TEXT = (
+    "<|endoftext|>",
+    "</s>",
+    "<|end_of_text|>",
+    "<eos>",
+    "<|endofdoc|>",
+    "<｜end▁of▁sentence｜>",
+    "<|eos|>",
+    "<EOD>",
+    "<EOS>",
+    "<eod>",
+    "[EOD]",
+    "[EOS]",
 )
+"""Tokens that end a text, the most common first."""
 END_OF_TURN = frozenset(
     {
         "<|im_end|>",
@@ -181,28 +180,6 @@ def _listed(tokens: dict[str, int], at_most: int = 8) -> str:
     return (shown + (f" and {len(tokens) - at_most} more" if len(tokens) > at_most else "")) or "none"
 
 
-def find_token(tokenizer: Tokenizer, wanted: str | int, role: str) -> int:
-    """Find the id of a token given by its string or its id.
-
-    Args:
-        role: purpose of the token, as in the option that names it.
-
-    Raises:
-        TokenizerError: there is no such token.
-    """
-    reference = tokenizer.reference()
-    if isinstance(wanted, int):
-        if reference.id_to_token(wanted) is not None:
-            return wanted
-    elif (found := reference.token_to_id(wanted)) is not None:
-        return int(found)
-    raise TokenizerError(
-        f"{role} {wanted!r} is no token of {tokenizer.name}; "
-        f"special tokens are {_listed(tokenizer.special_tokens, 12)}",
-        hint=f"name one with --{role}, by its string or its id",
-    )
-
-
 def begin_of_sequence(tokenizer: Tokenizer, wanted: str | int | None) -> int:
     """Token that begins every sequence: the requested one, else the one that the tokenizer declares.
 
@@ -217,4 +194,5 @@ def begin_of_sequence(tokenizer: Tokenizer, wanted: str | int | None) -> int:
             hint="name what begins the model's documents with --bos, of "
             + _listed(tokenizer.special_tokens, 12),
         )
-    return find_token(tokenizer, wanted, "bos")
+    tokens = _tokens(tokenizer)
+    return tokens[_find(tokenizer, tokens, wanted, "bos")]

@@ -24,9 +24,9 @@ from typing import Any
 
 import msgspec
 
-from packline.encoders.patterns import PATTERNS, SPLIT_50K
-from packline.encoders.report import EngineName
+from packline.encoders import EngineName
 from packline.encoders.special import BytesCounter
+from packline.encoders.tiktoken import PATTERNS, SPLIT_50K
 from packline.encoders.token_bytes import LETTERS
 from packline.sources.texts import Texts
 

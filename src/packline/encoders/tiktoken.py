@@ -1,4 +1,4 @@
-r"""Conversion of a tiktoken rank file to a tokenizer.json.
+r"""Conversion of a tiktoken rank file to a tokenizer.json, and the published patterns by name.
 
 A rank file contains only tokens and their ranks. The split pattern and the special tokens belong to the
 encoding, which must therefore be named. tiktoken merges the pair of neighbours that forms the token of lowest
@@ -16,6 +16,14 @@ that no merges produce.
 Cost: every token is merged once, quadratic in its length: about a second for 100,000 tokens.
 
 Limits: does not guess an encoding, and does not read a pickled `Encoding`.
+
+Patterns cut text into words before merging:
+
+    gpt2            ` ?letters`, ` ?digits`, ` ?others`                    GPT-2, RoBERTa, GPT-NeoX
+    gpt4, llama3    one mark before letters, up to three digits, line ends with what is before them
+    nanochat        the same, up to two digits
+    qwen2           the same, single digits
+    o200k           the same, three digits, and a new word at a capital letter (GPT-4o)
 """
 
 from __future__ import annotations
@@ -23,11 +31,11 @@ from __future__ import annotations
 import base64
 import binascii
 from pathlib import PurePath
-from typing import Any, AnyStr
+from typing import Any, AnyStr, Literal, get_args
 
 import msgspec
 
-from packline.errors import TokenizerError
+from packline.errors import RecipeError, TokenizerError
 
 END = "<|endoftext|>"
 UNUSED = "unused "
@@ -37,9 +45,13 @@ MARK = r"[^\r\n\p{L}\p{N}]?"
 UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
 LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 
+PatternName = Literal["gpt2", "gpt4", "llama3", "nanochat", "qwen2", "o200k"]
+PATTERN_NAMES: tuple[PatternName, ...] = get_args(PatternName)
+
 # Greedy quantifiers only: the regular expression engine of HF tokenizers treats a possessive `{1,3}+` as a
 # repeated group, and engines recognise the schemes by these spellings.
-SPLIT_50K = None  # built into the byte-level pre-tokenizer
+SPLIT_50K = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+"""The regular expression that is built into the byte-level pre-tokenizer."""
 SPLIT_100K = (
     rf"(?i:{WORDS})|{MARK}\p{{L}}+|\p{{N}}{{1,3}}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -48,6 +60,66 @@ SPLIT_200K = (
     rf"{MARK}{UPPER}*{LOWER}+(?i:{WORDS})?|{MARK}{UPPER}+{LOWER}*(?i:{WORDS})?|\p{{N}}{{1,3}}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+
+
+class Pattern(msgspec.Struct, frozen=True):
+    """A rule for cutting text into words."""
+
+    name: str
+    expression: str
+    rules: Literal["spaces", "marks", "other"]
+    """Rules of `splitting` that apply: words take a space, words take a mark, or none."""
+    digits: int = 0
+    """Maximum length of a word of digits; 0 for no limit."""
+
+    def pre_tokenizer(self) -> dict[str, Any]:
+        """The pre-tokenizer in the form of a tokenizer.json."""
+        level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+        if self.name == "gpt2":
+            return {**level, "use_regex": True}
+        split = {
+            "type": "Split",
+            "pattern": {"Regex": self.expression},
+            "behavior": "Isolated",
+            "invert": False,
+        }
+        return {"type": "Sequence", "pretokenizers": [split, level]}
+
+
+def _marks(name: str, digits: int) -> Pattern:
+    numbers = rf"\p{{N}}{{1,{digits}}}" if digits > 1 else r"\p{N}"
+    expression = (
+        rf"(?i:{WORDS})|{MARK}\p{{L}}+|{numbers}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    )
+    return Pattern(name, expression, "marks", digits)
+
+
+PATTERNS: dict[str, Pattern] = {
+    "gpt2": Pattern("gpt2", SPLIT_50K, "spaces"),
+    "gpt4": _marks("gpt4", 3),
+    "llama3": _marks("llama3", 3),
+    "nanochat": _marks("nanochat", 2),
+    "qwen2": _marks("qwen2", 1),
+    "o200k": Pattern("o200k", SPLIT_200K, "other"),
+}
+assert PATTERNS["gpt4"].expression == SPLIT_100K
+
+
+def pattern_of(name: str) -> Pattern:
+    """Look up a pattern by name.
+
+    Raises:
+        RecipeError: no such pattern.
+
+    >>> pattern_of("nanochat").digits
+    2
+    """
+    if name not in PATTERNS:
+        raise RecipeError(
+            f"{name!r} is no pattern: expected one of {', '.join(PATTERNS)}",
+            hint="a pattern says how text is cut into words before merging",
+        )
+    return PATTERNS[name]
 
 
 class Encoding(msgspec.Struct, frozen=True):
@@ -81,9 +153,9 @@ def _harmony() -> dict[str, int]:
 FILL = {"<|fim_prefix|>": 0, "<|fim_middle|>": 1, "<|fim_suffix|>": 2}
 
 ENCODINGS: dict[str, Encoding] = {
-    "r50k_base": Encoding(SPLIT_50K, 50256, {END: 50256}),
-    "p50k_base": Encoding(SPLIT_50K, 50280, {END: 50256}),
-    "p50k_edit": Encoding(SPLIT_50K, 50280, {END: 50256} | {k: 50281 + v for k, v in FILL.items()}),
+    "r50k_base": Encoding(None, 50256, {END: 50256}),
+    "p50k_base": Encoding(None, 50280, {END: 50256}),
+    "p50k_edit": Encoding(None, 50280, {END: 50256} | {k: 50281 + v for k, v in FILL.items()}),
     "cl100k_base": Encoding(
         SPLIT_100K,
         100256,

@@ -17,7 +17,7 @@ document.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -35,7 +35,8 @@ Kind = Literal["huggingface", "tiktoken", "sentencepiece"]
 
 JSON = "tokenizer.json"
 MODELS = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
-BESIDE = ("tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
+CONFIG, SPECIAL_TOKENS_MAP = "tokenizer_config.json", "special_tokens_map.json"
+CHAT_TEMPLATE = "chat_template.jinja"
 ACCEPTED = "a tokenizer.json, a folder with one, a hub id, a .tiktoken rank file or a SentencePiece .model"
 
 
@@ -251,7 +252,7 @@ def _tokenizer(
 def _beside(file: Path) -> dict[str, Any]:
     """Declarations of the files next to a tokenizer; tokenizer_config.json overrides the older map."""
     declared: dict[str, Any] = {}
-    for config in ("special_tokens_map.json", "tokenizer_config.json"):
+    for config in (SPECIAL_TOKENS_MAP, CONFIG):
         path = file.parent / config
         if not path.is_file():
             continue
@@ -263,7 +264,7 @@ def _beside(file: Path) -> dict[str, Any]:
                 declared[field] = token
         if table.get("chat_template"):
             declared["chat"] = True
-    if (file.parent / "chat_template.jinja").is_file():
+    if (file.parent / CHAT_TEMPLATE).is_file():
         declared["chat"] = True
     return declared
 
@@ -293,7 +294,7 @@ def _from_hub(name: str) -> tuple[Path, str | None]:
         for wanted in (JSON, *MODELS):
             if file := fetch(wanted, revision or None):
                 commit = file.parent.name  # the cache has one folder per commit
-                for small in BESIDE:
+                for small in (CONFIG, SPECIAL_TOKENS_MAP, CHAT_TEMPLATE):
                     fetch(small, commit)
                 return file, commit
     except Exception as error:  # errors of the hub or its HTTP client, a full disk
@@ -308,3 +309,74 @@ def _from_hub(name: str) -> tuple[Path, str | None]:
         f"no tokenizer {name} in {where}: expected {JSON} or one of {', '.join(MODELS)}, found neither",
         hint="a tokenizer that needs code of its own is not read; have it saved as a tokenizer.json first",
     )
+
+
+def config_bytes(special_tokens: Sequence[str], eos: str | None, bos: str | None) -> bytes:
+    """Build the contents of tokenizer_config.json, with which transformers loads a folder.
+
+    A tokenizer.json does not declare which token ends a document; trainers read it from here.
+
+    Args:
+        special_tokens: all special tokens, in any order.
+        eos: the token that ends a document, if any.
+        bos: the token that begins a document, if any.
+
+    >>> msgspec.json.decode(config_bytes(["</s>", "<x>"], "</s>", None))["eos_token"]
+    '</s>'
+    """
+    named = {"eos_token": eos, "bos_token": bos}
+    config: dict[str, str | bool | list[str]] = {
+        name: token for name, token in named.items() if token is not None
+    }
+    config |= {
+        "additional_special_tokens": [token for token in special_tokens if token not in (eos, bos)],
+        "clean_up_tokenization_spaces": False,
+        "tokenizer_class": "PreTrainedTokenizerFast",
+    }
+    return msgspec.json.format(msgspec.json.encode(config)) + b"\n"
+
+
+def read_chat_template(tokenizer: str) -> str | None:
+    """Read the chat template next to a tokenizer as text; None if there is none.
+
+    It is in `chat_template.jinja` or, as a string or as one of a list of {name, template}, in
+    `tokenizer_config.json`; the separate file takes precedence, as in transformers.
+
+    Args:
+        tokenizer: the argument of `load_tokenizer`: a file, a folder or a hub id.
+
+    Raises:
+        TokenizerError: unreadable files, or several templates of which none is the default.
+
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / CONFIG).write_text('{"chat_template": "{{ messages }}"}')
+    >>> read_chat_template(str(folder))
+    '{{ messages }}'
+    """
+    path = Path(tokenizer).expanduser()
+    if not path.exists():
+        path, _ = _from_hub(tokenizer)
+    folder = path if path.is_dir() else path.parent
+    try:
+        if (folder / CHAT_TEMPLATE).is_file():
+            return (folder / CHAT_TEMPLATE).read_text("utf-8")
+        if not (folder / CONFIG).is_file():
+            return None
+        config = msgspec.json.decode((folder / CONFIG).read_bytes())
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise TokenizerError(f"cannot read the chat template of {tokenizer}: {error}") from error
+    return _of_config(config.get("chat_template") if isinstance(config, dict) else None, tokenizer)
+
+
+def _of_config(value: Any, tokenizer: str) -> str | None:
+    if value is None or isinstance(value, str):
+        return value or None
+    named = {one.get("name"): one.get("template") for one in value if isinstance(one, dict)}
+    found = named.get("default", next(iter(named.values())) if len(named) == 1 else None)
+    if not isinstance(found, str):
+        raise TokenizerError(
+            f"{tokenizer} has several chat templates and no default: found {', '.join(map(str, named))}",
+            hint="write the one to use to a file, and name it with --chat-template",
+        )
+    return found

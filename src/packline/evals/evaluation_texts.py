@@ -15,36 +15,35 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from packline.chat.questions import MMLU_LETTERS, Lettered, _Arc, _Mmlu, _OriginalArc
 from packline.chat.record_files import files_of, lines_of, records_of
 from packline.errors import InputError
-from packline.evals.core import BUNDLE, DATA, read_bundle, read_questions
+from packline.evals.core import (
+    BUNDLE,
+    DATA,
+    KINDS,
+    Choice,
+    Continuation,
+    Schema,
+    answered,
+    read_bundle,
+    read_questions,
+)
 from packline.evals.hellaswag import _Published
-from packline.evals.prompts import KINDS, Choice, Continuation, Schema, answered
+from packline.evals.task import CONFIG, QUESTIONS, EvaluationText
 from packline.sources.paths import expand
 from packline.storage.inputs import is_remote
 
-CONFIG, QUESTIONS = "config.json", "questions.jsonl"
-"""Files of a folder written by `packline evals`."""
 HEADER = ("question", "answer")
 """First and last field of a CSV header."""
 
 
 SPLIT = re.compile(r"(train|test|validation|valid|val|dev)(?:-\d+-of-\d+)?", re.IGNORECASE)
 """Names of files that name their split but not their dataset."""
-
-
-class EvaluationText(NamedTuple):
-    """A question with its answer."""
-
-    set: str
-    number: int
-    """Number in its file, or among all CSV files of a folder, from 0."""
-    text: str
 
 
 class _Recorded(msgspec.Struct):

@@ -18,15 +18,15 @@ compressed as a whole (`chunk-0-0.zstd.bin`), in which case `chunk_bytes` is its
 `updated_at` is a time in files that litdata wrote and a hash of the files here: litdata's readers use it as
 the name of a cache, and equal stores must give equal bytes.
 
-Packline writes rows. It reads the output of `optimize(..., item_loader=TokensLoader())`, which usually has
-one document per item, and rows (`rows=joined`; `overlap=1` where they include the token that follows).
-Encrypted files and those of other loaders are not read. Based on the source code of litdata 0.2.76 and tested
+Checking reads index.json and the head of each file that is not compressed.
+Based on the source code of litdata 0.2.76 and tested
 against it.
 """
 
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -34,29 +34,24 @@ import numpy as np
 
 from packline.errors import InputError, RecipeError
 from packline.fingerprint import hash_value
-from packline.formats.format import Foreign, RowFormat
-from packline.formats.importing.mapped import IndexedForeign, ScannedForeign
-from packline.formats.shared.record_options import RecordOptions, Settled, settle
-from packline.formats.shared.records import (
+from packline.formats.format import RowFormat
+from packline.formats.layouts.row_records import (
     BLOCK_TOKENS,
     INDEX,
-    RecordFile,
-    foreign_file,
-    lost_of,
-    read_bytes,
+    dataset_file,
     read_index,
     row_tokens,
     split_folders,
 )
-from packline.formats.shared.row_files import folder_of
-from packline.formats.shared.separate_rows import SeparateRows
-from packline.formats.types import ForeignFile, Part, Plan, Written, fitting_dtype
+from packline.formats.layouts.token_files import read_numbers
+from packline.formats.options import Options
+from packline.formats.types import DatasetFile, ExportPart, ExportPlan, RowFiles, WrittenPart, fitting_dtype
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
     from packline.formats.export_record import ExportRecord
-    from packline.formats.exporting.rows import RowView
-    from packline.formats.exporting.target import Target
+    from packline.formats.row_view import RowView
+    from packline.formats.target import Target
 
 LOADER = "TokensLoader"
 TENSOR_CODES = {"int32": 16, "int64": 18, "uint16": 20}
@@ -78,7 +73,7 @@ ONE_LEAF = '[1, {"type": null, "context": null, "children_spec": []}]'
 """litdata's notation for an item that is a single tensor."""
 
 
-class LitdataOptions(RecordOptions, frozen=True):
+class LitdataOptions(Options, frozen=True):
     """Options for litdata's files."""
 
     dtype: Literal["int32", "int64", "uint16"] = "int32"
@@ -104,7 +99,7 @@ class Litdata(RowFormat):
             "# of a batch: inputs, targets = batch[:, :-1], batch[:, 1:]",
         )
 
-    def plan(self, view: RowView, options: LitdataOptions) -> Plan:
+    def plan(self, view: RowView, options: LitdataOptions) -> ExportPlan:
         dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
         row_bytes = (view.seq_len + 1) * dtype.itemsize
         if not 1 <= options.shard_bytes <= MOST_BYTES // 2:
@@ -116,13 +111,15 @@ class Litdata(RowFormat):
         rows = max(options.shard_bytes // row_bytes, 1)
         starts = range(0, view.rows, rows)
         parts = tuple(
-            Part(f"chunk-0-{number}.bin", number=number, start=start, stop=min(start + rows, view.rows))
+            ExportPart(f"chunk-0-{number}.bin", number=number, start=start, stop=min(start + rows, view.rows))
             for number, start in enumerate(starts)
         )
         size = view.rows * (row_bytes + 4) + 8 * len(parts)
-        return Plan(parts, size, lost=lost_of(view, masks=False, boundaries=False))
+        return ExportPlan(parts, size, lost=view.not_preserved(masks=False, boundaries=False))
 
-    def write(self, view: RowView, part: Part, target: Target, options: LitdataOptions) -> dict[str, Any]:
+    def write(
+        self, view: RowView, part: ExportPart, target: Target, options: LitdataOptions
+    ) -> dict[str, Any]:
         dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
         count, width = part.stop - part.start, view.seq_len + 1
         offsets = 4 + 4 * (count + 1) + np.arange(count + 1, dtype=np.int64) * width * dtype.itemsize
@@ -135,7 +132,9 @@ class Litdata(RowFormat):
                 target.progress((stop - start) * view.seq_len)
         return {"rows": count, "bytes": int(offsets[-1]), "checksum": target.files[-1].checksum}
 
-    def finish(self, view: RowView, written: list[Written], target: Target, options: LitdataOptions) -> None:
+    def finish(
+        self, view: RowView, written: list[WrittenPart], target: Target, options: LitdataOptions
+    ) -> None:
         entries = [
             {
                 "chunk_bytes": one.facts["bytes"],
@@ -171,143 +170,55 @@ class Litdata(RowFormat):
             return False
         return isinstance(index.get("chunks"), list) and isinstance(index.get("config"), dict)
 
-    def open(self, path: Path, options: LitdataOptions, findings: Findings) -> Foreign:
-        settled = settle(self.name, path, options, own_overlap=1)
-        reading = _Reading(folder_of(path), settled, options.marker, findings)
-        for split, folder in split_folders(path):
-            reading.add(split, folder)
-        return reading.foreign()
+    def check(self, path: Path, findings: Findings) -> RowFiles:
+        root, files = path if path.is_dir() else path.parent, []
+        for _, folder in split_folders(path):
+            index = read_index(folder)
+            files.append(own := dataset_file(root, folder / INDEX))
+            entries, config = index.get("chunks"), index.get("config")
+            if not isinstance(entries, list) or not isinstance(config, dict):
+                raise InputError(
+                    f"{folder / INDEX}: expected chunks and config of litdata, found {list(index)[:6]}"
+                )
+            dtype = _dtype_of(folder / INDEX, config)
+            for number, entry in enumerate(entries):
+                entry = entry if isinstance(entry, dict) else {"entry": entry}
+                numbers = tuple(entry.get(field) for field in ("chunk_bytes", "chunk_size", "dim"))
+                filename = entry.get("filename")
+                if any(type(value) is not int or value < 0 for value in numbers) or not (
+                    isinstance(filename, str) and filename == Path(filename).name
+                ):
+                    wanted = "a file name, sizes and counts"
+                    findings.add(own.name, f"entry {number} of chunks", wanted, entry)
+                    continue
+                file = dataset_file(root, folder / filename)
+                if not Path(file.path).is_file():
+                    findings.add(file.name, "a file that index.json names", "there", "missing")
+                    continue
+                files.append(file)
+                _check_file(file, numbers, dtype, bool(config.get("compression")), findings)
+        return RowFiles(files)
 
 
-class _Items:
-    """End offsets of the items of a file, in tokens, read from the file's own offsets on access."""
-
-    def __init__(self, file: ForeignFile, count: int, itemsize: int, unpacked_bytes: int | None) -> None:
-        self._file, self._count, self._itemsize = file, count, itemsize
-        self._unpacked_bytes = unpacked_bytes
-        self.header = 4 + 4 * (count + 1)
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, key: Any) -> Any:
-        if not isinstance(key, slice):
-            return int(self[key : key + 1][0])
-        start, stop, _ = key.indices(self._count)
-        offsets = self.offsets(start + 1, stop + 1)
-        return (offsets - self.header) // self._itemsize
-
-    def offsets(self, start: int, stop: int) -> np.ndarray:
-        """Offsets of items, int64."""
-        data = read_bytes(self._file, 4 + 4 * start, 4 + 4 * max(start, stop), self._unpacked_bytes)
-        return data.view("<u4").astype(np.int64)
-
-    def equal(self) -> int | None:
-        """Number of tokens per item, if the same for all."""
-        offsets = self.offsets(0, self._count + 1)
-        sizes = np.unique(np.diff(offsets))
-        return int(sizes[0]) // self._itemsize if len(sizes) == 1 else None
-
-
-class _Reading:
-    """Opening the folders of a data set."""
-
-    def __init__(self, root: Path, settled: Settled, marker: int | None, findings: Findings) -> None:
-        self._root, self._settled, self._marker, self._findings = root, settled, marker, findings
-        self._files: list[ForeignFile] = []
-        self._sources: list[tuple[RecordFile, _Items]] = []
-
-    def add(self, split: str, folder: Path) -> None:
-        index = read_index(folder)
-        name = (folder / INDEX).relative_to(self._root).as_posix()
-        self._files.append(foreign_file(self._root, folder / INDEX))
-        entries, config = index.get("chunks"), index.get("config")
-        if not isinstance(entries, list) or not isinstance(config, dict):
-            raise InputError(
-                f"{folder / INDEX}: expected chunks and config of litdata, found {list(index)[:6]}"
-            )
-        dtype = _dtype_of(folder / INDEX, config)
-        compression = config.get("compression")
-        if config.get("encryption") is not None or str(compression or "zstd").partition(":")[0] != "zstd":
-            raise InputError(f"{folder / INDEX}: files that are encrypted, or compressed by {compression!r}")
-        before, index_file = len(self._sources), len(self._files) - 1
-        for number, entry in enumerate(entries):
-            entry = entry if isinstance(entry, dict) else {"entry": entry}
-            numbers = {field: entry.get(field) for field in ("chunk_bytes", "chunk_size", "dim")}
-            filename = entry.get("filename")
-            if any(type(value) is not int or value < 0 for value in numbers.values()) or not (
-                isinstance(filename, str) and filename == Path(filename).name
-            ):
-                self._findings.add(name, f"entry {number} of chunks", "a file name, sizes and counts", entry)
-                continue
-            self._add_file(split, folder / filename, numbers, dtype, bool(compression))
-        if len(self._sources) == before:
-            return
-        self._sources[before][0].beside = (index_file,)
-        if self._settled.way == "joined":
-            last = self._sources[-1][0]
-            if self._findings.compare(
-                last.name, "room for the padding", True, last.tokens >= self._settled.padding
-            ):
-                last.tokens -= self._settled.padding
-
-    def _add_file(
-        self, split: str, path: Path, entry: dict[str, Any], dtype: np.dtype, compressed: bool
-    ) -> None:
-        file, findings, number = foreign_file(self._root, path), self._findings, len(self._files)
-        if not path.is_file():
-            findings.add(file.name, "a file that index.json names", "there", "missing")
-            return
-        self._files.append(file)
-        size, count, tokens = entry["chunk_bytes"], entry["chunk_size"], entry["dim"]
-        if not compressed and not findings.compare(file.name, "size in bytes", size, file.bytes):
-            return
-        items = _Items(file, count, dtype.itemsize, size if compressed else None)
-        expected = items.header + tokens * dtype.itemsize
-        if not findings.compare(file.name, "bytes, by its items and tokens", expected, size):
-            return
-        if not compressed:  # compressed files are checked when they are unpacked
-            said = int(read_bytes(file, 0, 4).view("<u4")[0])
-            edges = [int(items.offsets(0, 1)[0]), int(items.offsets(count, count + 1)[0])]
-            if not findings.compare(file.name, "items", count, said):
-                return
-            if not findings.compare(file.name, "first and last offset", [items.header, size], edges):
-                return
-        width = 1
-        stride = dtype.itemsize
-        if self._settled.way == "separate" or self._settled.overlap:
-            length = items.equal()
-            if length is None or length <= self._settled.overlap:
-                what = f"items of one length, more than overlap {self._settled.overlap}"
-                findings.add(file.name, "items", what, "other lengths" if length is None else length)
-                return
-            width, stride = length - self._settled.overlap, length * dtype.itemsize
-            tokens = width * count
-        source = RecordFile(
-            self._files,
-            number,
-            dtype,
-            split=split,
-            first=items.header,
-            stride=stride,
-            width=width,
-            tokens=tokens,
-            unpacked_bytes=size if compressed else None,
-        )
-        self._sources.append((source, items))
-
-    def foreign(self) -> Foreign:
-        edges = self._settled.edges
-        if self._settled.way == "items":
-            return IndexedForeign(self._files, self._sources, edges=edges, findings=self._findings)
-        sources = [source for source, _ in self._sources]
-        whole: dict[str, Any] = {"marker": self._marker, "edges": edges, "findings": self._findings}
-        if self._settled.way == "joined":
-            return ScannedForeign(self._files, sources, **whole)
-        width = sources[0].width if sources else 1
-        for source in sources[1:]:
-            self._findings.compare(source.name, "tokens of a row, as of the first file", width, source.width)
-        return SeparateRows(self._files, sources, width, **whole, bos_id=self._settled.bos_id)
+def _check_file(
+    file: DatasetFile, numbers: tuple[Any, ...], dtype: np.dtype, packed: bool, findings: Findings
+) -> None:
+    """Check the size of a file by its items and tokens, and its head unless it is compressed."""
+    size, count, tokens = numbers
+    if not packed and not findings.compare(file.name, "size in bytes", size, file.bytes):
+        return
+    header = 4 + 4 * (count + 1)
+    expected = header + tokens * dtype.itemsize
+    if not findings.compare(file.name, "bytes, by its items and tokens", expected, size) or packed:
+        return
+    found, *offsets = read_numbers(file.path, np.dtype("<u4"), 0, 0, count + 2).tolist()
+    if not findings.compare(file.name, "items", count, found):
+        return
+    if not findings.compare(file.name, "first and last offset", [header, size], [offsets[0], offsets[-1]]):
+        return
+    falls = next((place for place, (low, high) in enumerate(pairwise(offsets)) if high < low), None)
+    if falls is not None:
+        findings.add(file.name, f"end of item {falls}", f"{offsets[falls]} or more", offsets[falls + 1])
 
 
 def _dtype_of(path: Path, config: dict[str, Any]) -> np.dtype:

@@ -14,50 +14,39 @@ as fit within `size_limit`, counted as MDSWriter does, so its files are byte for
 `compression` a shard is compressed as a whole into `shard.00000.mds.zstd`, and `zip_data` names that file.
 Offsets are uint32, so a shard is below 4 GiB.
 
-It reads one column of tokens: an `ndarray` of integers with dtype, shape, both or neither in the encoding, or
-`bytes`. An array that contains its own dtype begins with a byte for it (8 uint8, 9 int8, 16 uint16, 17 int16,
-32 uint32, 33 int32, 64 uint64, 65 int64); one that contains its own shape begins with a byte `axes << 2 | k`
-and the shape in unsigned integers of `2**k` bytes. Columns of pickled objects are never read.
-
-Cost of reading: one Python slice per record; one pass over the records on opening where joined ones vary in
-size. Compression other than zstd, and JSON and CSV shards are not read. Based on the source code of
-mosaicml-streaming 0.13.0 and tested against it.
+Checking reads index.json and the head of each shard; the content of compressed shards is left to checksums.
+Based on the source code of mosaicml-streaming 0.13.0 and tested against it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from packline.errors import InputError, RecipeError
-from packline.formats.format import Foreign, RowFormat
-from packline.formats.mds_reader import open_mds
-from packline.formats.shared.record_options import RecordOptions
-from packline.formats.shared.records import (
-    BLOCK_TOKENS,
-    INDEX,
-    lost_of,
-    read_index,
-    split_folders,
-)
-from packline.formats.types import Part, Plan, Written
-from packline.packing.arrays import ALL_FIELDS
+from packline.formats.format import RowFormat
+from packline.formats.layouts.row_records import BLOCK_TOKENS, INDEX, dataset_file, read_index, split_folders
+from packline.formats.layouts.token_files import read_numbers
+from packline.formats.options import Options
+from packline.formats.types import DatasetFile, ExportPart, ExportPlan, RowFiles, WrittenPart
+from packline.packing.batch import ALL_FIELDS
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
     from packline.formats.export_record import ExportRecord
-    from packline.formats.exporting.rows import RowView
-    from packline.formats.exporting.target import Target
+    from packline.formats.row_view import RowView
+    from packline.formats.target import Target
 
 VERSION = 2
 MOST_BYTES = 2**32 - 1
 
 
-class MdsOptions(RecordOptions, frozen=True):
+class MdsOptions(Options, frozen=True):
     """Options for MDS shards."""
 
     fields: tuple[str, ...] = ("tokens", "targets")
@@ -66,10 +55,6 @@ class MdsOptions(RecordOptions, frozen=True):
     """Maximum size of a shard, in bytes."""
     compression: str = ""
     """`zstd`, or `zstd:7` with a level; empty for no compression."""
-    column: str = "tokens"
-    """Reading: the column of tokens."""
-    bytes_dtype: Literal["uint16", "uint32", "int32", "int64"] = "int64"
-    """Reading: dtype of the numbers in a column of raw bytes."""
 
 
 class Mds(RowFormat):
@@ -89,7 +74,7 @@ class Mds(RowFormat):
             + (f"; {shifted}" if "targets" in options.fields else ""),
         )
 
-    def plan(self, view: RowView, options: MdsOptions) -> Plan:
+    def plan(self, view: RowView, options: MdsOptions) -> ExportPlan:
         _check(options)
         record, settings = _record_dtype(view, options), _settings(view, options)
         base = 8 + len(_json(settings))
@@ -98,16 +83,18 @@ class Mds(RowFormat):
             raise RecipeError(f"mds: a row of {record.itemsize:,} bytes: its offsets hold less than 2**32")
         starts = range(0, view.rows, rows)
         parts = tuple(
-            Part(f"shard.{number:05}.mds", number=number, start=start, stop=min(start + rows, view.rows))
+            ExportPart(
+                f"shard.{number:05}.mds", number=number, start=start, stop=min(start + rows, view.rows)
+            )
             for number, start in enumerate(starts)
         )
         size = len(parts) * base + view.rows * (record.itemsize + 4)
         fields = set(options.fields)
         masks = bool(fields & {"targets", "loss_mask"})
         boundaries = bool(fields & {"position_ids", "segment_ids"})
-        return Plan(parts, size, lost=lost_of(view, masks=masks, boundaries=boundaries))
+        return ExportPlan(parts, size, lost=view.not_preserved(masks=masks, boundaries=boundaries))
 
-    def write(self, view: RowView, part: Part, target: Target, options: MdsOptions) -> dict[str, Any]:
+    def write(self, view: RowView, part: ExportPart, target: Target, options: MdsOptions) -> dict[str, Any]:
         record, settings = _record_dtype(view, options), _json(_settings(view, options))
         count = part.stop - part.start
         first = 4 + 4 * (count + 1) + len(settings)
@@ -131,7 +118,7 @@ class Mds(RowFormat):
                 file.write(packer.flush())
         return {"rows": count, "bytes": size, "packed_bytes": target.files[-1].bytes}
 
-    def finish(self, view: RowView, written: list[Written], target: Target, options: MdsOptions) -> None:
+    def finish(self, view: RowView, written: list[WrittenPart], target: Target, options: MdsOptions) -> None:
         shards = []
         for one in written:
             raw = {"basename": one.part.name, "bytes": one.facts["bytes"], "hashes": {}}
@@ -157,8 +144,76 @@ class Mds(RowFormat):
             isinstance(shard, dict) and shard.get("format") == "mds" for shard in shards
         )
 
-    def open(self, path: Path, options: MdsOptions, findings: Findings) -> Foreign:
-        return open_mds(path, options, findings)
+    def check(self, path: Path, findings: Findings) -> RowFiles:
+        root, files = path if path.is_dir() else path.parent, []
+        for _, folder in split_folders(path):
+            entries = read_index(folder).get("shards")
+            if not isinstance(entries, list):
+                raise InputError(f"{folder / INDEX}: expected shards, found none")
+            files.append(dataset_file(root, folder / INDEX))
+            for entry in entries:
+                _check_shard(folder, entry if isinstance(entry, dict) else {}, files, root, findings)
+        return RowFiles(files)
+
+
+def _check_shard(
+    folder: Path, entry: dict[str, Any], files: list[DatasetFile], root: Path, findings: Findings
+) -> None:
+    """Check a shard of index.json: its name, its size, and its head unless it is compressed."""
+    where = (folder / INDEX).relative_to(root).as_posix()
+    raw, packed = _file_of(entry.get("raw_data")), _file_of(entry.get("zip_data"))
+    if raw is None or (packed is None and entry.get("zip_data") is not None):
+        findings.add(where, "a shard", "raw_data and zip_data with a name and a size", entry)
+        return
+    if entry.get("format") != "mds" or entry.get("version") != VERSION:
+        found = f"{entry.get('format')!r} of version {entry.get('version')!r}"
+        raise InputError(f"{folder / INDEX}: expected shards 'mds' of version {VERSION}, found {found}")
+    is_packed = packed is not None and not (folder / raw[0]).is_file()
+    name, size = packed if packed is not None and is_packed else raw
+    file = dataset_file(root, folder / name)
+    if not (folder / name).is_file():
+        findings.add(file.name, "a file that index.json names", "there", "missing")
+        return
+    files.append(file)
+    records = entry.get("samples")
+    if type(records) is not int or records < 0:
+        findings.add(where, f"samples of {file.name}", "a count", records)
+    elif findings.compare(file.name, "size in bytes", size, file.bytes) and not is_packed:
+        _check_head(file, records, entry, findings)
+
+
+def _file_of(value: Any) -> tuple[str, int] | None:
+    """Name and size of a file in the same folder, or None if the entry does not describe one."""
+    name, size = (value.get("basename"), value.get("bytes")) if isinstance(value, dict) else (None, None)
+    if not isinstance(name, str) or not name or name != Path(name).name or not isinstance(size, int):
+        return None
+    return name, size
+
+
+def _check_head(file: DatasetFile, records: int, entry: dict[str, Any], findings: Findings) -> None:
+    """Compare a shard's count, offsets and settings with index.json."""
+    begin = 8 + 4 * records
+    if not findings.compare(file.name, "room for its offsets", True, file.bytes >= begin):
+        return
+    count, *offsets = read_numbers(file.path, np.dtype("<u4"), 0, 0, records + 2).tolist()
+    if not findings.compare(file.name, "records", records, count):
+        return
+    if not findings.compare(file.name, "end of the last record", file.bytes, offsets[-1]):
+        return
+    falls = next((place for place, (low, high) in enumerate(pairwise(offsets)) if high < low), None)
+    if falls is not None:
+        findings.add(file.name, f"record {falls}: its end", f"{offsets[falls]} or more", offsets[falls + 1])
+    if not findings.compare(file.name, "first record behind the offsets", True, begin <= offsets[0]):
+        return
+    try:
+        data = read_numbers(file.path, np.dtype(np.uint8), 0, begin, offsets[0]).tobytes()
+        settings = json.loads(data)
+    except ValueError as error:
+        findings.add(file.name, f"settings before the first record: {error}")
+        return
+    wanted = ("column_names", "column_encodings", "column_sizes")
+    found = {key: settings.get(key) if isinstance(settings, dict) else None for key in wanted}
+    findings.compare(file.name, "columns", {key: entry.get(key) for key in wanted}, found)
 
 
 def _check(options: MdsOptions) -> None:
@@ -203,7 +258,7 @@ def _settings(view: RowView, options: MdsOptions) -> dict[str, Any]:
     }
 
 
-def _records(view: RowView, part: Part, record: np.dtype, target: Target) -> Iterator[np.ndarray]:
+def _records(view: RowView, part: ExportPart, record: np.dtype, target: Target) -> Iterator[np.ndarray]:
     """Yield the rows of a part as records, uint8, about a million tokens at a time."""
     fields = record.names or ()
     block = max(BLOCK_TOKENS // view.seq_len, 1)

@@ -7,9 +7,9 @@
     attention_mask_tensor   int32  [B, L]   1 where there is a target, 0 where there is none (option `mask`)
     lengths                 int32  [B]      tokens of each row
 
-A file is byte for byte the output of `numpy.savez` for these arrays: a zip archive with uncompressed members
-`KEY.npy`. The last batch has the remaining rows. The first three arrays may have any NumPy integer dtype that
-holds the vocabulary and `ignore_index`; `lengths` is always int32.
+A file is the output of `numpy.savez` for these arrays: a zip archive with uncompressed members `KEY.npy`. The
+last batch has the remaining rows. The first three arrays may have any NumPy integer dtype that holds the
+vocabulary and `ignore_index`; `lengths` is always int32.
 
 Targets are -100 at padding, at the last token of a document and where the next token is not trained on. MLX
 has no ignored index: there, -100 counts from the end of the vocabulary, like any negative array index. So the
@@ -20,42 +20,37 @@ document, or a regular token 0, so the length cannot be derived from tokens.
 
 With `mask=padding` the mask is 0 at padding only, for trainers that use it in attention and not in the loss.
 
-Packline reads files with either mask, and chuk-mlx's own files, which lack some of the keys: the length of a
-row comes from `lengths` if the mask is a loss mask, else from the mask, else from `lengths`, else it is L.
-With `pad_id`, tokens of this id at the end of a row are treated as padding, as in batches of chuk-mlx whose
-`lengths` are those of padded rows and whose documents have no ends (`rows=separate edges=none pad_id=...`). A
-loss mask is restored from the targets, except for the first token of a document, which no position predicts:
-it counts as trained on.
-
 Based on chuk-mlx's `batch_generator_pretrain.py` and `batch_pretrain_target_shift_generator.py`; tested with
 `numpy.load`.
 """
 
 from __future__ import annotations
 
+import math
+import re
 import zipfile
 from io import BytesIO
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from packline.errors import InputError, RecipeError
-from packline.formats.format import Foreign, RowFormat
-from packline.formats.npz_reader import find_batches, open_batches
-from packline.formats.shared.records import lost_of
-from packline.formats.shared.row_files import RowFileOptions
-from packline.formats.shared.zipped import DAMAGE, StoredZip, stored_bytes
-from packline.formats.types import NotPreserved, Part, Plan
-from packline.packing.targets import IGNORED
+from packline.formats.format import RowFormat
+from packline.formats.layouts.torch_file import DAMAGE
+from packline.formats.options import Options
+from packline.formats.types import DatasetFile, ExportPart, ExportPlan, NotPreserved, RowFiles
+from packline.packing.batch import IGNORED
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
     from packline.formats.export_record import ExportRecord
-    from packline.formats.exporting.rows import RowView
-    from packline.formats.exporting.target import Target
+    from packline.formats.row_view import RowView
+    from packline.formats.target import Target
 
-TENSORS = ("input_tensor", "target_tensor", "attention_mask_tensor")
+NAME = re.compile(r"(?P<prefix>.+)_batch_(?P<number>\d{4,})\.npz")
+KEYS = ("input_tensor", "target_tensor", "attention_mask_tensor", "lengths")
 BATCH_SIZE = 32
 """Default number of rows per batch, as in chuk-mlx."""
 PART_BYTES = 1 << 26
@@ -64,7 +59,7 @@ NPY_HEADER = 128
 """Bytes before the data of a member, for shapes of the usual size."""
 
 
-class NpzOptions(RowFileOptions, frozen=True):
+class NpzOptions(Options, frozen=True):
     """Options for batches in `.npz` files."""
 
     prefix: str = "tokenized"
@@ -76,11 +71,6 @@ class NpzOptions(RowFileOptions, frozen=True):
     """Target at positions that are not trained on."""
     mask: Literal["loss", "padding"] = "loss"
     """Positions at which `attention_mask_tensor` is 0: those without a target, or padding only."""
-    pad_id: int | None = None
-    """Reading: treat tokens of this id at the end of a row as padding, regardless of other information in the
-    file."""
-    loss: bool | None = None
-    """Reading: restore a loss mask from the targets; default: if the first batch has one."""
 
 
 class Npz(RowFormat):
@@ -104,7 +94,7 @@ class Npz(RowFormat):
             "loss = (losses * mask).sum() / mask.sum()",
         )
 
-    def plan(self, view: RowView, options: NpzOptions) -> Plan:
+    def plan(self, view: RowView, options: NpzOptions) -> ExportPlan:
         dtype = _checked_dtype(view.vocab_size, options)
         if not options.prefix or "/" in options.prefix:
             raise RecipeError(
@@ -114,7 +104,7 @@ class Npz(RowFormat):
         each = _file_bytes(size, view.seq_len, dtype)
         rows = max(PART_BYTES // each, 1) * size
         parts = tuple(
-            Part(
+            ExportPart(
                 f"batches-{start // size + 1:04d}",
                 number=start // size + 1,
                 start=start,
@@ -124,22 +114,21 @@ class Npz(RowFormat):
         )
         whole, rest = divmod(view.rows, size)
         total = whole * each + (_file_bytes(rest, view.seq_len, dtype) if rest else 0)
-        lost = lost_of(view, masks=True, boundaries=False)
+        lost = view.not_preserved(masks=True, boundaries=False)
         if 0 <= options.ignore_index < view.vocab_size:
             why = f"the ignore_index {options.ignore_index} is an id of the vocabulary too"
             lost = (*lost, NotPreserved("loss mask", view.tokens, "tokens", why))
-        return Plan(parts, total, lost=lost)
+        return ExportPlan(parts, total, lost=lost)
 
-    def write(self, view: RowView, part: Part, target: Target, options: NpzOptions) -> dict[str, Any]:
+    def write(self, view: RowView, part: ExportPart, target: Target, options: NpzOptions) -> dict[str, Any]:
         dtype, size = _checked_dtype(view.vocab_size, options), view.batch_size or BATCH_SIZE
         for number, start in enumerate(range(part.start, part.stop, size), part.number):
             stop = min(start + size, part.stop)
             arrays = batch_arrays(view, start, stop, dtype, options)
             with target.create(f"{options.prefix}_batch_{number:04d}.npz") as file:
-                archive = StoredZip(file, large=True)
-                for key, array in arrays.items():
-                    archive.add(f"{key}.npy", [_npy_header(array), array])
-                archive.close()
+                batch = BytesIO()  # NumPy seeks back to fill in sizes; the file is hashed while it is written
+                np.savez(batch, allow_pickle=False, **arrays)
+                file.write(batch.getbuffer())
             target.progress((stop - start) * view.seq_len)
         return {}
 
@@ -150,14 +139,79 @@ class Npz(RowFormat):
         except DAMAGE:
             return False
 
-    def open(self, path: Path, options: NpzOptions, findings: Findings) -> Foreign:
+    def check(self, path: Path, findings: Findings) -> RowFiles:
         paths = find_batches(path)
         if not paths:
             raise InputError(
                 f"{path}: expected batches, *_batch_0001.npz and so on, found none",
                 hint="name the folder that has the files in it, or one file",
             )
-        return open_batches(path, paths, options, findings)
+        files = [DatasetFile(one.name, str(one), one.stat().st_size) for one in paths]
+        first: tuple[np.dtype, int] | None = None
+        for file in files:
+            try:
+                shape, dtype = _tensors_of(Path(file.path))
+            except DAMAGE as error:
+                what = f"no array {error}" if isinstance(error, KeyError) else str(error)
+                findings.add(file.name, what or type(error).__name__)
+                continue
+            first = first or (dtype, shape[1])
+            findings.compare(file.name, "dtype, as of the first file", first[0].name, dtype.name)
+            findings.compare(file.name, "row length, as of the first file", first[1], shape[1])
+        _check_numbers(paths, findings)
+        return RowFiles(files)
+
+
+def find_batches(path: Path) -> list[Path]:
+    """Batches of a folder in the order of their numbers, or a single file."""
+    if path.is_file():
+        return [path] if NAME.fullmatch(path.name) else []
+    if not path.is_dir():
+        return []
+    found = [(match, one) for one in path.iterdir() if (match := NAME.fullmatch(one.name)) and one.is_file()]
+    return [one for _, one in sorted(found, key=lambda pair: (pair[0]["prefix"], int(pair[0]["number"])))]
+
+
+def _check_numbers(paths: list[Path], findings: Findings) -> None:
+    """Check that the batches of each prefix are numbered without gaps."""
+    matches = [match for one in paths if (match := NAME.fullmatch(one.name))]
+    for before, match in pairwise(matches):
+        expected, found = int(before["number"]) + 1, int(match["number"])
+        if before["prefix"] == match["prefix"] and found != expected:
+            findings.add(match[0], "number of the batch", expected, found)
+            return
+
+
+def _tensors_of(path: Path) -> tuple[tuple[int, ...], np.dtype]:
+    """Shape and dtype of the tensors of a batch, from their headers.
+
+    Raises:
+        KeyError: there is no `input_tensor`.
+        ValueError: arrays that do not match; any other of `DAMAGE`: a damaged archive.
+    """
+    with zipfile.ZipFile(path) as archive:
+        shape, dtype = _array_header(archive, KEYS[0])
+        if len(shape) != 2 or dtype.kind not in "iu":
+            raise ValueError(f"expected {KEYS[0]} [B, L] of integers, found {shape} {dtype}")
+        for key in KEYS[1:]:
+            wanted = shape[:1] if key == "lengths" else shape
+            if f"{key}.npy" in archive.namelist() and (other := _array_header(archive, key)[0]) != wanted:
+                raise ValueError(f"expected {key} of shape {wanted}, found {other}")
+    return shape, dtype
+
+
+def _array_header(archive: zipfile.ZipFile, key: str) -> tuple[tuple[int, ...], np.dtype]:
+    """Shape and dtype of an array, whose size has to match them."""
+    with archive.open(f"{key}.npy") as member:
+        formats = np.lib.format
+        version = formats.read_magic(member)
+        read = formats.read_array_header_1_0 if version == (1, 0) else formats.read_array_header_2_0
+        shape, _, dtype = read(member)
+        size = math.prod(shape) * dtype.itemsize
+        found = archive.getinfo(f"{key}.npy").file_size - member.tell()
+        if dtype.hasobject or size != found:
+            raise ValueError(f"{key}: expected {size:,} bytes of {shape} numbers, found {found:,}")
+    return shape, dtype
 
 
 def batch_arrays(
@@ -203,14 +257,9 @@ def _checked_dtype(vocab_size: int, options: NpzOptions) -> np.dtype:
 
 def _file_bytes(rows: int, seq_len: int, dtype: np.dtype) -> int:
     tensor = NPY_HEADER + rows * seq_len * dtype.itemsize
-    members = [(f"{key}.npy", tensor) for key in TENSORS]
-    return stored_bytes([*members, ("lengths.npy", NPY_HEADER + 4 * rows)], large=True)
-
-
-def _npy_header(array: np.ndarray) -> bytes:
-    header = BytesIO()
-    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
-    return header.getvalue()
+    sizes = [tensor if key != "lengths" else NPY_HEADER + 4 * rows for key in KEYS]
+    # zip: a header of 30 bytes and 20 of 64-bit sizes for each member, 46 in the directory; 22 at the end
+    return 22 + sum(96 + 2 * len(f"{key}.npy") + size for key, size in zip(KEYS, sizes, strict=True))
 
 
 FORMAT = Npz()

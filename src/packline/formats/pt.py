@@ -13,12 +13,8 @@ token; the original has nothing between documents if the tokenizer adds no such 
 Cost: eight bytes per token, four times a store. A file of 32,768 tokens is 256 KB, so 10^10 tokens are
 300,000 files; creating one takes a third of a millisecond, which for short rows is most of the work.
 `torch_file` describes their layout; the trainer needs torch to load them, but packline needs it neither for
-writing nor for reading, and executes no pickle.
-
-Packline reads these, and the files of the project's `pretokenize_and_pack.py`, whose documents have no ends
-with most tokenizers and therefore come back as one document. The project's loader reads the files in the
-order of names and truncates those that are too long for the model; rows of the model's own length need no
-truncation.
+writing nor for checking, and executes no pickle. The project's loader reads the files in the order of names
+and truncates those that are too long for the model; rows of the model's own length need no truncation.
 """
 
 from __future__ import annotations
@@ -32,16 +28,15 @@ import msgspec
 import numpy as np
 
 from packline.errors import CorruptStore, InputError, RecipeError
-from packline.formats.format import Foreign, RowFormat
-from packline.formats.shared.records import lost_of
-from packline.formats.shared.row_files import RowFileOptions, Rows, group_files, open_rows
-from packline.formats.shared.torch_file import read_tensor, tensor_file_bytes, write_tensor
-from packline.formats.types import ForeignFile, NotPreserved, Part, Plan, Written
+from packline.formats.format import RowFormat
+from packline.formats.layouts.torch_file import read_tensor, tensor_file, tensor_file_bytes
+from packline.formats.options import Options
+from packline.formats.types import DatasetFile, ExportPart, ExportPlan, NotPreserved, RowFiles, WrittenPart
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
-    from packline.formats.exporting.rows import RowView
-    from packline.formats.exporting.target import Target
+    from packline.formats.row_view import RowView
+    from packline.formats.target import Target
 
 NAME = re.compile(r"chunk_(\d{6,})\.pt")
 METADATA = "metadata.json"
@@ -50,7 +45,7 @@ BLOCK_TOKENS = 1 << 20
 """Approximate number of tokens of the rows read at a time."""
 
 
-class PtOptions(RowFileOptions, frozen=True):
+class PtOptions(Options, frozen=True):
     """Options for rows in torch files."""
 
     dataset: str = "packline"
@@ -66,7 +61,7 @@ class Pt(RowFormat):
     title = "Temporal Eigenstate Networks: chunk_000000.pt, int64 rows, with metadata.json"
     options = PtOptions
 
-    def plan(self, view: RowView, options: PtOptions) -> Plan:
+    def plan(self, view: RowView, options: PtOptions) -> ExportPlan:
         if options.max_files is not None and options.max_files < 1:
             raise RecipeError(f"pt: max_files is {options.max_files}: expected 1 or more, or none")
         parts, files, start = [], 0, 0
@@ -77,14 +72,14 @@ class Pt(RowFormat):
                 stop = int(full[options.max_files - files])
                 full = full[: options.max_files - files]
             if len(full):
-                parts.append(Part(f"files-{files:06d}", number=files, start=start, stop=stop))
+                parts.append(ExportPart(f"files-{files:06d}", number=files, start=start, stop=stop))
             files, start = files + len(full), stop
         if not files:
             raise RecipeError(
                 f"pt: no row of {view.seq_len:,} tokens is full, and others cannot be told from padding",
                 hint="choose a smaller seq_len, or packing concat",
             )
-        lost = list(lost_of(view, masks=False, boundaries=False))
+        lost = list(view.not_preserved(masks=False, boundaries=False))
         lost = [one for one in lost if one.what != "padding mask"]  # rows with padding are not written
         if tail := view.tokens - files * view.seq_len:
             why = (
@@ -92,20 +87,20 @@ class Pt(RowFormat):
             )
             lost.insert(0, NotPreserved("tail", tail, "tokens", why))
         each = tensor_file_bytes(view.seq_len, "chunk_000000")
-        return Plan(tuple(parts), files * each, lost=tuple(lost))
+        return ExportPlan(tuple(parts), files * each, lost=tuple(lost))
 
-    def write(self, view: RowView, part: Part, target: Target, options: PtOptions) -> dict[str, Any]:
+    def write(self, view: RowView, part: ExportPart, target: Target, options: PtOptions) -> dict[str, Any]:
         number = part.number
         for tokens in _read_full(view, part):
             for row in tokens:
                 name = f"chunk_{number:06d}"
                 with target.create(f"{name}.pt") as file:
-                    write_tensor(file, row, name)
+                    file.write(tensor_file(row, name))
                 number += 1
             target.progress(tokens.size)
         return {"files": number - part.number}
 
-    def finish(self, view: RowView, written: list[Written], target: Target, options: PtOptions) -> None:
+    def finish(self, view: RowView, written: list[WrittenPart], target: Target, options: PtOptions) -> None:
         files = sum(one.facts["files"] for one in written)
         left = sum(lost.count for lost in view.lost if lost.unit == "tokens")
         metadata = {
@@ -130,14 +125,14 @@ class Pt(RowFormat):
         except CorruptStore:
             return False
 
-    def open(self, path: Path, options: PtOptions, findings: Findings) -> Foreign:
+    def check(self, path: Path, findings: Findings) -> RowFiles:
         paths = _find(path)
         if not paths:
             raise InputError(
                 f"{path}: expected rows, chunk_000000.pt and so on, found none",
                 hint="name the folder that has the files in it, or one file",
             )
-        return _open_files(path, paths, options, findings)
+        return _check_files(path, paths, findings)
 
 
 def _full_rows(view: RowView, start: int, stop: int) -> np.ndarray:
@@ -145,7 +140,7 @@ def _full_rows(view: RowView, start: int, stop: int) -> np.ndarray:
     return start + np.flatnonzero(view.lengths(start, stop) == view.seq_len)
 
 
-def _read_full(view: RowView, part: Part) -> Iterator[np.ndarray]:
+def _read_full(view: RowView, part: ExportPart) -> Iterator[np.ndarray]:
     """Yield the full rows of a part, int32 `[n, L]`, in blocks."""
     block = max(BLOCK_TOKENS // view.seq_len, 1)
     for start in range(part.start, part.stop, block):
@@ -164,43 +159,26 @@ def _find(path: Path) -> list[Path]:
     return [one for _, one in sorted(found) if one.is_file()]
 
 
-def _open_files(path: Path, paths: list[Path], options: PtOptions, findings: Findings) -> Foreign:
+def _check_files(path: Path, paths: list[Path], findings: Findings) -> RowFiles:
     """Check the first file in full, and that the names and sizes of the others match it."""
-    files = [ForeignFile(one.name, str(one), one.stat().st_size) for one in paths]
-    found: list[tuple[int, np.ndarray]] = []
-    first = np.empty(0, "<i8")
+    files = [DatasetFile(one.name, str(one), one.stat().st_size) for one in paths]
+    size: int | None = None
     try:
-        first = read_tensor(files[0].path)
-        same = [file.bytes == files[0].bytes for file in files]
-        found = [(number, np.array([len(first)])) for number in range(len(files)) if same[number]]
-        for number in np.flatnonzero(~np.array(same))[:100].tolist():
-            file = files[number]
+        size = len(read_tensor(files[0].path)) or None
+        for file in [file for file in files if file.bytes != files[0].bytes][:100]:
             findings.add(file.name, "size in bytes, as of the first file", files[0].bytes, file.bytes)
     except CorruptStore as error:
         findings.add(files[0].name, error.message.removeprefix(f"{files[0].path}: "))
-    beside = []
-    facts: dict[str, Any] = {}
-    if path.is_dir():
-        numbers = [int(match[1]) for one in paths if (match := NAME.fullmatch(one.name))]
-        if numbers != list(range(len(paths))):
-            gap = next(place for place, number in enumerate(numbers) if place != number)
-            findings.add(files[gap].name, "number of the file", gap, numbers[gap])
-        if (metadata := path / METADATA).is_file():
-            beside = [len(files)]
-            files.append(ForeignFile(METADATA, str(metadata), metadata.stat().st_size))
-            facts = _metadata(metadata, len(paths), len(first) or None, findings)
-
-    def load(number: int) -> Rows:
-        tokens = read_tensor(files[number].path)
-        if len(tokens) != len(first) or tokens.dtype != first.dtype:
-            raise CorruptStore(
-                f"{files[number].path}: expected {len(first):,} tokens of {first.dtype.name}, as of the "
-                f"first file, found {len(tokens):,} of {tokens.dtype.name}"
-            )
-        return tokens[None, :], None
-
-    groups = group_files(files, found, first.dtype, load, beside=beside)
-    return open_rows(files, groups, path, options, findings, facts)
+    if not path.is_dir():
+        return RowFiles(files)
+    numbers = [int(match[1]) for one in paths if (match := NAME.fullmatch(one.name))]
+    if numbers != list(range(len(paths))):
+        gap = next(place for place, number in enumerate(numbers) if place != number)
+        findings.add(files[gap].name, "number of the file", gap, numbers[gap])
+    if not (metadata := path / METADATA).is_file():
+        return RowFiles(files)
+    files.append(DatasetFile(METADATA, str(metadata), metadata.stat().st_size))
+    return RowFiles(files, _metadata(metadata, len(paths), size, findings))
 
 
 def _metadata(path: Path, count: int, size: int | None, findings: Findings) -> dict[str, Any]:

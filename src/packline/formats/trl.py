@@ -14,15 +14,11 @@ document. And `max_length`, 1,024 by default, truncates rows, so it has to be No
 
 Labels are not shifted: trainers do that, within a row. So the target of the last token of a row, where it is
 in the next row, is lost, as the ledger records. The first token of a piece has the label -100, since no token
-predicts it; the first of a row keeps its own mask, although trainers ignore it, so that reading rows as a
-stream restores the mask of documents that continue in the next row.
+predicts it; the first of a row keeps its own mask,
+although trainers ignore it.
 
 With `padded` every row has `seq_len` tokens, for collators that do not pad. Padding is then a separate piece,
 as TRL requires lengths that add up.
-
-Packline reads its own rows and the output of TRL's `pack_dataset` (`packed_rows`). `rows=joined` restores the
-documents where rows were cut from a stream; `rows=sequences` reads each piece as a document. Without a
-packline.json that decides, pieces are documents if there are seq_lengths.
 
 Cost: that of reading batches, then of wrapping their arrays as columns. Requires pyarrow only. Based on the
 source code of TRL and of datasets 5.2.0; tested against the latter.
@@ -38,46 +34,43 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from packline.errors import CorruptStore, RecipeError
+from packline.errors import RecipeError
 from packline.formats.arrow import BATCH_DOCUMENTS, BATCH_TOKENS, FILE
-from packline.formats.export_record import ExportRecord, read_record
-from packline.formats.exporting.rows import RowSpans, RowView
-from packline.formats.exporting.target import Target
-from packline.formats.format import Foreign, RowFormat
-from packline.formats.importing.mapped import UNIT_TOKENS, ScannedForeign
-from packline.formats.shared.column_reader import ATTENTION
-from packline.formats.shared.columns import LABELS, LIMITS, list_array, make_schema
-from packline.formats.shared.packed_rows import OWN, SEQ_LENGTHS, PackedRows, Sequences
-from packline.formats.shared.records import lost_of
-from packline.formats.shared.row_files import RowFileOptions, are_separate, folder_of
-from packline.formats.shared.saved import SavedFiles, features_of_saved, write_folder, write_stream
-from packline.formats.types import Edges, NotPreserved, Options, Part, Plan, Written, fitting_dtype
-from packline.packing.targets import IGNORED
+from packline.formats.export_record import ExportRecord
+from packline.formats.format import RowFormat
+from packline.formats.layouts.column_reader import ATTENTION
+from packline.formats.layouts.columns import LABELS, LIMITS, list_array, make_schema
+from packline.formats.layouts.hf_disk import (
+    SEQ_LENGTHS,
+    SavedFiles,
+    features_of_saved,
+    write_folder,
+    write_stream,
+)
+from packline.formats.layouts.token_files import UNIT_TOKENS
+from packline.formats.options import Options
+from packline.formats.row_view import RowSpans, RowView
+from packline.formats.target import Target
+from packline.formats.types import ExportPart, ExportPlan, NotPreserved, RowFiles, WrittenPart, fitting_dtype
+from packline.packing.batch import IGNORED
 from packline.ragged import offsets_of
 from packline.store.report import Findings
 
 COLUMN = "input_ids"
 POSITIONS = "position_ids"
+OWN = b"packline"
+"""Key in the schema metadata: whether labels contain more than the beginnings of pieces."""
 
 
 class TrlOptions(Options, frozen=True):
     """Options for packed rows."""
 
     dtype: Literal["int32", "int64"] = "int32"
-    """Writing: dtype of ids and labels."""
+    """Dtype of ids and labels."""
     padded: bool = False
-    """Writing: pad all rows to seq_len tokens."""
+    """Pad all rows to seq_len tokens."""
     shard_tokens: int = UNIT_TOKENS
-    """Writing: maximum tokens per file, unless a single row is longer."""
-    rows: Literal["auto", "joined", "sequences"] = "auto"
-    """Reading: one stream cut by a marker, or each piece a document; auto: from packline.json, else by the
-    columns."""
-    edges: Literal["auto", "eod", "bos", "both", "none"] = "auto"
-    """Reading: boundary tokens of documents; auto: from packline.json, else eod."""
-    loss: Literal["labels", "none"] = "labels"
-    """Reading: take the loss mask from labels and masks; `none` ignores them."""
-    marker: int | None = None
-    """Reading: the token between documents; default: from the tokenizer."""
+    """Maximum tokens per file, unless a single row is longer."""
 
 
 class Trl(RowFormat):
@@ -100,14 +93,14 @@ class Trl(RowFormat):
             ")",
         )
 
-    def plan(self, view: RowView, options: TrlOptions) -> Plan:
+    def plan(self, view: RowView, options: TrlOptions) -> ExportPlan:
         dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
         if options.shard_tokens < 1:
             raise RecipeError(f"trl: expected shard_tokens of at least 1, found {options.shard_tokens:,}")
         rows = max(options.shard_tokens // view.seq_len, 1)
         starts = range(0, view.rows, rows)
         parts = tuple(
-            Part(
+            ExportPart(
                 FILE.format(number=number, count=len(starts)),
                 number=number,
                 start=start,
@@ -118,12 +111,12 @@ class Trl(RowFormat):
         tokens = view.rows * view.seq_len if options.padded else view.tokens
         why = "trainers move labels within a row; one a row at most, in the row that follows in the document"
         lost = (
-            *lost_of(view, masks=True, boundaries=True),
+            *view.not_preserved(masks=True, boundaries=True),
             NotPreserved("last targets", view.rows, "tokens", why),
         )
-        return Plan(parts, tokens * (2 * dtype.itemsize + 5) + 20 * view.rows, lost=lost)
+        return ExportPlan(parts, tokens * (2 * dtype.itemsize + 5) + 20 * view.rows, lost=lost)
 
-    def write(self, view: RowView, part: Part, target: Target, options: TrlOptions) -> dict[str, Any]:
+    def write(self, view: RowView, part: ExportPart, target: Target, options: TrlOptions) -> dict[str, Any]:
         def batches() -> Iterator[pa.RecordBatch]:
             step = min(max(BATCH_TOKENS // view.seq_len, 1), BATCH_DOCUMENTS)
             for start in range(part.start, part.stop, step):
@@ -134,7 +127,7 @@ class Trl(RowFormat):
         schema = _schema(view, options)
         return {"checksum": write_stream(target, part.name, schema, batches())}
 
-    def finish(self, view: RowView, written: list[Written], target: Target, options: TrlOptions) -> None:
+    def finish(self, view: RowView, written: list[WrittenPart], target: Target, options: TrlOptions) -> None:
         names = [one.part.name for one in written]
         checksums = [one.facts["checksum"] for one in written]
         write_folder(target, "", _schema(view, options), names, checksums, "train")
@@ -142,30 +135,10 @@ class Trl(RowFormat):
     def recognises(self, path: Path) -> bool:
         return SEQ_LENGTHS in (features_of_saved(path) or ())
 
-    def open(self, path: Path, options: TrlOptions, findings: Findings) -> Foreign:
-        record = read_record(folder_of(path))
-        stored: Edges = "eod" if record is None or record.tokenizer.bos_id is None else "both"
-        edges: Edges = stored if options.edges == "auto" else options.edges
+    def check(self, path: Path, findings: Findings) -> RowFiles:
         saved = SavedFiles(path, findings)
-        opened = saved.open(COLUMN, options.loss != "none", findings)
-        taken = {file.file for file in opened}
-        beside = [number for number in range(len(saved.files)) if number not in taken]
-        groups: list[PackedRows] = []
-        for file in opened:
-            first = sum(len(group.row_ends) for group in groups)
-            try:
-                groups.append(PackedRows(saved.files, file, first, () if groups else beside))
-            except CorruptStore as error:
-                findings.add(saved.files[file.file].name, str(error))
-        joined = options.rows == "joined"
-        if options.rows == "auto":
-            pieces = record is None and any(SEQ_LENGTHS in file.schema.names for file in opened)
-            joined = not pieces if record is None else not are_separate(path, RowFileOptions())
-        kind = ScannedForeign if joined else Sequences
-        foreign = kind(saved.files, groups, marker=options.marker, edges=edges, findings=findings)
-        if isinstance(foreign, Sequences) and record is not None:
-            foreign.bos_id = record.tokenizer.bos_id
-        return foreign
+        saved.open(COLUMN, True, findings)
+        return RowFiles(saved.files)
 
 
 def _schema(view: RowView, options: TrlOptions) -> pa.Schema:

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from packline.encoders.report import EngineName
+from packline.encoders import EngineName
 from packline.errors import OutOfMemory
 
 READING = 8

@@ -4,41 +4,64 @@
 
 A template is data from a file, so it is limited to turning fields into text. Before any work, everything else
 is refused: attributes of objects, calls of anything except a few methods of strings and objects, include,
-import, macros. `a.b` looks up field b of field a, never an attribute. At run time, each record has a budget
-of loop steps and of characters, including intermediate values, so neither a huge loop nor a string that
-doubles repeatedly costs more than that one record. `record` is the whole record, for fields whose names are
-not identifiers.
+import, macros. `a.b` looks up field b of field a, never an attribute: methods are replaced by filters before
+the template is compiled. At run time, each record has a budget of loop steps and of characters, including
+intermediate values (`packline.sources.sandbox`). `record` is the whole record, for fields whose names are not
+identifiers.
 
 Printing a missing or null field makes a bad record; `{{ title | default("", true) }}` provides a default.
 Otherwise the output is that of plain Jinja, except that `tojson` does not escape for HTML.
 
-Cost: about 5 to 20 microseconds per record. Not thread-safe, since there is one budget.
+Cost: about 5 to 20 microseconds per record. Threads may share a template.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from jinja2 import StrictUndefined, TemplateSyntaxError, Undefined, meta, nodes
-from jinja2.compiler import CodeGenerator, Frame
+from jinja2 import StrictUndefined, TemplateSyntaxError, Undefined, filters, meta, nodes, pass_context
 from jinja2.exceptions import SecurityError
-from jinja2.runtime import LoopContext
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.runtime import Context, LoopContext
+from jinja2.sandbox import safe_range
 from jinja2.visitor import NodeTransformer
 
 from packline.errors import RecipeError
 from packline.sources.records import RecordProblem
-from packline.sources.template_budget import Budget
-from packline.sources.template_functions import FILTERS, OWN, TESTS
-from packline.sources.template_grammar import LOOP, refusal, refuse_strangers
+from packline.sources.sandbox import BUDGET, Budget, Sandbox, TemplateTimeout, join, through, to_json
 
 MOST_CHARACTERS = 100_000
 """Maximum length of a template."""
-MOST_STEPS = 1_000_000
-"""Maximum steps of all loops per record."""
 WHOLE = "record"
-OPERATORS = frozenset(("+", "-", "*", "/", "//", "%"))
+LOOP = (
+    *("index", "index0", "revindex", "revindex0", "first", "last", "length", "depth", "depth0"),
+    *("previtem", "nextitem"),
+)
+"""Fields of `loop`."""
+ALLOWED: tuple[type[nodes.Node], ...] = (
+    *(nodes.Template, nodes.Output, nodes.TemplateData, nodes.If, nodes.For, nodes.Assign),
+    *(nodes.Name, nodes.Const, nodes.Tuple, nodes.List, nodes.Dict, nodes.Pair, nodes.Keyword),
+    *(nodes.Filter, nodes.Test, nodes.Getattr, nodes.Getitem, nodes.Slice, nodes.Call, nodes.CondExpr),
+    *(nodes.Concat, nodes.Compare, nodes.Operand, nodes.And, nodes.Or, nodes.Not, nodes.Neg, nodes.Pos),
+    *(nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.FloorDiv, nodes.Mod),
+)
+"""Grammar: the part of Jinja that turns fields into text."""
+TESTS = (
+    *("defined", "undefined", "none", "string", "number", "integer", "float", "boolean", "true", "false"),
+    *("mapping", "sequence", "iterable", "odd", "even", "divisibleby", "in", "lower", "upper"),
+    *("eq", "equalto", "==", "ne", "!=", "lt", "lessthan", "<", "le", "<=", "gt", "greaterthan", ">"),
+    *("ge", ">="),
+)
+METHODS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("strip", "lstrip", "rstrip", "removeprefix", "removesuffix"), (str,)),
+    **dict.fromkeys(("upper", "lower", "title", "capitalize"), (str,)),
+    **dict.fromkeys(("startswith", "endswith", "isdigit", "isalpha", "isspace", "find"), (str,)),
+    **dict.fromkeys(("split", "rsplit", "splitlines"), (str,)),
+    **dict.fromkeys(("items", "keys", "values", "get"), (dict,)),
+    **dict.fromkeys(("count", "index"), (str, list)),
+}
+"""Allowed methods and the types that have them."""
 
 
 class Template:
@@ -65,26 +88,20 @@ class Template:
             raise RecipeError(
                 f"the template has {len(source):,} characters: expected at most {MOST_CHARACTERS:,}"
             )
-        self._budget = Budget(MOST_STEPS, max_characters)
-        self._environment = _Environment(self._budget)
-        self.fields = self._compile()
-
-    def _compile(self) -> tuple[str, ...] | None:
-        environment = self._environment
+        self._environment = environment = _Fields(max_characters)
         try:
-            tree = environment.parse(self.source)
-            refuse_strangers(tree)
-            tree = _Counted().visit(tree)
-            looking = meta.TrackingCodeGenerator(environment)
-            looking.optimizer = None  # it would evaluate constant parts outside the budget
-            looking.visit(tree)
-            names = looking.undeclared_identifiers
+            tree = environment.parse(source)
+            names = meta.TrackingCodeGenerator(environment)
+            names.optimizer = None  # it would evaluate constant parts
+            names.visit(tree)
             self._template = environment.from_string(tree)
         except TemplateSyntaxError as error:
-            raise refusal(error.lineno, str(error.message), "see docs/recipe.md for templates") from error
+            raise _refusal(error.lineno, str(error.message), "see docs/recipe.md for templates") from error
         except (RecursionError, SyntaxError) as error:  # from Python's compiler, for the compiled template
             raise RecipeError("the template is nested too deeply") from error
-        return None if WHOLE in names else tuple(sorted(names))
+        used = names.undeclared_identifiers
+        self.fields = None if WHOLE in used else tuple(sorted(used))
+        """Top-level fields that it uses; None for all."""
 
     def render(self, record: dict[str, Any]) -> str:
         """Render the text of a record.
@@ -92,40 +109,23 @@ class Template:
         Raises:
             RecordProblem: with reason `template`: a missing or null field is printed, an operation is not
                 supported by its values, or the budget is exceeded.
+            TemplateTimeout: it does not come to an end.
         """
-        budget = self._budget
-        budget.refill()
         fields = record if self.fields is not None else {WHOLE: record, **record}
-        template = self._template
         try:
             parts = []
-            for part in template.root_render_func(template.new_context(fields)):
-                budget.spend_characters(len(part))
+            stream, budget = self._environment.start(self._template, fields)
+            for part in stream:
+                budget.spend(0, len(part))
                 parts.append(part)
             return "".join(parts)
-        except RecordProblem:
+        except (RecordProblem, TemplateTimeout):
             raise
         except SecurityError as error:
             raise RecordProblem("template", f"refused: {error}") from error
         except Exception as error:  # any error of the template's operations with the values of a record
             first = (str(error).splitlines() or [""])[0][:200]
             raise RecordProblem("template", f"{type(error).__name__}: {first}") from error
-
-
-class _Generator(CodeGenerator):
-    """Jinja's compiler, except that `~` is counted and nothing is evaluated while compiling."""
-
-    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
-        self.write("environment.joined((")
-        for part in node.nodes:
-            self.visit(part, frame)
-            self.write(", ")
-        self.write("))")
-
-    def _output_child_to_const(self, node: nodes.Expr, frame: Frame, finalize: Any) -> str:
-        if not isinstance(node, nodes.TemplateData):
-            raise nodes.Impossible
-        return super()._output_child_to_const(node, frame, finalize)
 
 
 class _Missing(StrictUndefined):
@@ -135,20 +135,25 @@ class _Missing(StrictUndefined):
     __repr__ = StrictUndefined.__str__
 
 
-class _Environment(ImmutableSandboxedEnvironment):
-    """Jinja environment with fields only, without objects."""
+@pass_context
+def _printable(context: Context, value: Any) -> Any:
+    if value is None:
+        raise RecordProblem("template", "a value that is printed is null")
+    return value
 
-    code_generator_class = _Generator
-    intercepted_binops = OPERATORS
 
-    def __init__(self, budget: Budget) -> None:
-        super().__init__(
-            undefined=_Missing, autoescape=False, optimized=False, finalize=_printable, cache_size=0
-        )
-        self.budget = budget
+class _Fields(Sandbox):
+    """Sandbox with fields only, without objects."""
+
+    def __init__(self, max_characters: int) -> None:
+        super().__init__(max_characters, undefined=_Missing, finalize=_printable)
         self.globals = {}
-        self.filters = FILTERS | OWN
+        self.filters = FILTERS | CALLS
         self.tests = {name: self.tests[name] for name in TESTS}
+        self.bound()
+
+    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
+        return _Calls().visit(super()._parse(source, name, filename))
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         """Field of a field, or a counter of `loop`."""
@@ -167,80 +172,174 @@ class _Environment(ImmutableSandboxedEnvironment):
             return obj[argument]
         return self.undefined(obj=obj, name=argument)
 
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Arithmetic, within the budget."""
-        self.budget.operate(operator, left, right)
+        if isinstance(left, str) and operator == "%":
+            raise RecordProblem("template", "'%' formats strings: print the values one by one instead")
         return super().call_binop(context, operator, left, right)
 
-    def joined(self, parts: tuple[Any, ...]) -> str:
-        """The values of a `~`, joined."""
-        strings = [part if isinstance(part, str) else str(_printable(part)) for part in parts]
-        self.budget.spend_characters(sum(map(len, strings)))
-        return "".join(strings)
+    def check(self, tree: nodes.Template) -> None:
+        """Refuse everything except turning fields into text.
+
+        Raises:
+            RecipeError: the template contains something else; with its line.
+        """
+        for node in [tree, *tree.find_all(nodes.Node)]:
+            if not isinstance(node, ALLOWED):
+                word = type(node).__name__.lower()
+                line = next((one.lineno for one in (node, *node.find_all(nodes.Node)) if one.lineno), 1)
+                raise _refusal(line, f"{word!r} is not allowed in a template", "it reads one record only")
+            name, line = _name_of(node), node.lineno
+            if name is not None and name.startswith("__"):
+                raise _refusal(line, f"{name!r} is an attribute of an object", "templates read fields only")
+            if isinstance(node, nodes.Getattr) and node.attr.startswith("_"):
+                hint = f"if it is a field, write [{node.attr!r}]"
+                raise _refusal(line, f"{node.attr!r} looks like an attribute of an object", hint)
+            if isinstance(node, nodes.Filter) and node.name not in FILTERS:
+                raise _refusal(line, f"no filter {node.name!r}", f"there are {', '.join(sorted(FILTERS))}")
+            if isinstance(node, nodes.Test) and node.name not in TESTS:
+                raise _refusal(line, f"no test {node.name!r}", f"there are {', '.join(sorted(TESTS))}")
+            if name == "self" and isinstance(node, nodes.Name):
+                raise _refusal(line, "'self' is the template", 'for a field, write record["self"]')
+            if isinstance(node, nodes.Filter) and node.name == "map" and node.args:
+                raise _refusal(line, "'map' applies no filters", "it takes fields: map(attribute='name')")
+            if isinstance(node, nodes.For):
+                _check_loop(node)
+            if isinstance(node, nodes.Call):
+                _check_call(node)
 
 
-def _printable(value: Any) -> Any:
-    if value is None:
-        raise RecordProblem("template", "a value that is printed is null")
+def _check_loop(loop: nodes.For) -> None:
+    if loop.recursive:
+        raise _refusal(loop.lineno, "a loop that calls itself", "write the loops one inside the other")
+    fields: list[Any] = [*loop.find_all(nodes.Getattr), *loop.find_all(nodes.Getitem)]
+    counted = {id(one.node) for one in fields if _name_of(one) in LOOP}
+    for node in (name for part in loop.body for name in part.find_all(nodes.Name)):
+        if node.name == "loop" and id(node) not in counted:
+            hint = f'it has {", ".join(sorted(LOOP))}; for a field, write record["loop"]'
+            raise _refusal(node.lineno, "'loop' is not a value", hint)
+
+
+def _check_call(node: nodes.Call) -> None:
+    called, dynamic = node.node, node.dyn_args or node.dyn_kwargs
+    if isinstance(called, nodes.Name) and called.name == "range":
+        right = bool(node.args) and not (node.kwargs or dynamic)
+    else:
+        right = isinstance(called, nodes.Getattr) and called.attr in METHODS and not dynamic
+    if not right:
+        what = called.attr if isinstance(called, nodes.Getattr) else getattr(called, "name", "an expression")
+        known = ", ".join(f".{name}()" for name in sorted(METHODS))
+        raise _refusal(node.lineno, f"a call of {what!r}", f"there are range() and {known}")
+
+
+def _name_of(node: nodes.Node) -> str | None:
+    if isinstance(node, nodes.Getitem):
+        node = node.arg
+        return node.value if isinstance(node, nodes.Const) and isinstance(node.value, str) else None
+    of_kind = {nodes.Name: "name", nodes.Getattr: "attr", nodes.Keyword: "key"}.get(type(node))
+    return None if of_kind is None else str(getattr(node, of_kind))
+
+
+def _refusal(line: int, what: str, hint: str) -> RecipeError:
+    return RecipeError(f"the template, line {line}: {what}", hint=hint)
+
+
+class _Calls(NodeTransformer):
+    """Calls as filters: `range(x, y)` of `x`, `a.strip(x)` of `a`; methods are never looked up on a value."""
+
+    def visit_Call(self, node: nodes.Call) -> nodes.Node:
+        self.generic_visit(node)
+        if isinstance(node.node, nodes.Getattr):
+            return through(f".{node.node.attr}", node.node.node, node.args, node.kwargs)
+        return through("range()", node.args[0], node.args[1:])
+
+
+def _method(name: str, value: Any, *arguments: Any, **named: Any) -> Any:
+    if isinstance(value, Undefined):
+        str(value)  # raises an error with its name
+    if not isinstance(value, METHODS[name]):
+        raise RecordProblem("template", f"a {type(value).__name__} has no {name}()")
+    found = getattr(value, name)(*arguments, **named)
+    return list(found) if name in ("items", "keys", "values") else found
+
+
+def _list_filter(function: Callable[..., Any], *, with_environment: bool = False) -> Callable[..., Any]:
+    """A filter whose value becomes a list first."""
+
+    @pass_context
+    def run(context: Context, values: Any, *arguments: Any, **named: Any) -> Any:
+        budget: Budget = context.parent[BUDGET]
+        items = budget.list_of(values)
+        given = (context.environment, items) if with_environment else (items,)
+        return function(*given, *arguments, **named)
+
+    return run
+
+
+def _string(value: Any) -> str:
+    if not isinstance(value, str):
+        str(value)  # an undefined value raises an error with its name
+        raise RecordProblem("template", f"expected a string, found a {type(value).__name__}")
     return value
 
 
-class _Counted(NodeTransformer):
-    """Replace costly operations by filters that count them; methods are never looked up on a value."""
-
-    def visit_For(self, node: nodes.For) -> nodes.Node:
-        self.generic_visit(node)
-        node.iter = _through("__counted", node.iter)
-        return node
-
-    def visit_Call(self, node: nodes.Call) -> nodes.Node:
-        """`range(x, y)` as a filter of `x`, `a.strip(x)` as one of `a`."""
-        self.generic_visit(node)
-        if isinstance(node.node, nodes.Getattr):
-            return _through(f"__{node.node.attr}", node.node.node, node.args, node.kwargs)
-        return _through("__range", node.args[0], node.args[1:])
-
-    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
-        self.generic_visit(node)
-        if not isinstance(node.arg, nodes.Slice):
-            return node
-        bounds = [node.arg.start, node.arg.stop, node.arg.step]
-        return _through("__sliced", node.node, [bound or nodes.Const(None) for bound in bounds])
-
-    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
-        self.generic_visit(node)
-        node.expr = _through("__read", node.expr)
-        for operand in node.ops:
-            operand.expr = _through("__read", operand.expr)
-        return node
-
-    def visit_Test(self, node: nodes.Test) -> nodes.Node:
-        self.generic_visit(node)
-        node.node, node.args = (
-            _through("__read", node.node),
-            [_through("__read", one) for one in node.args or ()],
-        )
-        return node
-
-    def visit_List(self, node: nodes.Literal) -> nodes.Node:
-        self.generic_visit(node)
-        return node if _is_constant(node) else _through("__made", node)
-
-    visit_Dict = visit_List
-
-    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
-        return self.visit_List(node) if node.ctx == "load" else node  # otherwise names that are assigned
+def _replace(text: Any, old: str, new: str, count: int = -1) -> str:
+    return _string(text).replace(_string(old), _string(new), count)
 
 
-def _through(
-    name: str, value: nodes.Node, arguments: Sequence[nodes.Expr] = (), named: Sequence[nodes.Keyword] = ()
-) -> nodes.Expr:
-    if isinstance(value, nodes.Const) and name == "__read":
-        return value
-    return nodes.Filter(value, name, list(arguments), list(named), None, None, lineno=value.lineno)
+def _round(value: float, precision: int = 0) -> float:
+    if not 0 <= precision <= 15:
+        raise RecordProblem("template", f"round: precision is {precision}, expected 0 to 15")
+    return round(value, precision)
 
 
-def _is_constant(literal: nodes.Expr) -> bool:
-    """True if the size of a list depends on the template alone, not on the record."""
-    parts = (nodes.Const, nodes.Pair, nodes.List, nodes.Tuple, nodes.Dict)
-    return all(isinstance(part, parts) for part in literal.find_all(nodes.Node))
+@pass_context
+def _map(context: Context, values: Any, *, attribute: str | int, default: Any = None) -> list[Any]:
+    budget: Budget = context.parent[BUDGET]
+    field_of = filters.make_attrgetter(context.environment, attribute)
+    found = [field_of(item) for item in budget.list_of(values)]
+    if default is None:
+        return found
+    budget.copy(default, sum(isinstance(each, Undefined) for each in found))
+    return [default if isinstance(each, Undefined) else each for each in found]
+
+
+FILTERS: dict[str, Callable[..., Any]] = {
+    "abs": abs,
+    "capitalize": filters.do_capitalize,
+    "count": len,
+    "d": filters.do_default,
+    "default": filters.do_default,
+    "dictsort": filters.do_dictsort,
+    "first": _list_filter(lambda values: values[0] if values else ""),
+    "float": filters.do_float,
+    "int": lambda value, default=0: filters.do_int(value, default),
+    "items": filters.do_items,
+    "join": join,
+    "last": _list_filter(lambda values: values[-1] if values else ""),
+    "length": len,
+    "list": _list_filter(list),
+    "lower": filters.do_lower,
+    "map": _map,
+    "max": _list_filter(filters.do_max, with_environment=True),
+    "min": _list_filter(filters.do_min, with_environment=True),
+    "rejectattr": filters.sync_do_rejectattr,
+    "replace": _replace,
+    "reverse": _list_filter(lambda values: values[::-1]),
+    "round": _round,
+    "selectattr": filters.sync_do_selectattr,
+    "sort": _list_filter(filters.do_sort, with_environment=True),
+    "string": str,
+    "title": filters.do_title,
+    "tojson": to_json,
+    "trim": filters.do_trim,
+    "unique": _list_filter(filters.sync_do_unique, with_environment=True),
+    "upper": filters.do_upper,
+    "wordcount": lambda text: filters.do_wordcount(_string(text)),
+}
+"""Filters by name: Jinja's, except for those with other needs."""
+CALLS: dict[str, Callable[..., Any]] = {
+    "range()": safe_range,
+    **{f".{name}": partial(_method, name) for name in METHODS},
+}
+"""Calls as filters; templates cannot name them."""

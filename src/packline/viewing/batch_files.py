@@ -22,10 +22,8 @@ import numpy as np
 
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import CorruptStore, InputError, TokenizerError
-from packline.formats.npz_reader import is_loss_mask
-from packline.formats.shared.torch_file import read_tensor
-from packline.formats.shared.zipped import DAMAGE
-from packline.packing.targets import IGNORED
+from packline.formats.layouts.torch_file import DAMAGE, read_tensor
+from packline.packing.batch import IGNORED
 
 KEYS = {
     "input": ("input_tensor", "input_ids"),
@@ -87,7 +85,8 @@ class BatchFile:
         tensors = self.tensors
         if self.lengths is None or "target" not in tensors or "attention_mask" not in tensors:
             return False
-        return is_loss_mask(tensors["attention_mask"], tensors["target"], IGNORED)
+        trained = tensors["target"] != IGNORED  # 0 exactly where targets are ignored, and some are
+        return not trained.all() and np.array_equal(tensors["attention_mask"] != 0, trained)
 
     @property
     def _lengths_tell(self) -> bool:

@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from packline.jobs.publish import store_bytes
 from packline.store.ledger import Ledger
 from packline.viewing.page import (
     Bar,
@@ -36,7 +35,7 @@ from packline.viewing.text import percent, plural, size
 from packline.viewing.tokens import document_strip
 
 if TYPE_CHECKING:
-    from packline.packing.prices import Price
+    from packline.packing.stats import PackingStats
     from packline.store.reader import StoreReader
     from packline.viewing.analysis import Analysis, Suspicious, TokenCount
 
@@ -105,7 +104,7 @@ def _disk(store: StoreReader) -> str:
     parts = [f"{kind} {size(count)}" for kind, count in kinds.items()]
     if rejects := sum(entry.bytes for entry in manifest.rejects):
         parts.append(f"rejects {size(rejects)}")
-    whole = f"{plural(len(manifest.shards), 'shard')}, {size(store_bytes(store.path, manifest))}"
+    whole = f"{plural(len(manifest.shards), 'shard')}, {size(manifest.store_bytes)}"
     return f"{whole}: {', '.join(parts)}" if parts else whole
 
 
@@ -227,7 +226,7 @@ def length_histogram(lengths: DocumentLengths) -> Histogram:
     return Histogram("Tokens per document", tuple(labels), tuple(counts[first:]), "documents", marks)
 
 
-def ledger_table(ledger: Ledger, prices: Sequence[Price] = ()) -> Table:
+def ledger_table(ledger: Ledger, prices: Sequence[PackingStats] = ()) -> Table:
     """The ledger: records read, each loss by name, documents; their tokens, and what becomes of them.
 
     Args:
@@ -277,7 +276,7 @@ def ledger_table(ledger: Ledger, prices: Sequence[Price] = ()) -> Table:
 # --------------------------------------------------------------------------------------- packings
 
 
-def packing_tables(prices: Sequence[Price]) -> list[Block]:
+def packing_tables(prices: Sequence[PackingStats]) -> list[Block]:
     """Tables of the costs of every packing, one for each row length."""
     found: list[Block] = []
     for length in dict.fromkeys(price.seq_len for price in prices):
@@ -299,7 +298,7 @@ def packing_tables(prices: Sequence[Price]) -> list[Block]:
     return found
 
 
-def cheapest_facts(prices: Sequence[Price]) -> tuple[tuple[str, str], ...]:
+def cheapest_facts(prices: Sequence[PackingStats]) -> tuple[tuple[str, str], ...]:
     """The cheapest packings of one row length, by each of three costs."""
     lost = {price.name: price.lost for price in prices}
     whole = [price for price in prices if price.lost == min(lost.values())]

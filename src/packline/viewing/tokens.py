@@ -33,8 +33,8 @@ import numpy as np
 from packline.encoders.token_bytes import token_bytes
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import TokenizerError
+from packline.packing.batch import IGNORED
 from packline.packing.rows import RowReader, RowSource
-from packline.packing.targets import IGNORED
 from packline.store.files import FileEntry, read_file
 from packline.store.finding import check_document, provenance_of
 from packline.store.manifest import TOKENIZER, TokenizerEntry

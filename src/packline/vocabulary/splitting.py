@@ -21,7 +21,7 @@ from functools import cache
 
 import numpy as np
 
-from packline.encoders.patterns import Pattern
+from packline.encoders.tiktoken import Pattern
 
 LETTER, NUMBER, OTHER, LINE_END, SPACE, EDGE = range(6)
 ASSIGNED = ((0, 0xD800), (0xE000, 0x40000), (0xE0000, 0xF0000))
@@ -80,7 +80,7 @@ def split_words(pattern: Pattern, data: bytes, documents: np.ndarray) -> np.ndar
     Returns:
         int64 byte offsets, from 0 to the length of the data.
 
-    >>> from packline.encoders.patterns import pattern_of
+    >>> from packline.encoders.tiktoken import pattern_of
     >>> split_words(pattern_of("gpt4"), b"we're (ok) 1234", np.zeros(1, np.int64)).tolist()
     [0, 2, 5, 7, 9, 10, 11, 14, 15]
     """

@@ -18,9 +18,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from packline.encoders.engine import load_engines
+from packline.encoders import ENGINE_NAMES
+from packline.encoders.engines import load_engines
 from packline.encoders.parity import ODD_PROBES, PROBES, Reference, try_engines
-from packline.encoders.report import ENGINE_NAMES
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import InputError, TokenizerError
 from packline.vocabulary.evaluating import plain_reference, unknown_ids

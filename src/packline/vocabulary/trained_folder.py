@@ -26,11 +26,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from packline.encoders.boundary import END_OF_TEXT
 from packline.encoders.parity import PROBES
-from packline.encoders.patterns import pattern_of
+from packline.encoders.tiktoken import pattern_of
 from packline.encoders.token_bytes import token_bytes
-from packline.encoders.tokenizer import JSON, Tokenizer
-from packline.encoders.tokenizer_config import CONFIG, config_bytes
+from packline.encoders.tokenizer import CONFIG, JSON, Tokenizer, config_bytes
 from packline.errors import RecipeError, StoreError, TokenizerError
 from packline.recipe import Recipe
 from packline.storage.local import disk_errors, publish_bytes, publish_folder, sync_folder
@@ -45,7 +45,6 @@ from packline.vocabulary.training import (
 from packline.vocabulary.training_texts import TrainingTexts
 
 TOKEN_BYTES, REPORT = "token_bytes.npy", "report.json"
-ENDS = ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>")
 BEGINS = ("<|bos|>", "<s>", "<|begin_of_text|>", "<bos>")
 
 
@@ -130,7 +129,7 @@ def train_folder(
     folder = Path(out)
     scheme = pattern_of(pattern)
     check_specials(special_tokens)
-    eos = _named(eos, ENDS, special_tokens, "eos")
+    eos = _named(eos, END_OF_TEXT, special_tokens, "eos")
     bos = _named(bos, BEGINS, special_tokens, "bos")
     texts = TrainingTexts(recipe, max_chars, doc_chars)
     _check_place(folder, force)

@@ -16,8 +16,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from packline.encoders.patterns import Pattern, PatternName, pattern_of
-from packline.encoders.tiktoken import ALPHABET, special_entries
+from packline.encoders.tiktoken import ALPHABET, Pattern, PatternName, pattern_of, special_entries
 from packline.errors import RecipeError, TokenizerError
 from packline.sources.texts import Texts
 from packline.vocabulary.word_counts import WordCounts, batches_of, count_words

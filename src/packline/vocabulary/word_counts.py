@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from packline.encoders.patterns import Pattern
+from packline.encoders.tiktoken import Pattern
 from packline.sources.texts import Texts
 from packline.vocabulary.splitting import split_words
 
@@ -65,7 +65,7 @@ def count_words(
         memory_bytes: limit for the distinct words; beyond it the rarest are dropped.
         threads: default all cores that this process may use.
 
-    >>> from packline.encoders.patterns import pattern_of
+    >>> from packline.encoders.tiktoken import pattern_of
     >>> found = count_words([Texts.of(["a b a", " a"])], pattern_of("gpt2"), memory_bytes=1 << 30)
     >>> len(found), sorted(found.counts.tolist()), found.text_bytes
     (3, [1, 1, 2], 7)

@@ -12,7 +12,8 @@ import re
 import numpy as np
 
 from packline.errors import RecipeError
-from packline.packing.selection import Selection
+from packline.packing.documents import Selection
+from packline.packing.packer import DocumentFilter
 from packline.store.finding import check_document
 from packline.store.shard import Provenance
 from packline.viewing.describe import (
@@ -137,7 +138,7 @@ def documents(view: View) -> Page:
     )
     if not len(view.store.documents):
         return Page("Documents", (Note("This store is empty: there are no documents to show.", "warning"),))
-    selection = Selection(view.store, split=split, sources=None if source == ALL else source)
+    selection = Selection(view.store, DocumentFilter(split=split, sources=None if source == ALL else source))
     count = len(selection)
     page = number(params, "page", 0, most=(count - 1) // PAGE_ITEMS)
     numbers = selection.documents(

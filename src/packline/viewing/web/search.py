@@ -29,8 +29,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from packline.encoders.token_bytes import drops_first_space, keeps_text, puts_spaces
-from packline.encoders.token_text import TokenText
+from packline.encoders.token_bytes import TokenText, drops_first_space, keeps_text, puts_spaces
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import CorruptStore
 from packline.store.reader import StoreReader

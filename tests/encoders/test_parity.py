@@ -1,0 +1,102 @@
+"""Added tokens: ids that the reference gives, and probes that show an engine that reads them otherwise."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.encoders.fuzzed_files import GPT2, added, contents_of
+
+import packline
+from packline.encoders.engines import ENGINES
+from packline.encoders.parity import Reference, probes, read_added_tokens, try_engines
+from packline.errors import TokenizerError
+
+
+def with_ids(*tokens: tuple[str, int], **flags: bool) -> str:
+    """A byte-level tokenizer of 900 tokens, with added tokens whose ids count from there."""
+    contents = contents_of("bytes", pre_tokenizer=GPT2, tokens=[])
+    contents["added_tokens"] = [added(content, 900 + number, **flags) for content, number in tokens]
+    return json.dumps(contents)
+
+
+def test_ids_as_the_reference_gives_them_are_taken() -> None:
+    letter = json.loads(with_ids())["model"]["vocab"]["t"]
+    Reference(with_ids())
+    Reference(with_ids(("<a>", 0), ("<b>", 1)))
+    Reference(with_ids(("<a>", 0), ("t", letter - 900), ("<b>", 1)))
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        [("<a>", 1)],
+        [("<a>", 0), ("<b>", 5)],
+        [("<a>", 0), ("t", 1), ("<b>", 2)],
+        [("<a>", -900)],
+        [("<a>", 0), ("<a>", 1)],
+    ],
+)
+def test_ids_that_the_reference_gives_otherwise_are_refused(tokens: list[tuple[str, int]]) -> None:
+    with pytest.raises(TokenizerError, match="added tokens have other ids than the"):
+        Reference(with_ids(*tokens))
+
+
+def test_a_build_with_ids_that_the_reference_gives_otherwise_is_refused(
+    tmp_path: Path, write_jsonl: Any
+) -> None:
+    write_jsonl(tmp_path / "in/a.jsonl", ["foo and bar"])
+    (tmp_path / "t.json").write_text(with_ids(("foo", 0), ("t", 1), ("bar", 2)))
+    with pytest.raises(TokenizerError, match="'t' is 901 in the file and"):
+        packline.build(tmp_path / "in", tmp_path / "t.json", out=tmp_path / "out", eod=0, workers=0)
+
+
+def test_single_words_are_encoded_as_the_reference_does(tmp_path: Path, write_jsonl: Any) -> None:
+    plain, rare = ["some words"] * 700, ["aqzxb and qzx"]
+    texts = plain[:9] + rare + plain + rare + plain  # where no audit looks
+    write_jsonl(tmp_path / "in/a.jsonl", texts)
+    (tmp_path / "t.json").write_text(with_ids(("qzx", 0), single_word=True))
+    store = packline.build(tmp_path / "in", tmp_path / "t.json", out=tmp_path / "out", eod=0, workers=0)
+    reference = Reference(with_ids(("qzx", 0), single_word=True))
+    assert [tokens.tolist()[:-1] for tokens in store.documents] == [reference.encode(text) for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("whole", "also"),
+    [
+        (with_ids(("qzx", 0), single_word=True), with_ids(("qzx", 0))),
+        (with_ids(("qzx", 0), rstrip=True), with_ids(("qzx", 0))),
+        (with_ids(("qzx", 0), lstrip=True), with_ids(("qzx", 0))),
+        (with_ids(("foo", 0), ("foobar", 1)), with_ids(("foobar", 0), ("foo", 1))),
+        (with_ids(*((f"<r{number}>", number) for number in range(900))), with_ids()),
+    ],
+)
+def test_probes_show_an_engine_that_reads_added_tokens_otherwise(whole: str, also: str) -> None:
+    wrong = ENGINES["gigatoken"](also)
+    right = ENGINES["tokenizers"](whole)
+    for engine, exact in ((wrong, False), (right, True)):
+        engine.name = "gigatoken"
+        (report,) = try_engines({"gigatoken": engine}, Reference(whole), ["x"])
+        assert report.exact == exact
+
+
+def test_every_added_token_is_probed_and_thousands_cost_little() -> None:
+    contents = {"added_tokens": [added(f"<|reserved_{number}|>", number) for number in range(5000)]}
+    started = time.process_time()
+    texts = probes(json.dumps(contents))
+    assert time.process_time() - started < 2
+    whole = "\n".join(texts)
+    assert all(token.content in whole for token in read_added_tokens(json.dumps(contents)))
+    assert len(whole) < 200_000
+
+
+def test_pairs_of_tokens_that_overlap_are_probed() -> None:
+    found = probes(
+        json.dumps(
+            {"added_tokens": [added(one, n) for n, one in enumerate(("foo", "foobar", "bar", "barn"))]}
+        )
+    )
+    assert {"foobarn", "foofoobar", "foobarfoo", "bar barn", "xfoo"[1:], "afoob", "Foo"} <= set(found)
