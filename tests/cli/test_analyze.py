@@ -54,7 +54,7 @@ def test_the_page_is_plain_text_in_a_pipe(store: Path) -> None:
     for shown in (
         "documents",
         "By split and source",
-        "Padding",
+        "Packings",
         "concat",
         "Most used tokens",
         "w5",
