@@ -22,13 +22,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from packline.chat.record_files import lines_of
 from packline.encoders.encoder import Encoder
 from packline.errors import InputError, RecipeError
 from packline.evals.fewshot import draw_shots, shuffle
 from packline.evals.prompts import KINDS, Question, TaskType, prompts_of
 from packline.evals.task import ScoredTask
 from packline.ragged import Ragged, concatenate, offsets_of
+from packline.sources.records import lines_of
 
 BUNDLE, DATA, BASELINES = "core.yaml", "eval_data", "eval_meta_data.csv"
 BATCH_CHARS = 8 << 20

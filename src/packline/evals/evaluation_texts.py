@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from packline.chat.questions import MMLU_LETTERS, Lettered, _Arc, _Mmlu, _OriginalArc
-from packline.chat.record_files import files_of, lines_of, records_of
 from packline.errors import InputError
 from packline.evals.core import BUNDLE, DATA, read_bundle, read_questions
 from packline.evals.hellaswag import _Published
 from packline.evals.prompts import KINDS, Choice, Continuation, Schema, answered
-from packline.sources.paths import expand
+from packline.sources.files import expand
+from packline.sources.records import files_of, lines_of, records_of
 from packline.storage.inputs import is_remote
 
 CONFIG, QUESTIONS = "config.json", "questions.jsonl"

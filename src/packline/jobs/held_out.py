@@ -31,8 +31,7 @@ from packline.jobs.unit import KEEP, check_unchanged, judge
 from packline.jobs.units import Unit
 from packline.recipe import Recipe
 from packline.sources.files import InputFile
-from packline.sources.reader import Span
-from packline.sources.reading import read_span
+from packline.sources.reader import Span, read_span
 from packline.storage.inputs import open_input
 from packline.storage.local import publish_bytes
 from packline.store.manifest import to_json

@@ -21,9 +21,9 @@ import pyarrow.compute as pc
 from packline.errors import RecipeError
 from packline.fingerprint import Hasher, split_of
 from packline.recipe import Recipe, Source
+from packline.sources.fields import find_files
 from packline.sources.files import InputFile
-from packline.sources.reader import Span
-from packline.sources.reading import find_files, read_span
+from packline.sources.reader import Span, read_span
 from packline.sources.texts import Texts
 from packline.storage.inputs import open_input
 
