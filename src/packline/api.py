@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from packline.formats.baked import BakedRows
     from packline.formats.exporting.run import Exported, ExportEvent
     from packline.formats.exporting.target import Link
-    from packline.formats.importing.building import ImportEvent
     from packline.jobs.estimate import Estimate
     from packline.jobs.events import Event
     from packline.loading.loader import Loader
@@ -246,7 +245,7 @@ def build_chat(
     field: str | None = None,
     split: Split | None = None,
     workers: int | None = None,
-    on_event: Callable[[ImportEvent], None] | None = None,
+    on_event: Callable[[Event], None] | None = None,
 ) -> Store:
     """Build a store with a loss mask from conversations, or resume an interrupted build.
 
@@ -341,7 +340,7 @@ def import_dataset(
     bos: str | int | None = None,
     options: Mapping[str, Any] | None = None,
     workers: int | None = None,
-    on_event: Callable[[ImportEvent], None] | None = None,
+    on_event: Callable[[Event], None] | None = None,
 ) -> Store:
     """Import another project's data set into a store, or resume an interrupted import.
 

@@ -15,7 +15,6 @@ from tests.formats.stores import write_tokenizer
 from packline.api import import_dataset
 from packline.formats.format import DocumentFormat, Foreign
 from packline.formats.importing import mapped, opening
-from packline.formats.importing import unit as import_unit
 from packline.formats.importing.mapped import LossFile, ScannedForeign, TokenFile
 from packline.formats.types import Edges, ForeignFile, Options, Part, Plan
 from packline.store.report import Findings
@@ -97,8 +96,7 @@ def test_units_and_blocks_of_any_size_give_the_same_documents_and_loss(
     seed: int,
 ) -> None:
     monkeypatch.setattr(mapped, "BLOCK_TOKENS", block_tokens)
-    for module in (opening, import_unit):
-        monkeypatch.setattr(module, "get_format", lambda name: Tokens())
+    monkeypatch.setattr(opening, "get_format", lambda name: Tokens())
     stored = np.array([token for body in bodies for token in (*body, 0)], "<u4")
     mask = np.random.default_rng(seed).integers(0, 2, len(stored)).astype("u1")
     stream, loss = (stored, mask) if edges == "eod" else (np.roll(stored, 1), np.append([0], mask[:-1]))

@@ -28,10 +28,10 @@ from packline.errors import (
     ResumeMismatch,
     TokenizerError,
 )
-from packline.formats.importing import committing
 from packline.formats.importing.facts import check_tokenizer
-from packline.formats.importing.run import ImportPlan, ImportRequest, run_import
-from packline.jobs.events import Note, Progress, UnitDone
+from packline.formats.importing.run import ImportRequest, run_import
+from packline.jobs import resources
+from packline.jobs.events import ImportPlanned, Note, Progress, UnitDone
 from packline.jobs.status import status
 
 VOCABULARY = 1000
@@ -81,7 +81,7 @@ def test_a_store_is_whole_and_says_where_it_comes_from(shards: Path, tokenizer: 
     assert imported and imported.format == "llmc" and imported.options["edges"] == "bos"
     assert imported.options["marker"] == 0
     plan = events[0]
-    assert isinstance(plan, ImportPlan) and plan.units == 7 and plan.tokens == store.manifest.tokens
+    assert isinstance(plan, ImportPlanned) and plan.units == 7 and plan.tokens == store.manifest.tokens
     assert sum(one.tokens for one in events if isinstance(one, Progress)) == store.manifest.tokens
     assert sum(one.documents for one in events if isinstance(one, UnitDone)) == len(DOCUMENTS)
     # Provenance: the file and the byte that a document begins at.
@@ -169,11 +169,11 @@ def test_after_kill_9_the_same_import_goes_on_to_the_same_bytes(
     assert killed.returncode == -signal.SIGKILL
     with pytest.raises(packline.errors.StoreNotFound):
         packline.open(out)
-    plans: list[ImportPlan] = []
+    plans: list[ImportPlanned] = []
     request = ImportRequest(str(shards), "llmc", str(tokenizer), str(out), 0, workers=0)
     with pytest.raises(ResumeMismatch, match=r"marker|edges|eod"):
         run_import(ImportRequest(str(shards), "llmc", str(tokenizer), str(out), 5))
-    run_import(request, lambda event: plans.append(event) if isinstance(event, ImportPlan) else None)
+    run_import(request, lambda event: plans.append(event) if isinstance(event, ImportPlanned) else None)
     assert plans[0].units == 7 and plans[0].units_done >= units
     # The recipe has the tokenizer as it was named, and both runs named it alike.
     assert files_of(out) == files_of(whole)
@@ -366,7 +366,7 @@ def test_requests_that_make_no_sense_are_refused(
     with pytest.raises(InputError, match="cannot find"):
         import_dataset(tmp_path / "nowhere", format="llmc", tokenizer=tokenizer, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    monkeypatch.setattr(committing, "free_disk", lambda folder: 10)
+    monkeypatch.setattr(resources, "free_disk", lambda folder: 10)
     with pytest.raises(OutOfSpace, match="too small"):
         attempt()
 

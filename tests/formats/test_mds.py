@@ -16,7 +16,7 @@ from packline.errors import InputError, RecipeError
 from packline.formats.exporting.rows import RowView
 from packline.formats.importing.checking import check
 from packline.formats.registry import get_format
-from packline.packing.arrays import ALL_FIELDS
+from packline.packing.batch import ALL_FIELDS
 
 STREAMING = ("streaming", "torch")
 

@@ -135,7 +135,7 @@ def _store_of(
     from packline.jobs.build import run_build
     from packline.jobs.resources import process_age
 
-    with watch(Tally(store)) as hear:
+    with watch(Tally(), store) as hear:
         finished = run_build(recipe, store, running, hear, started=time.monotonic() - process_age())
     if not finished.nothing_to_do:
         output.note(f"built {store}; it is kept: it can be exported again, read and traced")

@@ -37,9 +37,9 @@ from packline.formats.baked_rows import (
 from packline.formats.format import RowFormat
 from packline.formats.shared.records import foreign_file
 from packline.formats.types import Options, Part, Plan, RowFiles, Written
-from packline.packing.targets import IGNORED
-from packline.store.index import index_size, write_index
+from packline.packing.batch import IGNORED
 from packline.store.report import Findings
+from packline.store.shard import index_size, write_index
 
 if TYPE_CHECKING:
     from packline.formats.exporting.rows import RowView

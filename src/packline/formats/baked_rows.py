@@ -21,10 +21,8 @@ import numpy as np
 
 from packline.errors import CorruptStore, InputError
 from packline.formats.export_record import RECORD, read_record
-from packline.packing.arrays import ALL_FIELDS, FIELDS
-from packline.packing.layout import Layout
-from packline.packing.spans import Spans
-from packline.packing.targets import IGNORED
+from packline.packing.batch import ALL_FIELDS, FIELDS, IGNORED, Layout
+from packline.packing.packer import Spans
 from packline.ragged import offsets_of
 from packline.store.files import check_bytes, map_array, read_file, reading, stat_file
 
@@ -277,7 +275,7 @@ def _by_spans(lengths: list[np.ndarray], seq_len: int) -> dict[str, np.ndarray]:
 
 def check_files(folder: Path, facts: BakedFacts, entries: Entries, findings: Findings) -> None:
     """Note all problems of the files of baked rows."""
-    from packline.store.index import Index
+    from packline.store.shard import Index
 
     findings.compare(BAKED, "rows of all files", facts.rows, sum(file.rows for file in facts.files))
     first = 0

@@ -20,7 +20,7 @@ from packline.store.manifest import MANIFEST
 if TYPE_CHECKING:
     from packline.formats.exporting.run import Exported, ExportEvent
     from packline.formats.exporting.target import Link
-    from packline.formats.importing.run import ImportEvent
+    from packline.jobs.events import Event
 
 
 def convert(
@@ -36,7 +36,7 @@ def convert(
     import_options: dict[str, Any] | None = None,
     link: Link = "auto",
     workers: int | None = None,
-    on_import: Callable[[ImportEvent], None] | None = None,
+    on_import: Callable[[Event], None] | None = None,
     on_export: Callable[[ExportEvent], None] | None = None,
     **choice: Any,
 ) -> Exported:

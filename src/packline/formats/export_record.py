@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 
 from packline.errors import CorruptStore
+from packline.fingerprint import NotWhole, seal, unseal
 from packline.formats.types import NotPreserved
 from packline.store.files import FileEntry, reading, stat_file
 from packline.store.manifest import TokenizerEntry
-from packline.store.sealed import NotWhole, seal, unseal
 from packline.version import __version__
 
 RECORD = "packline.json"

@@ -40,7 +40,7 @@ from packline.formats.shared.records import (
     split_folders,
 )
 from packline.formats.types import ForeignFile, Options, Part, Plan, RowFiles, Written
-from packline.packing.arrays import ALL_FIELDS
+from packline.packing.batch import ALL_FIELDS
 from packline.store.report import Findings
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ from packline.formats.shared.lost import lost_of
 from packline.formats.shared.token_shards import find_files, first_bytes, split_of, write_tokens
 from packline.formats.types import Edges, ForeignFile, Options, Part, Plan, fitting_dtype
 from packline.ragged import UINT16_BELOW
-from packline.store.index import CODES, HEADER, MAGIC, index_size
+from packline.store.shard import CODES, HEADER, MAGIC, index_size
 
 if TYPE_CHECKING:
     from packline.formats.export_record import ExportRecord

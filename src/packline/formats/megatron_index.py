@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from packline.store.index import HEADER, MAGIC
+from packline.store.shard import HEADER, MAGIC
 
 if TYPE_CHECKING:
     from packline.formats.types import ForeignFile

@@ -41,7 +41,7 @@ from packline.formats.format import RowFormat
 from packline.formats.shared.records import lost_of
 from packline.formats.shared.torch_file import DAMAGE
 from packline.formats.types import ForeignFile, NotPreserved, Options, Part, Plan, RowFiles
-from packline.packing.targets import IGNORED
+from packline.packing.batch import IGNORED
 from packline.store.report import Findings
 
 if TYPE_CHECKING:

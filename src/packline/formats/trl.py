@@ -52,7 +52,7 @@ from packline.formats.shared.saved import (
     write_stream,
 )
 from packline.formats.types import NotPreserved, Options, Part, Plan, RowFiles, Written, fitting_dtype
-from packline.packing.targets import IGNORED
+from packline.packing.batch import IGNORED
 from packline.ragged import offsets_of
 from packline.store.report import Findings
 

@@ -31,7 +31,8 @@ from packline.formats.exporting.edges import EdgeRule
 from packline.formats.exporting.stretches import Stretches
 from packline.formats.exporting.vocabulary import OfTokenizer
 from packline.formats.types import Block, Edges
-from packline.packing.selection import Selection
+from packline.packing.documents import Selection
+from packline.packing.packer import DocumentFilter
 from packline.ragged import offsets_of
 from packline.recipe import SPLITS
 from packline.store.files import FileEntry
@@ -119,7 +120,9 @@ class DocumentView(OfTokenizer):
         refused: StoreError | None = None
         for name in wanted or ["all"]:  # for an empty store, let the selection raise
             try:
-                self._streams[name] = DocumentStream(self, Selection(store, split=name, **settings))
+                self._streams[name] = DocumentStream(
+                    self, Selection(store, DocumentFilter(split=name, **settings))
+                )
             except CorruptStore:
                 raise
             except StoreError as error:  # one split may have none of the selected documents

@@ -1,7 +1,7 @@
 """Rows of a store or of a run as a format needs them: in training order, numbered from 0.
 
     view = RowView.of_store(store, seq_len=2048, packing="best_fit", seed=1, epochs=2)
-    view = RowView.of_loader(packline.load("run.toml"), stage=0)
+    view = RowView.of_loader(packline.Loader.from_file("run.toml"), stage=0)
     view.read(0, 64, ("tokens", "targets"))          # dict of arrays [64, L]
 
 Rows of a loader are those of its global batches, one batch after another: row k of a trainer's data set must
@@ -25,12 +25,11 @@ from packline.errors import RecipeError
 from packline.fingerprint import hash_value
 from packline.formats.exporting.vocabulary import OfTokenizer
 from packline.formats.types import NotPreserved
-from packline.loading.mixture import Mixture
-from packline.loading.schedule import Schedule, Stretch
-from packline.loading.stages import Stage
-from packline.packing.arrays import FIELDS
+from packline.loading.mixture import Mixture, Stage
+from packline.loading.schedule import Schedule, ScheduledStage
+from packline.packing.batch import FIELDS
+from packline.packing.packer import RowOptions, Spans
 from packline.packing.rows import Rows
-from packline.packing.spans import Spans
 from packline.recipe import SPLITS
 from packline.store.manifest import TokenizerEntry
 from packline.store.reader import StoreReader
@@ -66,8 +65,8 @@ class RowView(OfTokenizer):
     (5, 25, [[0, 0, 1, 0, 0]])
     """
 
-    def __init__(self, stretches: Sequence[Stretch], batch_size: int | None, fingerprint: str) -> None:
-        self._stretches = list(stretches)
+    def __init__(self, stretches: Sequence[ScheduledStage], batch_size: int | None, fingerprint: str) -> None:
+        self._stages = list(stretches)
         self._firsts = np.cumsum([0, *(stretch.steps * stretch.batch_size for stretch in stretches)])
         self.rows = int(self._firsts[-1])
         """Number of rows, R."""
@@ -97,7 +96,6 @@ class RowView(OfTokenizer):
         store: StoreReader,
         *,
         seq_len: int,
-        packing: str = "concat",
         seed: int | None = None,
         epochs: int = 1,
         batch_size: int | None = None,
@@ -109,7 +107,7 @@ class RowView(OfTokenizer):
             seed: seed of the loader's order; None: packed order.
             epochs: number of passes over the rows.
             batch_size: rows per global batch, for formats that write batches.
-            settings: further settings of `store.rows`.
+            settings: fields of `RowOptions`.
 
         Raises:
             RecipeError: an invalid setting.
@@ -119,10 +117,10 @@ class RowView(OfTokenizer):
             raise RecipeError(
                 f"expected epochs and batch_size above 0, found {epochs:,} and {batch_size!r}",
             )
-        stage = Stage(Mixture([(Rows(store, seq_len, packing=packing, **settings), 1, epochs)]))
+        stage = Stage(Mixture([(Rows(store, seq_len, RowOptions(**settings)), 1, epochs)]))
         schedule = Schedule([stage], batch_size=1, seed=seed or 0, shuffle=seed is not None)
         mark = hash_value({**schedule.fingerprints(), "epochs": epochs, "batch_size": batch_size})
-        return cls(schedule.stretches, batch_size, mark)
+        return cls(schedule.stages, batch_size, mark)
 
     @classmethod
     def of_loader(cls, loader: Loader, stage: int | None = None) -> RowView:
@@ -134,7 +132,7 @@ class RowView(OfTokenizer):
         Raises:
             RecipeError: no such stage, or stages that differ.
         """
-        stretches = loader.schedule.stretches
+        stretches = loader.schedule.stages
         if stage is not None:
             if not 0 <= stage < len(stretches):
                 raise RecipeError(f"stage is {stage}: expected 0 to {len(stretches) - 1}")
@@ -226,7 +224,7 @@ class RowView(OfTokenizer):
             sum(count.dropped_tokens for count in counts),
             sum(count.truncated_tokens for count in counts),
         )
-        left = sum(stretch.left_over for stretch in self._stretches)
+        left = sum(stretch.left_over for stretch in self._stages)
         found = (
             NotPreserved(
                 "dropped tokens", dropped, "tokens", "a tail too short for a row, or documents too long"
@@ -259,11 +257,11 @@ class RowView(OfTokenizer):
         if not 0 <= start <= stop <= self.rows:
             raise IndexError(f"rows {start:,} to {stop:,} of {self.rows:,}")
         before = 0
-        for stretch, first, last in zip(self._stretches, self._firsts, self._firsts[1:], strict=False):
+        for stretch, first, last in zip(self._stages, self._firsts, self._firsts[1:], strict=False):
             low, high = max(start, int(first)), min(stop, int(last))
             if low < high:
                 inner = (low - int(first), high - int(first))
-                sources = stretch.mixture.schedule.sources(*inner)
-                for source, rows in stretch.parts(*inner):
+                sources = stretch.mixture.interleaving.sources(*inner)
+                for source, rows in stretch.rows_by_source(*inner):
                     yield before + source, np.flatnonzero(sources == source) + (low - start), rows
             before += len(stretch.mixture)

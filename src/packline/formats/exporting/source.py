@@ -109,12 +109,12 @@ def row_view(source: str, choice: Choice) -> RowView:
 
     given: dict[str, Any] = msgspec.to_builtins(choice)
     if is_run(source):
-        from packline.loading.run_file import load
+        from packline.loading.loader import Loader
 
         for name in given:
             if name != "stage":
                 raise RecipeError(f"{_option(name)} stands in the run file {source}", hint="change it there")
-        return RowView.of_loader(load(source, prefetch=0), choice.stage)
+        return RowView.of_loader(Loader.from_file(source, prefetch=0), choice.stage)
     if choice.stage is not None:
         raise RecipeError("--stage goes with a run file", hint="packline export run.toml --stage 0 ...")
     if choice.seq_len is None:

@@ -19,12 +19,10 @@ from functools import cached_property
 import numpy as np
 
 from packline.errors import CorruptStore
-from packline.packing.bounds import Bounds
-from packline.packing.copies import Copies
-from packline.packing.cumulative import Cumulative
-from packline.packing.layout import Layout
-from packline.packing.selection import Selection
-from packline.packing.spans import Spans
+from packline.packing.batch import GatherPlan, Layout
+from packline.packing.documents import SampledOffsets, Selection
+from packline.packing.offsets import DocumentOffsets
+from packline.packing.packer import Spans
 from packline.ragged import offsets_of
 from packline.store.shard import Shard, wrong_id
 
@@ -125,7 +123,7 @@ class Stretches:
                 hint="packline verify says which document",
             )
         spans = Spans(np.array([0, len(documents)], np.int64), documents, starts, lengths)
-        copies = Copies.of(self.selection.store, Layout.of(spans, stop - start))
+        copies = GatherPlan.of(self.selection.store, Layout.of(spans, stop - start))
         tokens = np.empty(stop - start, self.selection.store.dtype)
         copies.copy_tokens(tokens)
         if (
@@ -140,10 +138,10 @@ class Stretches:
         return start, tokens, loss
 
     @cached_property
-    def _sums(self) -> Bounds | Cumulative:
+    def _sums(self) -> DocumentOffsets | SampledOffsets:
         if self._parts is not None:
-            return self._parts.bounds
-        sums = Cumulative(self.selection, lambda lengths: lengths, "tokens")
+            return self._parts.offsets
+        sums = SampledOffsets(self.selection, lambda lengths: lengths, "tokens")
         if sums.total != self.selection.tokens:
             raise CorruptStore(
                 f"{self.selection.store.path}: expected documents of {self.selection.tokens:,} tokens, "

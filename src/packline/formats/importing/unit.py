@@ -9,7 +9,7 @@ data set itself, so it may run in any process. The caller publishes it (`BuildFo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,8 @@ from packline.formats.format import Foreign
 from packline.formats.importing.opening import document_format, read_blocks, read_headers
 from packline.formats.importing.restoring import Restoring, Wrong
 from packline.formats.types import Block, ForeignUnit
-from packline.jobs.task_worker import Runner
+from packline.jobs.folder import StoreFolder
+from packline.jobs.job import Numbered, Report, Runner
 from packline.jobs.unit import check_unchanged
 from packline.ragged import Ragged
 from packline.sources.files import InputFile
@@ -37,8 +38,8 @@ from packline.store.report import Findings
 from packline.store.writer import ShardWriter
 
 
-class ImportJob(msgspec.Struct, frozen=True):
-    """Description shared by all units of an import."""
+class ImportSettings(msgspec.Struct, frozen=True):
+    """Settings common to all units of an import."""
 
     path: str
     format: str
@@ -58,8 +59,12 @@ class ImportJob(msgspec.Struct, frozen=True):
     """Checksum of each file from packline.json; empty if not listed."""
     pieces: list[tuple[tuple[int, int, int], ...]]
     """File pieces covered by each unit."""
-    folder: str
-    """Folder for the unit's files."""
+    out: str
+    """Folder of the store."""
+
+    def open(self) -> UnitImporter:
+        """Runner of the units."""
+        return UnitImporter(self)
 
 
 class ImportedUnit(msgspec.Struct, frozen=True):
@@ -70,15 +75,18 @@ class ImportedUnit(msgspec.Struct, frozen=True):
     """Documents cut off by the beginning or end of the data."""
 
 
-class UnitImporter:
-    """Runs units of an import in this process, one after another.
+class UnitImporter(Runner[Numbered, ImportedUnit]):
+    """Runs units of an import.
 
     Raises:
         InputChanged: the data set has changed since the import began.
     """
 
-    def __init__(self, job: ImportJob) -> None:
+    unit = Numbered
+
+    def __init__(self, job: ImportSettings) -> None:
         self._job = job
+        self._folder = StoreFolder(Path(job.out))
         format = document_format(Path(job.path), job.format)
         findings = Findings()
         options = convert_options(format, job.options)
@@ -94,7 +102,15 @@ class UnitImporter:
         boundary = job.boundary
         self._restoring = Restoring(self._foreign.edges, boundary.eod_id, boundary.bos_id, job.vocab_size)
 
-    def run(self, number: int, report: Callable[[int], None]) -> ImportedUnit:
+    def source_of(self, unit: Numbered) -> str:
+        """Name of the data set."""
+        return self._job.source
+
+    def commit(self, unit: Numbered, result: ImportedUnit) -> None:
+        """Move the unit's files into the store."""
+        self._folder.commit(result.receipt)
+
+    def run(self, unit: Numbered, report: Report) -> ImportedUnit:
         """Write a unit's files into the work folder.
 
         Raises:
@@ -102,16 +118,17 @@ class UnitImporter:
             InputChanged: a file has changed.
             OutOfSpace: the disk is full.
         """
-        job, unit = self._job, self._foreign.units[number]
+        number = unit.number
+        job, part = self._job, self._foreign.units[number]
         writer: ShardWriter | None = None
         ledger, unfinished = Ledger(), 0
-        with disk_errors(Path(job.folder)):
+        with disk_errors(self._folder.path):
             try:
                 for block, next_loss in self._blocks(number):
-                    ragged, loss = self._restore(unit, block, next_loss)
+                    ragged, loss = self._restore(part, block, next_loss)
                     if writer is None:
-                        writer = self._writer(number, unit.split, loss is not None)
-                    self._write(writer, unit, block, ragged, loss, ledger)
+                        writer = self._writer(number, part.split, loss is not None)
+                    self._write(writer, part, block, ragged, loss, ledger)
                     unfinished += 0 if block.unfinished is None else int(np.count_nonzero(block.unfinished))
                     report(len(block.tokens))
                 pieces = tuple(self._piece(*piece) for piece in job.pieces[number])
@@ -172,7 +189,7 @@ class UnitImporter:
     def _writer(self, number: int, split: str, with_loss: bool) -> ShardWriter:
         job = self._job
         name, dtype = f"{split}-{number:06d}", np.dtype(job.dtype)
-        return ShardWriter(Path(job.folder), name, split, job.source, None, dtype, with_loss=with_loss)
+        return ShardWriter(self._folder.tmp, name, split, job.source, None, dtype, with_loss=with_loss)
 
     def _write(
         self,
@@ -215,13 +232,3 @@ class UnitImporter:
                     hint="packline verify --from shows all that is wrong",
                 )
         return InputPiece(number, start, stop, checksum)
-
-
-def open_job(job: msgspec.Raw) -> Runner:
-    """Runner for the units of an import, in a worker process or here."""
-    importer = UnitImporter(msgspec.json.decode(job, type=ImportJob))
-
-    def run(task: msgspec.Raw, report: Callable[[int], None]) -> Any:
-        return importer.run(msgspec.json.decode(task, type=int), report)
-
-    return run

@@ -26,7 +26,7 @@ from packline.errors import CorruptStore
 from packline.formats.importing.mapped import BLOCK_DOCUMENTS, BLOCK_TOKENS
 from packline.formats.shared.columns import LABELS, LOSS_MASK, is_list
 from packline.formats.types import Block
-from packline.packing.targets import IGNORED
+from packline.packing.batch import IGNORED
 from packline.ragged import offsets_of
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ import pyarrow as pa
 from packline.errors import RecipeError
 from packline.formats.importing.mapped import BLOCK_DOCUMENTS
 from packline.formats.types import Edges, Options, Part
-from packline.packing.targets import IGNORED
+from packline.packing.batch import IGNORED
 from packline.ragged import offsets_of
 
 if TYPE_CHECKING:

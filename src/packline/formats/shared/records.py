@@ -10,7 +10,7 @@ import numpy as np
 
 from packline.errors import InputError
 from packline.formats.types import ForeignFile, NotPreserved
-from packline.packing.targets import IGNORED
+from packline.packing.batch import IGNORED
 
 if TYPE_CHECKING:
     from packline.formats.exporting.rows import RowView

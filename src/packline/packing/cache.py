@@ -1,4 +1,4 @@
-"""A pack plan on disk: arrays from a pass over all lengths, kept so that no process computes them again.
+"""Arrays from a pass over all lengths, kept on disk so that no process computes them again: pack plans.
 
     <store>/plans/3f9c21d07a54be18/        named by the fingerprint of store, selection and settings
         plan.json                          fingerprint, facts, and each array's dtype, size and checksum
@@ -67,7 +67,7 @@ class PlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CachedArrays:
     """Arrays by name, and the facts that were kept with them."""
 
     arrays: dict[str, np.ndarray]
@@ -97,14 +97,14 @@ def plan_folder(store: StoreReader, fingerprint: str, plans: str | Path | None =
     return (beside if writable else cache) / name
 
 
-def keep_plan(
+def cached_arrays(
     folder: Path,
     fingerprint: str,
-    make: Callable[[], Plan],
+    make: Callable[[], CachedArrays],
     *,
     save: bool = True,
     check: bool | None = None,
-) -> Plan:
+) -> CachedArrays:
     """Map the existing plan, or make it and keep it for the next time.
 
     Args:
@@ -112,28 +112,28 @@ def keep_plan(
         fingerprint: fingerprint of everything that the plan depends on.
         make: makes the plan in memory; called only if there is none.
         save: write a plan that was made; False if making it again is cheaper than a file.
-        check: compare checksums of an existing plan, as in `load_plan`.
+        check: compare checksums of an existing plan, as in `load_arrays`.
 
     Raises:
         CorruptStore: the folder holds another plan, or is damaged.
         StoreError: the plan cannot be written.
         OutOfSpace: the disk is full.
 
-    >>> made = Plan({"order": np.array([1, 0], np.uint32)}, {"rows": 2})
-    >>> keep_plan(Path("nowhere"), "3f9c21d07a54be18", lambda: made, save=False) is made
+    >>> made = CachedArrays({"order": np.array([1, 0], np.uint32)}, {"rows": 2})
+    >>> cached_arrays(Path("nowhere"), "3f9c21d07a54be18", lambda: made, save=False) is made
     True
     """
-    plan = load_plan(folder, fingerprint, check=check)
+    plan = load_arrays(folder, fingerprint, check=check)
     if plan is None:
         plan = make()
         if save:
-            plan = save_plan(folder, fingerprint, plan.arrays, plan.facts)
+            plan = save_arrays(folder, fingerprint, plan.arrays, plan.facts)
     return plan
 
 
-def save_plan(
+def save_arrays(
     folder: Path, fingerprint: str, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]
-) -> Plan:
+) -> CachedArrays:
     """Write a plan and map it. If another process was faster, its plan is mapped.
 
     Args:
@@ -172,13 +172,13 @@ def save_plan(
         ) from error
     finally:
         shutil.rmtree(waiting, ignore_errors=True)
-    plan = load_plan(folder, fingerprint)
+    plan = load_arrays(folder, fingerprint)
     if plan is None:
         raise CorruptStore(f"the plan {folder} was removed while it was written", hint="run it again")
     return plan
 
 
-def load_plan(folder: Path, fingerprint: str, *, check: bool | None = None) -> Plan | None:
+def load_arrays(folder: Path, fingerprint: str, *, check: bool | None = None) -> CachedArrays | None:
     """Map a plan.
 
     Args:
@@ -192,7 +192,7 @@ def load_plan(folder: Path, fingerprint: str, *, check: bool | None = None) -> P
     Raises:
         CorruptStore: the plan belongs to another store or other settings, has another version, or is damaged.
 
-    >>> load_plan(Path("nowhere"), "3f9c21d07a54be18") is None
+    >>> load_arrays(Path("nowhere"), "3f9c21d07a54be18") is None
     True
     """
     if not folder.exists():
@@ -207,7 +207,7 @@ def load_plan(folder: Path, fingerprint: str, *, check: bool | None = None) -> P
     total = sum(np.dtype(entry.dtype).itemsize * entry.size for entry in contents.arrays.values())
     check = total <= CHECKED_BYTES if check is None else check
     arrays = {name: _map_array(folder, name, entry, check) for name, entry in contents.arrays.items()}
-    return Plan(arrays, contents.facts, folder)
+    return CachedArrays(arrays, contents.facts, folder)
 
 
 def _read_contents(folder: Path) -> PlanFile:
@@ -285,3 +285,43 @@ def _map_array(folder: Path, name: str, entry: ArrayEntry, check: bool) -> np.nd
 
 def _refused(folder: Path, what: str) -> CorruptStore:
     return CorruptStore(f"the plan {folder} {what}", hint="delete that folder: the plan is made again")
+
+
+LARGE = 8 << 20
+"""Bytes above which a table goes to disk, where all processes share it and no restart repeats its pass, which
+takes seconds."""
+
+
+def cached_table(
+    store: StoreReader,
+    plans: str | Path | None,
+    settings: dict[str, Any],
+    make: Callable[[], tuple[np.ndarray, dict[str, Any]]],
+    *,
+    large: int,
+) -> tuple[np.ndarray, dict[str, Any]]:
+    """Make a table, or map an existing one.
+
+    Args:
+        store: store whose lengths the table is computed from.
+        plans: folder of plans; default below the store.
+        settings: everything the table depends on in addition to the store.
+        make: runs the pass and returns the table, and facts about it as JSON values.
+        large: bytes that the table may take; determines where it is kept.
+
+    Returns:
+        The table and its facts.
+
+    Raises:
+        CorruptStore: the plan on disk is damaged, or belongs to another store.
+    """
+    if large <= LARGE:
+        return make()
+
+    def make_plan() -> CachedArrays:
+        table, facts = make()
+        return CachedArrays({"table": table}, facts)
+
+    fingerprint = hash_value({"store": store.manifest.checksum, "table": settings})
+    plan = cached_arrays(plan_folder(store, fingerprint, plans), fingerprint, make_plan)
+    return plan.arrays["table"], plan.facts

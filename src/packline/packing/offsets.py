@@ -1,14 +1,14 @@
-"""Bounds: the first token of each document of a run of shards, and the document that holds a token.
+"""Offsets of documents: the first token of each document of some shards, and the document that holds a token.
 
     place     0   1   2     3       4            documents of the run, shard after shard
     begins    0   5   6    15      19            tokens before each
     find      token 14 -> place 2, which begins at 6
 
-There are two implementations, with the same results. Up to `HELD` bytes (4 million documents) all starts are
-held in one array, made on first use: then the number of shards does not matter, and a hundred searches take 5
-microseconds. Above that the mapped indexes themselves are searched, and nothing is held whatever the number
-of documents: 30 microseconds per hundred searches, and 15 for every further shard involved. Arrow does that
-search, since an index's numbers are not aligned in their file and NumPy would copy all of them.
+There are two implementations, with the same results. Up to `IN_MEMORY_BYTES` (4 million documents) all starts
+are held in one array, made on first use: then the number of shards does not matter, and a hundred searches
+take 5 microseconds. Above that the mapped indexes themselves are searched, and nothing is held whatever the
+number of documents: 30 microseconds per hundred searches, and 15 for every further shard involved. Arrow does
+that search, since an index's numbers are not aligned in their file and NumPy would copy all of them.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ import pyarrow.compute as pc
 from packline.ragged import offsets_of
 from packline.store.shard import Shard, contradiction
 
-HELD = 32 << 20
+IN_MEMORY_BYTES = 32 << 20
 """Bytes that a process may hold, as does every worker process of a loader."""
 
 _SEARCH = pc.get_function("search_sorted")
 _RIGHT = pc.SearchSortedOptions(side="right")
 
 
-class Bounds(Protocol):
+class DocumentOffsets(Protocol):
     """Starts and lengths of D documents of T tokens in total."""
 
     def find(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -47,14 +47,14 @@ class Bounds(Protocol):
         """Tokens of the documents at these places, int64 `[N]`: a new array."""
 
 
-def bounds_of(shards: Sequence[Shard]) -> Bounds:
-    """Bounds of these shards, in this order."""
+def document_offsets(shards: Sequence[Shard]) -> DocumentOffsets:
+    """Offsets of the documents of these shards, in this order."""
     size = 8 * sum(len(shard) for shard in shards)
-    return HeldBounds(shards) if size <= HELD else MappedBounds(shards)
+    return InMemoryOffsets(shards) if size <= IN_MEMORY_BYTES else MappedOffsets(shards)
 
 
-class HeldBounds:
-    """Bounds with all starts in one array.
+class InMemoryOffsets:
+    """Offsets with all starts in one array.
 
     Raises:
         CorruptStore: an index is inconsistent; raised on first use.
@@ -87,23 +87,20 @@ class HeldBounds:
         return self._array
 
     def find(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See `Bounds.find`."""
         begins = self._begins
         places = begins.searchsorted(tokens, "right") - 1
         return places, begins[places]
 
     def before(self, places: np.ndarray) -> np.ndarray:
-        """See `Bounds.before`."""
         return self._begins[places]
 
     def lengths_at(self, places: np.ndarray) -> np.ndarray:
-        """See `Bounds.lengths_at`."""
         begins = self._begins
         return begins[places + 1] - begins[places]
 
 
-class MappedBounds:
-    """Bounds read from the shards' own mapped indexes."""
+class MappedOffsets:
+    """Offsets read from the shards' own mapped indexes."""
 
     def __init__(self, shards: Sequence[Shard]) -> None:
         self._shards = shards
@@ -113,7 +110,7 @@ class MappedBounds:
         """int64 `[P+1]`: tokens before each shard."""
 
     def find(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See `Bounds.find`.
+        """See `DocumentOffsets.find`.
 
         Raises:
             CorruptStore: the index is inconsistent there.
@@ -127,7 +124,6 @@ class MappedBounds:
         return places, before
 
     def before(self, places: np.ndarray) -> np.ndarray:
-        """See `Bounds.before`."""
         result = np.empty(len(places), np.int64)
         for part, group, inner in _by_part(self._places, places):
             self._shards[part].check(inner)
@@ -135,7 +131,6 @@ class MappedBounds:
         return result
 
     def lengths_at(self, places: np.ndarray) -> np.ndarray:
-        """See `Bounds.lengths_at`."""
         result = np.empty(len(places), np.int64)
         for part, group, inner in _by_part(self._places, places):
             self._shards[part].check(inner)

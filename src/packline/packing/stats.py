@@ -1,4 +1,4 @@
-"""Prices: costs of every packing for a selection of documents, to compare before choosing one.
+"""Statistics of every packing for a selection of documents, to compare before choosing one.
 
     concat          cuts documents wherever a row ends           pads and loses next to nothing
     best_fit        cuts only documents longer than a row        pads a little, loses nothing
@@ -6,9 +6,9 @@
     pad, split      cuts only documents longer than a row        pads much, loses nothing
     pad, drop       cuts nothing                                 pads much, loses long documents whole
 
-Each price is the exact `Counts` of that packing, from lengths alone. Cost: a pass or two over the lengths for
-each, about a second for 100 million documents in stored order; for best_fit nothing is written or sorted,
-since it is laid out on counts of lengths.
+Each has the exact `Counts` of its packing, from lengths alone. Cost: a pass or two over the lengths for each,
+about a second for 100 million documents in stored order; for best_fit nothing is written or sorted, since it
+is laid out on counts of lengths.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ import msgspec
 from packline.errors import RecipeError
 from packline.packing.best_fit import best_fit_counts
 from packline.packing.concat import Concat
+from packline.packing.documents import Selection
 from packline.packing.packer import OVERFLOWS, PACKINGS, Counts
 from packline.packing.pad import Pad
 from packline.packing.rows import check_seq_len
-from packline.packing.selection import Selection
 
 
-class Price(msgspec.Struct, frozen=True):
+class PackingStats(msgspec.Struct, frozen=True):
     """Costs of one packing.
 
     >>> counts = Counts(rows=2, documents=3, tokens=9, padding_tokens=1, dropped_tokens=2)
-    >>> price = Price("concat", None, 4, counts)
-    >>> price.name, price.padding, round(price.lost, 3)
+    >>> stats = PackingStats("concat", None, 4, counts)
+    >>> stats.name, stats.padding, round(stats.lost, 3)
     ('concat', 0.125, 0.222)
     """
 
@@ -67,9 +67,9 @@ class Price(msgspec.Struct, frozen=True):
         return _share(self.counts.rows_with_several_documents, self.counts.rows)
 
 
-def price_list(
+def compare_packings(
     selection: Selection, seq_len: int, packings: Sequence[str] = PACKINGS, *, min_tail_fraction: float = 0.5
-) -> list[Price]:
+) -> list[PackingStats]:
     """Prices of several packings for rows of one length.
 
     Args:
@@ -94,7 +94,7 @@ def price_list(
     if unknown := [packing for packing in packings if packing not in counts]:
         raise RecipeError(f"packing is {unknown[0]!r}: expected one of {', '.join(PACKINGS)}")
     return [
-        Price(packing, overflow, seq_len, count())
+        PackingStats(packing, overflow, seq_len, count())
         for packing in packings
         for overflow, count in counts[packing]
     ]
