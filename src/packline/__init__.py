@@ -23,7 +23,7 @@ from packline.version import __version__ as __version__
 if TYPE_CHECKING:
     from packline.api import bake, build, build_chat, estimate, export, import_dataset, open
     from packline.facade import Store
-    from packline.formats.converting import convert
+    from packline.formats.convert import convert
     from packline.loading.loader import Loader
     from packline.loading.mixture import Mixture, Stage
     from packline.viewing.analysis import analyze
@@ -49,7 +49,7 @@ __all__ = [
 _HOMES = {
     "analyze": "packline.viewing.analysis",
     "bake": "packline.api",
-    "convert": "packline.formats.converting",
+    "convert": "packline.formats.convert",
     "export": "packline.api",
     "import_dataset": "packline.api",
     "build": "packline.api",

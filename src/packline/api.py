@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from packline.facade import Store
     from packline.formats.baked import BakedRows
     from packline.formats.exporting.run import Exported, ExportEvent
-    from packline.formats.exporting.target import Link
+    from packline.formats.target import Link
     from packline.jobs.estimate import Estimate
     from packline.jobs.events import Event
     from packline.loading.loader import Loader
@@ -157,7 +157,7 @@ def export(
         workers: number of processes; None: one per usable core, 0: run in this process.
         on_event: called with every event of `packline.formats.exporting.run`.
         **settings: documents or rows to export: any field of
-            `packline.formats.exporting.source.Choice`, such as `split`,
+            `packline.formats.choice.ExportChoice`, such as `split`,
             `labels`, `seq_len`, `packing`, `batch_size`, `seed`, `stage`; and for text the settings of
             `build` with other names.
 
@@ -173,9 +173,9 @@ def export(
     True
     """
     from packline.facade import Store
-    from packline.formats.exporting.rows import RowView
+    from packline.formats.choice import make_choice
     from packline.formats.exporting.run import export as export_view
-    from packline.formats.exporting.source import make_choice
+    from packline.formats.row_view import RowView
     from packline.loading.loader import Loader
 
     choice, rest = make_choice(settings)

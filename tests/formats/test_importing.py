@@ -28,8 +28,8 @@ from packline.errors import (
     ResumeMismatch,
     TokenizerError,
 )
-from packline.formats.importing.facts import check_tokenizer
 from packline.formats.importing.run import ImportRequest, run_import
+from packline.formats.opening import check_metadata
 from packline.jobs import resources
 from packline.jobs.events import ImportPlanned, Note, Progress, UnitDone
 from packline.jobs.status import status
@@ -329,18 +329,18 @@ def test_what_the_data_says_of_its_vocabulary_must_be_possible(
 ) -> None:
     loaded = load_tokenizer(str(tokenizer))
     if fine:
-        assert check_tokenizer("data", loaded, 0, None, facts) == []
+        assert check_metadata("data", loaded, 0, None, facts) == []
     else:
         with pytest.raises(TokenizerError, match="data"):
-            check_tokenizer("data", loaded, 0, None, facts)
+            check_metadata("data", loaded, 0, None, facts)
 
 
 def test_another_name_of_the_tokenizer_is_noted(tokenizer: Path) -> None:
     loaded = load_tokenizer(str(tokenizer))
-    (note,) = check_tokenizer("data", loaded, 0, None, {"tokenizer": "openai-community/gpt2"})
+    (note,) = check_metadata("data", loaded, 0, None, {"tokenizer": "openai-community/gpt2"})
     assert "gpt2" in note
     names = {"tokenizer": f"elsewhere/{tokenizer.parent.parent.name}"}
-    assert check_tokenizer("data", loaded, 0, None, names) == []
+    assert check_metadata("data", loaded, 0, None, names) == []
 
 
 def test_requests_that_make_no_sense_are_refused(
@@ -361,7 +361,7 @@ def test_requests_that_make_no_sense_are_refused(
         attempt(workers=-1)
     with pytest.raises(RecipeError, match="no format 'csv'"):
         attempt(format="csv")
-    with pytest.raises(RecipeError, match="no bos was named"):
+    with pytest.raises(RecipeError, match="need a begin-of-document token"):
         attempt(options={"edges": "both"})
     with pytest.raises(InputError, match="cannot find"):
         import_dataset(tmp_path / "nowhere", format="llmc", tokenizer=tokenizer, out=tmp_path / "out")

@@ -16,10 +16,10 @@ from packline.cli.main import DONE, interrupted
 from packline.cli.output import output
 from packline.cli.progress import Tally, watch
 from packline.errors import InputError
+from packline.formats.choice import make_choice
 from packline.formats.exporting.run import Exported
 from packline.formats.exporting.run import export as export_store
-from packline.formats.exporting.source import make_choice
-from packline.formats.exporting.target import Link
+from packline.formats.target import Link
 
 TEXT = Group("Text", sort_key=10)
 _FLAGS, _ROWS, _DOCUMENTS = Flags(), RowOptions(), DocumentOptions()

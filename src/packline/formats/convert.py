@@ -19,7 +19,7 @@ from packline.store.manifest import MANIFEST
 
 if TYPE_CHECKING:
     from packline.formats.exporting.run import Exported, ExportEvent
-    from packline.formats.exporting.target import Link
+    from packline.formats.target import Link
     from packline.jobs.events import Event
 
 
@@ -57,7 +57,7 @@ def convert(
         on_import: called with the events of the import.
         on_export: called with the events of the export.
         **choice: documents or rows to export: fields of `Choice` of
-            `packline.formats.exporting.source`, such as `seq_len`.
+            `packline.formats.choice`, such as `seq_len`.
 
     Raises:
         PacklineError: any error of the import or the export. Finished work is kept.
@@ -79,8 +79,8 @@ def convert(
     >>> done.documents, (folder / "shards" / "fineweb_train_000000.bin").read_bytes()[1024:].hex()
     (2, '02000000010002000100')
     """
+    from packline.formats.choice import make_choice
     from packline.formats.exporting.run import export
-    from packline.formats.exporting.source import make_choice
     from packline.formats.importing.run import ImportRequest, run_import
 
     chosen, rest = make_choice(choice)
