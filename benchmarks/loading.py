@@ -75,7 +75,7 @@ CONTENDERS = [
 PEER_CONTENDERS = [
     Contender("nanoGPT get_batch", "peer", TWO, "nanogpt_batches", ["{folder}/tokens.bin"]),
     Contender(
-        "nanoGPT get_batch, the map kept",
+        "nanoGPT get_batch, map kept open",
         "peer",
         TWO,
         "nanogpt_batches",
@@ -205,8 +205,8 @@ def synthetic_store(model: Path, folder: Path, documents: int) -> None:
         documents: how many.
     """
     from packline.store.files import FileEntry
-    from packline.store.index import HEADER, MAGIC, index_size
     from packline.store.manifest import ShardEntry, read_manifest, to_json
+    from packline.store.shard import HEADER, MAGIC, index_size
 
     folder.mkdir()
     name, generator = "train-000000", np.random.default_rng(5)

@@ -115,7 +115,7 @@ def add(name, arrays):
         digest.update(key.encode() + str(arrays[key].dtype).encode() + str(arrays[key].shape).encode())
         digest.update(arrays[key].tobytes())
     out[name] = digest.hexdigest()
-loader = packline.load("run.toml")
+loader = packline.Loader.from_file("run.toml")
 for step in (0, 1, 7, 30, 31, 32, 33, 35):
     add(f"run-{step}", loader.batch(step))
 for packing in ("concat", "best_fit", "pad"):

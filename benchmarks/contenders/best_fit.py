@@ -1,4 +1,4 @@
-"""best_fit over made-up lengths on one core, or best fit decreasing a piece at a time to compare it with.
+"""best_fit over made-up lengths on one core, or best fit decreasing one piece at a time to compare it with.
 
     python -m benchmarks.contenders.best_fit LENGTHS --documents 100000000 --seq-len 4096 --out FOLDER
     python -m benchmarks.contenders.best_fit LENGTHS --documents 1000000 --seq-len 4096 --naive
@@ -70,10 +70,10 @@ class Lengths:
 def pack(lengths: np.ndarray, seq_len: int, out: Path) -> int:
     """packline's: rows of a plan that was written to `out`."""
     from packline.packing.best_fit import make_plan
-    from packline.packing.plan import save_plan
+    from packline.packing.cache import save_arrays
 
     plan = make_plan(Lengths(lengths), seq_len)
-    saved = save_plan(out, "0" * 32, plan.arrays, plan.facts)
+    saved = save_arrays(out, "0" * 32, plan.arrays, plan.facts)
     return int(saved.arrays["long_rows"][-1]) + int(saved.arrays["firsts"][-1])
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 import packline
 from benchmarks.contenders.batches import ROWS, SEQ_LEN, TIMED_SECONDS, check_batch, report_rate
-from packline.packing.arrays import FIELDS
+from packline.packing.batch import FIELDS
 from packline.packing.rows import Rows
 from packline.permutation import Permutation
 

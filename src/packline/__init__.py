@@ -23,11 +23,9 @@ from packline.version import __version__ as __version__
 if TYPE_CHECKING:
     from packline.api import bake, build, build_chat, estimate, export, import_dataset, open
     from packline.facade import Store
-    from packline.formats.converting import convert
+    from packline.formats.convert import convert
     from packline.loading.loader import Loader
-    from packline.loading.mixture import Mixture
-    from packline.loading.run_file import load
-    from packline.loading.stages import Stage
+    from packline.loading.mixture import Mixture, Stage
     from packline.viewing.analysis import analyze
     from packline.viewing.report import report
 
@@ -44,7 +42,6 @@ __all__ = [
     "estimate",
     "export",
     "import_dataset",
-    "load",
     "open",
     "report",
 ]
@@ -52,7 +49,7 @@ __all__ = [
 _HOMES = {
     "analyze": "packline.viewing.analysis",
     "bake": "packline.api",
-    "convert": "packline.formats.converting",
+    "convert": "packline.formats.convert",
     "export": "packline.api",
     "import_dataset": "packline.api",
     "build": "packline.api",
@@ -61,9 +58,8 @@ _HOMES = {
     "report": "packline.viewing.report",
     "Loader": "packline.loading.loader",
     "Mixture": "packline.loading.mixture",
-    "Stage": "packline.loading.stages",
+    "Stage": "packline.loading.mixture",
     "Store": "packline.facade",
-    "load": "packline.loading.run_file",
     "build_chat": "packline.api",
 }
 """Modules that define the exports, each loaded on first access."""

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from packline.facade import Store
     from packline.formats.baked import BakedRows
     from packline.formats.exporting.run import Exported, ExportEvent
-    from packline.formats.exporting.target import Link
-    from packline.formats.importing.building import ImportEvent
+    from packline.formats.target import Link
     from packline.jobs.estimate import Estimate
     from packline.jobs.events import Event
     from packline.loading.loader import Loader
@@ -158,7 +157,7 @@ def export(
         workers: number of processes; None: one per usable core, 0: run in this process.
         on_event: called with every event of `packline.formats.exporting.run`.
         **settings: documents or rows to export: any field of
-            `packline.formats.exporting.source.Choice`, such as `split`,
+            `packline.formats.choice.ExportChoice`, such as `split`,
             `labels`, `seq_len`, `packing`, `batch_size`, `seed`, `stage`; and for text the settings of
             `build` with other names.
 
@@ -174,9 +173,9 @@ def export(
     True
     """
     from packline.facade import Store
-    from packline.formats.exporting.rows import RowView
+    from packline.formats.choice import make_choice
     from packline.formats.exporting.run import export as export_view
-    from packline.formats.exporting.source import make_choice
+    from packline.formats.row_view import RowView
     from packline.loading.loader import Loader
 
     choice, rest = make_choice(settings)
@@ -246,7 +245,7 @@ def build_chat(
     field: str | None = None,
     split: Split | None = None,
     workers: int | None = None,
-    on_event: Callable[[ImportEvent], None] | None = None,
+    on_event: Callable[[Event], None] | None = None,
 ) -> Store:
     """Build a store with a loss mask from conversations, or resume an interrupted build.
 
@@ -341,7 +340,7 @@ def import_dataset(
     bos: str | int | None = None,
     options: Mapping[str, Any] | None = None,
     workers: int | None = None,
-    on_event: Callable[[ImportEvent], None] | None = None,
+    on_event: Callable[[Event], None] | None = None,
 ) -> Store:
     """Import another project's data set into a store, or resume an interrupted import.
 

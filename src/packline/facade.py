@@ -5,12 +5,15 @@ Modules below need one part each: `store.reader.StoreReader`, `packing.rows.Rows
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from packline.notebook import Notebook
 from packline.store.reader import StoreReader
 
 if TYPE_CHECKING:
+    from packline.packing.packer import Overflow, Packing, SplitChoice
     from packline.packing.rows import Rows
     from packline.store.verify import Report
 
@@ -23,18 +26,62 @@ class Store(StoreReader, Notebook):
         CorruptStore: it is damaged, or has a newer format.
     """
 
-    def rows(self, seq_len: int, **settings: Any) -> Rows:
+    def rows(
+        self,
+        seq_len: int,
+        *,
+        packing: Packing = "concat",
+        split: SplitChoice = "train",
+        labels: str | Sequence[str] | None = None,
+        sources: str | Sequence[str] | None = None,
+        min_tokens: int | None = None,
+        max_tokens: int | None = None,
+        shuffle_documents: int | None = None,
+        min_tail_fraction: float = 0.5,
+        overflow: Overflow = "truncate",
+        boundary_loss: bool = False,
+        pad_id: int | None = None,
+        plans: str | Path | None = None,
+    ) -> Rows:
         """Make training sequences of `seq_len` tokens from these documents.
 
-        `packing="concat" | "best_fit" | "pad"`, filters and the rest: see `packline.packing.rows.Rows`.
+        Args:
+            seq_len: tokens per row, L.
+            packing: `concat`, `best_fit` or `pad`; `packline pack` reports the cost of each.
+            split: `train`, `val`, `test`, or `all`.
+            labels: only documents with this label, or with one of these.
+            sources: only documents of this source, or of these.
+            min_tokens: only documents with at least n tokens, including boundary tokens.
+            max_tokens: only documents with at most n tokens.
+            shuffle_documents: seed for a shuffle of the documents before they are packed; None keeps the
+                stored order. The loader determines the order of the rows.
+            min_tail_fraction: for concat: smallest share of L for which the last row is kept, padded.
+            overflow: for pad: treatment of documents longer than L: `truncate`, `split` or `drop`.
+            boundary_loss: True if the end of a document predicts the beginning of the next.
+            pad_id: token at padding; None: the end-of-document token.
+            plans: folder of plans; default below the store.
 
         Raises:
-            RecipeError: an invalid setting.
+            RecipeError: an invalid setting, or one that does not belong to the packing.
             StoreError: no document is left, or no row.
         """
+        from packline.packing.packer import RowOptions
         from packline.packing.rows import Rows
 
-        return Rows(self, seq_len, **settings)
+        options = RowOptions(
+            split=split,
+            labels=labels if labels is None or isinstance(labels, str) else tuple(labels),
+            sources=sources if sources is None or isinstance(sources, str) else tuple(sources),
+            min_tokens=min_tokens,
+            max_tokens=max_tokens,
+            shuffle_documents=shuffle_documents,
+            packing=packing,
+            min_tail_fraction=min_tail_fraction,
+            overflow=overflow,
+            boundary_loss=boundary_loss,
+            pad_id=pad_id,
+        )
+        return Rows(self, seq_len, options, plans=plans)
 
     def verify(self, *, deep: bool = False) -> Report:
         """Check the store from its files alone; `deep` encodes a sample of documents again.

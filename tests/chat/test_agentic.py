@@ -101,6 +101,6 @@ def test_the_example_runs_on_real_text(tmp_path: Path, shared: Path) -> None:
     )
     check(folder, store)
     assert store.eod_id == 151643
-    loader = packline.load(folder / "run.toml")
+    loader = packline.Loader.from_file(folder / "run.toml")
     shapes = [batch["tokens"].shape for batch in loader]
     assert shapes == [(8, 4096)] * 60 + [(1, 32768)] * 32

@@ -13,8 +13,8 @@ from tests.packing.stores import make_store
 
 from packline.facade import Store
 from packline.packing import best_fit
-from packline.packing.packer import Counts
-from packline.packing.selection import Selection
+from packline.packing.documents import Selection
+from packline.packing.packer import Counts, DocumentFilter
 
 WEB, BOOKS, VAL = [5, 9, 3, 3, 8, 30, 1] * 4, [41, 17, 2], [6, 6]
 NAMES = ["concat", "best_fit", "pad, truncate", "pad, split", "pad, drop"]
@@ -106,7 +106,7 @@ def test_a_plan_is_written_when_asked_for_and_checked_the_next_time(store: Path,
     assert values["plans"][0]["folder"] == str(folder)
     assert values["plans"][0]["bytes"] == sum(path.stat().st_size for path in folder.iterdir())
     # It is the plan that rows of these settings use.
-    selection = Selection(Store(store), shuffle_documents=3)
+    selection = Selection(Store(store), DocumentFilter(shuffle_documents=3))
     packer = best_fit.BestFit(selection, 10, plans=tmp_path / "plans")
     assert packer.plan.folder == folder
     data = bytearray((folder / "order.u4").read_bytes())

@@ -13,7 +13,7 @@ from tests.store.stores import build_store
 
 from packline.cli.main import main
 from packline.facade import Store
-from packline.loading.run_file import load
+from packline.loading.loader import Loader
 
 PLAN = """
 [loader]
@@ -58,7 +58,7 @@ def folder(
 
 def test_a_step_says_what_its_batch_holds(folder: Path) -> None:
     facts = result(run("trace", "run.toml", "--step", "3", "--world-size", "2", "--json", cwd=folder))
-    loader = load(folder / "run.toml", rank=1, world_size=2, prefetch=0)
+    loader = Loader.from_file(folder / "run.toml", rank=1, world_size=2, prefetch=0)
     batch = loader.batch(3)["tokens"]
     assert facts["fingerprint"] == loader.fingerprint
     assert (facts["step"], facts["steps"], facts["world_size"]) == (3, len(loader), 2)

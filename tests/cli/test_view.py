@@ -19,7 +19,6 @@ from tests.store.stores import build_store
 
 from packline.facade import Store
 from packline.loading.loader import Loader
-from packline.loading.run_file import load
 
 ESCAPE = "\x1b[2J\x1b]0;title\x07"
 HOSTILE = f"<script>alert(1)</script> {ESCAPE} \u202egnp.exe"
@@ -115,7 +114,7 @@ def test_a_batch_is_what_the_loader_hands_out(folder: Path, words: tuple[str, ..
         rows = Store(folder / "store").rows(32)
         loader = Loader(rows, batch_size=4, seed=7, rank=1, world_size=2, prefetch=0)
     else:
-        loader = load(folder / "run.toml", rank=1, world_size=2, prefetch=0)
+        loader = Loader.from_file(folder / "run.toml", rank=1, world_size=2, prefetch=0)
     facts = result(
         run("view", *words, "--step", "3", "--world-size", "2", "--rank", "1", "--json", cwd=folder)
     )

@@ -18,8 +18,7 @@ from packline.chat.questions import Lettered, read_lettered
 from packline.encoders.encoder import Encoder
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import InputError, RecipeError, TokenizerError
-from packline.evals.asking import find_ask
-from packline.evals.chat_evals import chat_task
+from packline.evals.chat_evals import chat_task, find_ask
 from packline.evals.making import EvalsSettings, make_chat
 
 NINE = [

@@ -19,11 +19,11 @@ from tests.evals.test_core import CHOICES, GOES_ON, SCHEMAS, write_bundle
 
 import packline
 from packline.errors import CorruptStore, InputError, RecipeError
-from packline.evals import asked, contamination, scanning
+from packline.evals import contamination, ngram_index, scanning
 from packline.evals.contamination import search
 from packline.evals.evaluation_texts import read_evaluations
 from packline.evals.making import EvalsSettings, make_chat, make_core
-from packline.evals.ngrams import GramIndex, gram_hashes, mix, runs_of, sort_grams, varied
+from packline.evals.ngram_index import GramIndex, gram_hashes, mix, runs_of, sort_grams, varied
 
 __all__ = ["chat_json"]  # a fixture
 
@@ -181,7 +181,7 @@ def test_equal_hashes_alone_are_no_overlap(
     monkeypatch: pytest.MonkeyPatch,
     gram_of: Any,
 ) -> None:
-    for module in (asked, scanning):
+    for module in (ngram_index, scanning):
         monkeypatch.setattr(module, "gram_hashes", lambda values, n: gram_hashes(values, n) % np.uint64(50))
     store = build(tmp_path, [words_of(n, 60) for n in range(3000, 3010)], tokenizer_json, write_jsonl)
     path = str(write_jsonl(tmp_path / "q.jsonl", QUESTIONS))

@@ -17,8 +17,7 @@ from packline.encoders.boundary import begin_of_sequence
 from packline.encoders.encoder import Encoder
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import InputError, RecipeError, TokenizerError
-from packline.evals.core import core_task, read_baselines, read_bundle, read_questions
-from packline.evals.fewshot import draw_shots, shuffle
+from packline.evals.core import core_task, draw_shots, read_baselines, read_bundle, read_questions, shuffle
 from packline.evals.making import EvalsSettings, make_core
 from packline.evals.task import ScoredTask
 

@@ -23,7 +23,7 @@ from tests.formats.stores import make_store
 import packline
 from packline.errors import PacklineError
 from packline.facade import Store
-from packline.packing.arrays import ALL_FIELDS
+from packline.packing.batch import ALL_FIELDS
 from packline.store.finding import find_by_id, provenance_of
 from packline.store.reader import shard_labels
 from packline.store.verify import verify

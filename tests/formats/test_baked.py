@@ -14,11 +14,11 @@ import packline
 from packline.errors import CorruptStore, InputError
 from packline.facade import Store
 from packline.formats.baked import FORMAT, BakedRows
-from packline.formats.exporting.rows import RowView
 from packline.formats.exporting.run import export
-from packline.packing.arrays import ALL_FIELDS
-from packline.store.index import Index
+from packline.formats.row_view import RowView
+from packline.packing.batch import ALL_FIELDS
 from packline.store.report import Findings
+from packline.store.shard import Index
 
 RUN = """
 [loader]
@@ -64,7 +64,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_baked_rows_are_the_global_batches_bit_for_bit(run: Path, tmp_path: Path, file_rows: int) -> None:
     export(run, to="baked", out=tmp_path / "rows", options={"file_rows": file_rows}, workers=0)
     rows = BakedRows(tmp_path / "rows")
-    loader = packline.load(run, fields=ALL_FIELDS)
+    loader = packline.Loader.from_file(run, fields=ALL_FIELDS)
     assert (len(rows), rows.seq_len, rows.batch_size) == (4 * len(loader), 16, 4)
     for step in range(len(loader)):
         batch, found = loader.batch(step), rows.read(np.arange(4 * step, 4 * step + 4), ALL_FIELDS)

@@ -11,11 +11,10 @@ from tests.formats.stores import make_store, random_documents, random_loss
 
 from packline.errors import RecipeError
 from packline.facade import Store
-from packline.formats.exporting.rows import RowView
+from packline.formats.row_view import RowView
 from packline.loading.loader import Loader
-from packline.loading.mixture import Mixture
-from packline.loading.stages import Stage
-from packline.packing.arrays import ALL_FIELDS
+from packline.loading.mixture import Mixture, Stage
+from packline.packing.batch import ALL_FIELDS
 
 PACKINGS: list[dict[str, Any]] = [
     {"packing": "concat"},

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from packline.errors import CorruptStore
-from packline.packing.arrays import FIELDS
-from packline.packing.spans import Spans
+from packline.packing.batch import FIELDS
+from packline.packing.packer import Spans
 
 
 class NumberedRows:

@@ -16,8 +16,7 @@ from tests.loading.numbered import NumberedRows, rows_in
 
 from packline.errors import CorruptStore, RecipeError
 from packline.loading.loader import Loader
-from packline.loading.mixture import Mixture
-from packline.loading.stages import Stage
+from packline.loading.mixture import Mixture, Stage
 
 Where = list[tuple[int, int]]
 
@@ -83,7 +82,7 @@ def test_any_batch_is_what_iterating_gives(kind: str, data: st.DataObject) -> No
         alone, drawn = made.batch(step), made.rows_of_step(step)
         assert set(alone) == {"tokens", "targets", "position_ids", "segment_ids"}
         assert all(np.array_equal(alone[name], batches[step][name]) for name in alone)
-        sources = made.schedule.stretches[drawn.stage].mixture.rows
+        sources = made.schedule.stages[drawn.stage].mixture.rows
         names = [sources[number].source for number in drawn.sources.tolist()]
         assert rows_in(alone) == list(zip(names, drawn.rows.tolist(), strict=True))
 

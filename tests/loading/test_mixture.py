@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +13,8 @@ from hypothesis import strategies as st
 from tests.loading.numbered import NumberedRows
 
 from packline.errors import RecipeError
-from packline.loading import shares as shares_module
-from packline.loading.mixture import Mixture
-from packline.loading.shares import Shares
+from packline.loading import mixture as shares_module
+from packline.loading.mixture import Interleaving, Mixture
 
 # Of one kind each time, so that periods stay short enough to go through.
 WEIGHTS = st.one_of(
@@ -36,7 +36,7 @@ def exact(weights: list[int | float | Fraction]) -> list[Fraction]:
 
 @given(WEIGHTS)
 def test_counts_are_within_one_of_their_shares_after_any_number_of_rows(weights: list[float]) -> None:
-    shares = Shares(weights)
+    shares = Interleaving(weights)
     assert shares.exact == exact(list(weights))
     period = shares.period
     taken = shares.sources(0, period)
@@ -50,7 +50,7 @@ def test_counts_are_within_one_of_their_shares_after_any_number_of_rows(weights:
 
 @given(WEIGHTS, st.integers(0, 10**12), st.integers(0, 300))
 def test_sources_counts_and_places_agree(weights: list[float], start: int, length: int) -> None:
-    shares = Shares(weights)
+    shares = Interleaving(weights)
     taken = shares.sources(start, start + length).tolist()
     counts = shares.counts(start)
     assert sum(counts) == start
@@ -65,7 +65,7 @@ def test_sources_counts_and_places_agree(weights: list[float], start: int, lengt
 def test_weights_that_need_a_long_period_are_rounded_and_say_so(weights: list[float]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shares_module, "LONGEST_PERIOD", LONGEST_PERIOD)
-        shares = Shares(weights)
+        shares = Interleaving(weights)
     assert shares.period <= LONGEST_PERIOD
     assert sum(shares.exact) == 1
     assert min(shares.exact) > 0
@@ -75,20 +75,20 @@ def test_weights_that_need_a_long_period_are_rounded_and_say_so(weights: list[fl
 
 
 def test_decimals_count_as_they_are_written() -> None:
-    assert Shares([0.1, 0.2, 0.7]).parts == [1, 2, 7]
-    assert Shares([np.float64(0.3), "0.3", Fraction(3, 10), "3/10"]).parts == [1, 1, 1, 1]
-    assert Shares([2**0.5]).parts == [1]
-    assert Shares([30, 10]).sources(0, 8).tolist() in ([0, 1, 0, 0] * 2, [0, 0, 1, 0] * 2)
+    assert Interleaving([0.1, 0.2, 0.7]).parts == [1, 2, 7]
+    assert Interleaving([np.float64(0.3), "0.3", Fraction(3, 10), "3/10"]).parts == [1, 1, 1, 1]
+    assert Interleaving([2**0.5]).parts == [1]
+    assert Interleaving([30, 10]).sources(0, 8).tolist() in ([0, 1, 0, 0] * 2, [0, 0, 1, 0] * 2)
 
 
 @pytest.mark.parametrize("weight", [0, 0.0, -1, -0.5, float("nan"), float("inf"), "much", "", None, True])
-def test_a_weight_that_is_none_is_refused(weight: object) -> None:
+def test_a_weight_that_is_none_is_refused(weight: Any) -> None:
     with pytest.raises(RecipeError, match="source 1: expected a weight above 0, found"):
         Mixture([(NumberedRows(3), 1), (NumberedRows(3, source=1), weight)])
 
 
 @pytest.mark.parametrize("epochs", [0, -1, 1.5, "2", True])
-def test_max_epochs_that_make_no_sense_are_refused(epochs: object) -> None:
+def test_max_epochs_that_make_no_sense_are_refused(epochs: Any) -> None:
     with pytest.raises(RecipeError, match="source 0: expected max_epochs of 1 or more"):
         Mixture([(NumberedRows(3), 1, epochs)])
 
@@ -132,7 +132,7 @@ def test_the_limit_is_the_last_row_before_a_source_is_used_up(
     limit = mixture.limit(drawn)
 
     def used_up(rows: int) -> bool:
-        counts = mixture.schedule.counts(rows)
+        counts = mixture.interleaving.counts(rows)
         return any(
             epochs is not None and before + taken > epochs * count
             for (count, _, epochs), before, taken in zip(sources, drawn, counts, strict=True)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packline.errors import RecipeError
-from packline.loading import order as order_module
-from packline.loading.order import Order
+from packline.loading import schedule as order_module
+from packline.loading.schedule import Order
 
 SIZES = st.integers(1, 300)
 SEEDS = st.integers(0, 2**64)
@@ -41,7 +41,7 @@ def test_any_stretch_is_what_its_draws_are_alone(
 
 def test_a_stretch_across_blocks_is_seamless(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = Order(1000, 1).between(0, 5100)
-    monkeypatch.setattr(order_module, "BLOCK", 64)
+    monkeypatch.setattr(order_module, "ORDER_BLOCK", 64)
     order = Order(1000, 1)
     assert np.array_equal(order.between(0, 5100), expected)
     for start in (4990, 0, 63, 64, 65, 1000):

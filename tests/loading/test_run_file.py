@@ -12,19 +12,17 @@ from tests.packing.stores import make_store
 from packline.errors import RecipeError, StoreError, StoreNotFound
 from packline.facade import Store
 from packline.loading.loader import Loader
-from packline.loading.mixture import Mixture
+from packline.loading.mixture import Mixture, Stage
 from packline.loading.run_file import (
-    Cutting,
+    PACKING_FIELDS,
     LoaderSettings,
     RunFile,
     SourceSettings,
     StageSettings,
-    load,
     load_run,
     parse_run,
     read_run,
 )
-from packline.loading.stages import Stage
 from packline.packing.rows import Rows
 
 PLAN = """
@@ -94,7 +92,7 @@ def test_a_run_file_is_the_loader_that_one_would_write_by_hand(folder: Path) -> 
     by_hand = Loader(
         [Stage(first, tokens=640), Stage(second, tokens=512, batch_size=8)], batch_size=4, seed=7, prefetch=0
     )
-    loader = load(folder / "run.toml")
+    loader = Loader.from_file(folder / "run.toml")
     assert loader.state_dict() == by_hand.state_dict()
     assert same_batches(loader, by_hand)
     assert len(loader) == 640 // (4 * 16) + 512 // (8 * 8)
@@ -103,21 +101,22 @@ def test_a_run_file_is_the_loader_that_one_would_write_by_hand(folder: Path) -> 
 def test_the_working_directory_does_not_matter(
     folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    here = load(folder / "run.toml")
+    here = Loader.from_file(folder / "run.toml")
     monkeypatch.chdir(folder)
-    assert load("run.toml").state_dict() == here.state_dict()
+    assert Loader.from_file("run.toml").state_dict() == here.state_dict()
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     monkeypatch.chdir(elsewhere)
-    assert load(folder / "run.toml").state_dict() == here.state_dict()
+    assert Loader.from_file(folder / "run.toml").state_dict() == here.state_dict()
 
 
 def test_ranks_and_changes_are_arguments(folder: Path) -> None:
-    whole = load(folder / "run.toml").batch(0)["tokens"]
-    parts = [load(folder / "run.toml", rank=rank, world_size=2).batch(0)["tokens"] for rank in range(2)]
+    whole = Loader.from_file(folder / "run.toml").batch(0)["tokens"]
+    path = folder / "run.toml"
+    parts = [Loader.from_file(path, rank=rank, world_size=2).batch(0)["tokens"] for rank in range(2)]
     assert np.array_equal(np.concatenate(parts), whole)
-    changed = load(folder / "run.toml", keys="huggingface", seed=8)
+    changed = Loader.from_file(folder / "run.toml", keys="huggingface", seed=8)
     assert "input_ids" in changed.batch(0)
-    assert changed.state_dict()["fingerprint"] != load(folder / "run.toml").state_dict()["fingerprint"]
+    assert changed.state_dict()["fingerprint"] != Loader.from_file(path).state_dict()["fingerprint"]
 
 
 def test_a_store_is_opened_once(folder: Path) -> None:
@@ -130,7 +129,7 @@ def test_plans_lie_where_the_file_says(folder: Path) -> None:
     path = folder / "run.toml"
     path.write_text(PLAN.replace("prefetch = 0", 'prefetch = 0\nplans = "packed"'), "utf-8")
     assert read_run(path).loader.plans == str(folder / "packed")
-    load(path)
+    Loader.from_file(path)
     assert (folder / "packed").is_dir()
     assert not (folder / "stores/code/plans").exists()
 
@@ -206,7 +205,7 @@ def test_what_rows_and_loader_refuse_is_refused_when_the_run_file_is_loaded(fold
         path.write_text(PLAN.replace(old, new), "utf-8")
         assert new in path.read_text("utf-8")
         with pytest.raises(RecipeError, match=message):
-            load(path)
+            Loader.from_file(path)
 
 
 def test_a_file_that_is_no_run_file(tmp_path: Path, folder: Path) -> None:
@@ -220,7 +219,7 @@ def test_a_file_that_is_no_run_file(tmp_path: Path, folder: Path) -> None:
         read_run(tmp_path / "bad.toml")
     (folder / "run.toml").write_text(PLAN.replace("stores/code", "stores/cdoe"), "utf-8")
     with pytest.raises(StoreNotFound, match="cdoe"):
-        load(folder / "run.toml")
+        Loader.from_file(folder / "run.toml")
 
 
 def test_a_cutting_of_the_source_wins_over_that_of_the_stage(folder: Path) -> None:
@@ -232,11 +231,11 @@ def test_a_cutting_of_the_source_wins_over_that_of_the_stage(folder: Path) -> No
     assert (web.pad_id, code.pad_id) == (7, 7)
     lower = Store(folder / "stores/web").rows(16, min_tail_fraction=0.0, pad_id=7)
     assert web.fingerprint == lower.fingerprint
-    assert set(Cutting.__struct_fields__) <= set(StageSettings.__struct_fields__)
+    assert set(PACKING_FIELDS) <= set(SourceSettings.__struct_fields__)
 
 
 def test_a_source_that_gives_no_rows_is_named(folder: Path) -> None:
     path = folder / "run.toml"
     path.write_text(PLAN.replace("min_tokens = 3", "min_tokens = 300"), "utf-8")
     with pytest.raises(StoreError, match=r"run\.toml: stages\[0\]\.sources\[1\]: "):
-        load(path)
+        Loader.from_file(path)

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from tests.loading.numbered import NumberedRows
 
 from packline.errors import RecipeError
-from packline.loading.mixture import Mixture
+from packline.loading.mixture import Mixture, Stage
 from packline.loading.schedule import Schedule
-from packline.loading.stages import Stage
 from packline.permutation import Permutation
 
 Drawn = list[tuple[int, int, int]]
@@ -36,9 +35,9 @@ def draws(schedule: Schedule) -> Drawn:
 def test_a_stage_is_as_many_whole_batches_as_fit_into_its_tokens() -> None:
     rows = NumberedRows(100, 4)
     made = schedule(Stage(rows, tokens=83), Stage(rows, tokens=24, batch_size=6))
-    assert [(s.first_step, s.steps, s.batch_size) for s in made.stretches] == [(0, 10, 2), (10, 1, 6)]
+    assert [(s.first_step, s.steps, s.batch_size) for s in made.stages] == [(0, 10, 2), (10, 1, 6)]
     assert len(made) == 11
-    assert [made.stretch_of(step).number for step in (0, 9, 10)] == [0, 0, 1]
+    assert [made.stage_of(step).number for step in (0, 9, 10)] == [0, 0, 1]
     for step in (-1, 11):
         with pytest.raises(IndexError, match="of 11"):
             made.rows_of_step(step)
@@ -46,7 +45,7 @@ def test_a_stage_is_as_many_whole_batches_as_fit_into_its_tokens() -> None:
 
 def test_a_stage_without_tokens_goes_on_until_a_source_is_used_up() -> None:
     made = schedule(Stage(NumberedRows(13)), batch_size=4)
-    assert (len(made), made.stretches[0].left_over) == (3, 1)
+    assert (len(made), made.stages[0].left_over) == (3, 1)
     mixture = Mixture([(NumberedRows(10), 1), (NumberedRows(100, source=1), 3)])
     made = schedule(Stage(mixture), batch_size=4)
     assert len(made) == 10
@@ -61,11 +60,11 @@ def test_stages_cut_longer_rows_to_their_length() -> None:
         Stage(Mixture([(long, 3), (more, 1)]), tokens=64, seq_len=4, batch_size=8),
         Stage(more, tokens=128),
     )
-    assert [s.mixture.seq_len for s in made.stretches] == [4, 4, 32]
-    assert [s.steps for s in made.stretches] == [8, 2, 2]
-    assert [len(s.mixture.rows[0]) for s in made.stretches] == [160, 160, 20]
+    assert [s.mixture.seq_len for s in made.stages] == [4, 4, 32]
+    assert [s.steps for s in made.stages] == [8, 2, 2]
+    assert [len(s.mixture.rows[0]) for s in made.stages] == [160, 160, 20]
     # The second stage draws what the first did not; cut rows are other rows than whole ones.
-    assert [s.drawn for s in made.stretches] == [(0,), (16, 0), (0,)]
+    assert [s.consumed for s in made.stages] == [(0,), (16, 0), (0,)]
     short = [row for stage, source, row in draws(made) if stage < 2 and source == 0]
     assert len(set(short)) == len(short) == 16 + 12
 
@@ -147,17 +146,17 @@ def test_the_way_back_finds_each_row_exactly_where_it_is(
             source, row, epoch = (int(a[place]) for a in (drawn.sources, drawn.rows, drawn.epochs))
             there.add((drawn.stage, source, row, epoch, step, place))
     back: set[tuple[int, int, int, int, int, int]] = set()
-    for stretch in made.stretches:
-        for source, rows in enumerate(stretch.mixture.rows):
+    for stage in made.stages:
+        for source, rows in enumerate(stage.mixture.rows):
             wanted = [np.arange(len(rows))] if every_row else [np.array([row]) for row in range(len(rows))]
             for some in wanted:
-                uses = made.uses_of(stretch.number, source, some)
+                uses = made.occurrences_of(stage.number, source, some)
                 assert np.all(np.diff(uses.steps) >= 0)
                 arrays = (uses.rows, uses.epochs, uses.steps, uses.places)
                 for row, epoch, step, place in zip(*(array.tolist() for array in arrays), strict=True):
-                    back.add((stretch.number, source, row, epoch, step, place))
+                    back.add((stage.number, source, row, epoch, step, place))
     assert back == there
-    assert made.uses_of(0, 0, np.empty(0, np.int64)).rows.tolist() == []
+    assert made.occurrences_of(0, 0, np.empty(0, np.int64)).rows.tolist() == []
 
 
 def test_sources_of_one_size_have_orders_of_their_own_and_these_never_change() -> None:
@@ -225,5 +224,5 @@ def test_a_run_of_a_billion_rows_is_made_at_once() -> None:
     assert len(made) == 10**7
     assert Counter(last.sources.tolist()) == {0: 900, 1: 100}
     assert set(last.epochs.tolist()) == {8, 9}
-    uses = made.uses_of(0, int(last.sources[3]), last.rows[3:4])
+    uses = made.occurrences_of(0, int(last.sources[3]), last.rows[3:4])
     assert (len(made) - 1, 3) in zip(uses.steps.tolist(), uses.places.tolist(), strict=True)

@@ -14,9 +14,9 @@ from tests.packing.stores import make_store
 
 from packline.facade import Store
 from packline.loading.loader import Loader
-from packline.loading.mixture import Mixture
-from packline.loading.stages import Stage
-from packline.packing.arrays import ALL_FIELDS
+from packline.loading.mixture import Mixture, Stage
+from packline.packing.batch import ALL_FIELDS
+from packline.packing.packer import RowOptions
 from packline.packing.rows import Rows
 
 LENGTHS = [int(length) for length in np.random.default_rng(3).integers(1, 60, 400)]
@@ -36,7 +36,7 @@ def run(stores: list[Store], **settings: Any) -> Loader:
     mixture = Mixture(
         [
             (Rows(stores[0], 16), 0.6, None),
-            (Rows(stores[1], 16, packing="pad", overflow="split"), 0.4, None),
+            (Rows(stores[1], 16, RowOptions(packing="pad", overflow="split")), 0.4, None),
         ]
     )
     stages = [Stage(mixture, tokens=16 * 8 * 20), Stage(Rows(stores[0], 64), seq_len=16, tokens=16 * 8 * 10)]
@@ -47,7 +47,7 @@ def test_every_row_of_a_batch_is_the_row_that_the_schedule_names(stores: list[St
     loader = run(stores, fields=ALL_FIELDS)
     for step, batch in enumerate(loader):
         drawn = loader.rows_of_step(step)
-        sources = loader.schedule.stretches[drawn.stage].mixture.rows
+        sources = loader.schedule.stages[drawn.stage].mixture.rows
         for place, (source, row) in enumerate(zip(drawn.sources, drawn.rows, strict=True)):
             alone = sources[source].read(np.array([row]), ALL_FIELDS)
             for name in ALL_FIELDS:
@@ -56,7 +56,7 @@ def test_every_row_of_a_batch_is_the_row_that_the_schedule_names(stores: list[St
 
 
 def test_an_epoch_gives_every_token_of_the_store_once(stores: list[Store]) -> None:
-    rows = Rows(stores[0], 16, min_tail_fraction=0)
+    rows = Rows(stores[0], 16, RowOptions(min_tail_fraction=0))
     loader = Loader(rows, batch_size=1, seed=4, fields=["tokens", "segment_ids"])
     held = np.concatenate([batch["tokens"][batch["segment_ids"] >= 0] for batch in loader])
     documents = np.concatenate([document.astype(np.int32) for document in stores[0].documents])

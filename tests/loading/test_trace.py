@@ -18,9 +18,9 @@ from tests.packing.stores import make_store
 from packline.errors import RecipeError, StoreError
 from packline.facade import Store
 from packline.loading.loader import Loader
-from packline.loading.mixture import Mixture
-from packline.loading.stages import Stage
-from packline.loading.trace import Use, store_of, stores_of, trace_document, trace_step
+from packline.loading.mixture import Mixture, Stage
+from packline.loading.trace import Occurrence, store_of, stores_of, trace_document, trace_step
+from packline.packing.packer import Packing
 
 SEQ_LEN, BATCH = 12, 6
 
@@ -87,13 +87,13 @@ def test_the_spans_of_a_step_are_the_tokens_of_its_batch(
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_a_document_is_used_exactly_where_steps_say_so(stores: tuple[Store, Store], world_size: int) -> None:
     loader = make_loader(stores, world_size=world_size)
-    forward: dict[tuple[str, int], list[Use]] = defaultdict(list)
+    forward: dict[tuple[str, int], list[Occurrence]] = defaultdict(list)
     for step in range(len(loader)):
         found = trace_step(loader, step)
         for row in found.rows:
             for span in row.spans:
                 forward[row.store, span.document].append(
-                    Use(
+                    Occurrence(
                         step=step,
                         index=row.index,
                         column=span.column,
@@ -133,7 +133,7 @@ def test_there_and_back_for_any_store(
     tmp_path_factory: pytest.TempPathFactory,
     lengths: list[list[int]],
     seq_len: int,
-    packing: str,
+    packing: Packing,
     epochs: int,
     shuffle: bool,
     seed: int,
@@ -141,7 +141,7 @@ def test_there_and_back_for_any_store(
     if sum(map(sum, lengths)) < seq_len:
         return
     store = make_store(tmp_path_factory.mktemp("any") / "store", lengths)
-    rows = store.rows(seq_len, packing=packing, **({"min_tail_fraction": 0.0} if packing == "concat" else {}))
+    rows = store.rows(seq_len, packing=packing, min_tail_fraction=0.0 if packing == "concat" else 0.5)
     loader = Loader(rows, batch_size=1, seed=seed, epochs=epochs, shuffle=shuffle, prefetch=0)
     there = {
         (step, row.index, span.column, span.document, span.start, span.tokens)

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from tests.packing.stores import make_store
 
 from packline.facade import Store
-from packline.packing import bounds
-from packline.packing.packer import Counts
-from packline.packing.spans import Spans
+from packline.packing import offsets
+from packline.packing.packer import Counts, Spans
 
 LENGTHS = st.one_of(st.integers(1, 9), st.just(1), st.integers(1, 40))
 SHARDS = st.lists(st.lists(LENGTHS, min_size=1, max_size=25), min_size=1, max_size=4)
@@ -30,8 +29,8 @@ Place = tuple[int, int]
 @contextmanager
 def made(shards: list[list[int]], *, mapped: bool = False, **settings: Any) -> Iterator[Store]:
     """A store for one case; `mapped` has its indexes searched as those of a huge store are."""
-    held = 0 if mapped else bounds.HELD
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(bounds, "HELD", held):
+    held = 0 if mapped else offsets.IN_MEMORY_BYTES
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(offsets, "IN_MEMORY_BYTES", held):
         yield make_store(Path(folder) / "store", shards, **settings)
 
 

@@ -16,8 +16,8 @@ from tests.store.stores import relist
 import packline
 from packline.errors import CorruptStore, RecipeError
 from packline.facade import Store
-from packline.packing.arrays import ALL_FIELDS, FIELDS, fill
-from packline.packing.spans import Spans
+from packline.packing.batch import ALL_FIELDS, FIELDS, fill
+from packline.packing.packer import Spans
 
 PAD = 777
 LENGTHS = [[5, 1, 9, 30, 2], [1], [7, 7, 1, 1, 64, 3], [12, 40]]

@@ -20,11 +20,10 @@ from tests.packing.stores import make_store
 
 from packline.errors import CorruptStore
 from packline.packing import best_fit
-from packline.packing.best_fit import BestFit, best_fit_counts, make_plan
-from packline.packing.fitting import Fit, fit
-from packline.packing.plan import PLAN, PlanFile, save_plan
-from packline.packing.selection import Selection
-from packline.packing.spans import Spans
+from packline.packing.best_fit import BestFit, Fit, best_fit_counts, fit, make_plan
+from packline.packing.cache import PLAN, PlanFile, save_arrays
+from packline.packing.documents import Selection
+from packline.packing.packer import DocumentFilter, Spans
 
 
 def naive_room(pieces: list[int], seq_len: int) -> list[int]:
@@ -108,7 +107,7 @@ def test_the_order_is_all_pieces_longest_first_whatever_the_blocks(
 ) -> None:
     lengths, seq_len = case
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(best_fit, "BLOCK", sort)
+        patch.setattr(best_fit, "SORT_BLOCK", sort)
         plan = make_plan(Documents(lengths, read), seq_len)
     rests = [length % seq_len for length in lengths]
     expected = sorted((place for place, rest in enumerate(rests) if rest), key=lambda place: -rests[place])
@@ -195,7 +194,7 @@ def test_every_token_is_in_one_row_and_every_row_is_found(case: tuple[list[int],
     with TemporaryDirectory() as folder:
         shards = [shard for shard in (lengths[:cuts], lengths[cuts:]) if shard]
         store = make_store(Path(folder) / "store", shards)
-        packer = BestFit(Selection(store, **chosen), seq_len)
+        packer = BestFit(Selection(store, DocumentFilter(**chosen)), seq_len)
         check_packing(packer, kept)
         for document in set(range(len(lengths))) - set(kept):
             assert not len(packer.rows_of(document))
@@ -256,7 +255,7 @@ def test_a_large_selection_writes_its_plan_and_uses_it_again(
     with pytest.raises(AssertionError, match="made again"):
         BestFit(Selection(store), 9)
     with pytest.raises(AssertionError, match="made again"):
-        BestFit(Selection(store, shuffle_documents=1), 10)
+        BestFit(Selection(store, DocumentFilter(shuffle_documents=1)), 10)
 
 
 def test_a_store_that_was_built_anew_gets_a_plan_of_its_own(tmp_path: Path) -> None:
@@ -293,7 +292,7 @@ def test_a_plan_that_lies_with_matching_checksums_is_caught_when_a_row_is_read(
         order[0] = place
     assert packer.plan.folder is not None
     shutil.rmtree(packer.plan.folder)
-    save_plan(
+    save_arrays(
         packer.plan.folder, packer.fingerprint, {**packer.plan.arrays, "order": order}, packer.plan.facts
     )
     wrong = BestFit(Selection(store), 10, plans=plans)

@@ -24,9 +24,10 @@ from tests.store.stores import relist
 
 from packline.errors import CorruptStore, RecipeError
 from packline.facade import Store
-from packline.packing import bounds, cumulative
+from packline.packing import documents, offsets
 from packline.packing.concat import Concat
-from packline.packing.selection import Selection
+from packline.packing.documents import Selection
+from packline.packing.packer import DocumentFilter
 
 SETTINGS = st.fixed_dictionaries(
     {},
@@ -57,7 +58,7 @@ def test_rows_are_those_of_one_long_list(
     if not any(least <= length <= most for length in flat):
         return
     with made(shards, mapped=mapped) as store:
-        selection = Selection(store, **settings)  # type: ignore[arg-type]
+        selection = Selection(store, DocumentFilter(**settings))  # type: ignore[arg-type]
         order = selection.documents(np.arange(len(selection))).tolist()
         expected_order = [number for number, length in enumerate(flat) if least <= length <= most]
         if "shuffle_documents" not in settings:
@@ -108,14 +109,14 @@ def test_counts_over_several_blocks_and_both_ways_to_find(
     rng = np.random.default_rng(5)
     shards = [rng.integers(1, 400, size).tolist() for size in (700, 1, 333)]
     store = make_store(tmp_path / "store", shards)
-    held = Concat(Selection(store, **settings), 64)  # type: ignore[arg-type]
+    held = Concat(Selection(store, DocumentFilter(**settings)), 64)  # type: ignore[arg-type]
     expected = all_tokens(held)
     flat = [length for shard in shards for length in shard]
     lengths = {number: n for number, n in enumerate(flat) if n >= settings.get("min_tokens", 0)}
-    monkeypatch.setattr(bounds, "HELD", 0)
-    monkeypatch.setattr("packline.packing.selection.BLOCK", 48)
+    monkeypatch.setattr(offsets, "IN_MEMORY_BYTES", 0)
+    monkeypatch.setattr("packline.packing.documents.BLOCK", 48)
     monkeypatch.setattr(Selection.blocks, "__defaults__", (48,))
-    mapped = Concat(Selection(Store(store.path), **settings), 64)  # type: ignore[arg-type]
+    mapped = Concat(Selection(Store(store.path), DocumentFilter(**settings)), 64)  # type: ignore[arg-type]
     assert all_tokens(mapped) == expected
     assert mapped.counts == held.counts == counted(held, 64, lengths)
 
@@ -123,7 +124,7 @@ def test_counts_over_several_blocks_and_both_ways_to_find(
 def test_steps_are_whole_in_every_block() -> None:
     # The pass of `Cumulative` adds up steps within a block: a step across two blocks would be two steps.
     assert Selection.blocks.__defaults__ is not None
-    assert Selection.blocks.__defaults__[0] % cumulative.STEP == 0
+    assert Selection.blocks.__defaults__[0] % documents.STEP == 0
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.1, float("nan")])
@@ -146,7 +147,7 @@ def test_an_index_that_contradicts_itself_is_refused(tmp_path: Path, mapped: boo
         Concat(Selection(Store(store.path)), 30).spans(np.array([0, 1, 2]))
     relist(store.path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bounds, "HELD", 0 if mapped else bounds.HELD)
+        patch.setattr(offsets, "IN_MEMORY_BYTES", 0 if mapped else offsets.IN_MEMORY_BYTES)
         packer = Concat(Selection(Store(store.path)), 30)
         with pytest.raises(CorruptStore, match=r"expected an index whose lengths agree .*, found") as caught:
             packer.spans(np.array([0, 1, 2]))
@@ -163,7 +164,7 @@ def test_lengths_that_do_not_sum_up_to_the_manifest_are_refused(tmp_path: Path) 
     with pytest.raises(CorruptStore, match="expected documents of 75 tokens, found 76"):
         Concat(Selection(store), 5).counts.imbalance(5)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bounds, "HELD", 0)
-        packer = Concat(Selection(Store(store.path), shuffle_documents=1), 5)
+        patch.setattr(offsets, "IN_MEMORY_BYTES", 0)
+        packer = Concat(Selection(Store(store.path), DocumentFilter(shuffle_documents=1)), 5)
         with pytest.raises(CorruptStore, match="expected documents of 75 tokens, found 76"):
             packer.spans(np.array([0]))

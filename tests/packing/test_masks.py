@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from packline.errors import RecipeError
 from packline.packing.masks import attention_mask, cu_seqlens, cu_seqlens_of_spans, max_seqlen
-from packline.packing.spans import Spans
+from packline.packing.packer import Spans
 
 # Lengths of the segments of each row; what they leave of the row is padding.
 batches = st.integers(1, 24).flatmap(

@@ -23,9 +23,9 @@ from tests.packing.counting import (
 from tests.packing.stores import make_store
 
 from packline.errors import RecipeError
-from packline.packing.packer import OVERFLOWS
+from packline.packing.documents import Selection
+from packline.packing.packer import OVERFLOWS, DocumentFilter
 from packline.packing.pad import Pad
-from packline.packing.selection import Selection
 
 
 def reference(order: list[int], flat: list[int], seq_len: int, overflow: str) -> list[list[Place]]:
@@ -64,7 +64,7 @@ def test_rows_are_those_of_documents_cut_one_by_one(
     if max(flat) < least:
         return
     with made(shards, mapped=mapped) as store:
-        selection = Selection(store, shuffle_documents=seed, min_tokens=least)
+        selection = Selection(store, DocumentFilter(shuffle_documents=seed, min_tokens=least))
         order = selection.documents(np.arange(len(selection))).tolist()
         packer = Pad(selection, seq_len, overflow=overflow)
         expected = reference(order, flat, seq_len, overflow)

@@ -20,8 +20,16 @@ from tests.packing.stores import make_store
 
 from packline.errors import CorruptStore, OutOfSpace, StoreError
 from packline.facade import Store
-from packline.packing import plan as plans
-from packline.packing.plan import PLAN, Plan, PlanFile, keep_plan, load_plan, plan_folder, save_plan
+from packline.packing import cache as plans
+from packline.packing.cache import (
+    PLAN,
+    CachedArrays,
+    PlanFile,
+    cached_arrays,
+    load_arrays,
+    plan_folder,
+    save_arrays,
+)
 
 ARRAYS = {"order": np.array([3, 1, 2], "<u4"), "long_rows": np.array([0, 2**40], "<i8")}
 FACTS = {"rows": 7, "name": "é", "deep": {"a": [1, 2.5, None]}}
@@ -31,7 +39,7 @@ FINGERPRINT = "0123456789abcdef0123456789abcdef"
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A plan that was saved."""
-    save_plan(tmp_path / "plans" / "p", FINGERPRINT, ARRAYS, FACTS)
+    save_arrays(tmp_path / "plans" / "p", FINGERPRINT, ARRAYS, FACTS)
     return tmp_path / "plans" / "p"
 
 
@@ -49,8 +57,8 @@ def test_what_is_saved_is_loaded(kinds: dict[str, tuple[str, int]], block: int) 
     arrays = {name: generator.integers(0, 2**15, size).astype(dtype) for name, (dtype, size) in kinds.items()}
     with TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
         patch.setattr(plans, "BLOCK_BYTES", 8 * block)
-        saved = save_plan(Path(place) / "a" / "p", FINGERPRINT, arrays, FACTS)
-        loaded = load_plan(Path(place) / "a" / "p", FINGERPRINT)
+        saved = save_arrays(Path(place) / "a" / "p", FINGERPRINT, arrays, FACTS)
+        loaded = load_arrays(Path(place) / "a" / "p", FINGERPRINT)
         assert loaded is not None and loaded.facts == saved.facts == FACTS
         assert loaded.folder == Path(place) / "a" / "p"
         for plan in (saved, loaded):
@@ -66,19 +74,19 @@ def test_files_are_little_endian_and_have_no_header(folder: Path) -> None:
 
 
 def test_a_mapped_array_cannot_be_written_to(folder: Path) -> None:
-    plan = load_plan(folder, FINGERPRINT)
+    plan = load_arrays(folder, FINGERPRINT)
     assert plan is not None
     with pytest.raises(ValueError, match="read-only"):
         plan.arrays["order"][0] = 1
 
 
 def test_no_plan_is_none(tmp_path: Path) -> None:
-    assert load_plan(tmp_path / "none", FINGERPRINT) is None
+    assert load_arrays(tmp_path / "none", FINGERPRINT) is None
 
 
 def test_another_fingerprint_is_refused(folder: Path) -> None:
     with pytest.raises(CorruptStore, match=f"expected fingerprint ffff, found {FINGERPRINT}") as caught:
-        load_plan(folder, "ffff")
+        load_arrays(folder, "ffff")
     assert "delete" in caught.value.hint
 
 
@@ -91,7 +99,7 @@ def test_every_flipped_byte_of_every_file_is_noticed(folder: Path) -> None:
             changed[place] ^= 1 << (place % 8)
             path.write_bytes(changed)
             try:
-                loaded = load_plan(folder, FINGERPRINT)
+                loaded = load_arrays(folder, FINGERPRINT)
             except CorruptStore:
                 flipped += 1
                 continue
@@ -99,7 +107,7 @@ def test_every_flipped_byte_of_every_file_is_noticed(folder: Path) -> None:
             assert path.name == PLAN and loaded is not None and loaded.facts == FACTS
         path.write_bytes(data)
     assert flipped > 300
-    assert load_plan(folder, FINGERPRINT) is not None
+    assert load_arrays(folder, FINGERPRINT) is not None
 
 
 @pytest.mark.parametrize("name", ["order.u4", "long_rows.i8", PLAN])
@@ -114,16 +122,16 @@ def test_files_of_the_wrong_size_are_refused_even_without_checksums(
         contents = {"shorter": data[:-1], "longer": data + b"\1", "empty": b""}[change]
         (folder / name).write_bytes(contents)
     with pytest.raises(CorruptStore, match=str(folder)):
-        load_plan(folder, FINGERPRINT, check=False)
+        load_arrays(folder, FINGERPRINT, check=False)
 
 
 def test_a_very_large_plan_is_checked_on_request(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plans, "CHECKED_BYTES", 10)
     (folder / "order.u4").write_bytes(b"\0" * 12)
-    loaded = load_plan(folder, FINGERPRINT)
+    loaded = load_arrays(folder, FINGERPRINT)
     assert loaded is not None and loaded.arrays["order"].tolist() == [0, 0, 0]
     with pytest.raises(CorruptStore, match=r"damaged order\.u4"):
-        load_plan(folder, FINGERPRINT, check=True)
+        load_arrays(folder, FINGERPRINT, check=True)
 
 
 def resealed(folder: Path, **changes: Any) -> None:
@@ -136,7 +144,7 @@ def resealed(folder: Path, **changes: Any) -> None:
 def test_a_newer_version_is_refused(folder: Path) -> None:
     resealed(folder, format_version=2)
     with pytest.raises(CorruptStore, match="format version 2: expected 1"):
-        load_plan(folder, FINGERPRINT)
+        load_arrays(folder, FINGERPRINT)
 
 
 @pytest.mark.parametrize(
@@ -145,20 +153,20 @@ def test_a_newer_version_is_refused(folder: Path) -> None:
 def test_names_and_types_that_no_plan_has_are_refused(folder: Path, name: str, dtype: str) -> None:
     resealed(folder, arrays={name: plans.ArrayEntry(dtype, 3, "0")})
     with pytest.raises(CorruptStore, match="names an array"):
-        load_plan(folder, FINGERPRINT)
+        load_arrays(folder, FINGERPRINT)
 
 
 def test_a_plan_is_made_once_and_kept(tmp_path: Path) -> None:
-    made: list[Plan] = []
+    made: list[CachedArrays] = []
 
-    def make() -> Plan:
-        made.append(Plan(ARRAYS, FACTS))
+    def make() -> CachedArrays:
+        made.append(CachedArrays(ARRAYS, FACTS))
         return made[-1]
 
     path = tmp_path / "plans" / "p"
-    assert keep_plan(path, FINGERPRINT, make, save=False) is made[0]
+    assert cached_arrays(path, FINGERPRINT, make, save=False) is made[0]
     assert not path.parent.exists()
-    kept = [keep_plan(path, FINGERPRINT, make, save=save) for save in (True, True, False)]
+    kept = [cached_arrays(path, FINGERPRINT, make, save=save) for save in (True, True, False)]
     assert len(made) == 2
     for plan in kept:
         assert plan.folder == path and plan.facts == FACTS
@@ -168,20 +176,20 @@ def test_a_plan_is_made_once_and_kept(tmp_path: Path) -> None:
 
 
 def test_a_damaged_plan_is_refused_and_not_made_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def make() -> Plan:
+    def make() -> CachedArrays:
         raise AssertionError("made again")
 
     monkeypatch.setattr(plans, "CHECKED_BYTES", 0)  # as if it were large
     (folder / "order.u4").write_bytes(bytes(12))
-    assert keep_plan(folder, FINGERPRINT, make).arrays["order"].tolist() == [0, 0, 0]
+    assert cached_arrays(folder, FINGERPRINT, make).arrays["order"].tolist() == [0, 0, 0]
     with pytest.raises(CorruptStore, match=r"damaged order\.u4"):
-        keep_plan(folder, FINGERPRINT, make, check=True)
+        cached_arrays(folder, FINGERPRINT, make, check=True)
 
 
 def test_what_is_no_integer_is_not_saved(tmp_path: Path) -> None:
     for array in (np.array([1.5]), np.array([None]), np.zeros((2, 2), np.int64)):
         with pytest.raises(ValueError, match="holds no array"):
-            save_plan(tmp_path / "p", FINGERPRINT, {"order": array}, {})
+            save_arrays(tmp_path / "p", FINGERPRINT, {"order": array}, {})
     assert list(tmp_path.iterdir()) == []
 
 
@@ -191,31 +199,31 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OutOfSpace):
-        save_plan(tmp_path / "p", FINGERPRINT, ARRAYS, FACTS)
+        save_arrays(tmp_path / "p", FINGERPRINT, ARRAYS, FACTS)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_made_is_an_error_that_names_the_way_out(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(StoreError, match="cannot write the plan") as caught:
-        save_plan(tmp_path / "file" / "p", FINGERPRINT, ARRAYS, FACTS)
+        save_arrays(tmp_path / "file" / "p", FINGERPRINT, ARRAYS, FACTS)
     assert "plans=" in caught.value.hint
 
 
 def test_what_a_killed_writer_left_disturbs_nobody(folder: Path) -> None:
     (folder.parent / ".p.0badcafe.tmp").mkdir()
     (folder.parent / ".p.0badcafe.tmp" / "order.u4").write_bytes(b"half")
-    plan = save_plan(folder, FINGERPRINT, ARRAYS, FACTS)
+    plan = save_arrays(folder, FINGERPRINT, ARRAYS, FACTS)
     assert plan.arrays["order"].tolist() == [3, 1, 2]
 
 
 def test_the_plan_that_was_there_first_stays(folder: Path) -> None:
     inode = (folder / PLAN).stat().st_ino
-    plan = save_plan(folder, FINGERPRINT, ARRAYS, FACTS)
+    plan = save_arrays(folder, FINGERPRINT, ARRAYS, FACTS)
     assert (folder / PLAN).stat().st_ino == inode and plan.facts == FACTS
     assert [path.name for path in folder.parent.iterdir()] == ["p"]
     with pytest.raises(CorruptStore, match="another store"):
-        save_plan(folder, "f" * 32, ARRAYS, FACTS)
+        save_arrays(folder, "f" * 32, ARRAYS, FACTS)
     assert [path.name for path in folder.parent.iterdir()] == ["p"]
 
 
@@ -223,14 +231,14 @@ WRITER = """
 import sys, time
 from pathlib import Path
 import numpy as np
-from packline.packing.plan import load_plan, save_plan
+from packline.packing.cache import load_arrays, save_arrays
 place, fingerprint = Path(sys.argv[1]), sys.argv[2]
 arrays = {"order": np.arange(200_000, dtype=np.uint32)}
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(8):
     folder = place / str(number)
-    plan = load_plan(folder, fingerprint) or save_plan(folder, fingerprint, arrays, {})
+    plan = load_arrays(folder, fingerprint) or save_arrays(folder, fingerprint, arrays, {})
     assert np.array_equal(plan.arrays["order"], arrays["order"])
 print("done")
 """
@@ -259,7 +267,7 @@ def test_threads_likewise(tmp_path: Path) -> None:
 
     def write() -> None:
         barrier.wait()
-        found.append(save_plan(tmp_path / "p", FINGERPRINT, ARRAYS, FACTS).arrays["order"].tolist())
+        found.append(save_arrays(tmp_path / "p", FINGERPRINT, ARRAYS, FACTS).arrays["order"].tolist())
 
     threads = [threading.Thread(target=write) for _ in range(4)]
     for thread in threads:
@@ -290,9 +298,9 @@ def test_plans_of_a_store_that_cannot_be_written_to_live_in_the_cache(
         patch.setattr(os, "access", lambda path, mode: False)
         assert plan_folder(store, FINGERPRINT) == cached
     # A plan that is somewhere is found there, whoever may write where by now.
-    save_plan(cached, FINGERPRINT, ARRAYS, FACTS)
+    save_arrays(cached, FINGERPRINT, ARRAYS, FACTS)
     assert plan_folder(store, FINGERPRINT) == cached
-    save_plan(store.path / "plans" / FINGERPRINT[:16], FINGERPRINT, ARRAYS, FACTS)
+    save_arrays(store.path / "plans" / FINGERPRINT[:16], FINGERPRINT, ARRAYS, FACTS)
     with monkeypatch.context() as patch:
         patch.setattr(os, "access", lambda path, mode: False)
         assert plan_folder(store, FINGERPRINT) == store.path / "plans" / FINGERPRINT[:16]

@@ -13,8 +13,9 @@ from tests.packing.stores import make_store
 
 from packline.errors import RecipeError
 from packline.facade import Store
-from packline.packing.prices import Price, price_list
-from packline.packing.selection import Selection
+from packline.packing.documents import Selection
+from packline.packing.packer import DocumentFilter
+from packline.packing.stats import PackingStats, compare_packings
 
 NAMES = ["concat", "best_fit", "pad, truncate", "pad, split", "pad, drop"]
 
@@ -29,7 +30,7 @@ def test_prices_are_those_of_packing_by_hand(lengths: list[int], seq_len: int) -
         return
     with TemporaryDirectory() as folder:
         store = make_store(Path(folder) / "store", [lengths])
-        found = price_list(Selection(store), seq_len)
+        found = compare_packings(Selection(store), seq_len)
         assert sorted(path.name for path in store.path.iterdir() if path.name == "plans") == []
     expected = by_hand.prices(lengths, seq_len)
     assert [price.name for price in found] == list(expected) == NAMES
@@ -47,7 +48,7 @@ def test_prices_are_of_the_chosen_documents_alone(lengths: list[int], seq_len: i
     with TemporaryDirectory() as folder:
         shards = [lengths, [5, 6, 20]]
         store = make_store(Path(folder) / "store", shards, splits=["train", "val"])
-        for price in price_list(Selection(store, min_tokens=least), seq_len):
+        for price in compare_packings(Selection(store, DocumentFilter(min_tokens=least)), seq_len):
             if price.packing != "concat" or sum(kept) >= seq_len:
                 expected = by_hand.prices(kept, seq_len)[price.name]
                 assert by_hand.same(price.counts, expected, price.name)
@@ -55,7 +56,7 @@ def test_prices_are_of_the_chosen_documents_alone(lengths: list[int], seq_len: i
 
 def test_shares_are_of_what_they_say(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store", [[6, 6, 13, 3]])
-    prices = {price.name: price for price in price_list(Selection(store), 10)}
+    prices = {price.name: price for price in compare_packings(Selection(store), 10)}
     # concat: rows of 10, 10 and 8 of 28 tokens, the tail kept; documents 1 and 2 are cut.
     assert prices["concat"].padding == 2 / 30 and prices["concat"].split == 2 / 4
     assert prices["concat"].shared == 3 / 3
@@ -68,8 +69,8 @@ def test_shares_are_of_what_they_say(tmp_path: Path) -> None:
 
 def test_packings_may_be_chosen(tmp_path: Path) -> None:
     selection = Selection(make_store(tmp_path / "store", [[6, 6, 13, 3]]))
-    assert [price.name for price in price_list(selection, 4, ["best_fit"])] == ["best_fit"]
-    assert [price.name for price in price_list(selection, 4, ["pad"])] == NAMES[2:]
+    assert [price.name for price in compare_packings(selection, 4, ["best_fit"])] == ["best_fit"]
+    assert [price.name for price in compare_packings(selection, 4, ["pad"])] == NAMES[2:]
 
 
 @pytest.fixture
@@ -80,15 +81,15 @@ def store(tmp_path: Path) -> Store:
 @pytest.mark.parametrize("seq_len", [-1, 0, 1, 8])
 def test_lengths_that_make_no_rows_are_refused(store: Store, seq_len: int) -> None:
     with pytest.raises(RecipeError, match=f"seq_len is {seq_len}: expected 2 to 7"):
-        price_list(Selection(store), seq_len)
+        compare_packings(Selection(store), seq_len)
 
 
 def test_a_packing_that_does_not_exist_is_refused(store: Store) -> None:
     with pytest.raises(RecipeError, match="'first_fit': expected one of concat, best_fit, pad"):
-        price_list(Selection(store), 4, ["first_fit"])
+        compare_packings(Selection(store), 4, ["first_fit"])
 
 
 def test_a_price_of_no_rows_has_shares_all_the_same(store: Store) -> None:
-    drop = price_list(Selection(store), 2, ["pad"])[2]
+    drop = compare_packings(Selection(store), 2, ["pad"])[2]
     assert (drop.name, drop.counts.rows, drop.padding, drop.lost, drop.shared) == ("pad, drop", 0, 0, 1, 0)
-    assert isinstance(drop, Price)
+    assert isinstance(drop, PackingStats)

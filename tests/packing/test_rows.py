@@ -17,12 +17,11 @@ from tests.packing.stores import EOD_ID, document_tokens, make_store
 
 from packline.errors import RecipeError, StoreError
 from packline.facade import Store
-from packline.packing import bounds, tables
-from packline.packing.arrays import ALL_FIELDS
-from packline.packing.cumulative import Cumulative
-from packline.packing.packer import PACKINGS
+from packline.packing import cache, offsets
+from packline.packing.batch import ALL_FIELDS
+from packline.packing.documents import SampledOffsets, Selection
+from packline.packing.packer import PACKINGS, Packing
 from packline.packing.rows import RowReader, Rows, RowSource, RowSpan
-from packline.packing.selection import Selection
 
 SETTINGS: list[dict[str, Any]] = [
     {},
@@ -120,7 +119,7 @@ def test_any_integer_finds_its_row(store: Store, settings: dict[str, Any]) -> No
 def test_a_row_by_itself_is_that_row_of_a_batch(
     shards: list[list[int]],
     seq_len: int,
-    packing: str,
+    packing: Packing,
     mapped: bool,
     boundary_loss: bool,
     shuffle: int | None,
@@ -208,7 +207,7 @@ def test_a_batch_names_rows_as_it_likes(store: Store) -> None:
 
 
 @given(SHARDS, st.sampled_from(PACKINGS), st.booleans())
-def test_laws_of_every_packing(shards: list[list[int]], packing: str, mapped: bool) -> None:
+def test_laws_of_every_packing(shards: list[list[int]], packing: Packing, mapped: bool) -> None:
     flat = [length for shard in shards for length in shard]
     if sum(flat) < 5:
         return
@@ -259,10 +258,10 @@ def test_opening_in_stored_order_reads_nothing(store: Store, monkeypatch: pytest
 def test_large_sums_are_a_plan_that_is_made_once(store: Store, tmp_path: Path) -> None:
     expected = all_tokens(store.rows(16, shuffle_documents=1))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tables, "LARGE", 0)
+        patch.setattr(cache, "LARGE", 0)
         rows = store.rows(16, shuffle_documents=1, plans=tmp_path)
         assert all_tokens(rows) == expected
-        patch.setattr(Cumulative, "_pass", None)
+        patch.setattr(SampledOffsets, "_pass", None)
         again = Store(store.path).rows(16, shuffle_documents=1, plans=tmp_path)
         assert all_tokens(again) == expected
         assert all_tokens(pickle.loads(pickle.dumps(again))) == expected
@@ -299,7 +298,7 @@ def test_settings_that_make_no_sense(
 
 def test_an_unknown_setting_is_an_error(store: Store) -> None:
     with pytest.raises(TypeError, match="window"):
-        store.rows(16, window=3)
+        store.rows(16, window=3)  # type: ignore[call-arg]
 
 
 def test_no_document_or_no_row(tmp_path: Path) -> None:
@@ -332,7 +331,7 @@ def _read(rows: Any, seed: int, answer: Connection) -> None:
 def test_processes_read_the_same_rows(
     store: Store, method: str, mapped: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounds, "HELD", 0 if mapped else bounds.HELD)
+    monkeypatch.setattr(offsets, "IN_MEMORY_BYTES", 0 if mapped else offsets.IN_MEMORY_BYTES)
     rows = store.rows(16, shuffle_documents=5, min_tokens=3)
     whole = rows.read(np.arange(len(rows)))  # also: maps are open before a fork
     sums = (whole["tokens"] + whole["targets"]).sum(axis=1)

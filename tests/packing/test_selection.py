@@ -14,9 +14,9 @@ from tests.store.stores import relist
 
 from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.facade import Store
-from packline.packing import bounds, tables
-from packline.packing.parts import Parts
-from packline.packing.selection import Selection
+from packline.packing import cache, offsets
+from packline.packing.documents import Selection, ShardRange
+from packline.packing.packer import DocumentFilter
 
 LABELS = [None, "web", "code"]
 
@@ -46,9 +46,9 @@ def test_it_is_a_filtered_list_in_the_order_asked_for(
         settings = {"split": split, "labels": wanted, "min_tokens": least, "max_tokens": most}
         if not expected:
             with pytest.raises(StoreError, match=f"no document is left of {len(flat)}: "):
-                Selection(store, **settings, shuffle_documents=seed)  # type: ignore[arg-type]
+                Selection(store, DocumentFilter(**settings, shuffle_documents=seed))  # type: ignore[arg-type]
             return
-        selection = Selection(store, **settings, shuffle_documents=seed)  # type: ignore[arg-type]
+        selection = Selection(store, DocumentFilter(**settings, shuffle_documents=seed))  # type: ignore[arg-type]
         assert len(selection) == len(expected)
         assert selection.tokens == sum(flat[number] for number in expected)
         places = np.arange(len(expected))
@@ -78,7 +78,8 @@ def test_a_shuffle_depends_on_its_seed_alone(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store", [list(range(1, 200)), list(range(1, 100))])
     places = np.arange(298)
     one, again, other = (
-        Selection(store, shuffle_documents=seed).documents(places).tolist() for seed in (4, 4, 5)
+        Selection(store, DocumentFilter(shuffle_documents=seed)).documents(places).tolist()
+        for seed in (4, 4, 5)
     )
     assert one == again != other
     assert one != sorted(one)
@@ -90,18 +91,18 @@ def test_sources_choose_documents(tmp_path: Path) -> None:
     store = make_store(
         tmp_path / "store",
         [[1, 2], [3], [4, 5], [6]],
-        sources=["novels", "law", "films", "novels"],
-        labels=["a", "a", "b", "a"],
+        sources=("novels", "law", "films", "novels"),
+        labels=("a", "a", "b", "a"),
     )
     assert store.verify().ok
-    chosen = Selection(store, sources="novels", labels="a")
+    chosen = Selection(store, DocumentFilter(sources="novels", labels="a"))
     assert chosen.documents(np.arange(len(chosen))).tolist() == [0, 1, 5]
-    assert len(Selection(store, sources=["law"])) == 1
-    assert len(Selection(store, labels=["b", "a"])) == 6
+    assert len(Selection(store, DocumentFilter(sources=("law",)))) == 1
+    assert len(Selection(store, DocumentFilter(labels=("b", "a")))) == 6
     with pytest.raises(
         StoreError, match="no document is left of 6: 4 without the label b, 2 not of source law"
     ):
-        Selection(store, sources="law", labels="b")
+        Selection(store, DocumentFilter(sources="law", labels="b"))
 
 
 def test_equal_choices_have_equal_fingerprints_and_others_do_not(tmp_path: Path) -> None:
@@ -109,24 +110,27 @@ def test_equal_choices_have_equal_fingerprints_and_others_do_not(tmp_path: Path)
     store = make_store(tmp_path / "one", shards, labels=labels)
     same = make_store(tmp_path / "two", shards, labels=labels)
     other = make_store(tmp_path / "three", [[5, 6], [7, 3]], labels=labels)
-    first = Selection(store, labels=["b", "a"], min_tokens=1).fingerprint
-    assert first == Selection(same, labels=("a", "b")).fingerprint
-    assert Selection(store, labels="a").fingerprint == Selection(store, labels=["a"]).fingerprint
+    first = Selection(store, DocumentFilter(labels=("b", "a"), min_tokens=1)).fingerprint
+    assert first == Selection(same, DocumentFilter(labels=("a", "b"))).fingerprint
+    assert (
+        Selection(store, DocumentFilter(labels="a")).fingerprint
+        == Selection(store, DocumentFilter(labels=("a",))).fingerprint
+    )
     different = [
-        Selection(other, labels=["a", "b"]),
+        Selection(other, DocumentFilter(labels=("a", "b"))),
         Selection(store),
-        Selection(store, labels=["a"]),
-        Selection(store, labels=["a", "b"], min_tokens=3),
-        Selection(store, labels=["a", "b"], max_tokens=6),
-        Selection(store, labels=["a", "b"], shuffle_documents=0),
-        Selection(store, labels=["a", "b"], shuffle_documents=1),
+        Selection(store, DocumentFilter(labels=("a",))),
+        Selection(store, DocumentFilter(labels=("a", "b"), min_tokens=3)),
+        Selection(store, DocumentFilter(labels=("a", "b"), max_tokens=6)),
+        Selection(store, DocumentFilter(labels=("a", "b"), shuffle_documents=0)),
+        Selection(store, DocumentFilter(labels=("a", "b"), shuffle_documents=1)),
     ]
     assert len({first, *(selection.fingerprint for selection in different)}) == 1 + len(different)
 
 
 def test_whole_shards_in_stored_order_read_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = make_store(
-        tmp_path / "store", [[5, 6], [7, 2], [9]], splits=["train", "val", "train"], labels=["a", "b", "a"]
+        tmp_path / "store", [[5, 6], [7, 2], [9]], splits=["train", "val", "train"], labels=("a", "b", "a")
     )
 
     def read(*_: object) -> None:
@@ -135,9 +139,9 @@ def test_whole_shards_in_stored_order_read_nothing(tmp_path: Path, monkeypatch: 
     for shard in store.shards:
         monkeypatch.setattr(shard, "lengths", None)
         monkeypatch.setattr(shard, "offsets", None)
-    monkeypatch.setattr(Parts, "lengths", read)
-    monkeypatch.setattr(bounds.HeldBounds, "_begins", property(read))
-    selection = Selection(store, split="train", labels="a", shuffle_documents=3)
+    monkeypatch.setattr(ShardRange, "lengths", read)
+    monkeypatch.setattr(offsets.InMemoryOffsets, "_begins", property(read))
+    selection = Selection(store, DocumentFilter(split="train", labels="a", shuffle_documents=3))
     assert (len(selection), selection.tokens) == (3, 20)
     assert sorted(selection.documents(np.arange(3)).tolist()) == [0, 1, 4]
     assert "3 documents, 20 tokens" in repr(selection)
@@ -146,24 +150,24 @@ def test_whole_shards_in_stored_order_read_nothing(tmp_path: Path, monkeypatch: 
 def test_a_large_filter_is_a_plan_that_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shards = [list(range(1, 60)), list(range(5, 40))]
     store = make_store(tmp_path / "store", shards)
-    small = Selection(store, min_tokens=20, max_tokens=50)
-    monkeypatch.setattr(tables, "LARGE", 0)
+    small = Selection(store, DocumentFilter(min_tokens=20, max_tokens=50))
+    monkeypatch.setattr(cache, "LARGE", 0)
     plans = tmp_path / "plans"
 
     def documents(store: Store) -> list[int]:
-        selection = Selection(store, min_tokens=20, max_tokens=50, plans=plans)
+        selection = Selection(store, DocumentFilter(min_tokens=20, max_tokens=50), plans=plans)
         assert (len(selection), selection.tokens) == (len(small), small.tokens)
         return selection.documents(np.arange(len(selection))).tolist()
 
     expected = small.documents(np.arange(len(small))).tolist()
     assert documents(store) == expected
     assert len(list(plans.iterdir())) == 1
-    monkeypatch.setattr(Parts, "lengths", None)  # a second pass would fail
+    monkeypatch.setattr(ShardRange, "lengths", None)  # a second pass would fail
     assert documents(Store(store.path)) == expected
     monkeypatch.undo()
-    monkeypatch.setattr(tables, "LARGE", 0)
+    monkeypatch.setattr(cache, "LARGE", 0)
     with pytest.raises(StoreError, match="no document is left of 94: 94 shorter than min_tokens 1,000"):
-        Selection(store, min_tokens=1000, plans=plans)
+        Selection(store, DocumentFilter(min_tokens=1000), plans=plans)
 
 
 @pytest.mark.parametrize(
@@ -181,14 +185,14 @@ def test_a_large_filter_is_a_plan_that_is_made_once(tmp_path: Path, monkeypatch:
     ],
 )
 def test_settings_that_make_no_sense(tmp_path: Path, settings: dict[str, object], message: str) -> None:
-    store = make_store(tmp_path / "store", [[5], [6]], labels=[None, "code"])
+    store = make_store(tmp_path / "store", [[5], [6]], labels=(None, "code"))
     with pytest.raises(RecipeError, match=message):
-        Selection(store, **settings)  # type: ignore[arg-type]
+        Selection(store, DocumentFilter(**settings))  # type: ignore[arg-type]
 
 
 def test_no_label_at_all(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="has the label 'web': expected none, for no label was given"):
-        Selection(make_store(tmp_path / "store", [[5]]), labels="web")
+        Selection(make_store(tmp_path / "store", [[5]]), DocumentFilter(labels="web"))
 
 
 def test_an_empty_store(tmp_path: Path) -> None:
@@ -201,14 +205,14 @@ def test_every_filter_says_how_many_it_took(tmp_path: Path) -> None:
         tmp_path / "store",
         [[5], [6, 7], [1, 2, 30]],
         splits=["val", "train", "train"],
-        labels=["a", "b", "a"],
+        labels=("a", "b", "a"),
     )
     expected = (
         "no document is left of 6: 1 not of split train, 2 without the label a, "
         "2 shorter than min_tokens 3, 1 longer than max_tokens 20"
     )
     with pytest.raises(StoreError, match=expected) as caught:
-        Selection(store, labels="a", min_tokens=3, max_tokens=20)
+        Selection(store, DocumentFilter(labels="a", min_tokens=3, max_tokens=20))
     assert "loosen a filter" in caught.value.hint
 
 
@@ -219,12 +223,12 @@ def test_a_document_without_tokens_is_damage(tmp_path: Path) -> None:
     data[34:38] = bytes(4)
     path.write_bytes(data)
     with pytest.raises(CorruptStore, match="expected documents of at least 1 token, found one of 0"):
-        Selection(relist(store.path), min_tokens=2)
+        Selection(relist(store.path), DocumentFilter(min_tokens=2))
 
 
 @pytest.mark.parametrize("damage", [b"{}", None])
 def test_a_damaged_receipt(tmp_path: Path, damage: bytes | None) -> None:
-    store = make_store(tmp_path / "store", [[5], [6]], labels=["a", "b"])
+    store = make_store(tmp_path / "store", [[5], [6]], labels=("a", "b"))
     path = store.path / "receipts" / "000001.json"
     if damage is None:
         path.unlink()
@@ -232,4 +236,4 @@ def test_a_damaged_receipt(tmp_path: Path, damage: bytes | None) -> None:
         path.write_bytes(damage)
     assert len(Selection(store)) == 2  # nobody asked for it
     with pytest.raises(CorruptStore, match=r"cannot read .*000001.json: "):
-        Selection(store, labels="a")
+        Selection(store, DocumentFilter(labels="a"))

@@ -26,17 +26,17 @@ EXPORTS = [
     "Loader",
     "Mixture",
     "Stage",
+    "Store",
     "analyze",
     "bake",
     "build",
+    "build_chat",
     "convert",
     "export",
     "import_dataset",
-    "load",
     "open",
     "plan",
     "report",
-    "build_chat",
 ]
 
 HEAVY = {"awkward", "cyclopts", "fastokens", "gigatoken", "pyarrow", "ray", "rich", "tokenizers", "torch"}

@@ -26,7 +26,7 @@ from tests.packing.stores import EOD_ID, make_store, token_of
 from tests.seeds.workspace import make_workspace, write_lines
 
 import packline
-from packline.loading.run_file import load
+from packline.loading.loader import Loader
 from packline.loading.trace import trace_step
 
 # ------------------------------------------------------------------------------------- S0: batches in .npz
@@ -234,7 +234,7 @@ def test_labels_share_the_rows_as_their_weights_say(tmp_path: Path) -> None:
     )
     text = f"[loader]\nbatch_size = 4\nseed = 3\n[[stages]]\nseq_len = 8\ntokens = 512\n{tables}"
     (tmp_path / "run.toml").write_text(text, "utf-8")
-    loader = load(tmp_path / "run.toml")
+    loader = Loader.from_file(tmp_path / "run.toml")
     found: Counter[str | None] = Counter()
     for step in range(len(loader)):
         batch = loader.batch(step)

@@ -249,7 +249,7 @@ def test_a_run_file_hands_out_the_shares_of_the_recipe(tmp_path: Path, tokenizer
     )
     done = run("init", *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    loader = packline.load(tmp_path / "run.toml")
+    loader = packline.Loader.from_file(tmp_path / "run.toml")
     counts = {"a": 0, "b": 0, "c": 0}
     first = {name: store.tokenizer.encode(name).ids[0] for name in counts}
     for batch in loader:
@@ -271,7 +271,7 @@ def test_budgets_are_shares_and_say_how_long_the_stage_lasts(tmp_path: Path, tok
     (stage,) = settings["stages"]
     assert stage["tokens"] == 3072
     assert [(one["sources"], one["weight"]) for one in stage["sources"]] == [("a", 2304), ("b", 768)]
-    assert sum(1 for _ in packline.load(tmp_path / "run.toml")) == 3072 // 64
+    assert sum(1 for _ in packline.Loader.from_file(tmp_path / "run.toml")) == 3072 // 64
 
 
 def test_a_run_file_without_shares_reads_the_store_as_it_is(tmp_path: Path, tokenizer_json: Path) -> None:
@@ -280,7 +280,7 @@ def test_a_run_file_without_shares_reads_the_store_as_it_is(tmp_path: Path, toke
     store = packline.build(recipe, out=tmp_path / "store", workers=0, engine="tokenizers")
     done = run("init", "--run", "store", "--seq-len", "16", "--batch-size", "2", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    rows = sum(len(batch["tokens"]) for batch in packline.load(tmp_path / "run.toml"))
+    rows = sum(len(batch["tokens"]) for batch in packline.Loader.from_file(tmp_path / "run.toml"))
     assert rows == len(store.rows(seq_len=16)) // 2 * 2
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from packline.errors import CorruptStore
 from packline.ragged import dtype_for
-from packline.store import index as index_module
-from packline.store.index import Index, index_size, write_index
+from packline.store import shard as index_module
+from packline.store.shard import Index, index_size, write_index
 
 LENGTHS = st.lists(st.integers(1, 2**31 - 1), max_size=40)
 
@@ -50,7 +50,7 @@ def test_offsets_count_four_bytes_a_token_for_a_large_vocabulary(tmp_path: Path)
 def test_what_is_written_is_what_is_read(lengths: list[int], vocab_size: int, block: int) -> None:
     dtype = dtype_for(vocab_size)
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index_module, "BLOCK", block)
+        patch.setattr(index_module, "INDEX_BLOCK", block)
         path = Path(folder) / "a.idx"
         write(path, lengths, dtype)
         assert path.stat().st_size == index_size(len(lengths))

@@ -21,9 +21,9 @@ from packline.errors import NoDocuments, StoreNotFound
 from packline.facade import Store
 from packline.jobs import units
 from packline.store import shard_check
-from packline.store.index import write_index
 from packline.store.manifest import Manifest, Receipt, read_manifest, to_json
 from packline.store.report import MOST, Report
+from packline.store.shard import write_index
 from packline.store.verify import verify
 
 FILES = (

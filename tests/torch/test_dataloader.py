@@ -23,6 +23,7 @@ from packline.errors import PacklineError, RecipeError  # noqa: E402
 from packline.facade import Store  # noqa: E402
 from packline.loading.loader import Loader  # noqa: E402
 from packline.packing import masks  # noqa: E402
+from packline.packing.packer import Packing  # noqa: E402
 from packline.torch import LoaderDataset, RowsDataset, block_mask, sdpa_mask, to_tensors, varlen  # noqa: E402
 
 SHARDS, DOCUMENTS, LENGTH = 3, 700, 64
@@ -287,7 +288,7 @@ def test_pinning_without_an_accelerator_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("packing", ["concat", "best_fit", "pad"])
-def test_masks_of_torch_are_those_of_numpy(store: Store, packing: str) -> None:
+def test_masks_of_torch_are_those_of_numpy(store: Store, packing: Packing) -> None:
     from torch.nn.attention.flex_attention import create_mask
 
     rows = store.rows(seq_len=LENGTH, packing=packing)

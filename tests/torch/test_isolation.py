@@ -17,7 +17,7 @@ from tests.packing.stores import make_store  # noqa: E402
 from tests.torch import transformer  # noqa: E402
 
 from packline.facade import Store  # noqa: E402
-from packline.packing.spans import Spans  # noqa: E402
+from packline.packing.packer import Spans  # noqa: E402
 from packline.torch import to_tensors  # noqa: E402
 
 LENGTH, VOCAB = 48, 211

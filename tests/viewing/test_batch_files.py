@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 import packline
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import CorruptStore, InputError, TokenizerError
-from packline.formats.shared.torch_file import tensor_file
+from packline.formats.layouts.torch_file import tensor_file
+from packline.packing.packer import Packing
 from packline.viewing.batch_files import BatchFile, read_batch
 
 L = 8
@@ -109,7 +110,7 @@ def test_batches_that_packline_writes_are_counted_right(
     tokenizer_json: Path,
     write_jsonl: Callable[..., Path],
     documents: list[str],
-    packing: str,
+    packing: Packing,
 ) -> None:
     """`<|endoftext|>` is id 0 and pads: the end of a row's last document must count."""
     path = write_jsonl(tmp_path / "in.jsonl", documents[:60])

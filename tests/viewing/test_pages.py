@@ -13,6 +13,7 @@ from tests.store.stores import build_store, relist
 from packline.errors import RecipeError, StoreError
 from packline.facade import Store
 from packline.loading.loader import Loader
+from packline.packing.packer import Packing
 from packline.viewing.batch_files import BatchFile
 from packline.viewing.batch_page import batch_page, learned_in
 from packline.viewing.page import Facts, Page, Strip
@@ -44,7 +45,7 @@ def strips_of(page: Page) -> list[Strip]:
 
 
 @pytest.mark.parametrize("packing", ["concat", "best_fit", "pad"])
-def test_a_row_is_told_in_targets_and_padding(store: Store, packing: str) -> None:
+def test_a_row_is_told_in_targets_and_padding(store: Store, packing: Packing) -> None:
     rows = store.rows(48, packing=packing)
     for index in (0, len(rows) // 2, len(rows) - 1):
         row, page = rows[index], row_page(rows, index, most=20)

@@ -23,8 +23,8 @@ from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import NoDocuments, RecipeError, StoreError, TokenizerError
 from packline.facade import Store
 from packline.jobs.build import run_build
-from packline.packing.prices import price_list
-from packline.packing.selection import Selection
+from packline.packing.documents import Selection
+from packline.packing.stats import compare_packings
 from packline.recipe import Recipe, RunOptions, Source
 from packline.viewing.compression import measure_compression
 from packline.viewing.html import document
@@ -107,7 +107,7 @@ def test_the_flow_is_the_ledger_with_every_loss_by_its_name(store: Store, parsed
     documents = told["input"] - sum(told[name] for name in expected if name.startswith("less"))
     assert documents == told["then documents"] == len(store.documents)
     held = sum(shard.tokens for shard in store.manifest.shards if shard.split == "val")
-    counts = price_list(Selection(store), SEQ_LEN, ["concat"])[0].counts
+    counts = compare_packings(Selection(store), SEQ_LEN, ["concat"])[0].counts
     assert told["less kept for validation"] == held > 0
     dropped = told.get("less a tail too short for a row", 0)
     assert dropped == counts.dropped_tokens
@@ -168,7 +168,7 @@ def test_prices_are_those_of_the_packings(store: Store, parsed: Parsed) -> None:
     assert rows[0] == ["packing", "padding", "lost", "split", "rows"]
     assert rows[1:] == [
         [one.name, percent(one.padding), percent(one.lost), percent(one.split), f"{one.counts.rows:,}"]
-        for one in price_list(Selection(store), SEQ_LEN)
+        for one in compare_packings(Selection(store), SEQ_LEN)
     ]
 
 

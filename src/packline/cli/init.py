@@ -71,7 +71,7 @@ def _run_file(
     batch_size: int | None,
     tokens: int | None,
 ) -> str:
-    from packline.loading.drafting import draft_run
+    from packline.loading.run_file import draft_run
     from packline.recipe import load_shares
     from packline.store.reader import StoreReader
 

@@ -13,9 +13,9 @@ from packline.cli.choice import ROWS, DocumentOptions
 from packline.cli.main import DONE
 from packline.cli.output import Line, output, table
 from packline.errors import RecipeError
-from packline.packing.packer import PACKINGS
-from packline.packing.prices import Price, price_list
-from packline.packing.selection import Selection
+from packline.packing.documents import Selection
+from packline.packing.packer import PACKINGS, DocumentFilter
+from packline.packing.stats import PackingStats, compare_packings
 from packline.store.reader import StoreReader
 from packline.viewing.text import percent, plural, size
 
@@ -44,9 +44,11 @@ def pack(
             hint="packline pack STORE --seq-len N --packing best_fit --write",
         )
     chosen = {name: value for name, value in documents.settings().items() if value is not None}
-    selection = Selection(StoreReader(store), plans=plans, **chosen)
+    selection = Selection(StoreReader(store), DocumentFilter(**chosen), plans=plans)
     lengths = list(dict.fromkeys(seq_len))
-    prices = {length: price_list(selection, length, [packing] if packing else PACKINGS) for length in lengths}
+    prices = {
+        length: compare_packings(selection, length, [packing] if packing else PACKINGS) for length in lengths
+    }
     output.lines(choice_lines(selection))
     for length, priced in prices.items():
         output.line()
@@ -72,7 +74,7 @@ def pack(
     return DONE
 
 
-def price_facts(price: Price) -> dict[str, Any]:
+def price_facts(price: PackingStats) -> dict[str, Any]:
     """A price as values for JSON output: counts, and the shares of the table."""
     return {
         "seq_len": price.seq_len,
@@ -104,7 +106,7 @@ def _said(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def price_lines(seq_len: int, prices: list[Price]) -> list[Line]:
+def price_lines(seq_len: int, prices: list[PackingStats]) -> list[Line]:
     """Prices for one length as a table."""
     rows: list[Line] = [[(word, "quiet") for word in HEAD]]
     for price in prices:
@@ -121,7 +123,7 @@ def price_lines(seq_len: int, prices: list[Price]) -> list[Line]:
     return [["  ", (f"rows of {seq_len:,} tokens", "title")], *table(rows, "lrrrrr")]
 
 
-def verdict_lines(prices: list[Price]) -> list[Line]:
+def verdict_lines(prices: list[PackingStats]) -> list[Line]:
     """The cheapest packings by each of the three prices."""
     lost = {price.name: price.lost for price in prices}
     whole = [price for price in prices if price.lost == min(lost.values())]
@@ -152,12 +154,12 @@ def write_plan(selection: Selection, seq_len: int, plans: str | None) -> dict[st
         StoreError: the plan cannot be written.
     """
     from packline.packing.best_fit import make_plan, plan_fingerprint
-    from packline.packing.plan import keep_plan, plan_folder
+    from packline.packing.cache import cached_arrays, plan_folder
 
     fingerprint = plan_fingerprint(selection, seq_len)
     folder = plan_folder(selection.store, fingerprint, plans)
     there = folder.exists()
-    keep_plan(folder, fingerprint, lambda: make_plan(selection, seq_len), check=True)
+    cached_arrays(folder, fingerprint, lambda: make_plan(selection, seq_len), check=True)
     return {
         "seq_len": seq_len,
         "folder": str(folder),

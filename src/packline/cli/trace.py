@@ -14,13 +14,14 @@ from packline.cli.main import DONE
 from packline.cli.output import Line, output, table
 from packline.cli.spans import origin, show_row, step_lines, text_of
 from packline.errors import CorruptStore, RecipeError, StoreError
+from packline.packing.packer import RowOptions
 from packline.packing.rows import Rows
 from packline.store.reader import StoreReader
 from packline.viewing.text import plural
 
 if TYPE_CHECKING:
     from packline.loading.loader import Loader
-    from packline.loading.trace import Use
+    from packline.loading.trace import Occurrence
 
 STEP = Group("From a step to documents", sort_key=10)
 DOCUMENT = Group("From a document to steps", sort_key=20)
@@ -108,16 +109,14 @@ def open_loader(target: str, world_size: int, settings: StoreSettings) -> Loader
     Raises:
         RecipeError: settings are missing, or also made by the run file.
     """
+    from packline.loading.loader import Loader
+
     given = settings.given()
     if target.endswith(".toml"):
-        from packline.loading.run_file import load
-
         if given:
             name = min(given).replace("_", "-")
             raise RecipeError(f"--{name} is for a store: {target} says itself how its stores are read")
-        return load(target, world_size=world_size, prefetch=0)
-    from packline.loading.loader import Loader
-
+        return Loader.from_file(target, world_size=world_size, prefetch=0)
     for name in ("seq_len", "batch_size"):
         if name not in given:
             raise RecipeError(
@@ -126,7 +125,7 @@ def open_loader(target: str, world_size: int, settings: StoreSettings) -> Loader
             )
     of_loader = {name: given.pop(name) for name in ("batch_size", "seed", "epochs") if name in given}
     shuffle = not given.pop("in_order", False)
-    rows = Rows(StoreReader(target), **given)
+    rows = Rows(StoreReader(target), given.pop("seq_len"), RowOptions(**given))
     return Loader(rows, world_size=world_size, shuffle=shuffle, prefetch=0, **{"seed": 0, **of_loader})
 
 
@@ -241,7 +240,7 @@ def find_documents(loader: Loader, wanted: Wanted) -> list[tuple[StoreReader, in
     return found
 
 
-def show_uses(store: StoreReader, document: int, uses: list[Use], steps: int) -> None:
+def show_uses(store: StoreReader, document: int, uses: list[Occurrence], steps: int) -> None:
     """Print a document and the table of its uses."""
     provenance = store.provenance(document)
     output.line(

@@ -15,6 +15,7 @@ from packline.cli.output import Line, output
 from packline.cli.pager import show
 from packline.cli.trace import StoreSettings, open_loader
 from packline.errors import RecipeError
+from packline.packing.packer import RowOptions
 from packline.packing.rows import Rows
 from packline.store.reader import StoreReader
 from packline.viewing.batch_files import SUFFIXES, BatchFile, read_batch
@@ -137,7 +138,8 @@ def page_of(target: str, wanted: Wanted, shown: Shown, settings: StoreSettings) 
         return step_page(loader, wanted.step, rank=wanted.rank, row=wanted.row, most=most)
     store, most = StoreReader(target), shown.tokens or MOST
     if wanted.row is not None:
-        rows = Rows(store, **settings.given())
+        given = settings.given()
+        rows = Rows(store, given.pop("seq_len"), RowOptions(**given))
         if not -len(rows) <= wanted.row < len(rows):
             raise RecipeError(f"row {wanted.row:,}: expected 0 to {len(rows) - 1:,}, the rows of {target}")
         return row_page(rows, wanted.row, most=most)

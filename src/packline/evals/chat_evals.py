@@ -3,24 +3,45 @@
     <|bos|> <|user_start|> Multiple Choice question: ... <|user_end|> <|assistant_start|>
                                                                       ^ answer_pos
 
-One sequence per question, in nanochat's tokens or by a chat template (`asking`); the letters' tokens are
-compared at `answer_pos`, its last position. A letter that is not a single token is an error, because it could
-not be compared. Questions of more than `max_seq_len` tokens are left out and counted.
+One sequence per question, in nanochat's tokens if the tokenizer has them and no template is named, else by
+the tokenizer's chat template. Special-token strings in a question are text. The letters' tokens are compared
+at `answer_pos`, its last position. A letter that is not a single token is an error, because it could not be
+compared. Questions of more than `max_seq_len` tokens are left out and counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
+import msgspec
 import numpy as np
 
+from packline.chat.chat_template import ChatTemplate, strips_of
+from packline.chat.conversations import Conversation, Message
+from packline.chat.named_templates import TEMPLATES, resolve_template
 from packline.chat.pieces import Piece
 from packline.chat.questions import Lettered, render, shuffled
 from packline.encoders.encoder import Encoder
-from packline.errors import TokenizerError
-from packline.evals.asking import Ask, ask_nanochat
+from packline.encoders.tokenizer import Tokenizer, read_chat_template
+from packline.errors import RecipeError, TokenizerError
 from packline.evals.task import LetterTask
 from packline.ragged import Ragged, offsets_of
+from packline.sources.batch import RecordProblem
+
+USER_START, USER_END, ASSISTANT_START = "<|user_start|>", "<|user_end|>", "<|assistant_start|>"
+Ask: TypeAlias = Callable[[str], list[Piece]]
+"""Function from a question to its pieces."""
+
+
+def ask_nanochat(question: str) -> list[Piece]:
+    """Pieces of a question in nanochat's tokens.
+
+    >>> [piece.text for piece in ask_nanochat("Sky?")]
+    ['<|user_start|>', 'Sky?', '<|user_end|>', '<|assistant_start|>']
+    """
+    begin, *end = (Piece(token, control=True) for token in (USER_START, USER_END, ASSISTANT_START))
+    return [begin, Piece(question), *end]
 
 
 def chat_task(
@@ -99,3 +120,52 @@ def guessing(ordered: Sequence[Lettered], asked: Sequence[Lettered]) -> float:
 def _ragged(arrays: list[np.ndarray], dtype: np.dtype) -> Ragged:
     tokens = np.concatenate(arrays).astype(dtype) if arrays else np.empty(0, dtype)
     return Ragged(tokens, offsets_of([len(one) for one in arrays]))
+
+
+def find_ask(tokenizer: Tokenizer, template: str | None = None) -> tuple[Ask, bool]:
+    """Find how to prompt with this tokenizer's questions; True if in nanochat's format.
+
+    Args:
+        tokenizer: its special tokens decide.
+        template: name or text of a chat template to use regardless of the tokenizer.
+
+    Raises:
+        TokenizerError: it has neither nanochat's tokens nor a template.
+        RecipeError: the template is invalid, or refuses a plain question.
+    """
+    missing = [
+        token for token in (USER_START, USER_END, ASSISTANT_START) if token not in tokenizer.special_tokens
+    ]
+    if template is None and not missing:
+        return ask_nanochat, True
+    if template is not None:
+        template = resolve_template(template, tokenizer.special_tokens)
+    else:
+        template = read_chat_template(tokenizer.name)
+    if template is None:
+        raise TokenizerError(
+            f"{tokenizer.name} has no special token {missing[0]} and no chat template: chat questions are "
+            "asked in nanochat's tokens or by a template",
+            hint=f"choose one with --chat-template: {', '.join(TEMPLATES)}, or a file; or train a tokenizer "
+            "with --specials nanochat",
+        )
+    ask = _ask_by(template, tokenizer)
+    ask("What is one and one?")
+    return ask, False
+
+
+def _ask_by(template: str, tokenizer: Tokenizer) -> Ask:
+    added = msgspec.json.decode(tokenizer.json).get("added_tokens") or []
+    variables = {"bos_token": tokenizer.bos_token or "", "eos_token": tokenizer.eos_token or ""}
+    chat = ChatTemplate(template, strips_of(added), variables, masked=False)
+
+    def ask(question: str) -> list[Piece]:
+        try:
+            pieces = chat.prompt(Conversation((Message("user", question),)))
+        except RecordProblem as error:
+            raise RecipeError(f"the chat template refuses a question: {error.detail}") from error
+        if not pieces:
+            raise RecipeError("the chat template writes nothing where a question is asked")
+        return pieces
+
+    return ask

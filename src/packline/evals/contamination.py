@@ -26,11 +26,11 @@ from packline.encoders.token_bytes import TokenText, keeps_text, token_bytes
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import RecipeError
 from packline.evals import scanning
-from packline.evals.asked import Asked, Questions, write_questions
 from packline.evals.contamination_report import NORMALISATION, ContaminationReport, GramOf, Overlap
-from packline.evals.evaluation_texts import EvaluationText, read_evaluations
+from packline.evals.evaluation_texts import read_evaluations
+from packline.evals.ngram_index import QuestionGrams, Questions, write_questions
 from packline.evals.scanning import ScanJob, ShardFound, open_job
-from packline.evals.task import text_encoder
+from packline.evals.task import EvaluationText, text_encoder
 from packline.evals.words import LOWER, spelled
 from packline.jobs.resources import usable_cores
 from packline.jobs.task_pool import run_tasks
@@ -88,7 +88,7 @@ def search(
         job = ScanJob(str(store.path), name, n, gram_of, scanning.STRETCH)
         started = time.perf_counter()
         found = _look(store, job, workers, on_progress)
-        return _sum_up(store, job, questions, Asked(folder), found, time.perf_counter() - started)
+        return _sum_up(store, job, questions, QuestionGrams(folder), found, time.perf_counter() - started)
 
 
 def _read(against: Sequence[str]) -> Iterator[EvaluationText]:
@@ -155,7 +155,7 @@ def _sum_up(
     store: StoreReader,
     job: ScanJob,
     questions: Questions,
-    asked: Asked,
+    asked: QuestionGrams,
     found: list[ShardFound],
     seconds: float,
 ) -> ContaminationReport:

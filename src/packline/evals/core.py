@@ -8,30 +8,79 @@
     schema              [bos prompt, bos prompt, ...]   start = end - length of the common suffix
     language_modeling   [bos prompt with]               start = length of the prompt without, its prefix
 
-A sequence that is longer than `max_seq_len` keeps its last tokens, and start and end move along. Text is
-encoded a few megabytes at a time; a task's tokens are held in memory, 220 MB for the largest one.
+A prompt consists of shots, the question and a possible answer; a shot is the same with the right choice,
+followed by an empty line. The context of a language-modeling question, and of its shots, loses white space at
+both ends, and so does the whole prompt without the continuation: otherwise its last space would become part
+of the first token to predict.
+
+    order of a task     random.Random(1337).shuffle(questions)
+    shots of number i   random.Random(1234 + i).sample(all numbers but i, n)
+
+Python keeps both the same from version to version, so every harness that follows this rule samples the same
+shots. A sequence that is longer than `max_seq_len` keeps its last tokens, and start and end move along. Text
+is encoded a few megabytes at a time; a task's tokens are held in memory, 220 MB for the largest one.
 """
 
 from __future__ import annotations
 
 import csv
+import random
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
 
 from packline.encoders.encoder import Encoder
 from packline.errors import InputError, RecipeError
-from packline.evals.fewshot import draw_shots, shuffle
-from packline.evals.prompts import KINDS, Question, TaskType, prompts_of
 from packline.evals.task import ScoredTask
 from packline.ragged import Ragged, concatenate, offsets_of
 from packline.sources.records import lines_of
 
 BUNDLE, DATA, BASELINES = "core.yaml", "eval_data", "eval_meta_data.csv"
 BATCH_CHARS = 8 << 20
+T = TypeVar("T")
+
+ORDER_SEED = 1337
+SHOT_SEED = 1234
+
+
+TaskType = Literal["multiple_choice", "schema", "language_modeling"]
+Words: TypeAlias = str | int | float
+"""Some published sets have a number in place of its digits."""
+
+
+class MultipleChoice(msgspec.Struct, frozen=True):
+    """A question about the best continuation among choices."""
+
+    query: Words
+    choices: list[Words]
+    gold: int
+
+
+class Schema(msgspec.Struct, frozen=True):
+    """A question about the context that fits a continuation."""
+
+    context_options: list[Words]
+    continuation: Words
+    gold: int
+
+
+class Continuation(msgspec.Struct, frozen=True):
+    """A question about the exact continuation."""
+
+    context: Words
+    continuation: Words
+
+
+Question: TypeAlias = MultipleChoice | Schema | Continuation
+KINDS: dict[TaskType, type[Question]] = {
+    "multiple_choice": MultipleChoice,
+    "schema": Schema,
+    "language_modeling": Continuation,
+}
 
 
 class CoreEntry(msgspec.Struct, frozen=True):
@@ -229,3 +278,63 @@ def common_length(sequences: Sequence[np.ndarray]) -> int:
     for other in sequences[1:]:
         differs |= first != other[:shortest]
     return int(differs.argmax()) if differs.any() else shortest
+
+
+def prompts_of(question: Question, shots: Sequence[Question], delimiter: str) -> list[str]:
+    """Prompts of one question.
+
+    >>> shot = MultipleChoice("Grass?", ["green", "red"], 0)
+    >>> prompts_of(MultipleChoice("Sky?", ["red", "blue"], 1), [shot], " A: ")
+    ['Grass? A: green\\n\\nSky? A: red', 'Grass? A: green\\n\\nSky? A: blue']
+    >>> prompts_of(Continuation("One, two, ", "three"), [], " ")
+    ['One, two,', 'One, two, three']
+    """
+    before = "".join(f"{answered(shot, delimiter)}\n\n" for shot in shots)
+    if isinstance(question, MultipleChoice):
+        return [f"{before}{question.query}{delimiter}{choice}" for choice in question.choices]
+    if isinstance(question, Schema):
+        after = f"{delimiter}{question.continuation}"
+        return [f"{before}{context}{after}" for context in question.context_options]
+    without = f"{before}{str(question.context).strip()}{delimiter}"
+    return [without.strip(), f"{without}{question.continuation}"]
+
+
+def answered(question: Question, delimiter: str) -> str:
+    """A question with its right answer: the text of a shot, and of the contamination check.
+
+    >>> answered(Schema(["He", "She"], "left.", 1), " ")
+    'She left.'
+    """
+    if isinstance(question, MultipleChoice):
+        return f"{question.query}{delimiter}{question.choices[question.gold]}"
+    if isinstance(question, Schema):
+        return f"{question.context_options[question.gold]}{delimiter}{question.continuation}"
+    return f"{str(question.context).strip()}{delimiter}{question.continuation}"
+
+
+def shuffle(questions: Sequence[T]) -> list[T]:
+    """Shuffle the questions of a task into the order in which they are numbered.
+
+    >>> shuffle("abcde")
+    ['b', 'a', 'd', 'c', 'e']
+    """
+    ordered = list(questions)
+    random.Random(ORDER_SEED).shuffle(ordered)
+    return ordered
+
+
+def draw_shots(number: int, questions: int, shots: int) -> list[int]:
+    """Numbers of the questions to put before question `number`, in their order.
+
+    Args:
+        number: from 0, after `shuffle`.
+        questions: number of questions of the task.
+        shots: number of shots; fewer than `questions`.
+
+    >>> draw_shots(2, 5, 3)
+    [4, 3, 1]
+    """
+    if not shots:
+        return []
+    places = random.Random(SHOT_SEED + number).sample(range(questions - 1), shots)
+    return [place + (place >= number) for place in places]

@@ -21,13 +21,19 @@ from packline.encoders.boundary import begin_of_sequence
 from packline.encoders.encoder import Encoder
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import RecipeError
-from packline.evals.asking import find_ask
-from packline.evals.chat_evals import chat_task
+from packline.evals.chat_evals import chat_task, find_ask
 from packline.evals.core import DATA, core_task, read_baselines, read_bundle, read_questions
-from packline.evals.evaluation_texts import EvaluationText, texts_of
+from packline.evals.evaluation_texts import texts_of
 from packline.evals.hellaswag import hellaswag_task, read_hellaswag
-from packline.evals.task import LetterTask, ScoredTask, text_encoder
-from packline.evals.writing import EvalFormat, EvalsWriter, Task
+from packline.evals.task import (
+    EvalFormat,
+    EvalsWriter,
+    EvaluationText,
+    LetterTask,
+    ScoredTask,
+    Task,
+    text_encoder,
+)
 
 CHAT: dict[str, Kind] = {"MMLU": "mmlu", "ARC-Easy": "arc", "ARC-Challenge": "arc"}
 """Chat tasks by their labels."""

@@ -24,9 +24,8 @@ import numpy as np
 
 from packline.encoders.token_bytes import TokenText
 from packline.errors import CorruptStore
-from packline.evals.asked import Asked
 from packline.evals.contamination_report import GramOf
-from packline.evals.ngrams import gram_hashes, mix, runs_of
+from packline.evals.ngram_index import QuestionGrams, gram_hashes, mix, runs_of
 from packline.evals.words import split_words
 from packline.jobs.task_worker import Runner
 from packline.store.reader import StoreReader
@@ -80,7 +79,7 @@ class Scan:
 
     def __init__(self, job: ScanJob) -> None:
         self._job, self._n = job, job.n
-        self._store, self._asked = StoreReader(job.store), Asked(job.folder)
+        self._store, self._asked = StoreReader(job.store), QuestionGrams(job.folder)
         self._vocab_size = self._store.manifest.tokenizer.vocab_size
         self._by_words = job.gram_of == "words"
         if self._by_words:

@@ -11,28 +11,108 @@ the same global batches. Rank r of W gets rows r*b to (r+1)*b of each, b = B / W
 
 Cost: a batch of one source is one call of `rows.read`; of several, one call each and a copy that puts rows in
 their places. Tensors and worker processes are in `packline.torch`.
+
+A thread prepares a few batches ahead of the trainer:
+
+    thread    make 0  make 1  make 2 .....  make 3 ...        at most `ahead` batches wait
+    caller            take 0 ....... take 1 ....... take 2
+
+Reading fills arrays in NumPy, which releases the GIL, so batches are prepared while the trainer computes. An
+error while making a batch is raised in place of that batch. The thread ends with the iterator: when it is
+exhausted, closed, or no longer referenced. A child process that was forked while batches wait has no such
+thread: it makes the rest of its batches itself.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
 
 import numpy as np
 
 from packline.errors import RecipeError
-from packline.loading.mixture import Mixture
-from packline.loading.prefetch import make_ahead
-from packline.loading.schedule import Drawn, Schedule, Stretch, Uses
-from packline.loading.stages import Stage
+from packline.loading.mixture import Mixture, Stage
+from packline.loading.schedule import BatchRows, Occurrences, Schedule, ScheduledStage
 from packline.notebook import Notebook
-from packline.packing.arrays import ALL_FIELDS, FIELDS
-from packline.packing.targets import IGNORED
+from packline.packing.batch import ALL_FIELDS, FIELDS, IGNORED
 
 if TYPE_CHECKING:
     from packline.packing.rows import RowSource
+
+
+T = TypeVar("T")
+
+
+def make_ahead(make: Callable[[int], T], start: int, stop: int, *, ahead: int) -> Iterator[T]:
+    """Yield `make(start)` to `make(stop - 1)` in order, made by a thread that is up to `ahead` in front.
+
+    Args:
+        make: a pure function, called in one thread at a time.
+        start: first argument.
+        stop: one past the last argument.
+        ahead: number of results that may wait; 0 makes each when it is requested, without a thread.
+
+    Raises:
+        Exception: any error of `make`, in place of its result.
+
+    >>> list(make_ahead(lambda step: step * step, 1, 4, ahead=2))
+    [1, 4, 9]
+    """
+    if ahead < 1:
+        yield from map(make, range(start, stop))
+        return
+    owner = os.getpid()
+    made: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+    room = threading.Semaphore(ahead)
+    done = threading.Event()
+    thread = threading.Thread(
+        target=_make_all, args=(make, start, stop, made, room, done), name="packline-prefetch", daemon=True
+    )
+    thread.start()
+    try:
+        for number in range(start, stop):
+            if os.getpid() != owner:
+                yield make(number)
+                continue
+            result, error = made.get()
+            if error is not None:
+                raise error
+            room.release()
+            yield result  # type: ignore[misc]  # None only beside an error
+    finally:
+        # In a forked child the thread is gone, possibly while it held one of these locks.
+        if os.getpid() == owner:
+            done.set()
+            room.release()
+            thread.join()
+
+
+def _make_all(
+    make: Callable[[int], T],
+    start: int,
+    stop: int,
+    made: queue.SimpleQueue[tuple[T | None, BaseException | None]],
+    room: threading.Semaphore,
+    done: threading.Event,
+) -> None:
+    """Body of the thread. It holds no reference to the iterator, so that the iterator can be collected."""
+    for number in range(start, stop):
+        room.acquire()
+        if done.is_set():
+            return
+        try:
+            made.put((make(number), None))
+        except BaseException as error:
+            # Pass on any exception: the caller waits for it.
+            made.put((None, error))
+            return
+
 
 STATE_VERSION = 1
 Batch = dict[str, np.ndarray]
@@ -95,17 +175,67 @@ class Loader(Notebook):
             raise RecipeError(f"expected prefetch of 0 or more batches, found {prefetch}")
         self.fields = chosen_fields(fields, keys)
         self.schedule = Schedule(_stages(rows, epochs), batch_size=batch_size, seed=seed, shuffle=shuffle)
-        for stretch in self.schedule.stretches:
-            if stretch.batch_size % world_size:
+        for stage in self.schedule.stages:
+            if stage.batch_size % world_size:
                 raise RecipeError(
-                    f"stage {stretch.number}: expected a batch_size that {world_size} ranks can share, "
-                    f"found {stretch.batch_size:,}",
+                    f"stage {stage.number}: expected a batch_size that {world_size} ranks can share, "
+                    f"found {stage.batch_size:,}",
                     hint="batch_size counts the rows of the global batch; choose a multiple of world_size",
                 )
         self.seed, self.rank, self.world_size = seed, rank, world_size
         self.keys, self.prefetch = keys, prefetch
         self._step = self._resume = 0
         self._pass = 0
+
+    @classmethod
+    def from_file(
+        cls,
+        path: str | Path,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        batch_size: int | None = None,
+        seed: int | None = None,
+        shuffle: bool | None = None,
+        fields: Sequence[str] | None = None,
+        keys: Keys | None = None,
+        prefetch: int | None = None,
+    ) -> Loader:
+        """Make the loader of a run file.
+
+        Args:
+            path: a TOML file; docs/reading.md lists its settings.
+            rank: number of this process among those that train, from 0.
+            world_size: number of such processes.
+            batch_size: replaces the file's setting, as do the other arguments. None: as in the file.
+            seed: see `Loader`.
+            shuffle: see `Loader`.
+            fields: see `Loader`.
+            keys: see `Loader`.
+            prefetch: see `Loader`.
+
+        Raises:
+            RecipeError: an invalid run file, or a rank outside the world.
+            StoreError: a store is missing, damaged or has no rows to give.
+
+        >>> Loader.from_file("missing.toml")
+        Traceback (most recent call last):
+        packline.errors.RecipeError: cannot read the run file missing.toml: No such file or directory
+        """
+        from packline.loading.run_file import load_run
+
+        stages, settings = load_run(path)
+        return cls(
+            stages,
+            batch_size=settings.batch_size if batch_size is None else batch_size,
+            seed=settings.seed if seed is None else seed,
+            rank=rank,
+            world_size=world_size,
+            shuffle=settings.shuffle if shuffle is None else shuffle,
+            fields=settings.fields if fields is None else fields,
+            keys=cast("Keys", settings.keys) if keys is None else keys,
+            prefetch=settings.prefetch if prefetch is None else prefetch,
+        )
 
     def __len__(self) -> int:
         """Total number of steps: batches from the first to the last, whatever the current step."""
@@ -114,7 +244,7 @@ class Loader(Notebook):
     @property
     def left_over_rows(self) -> int:
         """Rows that do not fill a last batch, of stages that run until a source is used up."""
-        return sum(stretch.left_over for stretch in self.schedule.stretches)
+        return sum(stage.left_over for stage in self.schedule.stages)
 
     @property
     def step(self) -> int:
@@ -137,10 +267,10 @@ class Loader(Notebook):
             CorruptStore: a store is damaged there.
         """
         step = operator.index(step)
-        stretch = self.schedule.stretch_of(step)
-        size = stretch.batch_size // self.world_size
-        start = (step - stretch.first_step) * stretch.batch_size + self.rank * size
-        return named(_read(stretch, start, start + size, self.fields), self.keys)
+        stage = self.schedule.stage_of(step)
+        size = stage.batch_size // self.world_size
+        start = (step - stage.first_step) * stage.batch_size + self.rank * size
+        return named(_read(stage, start, start + size, self.fields), self.keys)
 
     def __iter__(self) -> Iterator[Batch]:
         """Iterate from the beginning, or once from a loaded state, to the end of the run."""
@@ -156,17 +286,17 @@ class Loader(Notebook):
                 self._step = step + 1
             yield batch
 
-    def rows_of_step(self, step: int) -> Drawn:
+    def rows_of_step(self, step: int) -> BatchRows:
         """Rows of the global batch of a step, over all ranks."""
         return self.schedule.rows_of_step(operator.index(step))
 
-    def uses_of(self, stage: int, source: int, rows: np.ndarray) -> Uses:
+    def occurrences_of(self, stage: int, source: int, rows: np.ndarray) -> Occurrences:
         """Steps and places in the global batch at which rows of a source occur in a stage."""
-        return self.schedule.uses_of(stage, source, rows)
+        return self.schedule.occurrences_of(stage, source, rows)
 
     def rank_of(self, stage: int, places: np.ndarray) -> np.ndarray:
         """Ranks that get these places of a stage's global batch."""
-        return np.asarray(places) // (self.schedule.stretches[stage].batch_size // self.world_size)
+        return np.asarray(places) // (self.schedule.stages[stage].batch_size // self.world_size)
 
     def state_dict(self) -> dict[str, Any]:
         """Current state as JSON types: the step, and the fingerprints that identify the run."""
@@ -204,16 +334,16 @@ class Loader(Notebook):
 
     def __repr__(self) -> str:
         left = f", {self.left_over_rows:,} rows left over" if self.left_over_rows else ""
-        stages = "" if len(self.schedule.stretches) == 1 else f" in {len(self.schedule.stretches)} stages"
-        sizes = " and ".join(f"{size:,}" for size in dict.fromkeys(map(_batch_size, self.schedule.stretches)))
+        stages = "" if len(self.schedule.stages) == 1 else f" in {len(self.schedule.stages)} stages"
+        sizes = " and ".join(f"{size:,}" for size in dict.fromkeys(map(_batch_size, self.schedule.stages)))
         return (
             f"<Loader: step {self.step:,} of {len(self):,}{stages}, batches of {sizes} rows{left}, "
             f"rank {self.rank} of {self.world_size}, seed {self.seed}>"
         )
 
 
-def _batch_size(stretch: Stretch) -> int:
-    return stretch.batch_size
+def _batch_size(stage: ScheduledStage) -> int:
+    return stage.batch_size
 
 
 def _stages(rows: RowSource | Mixture | Stage | Sequence[Stage], epochs: int | None) -> list[Stage]:
@@ -225,7 +355,7 @@ def _stages(rows: RowSource | Mixture | Stage | Sequence[Stage], epochs: int | N
     elif isinstance(rows, Mixture):
         stages = [Stage(rows)]
     elif hasattr(rows, "read") and hasattr(rows, "seq_len"):
-        return [Stage(Mixture([(rows, 1, epochs)]))]
+        return [Stage(Mixture([(cast("RowSource", rows), 1, epochs)]))]
     else:
         raise RecipeError(
             f"expected rows, a Mixture, a Stage or a list of stages, found {type(rows).__name__}",
@@ -256,15 +386,15 @@ def chosen_fields(fields: Sequence[str] | None, keys: Keys) -> tuple[str, ...]:
     return tuple(fields)
 
 
-def _read(stretch: Stretch, start: int, stop: int, fields: tuple[str, ...]) -> Batch:
+def _read(stage: ScheduledStage, start: int, stop: int, fields: tuple[str, ...]) -> Batch:
     """Read the stage's rows `start` to `stop`: one read per source, then every row to its place."""
     parts = [
-        (source, stretch.mixture.rows[source].read(rows, fields))
-        for source, rows in stretch.parts(start, stop)
+        (source, stage.mixture.rows[source].read(rows, fields))
+        for source, rows in stage.rows_by_source(start, stop)
     ]
     if len(parts) == 1:
         return parts[0][1]
-    sources = stretch.mixture.schedule.sources(start, stop)
+    sources = stage.mixture.interleaving.sources(start, stop)
     places = [np.flatnonzero(sources == source) for source, _ in parts]
     batch: Batch = {}
     for name, one in parts[0][1].items():

@@ -19,26 +19,31 @@
     max_epochs = 2
 
 The contents of a batch depend only on this file and its stores. Rank and world size are not part of it: they
-are arguments of `load`. Reading the file costs nothing; opening its stores maps them, and makes the best-fit
-plans that do not exist yet.
+are arguments of `Loader.from_file`. Reading the file costs nothing; opening its stores maps them, and makes
+the best-fit plans that do not exist yet. The file is data: nothing in it is executed, no environment variable
+is read, and an unknown setting is an error.
 
-The file is data: nothing in it is executed, no environment variable is read, and an unknown setting is an
-error.
+`draft_run` writes one from the shares of a recipe's sources, `weight` or `tokens`. Shares are relative and
+count rows. All rows have the same number of tokens, so a budget of tokens is a share too: the stage lasts for
+the sum of the budgets. Without shares the store is read as is.
 """
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from packline.errors import PacklineError, RecipeError, did_you_mean
-from packline.recipe import read_toml
+from packline.packing.packer import DocumentFilter, RowOptions
+from packline.recipe import Share, read_toml
 
 if TYPE_CHECKING:
-    from packline.loading.loader import Loader
-    from packline.loading.stages import Stage
+    from packline.loading.mixture import Stage
     from packline.packing.rows import RowSource
     from packline.store.reader import StoreReader
 
@@ -62,25 +67,7 @@ class LoaderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """Folder of pack plans; by default that of the store, or the user's cache."""
 
 
-class Cutting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Settings that turn documents into rows, in a stage or in a source; those of the source take precedence.
-
-    A source with its own packing ignores the settings of the stage that belong to the stage's packing alone.
-    """
-
-    packing: str | None = None
-    """`concat`, `best_fit` or `pad`."""
-    boundary_loss: bool | None = None
-    """True if the end of a document predicts the beginning of the next."""
-    min_tail_fraction: float | None = None
-    """For concat: smallest share of a row for which the last row is kept."""
-    overflow: str | None = None
-    """For pad: `truncate`, `split` or `drop` documents longer than a row."""
-    pad_id: int | None = None
-    """Token at padding."""
-
-
-class SourceSettings(Cutting, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class SourceSettings(RowOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Rows of one store in a stage: a table `[[stages.sources]]`."""
 
     store: str
@@ -89,22 +76,19 @@ class SourceSettings(Cutting, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Share of the stage's rows, `0.7` or `"1/3"`; required if there are other sources."""
     max_epochs: int | Literal["unlimited"] = 1
     """Largest number of times its rows may be used; needing more is an error before the first batch."""
-    split: str | None = None
-    """`train` by default."""
-    labels: str | tuple[str, ...] | None = None
-    """Only documents with this label, or with one of these."""
-    sources: str | tuple[str, ...] | None = None
-    """Only documents of this source of the store, or of these."""
-    min_tokens: int | None = None
-    """Only documents with at least n tokens."""
-    max_tokens: int | None = None
-    """Only documents with at most n tokens."""
-    shuffle_documents: int | None = None
-    """Seed for a shuffle of documents before they are packed; by default they keep the stored order."""
+
+    @property
+    def options(self) -> RowOptions:
+        """Documents of the store, and how they fill rows."""
+        return RowOptions(**{name: getattr(self, name) for name in RowOptions.__struct_fields__})
 
 
-class StageSettings(Cutting, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One stage of training: a table `[[stages]]`."""
+class StageSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One stage of training: a table `[[stages]]`.
+
+    The table also holds `PACKING_FIELDS`, for all of its sources; those of a source take precedence. A source
+    with its own packing ignores the settings of the stage that belong to the stage's packing alone.
+    """
 
     seq_len: int
     """Tokens per row, as packed."""
@@ -124,8 +108,10 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     stages: tuple[StageSettings, ...]
 
 
-SELECTION = ("split", "labels", "sources", "min_tokens", "max_tokens", "shuffle_documents")
-"""Fields of a source that choose documents; `store.rows` takes them by the same names."""
+PACKING_FIELDS = tuple(
+    name for name in RowOptions.__struct_fields__ if name not in DocumentFilter.__struct_fields__
+)
+"""Settings that turn documents into rows, in a stage or in a source."""
 
 
 def read_run(path: str | Path) -> RunFile:
@@ -152,19 +138,48 @@ def parse_run(table: dict[str, Any], name: str = "the run file") -> RunFile:
     _refuse_unknown(table, RunFile, name, "")
     _refuse_unknown(table.get("loader"), LoaderSettings, name, "loader")
     for number, stage in enumerate(_tables(table.get("stages"))):
-        _refuse_unknown(stage, StageSettings, name, f"stages[{number}]")
+        _refuse_unknown(stage, StageSettings, name, f"stages[{number}]", PACKING_FIELDS)
         for place, source in enumerate(_tables(stage.get("sources"))):
             _refuse_unknown(source, SourceSettings, name, f"stages[{number}].sources[{place}]")
-    try:
-        run = msgspec.convert(table, RunFile)
-    except msgspec.ValidationError as error:
-        hint = "a run file has [loader] with batch_size, and [[stages]] with seq_len and [[stages.sources]]"
-        raise RecipeError(f"{name}: {str(error).replace('$.', '')}", hint=hint) from error
+    run: RunFile = _converted(_with_sources_complete(table, name), RunFile, name, "")
     return _check(run, name)
 
 
-def load_run(path: str | Path) -> tuple[list[Stage], dict[str, Any]]:
-    """Stages of a run file with their stores opened, and the loader's other arguments.
+def _converted(value: Any, kind: type[Any], name: str, where: str) -> Any:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        hint = "a run file has [loader] with batch_size, and [[stages]] with seq_len and [[stages.sources]]"
+        raise RecipeError(f"{name}: {str(error).replace('$.', where)}", hint=hint) from error
+
+
+def _with_sources_complete(table: dict[str, Any], name: str) -> dict[str, Any]:
+    """The same tables with the packing settings of each stage moved to its sources."""
+    if not isinstance(table.get("stages"), list):
+        return table
+    stages = []
+    for number, stage in enumerate(table["stages"]):
+        if not isinstance(stage, dict):
+            return table
+        common = {field: stage[field] for field in PACKING_FIELDS if field in stage}
+        _converted(common, RowOptions, name, f"stages[{number}].")
+        rest = {field: value for field, value in stage.items() if field not in common}
+        if isinstance(stage.get("sources"), list):
+            rest["sources"] = [_completed(source, common) for source in stage["sources"]]
+        stages.append(rest)
+    return {**table, "stages": stages}
+
+
+def _completed(source: Any, common: dict[str, Any]) -> Any:
+    """A source with the settings of its stage."""
+    if not isinstance(source, dict):
+        return source
+    other = ("min_tail_fraction", "overflow") if "packing" in source else ()
+    return {name: value for name, value in common.items() if name not in other} | source
+
+
+def load_run(path: str | Path) -> tuple[list[Stage], LoaderSettings]:
+    """Stages of a run file with their stores opened, and the loader's settings.
 
     Each store is opened once, however many stages read it.
 
@@ -172,8 +187,8 @@ def load_run(path: str | Path) -> tuple[list[Stage], dict[str, Any]]:
         RecipeError: an invalid run file.
         StoreError: a store is missing, damaged or has no rows to give.
     """
-    from packline.loading.mixture import Mixture
-    from packline.loading.stages import Stage
+    from packline.loading.mixture import Mixture, Stage
+    from packline.packing.rows import Rows
     from packline.store.reader import StoreReader
 
     run = read_run(path)
@@ -185,7 +200,10 @@ def load_run(path: str | Path) -> tuple[list[Stage], dict[str, Any]]:
             if source.store not in stores:
                 stores[source.store] = StoreReader(source.store)
             try:
-                rows = _rows(stores[source.store], source, stage, run.loader.plans)
+                rows: RowSource = Rows(
+                    stores[source.store], stage.seq_len, source.options, plans=run.loader.plans
+                )
+                rows = rows if stage.split_to is None else rows.split_to(stage.split_to)
             except PacklineError as error:
                 where = f"{path}: stages[{number}].sources[{place}]"
                 raise type(error)(f"{where}: {error.message}", hint=error.hint) from error
@@ -193,55 +211,7 @@ def load_run(path: str | Path) -> tuple[list[Stage], dict[str, Any]]:
             limit = None if source.max_epochs == "unlimited" else source.max_epochs
             entries.append((rows, weight, limit))
         stages.append(Stage(Mixture(entries), tokens=stage.tokens, batch_size=stage.batch_size))
-    return stages, _loader_arguments(run.loader)
-
-
-def load(path: str | Path, *, rank: int = 0, world_size: int = 1, **changes: Any) -> Loader:
-    """Make the loader of a run file.
-
-    Args:
-        path: a TOML file; docs/reading.md lists its settings.
-        rank: number of this process among those that train, from 0.
-        world_size: number of such processes.
-        changes: other arguments of `Loader`, which override the file: `prefetch=0`, `keys="huggingface"`.
-
-    Raises:
-        RecipeError: an invalid run file, or a rank outside the world.
-        StoreError: a store is missing, damaged or has no rows to give.
-
-    >>> load("missing.toml")
-    Traceback (most recent call last):
-    packline.errors.RecipeError: cannot read the run file missing.toml: No such file or directory
-    """
-    from packline.loading.loader import Loader
-
-    stages, settings = load_run(path)
-    return Loader(stages, rank=rank, world_size=world_size, **{**settings, **changes})
-
-
-def _rows(store: StoreReader, source: SourceSettings, stage: StageSettings, plans: str | None) -> RowSource:
-    """Rows of one store, with the settings of a source and its stage."""
-    ours = set() if source.packing is None else {"min_tail_fraction", "overflow"}
-    cutting = {name: getattr(stage, name) for name in Cutting.__struct_fields__ if name not in ours}
-    cutting |= {
-        name: getattr(source, name) for name in Cutting.__struct_fields__ if getattr(source, name) is not None
-    }
-    cutting = {name: value for name, value in cutting.items() if value is not None}
-    chosen = {name: getattr(source, name) for name in SELECTION if getattr(source, name) is not None}
-    if plans is not None:
-        chosen["plans"] = plans
-    from packline.packing.rows import Rows
-
-    rows = Rows(store, stage.seq_len, **cutting, **chosen)
-    return rows if stage.split_to is None else rows.split_to(stage.split_to)
-
-
-def _loader_arguments(settings: LoaderSettings) -> dict[str, Any]:
-    given = msgspec.structs.asdict(settings)
-    del given["plans"]
-    if given["fields"] is None:
-        del given["fields"]
-    return given
+    return stages, run.loader
 
 
 def _placed(run: RunFile, folder: Path) -> RunFile:
@@ -274,11 +244,13 @@ def _check(run: RunFile, name: str) -> RunFile:
     return run
 
 
-def _refuse_unknown(table: Any, kind: type[msgspec.Struct], name: str, where: str) -> None:
+def _refuse_unknown(
+    table: Any, kind: type[msgspec.Struct], name: str, where: str, more: tuple[str, ...] = ()
+) -> None:
     """Reject an unknown setting, usually a typing error, and suggest the one that was meant."""
     if not isinstance(table, dict):
         return
-    known = kind.__struct_fields__
+    known = (*kind.__struct_fields__, *more)
     for word in table:
         if word in known:
             continue
@@ -290,3 +262,91 @@ def _refuse_unknown(table: Any, kind: type[msgspec.Struct], name: str, where: st
 def _tables(value: Any) -> list[dict[str, Any]]:
     """Tables of an array; conversion rejects the other values."""
     return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+
+
+def draft_run(
+    store: StoreReader,
+    shares: Sequence[Share],
+    *,
+    seq_len: int,
+    batch_size: int,
+    folder: Path,
+    tokens: int | None = None,
+) -> str:
+    """Draft a run file for a store.
+
+    Args:
+        shares: share of each source of the store, in its order; empty for shares by size.
+        seq_len: tokens per row.
+        batch_size: rows per global batch.
+        folder: folder that the file will be in: the store is named relative to it.
+        tokens: length of the stage; by default the sum of budgets, or until a source is used up.
+
+    Raises:
+        RecipeError: a number below 1; shares for another number of sources, or a source with a share and
+            without a document to train on.
+    """
+    for said, number in (("seq_len", seq_len), ("batch_size", batch_size), ("tokens", tokens)):
+        if number is not None and number < 1:
+            raise RecipeError(f"{said} is {number}: expected at least 1")
+    names = list(store.manifest.sources)
+    sizes = _train_tokens(store)
+    if shares and len(shares) != len(names):
+        raise RecipeError(
+            f"the recipe has {len(shares)} sources, the store {len(names)}: {', '.join(names)}",
+            hint="give the recipe that the store was built from",
+        )
+    given = [share.weight if share.tokens is None else share.tokens for share in shares]
+    lasts = tokens or sum(share.tokens or 0 for share in shares)
+    lines = [
+        "# A packline run: `packline trace THIS --step 0` shows a batch, Loader.from_file(THIS) reads it.",
+        "# docs/reading.md has all settings.",
+        "",
+        "[loader]",
+        f"batch_size = {batch_size}                  # rows of the global batch",
+        "seed = 0",
+        "",
+        "[[stages]]",
+        f"seq_len = {seq_len}",
+        'packing = "concat"               # "best_fit": no document is cut that fits into a row',
+        f"tokens = {lasts}" if lasts else "# tokens = 1_000_000_000         # else until a source is used up",
+    ]
+    place = json.dumps(_relative(store.path, folder))
+    if all(one is None for one in given):
+        lines += ["", "[[stages.sources]]", f"store = {place}"]
+        lines += [f"#   {name}: {size:,} tokens for training" for name, size in sizes.items()]
+        lines += [
+            "# sources = [...]                # some of them only; then each [[stages.sources]] has a weight"
+        ]
+    else:
+        for name, weight, share in zip(names, given, shares, strict=True):
+            lines += _source_lines(place, name, sizes[name], weight, share)
+    return "\n".join([*lines, ""])
+
+
+def _source_lines(
+    store: str, name: str, size: int, weight: int | float | str | None, share: Share
+) -> list[str]:
+    if not size:
+        raise RecipeError(f"source {name!r} has a share, and no document in the split train")
+    lines = ["", "[[stages.sources]]", f"store = {store}", f"sources = {json.dumps(name)}"]
+    lines += [f"weight = {json.dumps(weight)}", f"# {size:,} tokens for training"]
+    if share.max_epochs is not None:
+        return [*lines, f"max_epochs = {json.dumps(share.max_epochs)}"]
+    return [
+        *lines,
+        "# max_epochs = 2                 # more than 1 where its share asks for more than there is",
+    ]
+
+
+def _train_tokens(store: StoreReader) -> dict[str, int]:
+    """Tokens of the split train by source; a shard holds one source."""
+    sizes = dict.fromkeys(store.manifest.sources, 0)
+    for shard in store.shards:
+        if shard.entry.split == "train" and len(shard):
+            sizes[shard.provenance(0).source] += shard.entry.tokens
+    return sizes
+
+
+def _relative(store: Path, folder: Path) -> str:
+    return str(store) if store.is_absolute() else os.path.relpath(store, folder)

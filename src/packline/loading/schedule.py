@@ -5,12 +5,19 @@
 Resuming, other world sizes, workers and traces all use this one function. It does not depend on ranks,
 threads and processes, nor on tokens: it never reads a store.
 
+A draw is one use of a row, counted through all epochs; each epoch is a separate permutation:
+
+    draw    0 1 2 3 4 | 5 6 7 8 9 | 10 ...        5 rows
+    epoch       0     |     1     |  2
+    row     3 0 4 1 2 | 1 4 2 3 0 | ...
+
+Nothing is stored except one block of an epoch, so reading batch by batch costs next to nothing; random access
+costs one block each time.
+
 A source that several stages use resumes where the previous stage left off: the second stage consumes rows
 that the first has not. The draw numbers of a source are therefore counted over the whole run, and so is
 `max_epochs`. The key of a source's order is (seed, its number, epoch); sources are numbered by first
-appearance in the run.
-
-Making the schedule checks that every stage has enough rows.
+appearance in the run. Making the schedule checks that every stage has enough rows.
 """
 
 from __future__ import annotations
@@ -23,13 +30,100 @@ import numpy as np
 
 from packline.errors import RecipeError
 from packline.fingerprint import hash_value
-from packline.loading.mixture import Mixture, check_tokenizer
-from packline.loading.order import Order
-from packline.loading.stages import Stage
+from packline.loading.mixture import Mixture, Stage, check_tokenizer
+from packline.permutation import Permutation
+
+ORDER_BLOCK = 1 << 14
+"""Draws of one epoch computed at a time: half a millisecond, enough for 500 batches of 32."""
+
+_NO_BLOCK: tuple[int, int, np.ndarray] = (-1, -1, np.empty(0, np.int64))
+
+
+class Order:
+    """Order in which the rows of one source are consumed.
+
+    Args:
+        rows: number of rows of the source.
+        key: the seed and the number of the source. Different keys give different orders.
+        shuffle: False gives rows 0, 1, 2, ... in every epoch.
+
+    Raises:
+        RecipeError: there are no rows.
+
+    >>> order = Order(5, 42, 0)
+    >>> sorted(order.between(5, 10).tolist())       # draws 5 to 10 are the second epoch
+    [0, 1, 2, 3, 4]
+    >>> row = int(order(np.array([7]))[0])
+    >>> int(order.draws_of(np.array([row]), epoch=1)[0])
+    7
+    """
+
+    def __init__(self, rows: int, *key: int, shuffle: bool = True) -> None:
+        if rows < 1:
+            raise RecipeError("cannot order the rows of a source that has none")
+        self.rows, self.key, self.shuffle = rows, key, shuffle
+        # One tuple, replaced as a whole: a prefetching thread and a caller may both read it.
+        self._block = _NO_BLOCK
+
+    def __call__(self, draws: np.ndarray) -> np.ndarray:
+        """Rows for any draw numbers, int64 of the same shape."""
+        draws = np.asarray(draws, np.int64)
+        epochs, places = np.divmod(draws, self.rows)
+        if not self.shuffle:
+            return places
+        rows = np.empty_like(places)
+        for epoch in np.unique(epochs):
+            here = epochs == epoch
+            rows[here] = self._epoch(int(epoch))(places[here])
+        return rows
+
+    def between(self, start: int, stop: int) -> np.ndarray:
+        """Rows from draw `start` to draw `stop`, int64 `[stop - start]`."""
+        if stop <= start:
+            return np.empty(0, np.int64)
+        pieces = []
+        while start < stop:
+            epoch, place = divmod(start, self.rows)
+            number, inner = divmod(place, ORDER_BLOCK)
+            piece = self._order_block(epoch, number)[inner : inner + stop - start]
+            pieces.append(piece)
+            start += len(piece)
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+    def draws_of(self, rows: np.ndarray, epoch: int) -> np.ndarray:
+        """Draw numbers of these rows in an epoch, int64 of the same shape.
+
+        Raises:
+            IndexError: no such row.
+        """
+        rows = np.asarray(rows, np.int64)
+        if not self.shuffle:
+            if rows.size and not 0 <= rows.min() <= rows.max() < self.rows:
+                raise IndexError(f"a row outside range({self.rows})")
+            return epoch * self.rows + rows
+        return epoch * self.rows + self._epoch(epoch).invert(rows)
+
+    def _epoch(self, epoch: int) -> Permutation:
+        return Permutation(self.rows, *self.key, epoch)
+
+    def _order_block(self, epoch: int, number: int) -> np.ndarray:
+        """Rows of block `number` of an epoch: `BLOCK` rows, or fewer at the end of the epoch."""
+        *held, block = self._block
+        if held != [epoch, number]:
+            block = np.arange(number * ORDER_BLOCK, min((number + 1) * ORDER_BLOCK, self.rows))
+            if self.shuffle:
+                block = self._epoch(epoch)(block)
+            block.flags.writeable = False
+            self._block = (epoch, number, block)
+        return block
+
+    def __getstate__(self) -> dict[str, object]:
+        # Pickling for a worker process keeps the settings, not the block.
+        return {**self.__dict__, "_block": _NO_BLOCK}
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class BatchRows:
     """Rows of one global batch, in their order."""
 
     stage: int
@@ -42,7 +136,7 @@ class Drawn:
 
 
 @dataclass(frozen=True, slots=True)
-class Uses:
+class Occurrences:
     """Occurrences of rows of one source in a stage, U in total, in order of step."""
 
     rows: np.ndarray
@@ -56,7 +150,7 @@ class Uses:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class ScheduledStage:
     """A stage and its range of steps in the run."""
 
     number: int
@@ -65,20 +159,20 @@ class Stretch:
     """Rows per global batch."""
     first_step: int
     steps: int
-    drawn: tuple[int, ...]
+    consumed: tuple[int, ...]
     """Rows of each source consumed in earlier stages."""
     orders: tuple[Order, ...]
     """Order of each source."""
     left_over: int
     """Rows after the last whole batch, if the stage ends because a source is used up."""
 
-    def parts(self, start: int, stop: int) -> Iterator[tuple[int, np.ndarray]]:
+    def rows_by_source(self, start: int, stop: int) -> Iterator[tuple[int, np.ndarray]]:
         """(source, rows in order of use) of the stage's rows `start` to `stop`."""
-        shares = self.mixture.schedule
-        for source, (order, drawn) in enumerate(zip(self.orders, self.drawn, strict=True)):
-            first, last = shares.count(source, start), shares.count(source, stop)
+        interleaving = self.mixture.interleaving
+        for source, (order, consumed) in enumerate(zip(self.orders, self.consumed, strict=True)):
+            first, last = interleaving.count(source, start), interleaving.count(source, stop)
             if first < last:
-                yield source, order.between(drawn + first, drawn + last)
+                yield source, order.between(consumed + first, consumed + last)
 
 
 class Schedule:
@@ -101,9 +195,9 @@ class Schedule:
         if not stages:
             raise RecipeError("a run needs at least one stage, found none")
         self.seed, self.shuffle = seed, shuffle
-        self.stretches: list[Stretch] = []
+        self.stages: list[ScheduledStage] = []
         orders: dict[str, Order] = {}
-        drawn: dict[str, int] = {}
+        consumed: dict[str, int] = {}
         for number, stage in enumerate(stages):
             size = stage.batch_size if stage.batch_size is not None else batch_size
             if size is None or size < 1:
@@ -113,19 +207,19 @@ class Schedule:
             for rows in stage.mixture.rows:
                 if rows.fingerprint not in orders:
                     orders[rows.fingerprint] = Order(len(rows), seed, len(orders), shuffle=shuffle)
-            before = [drawn.get(rows.fingerprint, 0) for rows in stage.mixture.rows]
-            stretch = _place(number, stage, size, len(self), before, orders)
-            self.stretches.append(stretch)
-            counts = stage.mixture.schedule.counts(stretch.steps * size)
+            before = [consumed.get(rows.fingerprint, 0) for rows in stage.mixture.rows]
+            scheduled = _schedule_stage(number, stage, size, len(self), before, orders)
+            self.stages.append(scheduled)
+            counts = stage.mixture.interleaving.counts(scheduled.steps * size)
             for rows, start, count in zip(stage.mixture.rows, before, counts, strict=True):
-                drawn[rows.fingerprint] = start + count
-        self._firsts = [stretch.first_step for stretch in self.stretches]
+                consumed[rows.fingerprint] = start + count
+        self._firsts = [stage.first_step for stage in self.stages]
 
     def __len__(self) -> int:
         """Total number of steps, that is global batches."""
-        return self.stretches[-1].first_step + self.stretches[-1].steps if self.stretches else 0
+        return self.stages[-1].first_step + self.stages[-1].steps if self.stages else 0
 
-    def stretch_of(self, step: int) -> Stretch:
+    def stage_of(self, step: int) -> ScheduledStage:
         """Stage that a step belongs to.
 
         Raises:
@@ -133,28 +227,28 @@ class Schedule:
         """
         if not 0 <= step < len(self):
             raise IndexError(f"step {step} of {len(self):,}")
-        return self.stretches[bisect.bisect_right(self._firsts, step) - 1]
+        return self.stages[bisect.bisect_right(self._firsts, step) - 1]
 
-    def rows_of_step(self, step: int) -> Drawn:
+    def rows_of_step(self, step: int) -> BatchRows:
         """Rows of a global batch.
 
         Raises:
             IndexError: no such step.
         """
-        stretch = self.stretch_of(step)
-        start = (step - stretch.first_step) * stretch.batch_size
-        stop = start + stretch.batch_size
-        shares = stretch.mixture.schedule
-        sources = shares.sources(start, stop).astype(np.int64)
+        scheduled = self.stage_of(step)
+        start = (step - scheduled.first_step) * scheduled.batch_size
+        stop = start + scheduled.batch_size
+        interleaving = scheduled.mixture.interleaving
+        sources = interleaving.sources(start, stop).astype(np.int64)
         rows, epochs = np.empty_like(sources), np.empty_like(sources)
-        for source, found in stretch.parts(start, stop):
+        for source, found in scheduled.rows_by_source(start, stop):
             here = sources == source
-            first = stretch.drawn[source] + shares.count(source, start)
+            first = scheduled.consumed[source] + interleaving.count(source, start)
             rows[here] = found
-            epochs[here] = np.arange(first, first + len(found)) // stretch.orders[source].rows
-        return Drawn(stretch.number, sources, rows, epochs)
+            epochs[here] = np.arange(first, first + len(found)) // scheduled.orders[source].rows
+        return BatchRows(scheduled.number, sources, rows, epochs)
 
-    def uses_of(self, stage: int, source: int, rows: np.ndarray) -> Uses:
+    def occurrences_of(self, stage: int, source: int, rows: np.ndarray) -> Occurrences:
         """Occurrences of rows of a source in a stage: the inverse of `rows_of_step`.
 
         Args:
@@ -165,48 +259,47 @@ class Schedule:
         Raises:
             IndexError: no such stage, source or row.
         """
-        stretch = self.stretches[stage]
-        shares, order = stretch.mixture.schedule, stretch.orders[source]
-        first = stretch.drawn[source]
-        stop = first + shares.count(source, stretch.steps * stretch.batch_size)
+        scheduled = self.stages[stage]
+        interleaving, order = scheduled.mixture.interleaving, scheduled.orders[source]
+        first = scheduled.consumed[source]
+        stop = first + interleaving.count(source, scheduled.steps * scheduled.batch_size)
         rows = np.asarray(rows, np.int64).reshape(-1)
         epochs = range(first // order.rows, -(-stop // order.rows))
         draws = np.empty((len(epochs), len(rows)), np.int64)
         for number in range(len(epochs)):
             draws[number] = order.draws_of(rows, epochs[number])
         epoch, index = np.nonzero((draws >= first) & (draws < stop))
-        places = shares.places(source, draws[epoch, index] - first)
+        places = interleaving.places(source, draws[epoch, index] - first)
         by_place = np.argsort(places)
         places, epoch, index = places[by_place], epoch[by_place] + epochs.start, index[by_place]
-        steps, inner = np.divmod(places, stretch.batch_size)
-        return Uses(rows[index], epoch, steps + stretch.first_step, inner)
+        steps, inner = np.divmod(places, scheduled.batch_size)
+        return Occurrences(rows[index], epoch, steps + scheduled.first_step, inner)
 
     def fingerprints(self) -> dict[str, str]:
         """12 hexadecimal digits for each thing that determines the contents of the batches, by its name.
 
         The length of the last stage affects nothing before its end, so a run may be extended.
         """
-        stretches = self.stretches
-        rows = [rows for stretch in stretches for rows in stretch.mixture.rows]
+        rows = [rows for stage in self.stages for rows in stage.mixture.rows]
         facts = {
             "stores": [source.store.manifest.checksum for source in rows],
             "rows (seq_len, packing, selection)": [source.fingerprint for source in rows],
             "stages (weights, tokens)": [
-                [stretch.mixture.schedule.parts for stretch in stretches],
-                [stretch.steps for stretch in stretches[:-1]],
+                [stage.mixture.interleaving.parts for stage in self.stages],
+                [stage.steps for stage in self.stages[:-1]],
             ],
-            "batch_size": [stretch.batch_size for stretch in stretches],
+            "batch_size": [stage.batch_size for stage in self.stages],
             "shuffle": [str(self.seed), self.shuffle],
         }
         return {name: hash_value(fact)[:12] for name, fact in facts.items()}
 
 
-def _place(
-    number: int, stage: Stage, batch_size: int, first_step: int, drawn: list[int], orders: dict[str, Order]
-) -> Stretch:
+def _schedule_stage(
+    number: int, stage: Stage, batch_size: int, first_step: int, consumed: list[int], orders: dict[str, Order]
+) -> ScheduledStage:
     """Place a stage in the run, after checking that it has enough rows."""
     mixture = stage.mixture
-    limit = mixture.limit(drawn)
+    limit = mixture.limit(consumed)
     if stage.tokens is not None:
         steps = stage.tokens // (batch_size * mixture.seq_len)
         if not steps:
@@ -216,11 +309,11 @@ def _place(
                 hint="more tokens or a smaller batch_size",
             )
         if limit is not None and steps * batch_size > limit:
-            raise _used_up(number, mixture, steps * batch_size, drawn)
+            raise _used_up(number, mixture, steps * batch_size, consumed)
     elif limit is None:
         raise RecipeError(
-            f"stage {number} has no end: its sources may be drawn any number of times",
-            hint="say how long: Stage(..., tokens=...), or set max_epochs of a source",
+            f"stage {number} has no end: its sources may be used any number of times",
+            hint="give its length: Stage(..., tokens=...), or set max_epochs of a source",
         )
     else:
         steps = limit // batch_size
@@ -230,32 +323,32 @@ def _place(
                 "until a source is used up",
                 hint="a smaller batch_size, or more epochs",
             )
-    return Stretch(
+    return ScheduledStage(
         number=number,
         mixture=mixture,
         batch_size=batch_size,
         first_step=first_step,
         steps=steps,
-        drawn=tuple(drawn),
+        consumed=tuple(consumed),
         orders=tuple(orders[rows.fingerprint] for rows in mixture.rows),
         left_over=limit - steps * batch_size if stage.tokens is None and limit is not None else 0,
     )
 
 
-def _used_up(number: int, mixture: Mixture, rows: int, drawn: list[int]) -> RecipeError:
+def _used_up(number: int, mixture: Mixture, rows: int, consumed: list[int]) -> RecipeError:
     """Error that names the sources with too few rows for a stage, and how many are missing."""
     missing = []
     enough = []
-    for source, count in enumerate(mixture.schedule.counts(rows)):
+    for source, count in enumerate(mixture.interleaving.counts(rows)):
         epochs, size = mixture.max_epochs[source], len(mixture.rows[source])
-        if epochs is None or drawn[source] + count <= epochs * size:
+        if epochs is None or consumed[source] + count <= epochs * size:
             continue
-        earlier = f" after {drawn[source]:,} in earlier stages" if drawn[source] else ""
+        earlier = f" after {consumed[source]:,} in earlier stages" if consumed[source] else ""
         missing.append(
             f"source {source} needs {count:,} rows{earlier} and has {size:,} x {epochs} epochs: "
-            f"{drawn[source] + count - epochs * size:,} are missing"
+            f"{consumed[source] + count - epochs * size:,} are missing"
         )
-        enough.append(f"max_epochs={-(-(drawn[source] + count) // size)} for source {source}")
+        enough.append(f"max_epochs={-(-(consumed[source] + count) // size)} for source {source}")
     return RecipeError(
         f"stage {number} is longer than its sources: {'; '.join(missing)}",
         hint=f"fewer tokens, other weights, or Mixture([(rows, weight, max_epochs), ...]) with "

@@ -1,7 +1,7 @@
 """From a batch to its documents, and from a document to its batches.
 
     trace_step(loader, 1200)          step -> rows -> spans -> documents -> source, file, position, id
-    trace_document(loader, 77)        document -> rows -> uses -> steps, ranks, places
+    trace_document(loader, 77)        document -> rows -> occurrences -> steps, ranks, places
 
 Both are closed forms of the loader's schedule: no batch is made, no log is needed, and a run of weeks is
 traced as quickly as a short one. Steps are counted from 0: step n is the batch that follows after n batches,
@@ -79,7 +79,7 @@ class StepTrace(msgspec.Struct, frozen=True):
     rows: tuple[RowTrace, ...]
 
 
-class Use(msgspec.Struct, frozen=True, order=True):
+class Occurrence(msgspec.Struct, frozen=True, order=True):
     """Range of a document in a batch."""
 
     step: int
@@ -117,14 +117,14 @@ def trace_step(loader: Loader, step: int, *, rank: int | None = None, row: int |
     _check_within("step", step, len(loader), "of this run")
     if rank is not None:
         _check_within("rank", rank, loader.world_size, "of this world")
-    drawn = loader.rows_of_step(step)
-    stretch = loader.schedule.stretches[drawn.stage]
+    batch = loader.rows_of_step(step)
+    stage = loader.schedule.stages[batch.stage]
     if row is not None:
-        _check_within("row", row, stretch.batch_size, "of the global batch")
-    share = stretch.batch_size // loader.world_size
+        _check_within("row", row, stage.batch_size, "of the global batch")
+    share = stage.batch_size // loader.world_size
     rows: list[RowTrace] = []
-    for source, source_rows in enumerate(stretch.mixture.rows):
-        wanted = drawn.sources == source
+    for source, source_rows in enumerate(stage.mixture.rows):
+        wanted = batch.sources == source
         if rank is not None:
             wanted &= np.arange(len(wanted)) // share == rank
         if row is not None:
@@ -132,8 +132,8 @@ def trace_step(loader: Loader, step: int, *, rank: int | None = None, row: int |
         indices = np.flatnonzero(wanted)
         if not len(indices):
             continue
-        numbers, epochs = drawn.rows[indices].tolist(), drawn.epochs[indices].tolist()
-        contents = _contents(source_rows, drawn.rows[indices])
+        numbers, epochs = batch.rows[indices].tolist(), batch.epochs[indices].tolist()
+        contents = _contents(source_rows, batch.rows[indices])
         for index, number, epoch, spans in zip(indices.tolist(), numbers, epochs, contents, strict=True):
             rows.append(
                 RowTrace(
@@ -151,17 +151,17 @@ def trace_step(loader: Loader, step: int, *, rank: int | None = None, row: int |
     return StepTrace(
         step=step,
         steps=len(loader),
-        stage=drawn.stage,
-        stages=len(loader.schedule.stretches),
-        batch_size=stretch.batch_size,
-        seq_len=stretch.mixture.seq_len,
+        stage=batch.stage,
+        stages=len(loader.schedule.stages),
+        batch_size=stage.batch_size,
+        seq_len=stage.mixture.seq_len,
         world_size=loader.world_size,
         fingerprint=loader.fingerprint,
         rows=tuple(sorted(rows, key=lambda found: found.index)),
     )
 
 
-def trace_document(loader: Loader, document: int, *, store: StoreReader | None = None) -> list[Use]:
+def trace_document(loader: Loader, document: int, *, store: StoreReader | None = None) -> list[Occurrence]:
     """All uses of a document in the whole run, in order of step.
 
     Args:
@@ -179,15 +179,15 @@ def trace_document(loader: Loader, document: int, *, store: StoreReader | None =
     """
     store = _store_of_document(loader, store)
     document = check_document(store, document)
-    uses: list[Use] = []
-    for stretch in loader.schedule.stretches:
-        share = stretch.batch_size // loader.world_size
-        for source, rows in enumerate(stretch.mixture.rows):
+    uses: list[Occurrence] = []
+    for stage in loader.schedule.stages:
+        share = stage.batch_size // loader.world_size
+        for source, rows in enumerate(stage.mixture.rows):
             if not _same(rows.store, store):
                 continue
             numbers = rows.rows_of(document)
-            found = loader.uses_of(stretch.number, source, numbers)
-            held = dict(zip(numbers.tolist(), _stretches(rows, numbers, document), strict=True))
+            found = loader.occurrences_of(stage.number, source, numbers)
+            held = dict(zip(numbers.tolist(), _ranges_in(rows, numbers, document), strict=True))
             for row, epoch, step, index in zip(
                 found.rows.tolist(),
                 found.epochs.tolist(),
@@ -196,13 +196,13 @@ def trace_document(loader: Loader, document: int, *, store: StoreReader | None =
                 strict=True,
             ):
                 uses += [
-                    Use(
+                    Occurrence(
                         step=step,
                         index=index,
                         column=column,
                         tokens=tokens,
                         start=start,
-                        stage=stretch.number,
+                        stage=stage.number,
                         source=source,
                         epoch=epoch,
                         rank=index // share,
@@ -217,15 +217,15 @@ def trace_document(loader: Loader, document: int, *, store: StoreReader | None =
 def stores_of(loader: Loader) -> list[StoreReader]:
     """Stores that a run reads, each once, in order of first use."""
     stores: dict[str, StoreReader] = {}
-    for stretch in loader.schedule.stretches:
-        for rows in stretch.mixture.rows:
+    for stage in loader.schedule.stages:
+        for rows in stage.mixture.rows:
             stores.setdefault(rows.store.manifest.checksum, rows.store)
     return list(stores.values())
 
 
 def store_of(loader: Loader, stage: int, source: int) -> StoreReader:
     """Store that a source of a stage reads."""
-    return loader.schedule.stretches[stage].mixture.rows[source].store
+    return loader.schedule.stages[stage].mixture.rows[source].store
 
 
 def _contents(rows: RowSource, numbers: np.ndarray) -> list[tuple[SpanTrace, ...]]:
@@ -242,7 +242,7 @@ def _contents(rows: RowSource, numbers: np.ndarray) -> list[tuple[SpanTrace, ...
     ]
 
 
-def _stretches(rows: RowSource, numbers: np.ndarray, document: int) -> list[list[tuple[int, int, int]]]:
+def _ranges_in(rows: RowSource, numbers: np.ndarray, document: int) -> list[list[tuple[int, int, int]]]:
     """(column, tokens, start) of a document in each of these rows."""
     spans = rows.spans(numbers)
     own = spans.documents == document

@@ -9,9 +9,9 @@ one tail, and only the last row may be padded. The price is that documents are c
 model that sees each document separately sees the second part without the first.
 
 Cost: if the selection is whole shards in stored order, a row is a binary search in the index, and nothing is
-stored; otherwise sums over every 16th document are kept (`cumulative`). Either way the spans of a batch take
-a fixed number of NumPy calls: 30 microseconds for 32 rows, 65 above 4 million documents (`bounds`), about 300
-for shuffled documents, mostly for the permutation.
+stored; otherwise sums over every 16th document are kept (`SampledOffsets`). Either way the spans of a batch
+take a fixed number of NumPy calls: 30 microseconds for 32 rows, 65 above 4 million documents (`offsets`),
+about 300 for shuffled documents, mostly for the permutation.
 """
 
 from __future__ import annotations
@@ -22,11 +22,9 @@ from typing import ClassVar
 import numpy as np
 
 from packline.errors import CorruptStore, RecipeError
-from packline.packing.bounds import Bounds
-from packline.packing.cumulative import Cumulative
-from packline.packing.packer import Counts
-from packline.packing.selection import Selection
-from packline.packing.spans import Spans
+from packline.packing.documents import SampledOffsets, Selection
+from packline.packing.offsets import DocumentOffsets
+from packline.packing.packer import Counts, Spans
 from packline.ragged import offsets_of
 
 
@@ -59,12 +57,12 @@ class Concat:
         return self._rows
 
     @cached_property
-    def _sums(self) -> Bounds | Cumulative:
+    def _sums(self) -> DocumentOffsets | SampledOffsets:
         """Lookup of the document that holds the n-th token."""
         stored = self.selection.stored
         if stored is not None:
-            return stored.bounds
-        sums = Cumulative(self.selection, lambda lengths: lengths, "tokens")
+            return stored.offsets
+        sums = SampledOffsets(self.selection, lambda lengths: lengths, "tokens")
         if sums.total != self.tokens:
             raise self._damaged(f"documents of {self.tokens:,} tokens", f"{sums.total:,}")
         return sums

@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from packline.errors import RecipeError
-from packline.packing.spans import Spans
+from packline.packing.packer import Spans
 from packline.ragged import offsets_of
 
 MOST_TOKENS = np.iinfo(np.int32).max

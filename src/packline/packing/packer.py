@@ -1,24 +1,138 @@
-"""Interface of every packing: number of rows, contents of each, rows of a document, and costs.
+"""Interface of every packing: settings in, spans and counts out.
 
     concat     documents back to back, cut every seq_len tokens      splits documents, pads or drops one tail
     best_fit   whole documents put where they fit best               pads a little, splits only the long ones
     pad        one document per row                                  pads much; truncates, splits or drops
 
+`DocumentFilter` (documents of a store and their order) and `RowOptions` (the same, and how they fill rows)
+are the requested settings, used by Python, run files, the command line, exports and the viewer alike;
+`Selection` and `Rows` check them against a store.
+
 A packing uses lengths alone, never tokens. Rows are numbered in the packing's own order, which is independent
-of the order in which a trainer reads them.
+of the order in which a trainer reads them. A packing gives spans, the ranges of documents that fill rows, and
+everything else is made from them: arrays of tokens, masks, statistics, traces. A batch of rows is a few NumPy
+arrays, so no Python object per span is needed on the way to the trainer:
+
+    row 0 = document 7 whole, document 8's first 3      offsets    0     2  3
+    row 1 = document 8 from its token 3                 documents  7  8  8
+                                                        starts     0  0  3
+                                                        lengths    5  3  8
+
+Places of a row that no span fills are padding, at its end.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeAlias, get_args
 
 import msgspec
 import numpy as np
 
-from packline.packing.spans import Spans
+from packline.ragged import offsets_of
 
-PACKINGS = ("concat", "best_fit", "pad")
-OVERFLOWS = ("truncate", "split", "drop")
+Packing: TypeAlias = Literal["concat", "best_fit", "pad"]
+SplitChoice: TypeAlias = Literal["train", "val", "test", "all"]
+Overflow: TypeAlias = Literal["truncate", "split", "drop"]
+PACKINGS: tuple[Packing, ...] = get_args(Packing)
+OVERFLOWS: tuple[Overflow, ...] = get_args(Overflow)
+
+
+class DocumentFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Documents of a store, and their order.
+
+    >>> DocumentFilter(labels=["web", "code", "web"]).canonical().labels
+    ('code', 'web')
+    """
+
+    split: str = "train"
+    """`train`, `val`, `test`, or `all`."""
+    labels: str | tuple[str, ...] | None = None
+    """Only documents with this label, or with one of these."""
+    sources: str | tuple[str, ...] | None = None
+    """Only documents of this source, or of these."""
+    min_tokens: int | None = None
+    """Only documents with at least n tokens, including boundary tokens."""
+    max_tokens: int | None = None
+    """Only documents with at most n tokens."""
+    shuffle_documents: int | None = None
+    """Seed for a shuffle of the documents before they are packed; None keeps the stored order."""
+
+    def canonical(self) -> DocumentFilter:
+        """The same choice in one form: equal choices of documents are equal values."""
+        return DocumentFilter(
+            split=self.split,
+            labels=_names(self.labels),
+            sources=_names(self.sources),
+            min_tokens=self.min_tokens if self.min_tokens is not None and self.min_tokens > 1 else None,
+            max_tokens=self.max_tokens,
+            shuffle_documents=self.shuffle_documents,
+        )
+
+
+class RowOptions(DocumentFilter, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Documents of a store, and how they fill rows."""
+
+    packing: str = "concat"
+    """`concat`, `best_fit` or `pad`; `packline pack` reports the cost of each."""
+    min_tail_fraction: float = 0.5
+    """For concat: smallest share of a row for which the last row is kept, padded."""
+    overflow: str = "truncate"
+    """For pad: `truncate`, `split` or `drop` documents longer than a row."""
+    boundary_loss: bool = False
+    """True if the end of a document predicts the beginning of the next."""
+    pad_id: int | None = None
+    """Token at padding; None: the end-of-document token."""
+
+
+def _names(names: str | tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """One name or several, deduplicated and sorted."""
+    if names is None:
+        return None
+    return (names,) if isinstance(names, str) else tuple(sorted(set(names)))
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Spans of B rows, S in total, in their order within the rows.
+
+    >>> spans = Spans(np.array([0, 2, 3]), np.array([7, 8, 8]), np.array([0, 0, 3]), np.array([5, 3, 8]))
+    >>> len(spans), spans.filled.tolist(), spans.row(1).documents.tolist()
+    (2, [8, 8], [8])
+    """
+
+    offsets: np.ndarray
+    """int64 `[B+1]`: row b has spans `offsets[b]` to `offsets[b+1]`."""
+    documents: np.ndarray
+    """int64 `[S]`: number in `store.documents`."""
+    starts: np.ndarray
+    """int64 `[S]`: first token within the document."""
+    lengths: np.ndarray
+    """int64 `[S]`: tokens, at least 1."""
+    following: np.ndarray | None = None
+    """int64 `[B]`: document whose first token comes after the row's last one, if that one ends its document;
+    -1 if there is none. None: rows do not follow one another (best fit, pad)."""
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def filled(self) -> np.ndarray:
+        """Tokens of each row that are not padding, int64 `[B]`."""
+        ends = offsets_of(self.lengths)
+        return ends[self.offsets[1:]] - ends[self.offsets[:-1]]
+
+    def row(self, index: int) -> Spans:
+        """Spans of one row."""
+        start, stop = int(self.offsets[index]), int(self.offsets[index + 1])
+        following = None if self.following is None else self.following[index : index + 1]
+        return Spans(
+            np.array([0, stop - start], np.int64),
+            self.documents[start:stop],
+            self.starts[start:stop],
+            self.lengths[start:stop],
+            following,
+        )
 
 
 class Counts(msgspec.Struct, frozen=True):

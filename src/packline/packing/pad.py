@@ -10,7 +10,7 @@ For models that must not see two documents in one row, and for evaluation. On or
 is padding; `packline pack` reports how much for a given store.
 
 Cost: `truncate` is closed form. `split` and `drop` need the number of rows before a document: sums over every
-16th one, made in one pass over the lengths (`cumulative`).
+16th one, made in one pass over the lengths (`SampledOffsets`).
 """
 
 from __future__ import annotations
@@ -21,10 +21,8 @@ from typing import ClassVar
 import numpy as np
 
 from packline.errors import RecipeError
-from packline.packing.cumulative import Cumulative
-from packline.packing.packer import OVERFLOWS, Counts
-from packline.packing.selection import Selection
-from packline.packing.spans import Spans
+from packline.packing.documents import SampledOffsets, Selection
+from packline.packing.packer import OVERFLOWS, Counts, Spans
 
 
 class Pad:
@@ -46,10 +44,10 @@ class Pad:
         if overflow not in OVERFLOWS:
             raise RecipeError(f"overflow is {overflow!r}: expected one of {', '.join(OVERFLOWS)}")
         self.selection, self.seq_len, self.overflow = selection, seq_len, overflow
-        self._sums: Cumulative | None = None
+        self._sums: SampledOffsets | None = None
         """Sums of rows; None for one row per document."""
         if overflow != "truncate":
-            self._sums = Cumulative(selection, self._rows_each, f"rows, {overflow} at {seq_len}")
+            self._sums = SampledOffsets(selection, self._rows_each, f"rows, {overflow} at {seq_len}")
 
     def _rows_each(self, lengths: np.ndarray) -> np.ndarray:
         """Number of rows for documents of these lengths."""

@@ -32,12 +32,13 @@ import numpy as np
 from packline.errors import RecipeError, StoreError
 from packline.fingerprint import hash_value
 from packline.notebook import Notebook
-from packline.packing.arrays import ALL_FIELDS, FIELDS, fill
-from packline.packing.packer import PACKINGS, Counts, Packer
-from packline.packing.selection import Selection
-from packline.packing.spans import Spans
+from packline.packing.batch import ALL_FIELDS, FIELDS, fill
+from packline.packing.documents import Selection
+from packline.packing.packer import PACKINGS, Counts, Packer, RowOptions, Spans
 from packline.ragged import offsets_of
 from packline.store.reader import StoreReader
+
+DEFAULTS = RowOptions()
 
 
 class RowSource(Protocol):
@@ -255,18 +256,7 @@ class Rows(RowReader, Notebook):
     Args:
         store: an opened store.
         seq_len: tokens per row, L.
-        packing: `concat`, `best_fit` or `pad`; `packline pack` reports the cost of each.
-        split: `train`, `val`, or `all`.
-        labels: only documents with one of these labels.
-        sources: only documents of these sources.
-        min_tokens: only documents with at least n tokens, including boundary tokens.
-        max_tokens: only documents with at most n tokens.
-        shuffle_documents: seed for a shuffle of the documents before they are packed; None keeps the stored
-            order. The loader determines the order of the rows.
-        min_tail_fraction: for concat: smallest share of L for which the last row is kept, padded.
-        overflow: for pad: treatment of documents longer than L: `truncate`, `split` or `drop`.
-        boundary_loss: True if the end of a document predicts the beginning of the next.
-        pad_id: token at padding; default the end-of-document token.
+        options: documents, their order, and how they fill rows.
         plans: folder of plans; default below the store.
 
     Raises:
@@ -278,57 +268,31 @@ class Rows(RowReader, Notebook):
         self,
         store: StoreReader,
         seq_len: int,
+        options: RowOptions = DEFAULTS,
         *,
-        packing: str = "concat",
-        split: str = "train",
-        labels: str | Sequence[str] | None = None,
-        sources: str | Sequence[str] | None = None,
-        min_tokens: int | None = None,
-        max_tokens: int | None = None,
-        shuffle_documents: int | None = None,
-        min_tail_fraction: float = 0.5,
-        overflow: str = "truncate",
-        boundary_loss: bool = False,
-        pad_id: int | None = None,
         plans: str | Path | None = None,
     ) -> None:
-        if packing not in PACKINGS:
-            raise RecipeError(f"packing is {packing!r}: expected one of {', '.join(PACKINGS)}")
-        _check_belongs(packing, min_tail_fraction, overflow)
+        _check_options(options)
         self.seq_len = check_seq_len(seq_len, store)
-        self.store, self.packing, self.boundary_loss = store, packing, bool(boundary_loss)
-        self.pad_id = _check_pad_id(pad_id, store)
-        filters: dict[str, Any] = {
-            "split": split,
-            "labels": labels,
-            "sources": sources,
-            "min_tokens": min_tokens,
-            "max_tokens": max_tokens,
-            "shuffle_documents": shuffle_documents,
-            "plans": plans,
-        }
-        self.selection = Selection(store, **filters)
-        self._settings = filters | {
-            "packing": packing,
-            "min_tail_fraction": min_tail_fraction,
-            "overflow": overflow,
-            "boundary_loss": boundary_loss,
-            "pad_id": pad_id,
-        }
-        self._packer = _make_packer(self.selection, self.seq_len, packing, min_tail_fraction, overflow, plans)
+        self.store, self.options, self.plans = store, options, plans
+        self.packing, self.boundary_loss = options.packing, bool(options.boundary_loss)
+        self.pad_id = _check_pad_id(options.pad_id, store)
+        self.selection = Selection(store, options, plans=plans)
+        self._packer = _make_packer(self.selection, self.seq_len, options, plans)
         self._count = len(self._packer)
         if not self._count:
             raise StoreError(
-                f"{store.path}: no row of {seq_len:,} tokens: {self.selection!r} gives none with {packing}",
+                f"{store.path}: no row of {seq_len:,} tokens: "
+                f"{self.selection!r} gives none with {self.packing}",
                 hint="choose a smaller seq_len, a smaller min_tail_fraction, or another overflow",
             )
         self.fingerprint: str = hash_value(
             {
                 "selection": self.selection.fingerprint,
-                "packing": packing,
+                "packing": self.packing,
                 "seq_len": self.seq_len,
-                "min_tail_fraction": float(min_tail_fraction) if packing == "concat" else None,
-                "overflow": overflow if packing == "pad" else None,
+                "min_tail_fraction": float(options.min_tail_fraction) if self.packing == "concat" else None,
+                "overflow": options.overflow if self.packing == "pad" else None,
                 "boundary_loss": self.boundary_loss,
                 "pad_id": self.pad_id,
             }
@@ -357,8 +321,8 @@ class Rows(RowReader, Notebook):
     def _rows_of(self, document: int) -> np.ndarray:
         return self._packer.rows_of(document)
 
-    def __reduce__(self) -> tuple[Any, tuple[()]]:
-        return partial(Rows, self.store, self.seq_len, **self._settings), ()
+    def __reduce__(self) -> tuple[Any, tuple[StoreReader, int, RowOptions]]:
+        return partial(Rows, plans=self.plans), (self.store, self.seq_len, self.options)
 
     def __repr__(self) -> str:
         return (
@@ -367,22 +331,15 @@ class Rows(RowReader, Notebook):
         )
 
 
-def _make_packer(
-    selection: Selection,
-    seq_len: int,
-    packing: str,
-    min_tail_fraction: float,
-    overflow: str,
-    plans: str | Path | None,
-) -> Packer:
-    if packing == "concat":
+def _make_packer(selection: Selection, seq_len: int, options: RowOptions, plans: str | Path | None) -> Packer:
+    if options.packing == "concat":
         from packline.packing.concat import Concat
 
-        return Concat(selection, seq_len, min_tail_fraction=min_tail_fraction)
-    if packing == "pad":
+        return Concat(selection, seq_len, min_tail_fraction=options.min_tail_fraction)
+    if options.packing == "pad":
         from packline.packing.pad import Pad
 
-        return Pad(selection, seq_len, overflow=overflow)
+        return Pad(selection, seq_len, overflow=options.overflow)
     from packline.packing.best_fit import BestFit
 
     return BestFit(selection, seq_len, plans=plans)
@@ -413,14 +370,17 @@ def _check_pad_id(pad_id: int | None, store: StoreReader) -> int:
     return operator.index(pad_id)
 
 
-def _check_belongs(packing: str, min_tail_fraction: float, overflow: str) -> None:
-    """Reject a setting that the packing would ignore."""
-    if packing != "concat" and min_tail_fraction != 0.5:
+def _check_options(options: RowOptions) -> None:
+    """Reject an unknown packing, and a setting that the packing would ignore."""
+    packing = options.packing
+    if packing not in PACKINGS:
+        raise RecipeError(f"packing is {packing!r}: expected one of {', '.join(PACKINGS)}")
+    if packing != "concat" and options.min_tail_fraction != 0.5:
         raise RecipeError(
-            f"min_tail_fraction is {min_tail_fraction}, and packing is {packing}: concat has it"
+            f"min_tail_fraction is {options.min_tail_fraction}, and packing is {packing}: concat has it"
         )
-    if packing != "pad" and overflow != "truncate":
-        raise RecipeError(f"overflow is {overflow!r}, and packing is {packing}: pad has it")
+    if packing != "pad" and options.overflow != "truncate":
+        raise RecipeError(f"overflow is {options.overflow!r}, and packing is {packing}: pad has it")
 
 
 SPLIT_BLOCK = 4096

@@ -26,12 +26,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 
 from packline.errors import CorruptStore, PacklineError, StoreError
 from packline.fingerprint import hash_bytes
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
 
 
@@ -146,6 +146,8 @@ def map_file(path: Path, root: Path | None = None) -> np.ndarray:
     >>> map_file(file).tolist()
     [97, 98]
     """
+    import numpy as np
+
     size = stat_file(path, root).st_size
     with reading(path):
         if size <= SMALL:
@@ -215,9 +217,12 @@ def map_array(path: Path, dtype: np.dtype, shape: tuple[int, ...], *, holds: str
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "a.bin"
     >>> _ = file.write_bytes(bytes([1, 0, 2, 0]))
+    >>> import numpy as np
     >>> map_array(file, np.dtype("<u2"), (2,), holds="2 tokens", of="another store").tolist()
     [1, 2]
     """
+    import numpy as np
+
     whole = map_file(path)
     check_size(path, math.prod(shape) * dtype.itemsize, len(whole), holds=holds, of=of)
     return whole.view(dtype).reshape(shape) if len(whole) else np.empty(shape, dtype)

@@ -21,23 +21,22 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from packline.encoders.boundary import Boundary
-from packline.encoders.parity import RoundTrip
-from packline.encoders.tokenizer import Tokenizer
 from packline.errors import CorruptStore, NoDocuments, StoreNotFound
-from packline.fingerprint import hash_bytes
-from packline.ragged import dtype_for
+from packline.fingerprint import NotWhole, hash_bytes, json_form, seal, unseal
 from packline.recipe import SPLITS, Recipe, Split
 from packline.sources.compression import Compression
 from packline.store.files import FileEntry, reading, stat_file
-from packline.store.index import CODES
 from packline.store.ledger import Ledger, losses, source_names, total, totals_by_source
-from packline.store.sealed import NotWhole, json_form, seal, unseal
 from packline.version import __version__
+
+if TYPE_CHECKING:
+    from packline.encoders.boundary import Boundary
+    from packline.encoders.parity import RoundTrip
+    from packline.encoders.tokenizer import Tokenizer
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -151,6 +150,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Checksum of this manifest's JSON form with this field empty: xxh3-128, 32 hexadecimal digits."""
 
     @property
+    def store_bytes(self) -> int:
+        """Total bytes of all files of the store but the manifest."""
+        entries = [entry for shard in self.shards for entry in shard.files]
+        others = (*self.rejects, *self.receipts, *self.tokenizer_files)
+        return sum(entry.bytes for entry in (*entries, *others))
+
+    @property
     def documents(self) -> int:
         """Documents in all splits."""
         return sum(shard.documents for shard in self.shards)
@@ -249,6 +255,8 @@ def check_manifest(path: Path, manifest: Manifest) -> None:
 
 def _problems(manifest: Manifest) -> Iterator[tuple[str, str, object]]:
     """Problems, as (description, expected, found)."""
+    from packline.store.shard import CODES
+
     if manifest.dtype not in CODES:
         yield "dtype", " or ".join(CODES), repr(manifest.dtype)
     entry = manifest.tokenizer
@@ -330,6 +338,8 @@ def from_receipts(
         receipts: receipts of all units, in the order of their documents.
         inputs: inputs with their checksums: see `join_checksums`.
     """
+    from packline.ragged import dtype_for
+
     return Manifest(
         format_version=FORMAT_VERSION,
         packline=__version__,

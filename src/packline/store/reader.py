@@ -25,10 +25,9 @@ import numpy as np
 from packline.errors import CorruptStore
 from packline.ragged import offsets_of
 from packline.store.files import HINT, FileEntry, check_size, read_file, reading, stat_file
-from packline.store.index import index_size
 from packline.store.ledger import source_names
 from packline.store.manifest import RECEIPTS, TOKENIZER, Manifest, ShardEntry, read_manifest
-from packline.store.shard import Provenance, Shard
+from packline.store.shard import Provenance, Shard, index_size
 
 
 class Documents:

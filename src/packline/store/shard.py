@@ -1,6 +1,6 @@
-"""One shard of an opened store: tokens, index, loss mask and provenance, each opened on first use.
+"""One shard of a store: tokens, index, loss mask and provenance, each opened on first use.
 
-    shard.lengths, .offsets     the index        mapped; its checksum compared
+    shard.lengths, .offsets     `NAME.idx`       mapped; its checksum compared
     shard.tokens                `NAME.bin`       mapped; its size compared
     shard.loss                  `NAME.loss`      mapped, where the shard has one
     shard.provenance(i)         `NAME.docs.parquet`, read whole; its checksum compared
@@ -12,13 +12,29 @@ A document is returned only if the index is consistent there and every id is in 
 detect a token that became another one of the same vocabulary: `packline verify` compares its checksum. A
 damaged provenance file never reaches a parser: its checksum is compared first, at memory speed (0.3 ms for
 65,536 documents; decoding them takes 7 ms).
+
+The `.idx` is Megatron's MMIDIDX, version 1, one sequence per document:
+
+    0   9 bytes  MMIDIDX\\0\\0
+    9   uint64   version, 1
+    17  uint8    dtype code of the .bin: 8 uint16, 4 int32
+    18  uint64   S, sequences
+    26  uint64   N, entries of document_indices (documents + 1)
+    34  int32    [S] tokens per sequence
+    ..  int64    [S] byte offset of each sequence in the .bin
+    ..  int64    [N] first sequence of each document, then S
+
+All little-endian. With one sequence per document, S is the number of documents D and `document_indices` is
+0..D. Source: the reader in megatron-core's `indexed_dataset.py`, which the tests run. A document of 2**31
+tokens or more does not fit.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 import numpy as np
@@ -36,12 +52,74 @@ from packline.store.files import (
     opened,
     reading,
 )
-from packline.store.index import Index
 from packline.store.manifest import ShardEntry
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
+
+
+MAGIC = b"MMIDIDX\x00\x00"
+HEADER = struct.Struct("<9sQBQQ")
+CODES: dict[str, int] = {"uint16": 8, "int32": 4}
+DTYPES: dict[int, np.dtype] = {8: np.dtype("<u2"), 4: np.dtype("<i4")}
+INDEX_BLOCK = 1 << 16
+
+
+def index_size(documents: int) -> int:
+    """Size of an index in bytes.
+
+    >>> index_size(0), index_size(10)
+    (42, 242)
+    """
+    return HEADER.size + 20 * documents + 8
+
+
+def write_index(file: BinaryIO, lengths: np.ndarray, dtype: np.dtype) -> None:
+    """Write the index of documents with these lengths, int32 `[D]`."""
+    count = len(lengths)
+    file.write(HEADER.pack(MAGIC, 1, CODES[dtype.name], count, count + 1))
+    file.write(np.ascontiguousarray(lengths, "<i4").data)
+    offset = 0
+    for start in range(0, count, INDEX_BLOCK):
+        block = lengths[start : start + INDEX_BLOCK].astype("<i8") * dtype.itemsize
+        ends = np.cumsum(block) + offset
+        file.write((ends - block).astype("<i8").data)
+        offset = int(ends[-1])
+    for start in range(0, count + 1, INDEX_BLOCK):
+        file.write(np.arange(start, min(start + INDEX_BLOCK, count + 1), dtype="<i8").data)
+
+
+class Index:
+    """An index on disk: `lengths` int32 `[D]`, `offsets` int64 `[D]` in bytes, both mapped, read-only.
+
+    Raises:
+        CorruptStore: not an index, another version, or a size that contradicts its header.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.bytes: np.ndarray = map_file(path)
+        """uint8 `[N]`: the whole file."""
+        head = self.bytes[: HEADER.size].tobytes()
+        if len(head) < HEADER.size or not head.startswith(MAGIC):
+            raise CorruptStore(f"{path} is not an index: expected {MAGIC[:7]!r}, found {head[:7]!r}")
+        _, version, code, count, entries = HEADER.unpack(head)
+        if version != 1 or code not in DTYPES or entries != count + 1:
+            raise CorruptStore(
+                f"{path}: expected version 1, dtype code 4 or 8 and one sequence per document, "
+                f"found version {version}, code {code}, {count} sequences and {entries} document entries"
+            )
+        if len(self.bytes) != index_size(count):
+            raise CorruptStore(f"{path}: expected {index_size(count):,} bytes, found {len(self.bytes):,}")
+        self.dtype = DTYPES[code]
+        ends = [HEADER.size, HEADER.size + 4 * count, HEADER.size + 12 * count]
+        self.lengths: np.ndarray = self.bytes[ends[0] : ends[1]].view("<i4")
+        self.offsets: np.ndarray = self.bytes[ends[1] : ends[2]].view("<i8")
+        self.document_indices: np.ndarray = self.bytes[ends[2] :].view("<i8")
+
+    def __len__(self) -> int:
+        return len(self.lengths)
 
 
 def open_parquet(data: np.ndarray) -> pq.ParquetFile:
@@ -144,7 +222,7 @@ def to_provenance(table: pa.Table, split: str, path: Path) -> list[Provenance]:
 
 KEPT_BYTES = 1 << 10
 """Bytes up to which an index (50 documents) stays in memory: many small shards are read only once."""
-BLOCK = 16
+ID_BLOCK = 16
 """Log2 of the ids per block. A block is checked once, on first use, in 10 microseconds."""
 CHECKED_BYTES = 4 << 20
 """Bytes up to which an index (200,000 documents) is compared with its checksum, which takes 0.4 ms. In a
@@ -173,7 +251,7 @@ class Shard:
         self._folder, self._dtype, self._vocab_size = folder, dtype, vocab_size
         self._checked = False
         """True if the index was compared with its checksum."""
-        self._valid = bytearray((entry.tokens >> BLOCK) + 1)
+        self._valid = bytearray((entry.tokens >> ID_BLOCK) + 1)
         """1 for a block whose tokens are all in the vocabulary."""
 
     def __len__(self) -> int:
@@ -198,7 +276,7 @@ class Shard:
         end = begin + length
         if end > entry.tokens:
             raise wrong_place(self, begin, end)
-        if self._valid.find(0, begin >> BLOCK, (end - 1 >> BLOCK) + 1) >= 0:
+        if self._valid.find(0, begin >> ID_BLOCK, (end - 1 >> ID_BLOCK) + 1) >= 0:
             self._check_ids(begin, end)
         return self.tokens[begin:end]
 
@@ -210,8 +288,8 @@ class Shard:
         """
         # Viewed as unsigned, negative ids are the largest of all: one pass finds both kinds of wrong id.
         ids, most = self.tokens.view(f"<u{self.itemsize}"), self._vocab_size - 1
-        for block in range(begin >> BLOCK, (end - 1 >> BLOCK) + 1):
-            first, stop = block << BLOCK, block + 1 << BLOCK
+        for block in range(begin >> ID_BLOCK, (end - 1 >> ID_BLOCK) + 1):
+            first, stop = block << ID_BLOCK, block + 1 << ID_BLOCK
             if int(ids[first:stop].max()) <= most:
                 self._valid[block] = 1
                 continue

@@ -24,10 +24,9 @@ import numpy as np
 from packline.errors import CorruptStore
 from packline.fingerprint import Hasher
 from packline.store.files import FileEntry, map_file, reading, stat_file
-from packline.store.index import Index
 from packline.store.manifest import ShardEntry
 from packline.store.report import Findings
-from packline.store.shard import open_parquet
+from packline.store.shard import Index, open_parquet
 
 BLOCK_BYTES = 1 << 20
 BLOCK_DOCUMENTS = 1 << 18

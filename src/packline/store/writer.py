@@ -22,8 +22,8 @@ from packline.fingerprint import Hasher
 from packline.ragged import Ragged
 from packline.sources.batch import Batch, Reject
 from packline.store.files import FileEntry
-from packline.store.index import write_index
 from packline.store.manifest import ShardEntry
+from packline.store.shard import write_index
 
 ROW_GROUP = 1 << 16
 LONGEST = 2**31 - 1

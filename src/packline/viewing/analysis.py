@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from packline.packing.prices import Price
+from packline.packing.stats import PackingStats
 from packline.store.finding import provenance_of
 from packline.store.reader import StoreReader, shard_labels
 from packline.viewing.counting import OnProgress, count_store
@@ -94,7 +94,7 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     rates: Rates
     suspicious: list[Suspicious]
     duplicates: Duplicates
-    prices: list[Price]
+    prices: list[PackingStats]
     places: dict[int, str]
     """Origins of the documents named here, by document number."""
 
@@ -248,17 +248,19 @@ def _suspicious(tally: Tally, rates: Rates, top: int) -> list[Suspicious]:
     ]
 
 
-def _prices(store: StoreReader, lengths: Sequence[int], packing: str | None) -> list[Price]:
+def _prices(store: StoreReader, lengths: Sequence[int], packing: str | None) -> list[PackingStats]:
     if not lengths or not store.manifest.documents:
         return []
-    from packline.packing.packer import PACKINGS
-    from packline.packing.prices import price_list
-    from packline.packing.selection import Selection
+    from packline.packing.documents import Selection
+    from packline.packing.packer import PACKINGS, DocumentFilter
+    from packline.packing.stats import compare_packings
 
     splits = _splits(store)
-    selection = Selection(store, split="train" if "train" in splits else "all")
+    selection = Selection(store, DocumentFilter(split="train" if "train" in splits else "all"))
     packings = PACKINGS if packing is None else [packing]
-    return [price for length in dict.fromkeys(lengths) for price in price_list(selection, length, packings)]
+    return [
+        price for length in dict.fromkeys(lengths) for price in compare_packings(selection, length, packings)
+    ]
 
 
 def _splits(store: StoreReader) -> list[str]:

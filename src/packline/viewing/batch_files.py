@@ -22,8 +22,8 @@ import numpy as np
 
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import CorruptStore, InputError, TokenizerError
-from packline.formats.shared.torch_file import DAMAGE, read_tensor
-from packline.packing.targets import IGNORED
+from packline.formats.layouts.torch_file import DAMAGE, read_tensor
+from packline.packing.batch import IGNORED
 
 KEYS = {
     "input": ("input_tensor", "input_ids"),

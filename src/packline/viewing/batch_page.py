@@ -13,7 +13,7 @@ from typing import overload
 import numpy as np
 
 from packline.errors import RecipeError
-from packline.packing.targets import IGNORED
+from packline.packing.batch import IGNORED
 from packline.viewing.batch_files import BatchFile
 from packline.viewing.page import Block, Facts, Note, Page
 from packline.viewing.strips import batch_strip

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from packline.packing.targets import IGNORED
+from packline.packing.batch import IGNORED
 from packline.store.finding import check_document, provenance_of
 from packline.store.reader import StoreReader, shard_labels
 from packline.store.shard import Provenance
@@ -121,14 +121,14 @@ def step_page(
 
 
 def _row_strips(loader: Loader, found: StepTrace, most: int, href: Href | None = None) -> list[Block]:
-    stretch = loader.schedule.stretches[found.stage]
+    stage = loader.schedule.stages[found.stage]
     strips: list[Block] = []
     for one in found.rows:
         where = f"row {one.index:,}: rank {one.rank}, place {one.place}"
         padding = f", {one.padding:,} of padding" if one.padding else ""
         strips.append(
             row_strip(
-                stretch.mixture.rows[one.source],
+                stage.mixture.rows[one.source],
                 one.row,
                 caption=f"{where}; row {one.row:,} of {one.store}, epoch {one.epoch}{padding}",
                 most=most,
@@ -184,7 +184,7 @@ def loader_page(loader: Loader) -> Page:
 
     steps = len(loader)
     step = min(loader.step, steps - 1)
-    size = loader.schedule.stretch_of(step).batch_size // loader.world_size
+    size = loader.schedule.stage_of(step).batch_size // loader.world_size
     strips: list[Block] = []
     for row in range(loader.rank * size, loader.rank * size + min(size, NOTEBOOK_ROWS)):
         strips += _row_strips(loader, trace_step(loader, step, row=row), NOTEBOOK_TOKENS // NOTEBOOK_ROWS)

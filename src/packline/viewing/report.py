@@ -21,6 +21,7 @@ import numpy as np
 
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import RecipeError, StoreError
+from packline.packing.packer import RowOptions
 from packline.packing.rows import Rows
 from packline.store.reader import StoreReader
 from packline.viewing.analysis import Analysis, analyze
@@ -173,7 +174,7 @@ def _row_blocks(store: StoreReader, length: int, packing: str, rows: int, tokens
         return []
     split = "train" if any(shard.split == "train" for shard in store.manifest.shards) else "all"
     try:
-        found = Rows(store, length, packing=packing, split=split)
+        found = Rows(store, length, RowOptions(packing=packing, split=split))
     except RecipeError:
         raise
     except StoreError as error:

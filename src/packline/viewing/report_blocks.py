@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from packline.encoders.tokenizer import Tokenizer
-from packline.packing.prices import Price
+from packline.packing.stats import PackingStats
 from packline.store.reader import StoreReader
 from packline.viewing.analysis import Analysis
 from packline.viewing.compression import measure_compression
@@ -232,7 +232,7 @@ def price_blocks(analysis: Analysis) -> list[Block]:
     return [*blocks, Note(said)]
 
 
-def _price_bars(price: Price) -> tuple[Bar, ...]:
+def _price_bars(price: PackingStats) -> tuple[Bar, ...]:
     shares = tuple(Bar("", share, percent(share)) for share in (price.padding, price.lost, price.split))
     return (*shares, Bar("", price.counts.rows, f"{price.counts.rows:,}"))
 

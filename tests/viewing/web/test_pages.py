@@ -18,6 +18,7 @@ from tests.viewing.web.sites import Parsed, as_list, client_of, ids_shown, small
 import packline
 from packline.facade import Store
 from packline.loading.loader import Loader
+from packline.packing.packer import Packing, SplitChoice
 from packline.viewing.web.origins import Origins
 from packline.viewing.web.params import number
 from packline.viewing.web.site import Site
@@ -91,7 +92,7 @@ def test_a_long_document_comes_in_parts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("packing", ["concat", "best_fit", "pad"])
 @pytest.mark.parametrize("split", ["train", "val", "all"])
-def test_a_row_is_its_tokens(client: TestClient, store: Store, packing: str, split: str) -> None:
+def test_a_row_is_its_tokens(client: TestClient, store: Store, packing: Packing, split: SplitChoice) -> None:
     rows = store.rows(32, packing=packing, split=split)
     for wanted in (0, len(rows) // 2, len(rows) - 1):
         found = page(client, f"/row/{wanted}?{ROWS}&packing={packing}&split={split}")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from packline.jobs.publish import store_bytes
-from packline.packing.selection import Selection
+from packline.packing.documents import Selection
+from packline.packing.packer import DocumentFilter
 from packline.store.finding import check_document
 from packline.store.shard import Provenance
 from packline.viewing.page import (
@@ -56,7 +56,7 @@ def overview(view: View) -> Page:
         ("bytes/token", rate),
         ("tokenizer", f"{entry.name}, {entry.vocab_size:,} tokens"),
         ("documents end", f"with {ends}"),
-        ("on disk", f"{size(store_bytes(store.path, manifest))}, {manifest.dtype}"),
+        ("on disk", f"{size(manifest.store_bytes)}, {manifest.dtype}"),
         ("shards", f"{len(store.shards):,}"),
         ("folder", str(store.path)),
     ]
@@ -189,7 +189,7 @@ def documents(view: View) -> Page:
     )
     if not len(view.store.documents):
         return Page("Documents", (Note("This store is empty: there is no document to show.", "warning"),))
-    selection = Selection(view.store, split=split, sources=None if source == ALL else source)
+    selection = Selection(view.store, DocumentFilter(split=split, sources=None if source == ALL else source))
     count = len(selection)
     page = number(params, "page", 0, most=(count - 1) // A_PAGE)
     numbers = selection.documents(

@@ -24,6 +24,7 @@ import msgspec
 from packline.encoders.special import without_special_tokens
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import RecipeError
+from packline.packing.packer import RowOptions
 from packline.packing.rows import Rows
 from packline.store.manifest import TOKENIZER
 from packline.store.reader import ShardLabel, StoreReader, shard_labels
@@ -166,7 +167,7 @@ class Opened:
             if key not in self._rows:
                 if packing == "best_fit":
                     self._check_plan(seq_len, split)
-                self._rows[key] = Rows(self.store, seq_len, packing=packing, split=split)
+                self._rows[key] = Rows(self.store, seq_len, RowOptions(packing=packing, split=split))
                 if len(self._rows) > ROWS_HELD:
                     self._rows.popitem(last=False)
             self._rows.move_to_end(key)
@@ -175,11 +176,12 @@ class Opened:
     def _check_plan(self, seq_len: int, split: str) -> None:
         """Reject a missing plan: the viewer writes nothing, and no page waits for ten million documents."""
         from packline.packing.best_fit import plan_fingerprint
-        from packline.packing.plan import plan_folder
+        from packline.packing.cache import plan_folder
+        from packline.packing.documents import Selection
+        from packline.packing.packer import DocumentFilter
         from packline.packing.rows import check_seq_len
-        from packline.packing.selection import Selection
 
-        selection = Selection(self.store, split=split)
+        selection = Selection(self.store, DocumentFilter(split=split))
         fingerprint = plan_fingerprint(selection, check_seq_len(seq_len, self.store))
         if len(selection) < PACKED_MOST or plan_folder(self.store, fingerprint).exists():
             return

@@ -1,0 +1,327 @@
+"""Arrays from a pass over all lengths, kept on disk so that no process computes them again: pack plans.
+
+    <store>/plans/3f9c21d07a54be18/        named by the fingerprint of store, selection and settings
+        plan.json                          fingerprint, facts, and each array's dtype, size and checksum
+        order.u4  long_rows.i8  ...        little-endian, no header, mapped when read
+
+A plan belongs to one store and one set of settings. It is looked up by its fingerprint, which `plan.json`
+records too, and refused if the two differ. Writing is atomic: under a temporary name, then a rename.
+Processes that make the same plan at once do the work twice, and all use the plan that was there first.
+Leftovers of a killed process begin with a dot and are ignored.
+
+Checksums are compared when a plan is loaded, if it has at most 1 GB (a tenth of a second); for a larger plan
+only sizes are, unless `check=True` (as in `packline pack --write`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from packline.errors import CorruptStore, StoreError
+from packline.fingerprint import Hasher, hash_value
+from packline.storage.local import disk_errors, sync_file, sync_folder
+from packline.store.files import stat_file
+from packline.store.reader import StoreReader
+
+FORMAT_VERSION = 1
+PLAN, PLANS = "plan.json", "plans"
+CHECKED_BYTES = 10**9
+"""Bytes of all arrays up to which checksums are compared on every load."""
+BLOCK_BYTES = 16 << 20
+NAME = re.compile(r"[a-z][a-z_]*")
+DTYPES = ("<u2", "<u4", "<i4", "<i8")
+
+
+class ArrayEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An array of a plan."""
+
+    dtype: str
+    size: int
+    checksum: str
+
+
+class PlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`plan.json`."""
+
+    format_version: int
+    fingerprint: str
+    arrays: dict[str, ArrayEntry]
+    facts: dict[str, Any]
+    checksum: str = ""
+    """Checksum of all other fields."""
+
+    def sealed(self) -> PlanFile:
+        """Copy with the checksum of the other fields."""
+        empty = msgspec.structs.replace(self, checksum="")
+        return msgspec.structs.replace(self, checksum=hash_value(empty))
+
+
+@dataclass(frozen=True, slots=True)
+class CachedArrays:
+    """Arrays by name, and the facts that were kept with them."""
+
+    arrays: dict[str, np.ndarray]
+    facts: dict[str, Any]
+    folder: Path | None = None
+    """Folder that the arrays are mapped from; None: in memory only."""
+
+
+def plan_folder(store: StoreReader, fingerprint: str, plans: str | Path | None = None) -> Path:
+    """Folder of a plan, existing or to be written.
+
+    Args:
+        store: store that the plan belongs to.
+        fingerprint: fingerprint of the plan.
+        plans: folder of plans; default `plans` in the store, or packline's folder below `$XDG_CACHE_HOME` if
+            the store is not writable.
+    """
+    name = fingerprint[:16]
+    if plans is not None:
+        return Path(plans) / name
+    beside = store.path / PLANS
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "packline" / PLANS
+    for folder in (beside, cache):
+        if (folder / name).exists():
+            return folder / name
+    writable = os.access(beside if beside.exists() else store.path, os.W_OK | os.X_OK)
+    return (beside if writable else cache) / name
+
+
+def cached_arrays(
+    folder: Path,
+    fingerprint: str,
+    make: Callable[[], CachedArrays],
+    *,
+    save: bool = True,
+    check: bool | None = None,
+) -> CachedArrays:
+    """Map the existing plan, or make it and keep it for the next time.
+
+    Args:
+        folder: folder of this plan.
+        fingerprint: fingerprint of everything that the plan depends on.
+        make: makes the plan in memory; called only if there is none.
+        save: write a plan that was made; False if making it again is cheaper than a file.
+        check: compare checksums of an existing plan, as in `load_arrays`.
+
+    Raises:
+        CorruptStore: the folder holds another plan, or is damaged.
+        StoreError: the plan cannot be written.
+        OutOfSpace: the disk is full.
+
+    >>> made = CachedArrays({"order": np.array([1, 0], np.uint32)}, {"rows": 2})
+    >>> cached_arrays(Path("nowhere"), "3f9c21d07a54be18", lambda: made, save=False) is made
+    True
+    """
+    plan = load_arrays(folder, fingerprint, check=check)
+    if plan is None:
+        plan = make()
+        if save:
+            plan = save_arrays(folder, fingerprint, plan.arrays, plan.facts)
+    return plan
+
+
+def save_arrays(
+    folder: Path, fingerprint: str, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]
+) -> CachedArrays:
+    """Write a plan and map it. If another process was faster, its plan is mapped.
+
+    Args:
+        folder: folder of this plan; its parents are created.
+        fingerprint: fingerprint of everything that the plan depends on.
+        arrays: arrays by name (lowercase letters and underscores), of uint16, uint32, int32 or int64.
+        facts: values that JSON can hold.
+
+    Raises:
+        StoreError: the folder cannot be written to.
+        OutOfSpace: the disk is full.
+        CorruptStore: something that is not this plan is in the folder.
+    """
+    waiting = folder.with_name(f".{folder.name}.{secrets.token_hex(6)}.tmp")
+    try:
+        with disk_errors(folder.parent):
+            waiting.mkdir(parents=True)
+            entries = {name: _write_array(waiting, name, array) for name, array in arrays.items()}
+            contents = PlanFile(
+                format_version=FORMAT_VERSION, fingerprint=fingerprint, arrays=entries, facts=dict(facts)
+            )
+            (waiting / PLAN).write_bytes(_json_form(contents.sealed()))
+            sync_file(waiting / PLAN)
+            sync_folder(waiting)
+            try:
+                os.rename(waiting, folder)
+            except OSError:
+                if not (folder / PLAN).exists():
+                    raise
+            sync_folder(folder.parent)
+    except OSError as error:
+        if isinstance(error, StoreError) or error.strerror is None:
+            raise
+        raise StoreError(
+            f"cannot write the plan {folder}: {error.strerror}", hint="plans= names another folder for plans"
+        ) from error
+    finally:
+        shutil.rmtree(waiting, ignore_errors=True)
+    plan = load_arrays(folder, fingerprint)
+    if plan is None:
+        raise CorruptStore(f"the plan {folder} was removed while it was written", hint="run it again")
+    return plan
+
+
+def load_arrays(folder: Path, fingerprint: str, *, check: bool | None = None) -> CachedArrays | None:
+    """Map a plan.
+
+    Args:
+        folder: folder of this plan.
+        fingerprint: fingerprint of the expected plan.
+        check: compare checksums; by default if all arrays have at most 1 GB.
+
+    Returns:
+        None if there is no such folder.
+
+    Raises:
+        CorruptStore: the plan belongs to another store or other settings, has another version, or is damaged.
+
+    >>> load_arrays(Path("nowhere"), "3f9c21d07a54be18") is None
+    True
+    """
+    if not folder.exists():
+        return None
+    contents = _read_contents(folder)
+    if contents.fingerprint != fingerprint:
+        raise _refused(
+            folder,
+            "is a plan of another store or of other settings: "
+            f"expected fingerprint {fingerprint}, found {contents.fingerprint}",
+        )
+    total = sum(np.dtype(entry.dtype).itemsize * entry.size for entry in contents.arrays.values())
+    check = total <= CHECKED_BYTES if check is None else check
+    arrays = {name: _map_array(folder, name, entry, check) for name, entry in contents.arrays.items()}
+    return CachedArrays(arrays, contents.facts, folder)
+
+
+def _read_contents(folder: Path) -> PlanFile:
+    try:
+        stat_file(folder / PLAN, folder)
+        data = (folder / PLAN).read_bytes()
+    except CorruptStore as error:
+        raise _refused(folder, f"has no {PLAN} that can be read: {error}") from error
+    except OSError as error:
+        raise _refused(folder, f"has no {PLAN} that can be read: {error.strerror}") from error
+    try:
+        version = msgspec.json.decode(data, type=dict[str, Any]).get("format_version")
+        if version != FORMAT_VERSION:
+            raise _refused(folder, f"has format version {version!r}: expected {FORMAT_VERSION}")
+        contents = msgspec.json.decode(data, type=PlanFile)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _refused(folder, f"has a damaged {PLAN}: {error}") from error
+    if contents.sealed().checksum != contents.checksum or data != _json_form(contents):
+        raise _refused(folder, f"has a damaged {PLAN}: its checksum does not belong to what it says")
+    for name, entry in contents.arrays.items():
+        if not NAME.fullmatch(name) or entry.dtype not in DTYPES or entry.size < 0:
+            raise _refused(folder, f"has a {PLAN} that names an array {name!r} of {entry.dtype!r}")
+    return contents
+
+
+def _json_form(contents: PlanFile) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(contents))
+
+
+def _array_path(folder: Path, name: str, dtype: str) -> Path:
+    return folder / f"{name}.{dtype[1:]}"
+
+
+def _write_array(folder: Path, name: str, array: np.ndarray) -> ArrayEntry:
+    dtype = array.dtype.newbyteorder("<").str
+    if not NAME.fullmatch(name) or dtype not in DTYPES or array.ndim != 1:
+        raise ValueError(f"{name}: a plan holds no array of {array.dtype} and {array.ndim} dimensions")
+    hasher = Hasher()
+    path = _array_path(folder, name, dtype)
+    step = BLOCK_BYTES // array.dtype.itemsize
+    with path.open("wb") as file:
+        for start in range(0, len(array), step):
+            block = np.ascontiguousarray(array[start : start + step], dtype).data
+            hasher.update(block)
+            file.write(block)
+        file.flush()
+        os.fsync(file.fileno())
+    return ArrayEntry(dtype, len(array), hasher.hexdigest())
+
+
+def _map_array(folder: Path, name: str, entry: ArrayEntry, check: bool) -> np.ndarray:
+    path, dtype = _array_path(folder, name, entry.dtype), np.dtype(entry.dtype)
+    expected = dtype.itemsize * entry.size
+    try:
+        found = stat_file(path, folder).st_size
+        array = np.memmap(path, dtype, "r").view(np.ndarray) if found == expected > 0 else np.empty(0, dtype)
+    except CorruptStore as error:
+        raise _refused(folder, f"has no {path.name} that can be read: {error}") from error
+    except OSError as error:
+        raise _refused(folder, f"has no {path.name} that can be read: {error.strerror}") from error
+    if found != expected:
+        raise _refused(folder, f"has a {path.name} of {found:,} bytes: expected {expected:,}")
+    if check:
+        hasher = Hasher()
+        step = BLOCK_BYTES // dtype.itemsize
+        for start in range(0, len(array), step):
+            hasher.update(array[start : start + step].data)
+        if hasher.hexdigest() != entry.checksum:
+            raise _refused(
+                folder,
+                f"has a damaged {path.name}: expected checksum {entry.checksum}, found {hasher.hexdigest()}",
+            )
+    return array
+
+
+def _refused(folder: Path, what: str) -> CorruptStore:
+    return CorruptStore(f"the plan {folder} {what}", hint="delete that folder: the plan is made again")
+
+
+LARGE = 8 << 20
+"""Bytes above which a table goes to disk, where all processes share it and no restart repeats its pass, which
+takes seconds."""
+
+
+def cached_table(
+    store: StoreReader,
+    plans: str | Path | None,
+    settings: dict[str, Any],
+    make: Callable[[], tuple[np.ndarray, dict[str, Any]]],
+    *,
+    large: int,
+) -> tuple[np.ndarray, dict[str, Any]]:
+    """Make a table, or map an existing one.
+
+    Args:
+        store: store whose lengths the table is computed from.
+        plans: folder of plans; default below the store.
+        settings: everything the table depends on in addition to the store.
+        make: runs the pass and returns the table, and facts about it as JSON values.
+        large: bytes that the table may take; determines where it is kept.
+
+    Returns:
+        The table and its facts.
+
+    Raises:
+        CorruptStore: the plan on disk is damaged, or belongs to another store.
+    """
+    if large <= LARGE:
+        return make()
+
+    def make_plan() -> CachedArrays:
+        table, facts = make()
+        return CachedArrays({"table": table}, facts)
+
+    fingerprint = hash_value({"store": store.manifest.checksum, "table": settings})
+    plan = cached_arrays(plan_folder(store, fingerprint, plans), fingerprint, make_plan)
+    return plan.arrays["table"], plan.facts
