@@ -5,7 +5,7 @@ python -m benchmarks run                 measure rates into benchmarks/results.j
 python -m benchmarks memory              add the measurement of memory to it
 python -m benchmarks packing             add the measurement of best_fit to it
 python -m benchmarks loading             add the rates of batches to it
-python -m benchmarks export              add the rates of other layouts to it
+python -m benchmarks export              add the rates of exports to it
 python -m benchmarks training            add the seconds of training tokenizers to it
 python -m benchmarks against             compare this checkout with another one, such as an earlier commit
 python -m benchmarks render              rewrite the tables of docs/benchmarks.md
@@ -31,7 +31,7 @@ SHARED = ROOT.parent / "shared"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; 0, or 1 after an error that is told in one or two lines."""
+    """Run a command; 0, or 1 after an error, which is printed in one or two lines."""
     options = _parser().parse_args(arguments)
     try:
         commands = {
@@ -59,16 +59,16 @@ def _parser() -> argparse.ArgumentParser:
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument(
-        "--folder", type=Path, default=cache / "packline" / "benchmarks", help="of the corpus"
+        "--folder", type=Path, default=cache / "packline" / "benchmarks", help="folder of the corpus"
     )
     common.add_argument("--results", type=Path, default=RESULTS)
     commands = parser.add_subparsers(dest="command", required=True)
 
     command = commands.add_parser("corpus", parents=[common], help="gather real text and write the files")
     command.add_argument("--size", default="600MB", help="text in the English corpus")
-    command.add_argument("--slice-size", default="40MB", help="text that the slow peers get")
+    command.add_argument("--slice-size", default="40MB", help="text for the slow peers")
     command.add_argument("--memory-size", default="0", help="size of memory.jsonl, for `memory`: 5.2GB")
-    command.add_argument("--shared", type=Path, default=SHARED, help="a folder with corpora/*.jsonl.zst")
+    command.add_argument("--shared", type=Path, default=SHARED, help="folder with corpora/*.jsonl.zst")
 
     command = commands.add_parser("run", parents=[common], help="measure rates")
     command.add_argument("--rounds", type=int, default=5)
@@ -80,36 +80,38 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--sizes", default="600MB,1.2GB,2.4GB,5GB")
     _add_tokenizer(command)
 
-    command = commands.add_parser("packing", parents=[common], help="measure best_fit on made-up lengths")
+    command = commands.add_parser("packing", parents=[common], help="measure best_fit on synthetic lengths")
     command.add_argument("--rounds", type=int, default=5)
     command.add_argument("--documents", type=int, default=100_000_000)
-    command.add_argument("--compared", type=int, default=1_000_000, help="documents packed a piece at a time")
+    command.add_argument(
+        "--compared", type=int, default=1_000_000, help="documents packed one piece at a time"
+    )
     command.add_argument("--seq-len", type=int, default=4096)
 
     command = commands.add_parser("loading", parents=[common], help="measure batches, opening, permuting")
     command.add_argument("--rounds", type=int, default=5)
-    command.add_argument("--seconds", type=float, default=3.0, help="that each contender is timed")
-    command.add_argument("--documents", type=int, default=100_000_000, help="of the store that is opened")
+    command.add_argument("--seconds", type=float, default=3.0, help="time per contender")
+    command.add_argument("--documents", type=int, default=100_000_000, help="documents of the opened store")
     _add_tokenizer(command)
     command.add_argument("--peers-python", help="interpreter with the peers of loading")
 
-    command = commands.add_parser("export", parents=[common], help="measure the rates of other layouts")
+    command = commands.add_parser("export", parents=[common], help="measure the rates of exports")
     command.add_argument("--rounds", type=int, default=5)
     command.add_argument("--size", default="2GB", help="tokens of the large store")
-    command.add_argument("--small-size", default="100MB", help="and of the small one")
-    command.add_argument("--formats", help="only these, with commas between them; default: all")
+    command.add_argument("--small-size", default="100MB", help="tokens of the small store")
+    command.add_argument("--formats", help="formats, separated by commas; default: all")
     _add_tokenizer(command)
 
     command = commands.add_parser("training", parents=[common], help="measure training of tokenizers")
     command.add_argument("--rounds", type=int, default=3)
-    command.add_argument("--size", default="300MB", help="text that is learned from")
+    command.add_argument("--size", default="300MB", help="size of the training text")
     command.add_argument("--vocab-size", type=int, default=32768)
     command.add_argument("--peers-python", help="interpreter with peers.txt installed")
 
     command = commands.add_parser("against", parents=[common], help="compare with another checkout")
     command.add_argument("--other", type=Path, required=True, help="the other checkout")
     command.add_argument("--rounds", type=int, default=5)
-    command.add_argument("--only", default="", help="beginnings of names of tasks, with commas between them")
+    command.add_argument("--only", default="", help="prefixes of task names, separated by commas")
     _add_tokenizer(command)
 
     command = commands.add_parser("render", parents=[common], help="rewrite the tables")
@@ -266,7 +268,7 @@ def training(options: argparse.Namespace) -> None:
 
 
 def _save(path: Path, results: Results) -> None:
-    """Figures follow from all that was measured, so they are worked out when that is known."""
+    """Save the results with figures computed from all runs."""
     from benchmarks.figures import all_figures
     from benchmarks.results import save_results
 

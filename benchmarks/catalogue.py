@@ -22,13 +22,23 @@ from benchmarks.errors import BenchmarkError
 Kind = Literal["ceiling", "packline", "peer"]
 
 CEILINGS = {
-    "gigatoken, a process a core": ["--engine", "gigatoken"],
-    "gigatoken, a process a core, 8 MiB batches": ["--engine", "gigatoken", "--batch-bytes", str(8 << 20)],
-    "gigatoken, a process a core, Arrow": ["--engine", "gigatoken", "--arrow"],
+    "gigatoken, one process per core": ["--engine", "gigatoken"],
+    "gigatoken, one process per core, 8 MiB batches": [
+        "--engine",
+        "gigatoken",
+        "--batch-bytes",
+        str(8 << 20),
+    ],
+    "gigatoken, one process per core, Arrow": ["--engine", "gigatoken", "--arrow"],
     "gigatoken, its own threads": ["--engine", "gigatoken", "--threads", "--batch-bytes", str(8 << 20)],
-    "fastokens, a process a core": ["--engine", "fastokens"],
-    "fastokens, a process a core, 8 MiB batches": ["--engine", "fastokens", "--batch-bytes", str(8 << 20)],
-    "fastokens, a process a core, unpinned": ["--engine", "fastokens", "--unpinned"],
+    "fastokens, one process per core": ["--engine", "fastokens"],
+    "fastokens, one process per core, 8 MiB batches": [
+        "--engine",
+        "fastokens",
+        "--batch-bytes",
+        str(8 << 20),
+    ],
+    "fastokens, one process per core, unpinned": ["--engine", "fastokens", "--unpinned"],
     "fastokens, its own threads": ["--engine", "fastokens", "--threads", "--batch-bytes", str(8 << 20)],
 }
 

@@ -44,7 +44,7 @@ class Contender(msgspec.Struct, frozen=True):
 
 COPYING = [
     Contender("megatron, one pair", "megatron", ["--set", "files=single"]),
-    Contender("megatron, a pair a shard, copied", "megatron", ["--link", "copy"]),
+    Contender("megatron, one pair per shard, copied", "megatron", ["--link", "copy"]),
     Contender("llmc", "llmc"),
     Contender("nanogpt, joined", "nanogpt"),
     Contender("npy", "npy"),

@@ -122,13 +122,13 @@ def memory_figures(results: Results) -> list[Figure]:
     figures = [Figure(f"largest worker on {size}, GiB", "memory", tokenizer, peak, 1.0, at_most=True)]
     if len(runs) > 1:
         growth = spread_of([largest / runs[0].worker_resident_bytes])
-        name = f"the same / on {runs[0].input_bytes / 1e9:.1f} GB"
+        name = f"largest worker, {size} / {runs[0].input_bytes / 1e9:.1f} GB"
         figures.append(Figure(name, "memory", tokenizer, growth, 1.2, at_most=True))
     return figures
 
 
 def packing_figures(results: Results) -> list[Figure]:
-    """best_fit on the most documents, and its padding beside best fit decreasing a piece at a time."""
+    """best_fit on the most documents, and its padding beside best fit decreasing one piece at a time."""
     runs = [run for run in results.packing if run.contender == "packline"]
     if not runs:
         return []
@@ -149,7 +149,7 @@ def packing_figures(results: Results) -> list[Figure]:
     ]
     if pairs:
         compared = next(run.documents for run in results.packing if run.contender == "naive")
-        name = f"padding / best fit decreasing a piece at a time, {compared / 1e6:g} million documents"
+        name = f"padding / best fit decreasing one piece at a time, {compared / 1e6:g} million documents"
         figures.append(Figure(name, "packing", "", spread_of(pairs), 1.0, at_most=True))
     return figures
 
@@ -178,14 +178,14 @@ def opening_figures(results: Results) -> list[Figure]:
         most = max(run.documents for run in results.opening)
         runs = [run for run in results.opening if run.documents == most]
         seconds = spread_of(run.open_seconds + run.rows_seconds for run in runs)
-        name = f"opening a store of {most / 1e6:g} million documents, seconds to its rows"
-        figures.append(Figure(name, "loading", "", seconds, 0.1, at_most=True))
+        name = f"opening a store of {most / 1e6:g} million documents and its rows"
+        figures.append(Figure(f"{name}, seconds", "loading", "", seconds, 0.1, at_most=True))
         grown = spread_of(run.resident_bytes / 2**20 for run in runs)
-        figures.append(Figure("the same, MiB that the process grew", "loading", "", grown))
+        figures.append(Figure(f"{name}, MiB of memory", "loading", "", grown))
     if results.permutation:
         rate = spread_of(run.indices / run.seconds / 1e6 for run in results.permutation)
         size = max(run.size for run in results.permutation)
-        name = f"permutation of {size / 1e6:g} million, million indices a second on one core"
+        name = f"permutation of {size / 1e6:g} million, million indices/s on one core"
         figures.append(Figure(name, "loading", "", rate, 20.0))
     return figures
 
@@ -221,7 +221,7 @@ def training_figures(results: Results) -> list[Figure]:
         for name in ("rustbpe", "HF tokenizers"):
             times = [run.seconds / ours[run.round] for run in runs if run.contender == name]
             if times:
-                title = f"{pattern}: {name}, times as long as packline"
+                title = f"{pattern}: {name} / packline, seconds"
                 figures.append(Figure(title, "training", "", spread_of(times), 2.0))
     return figures
 

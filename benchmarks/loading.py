@@ -75,7 +75,7 @@ CONTENDERS = [
 PEER_CONTENDERS = [
     Contender("nanoGPT get_batch", "peer", TWO, "nanogpt_batches", ["{folder}/tokens.bin"]),
     Contender(
-        "nanoGPT get_batch, the map kept",
+        "nanoGPT get_batch, map kept open",
         "peer",
         TWO,
         "nanogpt_batches",

@@ -32,7 +32,7 @@ def measure_packing(
     rounds: int,
     say: Callable[[str], None],
 ) -> list[PackingRun]:
-    """packline on all documents and, for the first `compared` of them, beside packing a piece at a time.
+    """packline on all documents and, for the first `compared` of them, beside packing one piece at a time.
 
     Raises:
         BenchmarkError: a run packed other documents than it was given, or fewer rows than tokens need.

@@ -50,12 +50,12 @@ def render(results: Results) -> str:
         if rows := rate_rows(results, "english", tokenizer):
             size = results.corpora["english"].text_bytes / 1e6
             parts.append(
-                table(f"{size:.0f} MB of English text and code, `{tokenizer}`", "of the ceiling", rows)
+                table(f"{size:.0f} MB of English text and code, `{tokenizer}`", "share of the ceiling", rows)
             )
         if rows := rate_rows(results, "mixed", tokenizer):
             size = results.corpora["mixed"].text_bytes / 1e6
             title = f"{size:.0f} MB of Chinese, Japanese, Korean, English and code, `{tokenizer}`"
-            parts.append(table(title, "of the ceiling", rows))
+            parts.append(table(title, "share of the ceiling", rows))
     if results.memory:
         parts.append(memory_table(results))
     if results.packing:
@@ -72,13 +72,13 @@ def render(results: Results) -> str:
 
 
 def headline(results: Results) -> str:
-    """Where, when and with what."""
+    """Machine, date and versions."""
     machine = results.machine
     versions = ", ".join(f"{name} {version}" for name, version in results.versions.items())
     count = max((run.round for run in results.runs), default=0)
     load = float(machine["busy_cores_at_start"])
     busy = (
-        f" Other work ran at the same time ({load} cores busy at the start): rates are too low."
+        f" Other work ran at the same time ({load} cores busy at the start), so rates are too low."
         if load > BUSY_CORES
         else ""
     )
@@ -86,14 +86,14 @@ def headline(results: Results) -> str:
     return (
         f"Measured on {results.date}: {machine['cores']} cores of {machine['processor']}, "
         f"{machine['memory_gib']} GiB, {machine['system']}, Python {machine['python']}; {versions}. "
-        f"Contenders in turn, a fresh process each, {rounds}: medians, with least and greatest. "
-        "MB are 10^6 bytes of text."
+        f"Contenders run alternately, each in a fresh process, {rounds}; medians (minimum to maximum). "
+        "1 MB is 10^6 bytes of text."
         f"{busy}"
     )
 
 
 def rate_rows(results: Results, corpus: str, tokenizer: str) -> list[list[str]]:
-    """A row a contender: the ceiling first, packline's steady rate and whole command, then peers."""
+    """One row per contender: the ceiling first, packline's steady rate and whole command, then peers."""
     ceiling = best_of(results, corpus, tokenizer, "ceiling", job)
     if not ceiling:
         return []
@@ -147,7 +147,7 @@ def table(title: str, last: str, rows: list[list[str]]) -> str:
 def memory_table(results: Results) -> str:
     """Peak memory by size of the input."""
     lines = [
-        "| JSONL file | largest worker, resident | of it private | first process |",
+        "| JSONL file | largest worker, resident | largest worker, private | main process |",
         "|---:|---:|---:|---:|",
     ]
     for run in results.memory:
@@ -158,12 +158,12 @@ def memory_table(results: Results) -> str:
 
 
 def packing_table(results: Results) -> str:
-    """best_fit and packing a piece at a time, each by the number of documents."""
+    """best_fit and packing one piece at a time, each by the number of documents."""
     lines = [
-        "| laying out documents in rows, one core | documents | rows of | seconds | memory | padding |",
+        "| packing documents into rows, one core | documents | row length | seconds | memory | padding |",
         "|---|---:|---:|---:|---:|---:|",
     ]
-    names = {"packline": "**packline, best_fit**", "naive": "best fit decreasing a piece at a time"}
+    names = {"packline": "**packline, best_fit**", "naive": "best fit decreasing one piece at a time"}
     for kind in dict.fromkeys((run.contender, run.documents, run.seq_len) for run in results.packing):
         runs = [run for run in results.packing if (run.contender, run.documents, run.seq_len) == kind]
         cells = [
@@ -179,9 +179,9 @@ def packing_table(results: Results) -> str:
 
 
 def loading_table(results: Results) -> str:
-    """Rates of batches: bare NumPy, packline, peers, with what each of them gives."""
+    """Rates of batches of bare NumPy, packline and peers, with the arrays that each returns."""
     lines = [
-        "| batches of 32 x 4,096 tokens from the page cache, one process | gives | million tokens/s |",
+        "| batches of 32 x 4,096 tokens from the page cache, one process | arrays | million tokens/s |",
         "|---|---|---:|",
     ]
     for name in dict.fromkeys(run.contender for run in results.loading):
@@ -192,12 +192,12 @@ def loading_table(results: Results) -> str:
 
 
 def exporting_table(results: Results) -> str:
-    """Rates of exports by what was written, and of copies of the same files."""
+    """Rates of exports by format, and of copies of the same files."""
     busy = spread_of(run.busy_cores for run in results.exporting)
-    note = f"Other work ran during exports ({show_rate(busy)} cores): rates are too low, ratios are rough."
+    note = f"Other work ran during exports ({show_rate(busy)} cores), so rates are low, ratios imprecise."
     lines = [
         *([note, ""] if busy.median > BUSY_CORES else []),
-        "| a store in other layouts, whole command | tokens | written | files | seconds | MB/s | copied |",
+        "| export of a store, whole command | tokens | written | files | seconds | MB/s | copy, MB/s |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
     for name, size in dict.fromkeys((run.contender, run.store_bytes) for run in results.exporting):
@@ -218,10 +218,10 @@ def exporting_table(results: Results) -> str:
 
 
 def training_table(results: Results) -> str:
-    """Seconds of each trainer, a column a pattern."""
+    """Seconds of each trainer, one column per pattern."""
     patterns = list(dict.fromkeys(run.pattern for run in results.training))
     first = results.training[0]
-    title = f"{first.vocab_size:,} tokens learned from {show_size(first.text_bytes)}, seconds"
+    title = f"training of {first.vocab_size:,} tokens on {show_size(first.text_bytes)}, seconds"
     lines = [
         f"| {title} | {' | '.join(f'`{pattern}`' for pattern in patterns)} | memory |",
         f"|---|{'---:|' * (len(patterns) + 1)}",
@@ -248,7 +248,7 @@ def show_size(size: int) -> str:
 
 def figure_table(figures: list[Figure]) -> str:
     """Figures that have a goal, and whether it was reached."""
-    lines = ["| figure, round by round | median | range | goal |", "|---|---:|---:|---:|"]
+    lines = ["| figure, per round | median | range | goal |", "|---|---:|---:|---:|"]
     for figure in figures:
         if figure.goal is None:
             continue

@@ -103,7 +103,7 @@ class PackingRun(msgspec.Struct, frozen=True, kw_only=True):
     """Documents of made-up lengths laid out in rows by one fresh process on one core."""
 
     contender: str
-    """`packline`, or `naive`: best fit decreasing a piece at a time."""
+    """`packline`, or `naive`: best fit decreasing one piece at a time."""
     documents: int
     seq_len: int
     round: int

@@ -1,4 +1,4 @@
-"""best_fit over made-up lengths on one core, or best fit decreasing a piece at a time to compare it with.
+"""best_fit over made-up lengths on one core, or best fit decreasing one piece at a time to compare it with.
 
     python -m benchmarks.contenders.best_fit LENGTHS --documents 100000000 --seq-len 4096 --out FOLDER
     python -m benchmarks.contenders.best_fit LENGTHS --documents 1000000 --seq-len 4096 --naive

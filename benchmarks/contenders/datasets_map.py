@@ -1,4 +1,4 @@
-"""HF datasets: `load_dataset("json")`, then `map` with a process a core and batched encoding.
+"""HF datasets: `load_dataset("json")`, then `map` with one process per core and batched encoding.
 
     PEERS_PYTHON -m benchmarks.contenders.datasets_map TOKENIZER EOD_ID OUT_FOLDER INPUT_FOLDER
 
@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("corpus", help="a folder of JSONL files with the field text")
     arguments = parser.parse_args()
     os.environ["HF_HOME"] = arguments.out
-    # One thread a process: a process a core is faster than threads in each.
+    # One thread a process: one process per core is faster than threads in each.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
     import datasets

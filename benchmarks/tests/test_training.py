@@ -91,7 +91,7 @@ def test_figures_are_ratios_round_by_round(tmp_path: Path) -> None:
     rustbpe, reference = results.figures = training_figures(results)
     assert (rustbpe.spread.least, rustbpe.spread.greatest, rustbpe.reached) == (1.5, 3.0, True)
     assert (reference.name, reference.spread.median) == (
-        "gpt4: HF tokenizers, times as long as packline",
+        "gpt4: HF tokenizers / packline, seconds",
         10.0,
     )
     save_results(tmp_path / "results.json", results)

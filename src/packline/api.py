@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from packline.facade import Store
     from packline.formats.baked import BakedRows
     from packline.formats.exporting.run import Exported, ExportEvent
-    from packline.formats.exporting.target import Link
-    from packline.formats.importing.building import ImportEvent
+    from packline.formats.target import Link
     from packline.jobs.estimate import Estimate
     from packline.jobs.events import Event
     from packline.loading.loader import Loader
@@ -176,9 +175,9 @@ def export(
     >>> (folder / "data" / "train.bin").read_bytes() == store.documents[0].tobytes()
     True
     """
-    from packline.formats.exporting.rows import RowView
+    from packline.formats.choice import make_choice
     from packline.formats.exporting.run import export as export_view
-    from packline.formats.exporting.source import make_choice
+    from packline.formats.row_view import RowView
     from packline.jobs.build import run_build
     from packline.loading.loader import Loader
     from packline.store.reader import StoreReader
@@ -223,7 +222,7 @@ def convert(
     import_options: Mapping[str, Any] | None = None,
     link: Link = "auto",
     workers: int | None = None,
-    on_event: Callable[[ImportEvent | ExportEvent], None] | None = None,
+    on_event: Callable[[Event | ExportEvent], None] | None = None,
     **settings: Unpack[RowSettings],
 ) -> Exported:
     """Write a data set in another layout, or resume an interrupted conversion.
@@ -267,9 +266,9 @@ def convert(
     >>> done.documents, (folder / "shards" / "fineweb_train_000000.bin").read_bytes()[1024:].hex()
     (2, '02000000010002000100')
     """
-    from packline.formats.converting import is_store
+    from packline.formats.choice import make_choice
+    from packline.formats.convert import is_store
     from packline.formats.exporting.run import export as export_view
-    from packline.formats.exporting.source import make_choice
 
     choice, rest = make_choice(dict(settings))
     if rest:
@@ -357,7 +356,7 @@ def build_chat(
     field: str | None = None,
     split: Split | None = None,
     workers: int | None = None,
-    on_event: Callable[[ImportEvent], None] | None = None,
+    on_event: Callable[[Event], None] | None = None,
 ) -> Store:
     """Build a store with a loss mask from conversations, or resume an interrupted build.
 
@@ -452,7 +451,7 @@ def import_dataset(
     bos: str | int | None = None,
     options: Mapping[str, Any] | None = None,
     workers: int | None = None,
-    on_event: Callable[[ImportEvent], None] | None = None,
+    on_event: Callable[[Event], None] | None = None,
 ) -> Store:
     """Import another project's data set into a store, or resume an interrupted import.
 

@@ -26,7 +26,7 @@ from packline.chat import sources as sources_module
 from packline.chat.sft_unit import _Unit
 from packline.chat.sources import ConversationSource
 from packline.errors import InputError, OutOfSpace, RecipeError, ResumeMismatch
-from packline.jobs.folder import BuildFolder
+from packline.jobs.folder import StoreFolder
 from packline.recipe import SPLITS
 
 Said = Callable[[Any], list[str]]
@@ -235,19 +235,19 @@ def test_an_interrupted_build_goes_on_and_gives_the_same_bytes(
     folder = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml")
     monkeypatch.setattr(sources_module, "UNIT_BYTES", 1 << 15)
     packline.build_chat(path, folder, out=tmp_path / "whole", workers=0)
-    commit = BuildFolder.commit
+    commit = StoreFolder.commit
     done: list[str] = []
 
-    def full(self: BuildFolder, receipt: Any) -> None:
+    def full(self: StoreFolder, receipt: Any) -> None:
         if len(done) == 2:
             raise OutOfSpace("the disk is full")
         done.append(receipt.unit)
         commit(self, receipt)
 
-    monkeypatch.setattr(BuildFolder, "commit", full)
+    monkeypatch.setattr(StoreFolder, "commit", full)
     with pytest.raises(OutOfSpace):
         packline.build_chat(path, folder, out=tmp_path / "again", workers=0)
-    monkeypatch.setattr(BuildFolder, "commit", commit)
+    monkeypatch.setattr(StoreFolder, "commit", commit)
     assert not (tmp_path / "again" / "manifest.json").exists()
     before = {name: (tmp_path / "again" / f"receipts/{name}.json").stat().st_mtime_ns for name in done}
     with pytest.raises(ResumeMismatch, match="max_tokens"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 
 from packline.cli.output import plain
 from packline.cli.progress import WINDOW_SECONDS, Tally, draw, plain_line
-from packline.jobs.events import EnginesTried, Planned, Progress, UnitDone
+from packline.jobs.events import BuildPlanned, EnginesTried, Progress, UnitDone
 from packline.viewing.text import cells
 
 
@@ -22,7 +21,7 @@ class Clock:
         return self.now
 
 
-def planned(sources: dict[str, int], **more: Any) -> Planned:
+def planned(sources: dict[str, int], **more: Any) -> BuildPlanned:
     values: dict[str, Any] = {
         "files": 3,
         "units": 8,
@@ -34,14 +33,14 @@ def planned(sources: dict[str, int], **more: Any) -> Planned:
         "eod_id": 50256,
         "dtype": "uint16",
         "seconds": 1.0,
-        "tokenizer_seconds": 0.5,
+        "sources_done": {},
     }
-    return Planned(sources=sources, **{**values, **more})
+    return BuildPlanned(sources=sources, **{**values, **more})
 
 
 def started(sources: dict[str, int]) -> tuple[Tally, Clock]:
     clock = Clock()
-    tally = Tally("nowhere", clock)
+    tally = Tally(clock)
     tally.hear(planned(sources))
     tally.hear(EnginesTried([], ["gigatoken"], "asked for"))
     return tally, clock
@@ -111,7 +110,7 @@ def test_a_line_says_how_far_it_is() -> None:
 
 
 def test_before_the_first_document_it_says_what_it_waits_for() -> None:
-    tally = Tally(Path("nowhere"), Clock())
+    tally = Tally(Clock())
     assert "tokenizer" in plain(draw(tally, 80)[0])
     tally.hear(planned({"web": 1}))
     assert "engines" in plain(draw(tally, 80)[0])

@@ -14,7 +14,7 @@ from tests.jobs.builds import build, digests, set_sizes_everywhere, start_build
 from tests.laws.reference import write_corpus
 
 from packline.errors import OutOfSpace, StoreBusy, StoreError
-from packline.jobs.folder import BuildFolder
+from packline.jobs.folder import StoreFolder
 
 
 @pytest.fixture
@@ -148,14 +148,11 @@ def test_an_empty_folder_and_one_that_is_not_there_will_do(
 def test_the_folder_belongs_to_one_build_at_a_time(
     corpus: Path, tmp_path: Path, tokenizer_json: Path
 ) -> None:
-    held = BuildFolder(tmp_path / "out")
-    try:
+    with StoreFolder(tmp_path / "out"):
         with pytest.raises(StoreBusy, match="another build is writing into") as caught:
             build(tmp_path / "out", corpus, tokenizer_json)
         assert "wait for it" in caught.value.hint
         process = start_build(tmp_path / "out", corpus, tokenizer_json, workers=1)
         output, _ = process.communicate(timeout=60)
         assert process.returncode == 3 and output.startswith("StoreBusy |")
-    finally:
-        held.close()
     build(tmp_path / "out", corpus, tokenizer_json)

@@ -14,7 +14,7 @@ from tests.laws.reference import write_corpus
 import packline
 from packline.errors import InputChanged, ResumeMismatch
 from packline.jobs.events import Planned, UnitDone
-from packline.jobs.folder import BuildFolder
+from packline.jobs.folder import StoreFolder
 
 NUMBERS = [f"document {number} of many" for number in range(120)]
 
@@ -260,5 +260,5 @@ def test_a_leftover_of_nobody_is_deleted_and_never_published(tmp_path: Path, tok
 
 def test_the_lock_is_let_go_of_after_an_error(tmp_path: Path, tokenizer_json: Path) -> None:
     interrupted(tmp_path, tokenizer_json)
-    folder = BuildFolder(tmp_path / "out")
-    folder.close()
+    with StoreFolder(tmp_path / "out"):
+        pass

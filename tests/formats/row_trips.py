@@ -10,8 +10,8 @@ from tests.formats.stores import EOD, Case
 
 from packline.api import import_dataset
 from packline.facade import Store
+from packline.formats.choice import ExportChoice
 from packline.formats.exporting.run import export
-from packline.formats.exporting.source import Choice
 
 IGNORED = -100
 
@@ -55,7 +55,7 @@ def there_and_back(
     store: Store,
     name: str,
     folder: Path,
-    choice: Choice,
+    choice: ExportChoice,
     options: dict[str, Any] | None = None,
     reading: dict[str, Any] | None = None,
     but_for: Sequence[str] = (),

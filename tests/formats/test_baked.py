@@ -14,8 +14,8 @@ import packline
 from packline.errors import CorruptStore, InputError
 from packline.facade import Store
 from packline.formats.baked import FORMAT, BakedRows
-from packline.formats.exporting.rows import RowView
 from packline.formats.exporting.run import export
+from packline.formats.row_view import RowView
 from packline.packing.batch import ALL_FIELDS
 from packline.store.report import Findings
 from packline.store.shard import Index

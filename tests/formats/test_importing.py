@@ -28,10 +28,10 @@ from packline.errors import (
     ResumeMismatch,
     TokenizerError,
 )
-from packline.formats.importing import committing
-from packline.formats.importing.facts import check_tokenizer
-from packline.formats.importing.run import ImportPlan, ImportRequest, run_import
-from packline.jobs.events import Note, Progress, UnitDone
+from packline.formats.importing.run import ImportRequest, run_import
+from packline.formats.opening import check_metadata
+from packline.jobs import resources
+from packline.jobs.events import ImportPlanned, Note, Progress, UnitDone
 from packline.jobs.status import status
 
 VOCABULARY = 1000
@@ -86,7 +86,7 @@ def test_a_store_is_whole_and_says_where_it_comes_from(shards: Path, tokenizer: 
     assert imported and imported.format == "llmc" and imported.options["edges"] == "bos"
     assert imported.options["marker"] == 0
     plan = events[0]
-    assert isinstance(plan, ImportPlan) and plan.units == 7 and plan.tokens == store.manifest.tokens
+    assert isinstance(plan, ImportPlanned) and plan.units == 7 and plan.tokens == store.manifest.tokens
     assert sum(one.tokens for one in events if isinstance(one, Progress)) == store.manifest.tokens
     assert sum(one.documents for one in events if isinstance(one, UnitDone)) == len(DOCUMENTS)
     # Provenance: the file and the byte that a document begins at.
@@ -179,11 +179,11 @@ def test_after_kill_9_the_same_import_goes_on_to_the_same_bytes(
     assert killed.returncode == -signal.SIGKILL
     with pytest.raises(packline.errors.StoreNotFound):
         packline.open(out)
-    plans: list[ImportPlan] = []
+    plans: list[ImportPlanned] = []
     request = ImportRequest(str(shards), "llmc", str(tokenizer), str(out), 0, workers=0)
     with pytest.raises(ResumeMismatch, match=r"marker|edges|eod"):
         run_import(ImportRequest(str(shards), "llmc", str(tokenizer), str(out), 5))
-    run_import(request, lambda event: plans.append(event) if isinstance(event, ImportPlan) else None)
+    run_import(request, lambda event: plans.append(event) if isinstance(event, ImportPlanned) else None)
     assert plans[0].units == 7 and plans[0].units_done >= units
     # The recipe has the tokenizer as it was named, and both runs named it alike.
     assert files_of(out) == files_of(whole)
@@ -341,18 +341,18 @@ def test_what_the_data_says_of_its_vocabulary_must_be_possible(
 ) -> None:
     loaded = load_tokenizer(str(tokenizer))
     if fine:
-        assert check_tokenizer("data", loaded, 0, None, facts) == []
+        assert check_metadata("data", loaded, 0, None, facts) == []
     else:
         with pytest.raises(TokenizerError, match="data"):
-            check_tokenizer("data", loaded, 0, None, facts)
+            check_metadata("data", loaded, 0, None, facts)
 
 
 def test_another_name_of_the_tokenizer_is_noted(tokenizer: Path) -> None:
     loaded = load_tokenizer(str(tokenizer))
-    (note,) = check_tokenizer("data", loaded, 0, None, {"tokenizer": "openai-community/gpt2"})
+    (note,) = check_metadata("data", loaded, 0, None, {"tokenizer": "openai-community/gpt2"})
     assert "gpt2" in note
     names = {"tokenizer": f"elsewhere/{tokenizer.parent.parent.name}"}
-    assert check_tokenizer("data", loaded, 0, None, names) == []
+    assert check_metadata("data", loaded, 0, None, names) == []
 
 
 def test_requests_that_make_no_sense_are_refused(
@@ -373,12 +373,12 @@ def test_requests_that_make_no_sense_are_refused(
         attempt(workers=-1)
     with pytest.raises(RecipeError, match="no format 'csv'"):
         attempt(format="csv")
-    with pytest.raises(RecipeError, match="no bos was named"):
+    with pytest.raises(RecipeError, match="need a begin-of-document token"):
         attempt(options={"edges": "both"})
     with pytest.raises(InputError, match="cannot find"):
         import_dataset(tmp_path / "nowhere", from_format="llmc", tokenizer=tokenizer, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    monkeypatch.setattr(committing, "free_disk", lambda folder: 10)
+    monkeypatch.setattr(resources, "free_disk", lambda folder: 10)
     with pytest.raises(OutOfSpace, match="too small"):
         attempt()
 

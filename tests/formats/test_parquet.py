@@ -23,7 +23,7 @@ from packline.api import import_dataset
 from packline.errors import InputError, TokenizerError
 from packline.formats import parquet
 from packline.formats.exporting.run import export
-from packline.formats.registry import recognise
+from packline.formats.format import recognise
 
 LOAD = """
 import datasets
@@ -150,7 +150,7 @@ def test_what_the_library_wrote_is_imported(tmp_path: Path, kind: str, rows: int
     run_peer(SAVE, path, json.dumps(case.stored), kind, rows, modules=("datasets",))
     store = bring_back(tmp_path / "theirs", "parquet", case.make(tmp_path / "store"), tmp_path / "back")
     assert documents_of(store) == {"train": case.stored[:35], "test": case.stored[35:]}
-    assert read_all("parquet", tmp_path / "theirs").foreign.dtype == np.dtype(kind)
+    assert read_all("parquet", tmp_path / "theirs").reader.dtype == np.dtype(kind)
     places = [store.provenance(number) for number in range(40)]
     rows_of_first = [
         place.position for place in places if place.file.endswith("train-00000-of-00002.parquet")
@@ -161,13 +161,13 @@ def test_what_the_library_wrote_is_imported(tmp_path: Path, kind: str, rows: int
 def test_units_are_row_groups_and_blocks_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case = CASES["plain"]
     write(case.make(tmp_path / "store"), "parquet", tmp_path / "out", {"provenance": True})
-    monkeypatch.setattr("packline.formats.shared.column_files.UNIT_TOKENS", 150)
+    monkeypatch.setattr("packline.formats.layouts.column_reader.UNIT_TOKENS", 150)
     for module in ("shared.column_reader", "parquet"):
         monkeypatch.setattr(f"packline.formats.{module}.BLOCK_TOKENS", 30)
     found = read_all("parquet", tmp_path / "out")
-    assert len(found.foreign.units) > 3 and found.documents == {"train": case.stored}
+    assert len(found.reader.units) > 3 and found.documents == {"train": case.stored}
     assert [position for _, position in found.places] == list(range(40))
-    sizes = [block.tokens.size for unit in found.foreign.units for block in found.foreign.blocks(unit)]
+    sizes = [block.tokens.size for unit in found.reader.units for block in found.reader.blocks(unit)]
     assert max(sizes) <= max(30, *map(len, case.stored))
 
 

@@ -20,7 +20,7 @@ SRC = Path(packline.__file__).parents[1]
 
 TINY = """
 import sys
-if "packline.jobs.coordinator" in sys.orig_argv:
+if any("packline" in word for word in sys.orig_argv):
     from packline.jobs import units
     units.SMALLEST_UNIT = units.LARGEST_UNIT = units.LARGEST_SLICE = {unit_bytes}
     units.COMPRESSION_GUESS = 99

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.jobs.builds import SRC
 
-from packline.jobs.publish import InOrder, LimitWatch
+from packline.jobs.limits import InOrder, LimitWatch
 from packline.jobs.units import Stream, Unit
 from packline.recipe import Recipe, Source
 from packline.store.ledger import Ledger
@@ -115,7 +115,7 @@ def test_asking_after_each_of_many_commits_looks_at_each_unit_a_few_times() -> N
 
 
 COUNT_READS = """
-import json, sys, time
+import sys
 reads = 0
 def hook(event, arguments):
     global reads
@@ -123,12 +123,11 @@ def hook(event, arguments):
         reads += 1
 sys.addaudithook(hook)
 from packline.api import make_recipe
-from packline.jobs.build import Request
-from packline.jobs.coordinator import Coordinator
+from packline.jobs.build import run_build
 from packline.recipe import RunOptions, load_recipe
 recipe, _ = load_recipe(sys.argv[1])
 options = RunOptions(workers=int(sys.argv[3]), engine="tokenizers")
-Coordinator(Request(recipe, sys.argv[2], options, time.monotonic()), lambda event: None).run()
+run_build(recipe, sys.argv[2], options)
 print(reads)
 """
 

@@ -101,9 +101,8 @@ def test_the_plan_says_which_documents_would_stop_the_build(tmp_path: Path, toke
 
 CROWDED = """
 import sys
-if "packline.jobs.coordinator" in sys.orig_argv:
-    from packline.jobs import unit, units
-    units.SMALLEST_UNIT = units.LARGEST_UNIT = 6 << 20
+if "packline.jobs.host" in sys.orig_argv:
+    from packline.jobs import unit
     unit.resident_memory = lambda: sys.stderr.write("asked for room\\n") * 0 + {resident}
 """
 
@@ -122,6 +121,8 @@ def test_a_worker_without_room_is_replaced_and_its_unit_begun_again(
     for resident in (0, 1 << 60):
         (tmp_path / "site/sitecustomize.py").write_text(CROWDED.format(resident=resident))
         told: list[Any] = []
+        for name in ("SMALLEST_UNIT", "LARGEST_UNIT"):
+            monkeypatch.setattr(f"packline.jobs.units.{name}", 6 << 20)
         out = tmp_path / f"out-{resident}"
         packline.build(tmp_path / "in", tokenizer_json, out=out, on_event=told.append, **LARGE)
         done = [event.unit for event in told if type(event).__name__ == "UnitDone"]

@@ -12,7 +12,7 @@ import pytest
 import packline
 from packline.errors import CorruptStore, StoreNotFound
 from packline.jobs import units
-from packline.jobs.folder import BuildFolder
+from packline.jobs.folder import StoreFolder
 from packline.jobs.status import Status, status
 
 EOD = "<|endoftext|>"
@@ -66,11 +66,8 @@ def test_interrupted_then_running_then_finished(stopped: tuple[Path, Callable[..
     assert msgspec.json.decode(msgspec.json.encode(found), type=Status) == found
 
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    lock = BuildFolder(folder)
-    try:
+    with StoreFolder(folder):
         assert status(folder).state == "running"
-    finally:
-        lock.close()
     assert status(folder).state == "interrupted"
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 

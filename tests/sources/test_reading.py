@@ -158,21 +158,21 @@ def test_an_interrupted_build_goes_on(
     set_sizes(monkeypatch, 1 << 11)
     whole = digests(run(recipe, tmp_path / "whole").path)
 
-    from packline.jobs.folder import BuildFolder
+    from packline.jobs.folder import StoreFolder
 
-    commit, count = BuildFolder.commit, 0
+    commit, count = StoreFolder.commit, 0
 
-    def stop_at_third(folder: BuildFolder, receipt: Any) -> None:
+    def stop_at_third(folder: StoreFolder, receipt: Any) -> None:
         nonlocal count
         count += 1
         if count == 3:
             raise KeyboardInterrupt
         commit(folder, receipt)
 
-    monkeypatch.setattr(BuildFolder, "commit", stop_at_third)
+    monkeypatch.setattr(StoreFolder, "commit", stop_at_third)
     with pytest.raises(KeyboardInterrupt):
         run(recipe, tmp_path / "out")
-    monkeypatch.setattr(BuildFolder, "commit", commit)
+    monkeypatch.setattr(StoreFolder, "commit", commit)
     assert len(list((tmp_path / "out/receipts").iterdir())) == 2
     with pytest.raises(packline.errors.ResumeMismatch, match="template"):
         run(recipe_of(tmp_path / "in", tokenizer_json, template=TEMPLATE + "!"), tmp_path / "out")

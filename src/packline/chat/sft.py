@@ -15,7 +15,7 @@ conversations are few compared with a corpus of text.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -23,30 +23,31 @@ import msgspec
 from packline.chat.named_templates import TEMPLATES, nearest_template, resolve_template
 from packline.chat.nanochat import BOS, TOKENS
 from packline.chat.sft_unit import (
+    FORMAT,
+    ChatResult,
+    ChatUnit,
     Overflow,
     Scheme,
-    SftJob,
     SftOptions,
+    SftSettings,
+    Written,
     make_template,
-    open_job,
-    open_scan,
 )
 from packline.chat.sources import ConversationSource, check_sources, find_conversation_files, plan_units
 from packline.encoders.boundary import END_OF_TEXT, Boundary, resolve_boundary
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer, read_chat_template
 from packline.errors import InputError, RecipeError
-from packline.formats.importing.building import Imported, OnEvent, UnitBuild, run_build
-from packline.jobs.events import Note
-from packline.jobs.folder import BuildFolder
-from packline.jobs.held_out import settle_share, share_below
-from packline.jobs.task_pool import run_tasks
+from packline.jobs.engine import run_job
+from packline.jobs.events import Note, OnEvent
+from packline.jobs.held_out import VAL_NOTE, run_scans, settle_share, share_below
+from packline.jobs.job import Numbered, Session
+from packline.jobs.store_job import Imported, NumberedStoreJob
 from packline.recipe import Recipe, Source, check_recipe
 from packline.sources.batch import Reason
 from packline.store.ledger import source_names
-from packline.store.manifest import REJECTS, TOKENIZER, ImportEntry, InputEntry, Manifest, Receipt
+from packline.store.manifest import REJECTS, TOKENIZER, ImportEntry, Manifest, Receipt
 from packline.store.writer import RejectEntry
 
-FORMAT = "conversations"
 UNTOLD: frozenset[Reason] = frozenset(("template", "mask"))
 """Reasons for which another template may help."""
 SMALL_BYTES = 4 << 20
@@ -76,77 +77,111 @@ class SftRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def run_sft(request: SftRequest, on_event: OnEvent | None = None) -> Imported:
     """Run the build; return its result."""
-    return _Build(request, on_event or (lambda event: None)).run()
+    return run_job(_ChatBuild(request), on_event)
 
 
-class _Build:
-    """State of one build."""
+class _ChatBuild(NumberedStoreJob[ChatResult, Imported]):
+    """One build; made, it has inspected tokenizer, template and files."""
 
-    def __init__(self, request: SftRequest, tell: OnEvent) -> None:
-        self._request, self._tell = request, tell
+    result = ChatResult
+
+    def __init__(self, request: SftRequest) -> None:
+        self._request = request
         self._started = time.monotonic()
-        self._val_share: float | msgspec.UnsetType = msgspec.UNSET
         _check_request(request)
-        self._tokenizer = load_tokenizer(request.tokenizer)
-        self._boundary = _boundary(request, self._tokenizer)
-        self._options = _options(request, self._tokenizer)
-        self._template = make_template(self._options, self._tokenizer.json)
-        self._files = find_conversation_files(request.sources)
-        self._units = plan_units(request.sources, self._files)
+        tokenizer = load_tokenizer(request.tokenizer)
+        boundary = _boundary(request, tokenizer)
+        self._options = _options(request, tokenizer)
+        self._template = make_template(self._options, tokenizer.json)
+        self._doubt = self._template.unproven if self._template else ""
+        files = find_conversation_files(request.sources)
+        self._parts = plan_units(request.sources, files)
         recipe = check_recipe(
             Recipe(
                 sources=tuple(
                     Source(inputs=one.inputs, name=one.name, label=one.label) for one in request.sources
                 ),
                 tokenizer=request.tokenizer,
-                eod=self._boundary.eod,
-                bos=self._boundary.bos,
+                eod=boundary.eod,
+                bos=boundary.bos,
                 val_fraction=request.val_fraction,
                 val_documents=msgspec.UNSET if request.val_documents is None else request.val_documents,
                 test_fraction=request.test_fraction or msgspec.UNSET,
                 seed=request.seed,
             )
         )
-        self._build = UnitBuild(
-            open_job=open_job,
-            title=f"{FORMAT} by {_scheme_name(self._options)}",
+        super().__init__(
             out=request.out,
             recipe=recipe,
             entry=ImportEntry(FORMAT, msgspec.to_builtins(self._options)),
-            tokenizer=self._tokenizer,
-            boundary=self._boundary,
-            edges="eod" if self._boundary.bos is None else "both",
-            files=self._files,
-            inputs=[
-                InputEntry(file.name, file.source, file.size, file.format, file.compression, file.text, "")
-                for file in self._files
-            ],
-            units=len(self._units),
+            tokenizer=tokenizer,
+            boundary=boundary,
+            files=files,
+            title=f"{FORMAT} by {_scheme_name(self._options)}",
+            edges="eod" if boundary.bos is None else "both",
+            units=len(self._parts),
             small_bytes=SMALL_BYTES,
-            workers=request.workers,
+            processes=request.workers,
         )
 
-    def run(self) -> Imported:
-        doubt = self._template.unproven if self._template else ""
-        if doubt:
+    def finished(self) -> Imported | None:
+        """Report a doubt about the template, and look for the store."""
+        if self._doubt:
             hint = self._hint()
-            self._tell(Note(f"conversations of several turns may be refused: {doubt}{hint and f'; {hint}'}"))
-        manifest, nothing_to_do = run_build(
-            self._build,
-            job_of=self._job,
-            receipt_of=lambda result: msgspec.json.decode(result, type=Receipt),
-            source=FORMAT,
-            tell=self._tell,
-            accept=self._refuse_nothing,
-            val_share=lambda: self._val_share,
+            hint = hint and f"; {hint}"
+            self.tell(Note(f"conversations of several turns may be refused: {self._doubt}{hint}"))
+        return super().finished()
+
+    def opening(self) -> SftSettings:
+        """Settings of the units."""
+        return SftSettings(
+            self._options,
+            str(self.folder.path / TOKENIZER / "tokenizer.json"),
+            self.tokenizer.kind,
+            self.boundary,
+            self.tokenizer.vocab_size,
+            self.dtype,
+            source_names(self.recipe),
+            self.files,
+            self._parts,
+            self._request.seed,
+            self._request.val_fraction,
+            self._request.test_fraction,
+            self._request.val_documents or 0,
+            str(self.folder.path),
         )
+
+    def settle(self, session: Session, todo: Sequence[Numbered]) -> Sequence[Numbered]:
+        """Choose the validation documents, if their number is given."""
+        units = [ChatUnit(name=unit.name, number=unit.number) for unit in todo]
+        if (count := self._request.val_documents) is None:
+            return units
+        self.tell(Note(VAL_NOTE))
+
+        def compute() -> float:
+            scans = [
+                ChatUnit(name=f"scan-{number}", number=number, is_scan=True)
+                for number in range(len(self._parts))
+            ]
+            return share_below(run_scans(session, scans), count)
+
+        share = self.val_share = settle_share(self.folder, self.files, bool(self.receipts), compute)
+        return [msgspec.structs.replace(unit, val_share=share) for unit in units]
+
+    def receipt(self, result: ChatResult) -> Receipt:
+        """Receipt of a unit."""
+        assert isinstance(result, Written)
+        return result.receipt
+
+    def done(self, manifest: Manifest, *, nothing_to_do: bool = False) -> Imported:
+        """Summary of the build."""
         if (rejected := manifest.ledger.rejected) and not nothing_to_do:
-            hint = self._hint() if rejected.keys() & UNTOLD and not doubt else ""
+            hint = self._hint() if rejected.keys() & UNTOLD and not self._doubt else ""
             reasons = f"{_counted(rejected)}{hint and f'; {hint}'}"
-            self._tell(Note(f"bad records, kept in rejects/: {reasons}"))
+            self.tell(Note(f"bad records, kept in rejects/: {reasons}"))
         return Imported(manifest, 0, time.monotonic() - self._started, nothing_to_do)
 
-    def _refuse_nothing(self, manifest: Manifest) -> None:
+    def accept(self, manifest: Manifest) -> None:
         """Refuse a store without any conversation.
 
         Raises:
@@ -157,7 +192,7 @@ class _Build:
         if ledger.documents or not ledger.documents_in:
             return
         message = f"none of {ledger.documents_in:,} records could be used: {_counted(ledger.rejected)}"
-        message += f"; the first: {_first_reject(Path(self._request.out))}"
+        message += f"; the first: {_first_reject(self.folder.path)}"
         if ledger.rejected.keys() & UNTOLD and self._is_own():
             hint = self._hint() or f"choose a template by name: --chat-template {', '.join(TEMPLATES)}"
             raise RecipeError(message, hint=hint)
@@ -171,41 +206,8 @@ class _Build:
         """Hint naming a template to use instead of the tokenizer's own or a file's; "" if none is similar."""
         if self._template is None or not self._is_own():
             return ""
-        nearest = nearest_template(self._template, self._tokenizer.special_tokens)
+        nearest = nearest_template(self._template, self.tokenizer.special_tokens)
         return nearest.hint() if nearest else ""
-
-    def _job(self, folder: BuildFolder) -> SftJob:
-        job = self._plain_job(folder)
-        if (count := self._request.val_documents) is None:
-            return job
-        self._tell(Note("all inputs are read once to choose the validation documents"))
-
-        def compute() -> float:
-            tasks = [(f"{number:06d}", number) for number in range(len(self._units))]
-            workers = self._build.processes(len(tasks))
-            scan = msgspec.structs.replace(job, val_documents=count)
-            parts = run_tasks(open_scan, scan, tasks, workers=workers)
-            return share_below((msgspec.json.decode(part, type=list[float]) for _, part in parts), count)
-
-        self._val_share = settle_share(folder, self._files, bool(folder.committed()), compute)
-        return msgspec.structs.replace(job, val_fraction=self._val_share)
-
-    def _plain_job(self, folder: BuildFolder) -> SftJob:
-        return SftJob(
-            self._options,
-            str(folder.path / TOKENIZER / "tokenizer.json"),
-            self._tokenizer.kind,
-            self._boundary,
-            self._tokenizer.vocab_size,
-            self._build.dtype,
-            source_names(self._build.recipe),
-            self._files,
-            self._units,
-            self._request.seed,
-            self._request.val_fraction,
-            self._request.test_fraction,
-            str(folder.tmp),
-        )
 
 
 def _counted(rejected: Mapping[str, int]) -> str:

@@ -32,8 +32,9 @@ from packline.encoders.special import SpecialTokenCounter
 from packline.encoders.token_bytes import TextBytes
 from packline.encoders.tokenizer import load_tokenizer
 from packline.fingerprint import share_of, split_of
-from packline.jobs.held_out import Smallest
-from packline.jobs.task_worker import Runner
+from packline.jobs.folder import StoreFolder
+from packline.jobs.held_out import Shares, Smallest
+from packline.jobs.job import Numbered, Report, Runner
 from packline.jobs.unit import check_unchanged
 from packline.ragged import Ragged, offsets_of
 from packline.sources.batch import Reject
@@ -46,6 +47,7 @@ from packline.store.ledger import Ledger, MaskCounts
 from packline.store.manifest import InputPiece, Receipt
 from packline.store.writer import RejectsWriter, ShardWriter
 
+FORMAT = "conversations"
 Scheme = Literal["template", "nanochat"]
 Overflow = Literal["reject", "truncate"]
 BATCH = 256
@@ -65,7 +67,25 @@ class SftOptions(msgspec.Struct, frozen=True, kw_only=True):
     sources: tuple[ConversationSource, ...]
 
 
-class SftJob(msgspec.Struct, frozen=True):
+class ChatUnit(Numbered, frozen=True, kw_only=True):
+    """A unit of conversations."""
+
+    is_scan: bool = False
+    """Only find the smallest shares of its texts (`held_out`); nothing is written."""
+    val_share: float | None = None
+    """Value of val_fraction that `val_documents` amounts to."""
+
+
+class Written(msgspec.Struct, frozen=True, tag=True):
+    """Result of a unit."""
+
+    receipt: Receipt
+
+
+ChatResult = Written | Shares
+
+
+class SftSettings(msgspec.Struct, frozen=True):
     """Settings common to all units."""
 
     options: SftOptions
@@ -82,33 +102,51 @@ class SftJob(msgspec.Struct, frozen=True):
     seed: int
     val_fraction: float
     test_fraction: float
-    folder: str
-    """Folder for the unit's files."""
-    val_documents: int = 0
-    """For a scan: number of documents wanted for the validation split."""
+    val_documents: int
+    """Number of documents wanted for the validation split; 0 for a fraction."""
+    out: str
+    """Folder of the store."""
+
+    def open(self) -> ConversationRunner:
+        """Runner of the units."""
+        return ConversationRunner(self)
 
 
-class ConversationRunner:
-    """Runs units in this process, one after another."""
+class ConversationRunner(Runner[ChatUnit, ChatResult]):
+    """Runs units of conversations."""
 
-    def __init__(self, job: SftJob) -> None:
+    unit = ChatUnit
+
+    def __init__(self, job: SftSettings) -> None:
         self.job = job
+        self.folder = StoreFolder(Path(job.out))
         tokenizer = msgspec.structs.replace(load_tokenizer(job.tokenizer), kind=job.kind)
         self.encoder = PieceEncoder(tokenizer, job.boundary)
         self.text_bytes = TextBytes(tokenizer)
         self.special = SpecialTokenCounter(tokenizer.special_tokens)
         self.render = make_renderer(job.options, tokenizer.json)
 
-    def run(self, number: int, report: Callable[[int], None]) -> Receipt:
-        """Write a unit's files into the work folder.
+    def run(self, unit: ChatUnit, report: Report) -> ChatResult:
+        """Write a unit's files into the work folder, or scan its texts.
 
         Raises:
             EncoderMismatch: an engine and the reference disagree.
             InputChanged: a file has changed since the build began.
             OutOfSpace: the disk is full.
         """
-        with disk_errors(Path(self.job.folder)):
-            return _Unit(self, number, report).run()
+        with disk_errors(self.folder.path):
+            if unit.is_scan:
+                return Shares(_Scan(self, unit, report).scan())
+            return Written(_Unit(self, unit, report).run())
+
+    def source_of(self, unit: ChatUnit) -> str:
+        """One name for all."""
+        return FORMAT
+
+    def commit(self, unit: ChatUnit, result: ChatResult) -> None:
+        """Move the unit's files into the store."""
+        if isinstance(result, Written):
+            self.folder.commit(result.receipt)
 
 
 def make_renderer(options: SftOptions, tokenizer_json: str) -> Callable[[Conversation], list[Piece]]:
@@ -137,10 +175,11 @@ def make_template(options: SftOptions, tokenizer_json: str) -> ChatTemplate | No
 class _Unit:
     """State of one unit."""
 
-    def __init__(self, runner: ConversationRunner, number: int, report: Callable[[int], None]) -> None:
+    def __init__(self, runner: ConversationRunner, unit: ChatUnit, report: Report) -> None:
         self._runner, self._job, self._report = runner, runner.job, report
-        self._name = f"{number:06d}"
-        self._unit = self._job.units[number]
+        self._name = f"{unit.number:06d}"
+        self._unit = self._job.units[unit.number]
+        self._val_share = self._job.val_fraction if unit.val_share is None else unit.val_share
         self._file = self._job.files[self._unit.file]
         self._source = self._job.options.sources[self._file.source]
         self._adapt = adapter_of(self._source.task)
@@ -148,7 +187,7 @@ class _Unit:
         self._mask = MaskCounts()
         self._met = self._audited = 0
         self._writers: dict[str, ShardWriter] = {}
-        self._rejects = RejectsWriter(Path(self._job.folder), self._name)
+        self._rejects = RejectsWriter(runner.folder.tmp, self._name)
 
     def run(self) -> Receipt:
         try:
@@ -258,9 +297,9 @@ class _Unit:
         if self._source.split is not None:
             return self._source.split
         job = self._job
-        if not (job.val_fraction or job.test_fraction):
+        if not (self._val_share or job.test_fraction):
             return "train"
-        return split_of(_text_of(pieces), job.seed, job.val_fraction, job.test_fraction)
+        return split_of(_text_of(pieces), job.seed, self._val_share, job.test_fraction)
 
     def _write(self, split: str, documents: list[tuple[Record, Encoded]]) -> None:
         job, ledger = self._job, self._ledger
@@ -274,7 +313,7 @@ class _Unit:
         writer = self._writers.get(split)
         if writer is None:
             writer = self._writers[split] = ShardWriter(
-                Path(job.folder),
+                self._runner.folder.tmp,
                 f"{split}-{self._name}",
                 split,
                 job.names[self._file.source],
@@ -313,8 +352,8 @@ class _Unit:
 class _Scan(_Unit):
     """A unit that writes nothing, and collects the smallest shares of its documents' texts."""
 
-    def __init__(self, runner: ConversationRunner, number: int) -> None:
-        super().__init__(runner, number, lambda tokens: None)
+    def __init__(self, runner: ConversationRunner, unit: ChatUnit, report: Report) -> None:
+        super().__init__(runner, unit, report)
         self._smallest = Smallest(runner.job.val_documents)
 
     def scan(self) -> list[float]:
@@ -358,23 +397,3 @@ def _check_odd(conversation: Conversation) -> None:
         list(conversation.tools)
     ):
         raise Malformed("malformed_json", "a number that is out of range")
-
-
-def open_job(job: msgspec.Raw) -> Runner:
-    """Runner of the units, for a worker process or this one."""
-    runner = ConversationRunner(msgspec.json.decode(job, type=SftJob))
-
-    def run(task: msgspec.Raw, report: Callable[[int], None]) -> Any:
-        return runner.run(msgspec.json.decode(task, type=int), report)
-
-    return run
-
-
-def open_scan(job: msgspec.Raw) -> Runner:
-    """Runner that scans the units for `val_documents`, for a worker process or this one."""
-    runner = ConversationRunner(msgspec.json.decode(job, type=SftJob))
-
-    def run(task: msgspec.Raw, report: Callable[[int], None]) -> Any:
-        return _Scan(runner, msgspec.json.decode(task, type=int)).scan()
-
-    return run

@@ -30,12 +30,12 @@ def build(
 ) -> int:
     """Build a token store from text; see `pages`."""
     recipe, options = recipe_of(inputs, settings)
-    tally = Tally(out)
+    tally = Tally()
     from packline.jobs.build import run_build
     from packline.jobs.resources import process_age
 
     try:
-        with watch(tally) as hear:
+        with watch(tally, out) as hear:
             finished = run_build(recipe, out, options, hear, started=time.monotonic() - process_age())
     except KeyboardInterrupt as error:
         return interrupted(error, kept(tally))

@@ -9,14 +9,15 @@ from cyclopts import Parameter
 from packline.cli.arguments import MAIN, RUNNING, Flags, option
 from packline.cli.choice import RowShape
 from packline.cli.exporting import export_facts, options_of, show_exported, watch_export
-from packline.cli.foreign import ImportTally, Reading, watch_import
+from packline.cli.foreign import Reading
 from packline.cli.main import DONE, interrupted
 from packline.cli.output import output
-from packline.formats.converting import is_store
+from packline.cli.progress import Tally, watch
+from packline.formats.choice import make_choice
+from packline.formats.convert import is_store
 from packline.formats.exporting.run import export
-from packline.formats.exporting.source import make_choice
-from packline.formats.exporting.target import Link
 from packline.formats.importing.run import run_import
+from packline.formats.target import Link
 
 _FLAGS, _READING, _ROWS = Flags(), Reading(), RowShape()
 
@@ -40,11 +41,11 @@ def convert(
 ) -> int:
     """Convert a data set to another layout; see `pages`."""
     choice, _ = make_choice(rows.settings())
-    store, tally = source, ImportTally()
+    store, tally = source, Tally()
     try:
         if not is_store(source, reading.from_):
             store = f"{out.rstrip('/')}.store"
-            with watch_import(tally, store) as hear:
+            with watch(tally, store) as hear:
                 run_import(reading.request(source, store, workers), hear)
         with watch_export() as hear_export:
             exported = export(

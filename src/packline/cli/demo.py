@@ -50,7 +50,7 @@ def demo(
     training_seconds = _train(corpus)
     estimate = _plan(corpus)
     _title(4, "build", f"packline build {_quoted(corpus.recipe)} --out {_quoted(corpus.store)}")
-    tally = Tally(corpus.store)
+    tally = Tally()
     try:
         finished = _build(corpus, tally)
     except KeyboardInterrupt as error:
@@ -123,7 +123,7 @@ def _build(corpus: Corpus, tally: Tally) -> Finished:
     from packline.jobs.build import run_build
 
     recipe, options = load_recipe(corpus.recipe)
-    with watch(tally) as hear:
+    with watch(tally, corpus.store) as hear:
         return run_build(recipe, corpus.store, options, hear)
 
 

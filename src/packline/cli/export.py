@@ -15,10 +15,10 @@ from packline.cli.main import DONE, interrupted
 from packline.cli.output import output
 from packline.cli.progress import Tally, watch
 from packline.errors import InputError
+from packline.formats.choice import make_choice
 from packline.formats.exporting.run import Exported
 from packline.formats.exporting.run import export as export_store
-from packline.formats.exporting.source import make_choice
-from packline.formats.exporting.target import Link
+from packline.formats.target import Link
 from packline.settings import is_recipe, make_recipe
 
 TEXT = Group("Text", sort_key=10)
@@ -135,7 +135,7 @@ def _store_of(
     from packline.jobs.build import run_build
     from packline.jobs.resources import process_age
 
-    with watch(Tally(store)) as hear:
+    with watch(Tally(), store) as hear:
         finished = run_build(recipe, store, running, hear, started=time.monotonic() - process_age())
     if not finished.nothing_to_do:
         output.note(f"built {store}; it is kept: it can be exported again, read and traced")

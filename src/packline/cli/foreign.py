@@ -1,24 +1,16 @@
-"""Shared parts of the commands that read other projects' data sets: reading options, and import progress."""
+"""Shared parts of the commands that read other projects' data sets: reading options."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from packline.cli.arguments import MAIN, TOKENS, _token, option
 from packline.cli.exporting import options_of
-from packline.cli.main import note_command
-from packline.cli.output import Line, output
 from packline.errors import RecipeError
-from packline.formats.importing.run import ImportEvent, ImportPlan, ImportRequest, OnEvent
-from packline.jobs.events import Note, Progress, UnitDone
-from packline.viewing.text import bar, duration, plural, scaled, size
+from packline.formats.importing.run import ImportRequest
 
 
 @Parameter(name="*")
@@ -68,74 +60,3 @@ class Reading:
             raise RecipeError("no tokenizer", hint="name the one that made the ids with --tokenizer")
         eod, bos = self.boundary()
         return ImportRequest(path, self.from_, self.tokenizer, out, eod, bos, self.options(), workers)
-
-
-class ImportTally:
-    """State of a running import."""
-
-    def __init__(self) -> None:
-        self.plan: ImportPlan | None = None
-        self.tokens = 0
-        self.units_done = 0
-        self.notes: list[str] = []
-        self._started = time.monotonic()
-
-    def hear(self, event: ImportEvent) -> None:
-        """Process an event."""
-        if isinstance(event, ImportPlan):
-            self.plan, self.units_done = event, event.units_done
-        elif isinstance(event, Progress):
-            self.tokens += event.tokens
-        elif isinstance(event, UnitDone):
-            self.units_done += 1
-        elif isinstance(event, Note):
-            self.notes.append(event.text)
-
-    def draw(self, width: int) -> list[Line]:
-        """A progress bar and the remaining time."""
-        plan = self.plan
-        if plan is None:
-            return [[("  looking at headers and indexes ...", "quiet")]]
-        seconds = max(time.monotonic() - self._started, 1e-9)
-        rate = self.tokens / seconds
-        share = self.units_done / max(plan.units, 1)
-        left = ""
-        if plan.tokens:
-            left_tokens = plan.tokens * (1 - plan.units_done / max(plan.units, 1)) - self.tokens
-            share = min(max(1 - left_tokens / plan.tokens, 0.0), 1.0)
-            left = f"  {duration(max(left_tokens, 0) / rate)} left" if rate else ""
-        full, rest = bar(share, max(min(width - 60, 40), 4))
-        counts = f" {share:4.0%}  {scaled(self.tokens)} tokens  {scaled(rate)} tokens/s{left}"
-        return [["  importing  ", (full, "good"), (rest, "quiet"), counts]]
-
-
-@contextmanager
-def watch_import(tally: ImportTally, out: str | Path) -> Iterator[OnEvent]:
-    """Show an import into OUT: a bar on a terminal, otherwise one line with the plan."""
-
-    def hear(event: ImportEvent) -> None:
-        tally.hear(event)
-        if isinstance(event, ImportPlan):
-            note_command(out)
-        if isinstance(event, ImportPlan) and not output.interactive:
-            for line in plan_lines(event):
-                output.note(*line)
-
-    if not output.interactive:
-        yield hear
-    else:
-        with output.live(tally.draw):
-            yield hear
-    for note in tally.notes:
-        output.note(("note: ", "warning"), note)
-
-
-def plan_lines(plan: ImportPlan) -> list[Line]:
-    """Lines that describe a planned import."""
-    known = [
-        *([plural(plan.documents, "document")] if plan.documents is not None else []),
-        *([plural(plan.tokens, "token")] if plan.tokens is not None else []),
-    ]
-    what = f"{plan.format}: {plural(plan.files, 'file')}, {size(plan.bytes)}"
-    kept = f", {plural(plan.units_done, 'unit')} kept" if plan.units_done else ""
-    return [[", ".join([what, *known]) + f" in {plural(plan.units, 'unit')}{kept}"]]

@@ -8,10 +8,12 @@ import msgspec
 from cyclopts import Parameter
 
 from packline.cli.arguments import RUNNING, Flags, option
-from packline.cli.foreign import ImportTally, Reading, watch_import
+from packline.cli.foreign import Reading
 from packline.cli.main import DONE, interrupted
 from packline.cli.output import Line, output, table
-from packline.formats.importing.run import Imported, run_import
+from packline.cli.progress import Tally, watch
+from packline.formats.importing.run import run_import
+from packline.jobs.store_job import Imported
 from packline.viewing.text import duration, plural
 
 _FLAGS, _READING = Flags(), Reading()
@@ -31,9 +33,9 @@ def import_(
 ) -> int:
     """Import a data set of another project into a store; see `pages`."""
     request = reading.request(path, out, workers)
-    tally = ImportTally()
+    tally = Tally()
     try:
-        with watch_import(tally, out) as hear:
+        with watch(tally, out) as hear:
             imported = run_import(request, hear)
     except KeyboardInterrupt as error:
         return import_interrupted(error, tally)
@@ -42,9 +44,9 @@ def import_(
     return DONE
 
 
-def import_interrupted(error: KeyboardInterrupt, tally: ImportTally) -> int:
+def import_interrupted(error: KeyboardInterrupt, tally: Tally) -> int:
     """Report what is kept and how to resume."""
-    kept = f"{plural(tally.units_done, 'unit')} committed" if tally.plan else "before the first unit"
+    kept = f"{plural(tally.units_done, 'unit')} committed" if tally.planned else "before the first unit"
     return interrupted(error, kept)
 
 
@@ -62,7 +64,7 @@ def finished_lines(imported: Imported, out: str) -> list[Line]:
     return table(rows, "ll", width=output.wrap)
 
 
-def facts(imported: Imported, tally: ImportTally, path: str, out: str) -> dict[str, Any]:
+def facts(imported: Imported, tally: Tally, path: str, out: str) -> dict[str, Any]:
     """Results of a finished import as values for JSON output."""
     manifest = imported.manifest
     return {
@@ -78,7 +80,7 @@ def facts(imported: Imported, tally: ImportTally, path: str, out: str) -> dict[s
         "unfinished": imported.unfinished,
         "shards": len(manifest.shards),
         "seconds": imported.seconds,
-        "units_done_before": tally.plan.units_done if tally.plan else 0,
-        "workers": tally.plan.workers if tally.plan else 0,
+        "units_done_before": tally.planned.units_done if tally.planned else 0,
+        "workers": tally.planned.workers if tally.planned else 0,
         "notes": tally.notes,
     }

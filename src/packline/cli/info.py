@@ -12,7 +12,6 @@ from packline.cli.main import DONE
 from packline.cli.output import Line, output, table
 from packline.cli.summary import ledger_lines
 from packline.cli.tokens import UNKNOWN, document_lines
-from packline.jobs.publish import store_bytes
 from packline.store.manifest import Manifest
 from packline.store.reader import ShardLabel, StoreReader, shard_labels
 from packline.viewing.lengths import Lengths, measure_lengths
@@ -64,7 +63,7 @@ def facts(
         "documents": manifest.documents,
         "tokens": manifest.tokens,
         "text_bytes": manifest.ledger.text_bytes,
-        "store_bytes": store_bytes(store.path, manifest),
+        "store_bytes": manifest.store_bytes,
         "dtype": manifest.dtype,
         "shards": len(manifest.shards),
         "tokenizer": msgspec.to_builtins(manifest.tokenizer),
@@ -134,7 +133,7 @@ def _disk_facts(store: StoreReader) -> str:
     parts = ", ".join(f"{kind} {size(count)}" for kind, count in kinds.items())
     rejects = sum(entry.bytes for entry in manifest.rejects)
     more = f", rejects {size(rejects)}" if rejects else ""
-    whole = size(store_bytes(store.path, manifest))
+    whole = size(manifest.store_bytes)
     return f"{plural(len(manifest.shards), 'shard')}, {whole}: {parts}{more}"
 
 

@@ -1,8 +1,10 @@
-"""Progress of a running build: bars on a terminal, otherwise an occasional line.
+"""Progress of a running job: bars on a terminal, otherwise an occasional line.
 
-`Tally` adds up events and is independent of terminals; the rest displays it. The size of a source is an
-estimate from file sizes, and for a compressed file a guess: if it yields more text than expected, the
-expected size grows with it. Rates are those of the last ten seconds, so that they show the current speed.
+`Tally` adds up events and is independent of terminals; the rest displays it. A build has a bar for each of
+its sources, by bytes of text; other jobs have one bar, by tokens where their number is known, else by units.
+The size of a source is an estimate from file sizes, and for a compressed file a guess: if it yields more text
+than expected, the expected size grows with it. Rates are those of the last ten seconds, so that they show the
+current speed.
 """
 
 from __future__ import annotations
@@ -14,13 +16,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 import packline
 from packline.cli.main import note_command
 from packline.cli.output import Line, output, table
-from packline.jobs.events import EnginesTried, Event, Finished, Note, Planned, Progress, UnitDone
-from packline.store.manifest import RECEIPTS, Receipt
+from packline.jobs.events import (
+    BuildPlanned,
+    EnginesTried,
+    Event,
+    ImportPlanned,
+    Note,
+    Planned,
+    Progress,
+    UnitDone,
+)
 from packline.viewing.text import bar, cells, cut, duration, percent, plural, scaled, size
 
 WINDOW_SECONDS = 10.0
@@ -53,29 +61,29 @@ class SourceTally:
 
 
 class Tally:
-    """Sum of a build's events.
+    """Sum of a job's events.
 
     Args:
-        out: the store's folder, read for the work that earlier runs of the build committed.
         clock: returns seconds, for rates.
     """
 
-    def __init__(self, out: str | Path, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.planned: Planned | None = None
         self.engines: EnginesTried | None = None
-        self.finished: Finished | None = None
         self.sources: dict[str, SourceTally] = {}
         self.units_done = 0
         self.rates: dict[str, dict[str, float]] = {}
         """MB/s of the last committed unit, by script and engine."""
         self.notes: list[str] = []
-        self.started = clock()
-        self.out, self._clock = Path(out), clock
+        self.tokens = 0
+        """Tokens of this run."""
+        self._clock, self._began = clock, clock()
         self._window: deque[tuple[float, int, int]] = deque()
 
     def hear(self, event: Event) -> None:
         """Process an event."""
         if isinstance(event, Progress):
+            self.tokens += event.tokens
             source = self.sources.setdefault(event.source, SourceTally(0))
             source.documents += event.documents
             source.text_bytes += event.text_bytes
@@ -85,27 +93,19 @@ class Tally:
             self.units_done += 1
             self.rates |= event.rates
         elif isinstance(event, Planned):
-            self.planned = event
-            self.units_done = event.units_done
-            self.sources = {name: SourceTally(expected) for name, expected in event.sources.items()}
-            if event.units_done:
-                self._add_committed(list(event.sources))
+            self.planned, self.units_done, self._began = event, event.units_done, self._clock()
+            if isinstance(event, BuildPlanned):
+                self.sources = {name: SourceTally(expected) for name, expected in event.sources.items()}
+                for name, ledger in event.sources_done.items():
+                    done = SourceTally(
+                        event.sources[name], ledger.documents, ledger.text_bytes, ledger.tokens
+                    )
+                    self.sources[name] = done
         elif isinstance(event, EnginesTried):
             self.engines = event
             self._window.append((self._clock(), 0, 0))
         elif isinstance(event, Note):
             self.notes.append(event.text)
-        elif isinstance(event, Finished):
-            self.finished = event
-
-    def _add_committed(self, names: list[str]) -> None:
-        """Count the work of earlier runs as done."""
-        for path in (self.out / RECEIPTS).glob("[0-9]*.json"):
-            receipt = msgspec.json.decode(path.read_bytes(), type=Receipt)
-            source, ledger = self.sources[names[receipt.source]], receipt.ledger
-            source.documents += ledger.documents
-            source.text_bytes += ledger.text_bytes
-            source.tokens += ledger.tokens
 
     @property
     def total(self) -> SourceTally:
@@ -143,35 +143,81 @@ class Tally:
         planned = self.planned.units if self.planned else 0
         return f"{self.units_done:,} of {max(planned, self.units_done):,} units"
 
+    @property
+    def fraction(self) -> float:
+        """Completed fraction: by tokens if their number is known, else by units."""
+        planned = self.planned
+        if planned is None:
+            return 0.0
+        by_units = self.units_done / max(planned.units, 1)
+        if not planned.tokens:
+            return by_units
+        kept = planned.units_done / max(planned.units, 1)
+        return min(max(kept + self.tokens / planned.tokens, by_units), 1.0)
+
+    def line(self) -> str:
+        """Progress as one line, of a job without sources."""
+        seconds = max(self._clock() - self._began, 0.1)
+        parts = [percent(self.fraction), f"{scaled(self.tokens / seconds)} tokens/s", self.units()]
+        kept = self.planned.units_done / max(self.planned.units, 1) if self.planned else 0.0
+        done = self.fraction - kept
+        if seconds > TELLING_SECONDS and done > 0:
+            parts.append(f"{duration(seconds / done * (1 - self.fraction))} left")
+        return "  ".join(parts)
+
 
 @contextmanager
-def watch(tally: Tally) -> Iterator[Callable[[Event], None]]:
-    """Show a running build. Yields the function that receives its events."""
+def watch(
+    tally: Tally,
+    out: str | Path | None = None,
+    plan: Callable[[Planned], list[Line]] | None = None,
+) -> Iterator[Callable[[Event], None]]:
+    """Show a running job. Yields the function that receives its events.
+
+    Args:
+        out: folder of the store, in which the command that resumes the job is recorded.
+        plan: lines that describe the plan; by default those for a store.
+    """
+    describe = plan or plan_lines
     with output.follow(lambda width: draw(tally, width), lambda: plain_line(tally)) as tick:
 
         def hear(event: Event) -> None:
-            _hear(tally, event)
+            tally.hear(event)
             if isinstance(event, Planned):
-                note_command(tally.out)
-            if isinstance(event, Progress):
+                if out is not None:
+                    note_command(out)
+                for line in describe(event):
+                    output.note(*line)
+            elif isinstance(event, EnginesTried):
+                for line in engine_lines(event):
+                    output.note(*line)
+            elif isinstance(event, Note):
+                output.note(("note: ", "warning"), event.text)
+            elif isinstance(event, Progress | UnitDone):
                 tick()
 
         yield hear
 
 
-def _hear(tally: Tally, event: Event) -> None:
-    tally.hear(event)
-    if isinstance(event, Planned):
-        for line in plan_lines(event):
-            output.note(*line)
-    elif isinstance(event, EnginesTried):
-        for line in engine_lines(event):
-            output.note(*line)
-    elif isinstance(event, Note):
-        output.note(("note: ", "warning"), event.text)
-
-
 def plan_lines(planned: Planned) -> list[Line]:
+    """Lines that describe a planned store."""
+    if isinstance(planned, BuildPlanned):
+        return build_lines(planned)
+    return import_lines(planned) if isinstance(planned, ImportPlanned) else []
+
+
+def import_lines(planned: ImportPlanned) -> list[Line]:
+    """Lines that describe a planned import, or a build of conversations."""
+    known = [
+        *([plural(planned.documents, "document")] if planned.documents is not None else []),
+        *([plural(planned.tokens, "token")] if planned.tokens is not None else []),
+    ]
+    what = f"{planned.format}: {plural(planned.files, 'file')}, {size(planned.bytes)}"
+    kept = f", {plural(planned.units_done, 'unit')} kept" if planned.units_done else ""
+    return [[", ".join([what, *known]) + f" in {plural(planned.units, 'unit')}{kept}"]]
+
+
+def build_lines(planned: BuildPlanned) -> list[Line]:
     """Lines that describe a planned build."""
     expected = sum(planned.sources.values())
     work = f"{plural(planned.files, 'file')}, about {size(expected)} of text, {plural(planned.units, 'unit')}"
@@ -206,6 +252,8 @@ def engine_lines(tried: EnginesTried) -> list[Line]:
 
 def plain_line(tally: Tally) -> str:
     """Progress as one line."""
+    if not isinstance(tally.planned, BuildPlanned):
+        return tally.line()
     total, (rate, tokens) = tally.total, tally.speed()
     parts = [
         percent(total.fraction),
@@ -221,11 +269,14 @@ def plain_line(tally: Tally) -> str:
 
 
 def draw(tally: Tally, width: int) -> list[Line]:
-    """One bar per source and a line for the total."""
+    """One bar per source and a line for the total, or one bar."""
     if tally.planned is None:
         return [[("  looking at the inputs, loading the tokenizer ...", "quiet")]]
+    if not isinstance(tally.planned, BuildPlanned):
+        done, rest = bar(tally.fraction, min(max(width - 70, 8), 40))
+        return [["  ", (done, "good"), (rest, "quiet"), "  ", tally.line()]]
     if tally.engines is None:
-        return [[("  trying the engines on some of the documents ...", "quiet")]]
+        return [[("  loading the engines, and trying them on some of the documents ...", "quiet")]]
     rate, tokens = tally.speed()
     left = tally.remaining_seconds()
     lines: list[Line] = [[""]]

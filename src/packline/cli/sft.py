@@ -14,13 +14,13 @@ from packline.chat.named_templates import TEMPLATES
 from packline.chat.sft import SftRequest, run_sft
 from packline.chat.sources import ConversationSource
 from packline.cli.arguments import DOCUMENTS, MAIN, RUNNING, SPLITS, TOKENS, Flags, _token, option
-from packline.cli.foreign import ImportTally, watch_import
 from packline.cli.import_ import finished_lines, import_interrupted
 from packline.cli.main import DONE, TOO_MANY_BAD
 from packline.cli.output import output
+from packline.cli.progress import Tally, watch
 from packline.cli.summary import too_many_bad, warn_of_splits
 from packline.errors import RecipeError
-from packline.formats.importing.building import Imported
+from packline.jobs.store_job import Imported
 from packline.store.manifest import split_warnings
 from packline.viewing.text import percent, plural
 
@@ -117,9 +117,9 @@ def sft(
 
 def run(request: SftRequest, max_bad_fraction: float) -> int:
     """Build, show progress and print the result."""
-    tally = ImportTally()
+    tally = Tally()
     try:
-        with watch_import(tally, request.out) as hear:
+        with watch(tally, request.out) as hear:
             done = run_sft(request, hear)
     except KeyboardInterrupt as error:
         return import_interrupted(error, tally)
@@ -170,7 +170,7 @@ def read_template(given: str) -> str:
         ) from error
 
 
-def facts(done: Imported, tally: ImportTally, out: str, code: int) -> dict[str, Any]:
+def facts(done: Imported, tally: Tally, out: str, code: int) -> dict[str, Any]:
     """Results as values for JSON output."""
     manifest = done.manifest
     ledger = manifest.ledger
@@ -185,7 +185,7 @@ def facts(done: Imported, tally: ImportTally, out: str, code: int) -> dict[str, 
         "ledger": msgspec.to_builtins(ledger),
         "sources": msgspec.to_builtins(manifest.sources),
         "seconds": done.seconds,
-        "units_done_before": tally.plan.units_done if tally.plan else 0,
-        "workers": tally.plan.workers if tally.plan else 0,
+        "units_done_before": tally.planned.units_done if tally.planned else 0,
+        "workers": tally.planned.workers if tally.planned else 0,
         "notes": tally.notes,
     }

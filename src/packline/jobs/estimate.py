@@ -36,8 +36,8 @@ from packline.encoders import EngineReport
 from packline.encoders.encoder import SCRIPTS, Encoder, script_of
 from packline.errors import EncoderMismatch, PacklineError
 from packline.fingerprint import Hasher
-from packline.jobs.prepare import Work, count_workers, load_encoder, prepare, sample_texts, set_room
-from packline.jobs.resources import free_disk, resident_memory
+from packline.jobs.prepare import SampleTexts, Work, load_encoder, prepare, set_room
+from packline.jobs.resources import count_workers, free_disk, resident_memory
 from packline.jobs.unit import Task, UnitRun, UnitRunner
 from packline.jobs.units import COMPRESSION_GUESS, Stream
 from packline.recipe import Recipe, RunOptions, Source
@@ -169,7 +169,7 @@ def estimate_build(recipe: Recipe, options: RunOptions = RunOptions(), *, out: s
     work = prepare(recipe, options)
     encoder = load_encoder(work)
     loading, base = time.perf_counter() - started, resident_memory()
-    texts = sample_texts(work)
+    texts = list(SampleTexts(work))
     chosen = encoder.choose(texts)
     samples = _dry_run(work, encoder)
     sources = _limit(work, [_scale(work, one) for one in samples])
@@ -267,7 +267,7 @@ def _dry_run(work: Work, encoder: Encoder) -> list[_Sample]:
     size = REFERENCE_SAMPLE_BYTES if by_reference else SAMPLE_BYTES
     budget = max(size // len(work.names), LEAST_RANGE)
     with tempfile.TemporaryDirectory(prefix="packline-") as folder:
-        job = msgspec.structs.replace(work.job, strict=False)
+        job = msgspec.structs.replace(work.settings, strict=False)
         runner = UnitRunner(job, encoder, Path(folder))
         passes = [
             [_run_source(work, runner, number, budget) for number in range(len(work.names))]
@@ -288,7 +288,7 @@ def _run_source(work: Work, runner: UnitRunner, number: int, budget: int) -> _Sa
     least = max(LEAST_FILES // len(work.names), 2)
     done = sampled_size = 0
     started = time.perf_counter()
-    unit = UnitRun(runner, Task(f"{number:06d}", number), lambda *_: None)
+    unit = UnitRun(runner, Task(name=f"{number:06d}", source=number), lambda *_: None)
     try:
         for file in (chosen[place] for place in far_apart(len(chosen))):
             if done >= least and sample.sampled_bytes >= budget:

@@ -1,39 +1,64 @@
-"""Events of a running build: a few types, the same for Python, terminal and pipe."""
+"""Events of a running job: a few types, the same for every kind of job."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from packline.encoders import EngineReport
-from packline.errors import PacklineError, WorkerDied
+from packline.errors import ERRORS, PacklineError, WorkerDied
 from packline.storage.local import plain_error
 from packline.store.ledger import Ledger
 
 
-class Planned(msgspec.Struct, frozen=True, tag=True):
-    """Plan of the build, sent before the first document."""
+class Planned(msgspec.Struct, frozen=True, kw_only=True):
+    """Plan of a job, before its first unit. Each kind of job adds what it knows."""
 
-    sources: dict[str, int]
-    """Expected text bytes by source."""
-    files: int
     units: int
     units_done: int
-    """Units committed by an earlier run of the same build."""
+    """Units committed by an earlier run of the same job."""
     workers: int
+    """Number of worker processes; 0: all in this process."""
+    tokens: int | None = None
+    """Tokens of all units, where known in advance."""
+
+
+class StorePlanned(Planned, frozen=True, kw_only=True):
+    """Plan of a store: the end of its documents, and the type of its tokens."""
+
+    files: int
     tokenizer: str
     vocab_size: int
     eod: str
     eod_id: int
     dtype: str
+
+
+class BuildPlanned(StorePlanned, frozen=True, kw_only=True):
+    """Plan of a build."""
+
+    sources: dict[str, int]
+    """Expected text bytes by source."""
+    sources_done: dict[str, Ledger]
+    """Work of earlier runs by source."""
     seconds: float
     """Seconds since the process began."""
-    tokenizer_seconds: float
-    """Part of `seconds` spent on loading tokenizer and engines."""
 
 
-class EnginesTried(msgspec.Struct, frozen=True, tag=True):
+class ImportPlanned(StorePlanned, frozen=True, kw_only=True):
+    """Plan of an import, or of a build of conversations."""
+
+    format: str
+    bytes: int
+    documents: int | None
+    """Number of documents, as far as headers declare it."""
+    edges: str
+    """Boundary tokens that documents have in the files."""
+
+
+class EnginesTried(msgspec.Struct, frozen=True):
     """Engines available for the build, with the reasons."""
 
     reports: list[EngineReport]
@@ -50,23 +75,23 @@ class Progress(msgspec.Struct, frozen=True, tag=True):
     tokens: int
 
 
-class UnitDone(msgspec.Struct, frozen=True, tag=True):
+class UnitDone(msgspec.Struct, frozen=True):
     """A unit was committed."""
 
     unit: str
-    documents: int
-    tokens: int
-    rates: dict[str, dict[str, float]]
+    documents: int = 0
+    tokens: int = 0
+    rates: dict[str, dict[str, float]] = {}
     """MB/s at the end of the unit, by script and engine."""
 
 
-class Note(msgspec.Struct, frozen=True, tag=True):
+class Note(msgspec.Struct, frozen=True):
     """A notice that does not stop the build."""
 
     text: str
 
 
-class Finished(msgspec.Struct, frozen=True, tag=True):
+class Finished(msgspec.Struct, frozen=True):
     """The store is published."""
 
     ledger: Ledger
@@ -117,6 +142,10 @@ def as_failed(error: BaseException, *, short_of_memory: str = "lower --workers o
     return Failed("PacklineError", f"{type(error).__name__}: {error}{where}", "")
 
 
-Event = Planned | EnginesTried | Progress | UnitDone | Note | Finished | Failed
-EVENT_DECODER = msgspec.json.Decoder(Event)
-EVENT_ENCODER = msgspec.json.Encoder()
+Event = Planned | EnginesTried | Progress | UnitDone | Note | Finished
+OnEvent = Callable[[Event], None]
+
+
+def revive(event: Failed) -> PacklineError:
+    """Convert the event of another process back to its error."""
+    return ERRORS.get(event.error, PacklineError)(event.message, hint=event.hint)

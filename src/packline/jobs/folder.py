@@ -19,16 +19,19 @@ import errno
 import fcntl
 import os
 import shutil
+import time
+from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import msgspec
 
 from packline.errors import PacklineError, ResumeMismatch, StoreBusy, StoreError
+from packline.fingerprint import hash_bytes
 from packline.recipe import Recipe, recipe_difference
 from packline.sources.files import InputFile
 from packline.storage.inputs import refuse_name
-from packline.storage.local import disk_errors, publish_bytes, sync_file, sync_folder
+from packline.storage.local import LocalFolder, disk_errors, publish_bytes, sync_folder
 from packline.store.files import FileEntry
 from packline.store.manifest import (
     MANIFEST,
@@ -43,8 +46,15 @@ from packline.store.manifest import (
     to_json,
 )
 
+ENDING_SECONDS = 2
+"""Time to wait for a lock: the workers of a process that was just killed hold it until they have ended."""
+STREAM = "stream-"
+"""Begin of the names of receipts of streams."""
 COMMAND = "command.json"
 """File in the work folder with the command that resumes the build, for users; nothing depends on it."""
+
+
+Identity = TypeVar("Identity", bound=msgspec.Struct)
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -78,8 +88,101 @@ class BuildIdentity(msgspec.Struct, frozen=True):
     files: list[InputFile]
 
 
-class BuildFolder:
-    """Folder of a running build; it can be open only once at a time.
+class WorkFolder(ABC, Generic[Identity]):
+    """Folder of a running job; entering it takes its lock, so that only one process runs the job.
+
+    Args:
+        folder: folder that the lock and the records are in.
+        kind: type of the identity.
+        record: name of the file with the identity.
+        receipts: name of the folder of receipts.
+
+    Raises:
+        StoreBusy: another process has locked it.
+        StoreError: it cannot be written.
+    """
+
+    busy: ClassVar[str]
+    """Message for a folder that is locked."""
+
+    def __init__(self, folder: Path, kind: type[Identity], *, record: str, receipts: str, lock: str) -> None:
+        self._kind, self._record, self._receipts, self._lock_name = kind, record, receipts, lock
+        self.storage = LocalFolder(folder)
+        self.descriptor = -1
+        """File descriptor of the lock."""
+
+    def __enter__(self) -> Self:
+        root = self.storage.path
+        try:
+            with disk_errors(root):
+                self.descriptor = self._take_lock(root / self._lock_name)
+        except OSError as error:
+            if isinstance(error, PacklineError):
+                raise
+            raise StoreError(
+                f"cannot write into {self.described}: {error.strerror}",
+                hint="check its permissions, or choose another --out",
+            ) from error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _take_lock(self, path: Path) -> int:
+        end = time.monotonic() + ENDING_SECONDS
+        while True:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            except FileNotFoundError:
+                continue  # another job has just ended and removed its folder
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                os.close(descriptor)
+                if error.errno not in (errno.EAGAIN, errno.EACCES):
+                    raise StoreError(f"cannot lock {self.described}: {error.strerror}") from error
+                if time.monotonic() < end:
+                    time.sleep(0.02)
+                    continue
+                raise StoreBusy(
+                    f"{self.busy} {self.described}", hint="wait for it to end, or choose another --out"
+                ) from None
+            if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor
+            os.close(descriptor)
+
+    @property
+    @abstractmethod
+    def described(self) -> str:
+        """Place of the result, for messages."""
+
+    def identity(self) -> Identity | None:
+        """Identity of the job that was begun here; None if there is none."""
+        try:
+            return msgspec.json.decode(self.storage.read(self._record), type=self._kind)
+        except FileNotFoundError:
+            return None
+
+    def receipt_names(self, prefix: str = "") -> list[str]:
+        """Names of the committed receipts that begin with this."""
+        start = len(self._receipts) + 1
+        names = (name[start:].removesuffix(".json") for name in self.storage.list(self._receipts))
+        return [name for name in names if name.startswith(prefix)]
+
+    def commit_record(self, name: str, receipt: msgspec.Struct) -> None:
+        """Record that a unit is committed; its files are durable already."""
+        self.storage.put_new(f"{self._receipts}/{name}.json", to_json(receipt))
+
+    def close(self) -> None:
+        """Release the lock."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+class StoreFolder(WorkFolder[BuildIdentity]):
+    """Folder of a store that is being built.
 
     Raises:
         StoreBusy: another build has locked it.
@@ -87,17 +190,25 @@ class BuildFolder:
         ResumeMismatch: it contains another build, with the difference.
     """
 
+    busy = "another build is writing into"
+
     def __init__(self, path: Path) -> None:
+        super().__init__(
+            path, BuildIdentity, record=f"{WORK}/build.json", receipts=RECEIPTS, lock=f"{WORK}/lock"
+        )
         self.path = path
         self.work = path / WORK
         self.tmp = self.work / "tmp"
         self.spool = self.work / "spool"
         self.receipts = path / RECEIPTS
         self.rejects = path / REJECTS
-        self._lock = -1
-        self._prepare()
 
-    def _prepare(self) -> None:
+    @property
+    def described(self) -> str:
+        """Path of the store."""
+        return str(self.path)
+
+    def __enter__(self) -> Self:
         path = self.path
         refuse_name(str(path))
         if path.exists() and not path.is_dir():
@@ -114,27 +225,7 @@ class BuildFolder:
                 f"{path} is not empty and holds no packline build: found {min(path.iterdir()).name}",
                 hint="choose a new or empty folder for --out",
             )
-        try:
-            with disk_errors(path):
-                for folder in (path, self.work):
-                    folder.mkdir(parents=True, exist_ok=True)
-                self._lock = os.open(self.work / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            if isinstance(error, PacklineError):
-                raise
-            raise StoreError(
-                f"cannot write into {path}: {error.strerror}",
-                hint="check its permissions, or choose another --out",
-            ) from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._lock)
-            if error.errno not in (errno.EAGAIN, errno.EACCES):
-                raise StoreError(f"cannot lock {path}: {error.strerror}") from error
-            raise StoreBusy(
-                f"another build is writing into {path}", hint="wait for it to end, or choose another --out"
-            ) from None
+        return super().__enter__()
 
     def finished(self) -> Manifest | None:
         """Manifest, if the store is complete."""
@@ -146,20 +237,17 @@ class BuildFolder:
         Returns:
             Identity of the earlier run, or None for a new build.
         """
-        record = self.work / "build.json"
-        earlier = None
         with disk_errors(self.path):
             for folder in (self.tmp, self.spool):
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir()
             for folder in (self.receipts, self.path / TOKENIZER):
                 folder.mkdir(exist_ok=True)
-            if record.exists():
-                earlier = msgspec.json.decode(record.read_bytes(), type=BuildIdentity)
+            if (earlier := self.identity()) is not None:
                 self._refuse_another(earlier, identity)
             publish_bytes(self.path / TOKENIZER / "tokenizer.json", tokenizer_json.encode())
             if earlier is None:  # else keep it: inputs are compared with their state at the first run
-                publish_bytes(record, to_json(identity))
+                self.storage.put_new(self._record, to_json(identity))
             self._drop_uncommitted()
         return earlier
 
@@ -190,51 +278,42 @@ class BuildFolder:
 
     def committed(self) -> dict[str, Receipt]:
         """Receipts of all committed units, by unit."""
-        names = (path.stem for path in sorted(self.receipts.glob("[0-9]*.json")))
-        return {name: self.receipt(name) for name in names}
+        return {name: self.receipt(name) for name in self.receipt_names() if name[0].isdigit()}
 
     def receipt(self, unit: str) -> Receipt:
         """Receipt of a committed unit."""
-        return msgspec.json.decode((self.receipts / f"{unit}.json").read_bytes(), type=Receipt)
+        return msgspec.json.decode(self.storage.read(f"{RECEIPTS}/{unit}.json"), type=Receipt)
 
     def streams(self) -> dict[str, StreamReceipt]:
         """Receipts of streams that were read to their end, by name."""
         return {
-            path.name.removeprefix("stream-").removesuffix(".json"): msgspec.json.decode(
-                path.read_bytes(), type=StreamReceipt
+            name.removeprefix(STREAM): msgspec.json.decode(
+                self.storage.read(f"{RECEIPTS}/{name}.json"), type=StreamReceipt
             )
-            for path in sorted(self.receipts.glob("stream-*.json"))
+            for name in self.receipt_names(STREAM)
         }
 
     def commit(self, receipt: Receipt) -> None:
-        """Publish a unit: first its files, then its receipt, each synced to disk before the next."""
+        """Publish a unit: first its files, then its receipt, each durable before the next."""
         entries = [entry for shard in receipt.shards for entry in shard.files]
-        with disk_errors(self.path):
-            for entry in (*entries, *receipt.rejects):
-                sync_file(self.tmp / Path(entry.name).name)
-            if receipt.rejects:
-                self.rejects.mkdir(exist_ok=True)
-            for entry in (*entries, *receipt.rejects):
-                os.replace(self.tmp / Path(entry.name).name, self.path / entry.name)
-            if receipt.rejects:
-                sync_folder(self.rejects)
-            sync_folder(self.path)
-            publish_bytes(self.receipts / f"{receipt.unit}.json", to_json(receipt))
+        names = [entry.name for entry in (*entries, *receipt.rejects)]
+        self.storage.put_files({name: self.tmp / Path(name).name for name in names})
+        self.commit_record(receipt.unit, receipt)
 
     def commit_stream(self, name: str, receipt: StreamReceipt) -> None:
         """Record that a stream was read to its end."""
-        publish_bytes(self.receipts / f"stream-{name}.json", to_json(receipt))
+        self.commit_record(f"{STREAM}{name}", receipt)
 
     def withdraw(self, receipt: Receipt) -> None:
         """Withdraw a unit: delete its receipt first, then its files."""
-        (self.receipts / f"{receipt.unit}.json").unlink()
-        sync_folder(self.receipts)
-        for entry in (*(entry for shard in receipt.shards for entry in shard.files), *receipt.rejects):
-            (self.path / entry.name).unlink(missing_ok=True)
+        self.storage.delete([f"{RECEIPTS}/{receipt.unit}.json"])
+        self.storage.sync(RECEIPTS)
+        entries = [entry for shard in receipt.shards for entry in shard.files]
+        self.storage.delete([entry.name for entry in (*entries, *receipt.rejects)])
 
     def withdraw_stream(self, name: str) -> None:
         """Withdraw the record that a stream was read to its end."""
-        (self.receipts / f"stream-{name}.json").unlink()
+        self.storage.delete([f"{RECEIPTS}/{STREAM}{name}.json"])
 
     def release(self) -> None:
         """Discard the committed units, so that another build may start here; rejects are kept until then.
@@ -242,14 +321,14 @@ class BuildFolder:
         Receipts are deleted first: after a crash in between, this build repeats the units, and no other build
         takes them over.
         """
-        for receipt in self.receipts.glob("[0-9]*.json"):
-            receipt.unlink()
-        sync_folder(self.receipts)
-        (self.work / "build.json").unlink()
+        names = [name for name in self.receipt_names() if name[0].isdigit()]
+        self.storage.delete([f"{RECEIPTS}/{name}.json" for name in names])
+        self.storage.sync(RECEIPTS)
+        self.storage.delete([self._record])
 
     def publish(self, manifest: Manifest) -> None:
         """Write the manifest, which makes the folder a store."""
-        publish_bytes(self.path / MANIFEST, to_json(manifest))
+        self.storage.put_new(MANIFEST, to_json(manifest))
 
     def discard(self, manifest: Manifest) -> None:
         """Delete the contents of a finished store, so that another can be built in its folder.
@@ -260,9 +339,7 @@ class BuildFolder:
             (self.work / "build.json").unlink(missing_ok=True)
             for folder in (self.receipts, self.rejects, self.path / TOKENIZER):
                 shutil.rmtree(folder, ignore_errors=True)
-            for shard in manifest.shards:
-                for entry in shard.files:
-                    (self.path / entry.name).unlink(missing_ok=True)
+            self.storage.delete([entry.name for shard in manifest.shards for entry in shard.files])
             sync_folder(self.path)
             (self.path / MANIFEST).unlink()
             sync_folder(self.path)
@@ -286,16 +363,8 @@ class BuildFolder:
 
     def entry(self, name: str) -> FileEntry:
         """Manifest entry of a small file of the store."""
-        from packline.fingerprint import hash_bytes
-
-        data = (self.path / name).read_bytes()
+        data = self.storage.read(name)
         return FileEntry(name, len(data), hash_bytes(data))
-
-    def close(self) -> None:
-        """Release the lock."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
 
 
 def input_differences(old: list[tuple[str, int]], new: list[tuple[str, int]]) -> list[str]:
@@ -313,11 +382,19 @@ def input_differences(old: list[tuple[str, int]], new: list[tuple[str, int]]) ->
     return lines
 
 
-def refuse_differences(path: Path, differences: list[str]) -> None:
-    """Raise `ResumeMismatch` if there are any differences."""
+def refuse_differences(
+    place: Path | str,
+    differences: list[str],
+    kind: str = "a build",
+    hint: str = "repeat the earlier command to go on with it, or choose another --out",
+) -> None:
+    """Raise `ResumeMismatch` if there are any differences.
+
+    Args:
+        kind: kind of job that the folder contains.
+    """
     if differences:
         more = f"; and {len(differences) - 5} more" if len(differences) > 5 else ""
         raise ResumeMismatch(
-            f"{path} holds a build of something else: {'; '.join(differences[:5])}{more}",
-            hint="repeat the earlier command to go on with it, or choose another --out",
+            f"{place} holds {kind} of something else: {'; '.join(differences[:5])}{more}", hint=hint
         )

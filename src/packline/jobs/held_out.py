@@ -15,25 +15,14 @@ modification time: then it is computed again, and must be the same if any unit i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
 
-from packline.encoders.special import SpecialTokenCounter
 from packline.errors import RecipeError, ResumeMismatch
-from packline.fingerprint import Hasher, share_of
-from packline.jobs.folder import BuildFolder
-from packline.jobs.prepare import Work
-from packline.jobs.task_pool import run_tasks
-from packline.jobs.task_worker import Runner
-from packline.jobs.unit import KEEP, check_unchanged, judge
-from packline.jobs.units import Unit
-from packline.recipe import Recipe
+from packline.jobs.folder import StoreFolder
+from packline.jobs.job import Session, WorkUnit
 from packline.sources.files import InputFile
-from packline.sources.reader import Span
-from packline.sources.reading import read_span
-from packline.storage.inputs import open_input
 from packline.storage.local import publish_bytes
 from packline.store.manifest import to_json
 
@@ -47,21 +36,20 @@ class Settled(msgspec.Struct, frozen=True):
     modified: tuple[str, ...]
 
 
-class ScanJob(msgspec.Struct, frozen=True):
-    """Settings common to all scans of a build."""
-
-    recipe: Recipe
-    files: list[InputFile]
-    special_tokens: dict[str, int]
-    limit: int
-    """Maximum bytes of a record."""
+VAL_NOTE = "all inputs are read once to choose the validation documents"
 
 
-class ScanTask(msgspec.Struct, frozen=True):
-    """Spans of one source to scan."""
+class Shares(msgspec.Struct, frozen=True, tag=True):
+    """Result of a scan: the smallest shares of a unit's texts."""
 
-    source: int
-    spans: tuple[Span, ...]
+    shares: list[float]
+
+
+def run_scans(session: Session, units: Sequence[WorkUnit]) -> list[list[float]]:
+    """Run units that only look for the smallest shares; the results of each."""
+    found: list[list[float]] = []
+    session.run(units, lambda event: None, lambda name, result: found.append(result.shares))
+    return found
 
 
 class Smallest:
@@ -122,7 +110,7 @@ def share_below(parts: Iterable[Sequence[float]], count: int) -> float:
 
 
 def settle_share(
-    folder: BuildFolder, files: Sequence[InputFile], begun: bool, compute: Callable[[], float]
+    folder: StoreFolder, files: Sequence[InputFile], begun: bool, compute: Callable[[], float]
 ) -> float:
     """Share of an earlier run of the same build, or newly computed.
 
@@ -148,63 +136,3 @@ def settle_share(
         )
     publish_bytes(record, to_json(Settled(share, modified)))
     return share
-
-
-def find_share(work: Work, workers: int) -> float:
-    """Read all inputs of a build to find the share for its `val_documents`.
-
-    Raises:
-        RecipeError: there are not enough documents.
-        InputChanged: a file changes while it is read.
-    """
-    count = work.recipe.val_documents
-    assert isinstance(count, int)
-    limit = min(work.recipe.max_document_bytes, work.room.record)
-    job = ScanJob(work.recipe, work.files, work.tokenizer.special_tokens, limit)
-    tasks = [
-        (
-            unit.name,
-            ScanTask(unit.source, unit.spans if isinstance(unit, Unit) else (_whole(work.files[unit.file]),)),
-        )
-        for unit in work.units
-        if not work.recipe.sources[unit.source].split
-    ]
-    parts = run_tasks(open_scan, job, tasks, workers=workers)
-    return share_below((msgspec.json.decode(part, type=list[float]) for _, part in parts), count)
-
-
-def _whole(file: InputFile) -> Span:
-    if file.format != "parquet":
-        return Span(file.index, 0, file.size)
-    from packline.sources.parquet import open_parquet
-
-    with open_input(file.path) as raw:
-        return Span(file.index, 0, open_parquet(raw, file.path).metadata.num_row_groups)
-
-
-def open_scan(job: msgspec.Raw) -> Runner:
-    """Runner that scans spans, for a worker process or this one."""
-    scan = msgspec.json.decode(job, type=ScanJob)
-    special = SpecialTokenCounter(scan.special_tokens)
-
-    def run(task: msgspec.Raw, report: Callable[[int], None]) -> Any:
-        return _scan(scan, msgspec.json.decode(task, type=ScanTask), special)
-
-    return run
-
-
-def _scan(job: ScanJob, task: ScanTask, special: SpecialTokenCounter) -> list[float]:
-    """Smallest shares among the documents of some spans that the build keeps."""
-    recipe, source = job.recipe, job.recipe.sources[task.source]
-    assert isinstance(recipe.val_documents, int)
-    smallest = Smallest(recipe.val_documents)
-    for span in task.spans:
-        file = job.files[span.file]
-        for batch in read_span(file, source, span, job.limit, Hasher()):
-            verdicts = judge(batch.texts, source, recipe, special).verdicts
-            kept = np.flatnonzero(verdicts == KEEP)
-            if len(kept):
-                texts = batch.texts.take(kept).raw()
-                smallest.add([share_of(text, recipe.seed) for text in texts])
-        check_unchanged(file)
-    return smallest.shares

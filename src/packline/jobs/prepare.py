@@ -6,40 +6,34 @@ Nothing has been written when one of the first four fails.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
-
-import msgspec
+from functools import cached_property
+from typing import overload
 
 from packline.encoders import EngineName
 from packline.encoders.boundary import Boundary, resolve_boundary
 from packline.encoders.encoder import Encoder
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
-from packline.errors import PacklineError, ResumeMismatch
+from packline.errors import PacklineError
 from packline.fingerprint import Hasher
-from packline.jobs.folder import BuildFolder, BuildIdentity, refuse_differences
-from packline.jobs.resources import GIB, MEMORY_A_WORKER, usable_cores, usable_memory
+from packline.jobs.resources import count_workers, usable_memory
 from packline.jobs.room import Room, room_for
-from packline.jobs.unit import Job
+from packline.jobs.unit import UnitSettings
 from packline.jobs.units import Stream, Unit, plan_units
 from packline.ragged import dtype_for
 from packline.recipe import Recipe, RunOptions, check_options, check_recipe
 from packline.sources.files import InputFile
 from packline.sources.reader import Span
 from packline.sources.reading import find_files, read_span
-from packline.sources.slices import StreamEnd, cut_slices
 from packline.store.ledger import source_names
-from packline.store.manifest import Manifest, Receipt
 
 SAMPLE_FILES, SAMPLE_DOCUMENTS = 8, 12
 LARGEST_SAMPLE = 16 << 20
 """Maximum bytes of a document for trying engines."""
-SMALLEST_WORKER = GIB // 2
 
 
-@dataclass(slots=True)
+@dataclass
 class Work:
     """A build before it begins."""
 
@@ -48,20 +42,23 @@ class Work:
     files: list[InputFile]
     tokenizer: Tokenizer
     boundary: Boundary
-    units: list[Unit | Stream]
-    names: list[str]
-    dtype: str
-    val_share: float | msgspec.UnsetType = msgspec.UNSET
-    """Value of val_fraction that `val_documents` amounts to."""
+    units: list[Unit | Stream] = field(default_factory=list)
     room: Room = field(default_factory=Room)
 
+    @cached_property
+    def names(self) -> list[str]:
+        """Names of the sources."""
+        return source_names(self.recipe)
+
     @property
-    def job(self) -> Job:
-        """Job shared by the units."""
-        recipe = self.recipe
-        if self.val_share is not msgspec.UNSET:
-            recipe = msgspec.structs.replace(recipe, val_fraction=self.val_share)
-        return Job(recipe, self.files, self.options.strict, self.room)
+    def dtype(self) -> str:
+        """Dtype of the tokens."""
+        return dtype_for(self.tokenizer.vocab_size).name
+
+    @property
+    def settings(self) -> UnitSettings:
+        """Settings common to the units."""
+        return UnitSettings(self.recipe, self.files, self.options.strict, self.room)
 
     @property
     def source_bytes(self) -> dict[str, int]:
@@ -84,93 +81,7 @@ def prepare(recipe: Recipe, options: RunOptions) -> Work:
     tokenizer = load_tokenizer(recipe.tokenizer, recipe.encoding)
     boundary = resolve_boundary(tokenizer, recipe.eod, recipe.bos)
     units = plan_units(recipe, files)
-    dtype = dtype_for(tokenizer.vocab_size).name
-    return Work(recipe, options, files, tokenizer, boundary, units, source_names(recipe), dtype)
-
-
-def identity_of(work: Work) -> BuildIdentity:
-    """Identity of a build."""
-    boundary: dict[str, Any] = msgspec.to_builtins(work.boundary)
-    return BuildIdentity(work.recipe, work.tokenizer.fingerprint, boundary, work.files)
-
-
-def refuse_other_store(folder: BuildFolder, manifest: Manifest, work: Work) -> None:
-    """Refuse to build into a finished store, unless it is the result of the same build.
-
-    Raises:
-        ResumeMismatch: with the difference.
-    """
-    from packline.jobs.folder import input_differences
-    from packline.recipe import recipe_difference
-    from packline.store.manifest import MANIFEST
-
-    differences = recipe_difference(msgspec.to_builtins(manifest.recipe), msgspec.to_builtins(work.recipe))
-    if manifest.tokenizer.fingerprint != work.tokenizer.fingerprint:
-        differences.append("the tokenizer's content")
-    differences += input_differences(
-        [(entry.name, entry.bytes) for entry in manifest.inputs],
-        [(file.name, file.size) for file in work.files],
-    )
-    built = (folder.path / MANIFEST).stat().st_mtime_ns
-    differences += [
-        f"input {file.path} was modified after the store was built"
-        for file in work.files
-        if file.modified.isdigit() and int(file.modified) > built
-    ]
-    refuse_differences(folder.path, differences)
-
-
-def refuse_changed_inputs(
-    folder: BuildFolder, earlier: BuildIdentity, work: Work, receipts: dict[str, Receipt]
-) -> None:
-    """Refuse to resume if a file that finished units have read has changed.
-
-    A file with another modification time but the same checksums counts as unchanged.
-
-    Raises:
-        ResumeMismatch: with the files.
-    """
-    before = {file.index: file.modified for file in earlier.files}
-    suspects = {file.index for file in work.files if before.get(file.index) != file.modified}
-    changed = set()
-    for receipt in receipts.values():
-        source = work.recipe.sources[receipt.source]
-        for piece in receipt.inputs:
-            if piece.file in suspects:
-                hasher = Hasher()
-                span = Span(piece.file, piece.start, piece.stop)
-                limit = work.recipe.max_document_bytes
-                for _ in read_span(work.files[piece.file], source, span, limit, hasher):
-                    pass
-                if hasher.hexdigest() != piece.checksum:
-                    changed.add(piece.file)
-    streams, begun_streams = folder.streams(), {name.partition("-")[0] for name in receipts}
-    for stream in work.units:
-        if isinstance(stream, Stream) and stream.file in suspects:
-            begun, whole = stream.name in begun_streams, streams.get(stream.name)
-            # There is no checksum of a partly read stream to compare with.
-            if begun and (whole is None or _stream_checksum(work, stream) != whole.checksum):
-                changed.add(stream.file)
-    if changed:
-        paths = ", ".join(work.files[file].path for file in sorted(changed)[:5])
-        raise ResumeMismatch(
-            f"{folder.path} was begun with another state of {paths}: expected the content that it has read, "
-            "found other content, or a compressed file that was modified",
-            hint="put the earlier files back to go on, or choose another --out",
-        )
-
-
-def _stream_checksum(work: Work, stream: Stream) -> str:
-    """Read a stream again to its end, without spilling slices."""
-    pieces = cut_slices(
-        work.files[stream.file],
-        work.recipe.sources[stream.source],
-        Path(),
-        slice_bytes=stream.slice_bytes,
-        max_document_bytes=work.recipe.max_document_bytes,
-        skip=range(2**62),
-    )
-    return next(piece.checksum for piece in pieces if isinstance(piece, StreamEnd))
+    return Work(recipe, options, files, tokenizer, boundary, units)
 
 
 def load_encoder(work: Work) -> Encoder:
@@ -208,13 +119,29 @@ def set_room(work: Work, engines: Iterable[EngineName], base: int) -> None:
             room.refuse(file.path, file.size)
 
 
-def sample_texts(work: Work) -> list[str]:
-    """A few documents from files spread over the inputs, for trying engines."""
-    step = max(len(work.files) // SAMPLE_FILES, 1)
-    texts: list[str] = []
-    for file in work.files[::step][:SAMPLE_FILES]:
-        texts += _first_texts(file, work)
-    return texts
+class SampleTexts(Sequence[str]):
+    """A few documents from files spread over the inputs, to try engines on; read when first used."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+
+    @cached_property
+    def _texts(self) -> list[str]:
+        files = self._work.files
+        chosen = files[:: max(len(files) // SAMPLE_FILES, 1)][:SAMPLE_FILES]
+        return [text for file in chosen for text in _first_texts(file, self._work)]
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[str]: ...
+
+    def __getitem__(self, place: int | slice) -> str | list[str]:
+        return self._texts[place]
 
 
 def _first_texts(file: InputFile, work: Work) -> Iterator[str]:
@@ -229,17 +156,3 @@ def _first_texts(file: InputFile, work: Work) -> Iterator[str]:
     if batch is not None:
         step = max(len(batch) // SAMPLE_DOCUMENTS, 1)
         yield from [text for text in batch.texts.to_list()[::step] if text][:SAMPLE_DOCUMENTS]
-
-
-def count_workers(options: RunOptions) -> tuple[int, int]:
-    """Number of workers, and bytes of memory for each.
-
-    >>> count_workers(RunOptions(workers=2, memory_bytes=2 << 30))
-    (2, 1073741824)
-    """
-    available = options.memory_bytes or int(usable_memory() * 0.8)
-    workers = options.workers if options.workers is not None else usable_cores()
-    if options.workers is None:
-        workers = max(1, min(workers, available // SMALLEST_WORKER))
-    each = available // max(workers, 1)
-    return workers, each if options.memory_bytes else min(each, MEMORY_A_WORKER)

@@ -13,8 +13,12 @@ import sys
 import time
 from pathlib import Path
 
+from packline.errors import OutOfSpace
+from packline.recipe import RunOptions
+
 GIB = 1 << 30
 MEMORY_A_WORKER = 1 * GIB
+SMALLEST_WORKER = GIB // 2
 
 
 def usable_cores() -> int:
@@ -61,11 +65,43 @@ def usable_memory(root: Path = Path("/sys/fs/cgroup")) -> int:
     return min(limits)
 
 
+def count_workers(options: RunOptions) -> tuple[int, int]:
+    """Number of workers, and bytes of memory for each.
+
+    >>> count_workers(RunOptions(workers=2, memory_bytes=2 << 30))
+    (2, 1073741824)
+    """
+    available = options.memory_bytes or int(usable_memory() * 0.8)
+    workers = options.workers if options.workers is not None else usable_cores()
+    if options.workers is None:
+        workers = max(1, min(workers, available // SMALLEST_WORKER))
+    each = available // max(workers, 1)
+    return workers, each if options.memory_bytes else min(each, MEMORY_A_WORKER)
+
+
 def free_disk(folder: Path) -> int:
     """Free bytes on the disk of a folder, or of its first existing parent."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return shutil.disk_usage(folder).free
+
+
+def require_disk(folder: Path, needed: int, purpose: str) -> None:
+    """Refuse to begin what cannot finish.
+
+    Args:
+        needed: bytes still to be written.
+        purpose: what they are for.
+
+    Raises:
+        OutOfSpace: fewer bytes are free.
+    """
+    if needed > (free := free_disk(folder)):
+        raise OutOfSpace(
+            f"the disk of {folder} is too small for {purpose}: expected {needed:,} bytes free, "
+            f"found {free:,} bytes free",
+            hint="make room, or choose an --out on another disk; finished units are kept",
+        )
 
 
 def resident_memory() -> int:

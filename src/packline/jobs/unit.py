@@ -10,7 +10,7 @@ only on the unit's bytes and the recipe. The caller publishes it (`BuildFolder.c
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,8 +22,10 @@ from packline.encoders.parity import audited
 from packline.encoders.special import SpecialTokenCounter
 from packline.errors import BadRecord, InputChanged, InputError, PacklineError
 from packline.fingerprint import Hasher, split_of
+from packline.jobs.job import NeedsFreshProcess, Report, WorkUnit
 from packline.jobs.resources import resident_memory
 from packline.jobs.room import LARGE, Room
+from packline.jobs.units import Stream
 from packline.ragged import Ragged
 from packline.recipe import SPLITS, Recipe, Source
 from packline.sources.batch import Batch, Reject
@@ -39,20 +41,28 @@ from packline.store.manifest import InputPiece, Receipt
 from packline.store.writer import RejectsWriter, ShardWriter
 
 
-class Task(msgspec.Struct, frozen=True):
-    """A unit to be run: spans of files, or a slice of a stream."""
+class Task(WorkUnit, frozen=True, kw_only=True):
+    """A unit to be run: spans of files, a slice of a stream, or a stream that is still to be cut."""
 
-    unit: str
     source: int
     spans: tuple[Span, ...] = ()
     piece: Slice | None = None
+    stream: Stream | None = None
+    skip: tuple[str, ...] = ()
+    """Names of units of the stream that are committed."""
+    only: str | None = None
+    """Name of the only unit of the stream that is wanted."""
+    is_scan: bool = False
+    """Only find the smallest shares of its texts (`held_out`); nothing is written."""
+    val_share: float | None = None
+    """Value of val_fraction that `val_documents` amounts to."""
     max_documents: int | None = None
     """Stop after this many documents."""
     max_tokens: int | None = None
     """Stop before the document that would bring the tokens above this."""
 
 
-class Job(msgspec.Struct, frozen=True):
+class UnitSettings(msgspec.Struct, frozen=True):
     """Settings common to all units of a build."""
 
     recipe: Recipe
@@ -61,27 +71,19 @@ class Job(msgspec.Struct, frozen=True):
     room: Room = Room()
 
 
-class Crowded(Exception):
-    """A document that would fit into a fresh worker, but not into this one."""
-
-
-ReportProgress = Callable[[int, int, int], None]
-"""Called with documents, text bytes and tokens of each batch."""
-
-
 class UnitRunner:
     """Runs units, one after another, with the encoder of one process."""
 
-    def __init__(self, job: Job, encoder: Encoder, folder: Path) -> None:
+    def __init__(self, job: UnitSettings, encoder: Encoder, folder: Path) -> None:
         self._job = job
         self._encoder = encoder
         self._folder = folder
         self._names = source_names(job.recipe)
-        self._special = SpecialTokenCounter(encoder.tokenizer.special_tokens)
+        self.special = SpecialTokenCounter(encoder.tokenizer.special_tokens)
         self.replaceable = False
         """True if a fresh process would have more free memory than this one."""
 
-    def run(self, task: Task, report: ReportProgress) -> Receipt:
+    def run(self, task: Task, report: Report) -> Receipt:
         """Write a unit's files into the work folder.
 
         Raises:
@@ -90,7 +92,7 @@ class UnitRunner:
             BadRecord: the first bad record, under `strict`.
             OutOfSpace: the disk is full.
             OutOfMemory: a document that does not fit into the memory of a worker.
-            Crowded: a document that would fit into a fresh worker.
+            NeedsFreshProcess: a document that would fit into a fresh worker.
         """
         with disk_errors(self._folder):
             return UnitRun(self, task, report).run()
@@ -99,13 +101,13 @@ class UnitRunner:
 class UnitRun:
     """State of one unit: batches in, shards and a receipt out."""
 
-    def __init__(self, runner: UnitRunner, task: Task, report: ReportProgress) -> None:
+    def __init__(self, runner: UnitRunner, task: Task, report: Report) -> None:
         self._runner, self._task, self._report = runner, task, report
         self._recipe = runner._job.recipe
         self._source = self._recipe.sources[task.source]
         self.ledger = Ledger(filtered=0) if self._source.where else Ledger()
         self._writers: dict[str, ShardWriter] = {}
-        self._rejects = RejectsWriter(runner._folder, task.unit)
+        self._rejects = RejectsWriter(runner._folder, task.name)
         self._audited: list[int] = []
         self._full = False
         self._large: tuple[str, int] | None = None
@@ -137,7 +139,7 @@ class UnitRun:
         ledger = self.ledger
         ledger.rejected = dict(sorted(ledger.rejected.items()))
         return Receipt(
-            self._task.unit,
+            self._task.name,
             self._task.source,
             tuple(pieces),
             tuple(writer.close() for writer in writers),
@@ -197,7 +199,7 @@ class UnitRun:
 
     def take(self, batch: Batch) -> None:
         """Encode, write and count one batch."""
-        facts = judge(batch.texts, self._source, self._recipe, self._runner._special)
+        facts = judge(batch.texts, self._source, self._recipe, self._runner.special)
         wanted = np.flatnonzero(facts.verdicts == KEEP)
         room = self._task.max_documents
         chosen = wanted if room is None else wanted[: room - self.ledger.documents]
@@ -232,7 +234,7 @@ class UnitRun:
         if size > room.document:
             room.refuse(self._place(batch, largest), size)
         if self._runner.replaceable and resident_memory() + room.factor * size > room.memory:
-            raise Crowded
+            raise NeedsFreshProcess
 
     def _encode(self, batch: Batch) -> Ragged:
         first = self.ledger.documents
@@ -264,9 +266,10 @@ class UnitRun:
         ledger.eod_tokens += count
         ledger.bos_tokens += count if with_bos else 0
         ledger.text_tokens += len(ragged.tokens) - count * (2 if with_bos else 1)
-        self._report(count, text_bytes, len(ragged.tokens))
+        self._report(len(ragged.tokens), count, text_bytes)
         recipe, given = self._recipe, self._source.split
-        val_share, test_share = recipe.val_fraction, recipe.test_fraction or 0.0
+        val_share = recipe.val_fraction if self._task.val_share is None else self._task.val_share
+        test_share = recipe.test_fraction or 0.0
         if given or not (val_share or test_share):
             if count:
                 self._writer(given or "train").write(ragged, batch, name)
@@ -283,7 +286,7 @@ class UnitRun:
             runner, source = self._runner, self._task.source
             self._writers[split] = ShardWriter(
                 runner._folder,
-                f"{split}-{self._task.unit}",
+                f"{split}-{self._task.name}",
                 split,
                 runner._names[source],
                 self._source.label,

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from packline.errors import OutOfSpace, PacklineError
+from packline.errors import OutOfSpace, PacklineError, StoreError
+from packline.fingerprint import hash_bytes
 
 
 @contextmanager
@@ -94,3 +95,71 @@ def publish_bytes(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(waiting, path)
         sync_folder(path.parent)
+
+
+class LocalFolder:
+    """A folder on a local disk, as a `Storage`.
+
+    >>> import tempfile
+    >>> folder = LocalFolder(Path(tempfile.mkdtemp()))
+    >>> folder.put_new("a", b"one"), folder.put_new("a", b"one"), folder.read("a", 1), folder.list("")
+    (True, False, b'ne', ['a'])
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
+        """See `Storage.read`."""
+        with open(self.path / name, "rb", buffering=0) as file:
+            if start:
+                file.seek(start)
+            return file.read() if stop is None else file.read(stop - start)
+
+    def put_new(self, name: str, data: bytes) -> bool:
+        """See `Storage.put_new`."""
+        path = self.path / name
+        try:
+            found = path.read_bytes()
+        except FileNotFoundError:
+            publish_bytes(path, data)
+            return True
+        if found != data:
+            raise StoreError(
+                f"{path} exists with another content: expected {hash_bytes(data)}, found {hash_bytes(found)}",
+                hint="something else writes into this folder, or the memory of this machine is damaged",
+            )
+        return False
+
+    def put_files(self, files: Mapping[str, Path]) -> None:
+        """See `Storage.put_files`; the files are renamed, so they must be on the same disk."""
+        with disk_errors(self.path):
+            for path in files.values():
+                sync_file(path)
+            folders = {(self.path / name).parent for name in files} | {self.path}
+            for folder in folders:
+                folder.mkdir(exist_ok=True)
+            for name, path in files.items():
+                os.replace(path, self.path / name)
+            for folder in sorted(folders, reverse=True):
+                sync_folder(folder)
+
+    def list(self, folder: str) -> list[str]:
+        """See `Storage.list`."""
+        try:
+            entries = list(os.scandir(self.path / folder))
+        except FileNotFoundError:
+            return []
+        prefix = f"{folder}/" if folder else ""
+        return sorted(
+            prefix + entry.name for entry in entries if entry.is_file() and not entry.name.startswith(".")
+        )
+
+    def delete(self, names: Iterable[str]) -> None:
+        """See `Storage.delete`."""
+        for name in names:
+            (self.path / name).unlink(missing_ok=True)
+
+    def sync(self, folder: str = "") -> None:
+        """See `Storage.sync`."""
+        sync_folder(self.path / folder)

@@ -150,6 +150,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Checksum of this manifest's JSON form with this field empty: xxh3-128, 32 hexadecimal digits."""
 
     @property
+    def store_bytes(self) -> int:
+        """Total bytes of all files of the store but the manifest."""
+        entries = [entry for shard in self.shards for entry in shard.files]
+        others = (*self.rejects, *self.receipts, *self.tokenizer_files)
+        return sum(entry.bytes for entry in (*entries, *others))
+
+    @property
     def documents(self) -> int:
         """Documents in all splits."""
         return sum(shard.documents for shard in self.shards)

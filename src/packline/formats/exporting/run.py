@@ -24,23 +24,23 @@ import msgspec
 
 from packline.encoders.tokenizer import CONFIG, config_bytes
 from packline.errors import OutOfSpace, RecipeError
+from packline.formats.choice import ExportChoice, is_run
 from packline.formats.export_record import TOKENIZER_FILE, ExportIdentity, ExportRecord
 from packline.formats.exporting.parts import (
     ExportJob,
     PartReceipt,
     View,
-    convert_options,
     make_runner,
     open_job,
     open_view,
     writing,
 )
-from packline.formats.exporting.rows import RowView
-from packline.formats.exporting.source import Choice, is_run
 from packline.formats.exporting.staging import Staging, clear_leftovers, finished_export
-from packline.formats.exporting.target import Link, Target, sync_files
-from packline.formats.registry import get_format
-from packline.formats.types import NotPreserved, Options, Part, Plan, Written
+from packline.formats.format import get_format
+from packline.formats.options import Options, convert_options
+from packline.formats.row_view import RowView
+from packline.formats.target import Link, Target, sync_files
+from packline.formats.types import ExportPart, ExportPlan, NotPreserved, WrittenPart
 from packline.jobs.resources import free_disk, usable_cores
 from packline.jobs.task_pool import run_here, run_tasks
 from packline.storage.local import disk_errors
@@ -121,7 +121,7 @@ def export(
     to: str,
     out: str | Path,
     options: Mapping[str, Any] | None = None,
-    choice: Choice = Choice(),  # noqa: B008  frozen
+    choice: ExportChoice = ExportChoice(),  # noqa: B008  frozen
     link: Link = "auto",
     workers: int | None = None,
     with_tokenizer: bool = True,
@@ -191,7 +191,7 @@ class _Export:
         format: Format,
         options: Options,
         view: View,
-        plan: Plan,
+        plan: ExportPlan,
         staging: Staging,
         tell: Callable[[ExportEvent], None],
         with_tokenizer: bool,
@@ -226,7 +226,7 @@ class _Export:
         lines = self._format.trainer_lines(str(staging.out), record, self._options)
         return _exported(staging.out, record, lines, len(plan.parts), kept, began)
 
-    def _written(self, job: ExportJob, tasks: list[tuple[str, Part]], workers: int | None) -> Any:
+    def _written(self, job: ExportJob, tasks: list[tuple[str, ExportPart]], workers: int | None) -> Any:
         def advance(tokens: int) -> None:
             self._tell(Advanced(tokens))
 
@@ -281,7 +281,7 @@ class _Export:
 
     def _sum_up(self, identity: ExportIdentity, receipts: list[PartReceipt], link: Link) -> ExportRecord:
         target = Target(self._staging.files, link=link)
-        written = [Written(receipt.part, receipt.facts) for receipt in receipts]
+        written = [WrittenPart(receipt.part, receipt.facts) for receipt in receipts]
         writing(self._format).finish(self._view, written, target, self._options)
         if self._with_tokenizer:
             self._write_tokenizer(target)

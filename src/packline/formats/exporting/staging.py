@@ -21,16 +21,16 @@ from pathlib import Path
 import msgspec
 
 from packline.errors import CorruptStore, PacklineError, ResumeMismatch, StoreBusy, StoreError
-from packline.formats.export_files import check_places
 from packline.formats.export_record import (
     RECORD,
     ExportIdentity,
     ExportRecord,
+    check_places,
     read_record,
     record_bytes,
 )
 from packline.formats.exporting.parts import PartReceipt
-from packline.formats.types import Part
+from packline.formats.types import ExportPart
 from packline.recipe import recipe_difference
 from packline.storage.local import disk_errors, publish_bytes, publish_folder
 from packline.store.files import FileEntry
@@ -150,7 +150,7 @@ class Staging:
         path = self.folder / "export.json"
         return msgspec.json.decode(path.read_bytes(), type=ExportIdentity) if path.exists() else None
 
-    def begin(self, identity: ExportIdentity, parts: tuple[Part, ...]) -> dict[str, PartReceipt]:
+    def begin(self, identity: ExportIdentity, parts: tuple[ExportPart, ...]) -> dict[str, PartReceipt]:
         """Start, or resume an earlier run: the receipts of finished parts, by name.
 
         Raises:

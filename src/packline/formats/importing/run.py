@@ -1,12 +1,13 @@
 """One import from its request to its store: inspect the data, then build it unit by unit.
 
 Inspection finds all damage visible in headers and indexes, the tokenizer, and the document boundaries;
-nothing is written yet. The build is `building.run_build`, its units are run by `UnitImporter`.
+nothing is written yet. Units are run by `UnitImporter`; the rest is that of every store (`jobs.store_job`).
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,29 +15,19 @@ from typing import Any
 import msgspec
 
 from packline.errors import CorruptStore, InputError, RecipeError
-from packline.formats.format import Foreign
-from packline.formats.importing.building import (
-    Imported,
-    ImportEvent,
-    ImportPlan,
-    OnEvent,
-    UnitBuild,
-    run_build,
-)
-from packline.formats.importing.facts import find_record
-from packline.formats.importing.opening import open_foreign
-from packline.formats.importing.unit import ImportedUnit, ImportJob, open_job
-from packline.formats.types import ForeignUnit
-from packline.jobs.events import Note
-from packline.jobs.folder import BuildFolder
+from packline.formats.format import DatasetReader
+from packline.formats.importing.unit import ImportedUnit, ImportSettings
+from packline.formats.opening import find_record, open_dataset
+from packline.formats.types import ReadTask
+from packline.jobs.engine import run_job
+from packline.jobs.events import Note, OnEvent
+from packline.jobs.store_job import Imported, NumberedStoreJob
 from packline.recipe import SPLITS, Recipe, Source, check_recipe
 from packline.sources.files import InputFile
 from packline.storage.inputs import file_facts
 from packline.store.ledger import source_names
-from packline.store.manifest import TOKENIZER, ImportEntry, InputEntry, Receipt
+from packline.store.manifest import TOKENIZER, ImportEntry, InputEntry, Manifest, Receipt
 from packline.store.report import Findings
-
-__all__ = ["ImportEvent", "ImportPlan", "ImportRequest", "Imported", "OnEvent", "run_import"]
 
 SMALL_BYTES = 64 << 20
 """Bytes of a data set below which starting processes would take longer than the work."""
@@ -60,17 +51,19 @@ def run_import(request: ImportRequest, on_event: OnEvent | None = None) -> Impor
     """Run an import and return its result."""
     if request.workers is not None and request.workers < 0:
         raise RecipeError(f"workers is {request.workers}: expected 0 or more")
-    return _Import(request, on_event or (lambda event: None)).run()
+    return run_job(_Import(request), on_event)
 
 
-class _Import:
-    """State of one import."""
+class _Import(NumberedStoreJob[ImportedUnit, Imported]):
+    """One import; made, it has inspected the data set."""
 
-    def __init__(self, request: ImportRequest, tell: OnEvent) -> None:
-        self._request, self._tell = request, tell
+    result = ImportedUnit
+
+    def __init__(self, request: ImportRequest) -> None:
+        self._request = request
         self._started = time.monotonic()
         findings = Findings()
-        self._data = open_foreign(
+        self._data = data = open_dataset(
             Path(request.path),
             request.format,
             request.tokenizer,
@@ -84,60 +77,84 @@ class _Import:
             more = f" (and {count - 1:,} more problems)" if count > 1 else ""
             raise CorruptStore(
                 f"{request.path} is damaged: {findings.problems[0]}{more}",
-                hint=f"packline verify {request.path} --from {self._data.format.name} shows all problems",
+                hint=f"packline verify {request.path} --from {data.format.name} shows all problems",
             )
-        foreign, boundary = self._data.foreign, self._data.boundary
-        if not foreign.units:
+        reader = data.reader
+        if not reader.units:
             raise InputError(f"{request.path} has no documents", hint="check the path and the format")
-        for unit in foreign.units:
+        for unit in reader.units:
             if unit.split not in SPLITS:
                 raise RecipeError(f"{request.path} has a split {unit.split!r}: expected train, val or test")
-        self._units = _account_for_all(foreign)
+        self._parts = _account_for_all(reader)
         source = Source(inputs=(request.path,))
         recipe = check_recipe(
             Recipe(sources=(source,), tokenizer=request.tokenizer, eod=request.eod, bos=request.bos)
         )
-        self._source = source_names(recipe)[0]
-        name, tokenizer = self._data.format.name, self._data.tokenizer
-        self._files = [
+        files = [
             InputFile(number, 0, file.name, file.path, file.bytes, file_facts(file.path).modified, "text", "")
-            for number, file in enumerate(foreign.files)
+            for number, file in enumerate(reader.files)
         ]
-        record = find_record(Path(request.path))
-        listed = {entry.name: entry.checksum for entry in record.files} if record is not None else {}
-        self._checksums = [listed.get(file.name, "") for file in foreign.files]
-        self._build = UnitBuild(
-            open_job=open_job,
-            title=name,
+        super().__init__(
             out=request.out,
             recipe=recipe,
-            entry=ImportEntry(name, msgspec.to_builtins(self._data.options)),
-            tokenizer=tokenizer,
-            boundary=boundary,
-            edges=foreign.edges,
-            files=self._files,
-            inputs=[InputEntry(file.name, 0, file.size, name, "", "", "") for file in self._files],
-            units=len(self._units),
+            entry=ImportEntry(data.format.name, msgspec.to_builtins(data.options)),
+            tokenizer=data.tokenizer,
+            boundary=data.boundary,
+            files=files,
+            title=data.format.name,
+            edges=reader.edges,
+            units=len(self._parts),
             small_bytes=SMALL_BYTES,
-            workers=request.workers,
-            documents=foreign.documents,
-            tokens=foreign.tokens,
+            processes=request.workers,
+            documents=reader.documents,
+            tokens=reader.tokens,
         )
-        _ = self._data.restoring  # raises for edges that the boundary tokens cannot make
+        _ = data.restoring  # raises for edges that the boundary tokens cannot make
         self._unfinished = 0
 
-    def run(self) -> Imported:
-        for note in self._data.notes:
-            self._tell(Note(note))
-        manifest, nothing_to_do = run_build(
-            self._build,
-            job_of=self._job,
-            receipt_of=self._receipt_of,
-            source=self._source,
-            tell=self._tell,
+    def opening(self) -> ImportSettings:
+        """Settings of the units."""
+        data, folder = self._data, self.folder
+        record = find_record(Path(self._request.path))
+        listed = {entry.name: entry.checksum for entry in record.files} if record is not None else {}
+        assert self.entry is not None
+        return ImportSettings(
+            self._request.path,
+            data.format.name,
+            self.entry.options,
+            str(folder.path / TOKENIZER / "tokenizer.json"),
+            data.tokenizer.kind,
+            data.boundary,
+            data.tokenizer.vocab_size,
+            self.dtype,
+            source_names(self.recipe)[0],
+            self.files,
+            [listed.get(file.name, "") for file in self.files],
+            [part.pieces for part in self._parts],
+            str(folder.path),
         )
+
+    def finished(self) -> Imported | None:
+        """Report notes on the data set, and look for its store."""
+        for note in self._data.notes:
+            self.tell(Note(note))
+        return super().finished()
+
+    def inputs(self) -> Iterable[InputEntry]:
+        """Files of the data set, for the manifest."""
+        return (
+            InputEntry(file.name, 0, file.size, self._data.format.name, "", "", "") for file in self.files
+        )
+
+    def receipt(self, result: ImportedUnit) -> Receipt:
+        """Receipt of a unit; counts truncated documents."""
+        self._unfinished += result.unfinished
+        return result.receipt
+
+    def done(self, manifest: Manifest, *, nothing_to_do: bool = False) -> Imported:
+        """Summary of the import."""
         if self._unfinished:
-            self._tell(
+            self.tell(
                 Note(
                     f"unfinished documents: {self._unfinished}: the data begins or ends within them; "
                     "they were given the boundary tokens that they lacked"
@@ -145,33 +162,10 @@ class _Import:
             )
         return Imported(manifest, self._unfinished, time.monotonic() - self._started, nothing_to_do)
 
-    def _job(self, folder: BuildFolder) -> ImportJob:
-        data = self._data
-        return ImportJob(
-            self._request.path,
-            data.format.name,
-            self._build.entry.options,
-            str(folder.path / TOKENIZER / "tokenizer.json"),
-            data.tokenizer.kind,
-            data.boundary,
-            data.tokenizer.vocab_size,
-            self._build.dtype,
-            self._source,
-            self._files,
-            self._checksums,
-            [unit.pieces for unit in self._units],
-            str(folder.tmp),
-        )
 
-    def _receipt_of(self, result: msgspec.Raw) -> Receipt:
-        unit = msgspec.json.decode(result, type=ImportedUnit)
-        self._unfinished += unit.unfinished
-        return unit.receipt
-
-
-def _account_for_all(foreign: Foreign) -> list[ForeignUnit]:
+def _account_for_all(reader: DatasetReader) -> list[ReadTask]:
     """Units of the data set; files that belong to no unit, such as metadata, are added to the first."""
-    named = {piece[0] for unit in foreign.units for piece in unit.pieces}
-    rest = [(number, 0, file.bytes) for number, file in enumerate(foreign.files) if number not in named]
-    first, *others = foreign.units
+    named = {piece[0] for unit in reader.units for piece in unit.pieces}
+    rest = [(number, 0, file.bytes) for number, file in enumerate(reader.files) if number not in named]
+    first, *others = reader.units
     return [msgspec.structs.replace(first, pieces=(*first.pieces, *rest)), *others]

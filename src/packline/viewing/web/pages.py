@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from packline.jobs.publish import store_bytes
 from packline.packing.documents import Selection
 from packline.packing.packer import DocumentFilter
 from packline.store.finding import check_document
@@ -57,7 +56,7 @@ def overview(view: View) -> Page:
         ("bytes/token", rate),
         ("tokenizer", f"{entry.name}, {entry.vocab_size:,} tokens"),
         ("documents end", f"with {ends}"),
-        ("on disk", f"{size(store_bytes(store.path, manifest))}, {manifest.dtype}"),
+        ("on disk", f"{size(manifest.store_bytes)}, {manifest.dtype}"),
         ("shards", f"{len(store.shards):,}"),
         ("folder", str(store.path)),
     ]

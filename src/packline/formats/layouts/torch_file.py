@@ -3,7 +3,8 @@
     NAME/data.pkl      a fixed program of about 150 bytes: one row of n integers in storage 0
     NAME/byteorder     "little"
     NAME/data/0        the integers, at a multiple of 64 bytes
-    NAME/version       "3\n"
+    NAME/version       "3
+"
 
 This is a zip archive of stored members, as made by `torch.save` since torch 1.6. `data.pkl` is a pickle whose
 bytes are the same for every such tensor except for n; so it is written from a template and, when read,

@@ -1,4 +1,4 @@
-"""Stretches: the stored tokens of a selection as one stream, read from any token to any other.
+"""TokenStream: the stored tokens of a selection as one stream, read from any token to any other.
 
     selection    document 9    document 2    document 0
     stream       0 1 2 3 4     5 6           7 8 9 10
@@ -30,7 +30,7 @@ Piece = tuple[int, np.ndarray, np.ndarray | None]
 """Position of its first token in the stream; tokens in the store's dtype; uint8 loss mask if requested."""
 
 
-class Stretches:
+class TokenStream:
     """Token stream of a selection."""
 
     def __init__(self, selection: Selection) -> None:

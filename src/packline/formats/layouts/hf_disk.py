@@ -5,10 +5,14 @@
     data-00000-of-00001.arrow    an Arrow IPC stream: schema, record batches, an end mark
     dataset_dict.json            {"splits": ["train", "validation"]}, where every split is such a folder
 
-The streams themselves are read by `arrow_stream`. The fingerprint, which names cached results in the library,
-is a hash of the files' checksums here, so equal exports have equal bytes. Features are described in terms of
-older versions (`Sequence`), which newer ones read as well. Based on the source code of datasets 5.2.0 and
-tested with it; versions before 4 are untested.
+A stream is a sequence of messages: four bytes FF, a length as int32, and a description of the schema or of a
+record batch with its buffers; then an end mark. (Files that begin with `ARROW1` are not streams.) All
+message headers are read when a stream is opened (30 microseconds per record batch), so record batches can be
+read in any order, and a truncated stream is detected at once, even if it ends between two of them.
+Dictionary-encoded columns, which would tie record batches together, are not read; the library writes none.
+The fingerprint, which names cached results in the library, is a hash of the files' checksums here, so equal
+exports have equal bytes. Features are described in terms of older versions (`Sequence`), which newer ones
+read as well. Based on the source code of datasets 5.2.0 and tested with it; versions before 4 are untested.
 """
 
 from __future__ import annotations
@@ -18,17 +22,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
-from packline.errors import InputError
+from packline.errors import CorruptStore, InputError
 from packline.fingerprint import hash_value
-from packline.formats.shared.arrow_stream import ArrowFile
-from packline.formats.shared.column_files import split_of_path
-from packline.formats.shared.columns import features_of
-from packline.formats.types import ForeignFile
+from packline.formats.layouts.column_reader import ColumnFile, Columns, split_of_path
+from packline.formats.layouts.columns import hf_features
+from packline.formats.types import DatasetFile
+from packline.ragged import offsets_of
 
 if TYPE_CHECKING:
-    from packline.formats.exporting.target import Target
+    from packline.formats.target import Target
     from packline.store.report import Findings
 
 STATE = "state.json"
@@ -67,7 +72,7 @@ def write_folder(
         "_split": split,
     }
     _write_json(target, f"{folder}{STATE}", state)
-    _write_json(target, f"{folder}{INFO}", {"features": features_of(schema)})
+    _write_json(target, f"{folder}{INFO}", {"features": hf_features(schema)})
 
 
 def write_dict(target: Target, splits: Sequence[str]) -> None:
@@ -88,7 +93,7 @@ class SavedFiles:
     """
 
     def __init__(self, path: Path, findings: Findings) -> None:
-        self.files: list[ForeignFile] = []
+        self.files: list[DatasetFile] = []
         self.streams: list[tuple[int, str]] = []
         """Number and split of each stream."""
         self._root = path if path.is_dir() else path.parent
@@ -139,7 +144,7 @@ class SavedFiles:
 
     def _add(self, path: Path) -> int:
         name = path.relative_to(self._root).as_posix()
-        self.files.append(ForeignFile(name, str(path), path.stat().st_size))
+        self.files.append(DatasetFile(name, str(path), path.stat().st_size))
         return len(self.files) - 1
 
     def open(self, column: str, with_loss: bool, findings: Findings) -> list[ArrowFile]:
@@ -182,3 +187,106 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected an object, found {type(content).__name__}")
     return content
+
+
+END_MARK = b"\xff\xff\xff\xff\0\0\0\0"
+FILE_MAGIC = b"ARROW1"
+
+
+class ArrowFile(ColumnFile):
+    """A stream with record batches that can be read one by one. Made by `open`."""
+
+    schema: pa.Schema
+
+    @classmethod
+    def open(
+        cls,
+        files: Sequence[DatasetFile],
+        number: int,
+        split: str,
+        column: str,
+        with_loss: bool,
+        findings: Findings,
+    ) -> ArrowFile | None:
+        """Read all message headers; None if nothing can be read."""
+        self, file = cls(), files[number]
+        self.file, self.path, self.split, self.size = number, file.path, split, file.bytes
+        found: list[tuple[int, int, int]] = []  # per record batch: first byte, rows, tokens
+        at = 0
+        try:
+            # Mapped, so that only the accessed pages are read, not the bodies.
+            with pa.memory_map(file.path) as mapped:
+                if mapped.read(len(FILE_MAGIC)) == FILE_MAGIC:
+                    findings.add(file.name, "framing", "an Arrow stream", "an Arrow file (ARROW1)")
+                    return None
+                mapped.seek(0)
+                self.schema = pa.ipc.read_schema(mapped)
+                at = mapped.tell()
+                if coded := [one.name for one in self.schema if pa.types.is_dictionary(one.type)]:
+                    findings.add(file.name, "columns", "none that is dictionary-encoded", ", ".join(coded))
+                    return None
+                columns = Columns.of(self.schema, column, with_loss, file.name, findings)
+                if columns is None:
+                    return None
+                self.columns = columns
+                while (message := _next_message(mapped)) is not None:
+                    batch = pa.ipc.read_record_batch(message, self.schema)
+                    found.append((at, batch.num_rows, _values_of(batch.column(columns.tokens))))
+                    at = mapped.tell()
+                mapped.seek(at)
+                end = mapped.read(len(END_MARK) + 1)
+                if end != END_MARK:
+                    rest = f"{file.bytes - at:,} other bytes" if file.bytes > at else "the end of the file"
+                    findings.add(file.name, f"end mark at byte {at:,}, as the last of it", "there", rest)
+        except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: names that are not text
+            findings.add(file.name, f"not a whole Arrow stream: message at byte {at:,}: {error}")
+            if not found:
+                return None
+        self.begins = np.array([begin for begin, _, _ in found], np.int64)
+        self.rows = offsets_of([rows for _, rows, _ in found])
+        self.tokens = np.array([tokens for _, _, tokens in found], np.int64)
+        return self
+
+    def batches(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
+        for number in range(start, stop):
+            yield self.batch(number)
+
+    def batch(self, number: int, *, mapped: bool = False) -> pa.RecordBatch:
+        """One record batch with all columns.
+
+        Args:
+            mapped: read only the accessed pages; the file must not change meanwhile.
+
+        Raises:
+            CorruptStore: it cannot be read.
+        """
+        try:
+            with pa.memory_map(self.path) if mapped else pa.OSFile(self.path) as file:
+                file.seek(int(self.begins[number]))
+                message = pa.ipc.read_message(file)
+                batch = pa.ipc.read_record_batch(message, self.schema)
+        except (OSError, EOFError, ValueError, pa.ArrowException) as error:
+            raise CorruptStore(
+                f"cannot read {self.path}: record batch at byte {int(self.begins[number]):,}: {error}",
+                hint="the file is damaged, or was changed meanwhile",
+            ) from error
+        expected = int(self.rows[number + 1] - self.rows[number])
+        if batch.num_rows != expected:
+            raise CorruptStore(
+                f"{self.path}: expected a record batch of {expected:,} rows, found {batch.num_rows:,}"
+            )
+        return batch
+
+
+def _next_message(mapped: pa.MemoryMappedFile) -> pa.Message | None:
+    try:
+        return pa.ipc.read_message(mapped)
+    except EOFError:
+        return None
+
+
+def _values_of(array: pa.Array) -> int:
+    """Number of values in all lists of a column, from the start of the first and the end of the last."""
+    if pa.types.is_fixed_size_list(array.type):
+        return len(array) * int(array.type.list_size)
+    return array.offsets[-1].as_py() - array.offsets[0].as_py() if len(array) else 0

@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from packline.errors import InputError, RecipeError
-from packline.formats.importing.mapped import ScannedForeign, TokenFile
-from packline.formats.shared.lost import lost_of
-from packline.formats.types import ForeignFile, NotPreserved, Options, Part, Plan
+from packline.formats.layouts.token_files import ScannedReader, TokenFile
+from packline.formats.options import Options
+from packline.formats.types import DatasetFile, ExportPart, ExportPlan, NotPreserved
 from packline.recipe import Split
 
 if TYPE_CHECKING:
-    from packline.formats.exporting.documents import DocumentStream, DocumentView
-    from packline.formats.exporting.target import Target
+    from packline.formats.document_view import DocumentStream, DocumentView
+    from packline.formats.target import Target
     from packline.store.report import Findings
     from packline.store.writer import HashedFile
 
@@ -68,7 +68,7 @@ class ShardOptions(Options, frozen=True):
 
 def plan_shards(
     view: DocumentView, options: ShardOptions, format: str, file_bytes: Callable[[int], int]
-) -> Plan:
+) -> ExportPlan:
     """One part per shard; `start` and `stop` are tokens of its split's stream.
 
     Args:
@@ -81,8 +81,8 @@ def plan_shards(
     size = options.shard_tokens
     if not 1 <= size <= MOST_TOKENS:
         raise RecipeError(f"{format}: expected shard_tokens from 1 to {MOST_TOKENS:,}, found {size:,}")
-    parts: list[Part] = []
-    lost = list(lost_of(view, format))
+    parts: list[ExportPart] = []
+    lost = list(view.not_preserved(format))
     for split in sorted(view.splits, key=SHARD_ORDER.index):
         tokens = view.stream(split).tokens
         if options.last_shard == "drop" and split == "train" and (tail := tokens % size):
@@ -97,8 +97,8 @@ def plan_shards(
         first = len(parts) if options.numbering == "shared" else 0
         for number, start in enumerate(range(0, tokens, size), first):
             name = f"{options.prefix}_{split}_{number:06d}" if options.prefix else f"{split}_{number:06d}"
-            parts.append(Part(name, split, number, start, min(start + size, tokens)))
-    return Plan(
+            parts.append(ExportPart(name, split, number, start, min(start + size, tokens)))
+    return ExportPlan(
         tuple(parts),
         sum(file_bytes(part.stop - part.start) for part in parts),
         lost=tuple(lost),
@@ -106,7 +106,7 @@ def plan_shards(
     )
 
 
-def _short_shards(parts: list[Part]) -> tuple[str, ...]:
+def _short_shards(parts: list[ExportPart]) -> tuple[str, ...]:
     """A warning if the last shard of train may be smaller than a batch."""
     train = [part for part in parts if part.split == "train"]
     tokens = train[-1].stop - train[-1].start if len(train) > 1 else USUAL_BATCH + 1
@@ -139,7 +139,7 @@ def write_tokens(
         target.progress(len(tokens))
 
 
-def find_files(path: Path, endings: tuple[str, ...], what: str) -> list[ForeignFile]:
+def files_with_suffix(path: Path, endings: tuple[str, ...], what: str) -> list[DatasetFile]:
     """A file, or the files of a folder with one of these suffixes, sorted by name.
 
     Args:
@@ -155,17 +155,17 @@ def find_files(path: Path, endings: tuple[str, ...], what: str) -> list[ForeignF
             hint="name the folder that has the files in it, or one file",
         )
     folder = path if path.is_dir() else path.parent
-    return [ForeignFile(str(one.relative_to(folder)), str(one), one.stat().st_size) for one in found]
+    return [DatasetFile(str(one.relative_to(folder)), str(one), one.stat().st_size) for one in found]
 
 
 def open_shards(
     path: Path,
     ending: str,
     what: str,
-    open_file: Callable[[list[ForeignFile], int, Findings], TokenFile | None],
+    open_file: Callable[[list[DatasetFile], int, Findings], TokenFile | None],
     options: ShardOptions,
     findings: Findings,
-) -> ScannedForeign:
+) -> ScannedReader:
     """Open a data set of such shards.
 
     Args:
@@ -175,10 +175,10 @@ def open_shards(
     Raises:
         InputError: there is no such file.
     """
-    files = find_files(path, (ending,), what)
+    files = files_with_suffix(path, (ending,), what)
     opened = [open_file(files, number, findings) for number in range(len(files))]
     sources = [source for source in opened if source is not None]
-    return ScannedForeign(files, sources, marker=options.marker, edges=options.edges, findings=findings)
+    return ScannedReader(files, sources, marker=options.marker, edges=options.edges, findings=findings)
 
 
 def _paths(path: Path, endings: tuple[str, ...]) -> Iterator[Path]:
@@ -200,19 +200,19 @@ def first_bytes(path: Path, endings: tuple[str, ...], count: int) -> list[tuple[
     return found
 
 
-def split_told_by(words: Iterable[str]) -> Split:
+def split_of_words(words: Iterable[str]) -> Split:
     """Split from words of a name: that of the first word in `HELD_OUT`, else `train`.
 
-    >>> split_told_by(["en", "test"]), split_told_by(["tested"])
+    >>> split_of_words(["en", "test"]), split_of_words(["tested"])
     ('test', 'train')
     """
     return next((HELD_OUT[word] for word in words if word in HELD_OUT), "train")
 
 
-def split_of(name: str) -> Split:
+def split_of_name(name: str) -> Split:
     """Split from a file's name: `val` or `test` if one of its words means that, else `train`.
 
-    >>> split_of("fineweb_val_000000.bin"), split_of("en-test.0.npy"), split_of("evaluators_000001.bin")
-    ('val', 'test', 'train')
+    >>> [split_of_name(name) for name in ("fineweb_val_000000.bin", "en-test.0.npy", "evaluators_1.bin")]
+    ['val', 'test', 'train']
     """
-    return split_told_by(re.split(r"[^a-z]+", Path(name).name.lower()))
+    return split_of_words(re.split(r"[^a-z]+", Path(name).name.lower()))

@@ -15,23 +15,25 @@ from the store's index, 4 bytes per document.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from packline.errors import InputError, RecipeError
 from packline.formats.export_record import read_record
-from packline.formats.importing.mapped import LossFile, TokenFile
-from packline.formats.shared.token_shards import split_told_by
-from packline.formats.types import ForeignFile, Part, fitting_dtype
+from packline.formats.format import DatasetReader
+from packline.formats.layouts.header_shards import split_of_words
+from packline.formats.layouts.token_files import IndexedReader, LossFile, ScannedReader, TokenFile
+from packline.formats.types import DatasetFile, ExportPart, fitting_dtype
 
 if TYPE_CHECKING:
-    from packline.formats.exporting.documents import DocumentStream, DocumentView, SharedShard
-    from packline.formats.exporting.target import Target
+    from packline.formats.document_view import DocumentStream, DocumentView, SharedShard
+    from packline.formats.target import Target
     from packline.store.report import Findings
 
 BLOCK_DOCUMENTS = 1 << 17
@@ -39,7 +41,7 @@ SHARD_TOKENS = 1 << 28
 """Tokens per file that is not a stored shard: 512 MB or 1 GB."""
 
 
-def plan_files(view: DocumentView, format: str, dtype: np.dtype, shard_tokens: int) -> list[Part]:
+def plan_files(view: DocumentView, format: str, dtype: np.dtype, shard_tokens: int) -> list[ExportPart]:
     """One part per file; `start` and `stop` are documents of its split, `number` counts from 0 in each.
 
     Args:
@@ -51,7 +53,7 @@ def plan_files(view: DocumentView, format: str, dtype: np.dtype, shard_tokens: i
     """
     if shard_tokens < 1:
         raise RecipeError(f"{format}: expected shard_tokens of at least 1, found {shard_tokens:,}")
-    parts: list[Part] = []
+    parts: list[ExportPart] = []
     for split in view.splits:
         stream = view.stream(split)
         names: list[str] = []
@@ -64,11 +66,11 @@ def plan_files(view: DocumentView, format: str, dtype: np.dtype, shard_tokens: i
             cuts = sorted({0, stream.documents} | inner)
         for number, (start, stop) in enumerate(pairwise(cuts)):
             shard = names[number] if names else ""
-            parts.append(Part(f"{split}-{number:06d}", split, number, start, stop, shard))
+            parts.append(ExportPart(f"{split}-{number:06d}", split, number, start, stop, shard))
     return parts
 
 
-def shared_bytes(view: DocumentView, parts: list[Part], *, with_loss: bool) -> int:
+def shared_bytes(view: DocumentView, parts: list[ExportPart], *, with_loss: bool) -> int:
     """Number of bytes of these parts that are shared with the store."""
     endings = (".bin", ".loss") if with_loss else (".bin",)
     total = 0
@@ -79,7 +81,7 @@ def shared_bytes(view: DocumentView, parts: list[Part], *, with_loss: bool) -> i
     return total
 
 
-def shard_of(stream: DocumentStream, part: Part) -> SharedShard | None:
+def shard_of(stream: DocumentStream, part: ExportPart) -> SharedShard | None:
     """The stored shard that a part is equal to."""
     return stream.shard(part.shard) if part.shard else None
 
@@ -89,7 +91,7 @@ def folder_of(view: DocumentView, split: str) -> str:
     return "" if view.splits == ["train"] else f"{split}/"
 
 
-def span_of(stream: DocumentStream, part: Part) -> tuple[int, int]:
+def span_of(stream: DocumentStream, part: ExportPart) -> tuple[int, int]:
     """Token range of a part's documents: start and stop."""
     begin = int(stream.ends(part.start - 1, part.start)[0]) if part.start else 0
     return begin, int(stream.ends(part.stop - 1, part.stop)[0]) if part.stop > part.start else begin
@@ -105,7 +107,7 @@ def ends_of(stream: DocumentStream, start: int, stop: int) -> Iterator[np.ndarra
 
 
 def write_files(
-    stream: DocumentStream, part: Part, dtype: np.dtype, target: Target, name: str, loss_name: str = ""
+    stream: DocumentStream, part: ExportPart, dtype: np.dtype, target: Target, name: str, loss_name: str = ""
 ) -> int:
     """Write or share a part's tokens, and its loss mask as one byte per token.
 
@@ -163,7 +165,7 @@ def find_below(path: Path, ending: str, what: str) -> tuple[Path, list[Path]]:
 
 
 class FileList:
-    """Files of a foreign data set, numbered in the order of entry.
+    """Files of a data set, numbered in the order of entry.
 
     Args:
         folder: folder that their names are relative to.
@@ -171,7 +173,7 @@ class FileList:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.files: list[ForeignFile] = []
+        self.files: list[DatasetFile] = []
 
     def add(self, path: Path) -> int:
         """Enter a file and return its number.
@@ -185,12 +187,108 @@ class FileList:
             size = path.stat().st_size
         except OSError as error:
             raise InputError(f"cannot read {path}: {error.strerror}") from error
-        self.files.append(ForeignFile(name, str(path), size))
+        self.files.append(DatasetFile(name, str(path), size))
         return len(self.files) - 1
 
     def add_if_there(self, path: Path) -> int | None:
         """Enter a file that may be missing; return its number or None."""
         return self.add(path) if path.is_file() else None
+
+
+@dataclass(slots=True)
+class TokensAndEnds:
+    """A token file, and what files next to it declare about its documents."""
+
+    file: DatasetFile
+    number: int
+    """Number of the file in the data set."""
+    index: str
+    """Name of the file with the ends of its documents."""
+    ends: np.ndarray | None = None
+    """Ends of documents, in tokens; None without an index."""
+    size: int = 0
+    """Bytes per token; 0 if unknown."""
+    declared: dict[str, int | None] = field(default_factory=dict)
+    """Declared number of tokens, by the place of the declaration."""
+    mask: int | None = None
+    """Number of its loss mask."""
+    beside: list[int] = field(default_factory=list)
+    """Numbers of other files that belong to it."""
+    readable: bool = True
+
+    def set_ends(self, ends: np.ndarray, where: str, sizes: Iterable[int]) -> None:
+        """Enter the ends of documents, which may show the bytes per token, one of `sizes`."""
+        self.ends = ends
+        last = int(ends[-1]) if len(ends) else 0
+        self.declared[f"the last of its {where}"] = last if len(ends) else None
+        self.size = self.size or next((size for size in sizes if last and size * last == self.file.bytes), 0)
+
+
+def open_documents(
+    path: Path,
+    listed: FileList,
+    opened: Sequence[TokensAndEnds],
+    options: Any,
+    findings: Findings,
+    *,
+    format: str,
+    limits: dict[str, int],
+    dtypes: dict[int, np.dtype],
+    needed: str,
+    facts: dict[str, Any] | None = None,
+    ids: Callable[[int, int, int], list[str | None]] | None = None,
+) -> DatasetReader:
+    """Documents of token files: by their index if a file has one, else by the marker.
+
+    The dtype is the required one (`declared_dtype`), else that of each file, else that of the first file for
+    which it is known, else that of the vocabulary.
+
+    Args:
+        options: with `dtype`, `edges`, `marker` and `vocab_size`.
+        limits: largest vocabulary, by dtype name.
+        dtypes: by bytes per token.
+        needed: description of the files that show the dtype, for the error.
+
+    Raises:
+        InputError: the dtype is unknown.
+    """
+    required = declared_dtype(path, format, limits, options.dtype)
+    usual = required or next((dtypes[one.size] for one in opened if one.size), None)
+    if usual is None and options.vocab_size is not None:
+        usual = fitting_dtype(format, options.vocab_size, limits)
+    any_index = any(one.ends is not None for one in opened)
+    if usual is None and not any_index:
+        raise InputError(
+            f"{path}: expected {needed}, to know how wide tokens are",
+            hint="--set dtype=uint16 or dtype=uint32",
+        )
+    indexed, scanned = [], []
+    for one in opened:
+        dtype = required or dtypes.get(one.size, usual)
+        source = open_source(
+            listed,
+            one.number,
+            dtype,
+            findings,
+            split=split_of_folder(one.file.name),
+            declared=one.declared,
+            mask=one.mask,
+            beside=tuple(one.beside),
+        ) if one.readable else None  # fmt: skip
+        if source is None:
+            continue
+        if one.ends is not None:
+            indexed.append((source, one.ends))
+        elif any_index:
+            findings.add(one.index, "no such file, where other files have one")
+        else:
+            scanned.append(source)
+    edges = options.edges
+    if any_index:
+        return IndexedReader(listed.files, indexed, edges=edges, findings=findings, facts=facts, ids=ids)
+    return ScannedReader(
+        listed.files, scanned, marker=options.marker, edges=edges, findings=findings, facts=facts
+    )
 
 
 def open_source(
@@ -200,7 +298,7 @@ def open_source(
     findings: Findings,
     *,
     split: str,
-    told: dict[str, int | None],
+    declared: dict[str, int | None],
     mask: int | None = None,
     beside: tuple[int, ...] = (),
 ) -> TokenFile | None:
@@ -209,21 +307,21 @@ def open_source(
     Args:
         number, mask, beside: numbers of the file, its mask, and files that belong to it.
         dtype: None if unknown: then the size is wrong, or the file is empty.
-        told: declared number of tokens, by the place of the declaration.
+        declared: declared number of tokens, by the place of the declaration.
     """
     file = listed.files[number]
     if dtype is None:
         if file.bytes:
-            tokens = next((count for count in told.values() if count is not None), 0)
+            tokens = next((count for count in declared.values() if count is not None), 0)
             findings.add(file.name, "size in bytes", f"2 or 4 for each of {tokens:,} tokens", file.bytes)
             return None
         dtype = np.dtype("<u2")
     size = dtype.itemsize
     tokens, rest = divmod(file.bytes, size)
     right = findings.compare(file.name, f"size in bytes, a multiple of {size}", file.bytes - rest, file.bytes)
-    for who, count in told.items():
+    for where, count in declared.items():
         if right and count is not None:
-            right = findings.compare(file.name, f"tokens, by {who}", count, tokens)
+            right = findings.compare(file.name, f"tokens, by {where}", count, tokens)
     loss = None
     if mask is not None:
         values = listed.files[mask]
@@ -232,7 +330,7 @@ def open_source(
     return TokenFile(listed.files, number, dtype, split=split, loss=loss, beside=beside) if right else None
 
 
-def told_dtype(path: Path, format: str, limits: dict[str, int], choice: str) -> np.dtype | None:
+def declared_dtype(path: Path, format: str, limits: dict[str, int], choice: str) -> np.dtype | None:
     """Dtype required for all files of a data set: the chosen one, or the one it was exported with.
 
     Returns:
@@ -256,4 +354,4 @@ def split_of_folder(name: str) -> str:
     >>> split_of_folder("val/00000_unshuffled.ds"), split_of_folder("validation-set/part-0-00000.npy")
     ('val', 'train')
     """
-    return split_told_by(part.lower() for part in PurePosixPath(name).parts[:-1])
+    return split_of_words(part.lower() for part in PurePosixPath(name).parts[:-1])

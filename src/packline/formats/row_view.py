@@ -23,8 +23,7 @@ import numpy as np
 
 from packline.errors import RecipeError
 from packline.fingerprint import hash_value
-from packline.formats.exporting.vocabulary import OfTokenizer
-from packline.formats.types import NotPreserved
+from packline.formats.types import NotPreserved, TokenizerProperties
 from packline.loading.mixture import Mixture, Stage
 from packline.loading.schedule import Schedule, ScheduledStage
 from packline.packing.batch import FIELDS
@@ -57,7 +56,7 @@ class RowSpans:
     """int64 `[S]`: number of tokens."""
 
 
-class RowView(OfTokenizer):
+class RowView(TokenizerProperties):
     """Rows in training order. Made by `RowView.of_store` and `RowView.of_loader`.
 
     >>> view = RowView.of_store(store, seq_len=5)
@@ -235,6 +234,27 @@ class RowView(OfTokenizer):
             NotPreserved("left-over rows", left, "rows", "they do not fill a last batch"),
         )
         return (*(lost for lost in found if lost.count), *self._other_splits())
+
+    def not_preserved(self, *, masks: bool, boundaries: bool) -> tuple[NotPreserved, ...]:
+        """Losses of the rows themselves, and parts for which a format has no field.
+
+        Args:
+            masks: True if the format keeps the loss mask.
+            boundaries: True if the format keeps document boundaries.
+        """
+        lost = list(self.lost)
+        if not masks:
+            why = "its reader trains on every token"
+            if self.has_loss:
+                lost.append(NotPreserved("loss mask", self.tokens, "tokens", why))
+            if self.padding_tokens:
+                why = f"{why}, those at padding too"
+                lost.append(NotPreserved("padding mask", self.padding_tokens, "tokens", why))
+        if not boundaries:
+            why = "within rows only the tokens between documents show them"
+            lost.append(NotPreserved("document boundaries", self.documents, "documents", why))
+        lost.append(NotPreserved("provenance", self.documents, "documents", "the format has no place for it"))
+        return tuple(lost)
 
     def _other_splits(self) -> Iterator[NotPreserved]:
         """Splits of the stores that no row is made of; each needs a separate export."""

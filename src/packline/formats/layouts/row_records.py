@@ -9,11 +9,11 @@ import msgspec
 import numpy as np
 
 from packline.errors import InputError
-from packline.formats.types import ForeignFile, NotPreserved
+from packline.formats.types import DatasetFile
 from packline.packing.batch import IGNORED
 
 if TYPE_CHECKING:
-    from packline.formats.exporting.rows import RowView
+    from packline.formats.row_view import RowView
 
 INDEX = "index.json"
 BLOCK_TOKENS = 1 << 20
@@ -60,10 +60,10 @@ def read_index(folder: Path) -> dict[str, Any]:
     return index
 
 
-def foreign_file(root: Path, path: Path) -> ForeignFile:
-    """Description of a file of a foreign data set; size 0 if it is missing."""
+def dataset_file(root: Path, path: Path) -> DatasetFile:
+    """Description of a file of a data set; size 0 if it is missing."""
     size = path.stat().st_size if path.is_file() else 0
-    return ForeignFile(path.relative_to(root).as_posix(), str(path), size)
+    return DatasetFile(path.relative_to(root).as_posix(), str(path), size)
 
 
 def row_tokens(view: RowView, start: int, stop: int) -> np.ndarray:
@@ -74,26 +74,3 @@ def row_tokens(view: RowView, start: int, stop: int) -> np.ndarray:
     arrays = view.read(start, stop, ("tokens", "targets"))
     last = arrays["targets"][:, -1:]
     return np.concatenate([arrays["tokens"], np.where(last == IGNORED, view.pad_id, last)], axis=1)
-
-
-def lost_of(view: RowView, *, masks: bool, boundaries: bool) -> tuple[NotPreserved, ...]:
-    """Losses of a format of rows: losses of the rows themselves, and parts without a field in its records.
-
-    Args:
-        masks: True if the format keeps the loss mask.
-        boundaries: True if the format keeps document boundaries.
-    """
-    lost = list(view.lost)
-    if not masks:
-        why = "its reader trains on every token"
-        if view.has_loss:
-            lost.append(NotPreserved("loss mask", view.tokens, "tokens", why))
-        if view.padding_tokens:
-            lost.append(
-                NotPreserved("padding mask", view.padding_tokens, "tokens", f"{why}, those at padding too")
-            )
-    if not boundaries:
-        why = "within rows only the tokens between documents show them"
-        lost.append(NotPreserved("document boundaries", view.documents, "documents", why))
-    lost.append(NotPreserved("provenance", view.documents, "documents", "the format has no place for it"))
-    return tuple(lost)

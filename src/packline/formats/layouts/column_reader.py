@@ -6,30 +6,37 @@
     loss_mask, completion_mask, assistant_masks        0 or 1
     id                                                 id of the document
 
-Shared by the readers of `arrow`, `parquet` and `trl`. A token is trained on if all of the mask columns that
-exist agree. Other columns are ignored.
+Shared by the readers of `arrow` and `parquet`. A token is trained on if all of the mask columns that exist
+agree. Other columns are ignored. A `ColumnFile` is cut into units and read one record batch at a time;
+`ColumnsReader` is a data set of such files. Provenance of a document is its file and row.
 
 Cost: one comparison per token and mask, and no object per token; one per document for document ids. Does not
-check token ids.
+check token ids. Memory: one record batch, of the size chosen by the writer of the file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from packline.errors import CorruptStore
-from packline.formats.importing.mapped import BLOCK_DOCUMENTS, BLOCK_TOKENS
-from packline.formats.shared.columns import LABELS, LOSS_MASK, is_list
-from packline.formats.types import Block
+from packline.formats.format import DatasetReader
+from packline.formats.layouts.columns import LABELS, LOSS_MASK, is_list_type
+from packline.formats.layouts.header_shards import split_of_name
+from packline.formats.layouts.token_files import BLOCK_DOCUMENTS, BLOCK_TOKENS, UNIT_TOKENS
+from packline.formats.types import DatasetFile, DocumentBlock, Edges, ReadTask
 from packline.packing.batch import IGNORED
 from packline.ragged import offsets_of
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from packline.store.report import Findings
 
 ATTENTION = "attention_mask"
@@ -38,7 +45,7 @@ MASKS = (LOSS_MASK, "completion_mask", "assistant_masks")
 
 def _integers(kind: pa.DataType) -> np.dtype | None:
     """Dtype of the integers, for a type of lists of integers."""
-    if not is_list(kind) or not pa.types.is_integer(kind.value_type):
+    if not is_list_type(kind) or not pa.types.is_integer(kind.value_type):
         return None
     return np.dtype(kind.value_type.to_pandas_dtype())
 
@@ -78,7 +85,7 @@ class Columns:
             kind = kinds.get(name)
             return (
                 kind is not None
-                and is_list(kind)
+                and is_list_type(kind)
                 and (_integers(kind) is not None or pa.types.is_boolean(kind.value_type))
             )
 
@@ -103,7 +110,7 @@ class Columns:
         found = (self.tokens, self.labels, *self.masks, self.attention, self.ids)
         return [name for name in found if name is not None]
 
-    def blocks(self, batch: pa.RecordBatch, path: str, first_row: int) -> Iterator[Block]:
+    def blocks(self, batch: pa.RecordBatch, path: str, first_row: int) -> Iterator[DocumentBlock]:
         """Documents of a record batch, at most `BLOCK_TOKENS` at a time; a longer one alone.
 
         Args:
@@ -121,9 +128,9 @@ class Columns:
             yield self._slice(whole, first, last)
             first = last
 
-    def block(self, batch: pa.RecordBatch, path: str, first_row: int) -> Block:
+    def block(self, batch: pa.RecordBatch, path: str, first_row: int) -> DocumentBlock:
         """All documents of a record batch; see `blocks`."""
-        read = ColumnReader(path, first_row)
+        read = ListReader(path, first_row)
         tokens, offsets = read.lists(batch, self.tokens)
         loss: np.ndarray | None = None
         if self.labels is not None:
@@ -148,12 +155,12 @@ class Columns:
         if self.ids is not None:
             ids = batch.column(self.ids).cast(pa.string()).to_pylist()
         positions = np.arange(first_row, first_row + batch.num_rows, dtype=np.int64)
-        return Block(tokens, offsets, loss, positions, ids)
+        return DocumentBlock(tokens, offsets, loss, positions, ids)
 
-    def _slice(self, block: Block, first: int, last: int) -> Block:
+    def _slice(self, block: DocumentBlock, first: int, last: int) -> DocumentBlock:
         begin, end = int(block.offsets[first]), int(block.offsets[last])
         assert block.positions is not None
-        return Block(
+        return DocumentBlock(
             block.tokens[begin:end],
             block.offsets[first : last + 1] - begin,
             None if block.loss is None else block.loss[begin:end],
@@ -167,7 +174,7 @@ def _may_be_id(kind: pa.DataType) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnReader:
+class ListReader:
     """Extracts lists from columns; errors contain the row."""
 
     path: str
@@ -228,3 +235,93 @@ class ColumnReader:
     def inner(self, offsets: np.ndarray, place: int) -> int:
         """Position of a value in its row."""
         return place - int(offsets[int(offsets.searchsorted(place, "right")) - 1])
+
+
+class ColumnFile(ABC):
+    """One file. Its groups can be read separately: record batches, or row groups."""
+
+    file: int
+    """Number of the file in the data set."""
+    path: str
+    split: str
+    columns: Columns
+    rows: np.ndarray
+    """int64 `[G+1]`: first row of each group, and the number of rows."""
+    begins: np.ndarray
+    """int64 `[G]`: start offset of each group, in bytes."""
+    size: int
+    """Bytes of the file."""
+    tokens: np.ndarray
+    """int64 `[G]`: approximate number of tokens per group."""
+
+    @abstractmethod
+    def batches(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
+        """The selected columns of groups `start` to `stop`.
+
+        Raises:
+            CorruptStore: they cannot be read.
+        """
+
+    def units(self, beside: Sequence[tuple[int, int, int]]) -> Iterator[ReadTask]:
+        """Units of groups with about `UNIT_TOKENS` together; a unit's `start` and `stop` are groups.
+
+        Args:
+            beside: pieces of other files that the first unit also covers.
+        """
+        ends, start, count = np.cumsum(self.tokens), 0, len(self.tokens)
+        while start < count or start == 0:
+            reached = (int(ends[start - 1]) if start else 0) + UNIT_TOKENS
+            stop = min(max(int(ends.searchsorted(reached, "right")), start + 1), count)
+            begin = int(self.begins[start]) if start else 0
+            end = int(self.begins[stop]) if stop < count else self.size
+            extra = tuple(beside) if start == 0 else ()
+            yield ReadTask(self.split, self.file, start, stop, ((self.file, begin, end), *extra))
+            start = max(stop, 1)
+
+
+class ColumnsReader(DatasetReader):
+    """Documents in columns.
+
+    Args:
+        files: all files of the data set.
+        sources: files with documents, in document order.
+        edges: boundary tokens that every document is expected to have.
+        findings: receives problems: types or masks unlike those of the first file.
+    """
+
+    def __init__(
+        self, files: Sequence[DatasetFile], sources: Sequence[ColumnFile], *, edges: Edges, findings: Findings
+    ) -> None:
+        self.files, self.edges, self.facts = list(files), edges, {}
+        self.dtype = sources[0].columns.dtype if sources else np.dtype(np.int32)
+        self.documents = sum(int(source.rows[-1]) for source in sources)
+        self.has_loss = any(source.columns.has_loss for source in sources)
+        self._sources = {source.file: source for source in sources}
+        self.units = []
+        others = [(number, 0, file.bytes) for number, file in enumerate(files) if number not in self._sources]
+        for source in sources:
+            name = files[source.file].name
+            findings.compare(
+                name, "type of ids, as in the first file", self.dtype.name, source.columns.dtype.name
+            )
+            findings.compare(
+                name, "loss mask, where other files have one", self.has_loss, source.columns.has_loss
+            )
+            self.units += source.units(others if not self.units else ())
+
+    def blocks(self, unit: ReadTask) -> Iterator[DocumentBlock]:
+        source = self._sources[unit.file]
+        row = int(source.rows[unit.start])
+        for batch in source.batches(unit.start, unit.stop):
+            yield from source.columns.blocks(batch, source.path, row)
+            row += batch.num_rows
+
+
+def split_of_path(name: str) -> str:
+    """Split from the path of a file: `val` or `test` if a word of its name or a folder means that.
+
+    >>> split_of_path("data/test-00000-of-00001.parquet"), split_of_path("validation/data.arrow")
+    ('test', 'val')
+    """
+    found = (split_of_name(part) for part in PurePath(name).parts)
+    return next((split for split in found if split != "train"), "train")

@@ -1,4 +1,4 @@
-"""From receipts to a store: limits, sums, the manifest.
+"""Limits on documents or tokens of a whole build.
 
 A limit on documents or tokens applies to the whole, in document order, while units run in any order. So
 each unit runs up to the full limit; here the unit in which the sum crosses it is run again with the
@@ -7,24 +7,25 @@ remainder, and those after it are withdrawn. So a limit gives the same bytes for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol
 
-from packline.encoders.parity import RoundTrip
-from packline.errors import ResumeMismatch
-from packline.jobs.folder import BuildFolder
-from packline.jobs.prepare import Work
-from packline.jobs.units import Stream
-from packline.store.manifest import (
-    RECEIPTS,
-    TOKENIZER,
-    InputEntry,
-    Manifest,
-    Receipt,
-    StreamReceipt,
-    from_receipts,
-    join_checksums,
-)
+from packline.jobs.folder import StoreFolder
+from packline.jobs.units import Stream, Unit
+from packline.recipe import Recipe
+from packline.store.manifest import Receipt, StreamReceipt
+
+
+class Limited(Protocol):
+    """A build, as far as its limits go."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """Recipe with the limits."""
+
+    @property
+    def units(self) -> Sequence[Unit | Stream]:
+        """Planned units, in document order."""
 
 
 class InOrder:
@@ -35,7 +36,7 @@ class InOrder:
     """
 
     def __init__(
-        self, work: Work, receipts: Mapping[str, Receipt], streams: Mapping[str, StreamReceipt]
+        self, work: Limited, receipts: Mapping[str, Receipt], streams: Mapping[str, StreamReceipt]
     ) -> None:
         self._units, self._receipts, self._streams = work.units, receipts, streams
         self._place = self._number = 0
@@ -57,7 +58,9 @@ class InOrder:
                 yield unit.name
 
 
-def in_order(work: Work, receipts: Mapping[str, Receipt], streams: Mapping[str, StreamReceipt]) -> list[str]:
+def in_order(
+    work: Limited, receipts: Mapping[str, Receipt], streams: Mapping[str, StreamReceipt]
+) -> list[str]:
     """Names of committed units in document order, up to the first gap."""
     return list(InOrder(work, receipts, streams).advance())
 
@@ -65,7 +68,7 @@ def in_order(work: Work, receipts: Mapping[str, Receipt], streams: Mapping[str, 
 class Limit:
     """Remainder of the recipe's limits, unit by unit."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Limited) -> None:
         self.documents = work.recipe.limit_documents
         self.tokens = work.recipe.limit_tokens
         self.given = self.documents is not None or self.tokens is not None
@@ -98,7 +101,7 @@ class LimitWatch:
     """
 
     def __init__(
-        self, work: Work, receipts: Mapping[str, Receipt], streams: Mapping[str, StreamReceipt]
+        self, work: Limited, receipts: Mapping[str, Receipt], streams: Mapping[str, StreamReceipt]
     ) -> None:
         self._limit, self._receipts = Limit(work), receipts
         self._in_order = InOrder(work, receipts, streams)
@@ -127,8 +130,8 @@ RunAgain = Callable[[str, int | None, int | None], Receipt]
 
 
 def apply_limits(
-    work: Work,
-    folder: BuildFolder,
+    work: Limited,
+    folder: StoreFolder,
     receipts: dict[str, Receipt],
     streams: dict[str, StreamReceipt],
     run_again: RunAgain,
@@ -158,77 +161,3 @@ def apply_limits(
             if stream >= last:
                 folder.withdraw_stream(stream)
     return kept
-
-
-def make_manifest(
-    work: Work,
-    folder: BuildFolder,
-    receipts: dict[str, Receipt],
-    streams: dict[str, StreamReceipt],
-    round_trip: RoundTrip,
-) -> Manifest:
-    """Sum up all receipts. Needs every unit, unless a limit has been reached."""
-    ordered = [receipts[name] for name in in_order(work, receipts, streams)]
-    names = sorted(path.name for path in folder.receipts.glob("*.json"))
-    tokenizers = sorted((folder.path / TOKENIZER).iterdir())
-    return from_receipts(
-        ordered,
-        recipe=work.recipe,
-        tokenizer=work.tokenizer,
-        boundary=work.boundary,
-        round_trip=round_trip,
-        inputs=_inputs(work, ordered, streams),
-        receipt_files=[folder.entry(f"{RECEIPTS}/{name}") for name in names],
-        tokenizer_files=[folder.entry(f"{TOKENIZER}/{path.name}") for path in tokenizers],
-        val_share=work.val_share,
-    )
-
-
-def _inputs(work: Work, receipts: list[Receipt], streams: dict[str, StreamReceipt]) -> tuple[InputEntry, ...]:
-    pieces: dict[int, list[str]] = {file.index: [] for file in work.files}
-    for receipt in receipts:
-        for piece in receipt.inputs:
-            pieces[piece.file].append(piece.checksum)
-    for unit in work.units:
-        if isinstance(unit, Stream) and unit.name in streams:
-            pieces[unit.file].append(streams[unit.name].checksum)
-    return tuple(
-        InputEntry(
-            file.name,
-            file.source,
-            file.size,
-            file.format,
-            file.compression,
-            file.text,
-            join_checksums(pieces[file.index]),
-        )
-        for file in work.files
-    )
-
-
-def discard_empty(folder: BuildFolder, manifest: Manifest, refuse_other: Callable[[], None]) -> bool:
-    """Make room for another build if a finished store has no documents; return True if done.
-
-    Args:
-        folder: folder of the store.
-        manifest: manifest of the store.
-        refuse_other: raises if the requested build is not this store.
-
-    Raises:
-        ResumeMismatch: the store is another one, and has documents.
-    """
-    try:
-        refuse_other()
-    except ResumeMismatch:
-        if manifest.documents:
-            raise
-        folder.discard(manifest)
-        return True
-    return False
-
-
-def store_bytes(folder: Path, manifest: Manifest) -> int:
-    """Total bytes of all files listed in the manifest."""
-    entries = [entry for shard in manifest.shards for entry in shard.files]
-    others = (*manifest.rejects, *manifest.receipts, *manifest.tokenizer_files)
-    return sum(entry.bytes for entry in (*entries, *others))

@@ -1,4 +1,4 @@
-"""Check a foreign data set alone: sizes, indexes, ids, boundaries; report all problems and their positions.
+"""Check of a data set alone: sizes, indexes, ids, boundaries; all problems with their positions.
 
     packline.json   its own checksum; paths, sizes and checksums of all files; no other files   `export_files`
     headers         sizes, magic numbers, indexes                                               `format.open`
@@ -28,26 +28,29 @@ import numpy as np
 from packline.encoders.boundary import resolve_boundary
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import CorruptStore, PacklineError, RecipeError, TokenizerError
-from packline.formats.export_files import check_export
-from packline.formats.export_record import RECORD, ExportRecord
-from packline.formats.format import DocumentFormat, Foreign, Format, RowFormat
-from packline.formats.importing.facts import (
-    check_tokenizer,
+from packline.formats.boundaries import BoundaryPolicy
+from packline.formats.export_record import RECORD, ExportRecord, check_export
+from packline.formats.format import DatasetReader, DocumentFormat, Format, RowFormat
+from packline.formats.opening import (
+    check_metadata,
+    declared_boundary,
+    find_format,
     find_record,
     make_options,
-    said_boundary,
+    open_dataset,
+    read_document_blocks,
+    read_headers,
+    readable,
     with_marker,
 )
-from packline.formats.importing.opening import find_format, open_foreign, read_blocks, read_headers, readable
-from packline.formats.importing.restoring import Restoring
-from packline.formats.types import ForeignUnit
+from packline.formats.types import ReadTask
 from packline.store.report import Findings, OnProgress, Report
 from packline.store.shard_check import check_file
 
 ANY_VOCABULARY = 2**31
 
 
-class ForeignReport(Report, eq=False):
+class DatasetReport(Report, eq=False):
     """Report on a data set in another format."""
 
     format: str = ""
@@ -55,7 +58,7 @@ class ForeignReport(Report, eq=False):
     """Skipped checks, and oddities that are not errors."""
 
 
-def check(
+def check_dataset(
     path: str | Path,
     format: str | None = None,
     tokenizer: str | Path | None = None,
@@ -64,12 +67,12 @@ def check(
     eod: str | int | None = None,
     bos: str | int | None = None,
     on_progress: OnProgress | None = None,
-) -> ForeignReport:
+) -> DatasetReport:
     """Check a data set.
 
     Args:
         path: a file or folder.
-        format: a name from `packline.formats.registry`; by default recognised, if unambiguous.
+        format: a name from `packline.formats.format`; by default recognised, if unambiguous.
         tokenizer: the tokenizer that made the ids; by default the vocabulary that the data set declares.
         options: options of the format, by name.
         eod: end of document; a string needs the tokenizer.
@@ -80,7 +83,7 @@ def check(
         InputError: a missing data set, or one in another format.
         RecipeError: invalid options.
 
-    >>> check("nowhere", "nanogpt")
+    >>> check_dataset("nowhere", "nanogpt")
     Traceback (most recent call last):
     packline.errors.InputError: cannot find nowhere
     """
@@ -108,23 +111,23 @@ def check(
             notes += _check_rows(chosen, path, tokenizer, eod, record, options or {}, findings)
             return _report(findings, chosen, notes, started)
         if tokenizer is not None:
-            opened = open_foreign(path, chosen.name, str(tokenizer), eod, bos, options or {}, findings)
-            plan = _Plan(opened.foreign, opened.restoring, opened.notes)
+            opened = open_dataset(path, chosen.name, str(tokenizer), eod, bos, options or {}, findings)
+            plan = _Plan(opened.reader, opened.restoring, opened.notes)
         else:
             plan = _without_tokenizer(chosen, path, record, options or {}, eod, bos, findings)
     except (TokenizerError, CorruptStore) as error:
         findings.add(path.name, str(error))
         return _report(findings, chosen, notes, started)
     plan.notes[:0] = notes
-    sizes = sum(file.bytes for file in plan.foreign.files)
+    sizes = sum(file.bytes for file in plan.reader.files)
     findings.expect(findings.bytes + sizes, on_progress)
     if record is None:
-        findings.files += len(plan.foreign.files)
-    for unit in plan.foreign.units:
+        findings.files += len(plan.reader.files)
+    for unit in plan.reader.units:
         _check_unit(plan, unit, findings)
-    plan.notes += _warnings(chosen, plan.foreign, record, path) if not findings.problems else ()
-    if plan.unfinished:
-        plan.notes.append(f"documents that the data's beginning or end cuts off: {plan.unfinished:,}")
+    plan.notes += _warnings(chosen, plan.reader, record, path) if not findings.problems else ()
+    if plan.truncated:
+        plan.notes.append(f"documents that the data's beginning or end cuts off: {plan.truncated:,}")
     return _report(findings, chosen, plan.notes, started)
 
 
@@ -132,10 +135,10 @@ def check(
 class _Plan:
     """Data set to check, and how to check it."""
 
-    foreign: Foreign
-    restoring: Restoring
+    reader: DatasetReader
+    restoring: BoundaryPolicy
     notes: list[str]
-    unfinished: int = 0
+    truncated: int = 0
 
 
 def _check_rows(
@@ -161,9 +164,9 @@ def _check_rows(
     if tokenizer is None or len(findings.problems) > problems:
         return notes
     loaded = load_tokenizer(str(tokenizer))
-    said_eod, _ = said_boundary(record, found.metadata)
+    said_eod, _ = declared_boundary(record, found.metadata)
     boundary = resolve_boundary(loaded, said_eod if eod is None else eod, None)
-    return notes + check_tokenizer(str(path), loaded, boundary.eod_id, record, found.metadata)
+    return notes + check_metadata(str(path), loaded, boundary.eod_id, record, found.metadata)
 
 
 def _without_tokenizer(
@@ -183,53 +186,55 @@ def _without_tokenizer(
                 hint="name the tokenizer with --tokenizer, or the token by its id",
             )
     given = make_options(format, options, record)
-    foreign = read_headers(format, path, given, Findings())
-    said_eod, said_bos = said_boundary(record, foreign.facts)
+    reader = read_headers(format, path, given, Findings())
+    said_eod, said_bos = declared_boundary(record, reader.facts)
     end, begin = (said_eod if eod is None else eod), (said_bos if bos is None else bos)
     assert not isinstance(end, str) and not isinstance(begin, str)
-    known = with_marker(given, begin if foreign.edges == "bos" and begin is not None else end)
-    foreign = read_headers(format, path, known, findings)
+    known = with_marker(given, begin if reader.edges == "bos" and begin is not None else end)
+    reader = read_headers(format, path, known, findings)
     notes: list[str] = []
-    size = record.tokenizer.vocab_size if record else foreign.facts.get("vocab_size")
+    size = record.tokenizer.vocab_size if record else reader.facts.get("vocab_size")
     if not isinstance(size, int):
         notes.append("ids were not held against a vocabulary: --tokenizer names it")
         size = ANY_VOCABULARY
     if end is None:
         notes.append("documents' boundaries were not checked: --tokenizer or --eod says what they are")
-        return _Plan(foreign, Restoring("none", 0, None, size), notes)
-    return _Plan(foreign, Restoring(foreign.edges, end, begin, size), notes)
+        return _Plan(reader, BoundaryPolicy("none", 0, None, size), notes)
+    return _Plan(reader, BoundaryPolicy(reader.edges, end, begin, size), notes)
 
 
-def _warnings(format: Format, foreign: Foreign, record: ExportRecord | None, path: Path) -> Iterator[str]:
+def _warnings(
+    format: Format, reader: DatasetReader, record: ExportRecord | None, path: Path
+) -> Iterator[str]:
     """Reasons why a trainer may stop: from the record of an export, or else based on the existing files."""
     if record is not None:
         yield from record.warnings
     elif path.is_dir():
-        yield from format.missing(unit.split for unit in foreign.units)
+        yield from format.missing(unit.split for unit in reader.units)
 
 
-def _check_unit(plan: _Plan, unit: ForeignUnit, findings: Findings) -> None:
-    name = plan.foreign.files[unit.file].name
-    checks_ends = plan.restoring.edges != "none" or plan.foreign.edges == "none"
+def _check_unit(plan: _Plan, unit: ReadTask, findings: Findings) -> None:
+    name = plan.reader.files[unit.file].name
+    checks_ends = plan.restoring.edges != "none" or plan.reader.edges == "none"
     try:
-        for block in read_blocks(plan.foreign, unit):
+        for block in read_document_blocks(plan.reader, unit):
             for wrong in plan.restoring.problems(block):
                 at = "" if block.positions is None else f" at {int(block.positions[wrong.document]):,}"
                 place = (
                     f"{wrong.what} ({wrong.count:,}), the first in the document{at}, token {wrong.token:,}"
                 )
                 findings.add(name, place, wrong.expected, wrong.found)
-            if block.unfinished is None or checks_ends:
+            if block.truncated is None or checks_ends:
                 findings.documents += len(block)
-            if block.unfinished is not None and checks_ends:
-                plan.unfinished += int(np.count_nonzero(block.unfinished))
+            if block.truncated is not None and checks_ends:
+                plan.truncated += int(np.count_nonzero(block.truncated))
             findings.tokens += len(block.tokens)
             findings.read(block.tokens.nbytes)
     except PacklineError as error:
         findings.add(name, str(error))
 
 
-def _report(findings: Findings, format: Format, notes: list[str], started: float) -> ForeignReport:
+def _report(findings: Findings, format: Format, notes: list[str], started: float) -> DatasetReport:
     report = findings.report(None, time.perf_counter() - started)
     fields = {name: getattr(report, name) for name in Report.__struct_fields__}
-    return ForeignReport(**fields, format=format.name, notes=notes)
+    return DatasetReport(**fields, format=format.name, notes=notes)

@@ -15,11 +15,11 @@ from packline.formats.types import Edges
 from packline.store.reader import StoreReader
 
 if TYPE_CHECKING:
-    from packline.formats.exporting.documents import DocumentView
-    from packline.formats.exporting.rows import RowView
+    from packline.formats.document_view import DocumentView
+    from packline.formats.row_view import RowView
 
 
-class Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+class ExportChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """Documents or rows of a source to export, and their order."""
 
     split: str | None = None
@@ -49,7 +49,7 @@ class Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 DOCUMENT_FIELDS = ("split", "labels", "sources", "min_tokens", "max_tokens", "shuffle_documents")
 
 
-def make_choice(settings: dict[str, Any]) -> tuple[Choice, dict[str, Any]]:
+def make_choice(settings: dict[str, Any]) -> tuple[ExportChoice, dict[str, Any]]:
     """A choice from settings by name, and the settings that are not part of it.
 
     Raises:
@@ -59,14 +59,14 @@ def make_choice(settings: dict[str, Any]) -> tuple[Choice, dict[str, Any]]:
     >>> choice.labels, choice.min_tokens, rest
     (('web',), 9, {'eod': '<end>'})
     """
-    known = set(Choice.__struct_fields__)
+    known = set(ExportChoice.__struct_fields__)
     given = {name: value for name, value in settings.items() if name in known and value is not None}
     for name in ("labels", "sources"):
         if name in given:
             names = [given[name]] if isinstance(given[name], str) else list(given[name])
             given[name] = sorted(set(names))
     try:
-        choice = msgspec.convert(given, Choice)
+        choice = msgspec.convert(given, ExportChoice)
     except msgspec.ValidationError as error:
         raise RecipeError(f"a setting is wrong: {str(error).replace('$.', '')}") from error
     return choice, {name: value for name, value in settings.items() if name not in known}
@@ -77,13 +77,13 @@ def is_run(source: str | Path) -> bool:
     return str(source).endswith(".toml")
 
 
-def document_view(source: str, edges: Edges, choice: Choice) -> DocumentView:
+def document_view(source: str, edges: Edges, choice: ExportChoice) -> DocumentView:
     """Documents of a store.
 
     Raises:
         RecipeError: settings that apply to rows only.
     """
-    from packline.formats.exporting.documents import DocumentView
+    from packline.formats.document_view import DocumentView
 
     if is_run(source):
         raise RecipeError(
@@ -99,13 +99,13 @@ def document_view(source: str, edges: Edges, choice: Choice) -> DocumentView:
     return DocumentView(open_store(source), edges=edges, **given)
 
 
-def row_view(source: str, choice: Choice) -> RowView:
+def row_view(source: str, choice: ExportChoice) -> RowView:
     """Rows of a store, or of a run.
 
     Raises:
         RecipeError: settings that apply to the other kind only, or a missing row length.
     """
-    from packline.formats.exporting.rows import RowView
+    from packline.formats.row_view import RowView
 
     given: dict[str, Any] = msgspec.to_builtins(choice)
     if is_run(source):

@@ -1,20 +1,22 @@
-"""Foreign token files as documents: cut into units, and read one block at a time.
+"""Token files as documents: cut into units, and read one block at a time.
 
-    IndexedForeign   document ends come from an index           megatron, datatrove, olmo, forager
-    ScannedForeign   document ends come from a marker token     llmc, nanogpt, npy, joined rows
-                     in one stream of all files of a split
+    IndexedReader   document ends come from an index           megatron, datatrove, olmo, forager
+    ScannedReader   document ends come from a marker token     llmc, nanogpt, npy, stacks
+                    in one stream of all files of a split
 
-Both read from a `TokenSource` (see there), usually a `TokenFile`: a header, then tokens.
+Both read from a `TokenFile`: a header of fixed size, then tokens to the end, optionally with a file of loss
+values. Files are read, not mapped, so a file that shrinks meanwhile is an error and does not crash the
+process.
 
 In a stream, documents lie between cuts. With edges `eod` (and `both`) there is a cut after each marker, with
 `bos` before each marker; the stream's two ends are cuts as well. So with `eod`, tokens after the last marker
 are a document without an end, and with `bos`, tokens before the first marker are one without a beginning:
-these are marked `unfinished`. A unit holds the documents that begin in its range of one file; they may
+these are marked `truncated`. A unit holds the documents that begin in its range of one file; they may
 continue in the next file.
 
 A scanned format has a field `marker: int | None = None` among its options, filled in from the tokenizer by
-the code that opens the data set (`importing`, `checking`). Without a marker, the documents of a stream cannot
-be separated: each block of a unit is then one unfinished document, which is enough to check its ids.
+the code that opens the data set (`opening`, `check`). Without a marker, the documents of a stream cannot be
+separated: each block of a unit is then one truncated document, which is enough to check its ids.
 
 Cost: one pass, with one NumPy comparison per token, about 2 GB/s, and no Python object per token or document.
 Memory: a block of `BLOCK_TOKENS`, or a whole document that is longer. Does not check ids or remove boundary
@@ -23,19 +25,132 @@ tokens.
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from packline.errors import CorruptStore
-from packline.formats.format import Foreign
-from packline.formats.importing.token_source import LossFile, Pieces, TokenFile, TokenSource, read_numbers
-from packline.formats.types import Block, Edges, ForeignFile, ForeignUnit
+from packline.formats.format import DatasetReader
+from packline.formats.types import DatasetFile, DocumentBlock, Edges, ReadTask
 from packline.ragged import offsets_of
 from packline.store.report import Findings
+
+Pieces = tuple[tuple[int, int, int], ...]
+"""(file, first byte, end byte), as in `ReadTask.pieces`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LossFile:
+    """A file with one number per token: 1 for a token that is trained on, else 0."""
+
+    file: int
+    path: str
+    dtype: np.dtype
+    header: int = 0
+    """Bytes before the first number."""
+
+
+class TokenFile:
+    """A file with a header of fixed size, then tokens to its end, numbered from 0.
+
+    Args:
+        files: all files of the data set.
+        number: number of this file among them.
+        header: bytes before the first token.
+        tokens: number of tokens; by default all that the file holds.
+        loss: its loss mask.
+        beside: numbers of files that belong to it, such as its index; covered by the first unit.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[DatasetFile],
+        number: int,
+        dtype: np.dtype,
+        *,
+        split: str = "train",
+        header: int = 0,
+        tokens: int | None = None,
+        loss: LossFile | None = None,
+        beside: tuple[int, ...] = (),
+    ) -> None:
+        self.file, self.name, self.path = number, files[number].name, files[number].path
+        self.split, self.dtype, self.header = split, dtype, header
+        room = max(files[number].bytes - header, 0) // dtype.itemsize
+        self.tokens = room if tokens is None else tokens
+        self.loss, self.has_loss = loss, loss is not None
+        self._files, self._beside = files, beside
+
+    def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
+        """Tokens from `start` up to `stop`, and uint8 0 or 1 per token, if there is a loss mask.
+
+        Raises:
+            CorruptStore: the tokens are missing, or the mask has other values.
+        """
+        tokens = read_numbers(self.path, self.dtype, self.header, start, stop)
+        if self.loss is None:
+            return tokens, None
+        loss = read_numbers(self.loss.path, self.loss.dtype, self.loss.header, start, stop)
+        if len(wrong := np.flatnonzero((loss != 0) & (loss != 1))):
+            at = int(wrong[0])
+            raise CorruptStore(
+                f"{self.loss.path}: loss of token {start + at:,}: expected 0 or 1, found {loss[at]}",
+                hint="it is not the loss mask of these tokens, or damaged",
+            )
+        return tokens, loss.astype(np.uint8)
+
+    def positions(self, places: np.ndarray) -> np.ndarray:
+        """Positions, for provenance, of the documents that begin at these tokens, int64 `[n]`."""
+        return self.header + places.astype(np.int64) * self.dtype.itemsize
+
+    def pieces(self, start: int, stop: int) -> Pieces:
+        """File pieces of a unit with these tokens; all units together cover the files exactly once."""
+        pieces = [self._piece(self.file, self.header, self.dtype.itemsize, start, stop)]
+        if self.loss is not None:
+            loss = self.loss
+            pieces.append(self._piece(loss.file, loss.header, loss.dtype.itemsize, start, stop))
+        if start == 0:
+            pieces += [(number, 0, self._files[number].bytes) for number in self._beside]
+        return tuple(pieces)
+
+    def _piece(self, number: int, header: int, size: int, start: int, stop: int) -> tuple[int, int, int]:
+        """Piece of a file; the first one includes the header, the last one any bytes after the tokens."""
+        first = header + start * size if start else 0
+        return number, first, self._files[number].bytes if stop == self.tokens else header + stop * size
+
+
+def read_numbers(path: str | Path, dtype: np.dtype, header: int, start: int, stop: int) -> np.ndarray:
+    """Numbers `start` up to `stop` of a file of numbers after a header.
+
+    Raises:
+        CorruptStore: the file cannot be read, or is too short.
+    """
+    array = np.empty(stop - start, dtype)
+    view = array.view(np.uint8).data
+    position, done = header + start * dtype.itemsize, 0
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            while done < len(view) and (taken := os.preadv(descriptor, [view[done:]], position + done)):
+                done += taken
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise CorruptStore(f"cannot read {path}: {error.strerror or error}") from error
+    if done < len(view):
+        raise CorruptStore(
+            f"{path} ends at byte {position + done:,}: expected number {stop - 1:,} of {dtype.name} "
+            f"at byte {header + (stop - 1) * dtype.itemsize:,}",
+            hint="the file was cut off",
+        )
+    return array
+
 
 UNIT_TOKENS = 1 << 24
 """Approximate tokens per unit."""
@@ -43,16 +158,6 @@ BLOCK_TOKENS = 1 << 20
 BLOCK_DOCUMENTS = 1 << 16
 LONGEST_DOCUMENT = 1 << 28
 """Most tokens between two markers; more means that the marker is wrong."""
-
-__all__ = [
-    "IndexedForeign",
-    "LossFile",
-    "Pieces",
-    "ScannedForeign",
-    "TokenFile",
-    "TokenSource",
-    "read_numbers",
-]
 
 
 class Ends(Protocol):
@@ -64,13 +169,13 @@ class Ends(Protocol):
         """An int for an int; integers `[n]` for a slice."""
 
 
-class _SourcesForeign(Foreign):
+class _TokenFilesReader(DatasetReader):
     """Common base of both kinds: files, sources, and one dtype."""
 
     def __init__(
         self,
-        files: Sequence[ForeignFile],
-        sources: Sequence[TokenSource],
+        files: Sequence[DatasetFile],
+        sources: Sequence[TokenFile],
         *,
         edges: Edges,
         findings: Findings,
@@ -88,7 +193,7 @@ class _SourcesForeign(Foreign):
             )
 
 
-class IndexedForeign(_SourcesForeign):
+class IndexedReader(_TokenFilesReader):
     """Token files with documents back to back and their ends in an index.
 
     Args:
@@ -103,8 +208,8 @@ class IndexedForeign(_SourcesForeign):
 
     def __init__(
         self,
-        files: Sequence[ForeignFile],
-        indexed: Sequence[tuple[TokenSource, Ends]],
+        files: Sequence[DatasetFile],
+        indexed: Sequence[tuple[TokenFile, Ends]],
         *,
         edges: Edges,
         findings: Findings,
@@ -124,7 +229,7 @@ class IndexedForeign(_SourcesForeign):
                 self._ends[source.file] = ends
                 self.units += _indexed_units(source, ends, unit_tokens)
 
-    def blocks(self, unit: ForeignUnit) -> Iterator[Block]:
+    def blocks(self, unit: ReadTask) -> Iterator[DocumentBlock]:
         source, ends = self._sources[unit.file], self._ends[unit.file]
         first = unit.start
         while first < unit.stop:
@@ -134,7 +239,7 @@ class IndexedForeign(_SourcesForeign):
             offsets = np.concatenate([[begin], stops[:count]])
             tokens, loss = source.read(begin, int(offsets[-1]))
             ids = None if self._ids is None else self._ids(unit.file, first, first + count)
-            yield Block(tokens, offsets - begin, loss, source.positions(offsets[:-1]), ids)
+            yield DocumentBlock(tokens, offsets - begin, loss, source.positions(offsets[:-1]), ids)
             first += count
 
 
@@ -157,10 +262,10 @@ def check_ends(name: str, ends: Ends, tokens: int, findings: Findings) -> bool:
     return findings.compare(name, "tokens, by the end of the last document", tokens, last)
 
 
-def _indexed_units(source: TokenSource, ends: Ends, unit_tokens: int) -> Iterator[ForeignUnit]:
+def _indexed_units(source: TokenFile, ends: Ends, unit_tokens: int) -> Iterator[ReadTask]:
     """Cut after the first document whose end reaches each multiple of `unit_tokens`."""
     cuts = [0]
-    while cuts[-1] < len(ends) and not source.whole:
+    while cuts[-1] < len(ends):
         begun = int(ends[cuts[-1] - 1]) if cuts[-1] else 0
         cut = _first_reaching(ends, begun - begun % unit_tokens + unit_tokens, cuts[-1])
         cuts.append(min(cut + 1, len(ends)))
@@ -171,7 +276,7 @@ def _indexed_units(source: TokenSource, ends: Ends, unit_tokens: int) -> Iterato
         cuts = [0, len(ends)]
     for start, stop in pairwise(cuts):
         begin, end = (int(ends[cut - 1]) if cut else 0 for cut in (start, stop))
-        yield ForeignUnit(source.split, source.file, start, stop, source.pieces(begin, end))
+        yield ReadTask(source.split, source.file, start, stop, source.pieces(begin, end))
 
 
 def _first_reaching(ends: Ends, tokens: int, low: int) -> int:
@@ -186,7 +291,7 @@ def _first_reaching(ends: Ends, tokens: int, low: int) -> int:
     return low
 
 
-class ScannedForeign(_SourcesForeign):
+class ScannedReader(_TokenFilesReader):
     """Token files that form one stream per split, with documents separated by a marker.
 
     Args:
@@ -201,8 +306,8 @@ class ScannedForeign(_SourcesForeign):
 
     def __init__(
         self,
-        files: Sequence[ForeignFile],
-        sources: Sequence[TokenSource],
+        files: Sequence[DatasetFile],
+        sources: Sequence[TokenFile],
         *,
         marker: int | None,
         edges: Edges,
@@ -219,13 +324,12 @@ class ScannedForeign(_SourcesForeign):
             for split in dict.fromkeys(source.split for source in sources)
         }
         for source in sources:
-            size = source.tokens if source.whole else unit_tokens
-            for start in range(0, max(source.tokens, 1), max(size, 1)):
-                stop = min(start + size, source.tokens)
+            for start in range(0, max(source.tokens, 1), unit_tokens):
+                stop = min(start + unit_tokens, source.tokens)
                 pieces = source.pieces(start, stop)
-                self.units.append(ForeignUnit(source.split, source.file, start, stop, pieces))
+                self.units.append(ReadTask(source.split, source.file, start, stop, pieces))
 
-    def blocks(self, unit: ForeignUnit) -> Iterator[Block]:
+    def blocks(self, unit: ReadTask) -> Iterator[DocumentBlock]:
         stream, source = self._streams[unit.split], self._sources[unit.file]
         before = stream.start_of(source)
         begin, end = before + unit.start, before + unit.stop
@@ -234,39 +338,41 @@ class ScannedForeign(_SourcesForeign):
         if self.marker is None:
             for place, tokens, loss in stream.read(begin, end):
                 positions = source.positions(np.array([place - before]))
-                yield Block(tokens, offsets_of([len(tokens)]), loss, positions, unfinished=np.ones(1, bool))
+                yield DocumentBlock(
+                    tokens, offsets_of([len(tokens)]), loss, positions, truncated=np.ones(1, bool)
+                )
             return
         documents = _cut(stream, self.marker, self.edges == "bos", begin, end)
         for places, tokens, loss in documents:
-            unfinished = self._unfinished(stream, places, tokens)
-            yield Block(
+            truncated = self._truncated(stream, places, tokens)
+            yield DocumentBlock(
                 tokens,
                 places - places[0],
                 loss,
                 source.positions(places[:-1] - before),
-                unfinished=unfinished,
+                truncated=truncated,
             )
 
-    def _unfinished(self, stream: _Stream, places: np.ndarray, tokens: np.ndarray) -> np.ndarray | None:
+    def _truncated(self, stream: _Stream, places: np.ndarray, tokens: np.ndarray) -> np.ndarray | None:
         """Mask of documents without a marker, which only the first or the last of a stream may lack."""
         at = 0 if self.edges == "bos" else len(places) - 2
         edge = places[0] == 0 if self.edges == "bos" else places[-1] == stream.tokens
         if not edge or tokens[0 if self.edges == "bos" else -1] == self.marker:
             return None
-        unfinished = np.zeros(len(places) - 1, bool)
-        unfinished[at] = True
-        return unfinished
+        truncated = np.zeros(len(places) - 1, bool)
+        truncated[at] = True
+        return truncated
 
 
 class _Stream:
     """Tokens of all sources of a split, one after another."""
 
-    def __init__(self, sources: list[TokenSource]) -> None:
+    def __init__(self, sources: list[TokenFile]) -> None:
         self._sources = sources
         self._starts = [0, *accumulate(source.tokens for source in sources)]
         self.tokens = self._starts[-1]
 
-    def start_of(self, source: TokenSource) -> int:
+    def start_of(self, source: TokenFile) -> int:
         """Number of tokens before a source."""
         return self._starts[self._sources.index(source)]
 

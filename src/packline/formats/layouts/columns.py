@@ -23,13 +23,14 @@ import numpy as np
 import pyarrow as pa
 
 from packline.errors import RecipeError
-from packline.formats.importing.mapped import BLOCK_DOCUMENTS
-from packline.formats.types import Edges, Options, Part
+from packline.formats.layouts.token_files import BLOCK_DOCUMENTS
+from packline.formats.options import Options
+from packline.formats.types import Edges, ExportPart
 from packline.packing.batch import IGNORED
 from packline.ragged import offsets_of
 
 if TYPE_CHECKING:
-    from packline.formats.exporting.documents import DocumentStream, DocumentView
+    from packline.formats.document_view import DocumentStream, DocumentView
 
 LABELS = "labels"
 LOSS_MASK = "loss_mask"
@@ -76,14 +77,14 @@ def list_array(values: np.ndarray, offsets: np.ndarray, *, large: bool = False) 
 def make_schema(columns: dict[str, pa.DataType]) -> pa.Schema:
     """A schema with metadata that describes the columns to the `datasets` library."""
     schema = pa.schema(list(columns.items()))
-    info = msgspec.json.encode({"info": {"features": features_of(schema)}})
+    info = msgspec.json.encode({"info": {"features": hf_features(schema)}})
     return schema.with_metadata({"huggingface": info})
 
 
-def features_of(schema: pa.Schema) -> dict[str, Any]:
+def hf_features(schema: pa.Schema) -> dict[str, Any]:
     """The columns as the `datasets` library describes them, in terms that older versions know too.
 
-    >>> features_of(pa.schema({"id": pa.string(), "ids": pa.list_(pa.int32())}))["ids"]["_type"]
+    >>> hf_features(pa.schema({"id": pa.string(), "ids": pa.list_(pa.int32())}))["ids"]["_type"]
     'Sequence'
     """
     return {field.name: _feature(field.type) for field in schema}
@@ -97,7 +98,7 @@ def _feature(kind: pa.DataType) -> dict[str, Any]:
     return {"dtype": str(kind), "_type": "Value"}
 
 
-def is_list(kind: pa.DataType) -> bool:
+def is_list_type(kind: pa.DataType) -> bool:
     """True for a type of lists: 32-bit, large, or of fixed size."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
@@ -120,7 +121,7 @@ def column_types(view: DocumentView, options: ColumnOptions) -> dict[str, pa.Dat
     return {options.column: ids} | columns
 
 
-def plan_parts(view: DocumentView, options: ColumnOptions, format: str, name: str) -> list[Part]:
+def plan_parts(view: DocumentView, options: ColumnOptions, format: str, name: str) -> list[ExportPart]:
     """One part per file, cut between documents, independent of the shards of the store.
 
     Args:
@@ -131,7 +132,7 @@ def plan_parts(view: DocumentView, options: ColumnOptions, format: str, name: st
     """
     if options.shard_tokens < 1:
         raise RecipeError(f"{format}: expected shard_tokens of at least 1, found {options.shard_tokens:,}")
-    parts: list[Part] = []
+    parts: list[ExportPart] = []
     for split in view.splits:
         stream, size = view.stream(split), options.shard_tokens
         if options.lists == "list" and (longest := _longest(stream)) > MOST_VALUES:
@@ -143,7 +144,7 @@ def plan_parts(view: DocumentView, options: ColumnOptions, format: str, name: st
         cuts = list(pairwise(sorted({0, stream.documents} | inner)))
         for number, (start, stop) in enumerate(cuts):
             file = name.format(split=SPLITS[split], number=number, count=len(cuts))
-            parts.append(Part(file, split, number, start, stop))
+            parts.append(ExportPart(file, split, number, start, stop))
     return parts
 
 
@@ -157,7 +158,7 @@ def _longest(stream: DocumentStream) -> int:
 
 def estimated_bytes(view: DocumentView, options: ColumnOptions) -> int:
     """Estimated bytes of all columns, without compression and framing."""
-    lists, rest = [kind for kind in column_types(view, options).values() if is_list(kind)], 0
+    lists, rest = [kind for kind in column_types(view, options).values() if is_list_type(kind)], 0
     if options.provenance:
         rest = 40 * view.documents
     widths = sum(kind.value_type.bit_width // 8 for kind in lists)
@@ -165,7 +166,7 @@ def estimated_bytes(view: DocumentView, options: ColumnOptions) -> int:
 
 
 def record_batches(
-    view: DocumentView, part: Part, options: ColumnOptions, *, most_documents: int, most_tokens: int
+    view: DocumentView, part: ExportPart, options: ColumnOptions, *, most_documents: int, most_tokens: int
 ) -> Iterator[pa.RecordBatch]:
     """Record batches of a part, with at most `most_documents` and `most_tokens`; a longer document alone.
 

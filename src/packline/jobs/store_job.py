@@ -1,0 +1,358 @@
+"""A job whose result is a store: a build of text, an import, a build of conversations.
+
+    .packline/build.json   identity: recipe, tokenizer, boundary, inputs; format and options of an import
+    receipts/UNIT.json     commit record of a unit, written after its files
+    manifest.json          the sum of the receipts, written last; until then there is no store
+
+What a unit does is up to the subclass.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from packline.encoders.boundary import Boundary
+from packline.encoders.parity import Reference, RoundTrip
+from packline.encoders.special import without_special_tokens
+from packline.encoders.tokenizer import Tokenizer
+from packline.errors import PacklineError, ResumeMismatch, TokenizerError
+from packline.jobs.events import ImportPlanned, Note, UnitDone
+from packline.jobs.folder import BuildIdentity, StoreFolder, input_differences, refuse_differences
+from packline.jobs.job import Job, Numbered, Session, WorkUnit
+from packline.jobs.resources import require_disk, usable_cores
+from packline.ragged import dtype_for
+from packline.recipe import Recipe, recipe_difference
+from packline.sources.files import InputFile
+from packline.storage.inputs import hash_range
+from packline.store.manifest import (
+    MANIFEST,
+    RECEIPTS,
+    TOKENIZER,
+    ImportEntry,
+    InputEntry,
+    InputPiece,
+    Manifest,
+    Receipt,
+    StreamReceipt,
+    from_receipts,
+    join_checksums,
+    refuse_empty,
+)
+
+U = TypeVar("U", bound=WorkUnit)
+R = TypeVar("R")
+S = TypeVar("S")
+
+
+class StoreJob(Job[U, R, S]):
+    """A job that writes a store.
+
+    Args:
+        out: folder of the store.
+        entry: format and options of an import; None for a build.
+    """
+
+    folder: StoreFolder
+
+    def __init__(
+        self,
+        *,
+        out: str,
+        recipe: Recipe,
+        tokenizer: Tokenizer,
+        boundary: Boundary,
+        files: Sequence[InputFile],
+        entry: ImportEntry | None = None,
+    ) -> None:
+        self.folder = StoreFolder(Path(out))
+        self.recipe, self.entry = recipe, entry
+        self.tokenizer, self.boundary, self.files = tokenizer, boundary, list(files)
+        self.dtype = dtype_for(tokenizer.vocab_size).name
+        self.receipts: dict[str, Receipt] = {}
+        """Receipts of committed units."""
+        self.streams: dict[str, StreamReceipt] = {}
+        """Receipts of streams that were read to their end."""
+        self.val_share: float | msgspec.UnsetType = msgspec.UNSET
+        """Value of val_fraction that `val_documents` amounts to."""
+
+    @abstractmethod
+    def identity(self) -> BuildIdentity:
+        """Values that must be equal to resume."""
+
+    @abstractmethod
+    def todo(self) -> Sequence[U]:
+        """Units without a receipt, in the order of the documents."""
+
+    @abstractmethod
+    def ordered(self) -> Iterable[str]:
+        """Names of the committed units in the order of the documents."""
+
+    @abstractmethod
+    def done(self, manifest: Manifest, *, nothing_to_do: bool = False) -> S:
+        """Summary of the job."""
+
+    @abstractmethod
+    def round_trip(self, session: Session) -> RoundTrip:
+        """Whether ids of the tokenizer decode to the text."""
+
+    def accept(self, manifest: Manifest) -> None:
+        """Check the store before it is published.
+
+        Raises:
+            PacklineError: there is no store, and the folder is free for another build.
+        """
+
+    def finished(self) -> S | None:
+        """Summary of the store in the folder, if it is the one that would be written.
+
+        A store without documents makes room for another.
+        """
+        folder = self.folder
+        if (manifest := folder.finished()) is None:
+            return None
+        discarded = False
+        try:
+            try:
+                self._refuse_other_store(manifest)
+            except ResumeMismatch:
+                if manifest.documents:
+                    raise
+                folder.discard(manifest)
+                discarded = True
+        finally:
+            if not discarded:
+                self._clean()
+        if discarded:
+            return None
+        refuse_empty(folder.path, manifest)
+        return self.done(manifest, nothing_to_do=True)
+
+    def _refuse_other_store(self, manifest: Manifest) -> None:
+        builtins = msgspec.to_builtins
+        differences = recipe_difference(builtins(manifest.recipe), builtins(self.recipe))
+        imported = builtins(manifest.imported) if isinstance(manifest.imported, ImportEntry) else {}
+        differences += recipe_difference(imported, {} if self.entry is None else builtins(self.entry))
+        if manifest.tokenizer.fingerprint != self.tokenizer.fingerprint:
+            differences.append("the tokenizer's content")
+        differences += input_differences(
+            [(one.name, one.bytes) for one in manifest.inputs],
+            [(file.name, file.size) for file in self.files],
+        )
+        published = (self.folder.path / MANIFEST).stat().st_mtime_ns
+        differences += [
+            f"input {file.path} was modified after the store was built"
+            for file in self.files
+            if file.modified.isdigit() and int(file.modified) > published
+        ]
+        refuse_differences(self.folder.path, differences)
+
+    def begin(self) -> Sequence[U]:
+        """Start, or resume from the units committed by an earlier run."""
+        earlier = self.folder.begin(self.identity(), self.tokenizer.json)
+        self.receipts, self.streams = self.folder.committed(), self.folder.streams()
+        if earlier is not None:
+            before = {file.index: file.modified for file in earlier.files}
+            suspects = {file.index for file in self.files if before.get(file.index) != file.modified}
+            if changed := self.changed(suspects) if suspects else set():
+                paths = ", ".join(self.files[file].path for file in sorted(changed)[:5])
+                raise ResumeMismatch(
+                    f"{self.folder.path} was begun with another state of {paths}: expected the content that "
+                    "it has read, found other content, or a compressed file that was modified",
+                    hint="put the earlier files back to go on, or choose another --out",
+                )
+        return self.todo()
+
+    def changed(self, suspects: set[int]) -> set[int]:
+        """Files whose content is no longer that which committed units have read.
+
+        A file with another modification time but the same checksums counts as unchanged.
+
+        Args:
+            suspects: numbers of the files with another modification time.
+        """
+        return {
+            piece.file
+            for receipt in self.receipts.values()
+            for piece in receipt.inputs
+            if piece.file in suspects and self.checksum(receipt, piece) != piece.checksum
+        }
+
+    def checksum(self, receipt: Receipt, piece: InputPiece) -> str:
+        """Checksum of a part of an input as it is now."""
+        return hash_range(self.files[piece.file].path, piece.start, piece.stop)
+
+    def inputs(self) -> Iterable[InputEntry]:
+        """Inputs for the manifest; checksums are filled in."""
+        return (
+            InputEntry(file.name, file.source, file.size, file.format, file.compression, file.text, "")
+            for file in self.files
+        )
+
+    def stream_files(self) -> Mapping[str, int]:
+        """Number of the file of each stream."""
+        return {}
+
+    def finish(self, session: Session) -> S:
+        """Publish the manifest."""
+        folder = self.folder
+        ordered = [self.receipts[name] for name in self.ordered()]
+        checksums: dict[int, list[str]] = {file.index: [] for file in self.files}
+        for receipt in ordered:
+            for piece in receipt.inputs:
+                checksums[piece.file].append(piece.checksum)
+        for name, file in self.stream_files().items():
+            if name in self.streams:
+                checksums[file].append(self.streams[name].checksum)
+        manifest = from_receipts(
+            ordered,
+            recipe=self.recipe,
+            tokenizer=self.tokenizer,
+            boundary=self.boundary,
+            round_trip=self.round_trip(session),
+            inputs=[
+                msgspec.structs.replace(entry, checksum=join_checksums(checksums[number]))
+                for number, entry in enumerate(self.inputs())
+            ],
+            receipt_files=[folder.entry(f"{RECEIPTS}/{name}.json") for name in folder.receipt_names()],
+            tokenizer_files=[folder.entry(name) for name in folder.storage.list(TOKENIZER)],
+            imported=msgspec.UNSET if self.entry is None else self.entry,
+            val_share=self.val_share,
+        )
+        try:
+            self.accept(manifest)
+        except PacklineError:
+            folder.release()
+            raise
+        folder.publish(manifest)
+        self._clean()
+        refuse_empty(folder.path, manifest)
+        return self.done(manifest)
+
+    def _clean(self) -> None:
+        if left := self.folder.clean():
+            self.tell(Note(left))
+
+
+class Imported(msgspec.Struct, frozen=True):
+    """Result of an import, or of a build of conversations."""
+
+    manifest: Manifest
+    unfinished: int
+    """Documents of this run cut off by the beginning or end of the data; their boundary tokens were added."""
+    seconds: float
+    nothing_to_do: bool = False
+
+
+class NumberedStoreJob(StoreJob[Numbered, R, S]):
+    """A store of units whose number is known in advance: an import, or a build of conversations.
+
+    Args:
+        entry: format and options.
+        title: name of the job in the plan.
+        edges: boundary tokens of the documents, for the plan.
+        units: number of units.
+        small_bytes: bytes of files below which starting processes would take longer than the work.
+        processes: maximum number of processes; None: one per core, if the work is large enough.
+        documents: number of documents, as far as headers declare it.
+        tokens: number of tokens, as far as headers declare it.
+    """
+
+    def __init__(
+        self,
+        *,
+        entry: ImportEntry,
+        title: str,
+        edges: str,
+        units: int,
+        small_bytes: int,
+        processes: int | None,
+        documents: int | None = None,
+        tokens: int | None = None,
+        **common: Any,
+    ) -> None:
+        super().__init__(entry=entry, **common)
+        self._title, self._edges, self._units = title, edges, units
+        self._small_bytes, self._processes = small_bytes, processes
+        self._documents, self._tokens = documents, tokens
+
+    @abstractmethod
+    def receipt(self, result: R) -> Receipt:
+        """Receipt of a result."""
+
+    def identity(self) -> BuildIdentity:
+        """Values that must be equal to resume."""
+        imported = {**msgspec.to_builtins(self.entry), "units": self._units}
+        boundary = {**msgspec.to_builtins(self.boundary), "import": imported}
+        return BuildIdentity(self.recipe, self.tokenizer.fingerprint, boundary, self.files)
+
+    def all_units(self) -> list[Numbered]:
+        """All units, in order."""
+        return [Numbered.of(number) for number in range(self._units)]
+
+    def todo(self) -> list[Numbered]:
+        """Units without a receipt."""
+        return [unit for unit in self.all_units() if unit.name not in self.receipts]
+
+    def ordered(self) -> list[str]:
+        """Names of all units."""
+        return [unit.name for unit in self.all_units()]
+
+    def workers(self, units: int) -> int:
+        """Number of processes for this number of units; 0: this one."""
+        if self._processes is not None:
+            return self._processes
+        small = sum(file.size for file in self.files) < self._small_bytes
+        return 0 if small or units < 2 else min(usable_cores(), units)
+
+    def announce(self, todo: Sequence[Numbered], workers: int) -> None:
+        """Report the plan."""
+        planned = ImportPlanned(
+            units=self._units,
+            units_done=self._units - len(todo),
+            workers=workers,
+            tokens=self._tokens,
+            files=len(self.files),
+            tokenizer=self.tokenizer.name,
+            vocab_size=self.tokenizer.vocab_size,
+            eod=self.boundary.eod,
+            eod_id=self.boundary.eod_id,
+            dtype=self.dtype,
+            format=self._title,
+            bytes=sum(file.size for file in self.files),
+            documents=self._documents,
+            edges=self._edges,
+        )
+        self.tell(planned)
+
+    def check(self) -> None:
+        """Refuse a store that does not fit on the disk, or that could not be decoded.
+
+        Raises:
+            OutOfSpace: the known number of tokens does not fit.
+            TokenizerError: the reference library cannot read the tokenizer.
+        """
+        done = sum(receipt.ledger.tokens for receipt in self.receipts.values())
+        left = max((self._tokens or 0) - done, 0)
+        require_disk(self.folder.path, left * dtype_for(self.tokenizer.vocab_size).itemsize, "the store")
+        try:
+            self._round_trip = Reference(without_special_tokens(self.tokenizer)).round_trip
+        except TokenizerError:
+            raise
+        except Exception as error:  # the library raises bare Exception
+            raise TokenizerError(
+                f"{self.tokenizer.name} is not a tokenizer that HF tokenizers reads: {error}"
+            ) from error
+
+    def round_trip(self, session: Session) -> RoundTrip:
+        """Whether ids of the tokenizer decode to the text."""
+        return self._round_trip
+
+    def take(self, name: str, result: R) -> None:
+        """Record a receipt."""
+        receipt = self.receipts[name] = self.receipt(result)
+        self.tell(UnitDone(name, receipt.ledger.documents, receipt.ledger.tokens))

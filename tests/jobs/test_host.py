@@ -1,0 +1,44 @@
+"""The host: in what state workers are forked from it."""
+
+from __future__ import annotations
+
+import gc
+
+import msgspec
+
+from packline.jobs.executor import Start, pack
+from packline.jobs.host import open_runner
+from packline.jobs.job import Report, Runner, WorkUnit
+
+
+class Nothing(Runner[WorkUnit, None]):
+    """A runner that notes whether the garbage collector is on while it is opened."""
+
+    unit = WorkUnit
+
+    def __init__(self) -> None:
+        self.collecting = gc.isenabled()
+
+    def run(self, unit: WorkUnit, report: Report) -> None:
+        """Do nothing."""
+
+
+class Settings(msgspec.Struct):
+    """Settings without any."""
+
+    def open(self) -> Nothing:
+        """Runner."""
+        return Nothing()
+
+
+def test_workers_are_forked_with_the_collector_on_and_nothing_to_look_through() -> None:
+    """It is off while the tokenizer is loaded; a worker without it would keep every cycle of its life."""
+    before = len(gc.get_objects())
+    try:
+        runner = open_runner(Start(__name__, "Settings", pack(Settings()), 1, ""))
+        assert isinstance(runner, Nothing) and not runner.collecting
+        assert gc.isenabled()
+        assert len(gc.get_objects()) < before / 10
+    finally:
+        gc.enable()
+        gc.unfreeze()
