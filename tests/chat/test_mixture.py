@@ -81,7 +81,7 @@ def test_the_mixture_has_its_parts_as_often_as_it_says(tokenizer_json: Path, tmp
     }
     assert store.manifest.ledger.rejected == {}
     assert store.verify().ok
-    packline.export(store, to="stacks", out=tmp_path / "stacks", workers=0)
+    packline.export(store, to_format="stacks", out=tmp_path / "stacks", workers=0)
     config = json.loads((tmp_path / "stacks" / "config.json").read_text())
     assert (config["train_conversations"], config["val_conversations"]) == (131, 59)
     assert config["train_source_counts"] == {name: n for name, n in counts.items() if "-val" not in name}
