@@ -10,9 +10,9 @@ import msgspec
 from cyclopts import App, Group, Parameter
 
 from packline.cli.arguments import Flags, option
+from packline.cli.help_texts import PAGES
 from packline.cli.main import DONE, FAILED
 from packline.cli.output import Line, output, table
-from packline.cli.pages import PAGES
 from packline.cli.training import training_lines, watch_training
 from packline.encoders.tiktoken import PatternName
 from packline.errors import RecipeError
@@ -131,7 +131,7 @@ def compare_tokenizers(
 ) -> int:
     """Compare a tokenizer with others: bytes per token, by kind of text and by language."""
     from packline.encoders.tokenizer import load_tokenizer
-    from packline.viewing.page_file import check_place, write_page
+    from packline.viewing.html import check_place, write_page
     from packline.viewing.tokenizer_page import evaluation_markdown, evaluation_page
     from packline.vocabulary.evaluating import compare_tokenizers as measure
     from packline.vocabulary.evaluating import read_text
