@@ -376,7 +376,7 @@ def import_dataset(
     [[0, 1, 2], [1, 2]]
     """
     from packline.facade import Store
-    from packline.formats.importing.run import ImportRequest, run_import
+    from packline.formats.import_ import ImportRequest, run_import
 
     request = ImportRequest(
         str(path), format, str(tokenizer), str(out), eod, bos, dict(options or {}), workers

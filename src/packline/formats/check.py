@@ -112,7 +112,7 @@ def check_dataset(
             return _report(findings, chosen, notes, started)
         if tokenizer is not None:
             opened = open_dataset(path, chosen.name, str(tokenizer), eod, bos, options or {}, findings)
-            plan = _Plan(opened.reader, opened.restoring, opened.notes)
+            plan = _Plan(opened.reader, opened.policy, opened.notes)
         else:
             plan = _without_tokenizer(chosen, path, record, options or {}, eod, bos, findings)
     except (TokenizerError, CorruptStore) as error:
@@ -136,7 +136,7 @@ class _Plan:
     """Data set to check, and how to check it."""
 
     reader: DatasetReader
-    restoring: BoundaryPolicy
+    policy: BoundaryPolicy
     notes: list[str]
     truncated: int = 0
 
@@ -215,10 +215,10 @@ def _warnings(
 
 def _check_unit(plan: _Plan, unit: ReadTask, findings: Findings) -> None:
     name = plan.reader.files[unit.file].name
-    checks_ends = plan.restoring.edges != "none" or plan.reader.edges == "none"
+    checks_ends = plan.policy.edges != "none" or plan.reader.edges == "none"
     try:
         for block in read_document_blocks(plan.reader, unit):
-            for wrong in plan.restoring.problems(block):
+            for wrong in plan.policy.problems(block):
                 at = "" if block.positions is None else f" at {int(block.positions[wrong.document]):,}"
                 place = (
                     f"{wrong.what} ({wrong.count:,}), the first in the document{at}, token {wrong.token:,}"

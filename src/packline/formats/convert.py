@@ -81,7 +81,7 @@ def convert(
     """
     from packline.formats.choice import make_choice
     from packline.formats.exporting.run import export
-    from packline.formats.importing.run import ImportRequest, run_import
+    from packline.formats.import_ import ImportRequest, run_import
 
     chosen, rest = make_choice(choice)
     if rest:

@@ -47,7 +47,7 @@ class OpenedDataset:
     """Oddities that are no contradiction."""
 
     @property
-    def restoring(self) -> BoundaryPolicy:
+    def policy(self) -> BoundaryPolicy:
         """Conversion of its documents to stored ones."""
         boundary = self.boundary
         return BoundaryPolicy(self.reader.edges, boundary.eod_id, boundary.bos_id, self.tokenizer.vocab_size)
