@@ -61,17 +61,17 @@ class ForagerOptions(Options, frozen=True):
     """Options of Forager's files."""
 
     dtype: Literal["auto", "uint16", "uint32"] = "auto"
-    """Of tokens."""
+    """Dtype of the tokens."""
     edges: Edges = "eod"
-    """Which boundary tokens documents have."""
+    """Boundary tokens of documents."""
     sample_size: int | None = None
-    """Tokens of each sample, whatever documents it cuts; None: a sample is a document."""
+    """Tokens of each sample, across documents; none: a sample is a document."""
     shard_tokens: int = SHARD_TOKENS
-    """Tokens of a file, about, where it is not a shard of the store."""
+    """Approximate tokens per file, where it is not a shard of the store."""
     vocab_size: int | None = None
-    """Decides the dtype when reading: 65,536 and more are uint32."""
+    """Determines the dtype when reading: 65,536 and more are uint32."""
     marker: int | None = None
-    """The id behind documents when windows are read; comes from the tokenizer unless given."""
+    """The id at the end of documents when windows are read; taken from the tokenizer unless given."""
 
 
 class Forager(DocumentFormat):
@@ -248,8 +248,8 @@ def _open_base(
     path: Path, base: Path, dtype: np.dtype, listed: FileList, findings: Findings
 ) -> list[tuple[TokenFile, _SampleEnds]]:
     """The consistent files of one data set, in the order of its index."""
-    beside = [listed.add(base / LOCATIONS), listed.add(base / FILES)]
-    name, size = listed.files[beside[0]].name, listed.files[beside[0]].bytes
+    companions = [listed.add(base / LOCATIONS), listed.add(base / FILES)]
+    name, size = listed.files[companions[0]].name, listed.files[companions[0]].bytes
     if not findings.compare(name, "size in bytes, a multiple of 24", size - size % 24, size):
         return []
     whole = np.asarray(np.memmap(base / LOCATIONS, "<u8", "r")) if size else np.empty(0, "<u8")
@@ -265,7 +265,7 @@ def _open_base(
     for number, line in enumerate(lines):
         mine = triples[cuts[number] : cuts[number + 1]]
         if (place := _place_of(base, line)) is None:
-            findings.add(listed.files[beside[1]].name, f"file of line {number + 1}", "a file", line)
+            findings.add(listed.files[companions[1]].name, f"file of line {number + 1}", "a file", line)
             continue
         file = listed.add(place)
         if not _back_to_back(name, int(cuts[number]), mine, dtype.itemsize, findings):
@@ -277,7 +277,7 @@ def _open_base(
             findings,
             split=split_of_folder(f"{base.relative_to(path).as_posix()}/x"),
             declared={"the last of its samples": (ends := _SampleEnds(mine, dtype.itemsize)).last},
-            beside=() if opened else tuple(beside),
+            companions=() if opened else tuple(companions),
         )
         if source is None:
             continue

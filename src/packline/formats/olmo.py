@@ -162,7 +162,7 @@ class Olmo(DocumentFormat):
             format=self.name,
             limits=LIMITS,
             dtypes=DTYPES,
-            needed=".csv.gz beside .npy files",
+            needed=".csv.gz next to .npy files",
             ids=lambda number, start, stop: _ids(lines[number], start, stop),
         )
 
@@ -178,7 +178,7 @@ def _open_file(path: Path, listed: FileList, masks: Path, findings: Findings) ->
         findings.add(file.name, "a header", "none, in a .npy of OLMo's", "NumPy's")
         one.readable = False
     if lines is not None:
-        one.beside.append(lines)
+        one.companions.append(lines)
         ends = _read_ends(_lines_of(path), listed.files[lines].name, findings)
         one.readable = one.readable and ends is not None
         one.set_ends(np.empty(0, np.int64) if ends is None else ends, "lines", DTYPES)

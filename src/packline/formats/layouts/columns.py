@@ -47,19 +47,19 @@ class ColumnOptions(Options, frozen=True):
     """Options of documents in columns."""
 
     edges: Edges = "eod"
-    """Which boundary tokens documents have."""
+    """Boundary tokens of documents."""
     column: str = "input_ids"
     """Name of the column with the ids."""
     dtype: Literal["int32", "int64"] = "int32"
-    """Writing: of ids and labels."""
+    """Writing: dtype of ids and labels."""
     lists: Literal["list", "large_list"] = "list"
     """Writing: large lists have room for documents of more than 2**31 tokens."""
     loss: Literal["labels", "loss_mask", "none"] = "labels"
-    """Writing: the column for a loss mask, where the store has one; reading: `none` passes over all."""
+    """Writing: the column for a loss mask, where the store has one; reading: `none` ignores all masks."""
     provenance: bool = False
     """Writing: columns source, file, position and id."""
     shard_tokens: int = 1 << 27
-    """Writing: tokens of a file, up to the document that goes beyond: 512 MB."""
+    """Writing: tokens per file, up to the end of a document: 512 MB."""
 
 
 def list_array(values: np.ndarray, offsets: np.ndarray, *, large: bool = False) -> pa.Array:
