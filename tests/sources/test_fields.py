@@ -17,7 +17,7 @@ from packline.errors import InputError, RecipeError
 from packline.recipe import Recipe, Source, Where
 from packline.sources.files import InputFile
 from packline.sources.reading import find_files
-from packline.vocabulary.training_texts import TrainingTexts
+from packline.vocabulary.trained_folder import TrainingTexts
 
 RECORDS = [
     {"body": f"text {n}", "meta": {"score": n, "lang": "en"}, "key": n, "title": None} for n in range(9)

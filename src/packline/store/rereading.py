@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from packline.encoders.parity import UNSURE_TOKENS, Reference, beginning_of
+from packline.encoders.parity import UNSURE_TOKENS, Reference, text_beginning
 from packline.encoders.special import without_special_tokens
 from packline.encoders.token_bytes import TextBytes
 from packline.encoders.tokenizer import Tokenizer
@@ -276,7 +276,7 @@ class _Rereading:
         test_fraction = recipe.test_fraction or 0.0
         split = given or split_of(encoded, recipe.seed, val_share, test_fraction)
         findings.compare(provenance, f"split of {one.place}", split, where.split)
-        part = beginning_of(text, longest)
+        part = text_beginning(text, longest)
         found, expected = one.ids.tolist(), self._reference.encode(part)
         if part != text:
             sure = max(len(expected) - UNSURE_TOKENS, 0)

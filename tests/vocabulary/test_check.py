@@ -15,7 +15,7 @@ from tests.conftest import python_sources
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import InputError
 from packline.recipe import Recipe, Source
-from packline.vocabulary.tokenizer_check import CheckReport, check_tokenizer, read_model
+from packline.vocabulary.check import CheckReport, inspect_tokenizer, read_model_config
 from packline.vocabulary.trained_folder import train_folder
 
 Edit = Callable[[dict[str, Any]], None]
@@ -43,7 +43,7 @@ def problems(report: CheckReport) -> list[tuple[str, str]]:
 
 
 def test_a_sound_tokenizer_has_no_problem(sound: Path) -> None:
-    report = check_tokenizer(str(sound))
+    report = inspect_tokenizer(str(sound))
     assert report.ok
     assert problems(report) == []
     about = {finding.about: finding.level for finding in report.findings if finding.level != "note"}
@@ -53,12 +53,12 @@ def test_a_sound_tokenizer_has_no_problem(sound: Path) -> None:
 
 def test_a_declared_token_that_is_none(sound: Path, tmp_path: Path) -> None:
     folder = edited(sound, tmp_path / "t", "tokenizer_config.json", lambda c: c.update(eos_token="</s>"))
-    assert problems(check_tokenizer(str(folder))) == [("eos_token", "'</s>' is declared, but is no token")]
+    assert problems(inspect_tokenizer(str(folder))) == [("eos_token", "'</s>' is declared, but is no token")]
 
 
 def test_an_end_that_text_can_become(sound: Path, tmp_path: Path) -> None:
     folder = edited(sound, tmp_path / "t", "tokenizer_config.json", lambda c: c.update(eos_token="self"))
-    ((about, text),) = problems(check_tokenizer(str(folder)))
+    ((about, text),) = problems(inspect_tokenizer(str(folder)))
     assert about == "eos_token"
     assert "text can become it" in text
 
@@ -66,7 +66,7 @@ def test_an_end_that_text_can_become(sound: Path, tmp_path: Path) -> None:
 def test_an_id_that_the_config_gives_otherwise(sound: Path, tmp_path: Path) -> None:
     declared = {"added_tokens_decoder": {"5": {"content": "<|pad|>"}}}
     folder = edited(sound, tmp_path / "t", "tokenizer_config.json", lambda c: c.update(declared))
-    assert problems(check_tokenizer(str(folder))) == [
+    assert problems(inspect_tokenizer(str(folder))) == [
         ("special tokens", "tokenizer_config.json gives '<|pad|>' id 5, but it has id 1")
     ]
 
@@ -106,7 +106,7 @@ def test_declarations_that_contradict(
     sound: Path, tmp_path: Path, declared: dict[str, Any], about: str, said: str
 ) -> None:
     folder = edited(sound, tmp_path / "t", "tokenizer_config.json", lambda c: c.update(declared))
-    ((found, text),) = problems(check_tokenizer(str(folder)))
+    ((found, text),) = problems(inspect_tokenizer(str(folder)))
     assert found == about
     number = load_tokenizer(str(sound)).reference().token_to_id("self")
     assert said.replace("ID", str(number)) in text
@@ -116,7 +116,7 @@ def test_a_token_that_only_the_config_calls_special(sound: Path, tmp_path: Path)
     number = load_tokenizer(str(sound)).reference().token_to_id("self")
     declared = {"added_tokens_decoder": {str(number): {"content": "self", "special": True}}}
     folder = edited(sound, tmp_path / "t", "tokenizer_config.json", lambda c: c.update(declared))
-    assert problems(check_tokenizer(str(folder))) == [
+    assert problems(inspect_tokenizer(str(folder))) == [
         (
             "special tokens",
             "tokenizer_config.json calls 'self' special, tokenizer.json does not: text can become it",
@@ -129,7 +129,7 @@ def test_a_special_token_that_merges_make_too(sound: Path, tmp_path: Path) -> No
         number = contents["model"]["vocab"]["se"]
         contents["added_tokens"].append(contents["added_tokens"][0] | {"id": number, "content": "se"})
 
-    found = problems(check_tokenizer(str(edited(sound, tmp_path / "t", "tokenizer.json", edit))))
+    found = problems(inspect_tokenizer(str(edited(sound, tmp_path / "t", "tokenizer.json", edit))))
     assert [about for about, _ in found] == ["control tokens"]
 
 
@@ -153,14 +153,14 @@ def notes(report: CheckReport, about: str) -> list[str]:
 def test_padding_that_is_the_end_is_said(sound: Path, tmp_path: Path) -> None:
     both = {"eos_token": "<|endoftext|>", "pad_token": {"content": "<|endoftext|>"}}
     folder = edited(sound, tmp_path / "t", "tokenizer_config.json", lambda c: c.update(both))
-    report = check_tokenizer(str(folder))
+    report = inspect_tokenizer(str(folder))
     assert report.ok
     (said,) = notes(report, "pad_token")
     assert "same token as eos" in said
-    assert notes(check_tokenizer(str(sound)), "pad_token") == ["none is declared"]
+    assert notes(inspect_tokenizer(str(sound)), "pad_token") == ["none is declared"]
     config = {"vocab_size": 700, "eos_token_id": 0, "pad_token_id": 0}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert notes(check_tokenizer(str(sound), str(tmp_path)), "pad_token_id") == [said]
+    assert notes(inspect_tokenizer(str(sound), str(tmp_path)), "pad_token_id") == [said]
 
 
 def test_two_tokens_with_one_id(sound: Path, tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_two_tokens_with_one_id(sound: Path, tmp_path: Path) -> None:
         contents["added_tokens"][1]["id"] = 0
         contents["model"]["vocab"]["<|pad|>"] = 0
 
-    found = problems(check_tokenizer(str(edited(sound, tmp_path / "t", "tokenizer.json", edit))))
+    found = problems(inspect_tokenizer(str(edited(sound, tmp_path / "t", "tokenizer.json", edit))))
     assert any("both have id 0" in text for _, text in found)
 
 
@@ -177,7 +177,7 @@ def test_a_decoder_that_loses_something(sound: Path, tmp_path: Path) -> None:
         wrong = {"type": "Replace", "pattern": {"String": "0xdeadbeef"}, "content": "0x0"}
         contents["decoder"] = {"type": "Sequence", "decoders": [contents["decoder"], {"type": "Fuse"}, wrong]}
 
-    found = problems(check_tokenizer(str(edited(sound, tmp_path / "t", "tokenizer.json", edit))))
+    found = problems(inspect_tokenizer(str(edited(sound, tmp_path / "t", "tokenizer.json", edit))))
     assert [about for about, _ in found] == ["round trip"]
 
 
@@ -197,7 +197,7 @@ def test_a_decoder_that_loses_something(sound: Path, tmp_path: Path) -> None:
 )
 def test_a_model_that_does_not_fit(sound: Path, tmp_path: Path, config: dict[str, Any], said: str) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
-    report = check_tokenizer(str(sound), str(tmp_path))
+    report = inspect_tokenizer(str(sound), str(tmp_path))
     assert not report.ok
     ((_, text),) = problems(report)
     assert said in text
@@ -213,7 +213,7 @@ def test_a_model_that_does_not_fit(sound: Path, tmp_path: Path, config: dict[str
 )
 def test_a_model_that_fits(sound: Path, tmp_path: Path, config: dict[str, Any]) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
-    report = check_tokenizer(str(sound), str(tmp_path / "config.json"))
+    report = inspect_tokenizer(str(sound), str(tmp_path / "config.json"))
     assert problems(report) == []
     notes = [
         finding.text for finding in report.findings if finding.about == "model" and finding.level == "note"
@@ -230,9 +230,9 @@ def test_no_config_is_an_error_with_its_place(tmp_path: Path, text: str | None) 
     if text is not None:
         (tmp_path / "config.json").write_text(text)
     with pytest.raises(InputError, match=r"config\.json"):
-        read_model(str(tmp_path))
+        read_model_config(str(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["gpt2", "qwen3", "mistral", "gpt_neox", "t5", "bert"])
 def test_published_tokenizers_have_no_problem(shared: Path, name: str) -> None:
-    assert problems(check_tokenizer(str(shared / "tokenizers" / name))) == []
+    assert problems(inspect_tokenizer(str(shared / "tokenizers" / name))) == []

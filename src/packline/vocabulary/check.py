@@ -66,7 +66,7 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
         return all(finding.level != "problem" for finding in self.findings)
 
 
-def check_tokenizer(name: str, model: str | None = None) -> CheckReport:
+def inspect_tokenizer(name: str, model: str | None = None) -> CheckReport:
     """Check a tokenizer, optionally against a model's config.json.
 
     Args:
@@ -81,7 +81,7 @@ def check_tokenizer(name: str, model: str | None = None) -> CheckReport:
     beside, ids = _beside(tokenizer), _ids(tokenizer)
     findings = [*_id_findings(tokenizer, ids), *_special_findings(tokenizer, ids, beside)]
     if model is not None:
-        findings += _model_findings(tokenizer, ids, beside, read_model(model))
+        findings += _model_findings(tokenizer, ids, beside, read_model_config(model))
     tokenizer.reference()
     try:
         reference = plain_reference(tokenizer)
@@ -93,7 +93,7 @@ def check_tokenizer(name: str, model: str | None = None) -> CheckReport:
     return CheckReport(tokenizer=tokenizer.name, vocab_size=tokenizer.vocab_size, findings=findings)
 
 
-def read_model(path: str) -> dict[str, Any]:
+def read_model_config(path: str) -> dict[str, Any]:
     """Read a model's config.json.
 
     Raises:

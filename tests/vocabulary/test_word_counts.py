@@ -15,7 +15,7 @@ from tokenizers import Regex, pre_tokenizers
 
 from packline.encoders.tiktoken import PATTERN_NAMES, PATTERNS, pattern_of
 from packline.errors import RecipeError
-from packline.vocabulary import splitting
+from packline.vocabulary import word_counts
 
 KNOWN = [name for name, pattern in PATTERNS.items() if pattern.rules != "other"]
 
@@ -38,7 +38,7 @@ def by_rules(name: str, texts: list[str]) -> list[bytes]:
     raw = [text.encode() for text in texts if text]
     data = b"".join(raw)
     starts = np.cumsum([0] + [len(one) for one in raw])[:-1]
-    bounds = splitting.split_words(pattern_of(name), data, starts[starts < len(data)]).tolist()
+    bounds = word_counts.word_bounds(pattern_of(name), data, starts[starts < len(data)]).tolist()
     return [data[start:stop] for start, stop in itertools.pairwise(bounds)]
 
 
@@ -67,7 +67,7 @@ def test_stretches_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) ->
     chooser = random.Random(7)
     letters = "ab c  d\n\n e's'' 12345 (x).\n"
     texts = ["".join(chooser.choice(letters) for _ in range(500)) for _ in range(20)]
-    monkeypatch.setattr(splitting, "STRETCH", 16)
+    monkeypatch.setattr(word_counts, "RANGE_CHARS", 16)
     assert by_rules(name, texts) == by_expression(name, texts)
 
 
@@ -86,7 +86,7 @@ def test_no_word_reaches_over_two_documents() -> None:
 
 
 def test_nothing_is_no_words() -> None:
-    assert splitting.split_words(pattern_of("gpt2"), b"", np.empty(0, np.int64)).tolist() == [0]
+    assert word_counts.word_bounds(pattern_of("gpt2"), b"", np.empty(0, np.int64)).tolist() == [0]
 
 
 def test_an_unknown_pattern_names_the_known() -> None:
