@@ -92,9 +92,6 @@ class Datatrove(DocumentFormat):
             return path.suffix == ".ds"
         return path.is_dir() and any(next(path.glob(pattern), None) for pattern in ("*.ds", "*/*.ds"))
 
-    def edges_of(self, options: DatatroveOptions) -> Edges:
-        return options.edges
-
     def plan(self, view: DocumentView, options: DatatroveOptions) -> ExportPlan:
         dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
         if "/" in options.step or not options.step:

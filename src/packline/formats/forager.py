@@ -84,9 +84,6 @@ class Forager(DocumentFormat):
     def recognises(self, path: Path) -> bool:
         return path.is_dir() and bool(_bases(path))
 
-    def edges_of(self, options: ForagerOptions) -> Edges:
-        return options.edges
-
     def plan(self, view: DocumentView, options: ForagerOptions) -> ExportPlan:
         dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
         lost = view.not_preserved(self.name)

@@ -101,9 +101,6 @@ class Megatron(DocumentFormat):
             for one, head in first_bytes(_index_of(path), (".idx",), len(MAGIC))
         )
 
-    def edges_of(self, options: MegatronOptions) -> Edges:
-        return options.edges
-
     def trainer_lines(self, out: str, record: ExportRecord, options: MegatronOptions) -> tuple[str, ...]:
         pairs = [entry.name.removesuffix(".idx") for entry in record.files if entry.name.endswith(".idx")]
         lines = []

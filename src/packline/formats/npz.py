@@ -146,7 +146,7 @@ class Npz(RowFormat):
                 f"{path}: expected batches, *_batch_0001.npz and so on, found none",
                 hint="name the folder that has the files in it, or one file",
             )
-        files = [DatasetFile(one.name, str(one), one.stat().st_size) for one in paths]
+        files = [DatasetFile.of(one, one.parent) for one in paths]
         first: tuple[np.dtype, int] | None = None
         for file in files:
             try:

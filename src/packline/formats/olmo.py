@@ -106,9 +106,6 @@ class Olmo(DocumentFormat):
         found = [one for pattern in ("*.npy", "*/*.npy") for one in path.glob(pattern) if one.is_file()]
         return any(_lines_of(one).is_file() and not _has_magic(one) for one in found)
 
-    def edges_of(self, options: OlmoOptions) -> Edges:
-        return options.edges
-
     def plan(self, view: DocumentView, options: OlmoOptions) -> ExportPlan:
         dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
         if "/" in options.prefix or not options.prefix:

@@ -161,7 +161,7 @@ def _find(path: Path) -> list[Path]:
 
 def _check_files(path: Path, paths: list[Path], findings: Findings) -> RowFiles:
     """Check the first file in full, and that the names and sizes of the others match it."""
-    files = [DatasetFile(one.name, str(one), one.stat().st_size) for one in paths]
+    files = [DatasetFile.of(one, one.parent) for one in paths]
     size: int | None = None
     try:
         size = len(read_tensor(files[0].path)) or None
@@ -177,7 +177,7 @@ def _check_files(path: Path, paths: list[Path], findings: Findings) -> RowFiles:
         findings.add(files[gap].name, "number of the file", gap, numbers[gap])
     if not (metadata := path / METADATA).is_file():
         return RowFiles(files)
-    files.append(DatasetFile(METADATA, str(metadata), metadata.stat().st_size))
+    files.append(DatasetFile.of(metadata, path))
     return RowFiles(files, _metadata(metadata, len(paths), size, findings))
 
 

@@ -163,12 +163,12 @@ class Stacks(DocumentFormat):
                 "found none",
                 hint="shards without masks are those of llmc",
             )
-        files = [DatasetFile(one.name, str(one), one.stat().st_size) for pair in pairs for one in pair]
+        files = [DatasetFile.of(one, one.parent) for pair in pairs for one in pair]
         facts: dict[str, Any] = {}
         companions: tuple[int, ...] = ()
         if (config := pairs[0][0].parent / CONFIG).is_file():
             companions = (len(files),)
-            files.append(DatasetFile(CONFIG, str(config), config.stat().st_size))
+            files.append(DatasetFile.of(config, config.parent))
             facts = _read_config(config, findings)
         sources: list[TokenFile] = []
         for number in range(0, 2 * len(pairs), 2):

@@ -155,7 +155,7 @@ def files_with_suffix(path: Path, endings: tuple[str, ...], what: str) -> list[D
             hint="name the folder that has the files in it, or one file",
         )
     folder = path if path.is_dir() else path.parent
-    return [DatasetFile(str(one.relative_to(folder)), str(one), one.stat().st_size) for one in found]
+    return [DatasetFile.of(one, folder) for one in found]
 
 
 def open_shards(

@@ -143,8 +143,7 @@ class SavedFiles:
         self.streams.append((self._add(path), split))
 
     def _add(self, path: Path) -> int:
-        name = path.relative_to(self._root).as_posix()
-        self.files.append(DatasetFile(name, str(path), path.stat().st_size))
+        self.files.append(DatasetFile.of(path, self._root))
         return len(self.files) - 1
 
     def open(self, column: str, with_loss: bool, findings: Findings) -> list[ArrowFile]:
