@@ -38,8 +38,8 @@ import numpy as np
 
 from packline.errors import InputError, RecipeError
 from packline.formats.format import RowFormat
-from packline.formats.layouts.torch_file import DAMAGE
 from packline.formats.options import Options
+from packline.formats.pt import DAMAGE
 from packline.formats.types import DatasetFile, ExportPart, ExportPlan, NotPreserved, RowFiles
 from packline.packing.batch import IGNORED
 from packline.store.report import Findings
