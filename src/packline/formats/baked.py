@@ -214,7 +214,7 @@ def read_entries(folder: Path) -> Entries:
             raise InputError(f"{folder} holds no baked rows: it has no {BAKED}")
         raise CorruptStore(
             f"{folder} has no {RECORD}: expected the one that was written with {BAKED}",
-            hint="without it nothing tells damaged rows; put it back, or bake the rows again",
+            hint="without it damaged rows cannot be detected; put it back, or bake the rows again",
         )
     entries = {entry.name: entry for entry in record.files}
     if BAKED not in entries:

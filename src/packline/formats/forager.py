@@ -151,7 +151,7 @@ class Forager(DocumentFormat):
             dtype = fitting_dtype(self.name, options.vocab_size, LIMITS)
         if dtype is None:
             raise InputError(
-                f"{path}: expected to be told how wide tokens are, which Forager does not write down",
+                f"{path}: expected the width of tokens, which Forager does not record",
                 hint="--set dtype=uint16 or dtype=uint32",
             )
         opened = [one for base in bases for one in _open_base(path, base, dtype, listed, findings)]

@@ -117,7 +117,7 @@ class UnitImporter(Runner[Numbered, ImportedUnit]):
         if findings.problems or found != [(file.name, file.size) for file in job.files]:
             raise InputChanged(
                 f"{job.path} changed while it was read: expected {len(job.files)} files as of the start",
-                hint="let it come to rest, then import into a new folder",
+                hint="wait until it no longer changes, then import into a new folder",
             )
         tokenizer = msgspec.structs.replace(load_tokenizer(job.tokenizer), kind=job.kind)
         self._text_bytes = TextBytes(tokenizer)
@@ -203,7 +203,7 @@ class UnitImporter(Runner[Numbered, ImportedUnit]):
         else:
             hint = (
                 f"documents were expected to have the boundary tokens of edges={self._reader.edges}: "
-                "say otherwise with --set edges=eod|bos|both|none, or name the token with --eod"
+                "set edges with --set edges=eod|bos|both|none, or name the token with --eod"
             )
         path = self._reader.files[unit.file].path
         return CorruptStore(f"{path}: document{position}, token {wrong.token:,}: {wrong}", hint=hint)
@@ -251,7 +251,7 @@ class UnitImporter(Runner[Numbered, ImportedUnit]):
             if found != listed:
                 raise CorruptStore(
                     f"{file.path} is damaged: expected the checksum {listed}, found {found}",
-                    hint="packline verify --from shows all that is wrong",
+                    hint="packline verify --from shows all problems",
                 )
         return InputPiece(number, start, stop, checksum)
 

@@ -135,8 +135,8 @@ def read_tensor(path: str | Path) -> np.ndarray:
     except DAMAGE as error:
         if isinstance(error, CorruptStore):
             raise
-        said = "not a file of torch" if isinstance(error, KeyError) else str(error)
-        raise CorruptStore(f"{path}: {said}", hint="the file was cut off or damaged") from error
+        reason = "not a file of torch" if isinstance(error, KeyError) else str(error)
+        raise CorruptStore(f"{path}: {reason}", hint="the file was cut off or damaged") from error
     stored, first, count = (_number(found.groups()[at : at + 3]) for at in (1, 4, 7))
     if stored != len(values) or first + count > stored:
         raise CorruptStore(f"{path}: expected {stored:,} integers, found {len(values):,}")
@@ -204,7 +204,7 @@ class Pt(RowFormat):
             files, start = files + len(full), stop
         if not files:
             raise RecipeError(
-                f"pt: no row of {view.seq_len:,} tokens is full, and others cannot be told from padding",
+                f"pt: no row of {view.seq_len:,} tokens is full, and padding cannot be marked in others",
                 hint="choose a smaller seq_len, or packing concat",
             )
         lost = list(view.not_preserved(masks=False, boundaries=False))
@@ -312,17 +312,17 @@ def _check_files(path: Path, paths: list[Path], findings: Findings) -> RowFiles:
 def _metadata(path: Path, count: int, size: int | None, findings: Findings) -> dict[str, Any]:
     """Facts about the tokens from metadata.json; its facts about the files are compared with the files."""
     try:
-        said = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        declared = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         findings.add(METADATA, f"not JSON: {error}")
         return {}
     for key, found in (("num_chunks", count), ("chunk_size", size)):
-        if key in said and found is not None:
-            findings.compare(METADATA, key, found, said[key])
+        if key in declared and found is not None:
+            findings.compare(METADATA, key, found, declared[key])
     names = {"vocab_size": "vocab_size", "tokenizer": "tokenizer", "eos_token_id": "eod_id"}
-    facts = {ours: said[theirs] for theirs, ours in names.items() if said.get(theirs) is not None}
-    size, pad = facts.get("vocab_size"), said.get("pad_token_id")
-    if isinstance(size, int) and pad == size - 1 and pad != said.get("eos_token_id"):
+    facts = {ours: declared[theirs] for theirs, ours in names.items() if declared.get(theirs) is not None}
+    size, pad = facts.get("vocab_size"), declared.get("pad_token_id")
+    if isinstance(size, int) and pad == size - 1 and pad != declared.get("eos_token_id"):
         facts["vocab_size"] = pad  # the script adds a padding token to a tokenizer that has none
     return facts
 

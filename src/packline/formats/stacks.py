@@ -293,11 +293,11 @@ def _open_pair(
 def _read_config(path: Path, findings: Findings) -> dict[str, Any]:
     """Read the facts about ids from config.json."""
     try:
-        said = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        metadata = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         findings.add(CONFIG, f"not JSON: {error}")
         return {}
-    return {key: said[key] for key in ("vocab_size", "bos_id") if isinstance(said.get(key), int)}
+    return {key: metadata[key] for key in ("vocab_size", "bos_id") if isinstance(metadata.get(key), int)}
 
 
 FORMAT = Stacks()

@@ -72,7 +72,7 @@ def analyze_foreign(
     if findings.problems:
         raise CorruptStore(
             f"{path} is damaged: {findings.problems[0]}",
-            hint="packline verify --from shows all that is wrong",
+            hint="packline verify --from shows all problems",
         )
     vocabulary = Vocabulary.of_tokenizer(opened.tokenizer, eod_id=opened.boundary.eod_id)
     entry = opened.boundary
@@ -138,7 +138,7 @@ def _count_split(
                 place = f"document {counter.tally.documents + wrong.document:,}, token {wrong.token:,}"
                 raise CorruptStore(
                     f"{file.path}: {place}: {wrong}",
-                    hint="another tokenizer? packline verify --from shows all that is wrong",
+                    hint="another tokenizer? packline verify --from shows all problems",
                 )
             ragged, _ = policy.restore(block)
             tokens = np.ascontiguousarray(ragged.tokens)

@@ -346,8 +346,8 @@ def declared_dtype(path: Path, format: str, limits: dict[str, int], choice: str)
     record = read_record(path if path.is_dir() else path.parent)
     if record is None or record.format != format:
         return None
-    asked = str(record.options.get("dtype", "auto"))
-    return fitting_dtype(format, record.tokenizer.vocab_size, limits, asked)
+    exported = str(record.options.get("dtype", "auto"))
+    return fitting_dtype(format, record.tokenizer.vocab_size, limits, exported)
 
 
 def split_of_folder(name: str) -> str:

@@ -35,7 +35,7 @@ def split_folders(path: Path) -> list[tuple[str, Path]]:
     splits = [split for split, _ in found]
     if len(set(splits)) < len(splits):
         names = ", ".join(folder.name for _, folder in found)
-        raise InputError(f"{path}: expected one folder a split, found {names}", hint="import one of them")
+        raise InputError(f"{path}: expected one folder per split, found {names}", hint="name one of them")
     return found
 
 

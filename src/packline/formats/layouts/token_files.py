@@ -440,7 +440,7 @@ def _cut(
             raise CorruptStore(
                 f"no token {marker} within {size:,} tokens from token {opened:,} of the stream: "
                 f"expected one {'before' if before else 'behind'} every document",
-                hint="name the token that stands between documents, and say on which side it is (edges)",
+                hint="name the token between documents, and its side (edges)",
             )
 
 
