@@ -162,7 +162,7 @@ def test_units_are_row_groups_and_blocks_are_bounded(tmp_path: Path, monkeypatch
     case = CASES["plain"]
     write(case.make(tmp_path / "store"), "parquet", tmp_path / "out", {"provenance": True})
     monkeypatch.setattr("packline.formats.layouts.column_reader.UNIT_TOKENS", 150)
-    for module in ("shared.column_reader", "parquet"):
+    for module in ("layouts.column_reader", "parquet"):
         monkeypatch.setattr(f"packline.formats.{module}.BLOCK_TOKENS", 30)
     found = read_all("parquet", tmp_path / "out")
     assert len(found.reader.units) > 3 and found.documents == {"train": case.stored}
@@ -237,7 +237,9 @@ def test_another_tokenizer_and_no_files_are_refused(tmp_path: Path) -> None:
     write(CASES["plain"].make(tmp_path / "store"), "parquet", tmp_path / "out")
     other = write_tokenizer(tmp_path / "other", 1000, 0, 1)
     with pytest.raises(TokenizerError, match="made with another tokenizer"):
-        import_dataset(tmp_path / "out", format="parquet", tokenizer=other, out=tmp_path / "back", workers=0)
+        import_dataset(
+            tmp_path / "out", from_format="parquet", tokenizer=other, out=tmp_path / "back", workers=0
+        )
     assert not (tmp_path / "back" / "manifest.json").exists()
     with pytest.raises(InputError, match=r"expected Parquet files, \*.parquet, found none"):
         read_all("parquet", tmp_path / "other")

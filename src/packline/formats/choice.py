@@ -12,6 +12,7 @@ import msgspec
 
 from packline.errors import InputError, RecipeError
 from packline.formats.types import Edges
+from packline.store.manifest import MANIFEST
 from packline.store.reader import StoreReader
 
 if TYPE_CHECKING:
@@ -75,6 +76,11 @@ def make_choice(settings: dict[str, Any]) -> tuple[ExportChoice, dict[str, Any]]
 def is_run(source: str | Path) -> bool:
     """True if the name of a source is that of a run file."""
     return str(source).endswith(".toml")
+
+
+def is_store(source: str | Path, format: str | None) -> bool:
+    """True if a folder should be read as a store: it is one, and no format is given."""
+    return format is None and (Path(source) / MANIFEST).is_file()
 
 
 def document_view(source: str, edges: Edges, choice: ExportChoice) -> DocumentView:
