@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from packline.chat.sources import ConversationSource
     from packline.facade import Store
     from packline.formats.baked import BakedRows
-    from packline.formats.exporting.run import Exported, ExportEvent
+    from packline.formats.exporting.run import Exported
     from packline.formats.exporting.target import Link
     from packline.jobs.estimate import Estimate
     from packline.jobs.events import Event
@@ -140,7 +140,7 @@ def export(
     options: Mapping[str, Any] | None = None,
     link: Link = "auto",
     workers: int | None = None,
-    on_event: Callable[[ExportEvent], None] | None = None,
+    on_event: Callable[[Event], None] | None = None,
     **settings: Any,
 ) -> Exported:
     """Export a store, or rows of a store or run, to the layout of another project; or resume an export.

@@ -15,10 +15,11 @@ import packline
 from packline.errors import CorruptStore
 from packline.formats.baked import BakedRows
 from packline.formats.export_record import RECORD, read_record, record_bytes
-from packline.formats.exporting.run import ExportEvent, Planned, export
+from packline.formats.exporting.run import ExportPlanned, export
 from packline.formats.exporting.source import Choice
 from packline.formats.importing.checking import ForeignReport, check
 from packline.formats.shared.token_shards import USUAL_BATCH
+from packline.jobs.events import Event
 
 ROWS = Choice(seq_len=16)
 
@@ -184,9 +185,9 @@ WITHOUT_VAL: dict[str, tuple[dict[str, Any], list[str]]] = {
 def test_a_file_that_the_trainer_opens_and_that_is_missing_is_told(tmp_path: Path, to: str) -> None:
     options, expected = WITHOUT_VAL[to]
     for case, wanted in (("plain", expected), ("splits", [])):
-        store, out, events = CASES[case].make(tmp_path / case), tmp_path / f"{case} {to}", list[ExportEvent]()
+        store, out, events = CASES[case].make(tmp_path / case), tmp_path / f"{case} {to}", list[Event]()
         done = export(store.path, to=to, out=out, options=options, workers=0, on_event=events.append)
-        (planned,) = (event for event in events if isinstance(event, Planned))
+        (planned,) = (event for event in events if isinstance(event, ExportPlanned))
         told = [text for text in done.warnings if text.startswith("no ")]
         assert len(told) == len(wanted) and all(map(str.startswith, told, wanted))
         assert planned.warnings == done.warnings  # before the work and after it

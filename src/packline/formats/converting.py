@@ -18,7 +18,7 @@ from packline.errors import RecipeError
 from packline.store.manifest import MANIFEST
 
 if TYPE_CHECKING:
-    from packline.formats.exporting.run import Exported, ExportEvent
+    from packline.formats.exporting.run import Exported
     from packline.formats.exporting.target import Link
     from packline.jobs.events import Event
 
@@ -37,7 +37,7 @@ def convert(
     link: Link = "auto",
     workers: int | None = None,
     on_import: Callable[[Event], None] | None = None,
-    on_export: Callable[[ExportEvent], None] | None = None,
+    on_export: Callable[[Event], None] | None = None,
     **choice: Any,
 ) -> Exported:
     """Write a data set in another layout, or resume an interrupted conversion.
