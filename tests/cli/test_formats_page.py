@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from packline.cli.formats import _shown, facts, load
-from packline.formats.registry import NAMES
+from packline.formats.format import NAMES
 from packline.formats.types import Edges
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "formats.md").read_text("utf-8")

@@ -15,7 +15,7 @@ from tests.cli.command import environment, result, run
 from tests.formats.stores import EOD, write_tokenizer
 
 import packline
-from packline.formats.registry import NAMES
+from packline.formats.format import NAMES
 
 
 @pytest.fixture

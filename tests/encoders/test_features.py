@@ -15,7 +15,7 @@ from tests.encoders.tokenizer_fuzzer import FAST, Report, reference_of, try_vari
 
 from packline.encoders import EngineName
 from packline.encoders.engines import ENGINES, load_engine, load_engines
-from packline.encoders.features import MARKS, SPLITS, features_of, unsupported
+from packline.encoders.features import MARKS, SPLITS, tokenizer_features, unsupported
 from packline.encoders.parity import Reference, try_engines
 from packline.encoders.special import without_special_tokens
 from packline.encoders.tokenizer import load_tokenizer
@@ -247,4 +247,4 @@ def test_the_reference_of_the_fuzzer_is_read_from_the_file_as_it_is() -> None:
     text = "the cat and the other cat"
     ids = reference_of(contents).encode(text).ids
     assert ids == reference_of(contents_of("bytes", pre_tokenizer=GPT2)).encode(text).ids and len(ids) > 2
-    assert "model dropout" not in features_of(json.dumps(contents_of("bytes")))
+    assert "model dropout" not in tokenizer_features(json.dumps(contents_of("bytes")))

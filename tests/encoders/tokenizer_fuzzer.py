@@ -31,7 +31,7 @@ from tests.encoders.hostile_texts import hostile_texts
 
 from packline.encoders import EngineName
 from packline.encoders.engines import ENGINES, load_engine
-from packline.encoders.features import SUPPORTED, features_of, unsupported
+from packline.encoders.features import SUPPORTED, tokenizer_features, unsupported
 from packline.encoders.tokenizer import _tokenizer, refusals
 from packline.errors import TokenizerError
 from packline.sources.texts import Texts
@@ -89,7 +89,7 @@ def try_variant(seed: int, size: int = 30_000) -> Outcome | None:
     if misdeclared(contents, reference):
         return None
     whole = json_of(contents)
-    outcome = Outcome(seed, list(features_of(whole)), {}, [], {})
+    outcome = Outcome(seed, list(tokenizer_features(whole)), {}, [], {})
     for name in FAST:
         if unsupported(name, whole) is None:
             outcome.allowed.append(name)

@@ -26,9 +26,9 @@ import packline
 from packline.errors import PacklineError
 from packline.facade import Store
 from packline.formats.baked import BakedRows
+from packline.formats.check import check_dataset
 from packline.formats.export_record import RECORD
-from packline.formats.importing.checking import check
-from packline.formats.registry import ROW_FORMATS
+from packline.formats.format import ROW_FORMATS
 
 FEW = int(os.environ.get("PACKLINE_DAMAGES", "3"))
 MANY = int(os.environ.get("PACKLINE_DAMAGES", "12"))
@@ -125,8 +125,10 @@ def exported(name: str) -> tuple[Path, Values]:
     """An export, and what reading it gives."""
     layout, out = LAYOUTS[name], folder() / "exports" / name
     source = store_of(layout.store).path
-    packline.export(source, to=layout.to, out=out, options=layout.options, workers=0, **layout.settings)
-    report = check(out)
+    packline.export(
+        source, to_format=layout.to, out=out, options=layout.options, workers=0, **layout.settings
+    )
+    report = check_dataset(out)
     assert report.ok and report.bytes, report.problems
     return out, read(out, layout, folder() / "read" / name)
 
@@ -141,7 +143,9 @@ def read(path: Path, layout: Layout, out: Path, **more: Any) -> Values:
         arrays = rows.read(np.arange(len(rows)), fields)
         return {name: array.tolist() for name, array in arrays.items()}
     tokenizer = store_of(layout.store).path / "tokenizer"
-    back = packline.import_dataset(path, format=layout.to, tokenizer=tokenizer, out=out, workers=0, **more)
+    back = packline.import_dataset(
+        path, from_format=layout.to, tokenizer=tokenizer, out=out, workers=0, **more
+    )
     losses = [None if shard.loss is None else shard.loss.tolist() for shard in back.shards]
     return [[document.tolist() for document in back.documents], losses]
 
@@ -149,7 +153,7 @@ def read(path: Path, layout: Layout, out: Path, **more: Any) -> Values:
 def notices(path: Path, layout: Layout, done: Damage) -> bool:
     """True if checking reports a damage."""
     try:
-        report = check(path, layout.to)
+        report = check_dataset(path, layout.to)
     except PacklineError:
         return True
     if not report.ok:
@@ -202,7 +206,7 @@ def foreign_trial(name: str, seed: int, tmp_path: Path) -> str:
     with time_limit(f"{name}, seed {seed}: {done}"):
         outcome = "read"
         try:
-            ok = check(hurt, layout.to, tokenizer, layout.foreign, eod=EOD).ok
+            ok = check_dataset(hurt, layout.to, tokenizer, layout.foreign, eod=EOD).ok
             outcome = "read" if ok else "refused"
             options = {"eod": EOD, "options": layout.foreign}
             read(hurt, layout, tmp_path / f"{seed}" / "back", **options)
@@ -210,7 +214,7 @@ def foreign_trial(name: str, seed: int, tmp_path: Path) -> str:
             assert str(error)
             outcome = "refused"
         try:
-            check(hurt)  # of whatever format
+            check_dataset(hurt)  # of whatever format
         except PacklineError as error:
             assert str(error)
     return outcome
@@ -226,7 +230,9 @@ def test_an_export_without_a_record_is_read(name: str, tmp_path: Path) -> None:
     bare = link_copy(whole, tmp_path / "bare")
     for own in (RECORD, "tokenizer.json"):
         (bare / own).unlink()
-    report = check(bare, layout.to, store_of(layout.store).path / "tokenizer", layout.foreign, eod=EOD)
+    report = check_dataset(
+        bare, layout.to, store_of(layout.store).path / "tokenizer", layout.foreign, eod=EOD
+    )
     assert report.ok and any("checksums" in note for note in report.notes), report.problems
     read(bare, layout, tmp_path / "back", eod=EOD, options=layout.foreign)
 

@@ -16,10 +16,10 @@ import pytest
 from packline.api import import_dataset
 from packline.errors import CorruptStore
 from packline.facade import Store
+from packline.formats.check import check_dataset
+from packline.formats.choice import ExportChoice
 from packline.formats.exporting.run import Exported, export
-from packline.formats.exporting.source import Choice
-from packline.formats.exporting.target import Link
-from packline.formats.importing.checking import check
+from packline.formats.target import Link
 
 
 def write(
@@ -37,7 +37,7 @@ def write(
         to=name,
         out=folder,
         options=options,
-        choice=Choice(**choice),
+        choice=ExportChoice(**choice),
         link=link,
         workers=0,
         with_tokenizer=False,
@@ -65,7 +65,7 @@ def bring_back(
     assert not problems, problems
     store = import_dataset(
         path,
-        format=name,
+        from_format=name,
         tokenizer=tokenizer_of(original),
         out=out,
         eod=tokenizer.eod_id,
@@ -91,7 +91,7 @@ def refuse(
     with pytest.raises(CorruptStore, match=re.escape(words)):
         import_dataset(
             path,
-            format=name,
+            from_format=name,
             tokenizer=tokenizer_of(original),
             out=out,
             eod=tokenizer.eod_id,
@@ -107,7 +107,9 @@ def refuse(
 def check_of(path: Path, name: str, original: Store, options: dict[str, Any] | None = None) -> list[str]:
     """What `packline verify --from` finds wrong."""
     tokenizer = original.manifest.tokenizer
-    report = check(path, name, tokenizer_of(original), options, eod=tokenizer.eod_id, bos=tokenizer.bos_id)
+    report = check_dataset(
+        path, name, tokenizer_of(original), options, eod=tokenizer.eod_id, bos=tokenizer.bos_id
+    )
     assert report.ok == (not report.problems)
     return [str(problem) for problem in report.problems]
 

@@ -7,14 +7,13 @@ from typing import Any
 
 import msgspec
 
-from packline.formats.exporting.rows import RowView
-from packline.formats.exporting.target import Target
-from packline.formats.format import RowFormat
-from packline.formats.registry import get_format
-from packline.formats.types import Plan, Written
+from packline.formats.format import RowFormat, get_format
+from packline.formats.row_view import RowView
+from packline.formats.target import Target
+from packline.formats.types import ExportPlan, WrittenPart
 
 
-def write_rows(view: RowView, name: str, folder: Path, options: dict[str, Any] | None = None) -> Plan:
+def write_rows(view: RowView, name: str, folder: Path, options: dict[str, Any] | None = None) -> ExportPlan:
     """Export rows; parts are written last to first, since each is to need nothing but itself."""
     format = get_format(name)
     assert isinstance(format, RowFormat)
@@ -26,7 +25,7 @@ def write_rows(view: RowView, name: str, folder: Path, options: dict[str, Any] |
     target = Target(folder, on_progress=counted.append)
     facts = {part.name: format.write(view, part, target, chosen) for part in reversed(plan.parts)}
     written = [
-        Written(part, msgspec.json.decode(msgspec.json.encode(facts[part.name]))) for part in plan.parts
+        WrittenPart(part, msgspec.json.decode(msgspec.json.encode(facts[part.name]))) for part in plan.parts
     ]
     assert sum(counted) == view.rows * view.seq_len
     format.finish(view, written, target, chosen)

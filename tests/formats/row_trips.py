@@ -10,8 +10,8 @@ from tests.formats.stores import EOD, Case
 
 from packline.api import import_dataset
 from packline.facade import Store
+from packline.formats.choice import ExportChoice
 from packline.formats.exporting.run import export
-from packline.formats.exporting.source import Choice
 
 IGNORED = -100
 
@@ -55,7 +55,7 @@ def there_and_back(
     store: Store,
     name: str,
     folder: Path,
-    choice: Choice,
+    choice: ExportChoice,
     options: dict[str, Any] | None = None,
     reading: dict[str, Any] | None = None,
     but_for: Sequence[str] = (),
@@ -64,7 +64,7 @@ def there_and_back(
     export(store.path, to=name, out=folder / "there", choice=choice, options=options, workers=0)
     imported = import_dataset(
         folder / "there",
-        format=name,
+        from_format=name,
         tokenizer=store.path / "tokenizer",
         out=folder / "imported",
         options=reading,
@@ -86,5 +86,5 @@ def import_of(folder: Path, name: str, case: Case, out: Path, **options: Any) ->
     tokenizer = write_tokenizer(out.with_name("made"), case.vocab_size, case.eod_id, case.bos_id)
     eod = options.pop("eod", EOD)
     return import_dataset(
-        folder, format=name, tokenizer=tokenizer, out=out, eod=eod, options=options, workers=0
+        folder, from_format=name, tokenizer=tokenizer, out=out, eod=eod, options=options, workers=0
     )

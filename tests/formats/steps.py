@@ -16,11 +16,10 @@ import pytest
 from tests.formats.stores import EOD, Case
 
 from packline.facade import Store
-from packline.formats.exporting.documents import DocumentView
-from packline.formats.exporting.target import Link, Target
-from packline.formats.format import DocumentFormat, Foreign
-from packline.formats.registry import get_format
-from packline.formats.types import Edges, Plan, Written
+from packline.formats.document_view import DocumentView
+from packline.formats.format import DatasetReader, DocumentFormat, get_format
+from packline.formats.target import Link, Target
+from packline.formats.types import Edges, ExportPlan, WrittenPart
 from packline.store.report import Findings
 
 
@@ -32,7 +31,7 @@ def write_all(
     *,
     link: Link = "auto",
     **selection: Any,
-) -> Plan:
+) -> ExportPlan:
     """Export the documents of a store; the plan has to have said how much is written."""
     format = get_format(name)
     assert isinstance(format, DocumentFormat) and format.name == name
@@ -43,7 +42,7 @@ def write_all(
     folder.mkdir(parents=True)
     counted: list[int] = []
     target = Target(folder, link=link, on_progress=counted.append)
-    written = [Written(part, format.write(view, part, target, chosen)) for part in plan.parts]
+    written = [WrittenPart(part, format.write(view, part, target, chosen)) for part in plan.parts]
     planned = sum(entry.bytes for entry in target.files)
     assert planned == plan.bytes + plan.shared_bytes
     assert plan.shared_bytes == target.shared.total()
@@ -57,9 +56,9 @@ def write_all(
 
 @dataclass
 class Found:
-    """What reading a foreign data set gave."""
+    """What reading a data set gave."""
 
-    foreign: Foreign
+    reader: DatasetReader
     problems: list[str]
     documents: dict[str, list[list[int]]] = field(default_factory=dict)
     """By split, in order."""
@@ -73,25 +72,25 @@ def read_all(name: str, path: Path, options: dict[str, Any] | None = None) -> Fo
     format = get_format(name)
     assert isinstance(format, DocumentFormat)
     findings = Findings()
-    foreign = format.open(path, msgspec.convert(options or {}, format.options), findings)
-    found = Found(foreign, [str(problem) for problem in findings.problems])
+    reader = format.open(path, msgspec.convert(options or {}, format.options), findings)
+    found = Found(reader, [str(problem) for problem in findings.problems])
     if found.problems:
         return found
-    ends = [0] * len(foreign.files)
-    for unit in foreign.units:
+    ends = [0] * len(reader.files)
+    for unit in reader.units:
         for file, start, stop in unit.pieces:  # together, every byte of every file, once and in order
             assert start == ends[file] <= stop
             ends[file] = stop
         documents = found.documents.setdefault(unit.split, [])
-        for block in foreign.blocks(unit):
+        for block in reader.blocks(unit):
             assert block.positions is not None
             for number in range(len(block)):
                 tokens = block.tokens[block.offsets[number] : block.offsets[number + 1]]
                 documents.append(tokens.tolist())
-                found.places.append((foreign.files[unit.file].name, int(block.positions[number])))
-            if block.unfinished is not None:
-                found.unfinished += int(block.unfinished.sum())
-    assert ends == [file.bytes for file in foreign.files]
+                found.places.append((reader.files[unit.file].name, int(block.positions[number])))
+            if block.truncated is not None:
+                found.unfinished += int(block.truncated.sum())
+    assert ends == [file.bytes for file in reader.files]
     return found
 
 
@@ -121,7 +120,7 @@ def round_trip(case: Case, name: str, folder: Path, options: dict[str, Any] | No
     there, back = folder / "there", folder / "back"
     export(store.path, to=name, out=there, options=options, workers=0)
     imported = import_dataset(
-        there, format=name, tokenizer=store.path / "tokenizer", out=folder / "imported", workers=0
+        there, from_format=name, tokenizer=store.path / "tokenizer", out=folder / "imported", workers=0
     )
     report = imported.verify()
     assert report.ok, report.problems
@@ -152,7 +151,7 @@ def refused(case: Case, name: str, folder: Path, damage: Any, error: type[Except
     with pytest.raises(error, match=match):
         import_dataset(
             folder / "out",
-            format=name,
+            from_format=name,
             tokenizer=store.path / "tokenizer",
             out=folder / "no",
             eod=EOD,

@@ -20,8 +20,8 @@ from tests.formats.stores import CASES, Case, make_store, write_tokenizer
 from packline.api import import_dataset
 from packline.errors import InputError, RecipeError, TokenizerError
 from packline.formats import arrow
-from packline.formats.registry import get_format, recognise
-from packline.formats.shared import columns
+from packline.formats.format import get_format, recognise
+from packline.formats.layouts import columns
 
 LOAD = """
 import datasets
@@ -165,7 +165,7 @@ def test_any_documents_come_back(
     write(case.make(folder / "store"), "arrow", folder / "out", {"edges": edges, "shard_tokens": size})
     found = read_all("arrow", folder / "out", {"edges": edges})
     assert found.problems == [] and found.documents == expected(case, edges)
-    assert found.foreign.documents == len(bodies)
+    assert found.reader.documents == len(bodies)
 
 
 def test_record_batches_do_not_depend_on_the_shards_of_the_store(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_what_the_library_saved_is_imported(tmp_path: Path) -> None:
     original = case.make(tmp_path / "store")
     for name in names:
         store = bring_back(tmp_path / name, "arrow", original, tmp_path / f"{name}-back")
-        dtype = read_all("arrow", tmp_path / name).foreign.dtype
+        dtype = read_all("arrow", tmp_path / name).reader.dtype
         assert dtype == np.dtype(name.split("-")[1])
         if name.endswith("dict"):
             assert documents_of(store) == {"train": case.stored[:5], "test": case.stored[5:]}
@@ -258,11 +258,11 @@ def test_a_single_stream_is_read_and_an_empty_one_too(tmp_path: Path) -> None:
 def test_units_are_cut_between_record_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case = CASES["plain"]
     write(case.make(tmp_path / "store"), "arrow", tmp_path / "out")
-    monkeypatch.setattr("packline.formats.shared.column_files.UNIT_TOKENS", 100)
-    monkeypatch.setattr("packline.formats.shared.column_reader.BLOCK_TOKENS", 30)
+    monkeypatch.setattr("packline.formats.layouts.column_reader.UNIT_TOKENS", 100)
+    monkeypatch.setattr("packline.formats.layouts.column_reader.BLOCK_TOKENS", 30)
     found = read_all("arrow", tmp_path / "out")
-    assert len(found.foreign.units) > 5 and found.documents == {"train": case.stored}
-    sizes = [block.tokens.size for unit in found.foreign.units for block in found.foreign.blocks(unit)]
+    assert len(found.reader.units) > 5 and found.documents == {"train": case.stored}
+    sizes = [block.tokens.size for unit in found.reader.units for block in found.reader.blocks(unit)]
     assert max(sizes) <= max(30, *map(len, case.stored))
 
 
@@ -399,7 +399,9 @@ def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
     write(CASES["plain"].make(tmp_path / "store"), "arrow", tmp_path / "out")
     other = write_tokenizer(tmp_path / "other", 1000, 0, 1)
     with pytest.raises(TokenizerError, match="made with another tokenizer"):
-        import_dataset(tmp_path / "out", format="arrow", tokenizer=other, out=tmp_path / "back", workers=0)
+        import_dataset(
+            tmp_path / "out", from_format="arrow", tokenizer=other, out=tmp_path / "back", workers=0
+        )
     assert not (tmp_path / "back" / "manifest.json").exists()
 
 

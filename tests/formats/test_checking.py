@@ -11,18 +11,20 @@ from tests.formats.stores import CASES, EOD, Case, write_tokenizer
 
 import packline
 from packline.errors import InputError, RecipeError
-from packline.formats.importing.checking import ForeignReport, check
+from packline.formats.check import DatasetReport, check_dataset
 
 
 @pytest.fixture
 def shards(tmp_path: Path) -> Path:
     """An export to llm.c's shards, some documents over two of them."""
     store = CASES["plain"].make(tmp_path / "store")
-    packline.export(store, to="llmc", out=tmp_path / "shards", options={"shard_tokens": 300}, workers=0)
+    packline.export(
+        store, to_format="llmc", out=tmp_path / "shards", options={"shard_tokens": 300}, workers=0
+    )
     return tmp_path / "shards"
 
 
-def problems(report: ForeignReport) -> str:
+def problems(report: DatasetReport) -> str:
     return "\n".join(map(str, report.problems))
 
 
@@ -36,9 +38,9 @@ def change(path: Path, place: int, value: bytes) -> None:
 def test_an_export_is_whole_by_its_own_record(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     store = case.make(tmp_path / "store")
-    exported = packline.export(store, to="megatron", out=tmp_path / "out", workers=0)
+    exported = packline.export(store, to_format="megatron", out=tmp_path / "out", workers=0)
     for tokenizer in (None, store.path / "tokenizer"):
-        report = check(tmp_path / "out", "megatron", tokenizer)
+        report = check_dataset(tmp_path / "out", "megatron", tokenizer)
         assert report.ok, problems(report)
         assert report.documents == len(case.documents) and report.notes == list(exported.warnings)
         assert report.tokens == exported.tokens and report.bytes > 0 and report.files > 1
@@ -46,12 +48,12 @@ def test_an_export_is_whole_by_its_own_record(name: str, tmp_path: Path) -> None
 
 
 def test_the_format_is_known_from_the_record(shards: Path) -> None:
-    assert check(shards).format == "llmc"
+    assert check_dataset(shards).format == "llmc"
 
 
 def test_progress_reaches_the_end(shards: Path) -> None:
     seen: list[tuple[int, int]] = []
-    report = check(shards, "llmc", on_progress=lambda done, whole: seen.append((done, whole)))
+    report = check_dataset(shards, "llmc", on_progress=lambda done, whole: seen.append((done, whole)))
     assert report.ok and [done for done, _ in seen] == sorted(done for done, _ in seen)
     assert 0.5 < seen[-1][0] / seen[-1][1] <= 1
 
@@ -63,7 +65,7 @@ def test_all_damage_is_told_not_only_the_first(shards: Path) -> None:
     change(files[1], 0, b"\0")
     files[2].write_bytes(files[2].read_bytes()[:-3])
     (shards / "packline.json").unlink()
-    report = check(shards, "llmc", shards / "tokenizer.json", eod=EOD)
+    report = check_dataset(shards, "llmc", shards / "tokenizer.json", eod=EOD)
     found = problems(report)
     assert not report.ok
     assert f"{files[0].name}: an id outside the vocabulary (1), the first in the document at 1,0" in found
@@ -76,56 +78,56 @@ def test_a_flipped_bit_that_no_rule_forbids_is_found_by_the_checksum(shards: Pat
     path = sorted(shards.glob("*.bin"))[0]
     data = path.read_bytes()
     change(path, 1024 + 6, bytes([data[1024 + 6] ^ 1]))
-    assert f"{path.name}: checksum" in problems(check(shards, "llmc"))
+    assert f"{path.name}: checksum" in problems(check_dataset(shards, "llmc"))
     (shards / "tokenizer.json").write_bytes(b"{}")
-    assert "tokenizer.json: size in bytes" in problems(check(shards, "llmc"))
+    assert "tokenizer.json: size in bytes" in problems(check_dataset(shards, "llmc"))
 
 
 def test_a_damaged_record_is_a_problem_and_not_the_end(shards: Path) -> None:
     (shards / "packline.json").write_bytes(b"{")
-    report = check(shards, "llmc")
+    report = check_dataset(shards, "llmc")
     assert "packline.json" in problems(report) and report.tokens > 0
 
 
 def test_documents_without_their_boundaries_are_found(tmp_path: Path) -> None:
     store = CASES["plain"].make(tmp_path / "store")
-    packline.export(store, to="megatron", out=tmp_path / "out", options={"edges": "none"}, workers=0)
+    packline.export(store, to_format="megatron", out=tmp_path / "out", options={"edges": "none"}, workers=0)
     (tmp_path / "out" / "packline.json").unlink()
-    report = check(tmp_path / "out", "megatron", store.path / "tokenizer", eod=EOD)
+    report = check_dataset(tmp_path / "out", "megatron", store.path / "tokenizer", eod=EOD)
     assert "no boundary token at the end" in problems(report) and "expected 0" in problems(report)
     options = {"edges": "none"}
-    assert check(tmp_path / "out", "megatron", store.path / "tokenizer", options, eod=EOD).ok
+    assert check_dataset(tmp_path / "out", "megatron", store.path / "tokenizer", options, eod=EOD).ok
 
 
 def test_what_cannot_be_checked_is_said(tmp_path: Path) -> None:
     (tmp_path / "train.bin").write_bytes(np.array([5, 6, 0, 7], "<u2").tobytes())
-    report = check(tmp_path / "train.bin", "nanogpt")
+    report = check_dataset(tmp_path / "train.bin", "nanogpt")
     assert report.ok and report.tokens == 4
     assert len(report.notes) == 3 and "checksums" in report.notes[0]
     assert "vocabulary" in report.notes[1] and "boundaries" in report.notes[2]
-    report = check(tmp_path / "train.bin", "nanogpt", eod=0)
+    report = check_dataset(tmp_path / "train.bin", "nanogpt", eod=0)
     assert report.ok and report.documents == 2
     assert report.notes[2] == "documents that the data's beginning or end cuts off: 1"
 
 
 def test_the_wrong_tokenizer_is_a_problem(tmp_path: Path) -> None:
     store = CASES["plain"].make(tmp_path / "store")
-    packline.export(store, to="nanogpt", out=tmp_path / "out", workers=0)
+    packline.export(store, to_format="nanogpt", out=tmp_path / "out", workers=0)
     other = write_tokenizer(tmp_path / "other", 1000, 3)
-    assert "made with another tokenizer" in problems(check(tmp_path / "out", "nanogpt", other))
+    assert "made with another tokenizer" in problems(check_dataset(tmp_path / "out", "nanogpt", other))
 
 
 def test_requests_that_make_no_sense_are_refused(shards: Path) -> None:
     with pytest.raises(RecipeError, match="no tokenizer was named"):
-        check(shards, "llmc", eod="</s>")
+        check_dataset(shards, "llmc", eod="</s>")
     with pytest.raises(RecipeError, match="llmc"):
-        check(shards, "llmc", options={"nothing": 1})
+        check_dataset(shards, "llmc", options={"nothing": 1})
     with pytest.raises(InputError, match="cannot find"):
-        check(shards / "nothing", "llmc")
+        check_dataset(shards / "nothing", "llmc")
 
 
 def test_a_report_is_json(shards: Path) -> None:
-    values = msgspec.json.decode(msgspec.json.encode(check(shards, "llmc")))
+    values = msgspec.json.decode(msgspec.json.encode(check_dataset(shards, "llmc")))
     assert values["ok"] is True and values["format"] == "llmc"
     assert values["notes"][0].startswith("no *_val_*.bin")  # the store has no val documents
 
@@ -133,15 +135,15 @@ def test_a_report_is_json(shards: Path) -> None:
 def test_a_pair_of_megatron_is_named_without_an_ending(tmp_path: Path) -> None:
     store = CASES["plain"].make(tmp_path / "store")
     options = {"files": "single", "prefix": "web.v1_"}
-    packline.export(store, to="megatron", out=tmp_path / "out", options=options, workers=0)
+    packline.export(store, to_format="megatron", out=tmp_path / "out", options=options, workers=0)
     (tmp_path / "out/packline.json").unlink()
     prefix, tokenizer = tmp_path / "out/web.v1_train_text_document", tmp_path / "out/tokenizer.json"
-    report = check(prefix, "megatron", tokenizer, eod=EOD)
+    report = check_dataset(prefix, "megatron", tokenizer, eod=EOD)
     assert report.ok and report.documents == len(CASES["plain"].documents) and report.files == 2
     back = packline.import_dataset(prefix, tokenizer=tokenizer, eod=EOD, out=tmp_path / "back", workers=0)
     assert [one.tolist() for one in back.documents] == [one.tolist() for one in store.documents]
     with pytest.raises(InputError, match="cannot find"):
-        check(prefix.with_name("web.v1"), "megatron")
+        check_dataset(prefix.with_name("web.v1"), "megatron")
 
 
 @pytest.mark.parametrize("name", ["forager", "olmo", "datatrove"])
@@ -151,12 +153,12 @@ def test_the_tokenizer_says_how_wide_tokens_are_where_nothing_else_does(
 ) -> None:
     store = case.make(tmp_path / "store")
     out, tokenizer = tmp_path / "out", tmp_path / "out/tokenizer.json"
-    packline.export(store, to=name, out=out, workers=0)
+    packline.export(store, to_format=name, out=out, workers=0)
     for path in (out / "packline.json", *out.rglob("*.csv.gz"), *out.rglob("*.metadata")):
         path.unlink()
-    report = check(out, name, tokenizer, eod=EOD)
+    report = check_dataset(out, name, tokenizer, eod=EOD)
     assert report.ok, problems(report)
     back = packline.import_dataset(
-        out, format=name, tokenizer=tokenizer, eod=EOD, out=tmp_path / "back", workers=0
+        out, from_format=name, tokenizer=tokenizer, eod=EOD, out=tmp_path / "back", workers=0
     )
     assert [one.tolist() for one in back.documents] == [one.tolist() for one in store.documents]

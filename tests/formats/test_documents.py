@@ -11,7 +11,7 @@ from tests.formats.stores import CASES, Case, make_store, random_documents, rand
 
 from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.facade import Store
-from packline.formats.exporting.documents import DocumentView
+from packline.formats.document_view import DocumentView
 
 EOD, BOS = 0, 1
 DOCUMENTS = random_documents(60, 1000, longest=12, seed=5)

@@ -14,17 +14,18 @@ from tests.formats.stores import CASES, make_store, random_documents
 import packline
 from packline.errors import CorruptStore
 from packline.formats.baked import BakedRows
+from packline.formats.check import DatasetReport, check_dataset
+from packline.formats.choice import ExportChoice
 from packline.formats.export_record import RECORD, read_record, record_bytes
 from packline.formats.exporting.run import ExportPlanned, export
-from packline.formats.exporting.source import Choice
-from packline.formats.importing.checking import ForeignReport, check
-from packline.formats.shared.token_shards import USUAL_BATCH
+from packline.formats.layouts import token_files
+from packline.formats.layouts.header_shards import USUAL_BATCH
 from packline.jobs.events import Event
 
-ROWS = Choice(seq_len=16)
+ROWS = ExportChoice(seq_len=16)
 
 
-def problems(report: ForeignReport) -> list[str]:
+def problems(report: DatasetReport) -> list[str]:
     return [str(one) for one in report.problems]
 
 
@@ -47,10 +48,10 @@ def test_every_flipped_bit_of_the_record_is_found(shards: Path) -> None:
         path.write_bytes(changed)
         with pytest.raises(CorruptStore, match=RECORD):
             read_record(shards)
-        assert any(RECORD in one for one in problems(check(shards, "megatron")))
+        assert any(RECORD in one for one in problems(check_dataset(shards, "megatron")))
     path.write_bytes(data)
     record = read_record(shards)
-    assert record is not None and record_bytes(record) == data and check(shards, "megatron").ok
+    assert record is not None and record_bytes(record) == data and check_dataset(shards, "megatron").ok
 
 
 @pytest.mark.parametrize("spelling", ["compact", "doubled key", "nested"])
@@ -82,10 +83,10 @@ def test_strays_are_told_and_what_readers_leave_is_not(shards: Path, tmp_path: P
     for name in left:
         (shards / name).parent.mkdir(parents=True, exist_ok=True)
         (shards / name).write_bytes(b"x")
-    assert check(shards, "megatron").ok
+    assert check_dataset(shards, "megatron").ok
     for ending in (".bin", ".idx"):
         os.link(shards / f"train-000000{ending}", shards / f"train-000007{ending}")
-    found = problems(check(shards, "megatron"))
+    found = problems(check_dataset(shards, "megatron"))
     assert [one.partition(":")[0] for one in found] == ["train-000007.bin", "train-000007.idx"]
     assert all("a stray file" in one for one in found)
     with pytest.raises(CorruptStore, match="stray"):
@@ -99,7 +100,7 @@ def test_a_folder_that_is_a_link_out_of_the_export_is_refused(tmp_path: Path) ->
     export(store.path, to="arrow", out=out, workers=0)
     (out / "validation").rename(tmp_path / "elsewhere")
     (out / "validation").symlink_to(tmp_path / "elsewhere")
-    assert any("link" in one for one in problems(check(out, "arrow")))
+    assert any("link" in one for one in problems(check_dataset(out, "arrow")))
     with pytest.raises(CorruptStore, match="link"):
         packline.import_dataset(out, tokenizer=store.path / "tokenizer", out=tmp_path / "back", workers=0)
 
@@ -120,9 +121,7 @@ def test_an_import_takes_no_file_that_differs_from_the_record(tmp_path: Path) ->
 def test_a_file_of_many_units_is_held_against_the_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from packline.formats.importing import mapped
-
-    made = mapped.ScannedForeign.__init__
+    made = token_files.ScannedReader.__init__
     defaults = {**(made.__kwdefaults__ or {}), "unit_tokens": 100}
     monkeypatch.setattr(made, "__kwdefaults__", defaults)
     store = CASES["plain"].make(tmp_path / "store")
@@ -145,7 +144,7 @@ def test_baked_rows_without_their_record_are_not_whole(tmp_path: Path) -> None:
     export(store.path, to="baked", out=out, choice=ROWS, workers=0)
     (out / RECORD).unlink()
     for format in ("baked", None):
-        assert any(f"has no {RECORD}" in one for one in problems(check(out, format)))
+        assert any(f"has no {RECORD}" in one for one in problems(check_dataset(out, format)))
     with pytest.raises(CorruptStore, match=f"has no {RECORD}"):
         BakedRows(out)
 
@@ -192,10 +191,10 @@ def test_a_file_that_the_trainer_opens_and_that_is_missing_is_told(tmp_path: Pat
         assert len(told) == len(wanted) and all(map(str.startswith, told, wanted))
         assert planned.warnings == done.warnings  # before the work and after it
         assert export(store.path, to=to, out=out, options=options, workers=0).warnings == done.warnings
-        report = check(out, to)
+        report = check_dataset(out, to)
         assert report.ok and report.notes == list(done.warnings)
         (out / RECORD).unlink()  # as if made by somebody else
-        notes = check(out, to, store.path / "tokenizer", eod=store.eod_id).notes
+        notes = check_dataset(out, to, store.path / "tokenizer", eod=store.eod_id).notes
         assert [text for text in notes if text.startswith("no ")] == told
 
 
@@ -225,5 +224,7 @@ def test_rows_say_which_splits_are_left_out(tmp_path: Path, to: str) -> None:
     (left,) = (lost for lost in done.lost if lost.what == "split val")
     assert (left.count, left.unit) == (sum(entry.documents for entry in val), "documents")
     assert left.why.startswith(f"{sum(entry.tokens for entry in val):,} tokens: rows are of train alone")
-    both = export(store.path, to=to, out=tmp_path / "both", choice=Choice(seq_len=16, split="all"), workers=0)
+    both = export(
+        store.path, to=to, out=tmp_path / "both", choice=ExportChoice(seq_len=16, split="all"), workers=0
+    )
     assert not [lost for lost in both.lost if lost.what.startswith("split")]

@@ -248,7 +248,7 @@ def test_nothing_says_how_wide_tokens_are_but_the_vocabulary(tmp_path: Path) -> 
     with pytest.raises(InputError, match="expected to be told how wide tokens are"):
         read_all("forager", tmp_path / "made")
     found = read_all("forager", tmp_path / "made", {"vocab_size": 70_000})
-    assert found.documents["train"][0] == [5, 6] and found.foreign.dtype == np.dtype("<u4")
+    assert found.documents["train"][0] == [5, 6] and found.reader.dtype == np.dtype("<u4")
     with pytest.raises(InputError, match=r"expected Forager's index/sample_locations\.bin"):
         read_all("forager", tmp_path / "made/index")
 

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from tests.formats.stores import write_tokenizer
 
 from packline.api import import_dataset
-from packline.formats.format import DocumentFormat, Foreign
-from packline.formats.importing import mapped, opening
-from packline.formats.importing.mapped import LossFile, ScannedForeign, TokenFile
-from packline.formats.types import Edges, ForeignFile, Options, Part, Plan
+from packline.formats import opening
+from packline.formats.format import DatasetReader, DocumentFormat
+from packline.formats.layouts import token_files
+from packline.formats.layouts.token_files import LossFile, ScannedReader, TokenFile
+from packline.formats.options import Options
+from packline.formats.types import DatasetFile, Edges, ExportPart, ExportPlan
 from packline.store.report import Findings
 
 
@@ -46,15 +48,15 @@ class Tokens(DocumentFormat):
     def edges_of(self, options: TokensOptions) -> Edges:
         return options.edges
 
-    def plan(self, view: Any, options: TokensOptions) -> Plan:
+    def plan(self, view: Any, options: TokensOptions) -> ExportPlan:
         raise NotImplementedError
 
-    def write(self, view: Any, part: Part, target: Any, options: TokensOptions) -> dict[str, Any]:
+    def write(self, view: Any, part: ExportPart, target: Any, options: TokensOptions) -> dict[str, Any]:
         raise NotImplementedError
 
-    def open(self, path: Path, options: TokensOptions, findings: Findings) -> Foreign:
+    def open(self, path: Path, options: TokensOptions, findings: Findings) -> DatasetReader:
         paths = [*sorted(path.glob("*.bin")), *sorted(path.glob("*.loss"))]
-        files = [ForeignFile(one.name, str(one), one.stat().st_size) for one in paths]
+        files = [DatasetFile(one.name, str(one), one.stat().st_size) for one in paths]
         half = len(files) // 2
         sources = [
             TokenFile(
@@ -66,7 +68,7 @@ class Tokens(DocumentFormat):
             )
             for number in range(half)
         ]
-        return ScannedForeign(
+        return ScannedReader(
             files,
             sources,
             marker=options.marker,
@@ -95,7 +97,7 @@ def test_units_and_blocks_of_any_size_give_the_same_documents_and_loss(
     edges: Edges,
     seed: int,
 ) -> None:
-    monkeypatch.setattr(mapped, "BLOCK_TOKENS", block_tokens)
+    monkeypatch.setattr(token_files, "BLOCK_TOKENS", block_tokens)
     monkeypatch.setattr(opening, "get_format", lambda name: Tokens())
     stored = np.array([token for body in bodies for token in (*body, 0)], "<u4")
     mask = np.random.default_rng(seed).integers(0, 2, len(stored)).astype("u1")
@@ -111,7 +113,7 @@ def test_units_and_blocks_of_any_size_give_the_same_documents_and_loss(
         options = {"edges": edges, "unit_tokens": unit_tokens}
         store = import_dataset(
             folder,
-            format="tokens",
+            from_format="tokens",
             tokenizer=tokenizer,
             out=Path(name, "store"),
             eod=0,

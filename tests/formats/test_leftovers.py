@@ -15,11 +15,11 @@ from tests.formats.stores import make_store, random_documents
 
 from packline.facade import Store
 from packline.fingerprint import hash_bytes
+from packline.formats.choice import ExportChoice
 from packline.formats.exporting.run import export
-from packline.formats.exporting.source import Choice
 from packline.jobs.events import UnitDone
 
-ROWS, PARTS = Choice(seq_len=16, seed=1, batch_size=2), {"file_rows": 9}
+ROWS, PARTS = ExportChoice(seq_len=16, seed=1, batch_size=2), {"file_rows": 9}
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def beside(out: Path) -> list[str]:
 def test_killed_between_publishing_and_clearing_up_leaves_nothing_behind(
     store: Store, tmp_path: Path, to: str, before_clearing: bool
 ) -> None:
-    options, settings = (PARTS, ROWS) if to == "baked" else ({}, Choice())
+    options, settings = (PARTS, ROWS) if to == "baked" else ({}, ExportChoice())
     code = (
         "import os, shutil, signal, sys\n"
         "from packline.formats.exporting import staging\n"
@@ -53,8 +53,8 @@ def test_killed_between_publishing_and_clearing_up_leaves_nothing_behind(
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
         "staging.shutil.rmtree = killed\n"
         "from packline.formats.exporting.run import export\n"
-        "from packline.formats.exporting.source import Choice\n"
-        f"settings = Choice(**{msgspec.to_builtins(settings)})\n"
+        "from packline.formats.choice import ExportChoice\n"
+        f"settings = ExportChoice(**{msgspec.to_builtins(settings)})\n"
         f"export(sys.argv[1], to={to!r}, out=sys.argv[2], workers=0, options={options}, choice=settings)\n"
     )
     out = tmp_path / "work" / "out"

@@ -15,10 +15,10 @@ from tests.formats.steps import flat
 from tests.formats.stores import CASES, Case, make_store, random_documents
 
 from packline.errors import InputError, RecipeError
-from packline.formats.exporting.rows import RowView
-from packline.formats.importing.checking import check
-from packline.formats.registry import get_format
-from packline.formats.shared.records import row_tokens
+from packline.formats.check import check_dataset
+from packline.formats.format import get_format
+from packline.formats.layouts.row_records import row_tokens
+from packline.formats.row_view import RowView
 
 LITDATA = ("litdata", "torch")
 
@@ -178,7 +178,7 @@ def edit_index(folder: Path, change: Any) -> None:
 
 
 def problems(folder: Path) -> str:
-    return "\n".join(map(str, check(folder, "litdata").problems))
+    return "\n".join(map(str, check_dataset(folder, "litdata").problems))
 
 
 def test_damage_is_found_with_its_place(written: Path) -> None:

@@ -15,7 +15,7 @@ from tests.formats.steps import expected, flat, read_all, refused, round_trip, w
 from tests.formats.stores import CASES, Case, make_store
 
 from packline.errors import CorruptStore, InputError, RecipeError
-from packline.formats.importing.mapped import BLOCK_TOKENS
+from packline.formats.layouts.token_files import BLOCK_TOKENS
 
 SIZES = {20240520: (1, "<u2"), 20240801: (7, "<u4")}
 
@@ -257,7 +257,7 @@ def test_what_is_behind_the_tokens_is_found_and_not_read(shards: Path) -> None:
         file.write(b"\7\0\7\0")
     found = read_all("llmc", shards / FIRST, {"marker": 0})
     assert found.problems == [f"{FIRST}: size in bytes: expected 1,034, found 1,038"]
-    assert found.foreign.tokens == 5
+    assert found.reader.tokens == 5
 
 
 def test_mixed_dtypes_are_found(shards: Path, tmp_path: Path) -> None:
@@ -287,10 +287,10 @@ def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "x_train_000000.bin"
     count = BLOCK_TOKENS + 10
     path.write_bytes(struct.pack("<3i", 20240520, 1, count).ljust(1024, b"\0") + b"\0\0" * count)
-    foreign = FORMAT.open(tmp_path, LlmcOptions(marker=0), Findings())
+    reader = FORMAT.open(tmp_path, LlmcOptions(marker=0), Findings())
     path.write_bytes(path.read_bytes()[:-4])
     with pytest.raises(CorruptStore, match=rf"{path.name} ends at byte {1024 + 2 * count - 4:,}"):
-        list(foreign.blocks(foreign.units[0]))
+        list(reader.blocks(reader.units[0]))
 
 
 def test_it_is_recognised(shards: Path, tmp_path: Path) -> None:

@@ -10,18 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packline.errors import CorruptStore
-from packline.formats.format import Foreign
-from packline.formats.importing import mapped
-from packline.formats.importing.mapped import IndexedForeign, LossFile, ScannedForeign, TokenFile
-from packline.formats.types import Edges, ForeignFile
+from packline.formats.format import DatasetReader
+from packline.formats.layouts import token_files
+from packline.formats.layouts.token_files import IndexedReader, LossFile, ScannedReader, TokenFile
+from packline.formats.types import DatasetFile, Edges
 from packline.store.report import Findings
 
 MARKER = 9
 
 
-def write(path: Path, values: list[int], dtype: str, header: int = 0) -> ForeignFile:
+def write(path: Path, values: list[int], dtype: str, header: int = 0) -> DatasetFile:
     path.write_bytes(b"\x7f" * header + np.array(values, dtype).tobytes())
-    return ForeignFile(path.name, str(path), path.stat().st_size)
+    return DatasetFile(path.name, str(path), path.stat().st_size)
 
 
 def by_hand(stream: list[int], *, before: bool) -> list[list[int]]:
@@ -36,30 +36,30 @@ def by_hand(stream: list[int], *, before: bool) -> list[list[int]]:
     return documents
 
 
-def read_all(foreign: Foreign, most: int | None = None) -> list[tuple[int, int, list[int], bool]]:
+def read_all(reader: DatasetReader, most: int | None = None) -> list[tuple[int, int, list[int], bool]]:
     """(file, position, tokens, finished) of every document, and that blocks are what they promise."""
     documents = []
-    for unit in foreign.units:
-        for block in foreign.blocks(unit):
+    for unit in reader.units:
+        for block in reader.blocks(unit):
             assert len(block) > 0 and block.offsets[0] == 0 and block.offsets[-1] == len(block.tokens)
             if most is not None:
                 assert len(block.tokens) <= 2 * most or len(block) == 1
             for number in range(len(block)):
                 tokens = block.tokens[block.offsets[number] : block.offsets[number + 1]]
-                open_ = block.unfinished is not None and bool(block.unfinished[number])
+                open_ = block.truncated is not None and bool(block.truncated[number])
                 assert block.positions is not None
                 documents.append((unit.file, int(block.positions[number]), tokens.tolist(), not open_))
     return documents
 
 
-def accounted(foreign: Foreign) -> None:
+def accounted(reader: DatasetReader) -> None:
     """All units together take every byte of every file once, in order."""
-    ends = [0] * len(foreign.files)
-    for unit in foreign.units:
+    ends = [0] * len(reader.files)
+    for unit in reader.units:
         for file, start, stop in unit.pieces:
             assert start == ends[file] <= stop
             ends[file] = stop
-    assert ends == [file.bytes for file in foreign.files]
+    assert ends == [file.bytes for file in reader.files]
 
 
 streams = st.lists(st.lists(st.sampled_from([1, 2, MARKER]), max_size=30), min_size=1, max_size=4)
@@ -98,18 +98,18 @@ def test_any_units_blocks_and_files_give_the_documents_of_the_stream(
     findings = Findings()
     edges: Edges = "bos" if before else "eod"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mapped, "BLOCK_TOKENS", block)
-        foreign = ScannedForeign(
+        patch.setattr(token_files, "BLOCK_TOKENS", block)
+        reader = ScannedReader(
             everything, sources, marker=MARKER, edges=edges, findings=findings, unit_tokens=unit
         )
-        accounted(foreign)
-        found = read_all(foreign, block)
-        masks_read = [b.loss for one in foreign.units for b in foreign.blocks(one)]
+        accounted(reader)
+        found = read_all(reader, block)
+        masks_read = [b.loss for one in reader.units for b in reader.blocks(one)]
         loss = [int(byte) for mask in masks_read if mask is not None for byte in mask]
     expected = by_hand(whole, before=before)
     assert [tokens for _, _, tokens, _ in found] == expected
     assert loss == [byte for part in losses for byte in part]
-    assert not findings.problems and foreign.tokens == len(whole)
+    assert not findings.problems and reader.tokens == len(whole)
     place = 0
     starts = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
     for number, (file, position, tokens, finished) in enumerate(found):
@@ -145,9 +145,9 @@ def test_an_index_tells_the_documents_whatever_the_units_and_blocks(
         for n, part in enumerate(parts)
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mapped, "BLOCK_TOKENS", block)
-        patch.setattr(mapped, "BLOCK_DOCUMENTS", count)
-        foreign = IndexedForeign(
+        patch.setattr(token_files, "BLOCK_TOKENS", block)
+        patch.setattr(token_files, "BLOCK_DOCUMENTS", count)
+        reader = IndexedReader(
             files,
             indexed,
             edges="eod",
@@ -155,13 +155,13 @@ def test_an_index_tells_the_documents_whatever_the_units_and_blocks(
             unit_tokens=unit,
             ids=lambda file, start, stop: [f"{file}/{n}" for n in range(start, stop)],
         )
-        accounted(foreign)
-        found = read_all(foreign)
-        ids = [name for one in foreign.units for b in foreign.blocks(one) for name in b.ids or []]
+        accounted(reader)
+        found = read_all(reader)
+        ids = [name for one in reader.units for b in reader.blocks(one) for name in b.ids or []]
     assert not findings.problems
     assert [tokens for _, _, tokens, _ in found] == [one for part in parts for one in part]
     assert ids == [f"{file}/{n}" for file, part in enumerate(parts) for n in range(len(part))]
-    assert foreign.documents == len(found)
+    assert reader.documents == len(found)
     places = [np.cumsum([0, *map(len, part)])[:-1] * 2 for part in parts]
     assert [(file, at) for file, at, _, _ in found] == [
         (n, int(p)) for n, ps in enumerate(places) for p in ps
@@ -171,9 +171,9 @@ def test_an_index_tells_the_documents_whatever_the_units_and_blocks(
 def test_splits_are_streams_of_their_own(tmp_path: Path) -> None:
     files = [write(tmp_path / name, [1, 2], "<u2") for name in ("a", "b")]
     sources = [TokenFile(files, n, np.dtype("<u2"), split=split) for n, split in ((0, "train"), (1, "val"))]
-    foreign = ScannedForeign(files, sources, marker=MARKER, edges="eod", findings=Findings())
-    assert read_all(foreign) == [(0, 0, [1, 2], False), (1, 0, [1, 2], False)]
-    assert [unit.split for unit in foreign.units] == ["train", "val"]
+    reader = ScannedReader(files, sources, marker=MARKER, edges="eod", findings=Findings())
+    assert read_all(reader) == [(0, 0, [1, 2], False), (1, 0, [1, 2], False)]
+    assert [unit.split for unit in reader.units] == ["train", "val"]
 
 
 def test_mixed_dtypes_and_a_missing_mask_are_found(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_mixed_dtypes_and_a_missing_mask_are_found(tmp_path: Path) -> None:
     loss = LossFile(2, files[2].path, np.dtype("u1"))
     sources = [TokenFile(files, 0, np.dtype("<u2"), loss=loss), TokenFile(files, 1, np.dtype("<u4"))]
     findings = Findings()
-    ScannedForeign(files, sources, marker=MARKER, edges="eod", findings=findings)
+    ScannedReader(files, sources, marker=MARKER, edges="eod", findings=findings)
     assert [str(problem) for problem in findings.problems] == [
         "b: dtype, as of the first file: expected uint16, found uint32",
         "b: loss mask, where other files have one: expected True, found False",
@@ -201,8 +201,8 @@ def test_ends_that_make_no_sense_are_found_and_their_file_is_left_out(
     files = [write(tmp_path / "a", [1, 2, 3], "<u2")]
     findings = Findings()
     source = TokenFile(files, 0, np.dtype("<u2"))
-    foreign = IndexedForeign(files, [(source, np.array(ends))], edges="eod", findings=findings)
-    assert foreign.units == [] and words in str(findings.problems[0])
+    reader = IndexedReader(files, [(source, np.array(ends))], edges="eod", findings=findings)
+    assert reader.units == [] and words in str(findings.problems[0])
 
 
 def test_a_file_that_shrinks_and_a_mask_that_is_none_are_errors_with_the_place(tmp_path: Path) -> None:
@@ -221,20 +221,20 @@ def test_a_file_that_shrinks_and_a_mask_that_is_none_are_errors_with_the_place(t
 def test_a_stream_without_the_marker_is_refused_before_memory_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mapped, "LONGEST_DOCUMENT", 50)
-    monkeypatch.setattr(mapped, "BLOCK_TOKENS", 10)
+    monkeypatch.setattr(token_files, "LONGEST_DOCUMENT", 50)
+    monkeypatch.setattr(token_files, "BLOCK_TOKENS", 10)
     files = [write(tmp_path / "a", [1] * 100, "<u2")]
-    foreign = ScannedForeign(
+    reader = ScannedReader(
         files, [TokenFile(files, 0, np.dtype("<u2"))], marker=MARKER, edges="eod", findings=Findings()
     )
     with pytest.raises(CorruptStore, match="no token 9 within 60 tokens from token 0"):
-        read_all(foreign)
+        read_all(reader)
 
 
 def test_without_a_marker_ids_can_be_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mapped, "BLOCK_TOKENS", 2)
+    monkeypatch.setattr(token_files, "BLOCK_TOKENS", 2)
     files = [write(tmp_path / "a", [1, 2, 3], "<u2")]
-    foreign = ScannedForeign(
+    reader = ScannedReader(
         files, [TokenFile(files, 0, np.dtype("<u2"))], marker=None, edges="eod", findings=Findings()
     )
-    assert read_all(foreign) == [(0, 0, [1, 2], False), (0, 4, [3], False)]
+    assert read_all(reader) == [(0, 0, [1, 2], False), (0, 4, [3], False)]

@@ -13,9 +13,9 @@ from tests.formats.row_steps import contents, write_rows
 from tests.formats.stores import CASES, Case, make_store, random_documents
 
 from packline.errors import InputError, RecipeError
-from packline.formats.exporting.rows import RowView
-from packline.formats.importing.checking import check
-from packline.formats.registry import get_format
+from packline.formats.check import check_dataset
+from packline.formats.format import get_format
+from packline.formats.row_view import RowView
 from packline.packing.batch import ALL_FIELDS
 
 STREAMING = ("streaming", "torch")
@@ -204,7 +204,7 @@ def written(tmp_path: Path) -> Path:
 
 
 def problems(folder: Path) -> str:
-    return "\n".join(map(str, check(folder, "mds").problems))
+    return "\n".join(map(str, check_dataset(folder, "mds").problems))
 
 
 def edit(path: Path, at: int, number: int) -> None:

@@ -16,7 +16,7 @@ from tests.formats.steps import expected, flat, read_all, refused, round_trip, w
 from tests.formats.stores import CASES, Case, make_store
 
 from packline.errors import CorruptStore, InputError, RecipeError
-from packline.formats import megatron, megatron_index
+from packline.formats import megatron
 
 READ = """
 import numpy as np
@@ -199,12 +199,12 @@ def test_what_megatron_wrote_is_read(tmp_path: Path) -> None:
     made = [("web_train_text_document", "int32", sentences), ("web_valid_text_document", "int32", plain)]
     run_peer(f"import json\n{BUILD}", tmp_path, json.dumps(made), modules=("megatron", "torch"))
     found = read_all("megatron", tmp_path)
-    assert found.problems == [] and found.foreign.dtype == np.dtype("<i4")
+    assert found.problems == [] and found.reader.dtype == np.dtype("<i4")
     assert found.documents == {
         "train": [flat(document) for document in sentences],
         "val": [flat(document) for document in plain],
     }
-    assert found.foreign.documents == len(sentences) + len(plain)
+    assert found.reader.documents == len(sentences) + len(plain)
     assert found.places[:4] == [("web_train_text_document.bin", place) for place in (0, 16, 24, 24)]
 
 
@@ -315,7 +315,7 @@ def test_an_index_of_several_blocks_is_the_same(tmp_path: Path, monkeypatch: pyt
     options = {"files": "single", "edges": "bos"}
     write_all(store, "megatron", tmp_path / "whole", options)
     monkeypatch.setattr(megatron, "BLOCK", 3)
-    monkeypatch.setattr(megatron_index, "BLOCK", 3)
+    monkeypatch.setattr(megatron, "BLOCK", 3)
     write_all(store, "megatron", tmp_path / "out", options)
     name = "train_text_document"
     index = (tmp_path / "out" / f"{name}.idx").read_bytes()

@@ -10,7 +10,7 @@ from tests.formats.peers import run_peer
 from tests.formats.row_steps import write_rows
 from tests.formats.stores import make_store
 
-from packline.formats.exporting.rows import RowView
+from packline.formats.row_view import RowView
 
 EOD, VOCAB = 7, 300
 WRONG = VOCAB - 100

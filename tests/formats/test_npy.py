@@ -105,7 +105,7 @@ def test_what_numpy_wrote_is_read(tmp_path: Path, dtype: str) -> None:
     with (tmp_path / "x_train_000003.npy").open("wb") as file:
         np.lib.format.write_array(file, np.array([0, 4], dtype), version=(2, 0))
     found = read_all("npy", tmp_path, {"marker": 0})
-    assert found.problems == [] and found.foreign.dtype == np.dtype(dtype)
+    assert found.problems == [] and found.reader.dtype == np.dtype(dtype)
     assert found.documents == {"train": [[0, 5, 6], [0, 7], [0], [0, 200], [0, 4]], "val": [[0, 9]]}
 
 
@@ -196,7 +196,7 @@ def test_any_damage_to_a_header_is_found_or_harmless(
         data[place] = value
     path.write_bytes(data)
     found = read_all("npy", path, {"marker": 0})
-    assert found.problems or len(flat(found.documents["train"])) * found.foreign.dtype.itemsize == 10
+    assert found.problems or len(flat(found.documents["train"])) * found.reader.dtype.itemsize == 10
 
 
 def test_mixed_dtypes_are_found(tmp_path: Path) -> None:

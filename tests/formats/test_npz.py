@@ -16,11 +16,11 @@ from tests.formats.stores import CASES, Case, make_store
 
 from packline.errors import RecipeError
 from packline.facade import Store
-from packline.formats.exporting.rows import RowView
+from packline.formats.check import check_dataset
+from packline.formats.choice import ExportChoice
 from packline.formats.exporting.run import export
-from packline.formats.exporting.source import Choice
-from packline.formats.importing.checking import check
-from packline.formats.registry import get_format
+from packline.formats.format import get_format
+from packline.formats.row_view import RowView
 
 KEYS = ["input_tensor", "target_tensor", "attention_mask_tensor", "lengths"]
 Arrays = dict[str, Any]
@@ -207,12 +207,12 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
 def test_damage_is_told_with_its_place(tmp_path: Path, name: str) -> None:
     damage, match = DAMAGES[name]
     store = CASES["plain"].make(tmp_path / "store")
-    choice = Choice(seq_len=16, batch_size=3)
+    choice = ExportChoice(seq_len=16, batch_size=3)
     export(store.path, to="npz", out=tmp_path / "out", choice=choice, workers=0)
     (tmp_path / "out" / "packline.json").unlink()  # which would tell it before the layout does
-    assert check(tmp_path / "out", "npz").ok
+    assert check_dataset(tmp_path / "out", "npz").ok
     damage(tmp_path / "out")
-    problems = [str(problem) for problem in check(tmp_path / "out", "npz").problems]
+    problems = [str(problem) for problem in check_dataset(tmp_path / "out", "npz").problems]
     assert any(re.search(match, problem) for problem in problems), problems
 
 
@@ -227,7 +227,7 @@ def test_what_it_is_recognised_by(tmp_path: Path) -> None:
 
 def test_equal_exports_have_equal_bytes(tmp_path: Path) -> None:
     store: Store = CASES["shards"].make(tmp_path / "store")
-    choice = Choice(seq_len=16, batch_size=3, seed=1)
+    choice = ExportChoice(seq_len=16, batch_size=3, seed=1)
     for name in ("a", "b"):
         export(store.path, to="npz", out=tmp_path / name, choice=choice, workers=0)
     assert files_of(tmp_path / "a") == files_of(tmp_path / "b")

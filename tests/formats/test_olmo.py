@@ -192,6 +192,8 @@ def test_any_documents_come_back(
     store = case.make(folder / "store")
     write(store, "olmo", folder / "out", options, shuffle_documents=shuffle)
     wanted = expected(case, edges)["train"]  # type: ignore[arg-type]
+    if not flat(wanted):  # NumPy maps no empty file
+        return
     found, loss_found = load_split(folder / "out", case, "train")
     assert sorted(found) == sorted(wanted) and len(loss_found) == len(flat(wanted))
     read = read_all("olmo", folder / "out", options | {"vocab_size": 300})

@@ -23,7 +23,7 @@ from packline.api import import_dataset
 from packline.errors import InputError, TokenizerError
 from packline.formats import parquet
 from packline.formats.exporting.run import export
-from packline.formats.registry import recognise
+from packline.formats.format import recognise
 
 LOAD = """
 import datasets
@@ -150,7 +150,7 @@ def test_what_the_library_wrote_is_imported(tmp_path: Path, kind: str, rows: int
     run_peer(SAVE, path, json.dumps(case.stored), kind, rows, modules=("datasets",))
     store = bring_back(tmp_path / "theirs", "parquet", case.make(tmp_path / "store"), tmp_path / "back")
     assert documents_of(store) == {"train": case.stored[:35], "test": case.stored[35:]}
-    assert read_all("parquet", tmp_path / "theirs").foreign.dtype == np.dtype(kind)
+    assert read_all("parquet", tmp_path / "theirs").reader.dtype == np.dtype(kind)
     places = [store.provenance(number) for number in range(40)]
     rows_of_first = [
         place.position for place in places if place.file.endswith("train-00000-of-00002.parquet")
@@ -161,13 +161,13 @@ def test_what_the_library_wrote_is_imported(tmp_path: Path, kind: str, rows: int
 def test_units_are_row_groups_and_blocks_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case = CASES["plain"]
     write(case.make(tmp_path / "store"), "parquet", tmp_path / "out", {"provenance": True})
-    monkeypatch.setattr("packline.formats.shared.column_files.UNIT_TOKENS", 150)
+    monkeypatch.setattr("packline.formats.layouts.column_reader.UNIT_TOKENS", 150)
     for module in ("shared.column_reader", "parquet"):
         monkeypatch.setattr(f"packline.formats.{module}.BLOCK_TOKENS", 30)
     found = read_all("parquet", tmp_path / "out")
-    assert len(found.foreign.units) > 3 and found.documents == {"train": case.stored}
+    assert len(found.reader.units) > 3 and found.documents == {"train": case.stored}
     assert [position for _, position in found.places] == list(range(40))
-    sizes = [block.tokens.size for unit in found.foreign.units for block in found.foreign.blocks(unit)]
+    sizes = [block.tokens.size for unit in found.reader.units for block in found.reader.blocks(unit)]
     assert max(sizes) <= max(30, *map(len, case.stored))
 
 
@@ -237,7 +237,9 @@ def test_another_tokenizer_and_no_files_are_refused(tmp_path: Path) -> None:
     write(CASES["plain"].make(tmp_path / "store"), "parquet", tmp_path / "out")
     other = write_tokenizer(tmp_path / "other", 1000, 0, 1)
     with pytest.raises(TokenizerError, match="made with another tokenizer"):
-        import_dataset(tmp_path / "out", format="parquet", tokenizer=other, out=tmp_path / "back", workers=0)
+        import_dataset(
+            tmp_path / "out", from_format="parquet", tokenizer=other, out=tmp_path / "back", workers=0
+        )
     assert not (tmp_path / "back" / "manifest.json").exists()
     with pytest.raises(InputError, match=r"expected Parquet files, \*.parquet, found none"):
         read_all("parquet", tmp_path / "other")

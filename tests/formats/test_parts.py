@@ -9,13 +9,14 @@ import pytest
 from tests.formats.stores import make_store, random_documents
 
 from packline.errors import RecipeError
+from packline.formats import target
 from packline.formats.exporting import run as exporting
-from packline.formats.exporting import staging, target
-from packline.formats.exporting.parts import convert_options
+from packline.formats.exporting import staging
 from packline.formats.exporting.run import export
 from packline.formats.exporting.staging import PartReceipt, Staging
-from packline.formats.registry import get_format
-from packline.formats.types import Part
+from packline.formats.format import get_format
+from packline.formats.options import convert_options
+from packline.formats.types import ExportPart
 from packline.jobs.events import UnitDone
 from packline.store.files import FileEntry
 
@@ -46,7 +47,7 @@ def test_only_links_with_little_beside_them_are_quick(
 ) -> None:
     entries = [FileEntry(name, size, "0" * 32) for name, size in shared.items()]
     entries.append(FileEntry("beside", beside, "0" * 32))
-    receipt = PartReceipt(Part("one"), {}, tuple(entries), shared)
+    receipt = PartReceipt(ExportPart("one"), {}, tuple(entries), shared)
     assert receipt.is_quick is quick
     assert receipt.own_bytes == beside + shared.get("copied", 0)
 

@@ -20,15 +20,14 @@ from tests.formats.stores import CASES, Case, make_store
 
 from packline.errors import CorruptStore, RecipeError
 from packline.formats import pt
-from packline.formats.exporting.rows import RowView
+from packline.formats.check import check_dataset
+from packline.formats.choice import ExportChoice
 from packline.formats.exporting.run import export
-from packline.formats.exporting.source import Choice
-from packline.formats.exporting.target import Target
-from packline.formats.format import RowFormat
-from packline.formats.importing.checking import check
-from packline.formats.registry import get_format
-from packline.formats.shared.torch_file import read_tensor, tensor_file, tensor_file_bytes
-from packline.formats.types import Plan, Written
+from packline.formats.format import RowFormat, get_format
+from packline.formats.layouts.torch_file import read_tensor, tensor_file, tensor_file_bytes
+from packline.formats.row_view import RowView
+from packline.formats.target import Target
+from packline.formats.types import ExportPlan, WrittenPart
 
 # The project's own data set: files in the order of their names, cut to what the model takes.
 LOAD = """
@@ -51,7 +50,7 @@ answer = None
 """
 
 
-def write(view: RowView, folder: Path, **options: Any) -> Plan:
+def write(view: RowView, folder: Path, **options: Any) -> ExportPlan:
     """Plan, write every part, finish; parts are written last to first."""
     format = get_format("pt")
     assert isinstance(format, RowFormat)
@@ -60,7 +59,7 @@ def write(view: RowView, folder: Path, **options: Any) -> Plan:
     folder.mkdir()
     target = Target(folder)
     facts = {part.name: format.write(view, part, target, chosen) for part in reversed(plan.parts)}
-    format.finish(view, [Written(part, facts[part.name]) for part in plan.parts], target, chosen)
+    format.finish(view, [WrittenPart(part, facts[part.name]) for part in plan.parts], target, chosen)
     on_disk = {path.name: path.stat().st_size for path in folder.iterdir()}
     assert on_disk == {entry.name: entry.bytes for entry in target.files}
     return plan
@@ -200,7 +199,7 @@ def test_files_that_torch_wrote(tmp_path: Path) -> None:
     run_peer(SAVE, tmp_path, json.dumps(files), modules=("torch",))
     found = {name: read_tensor(tmp_path / name / "chunk_000001.pt").tolist() for name in ("in", "slices")}
     assert found == {"in": [4, 7, 5, 6], "slices": [10, 11, 12, 13]}
-    assert all(check(tmp_path / name, "pt").ok for name in found)
+    assert all(check_dataset(tmp_path / name, "pt").ok for name in found)
 
 
 # ---------------------------------------------------------------------------------------------- damage
@@ -257,7 +256,7 @@ def tensor(folder: Path, number: int, values: list[int]) -> None:
 
 
 def problems(folder: Path) -> str:
-    return "\n".join(map(str, check(folder, "pt").problems))
+    return "\n".join(map(str, check_dataset(folder, "pt").problems))
 
 
 def cut(folder: Path) -> None:
@@ -303,7 +302,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
 def test_damage_is_told_with_its_place(tmp_path: Path, name: str) -> None:
     damage, words = DAMAGES[name]
     store = CASES["plain"].make(tmp_path / "store")
-    export(store.path, to="pt", out=tmp_path / "out", choice=Choice(seq_len=16), workers=0)
+    export(store.path, to="pt", out=tmp_path / "out", choice=ExportChoice(seq_len=16), workers=0)
     (tmp_path / "out" / "packline.json").unlink()  # which would tell it before the layout does
     assert problems(tmp_path / "out") == ""
     damage(tmp_path / "out")
@@ -315,9 +314,9 @@ def test_the_padding_token_that_its_script_adds_is_no_other_vocabulary(tmp_path:
     write(RowView.of_store(store, seq_len=16), tmp_path / "out")
     said = metadata(tmp_path / "out") | {"vocab_size": 1001, "pad_token_id": 1000}
     (tmp_path / "out" / "metadata.json").write_text(json.dumps(said))
-    assert check(tmp_path / "out", "pt", store.path / "tokenizer").ok
+    assert check_dataset(tmp_path / "out", "pt", store.path / "tokenizer").ok
     (tmp_path / "out" / "metadata.json").write_text(json.dumps(said | {"pad_token_id": None}))
-    (problem,) = check(tmp_path / "out", "pt", store.path / "tokenizer").problems
+    (problem,) = check_dataset(tmp_path / "out", "pt", store.path / "tokenizer").problems
     assert "vocabulary of 1,001" in str(problem)
 
 

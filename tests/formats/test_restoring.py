@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packline.errors import RecipeError
-from packline.formats.importing.restoring import Restoring
-from packline.formats.types import Block, Edges
+from packline.formats.boundaries import BoundaryPolicy
+from packline.formats.types import DocumentBlock, Edges
 from packline.ragged import offsets_of
 
 EOD, BOS = 9, 8
@@ -29,7 +29,9 @@ def foreign(body: list[int], edges: Edges, bos: int | None) -> list[int]:
     ]
 
 
-def blocks(documents: list[list[int]], losses: list[list[int]] | None, cuts: list[int]) -> list[Block]:
+def blocks(
+    documents: list[list[int]], losses: list[list[int]] | None, cuts: list[int]
+) -> list[DocumentBlock]:
     """Documents in blocks that begin at these numbers."""
     made = []
     places = sorted({0, len(documents), *(cut % len(documents) for cut in cuts)})
@@ -37,7 +39,7 @@ def blocks(documents: list[list[int]], losses: list[list[int]] | None, cuts: lis
         part = documents[start:stop]
         loss = None if losses is None else [byte for one in losses[start:stop] for byte in one]
         made.append(
-            Block(
+            DocumentBlock(
                 np.array([token for one in part for token in one], np.uint16),
                 offsets_of([len(one) for one in part]),
                 None if loss is None else np.array(loss, np.uint8),
@@ -51,7 +53,7 @@ def test_every_kind_of_edges_becomes_what_the_store_has(
     bodies: list[list[int]], edges: Edges, with_bos: bool, cuts: list[int]
 ) -> None:
     bos = BOS if with_bos or edges == "both" else None
-    restoring = Restoring(edges, EOD, bos, vocab_size=10)
+    restoring = BoundaryPolicy(edges, EOD, bos, vocab_size=10)
     found = []
     for block in blocks([foreign(body, edges, bos) for body in bodies], None, cuts):
         assert list(restoring.problems(block)) == []
@@ -75,7 +77,7 @@ def test_an_end_that_was_moved_to_the_front_takes_its_loss_along_and_back(
     ends = np.cumsum([len(one) for one in stored])
     documents = [moved[end - len(one) : end] for one, end in zip(stored, ends, strict=True)]
     losses = [moved_mask[end - len(one) : end] for one, end in zip(stored, ends, strict=True)]
-    restoring = Restoring("bos", EOD, None, vocab_size=10)
+    restoring = BoundaryPolicy("bos", EOD, None, vocab_size=10)
     made = blocks(documents, losses, cuts)
     found: list[int] = []
     for number, block in enumerate(made):
@@ -96,7 +98,7 @@ def test_a_loss_mask_stays_with_its_tokens(
         data.draw(st.lists(st.integers(0, 1), min_size=len(one), max_size=len(one))) for one in documents
     ]
     (block,) = blocks(documents, losses, [])
-    ragged, loss = Restoring(edges, EOD, BOS, vocab_size=10).restore(block)
+    ragged, loss = BoundaryPolicy(edges, EOD, BOS, vocab_size=10).restore(block)
     assert loss is not None
     for number, (body, given_loss) in enumerate(zip(bodies, losses, strict=True)):
         found = loss[ragged.offsets[number] : ragged.offsets[number + 1]].tolist()
@@ -111,9 +113,9 @@ def test_a_loss_mask_stays_with_its_tokens(
 def test_what_the_data_cuts_off_is_completed_and_nothing_is_doubled(edges: Edges) -> None:
     tokens, at = ([1, EOD, 2, 3], 1) if edges == "eod" else ([1, 2, EOD, 3], 0)
     offsets = [0, 2, 4]
-    block = Block(np.array(tokens, np.int32), np.array(offsets), np.array([1, 1, 0, 1], np.uint8))
-    block.unfinished = np.arange(2) == at
-    restoring = Restoring(edges, EOD, None, vocab_size=10)
+    block = DocumentBlock(np.array(tokens, np.int32), np.array(offsets), np.array([1, 1, 0, 1], np.uint8))
+    block.truncated = np.arange(2) == at
+    restoring = BoundaryPolicy(edges, EOD, None, vocab_size=10)
     assert list(restoring.problems(block)) == []
     ragged, loss = restoring.restore(block)
     assert [ragged[number].tolist() for number in range(2)] == (
@@ -135,15 +137,15 @@ def test_what_the_data_cuts_off_is_completed_and_nothing_is_doubled(edges: Edges
 )
 def test_what_is_wrong_is_told_with_its_place(edges: Edges, documents: list[list[int]], words: str) -> None:
     tokens = np.array([token for one in documents for token in one], np.int32)
-    block = Block(tokens, offsets_of([len(one) for one in documents]))
-    (wrong,) = Restoring(edges, EOD, None, vocab_size=10).problems(block)
+    block = DocumentBlock(tokens, offsets_of([len(one) for one in documents]))
+    (wrong,) = BoundaryPolicy(edges, EOD, None, vocab_size=10).problems(block)
     assert str(wrong) == words and wrong.document == 1
     assert wrong.token == (1 if edges != "bos" and documents[1] else 0)
 
 
 def test_one_token_is_not_both_a_beginning_and_an_end() -> None:
-    block = Block(np.array([BOS, 1, EOD, EOD], np.uint16), np.array([0, 3, 4]))
-    found = [str(wrong) for wrong in Restoring("both", EOD, BOS, vocab_size=10).problems(block)]
+    block = DocumentBlock(np.array([BOS, 1, EOD, EOD], np.uint16), np.array([0, 3, 4]))
+    found = [str(wrong) for wrong in BoundaryPolicy("both", EOD, BOS, vocab_size=10).problems(block)]
     assert found[0] == "no boundary token at the beginning: expected 8, found 9"
-    with pytest.raises(RecipeError, match="no bos was named"):
-        Restoring("both", EOD, None, vocab_size=10)
+    with pytest.raises(RecipeError, match="need a begin-of-document token"):
+        BoundaryPolicy("both", EOD, None, vocab_size=10)

@@ -11,10 +11,10 @@ from tests.formats.stores import CASES, write_tokenizer
 import packline
 from packline.errors import RecipeError
 from packline.facade import Store
+from packline.formats.check import check_dataset
+from packline.formats.choice import ExportChoice
 from packline.formats.exporting.run import export
-from packline.formats.exporting.source import Choice
-from packline.formats.importing.checking import check
-from packline.formats.registry import ROW_FORMATS
+from packline.formats.format import ROW_FORMATS
 from packline.viewing.foreign_analysis import analyze_foreign
 
 SMALL: dict[str, dict[str, Any]] = {
@@ -32,7 +32,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def exported(store: Store, name: str, out: Path, **choice: Any) -> Path:
-    chosen = Choice(**{"seq_len": 16, "batch_size": 3, **choice})
+    chosen = ExportChoice(**{"seq_len": 16, "batch_size": 3, **choice})
     export(store.path, to=name, out=out, options=SMALL.get(name), choice=chosen, workers=0)
     return out
 
@@ -42,18 +42,18 @@ def exported(store: Store, name: str, out: Path, **choice: Any) -> Path:
 def test_an_export_passes_its_check(tmp_path: Path, store: Store, name: str, packing: str) -> None:
     out = exported(store, name, tmp_path / "out", packing=packing, seed=3)
     for tokenizer in (None, store.path / "tokenizer" / "tokenizer.json"):
-        report = check(out, name, tokenizer)
+        report = check_dataset(out, name, tokenizer)
         assert report.ok, report.problems
         assert report.bytes > 0 and report.format == name
         assert report.notes[0] == "tokens of rows are not read: checksums and headers were checked"
-    assert check(out).format == name  # by its packline.json
+    assert check_dataset(out).format == name  # by its packline.json
 
 
 @pytest.mark.parametrize("name", [name for name in ROW_FORMATS if name != "baked"])
 def test_without_packline_json_headers_are_checked(tmp_path: Path, store: Store, name: str) -> None:
     out = exported(store, name, tmp_path / "out")
     (out / "packline.json").unlink()
-    report = check(out)  # recognised by its files
+    report = check_dataset(out)  # recognised by its files
     assert report.ok and report.format == name and report.files > 0
     assert any("there is no packline.json" in note for note in report.notes)
 
@@ -65,18 +65,18 @@ def test_any_changed_byte_is_found(tmp_path: Path, store: Store, name: str) -> N
     for path in (files[0], files[len(files) // 2], files[-1]):
         whole = path.read_bytes()
         path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-        (problem,) = check(out, name).problems
+        (problem,) = check_dataset(out, name).problems
         assert problem.file == path.name
         path.write_bytes(whole)
     (out / "more.bin").write_bytes(b"")
-    (problem,) = check(out, name).problems
+    (problem,) = check_dataset(out, name).problems
     assert str(problem).startswith("more.bin: a stray file")
 
 
 @pytest.mark.parametrize("name", ROW_FORMATS)
 def test_another_tokenizer_is_a_problem(tmp_path: Path, store: Store, name: str) -> None:
     out = exported(store, name, tmp_path / "out")
-    (problem,) = check(out, name, write_tokenizer(tmp_path / "other", 900, 0)).problems
+    (problem,) = check_dataset(out, name, write_tokenizer(tmp_path / "other", 900, 0)).problems
     assert "made with another tokenizer" in str(problem)
 
 
@@ -86,11 +86,13 @@ def test_rows_do_not_become_documents(tmp_path: Path, store: Store, name: str, f
     out, tokenizer = exported(store, name, tmp_path / "out"), store.path / "tokenizer"
     given = name if format else None
     with pytest.raises(RecipeError, match=REASON.format(name)) as caught:
-        packline.import_dataset(out, format=given, tokenizer=tokenizer, out=tmp_path / "back", workers=0)
+        packline.import_dataset(out, from_format=given, tokenizer=tokenizer, out=tmp_path / "back", workers=0)
     assert "use the store that the rows were made from" in caught.value.hint
     assert not (tmp_path / "back").exists()
     with pytest.raises(RecipeError, match=REASON.format(name)):
-        packline.convert(out, tmp_path / "shards", to="llmc", format=given, tokenizer=tokenizer, workers=0)
+        packline.convert(
+            out, out=tmp_path / "shards", to_format="llmc", from_format=given, tokenizer=tokenizer, workers=0
+        )
     assert not (tmp_path / "shards").exists()
     with pytest.raises(RecipeError, match=REASON.format(name)):
         analyze_foreign(out, format=given, tokenizer=str(tokenizer))

@@ -11,7 +11,7 @@ from tests.formats.stores import make_store, random_documents, random_loss
 
 from packline.errors import RecipeError
 from packline.facade import Store
-from packline.formats.exporting.rows import RowView
+from packline.formats.row_view import RowView
 from packline.loading.loader import Loader
 from packline.loading.mixture import Mixture, Stage
 from packline.packing.batch import ALL_FIELDS

@@ -20,13 +20,12 @@ from tests.formats.stores import CASES, Case, make_store, random_loss
 from packline.errors import CorruptStore, RecipeError, TokenizerError
 from packline.facade import Store
 from packline.formats import stacks
-from packline.formats.exporting.documents import DocumentView
+from packline.formats.choice import ExportChoice
+from packline.formats.document_view import DocumentView
 from packline.formats.exporting.run import export
-from packline.formats.exporting.source import Choice
-from packline.formats.exporting.target import Target
-from packline.formats.format import DocumentFormat
-from packline.formats.registry import DOCUMENT_FORMATS, get_format
-from packline.formats.types import Plan, Written
+from packline.formats.format import DOCUMENT_FORMATS, DocumentFormat, get_format
+from packline.formats.target import Target
+from packline.formats.types import ExportPlan, WrittenPart
 
 SMALL = {name: case for name, case in CASES.items() if case.vocab_size <= 65_536}
 
@@ -74,7 +73,7 @@ def by_hand(case: Case, split: str, limit: int) -> tuple[list[int], list[int]]:
     return tokens, masks
 
 
-def write(store: Store, folder: Path, **options: Any) -> Plan:
+def write(store: Store, folder: Path, **options: Any) -> ExportPlan:
     """Plan, write every part, finish; parts are written last to first."""
     format = get_format("stacks")
     assert isinstance(format, DocumentFormat)
@@ -85,7 +84,7 @@ def write(store: Store, folder: Path, **options: Any) -> Plan:
     target = Target(folder)
     facts = {part.name: format.write(view, part, target, chosen) for part in reversed(plan.parts)}
     assert plan.bytes == sum(entry.bytes for entry in target.files)
-    written = [Written(p, msgspec.json.decode(msgspec.json.encode(facts[p.name]))) for p in plan.parts]
+    written = [WrittenPart(p, msgspec.json.decode(msgspec.json.encode(facts[p.name]))) for p in plan.parts]
     format.finish(view, written, target, chosen)
     on_disk = {path.name: path.stat().st_size for path in folder.iterdir()}
     assert on_disk == {entry.name: entry.bytes for entry in target.files}
@@ -183,7 +182,7 @@ def test_a_selection_in_another_order(tmp_path: Path) -> None:
     """Lengths, sums and sources are those of the selection."""
     case = CASES["shards"]
     store = case.make(tmp_path / "store")
-    choice = Choice(shuffle_documents=3, min_tokens=5)
+    choice = ExportChoice(shuffle_documents=3, min_tokens=5)
     options = {"shard_size": 60, "max_seq_len": 20}
     export(store.path, to="stacks", out=tmp_path / "out", choice=choice, options=options, workers=0)
     view = DocumentView(store, edges="bos", shuffle_documents=3, min_tokens=5)
@@ -200,7 +199,7 @@ def test_a_selection_in_another_order(tmp_path: Path) -> None:
 def test_there_and_back(tmp_path: Path, case: Case) -> None:
     options = {"max_seq_len": 10_000, "shard_size": 45}
     store = case.make(tmp_path / "store")
-    imported = there_and_back(store, "stacks", tmp_path, Choice(), options, but_for=["config.json"])
+    imported = there_and_back(store, "stacks", tmp_path, ExportChoice(), options, but_for=["config.json"])
     configs = [json.loads((tmp_path / name / "config.json").read_text()) for name in ("there", "back")]
     for config in configs:  # the imported store is another source
         assert [len(config.pop(f"{split}_source_counts")) for split in ("train", "val")] == [

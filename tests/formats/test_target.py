@@ -10,8 +10,8 @@ import pytest
 
 from packline.errors import OutOfSpace, PacklineError, RecipeError
 from packline.fingerprint import hash_bytes
-from packline.formats.exporting import target as module
-from packline.formats.exporting.target import Target
+from packline.formats import target as module
+from packline.formats.target import Target
 from packline.store.files import FileEntry
 
 

@@ -10,8 +10,8 @@ from tests.formats.stores import CASES
 
 from packline.errors import InputError
 from packline.formats.exporting.run import export
-from packline.formats.registry import recognise
-from packline.formats.shared.token_shards import find_files, split_of
+from packline.formats.format import recognise
+from packline.formats.layouts.header_shards import files_with_suffix, split_of_name
 
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "megatron many": ("megatron", {}),
@@ -56,15 +56,15 @@ def test_bytes_do_not_depend_on_processes(tmp_path: Path, way: str) -> None:
     ],
 )
 def test_a_name_tells_the_split(name: str, split: str) -> None:
-    assert split_of(name) == split
+    assert split_of_name(name) == split
 
 
 def test_files_come_in_the_order_of_their_names_and_folders_are_none(tmp_path: Path) -> None:
     for name in ("b.bin", "a.bin", "c.txt"):
         (tmp_path / name).write_bytes(name.encode())
     (tmp_path / "d.bin").mkdir()
-    found = find_files(tmp_path, (".bin",), "something")
+    found = files_with_suffix(tmp_path, (".bin",), "something")
     assert [(file.name, file.bytes) for file in found] == [("a.bin", 5), ("b.bin", 5)]
-    assert [file.name for file in find_files(tmp_path / "c.txt", (".bin",), "it")] == ["c.txt"]
+    assert [file.name for file in files_with_suffix(tmp_path / "c.txt", (".bin",), "it")] == ["c.txt"]
     with pytest.raises(InputError, match="expected something, found none"):
-        find_files(tmp_path / "d.bin", (".bin",), "something")
+        files_with_suffix(tmp_path / "d.bin", (".bin",), "something")

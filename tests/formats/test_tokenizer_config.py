@@ -9,9 +9,9 @@ import pytest
 from tests.formats.peers import run_peer
 from tests.formats.stores import EOD, make_store, random_documents
 
+from packline.formats.choice import ExportChoice
 from packline.formats.export_record import read_record
 from packline.formats.exporting.run import export
-from packline.formats.exporting.source import Choice
 
 ASK = """
 from transformers import AutoTokenizer
@@ -33,7 +33,7 @@ def test_transformers_knows_the_end_of_document_of_an_export(tmp_path: Path) -> 
         store = make_store(
             tmp_path / f"{name}.store", documents, vocab_size=300, eod_id=eod_id, bos_id=bos_id
         )
-        choice = Choice(seq_len=16) if name in ("npz", "mds") else Choice()
+        choice = ExportChoice(seq_len=16) if name in ("npz", "mds") else ExportChoice()
         export(store.path, to=name, out=tmp_path / name, choice=choice, workers=0)
     found = run_peer(ASK, *(tmp_path / name for name in cases), modules=("transformers",))
     assert found == [[EOD, eod_id, bos_id, 300, True] for eod_id, bos_id in cases.values()]

@@ -13,9 +13,9 @@ from tests.formats.peers import run_peer
 from tests.formats.stores import make_store, random_documents
 
 from packline.facade import Store
+from packline.formats.choice import ExportChoice
 from packline.formats.exporting.run import Exported, export
-from packline.formats.exporting.source import Choice
-from packline.formats.registry import NAMES, get_format
+from packline.formats.format import NAMES, get_format
 from packline.packing.rows import RowReader
 
 EOD, VOCAB, LENGTH = 7, 300, 32
@@ -31,7 +31,7 @@ def store(tmp_path: Path) -> Store:
 def lines_of(store: Store, name: str, out: Path, **options: Any) -> tuple[str, ...]:
     """The lines of an export, which is asked for twice: they do not go with the work."""
     rows = get_format(name).kind == "rows"
-    choice = Choice(seq_len=LENGTH, packing="best_fit") if rows else Choice()
+    choice = ExportChoice(seq_len=LENGTH, packing="best_fit") if rows else ExportChoice()
     done: list[Exported] = [
         export(store.path, to=name, out=out, options=options, choice=choice, workers=0) for _ in range(2)
     ]

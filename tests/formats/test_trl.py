@@ -15,10 +15,10 @@ from tests.formats.stores import CASES, Case
 from packline.errors import RecipeError
 from packline.facade import Store
 from packline.formats import trl
-from packline.formats.exporting.rows import RowView
+from packline.formats.check import check_dataset
+from packline.formats.choice import ExportChoice
 from packline.formats.exporting.run import export
-from packline.formats.exporting.source import Choice
-from packline.formats.importing.checking import check
+from packline.formats.row_view import RowView
 
 LOAD = """
 import datasets
@@ -58,7 +58,9 @@ def write(store: Store, folder: Path, options: dict[str, Any] | None = None, **c
     choice = {"seq_len": 32, "min_tail_fraction": 0.0, **choice}
     if choice.get("packing", "concat") != "concat":
         del choice["min_tail_fraction"]
-    return export(str(store.path), to="trl", out=folder, options=options, choice=Choice(**choice), workers=0)
+    return export(
+        str(store.path), to="trl", out=folder, options=options, choice=ExportChoice(**choice), workers=0
+    )
 
 
 def shifted(labels: list[int]) -> list[int]:
@@ -152,5 +154,5 @@ def test_a_file_that_was_cut_and_bad_options_are_refused(tmp_path: Path) -> None
     path = sorted((tmp_path / "out").glob("*.arrow"))[1]
     path.write_bytes(path.read_bytes()[:-9])
     (tmp_path / "out" / "packline.json").unlink()
-    (problem,) = check(tmp_path / "out", "trl").problems
+    (problem,) = check_dataset(tmp_path / "out", "trl").problems
     assert problem.file == path.name

@@ -19,13 +19,13 @@ import pytest
 
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import TokenizerError
-from packline.vocabulary.baselines import PATIENCE_SECONDS, load_baseline
+from packline.vocabulary.evaluating import PATIENCE_SECONDS, load_baseline
 from packline.vocabulary.training import train_bpe
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 CODE = """
 import json, sys
-from packline.vocabulary.baselines import load_baseline
+from packline.vocabulary.evaluating import load_baseline
 from packline.errors import TokenizerError
 try:
     print(json.dumps(load_baseline(sys.argv[1]).fingerprint))

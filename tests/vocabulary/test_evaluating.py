@@ -15,7 +15,7 @@ from packline.errors import TokenizerError
 from packline.viewing.html import document
 from packline.viewing.terminal import render_text
 from packline.viewing.tokenizer_page import evaluation_markdown, evaluation_page
-from packline.vocabulary.evaluating import evaluate, pieces_of, unknown_ids
+from packline.vocabulary.evaluating import compare_tokenizers, pieces_of, unknown_ids
 from packline.vocabulary.passages import LANGUAGES, PASSAGES
 from packline.vocabulary.training import train_bpe
 
@@ -34,7 +34,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def test_the_table_is_what_a_second_computation_gives(folders: tuple[Path, Path]) -> None:
     ours, base = folders
     texts = {"fixed": "def f(x):\n    return x + 1\n" * 40, "korean": "한국어 문장입니다. 둘째 문장.\n"}
-    found = evaluate(load_tokenizer(str(ours)), [str(base)], texts)
+    found = compare_tokenizers(load_tokenizer(str(ours)), [str(base)], texts)
     read = {
         name: tokenizers.Tokenizer.from_file(str(path / "tokenizer.json"))
         for name, path in (("o", ours), ("b", base))
@@ -66,7 +66,7 @@ def test_the_table_is_what_a_second_computation_gives(folders: tuple[Path, Path]
 
 
 def test_passages_and_languages_are_measured_by_default(folders: tuple[Path, Path]) -> None:
-    found = evaluate(load_tokenizer(str(folders[0])))
+    found = compare_tokenizers(load_tokenizer(str(folders[0])))
     assert set(found.measured) == {"news", "korean", "code", "mathematics", "science"}
     assert all(1200 < len(text.encode()) < 1800 for text in PASSAGES.values())
     tokenizer = tokenizers.Tokenizer.from_file(str(folders[0] / "tokenizer.json"))
@@ -79,14 +79,16 @@ def test_passages_and_languages_are_measured_by_default(folders: tuple[Path, Pat
 
 def test_control_tokens_in_a_text_are_text(folders: tuple[Path, Path]) -> None:
     text = "a<|endoftext|>b"
-    found = evaluate(load_tokenizer(str(folders[0])), texts={"t": text})
+    found = compare_tokenizers(load_tokenizer(str(folders[0])), texts={"t": text})
     assert found.measured["t"].tokens > 3
 
 
 def test_an_absent_baseline_is_named_and_the_rest_is_measured(
     folders: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    found = evaluate(load_tokenizer(str(folders[0])), [str(tmp_path / "none.json"), str(folders[1])])
+    found = compare_tokenizers(
+        load_tokenizer(str(folders[0])), [str(tmp_path / "none.json"), str(folders[1])]
+    )
     assert [(one.base, "found nothing" in one.reason) for one in found.absent] == [
         (str(tmp_path / "none.json"), True)
     ]
@@ -102,7 +104,7 @@ def test_a_tokenizer_that_does_not_give_text_back_is_an_error(
     vocab["def"], vocab["self"] = vocab["self"], vocab["def"]
     broken = tmp_path / "tokenizer.json"
     broken.write_text(json.dumps(whole), "utf-8")
-    assert evaluate(load_tokenizer(str(broken))).round_trip == "exact"  # a bijection still decodes
+    assert compare_tokenizers(load_tokenizer(str(broken))).round_trip == "exact"  # a bijection still decodes
     whole["decoder"] = {
         "type": "Sequence",
         "decoders": [
@@ -113,7 +115,7 @@ def test_a_tokenizer_that_does_not_give_text_back_is_an_error(
     }
     broken.write_text(json.dumps(whole), "utf-8")
     with pytest.raises(TokenizerError, match="does not give the text 'news' back"):
-        evaluate(load_tokenizer(str(broken)), texts={"news": "ferry"})
+        compare_tokenizers(load_tokenizer(str(broken)), texts={"news": "ferry"})
 
 
 def word_level(folder: Path, words: list[str]) -> Path:
@@ -132,11 +134,11 @@ def test_few_tokens_for_what_is_not_known_are_not_better(folders: tuple[Path, Pa
     words = word_level(tmp_path / "words", ["the", "cat"])
     texts = {"known": "the cat the cat", "unknown": "the dog sees two cats"}
     ours = load_tokenizer(str(folders[0]))
-    (beside,) = evaluate(ours, [str(words)], texts).comparisons
+    (beside,) = compare_tokenizers(ours, [str(words)], texts).comparisons
     assert {row.text: row.base.unknown for row in beside.rows} == {"known": 0, "unknown": 4}
     assert {row.text: row.better for row in beside.rows} == {"known": "base", "unknown": "neither"}
     assert (beside.whole.base.unknown, beside.whole.better) == (4, "neither")
-    found = evaluate(load_tokenizer(str(words)), [str(folders[0])], texts)
+    found = compare_tokenizers(load_tokenizer(str(words)), [str(folders[0])], texts)
     assert [row.better for row in found.comparisons[0].rows] == ["ours", "neither"]
     for shown in (evaluation_markdown(found), render_text(evaluation_page(found), 160)):
         assert "does not know all of these texts" in shown
@@ -173,11 +175,11 @@ def test_a_special_token_that_merges_make_too_is_refused(folders: tuple[Path, Pa
     whole["added_tokens"].append(whole["added_tokens"][0] | made)
     (tmp_path / "tokenizer.json").write_text(json.dumps(whole), "utf-8")
     with pytest.raises(TokenizerError, match="the special token 'se' of"):
-        evaluate(load_tokenizer(str(tmp_path)))
+        compare_tokenizers(load_tokenizer(str(tmp_path)))
 
 
 def test_every_surface_says_the_same_numbers(folders: tuple[Path, Path]) -> None:
-    found = evaluate(load_tokenizer(str(folders[0])), [str(folders[1]), "no|such<tag>.json/x/y"])
+    found = compare_tokenizers(load_tokenizer(str(folders[0])), [str(folders[1]), "no|such<tag>.json/x/y"])
     markdown, terminal = evaluation_markdown(found), render_text(evaluation_page(found), 160)
     html = document(evaluation_page(found))
     row = found.comparisons[0].rows[0]

@@ -15,8 +15,7 @@ import packline
 from packline.errors import InputError, TokenizerError
 from packline.facade import Store
 from packline.recipe import load_recipe
-from packline.vocabulary.trained_folder import train_folder
-from packline.vocabulary.training_texts import TrainingTexts
+from packline.vocabulary.trained_folder import TrainingTexts, train_folder
 
 ROWS: list[dict[str, Any]] = [
     {"id": str(n), "title": f"Title {n}", "body": "word " * (n % 9) + str(n), "score": n % 5, "lang": "en"}

@@ -18,7 +18,7 @@ class _Given:
     """Options for a choice; None for those not given."""
 
     def settings(self) -> dict[str, Any]:
-        """The given options, by the names of `formats.exporting.source.Choice`."""
+        """The given options, by the names of `formats.choice.ExportChoice`."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 

@@ -106,7 +106,7 @@ def evals(
         reports = make_chat(named, settings, on_task=hear)
     else:
         reports = make_hellaswag(path or "", settings, on_task=hear)
-    output.lines(report_lines(reports))
+    output.lines(task_lines(reports))
     for report in reports:
         if report.reason:
             output.warning(report.reason, "")
@@ -139,7 +139,7 @@ def _check(
         raise RecipeError(f"--task is for core, not for {kind}", hint="leave it out")
 
 
-def report_lines(reports: list[TaskReport]) -> list[Line]:
+def task_lines(reports: list[TaskReport]) -> list[Line]:
     """One line per task."""
     names = ("task", "kind", "questions", "sequences", "tokens", "cut on the left", "too long", "not scored")
     head: Line = [(name, "quiet") for name in names]

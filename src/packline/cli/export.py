@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
-from packline.api import is_recipe, make_recipe
 from packline.cli.arguments import MAIN, RUNNING, Flags, _token, option
 from packline.cli.choice import DocumentOptions, RowOptions
 from packline.cli.exporting import export_facts, options_of, show_exported, watch_export
@@ -16,10 +15,11 @@ from packline.cli.main import DONE, interrupted
 from packline.cli.output import output
 from packline.cli.progress import Tally, watch
 from packline.errors import InputError
+from packline.formats.choice import make_choice
 from packline.formats.exporting.run import Exported
 from packline.formats.exporting.run import export as export_store
-from packline.formats.exporting.source import make_choice
-from packline.formats.exporting.target import Link
+from packline.formats.target import Link
+from packline.settings import is_recipe, make_recipe
 
 TEXT = Group("Text", sort_key=10)
 _FLAGS, _ROWS, _DOCUMENTS = Flags(), RowOptions(), DocumentOptions()

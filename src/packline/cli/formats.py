@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import importlib.util
 import inspect
-import textwrap
 from typing import Annotated, Any
 
-import msgspec
 from cyclopts import Parameter
 
 from packline.cli.arguments import Flags
 from packline.cli.main import DONE
 from packline.cli.output import Line, output, table
 from packline.errors import RecipeError
-from packline.formats.exporting.parts import is_list
-from packline.formats.format import Format
-from packline.formats.registry import NAMES
-from packline.formats.types import Options
+from packline.formats.format import NAMES, Format
+from packline.formats.options import describe_options
 
 _FLAGS = Flags()
 
@@ -55,55 +50,13 @@ def load(name: str) -> Format:
 def facts(format: Format) -> dict[str, Any]:
     """Facts about a format."""
     missing = [module for module in format.needs if importlib.util.find_spec(module) is None]
-    said = option_docs(format.options)
     return {
         "name": format.name,
         "title": format.title,
         "kind": format.kind,
         "missing": missing,
-        "options": [
-            {"name": field.name, "default": _default(field), "about": _about(field, said)}
-            for field in msgspec.structs.fields(format.options)
-        ],
+        "options": describe_options(format.options),
     }
-
-
-def _about(field: Any, said: dict[str, str]) -> str:
-    """Description of an option, including the syntax of its value if that is a list."""
-    about = said.get(field.name, "")
-    return f"{about} A list: `a,b` or JSON." if is_list(field.type) else about
-
-
-def _default(field: Any) -> Any:
-    value = field.default
-    if value is msgspec.NODEFAULT:
-        value = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else None
-    return msgspec.to_builtins(value)
-
-
-def option_docs(options: type[Options]) -> dict[str, str]:
-    """Docstring below each field in the source, as one line.
-
-    >>> from packline.formats.nanogpt import FORMAT
-    >>> option_docs(FORMAT.options)["edges"][:20] != ""
-    True
-    """
-    found: dict[str, str] = {}
-    for kind in reversed(options.__mro__):
-        if not issubclass(kind, Options):
-            continue
-        body = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
-        assert isinstance(body, ast.ClassDef)
-        for field, text in zip(body.body, body.body[1:], strict=False):
-            if (
-                isinstance(field, ast.AnnAssign)
-                and isinstance(field.target, ast.Name)
-                and isinstance(text, ast.Expr)
-                and isinstance(text.value, ast.Constant)
-                and isinstance(text.value.value, str)
-            ):
-                found[field.target.id] = " ".join(text.value.value.split())
-    return found
 
 
 def list_lines(every: list[dict[str, Any]]) -> list[Line]:

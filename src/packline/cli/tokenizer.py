@@ -115,7 +115,7 @@ def train(
 
 
 @tokenizer.command(name="eval")
-def evaluate(
+def compare_tokenizers(
     name: Annotated[str, Parameter(help="A tokenizer: a file, a folder or a hub id.")],
     *,
     against: Annotated[
@@ -134,8 +134,8 @@ def evaluate(
     from packline.viewing.page_file import check_place, write_page
     from packline.viewing.terminal import render
     from packline.viewing.tokenizer_page import evaluation_markdown, evaluation_page
-    from packline.vocabulary.evaluating import evaluate as measure
-    from packline.vocabulary.own_text import read_text
+    from packline.vocabulary.evaluating import compare_tokenizers as measure
+    from packline.vocabulary.evaluating import read_text
     from packline.vocabulary.passages import PASSAGES
 
     if html is not None:
@@ -171,9 +171,9 @@ def check(
     flags: Flags = _FLAGS,
 ) -> int:
     """Check a tokenizer: ids, special tokens, round trip, engines, and the model's embedding."""
-    from packline.vocabulary.tokenizer_check import check_tokenizer
+    from packline.vocabulary.check import inspect_tokenizer
 
-    report = check_tokenizer(name, model)
+    report = inspect_tokenizer(name, model)
     rows: list[Line] = [
         [(found.level, MOODS[found.level]), (found.about, "quiet"), found.text] for found in report.findings
     ]

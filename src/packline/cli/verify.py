@@ -16,7 +16,7 @@ from packline.store.report import OnProgress, Report
 from packline.viewing.text import bar, duration, plural, size
 
 if TYPE_CHECKING:
-    from packline.formats.importing.checking import ForeignReport
+    from packline.formats.check import DatasetReport
 
 FOREIGN = Group("Data sets of other projects", sort_key=20)
 AGAINST = Group("Evaluation sets", sort_key=15)
@@ -100,10 +100,10 @@ def verify_foreign(
 ) -> int:
     """Check a data set of another project."""
     from packline.cli.exporting import options_of
-    from packline.formats.importing.checking import check
+    from packline.formats.check import check_dataset
 
-    def run(hear: OnProgress | None) -> ForeignReport:
-        return check(
+    def run(hear: OnProgress | None) -> DatasetReport:
+        return check_dataset(
             path,
             format,
             tokenizer,

@@ -24,7 +24,7 @@ import numpy as np
 from packline.encoders import EngineName, EngineReport
 from packline.encoders.boundary import Boundary
 from packline.encoders.engines import Engine, TokenizersEngine, load_engine, load_engines
-from packline.encoders.parity import Reference, audited, check_document, try_engines
+from packline.encoders.parity import Reference, audit_document, audited, try_engines
 from packline.encoders.special import without_special_tokens
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import EncoderMismatch, TokenizerError
@@ -167,7 +167,7 @@ class Encoder:
             )
         for number in audited(0, len(texts)) if audit is None else audit:
             engine = chooser.engines[engines[number]]
-            kept = check_document(engine, self.reference, texts[number], ragged[number], place(number))
+            kept = audit_document(engine, self.reference, texts[number], ragged[number], place(number))
             self.undecoded += not kept
         ragged = ragged.astype(self.dtype)
         if self.boundary is None:

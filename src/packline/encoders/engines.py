@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from packline.encoders import EngineName
-from packline.encoders.features import features_of, read_otherwise, unsupported
+from packline.encoders.features import read_otherwise, tokenizer_features, unsupported
 from packline.encoders.special import BytesCounter
 from packline.encoders.tokenizer import refusals
 from packline.errors import TokenizerError
@@ -168,7 +168,7 @@ def load_engines(names: tuple[EngineName, ...], json: str) -> dict[EngineName, E
         except TokenizerError as error:
             return str(error)
 
-    features_of(json)  # cached, so that the threads do not each compute them
+    tokenizer_features(json)  # cached, so that the threads do not each compute them
     with ThreadPoolExecutor(len(names)) as pool:
         return dict(zip(names, pool.map(load, names), strict=True))
 

@@ -1,6 +1,6 @@
 """Features of a tokenizer, and the features on which each fast engine has been shown to match the reference.
 
-    tokenizer.json ── features_of ──> {"model BPE of bytes", "normalizer NFC", "added token lstrip", ...}
+    tokenizer.json ── tokenizer_features ──> {"model BPE of bytes", "normalizer NFC", ...}
                                                    │
                       SUPPORTED[engine] ───────────┴──> used, or not used and for which feature
 
@@ -136,7 +136,7 @@ def read_otherwise(name: EngineName, json: str) -> tuple[bytes, ...]:
     >>> len(read_otherwise("gigatoken", json)), read_otherwise("fastokens", json)
     (53, ())
     """
-    features = features_of(json)
+    features = tokenizer_features(json)
     if name == "gigatoken" and "normalizer NFC" in features:
         return MARKS
     if name == "fastokens" and any(" Split " in feature for feature in features):
@@ -157,14 +157,14 @@ def unsupported(name: EngineName, json: str) -> str | None:
     """
     if name not in SUPPORTED:
         return None
-    return next((feature for feature in features_of(json) if feature not in SUPPORTED[name]), None)
+    return next((feature for feature in tokenizer_features(json) if feature not in SUPPORTED[name]), None)
 
 
 @lru_cache(maxsize=4)
-def features_of(json: str) -> tuple[str, ...]:
+def tokenizer_features(json: str) -> tuple[str, ...]:
     """Features of a tokenizer.json that affect ids, each once, in processing order.
 
-    >>> features_of('{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}')
+    >>> tokenizer_features('{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}')
     ('model BPE', 'model of characters', 'normalizer none', 'pre-tokenizer none')
     """
     whole = msgspec.json.decode(json)

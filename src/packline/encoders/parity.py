@@ -133,7 +133,7 @@ def audited(start: int, stop: int) -> list[int]:
     return [number for number in (0, *powers) if start <= number < stop]
 
 
-def beginning_of(text: str, size: int = AUDIT_CHARS) -> str:
+def text_beginning(text: str, size: int = AUDIT_CHARS) -> str:
     """Start of a long text, cut before white space if there is any."""
     if len(text) <= size:
         return text
@@ -141,7 +141,7 @@ def beginning_of(text: str, size: int = AUDIT_CHARS) -> str:
     return text[: cut if cut > size // 2 else size]
 
 
-def check_document(engine: Engine, reference: Reference, text: str, ids: np.ndarray, where: str) -> bool:
+def audit_document(engine: Engine, reference: Reference, text: str, ids: np.ndarray, where: str) -> bool:
     """Compare the ids of one document with the reference.
 
     Returns:
@@ -151,7 +151,7 @@ def check_document(engine: Engine, reference: Reference, text: str, ids: np.ndar
     Raises:
         EncoderMismatch: the ids differ from the reference's.
     """
-    part = beginning_of(text)
+    part = text_beginning(text)
     expected = reference.encode(part)
     if part != text:
         sure = max(len(expected) - UNSURE_TOKENS, 0)
@@ -194,7 +194,7 @@ def try_engines(
     Compares on the given texts, on hard texts, and on texts of the tokenizer's added tokens; measures time on
     the given texts only.
     """
-    parts = [beginning_of(text) for text in texts]
+    parts = [text_beginning(text) for text in texts]
     started = time.perf_counter()
     expected = [reference.encode(part) for part in parts]
     reference_seconds = time.perf_counter() - started

@@ -45,7 +45,7 @@ COMPOSING = ("nfkc", "nmt_nfkc", "nfkc_cf", "nmt_nfkc_cf")
 MODEL_TYPES = {UNIGRAM: "unigram", BPE: "bpe", 3: "word", 4: "char"}
 
 
-class Piece(msgspec.Struct, frozen=True):
+class ModelPiece(msgspec.Struct, frozen=True):
     """An entry of the vocabulary; its id is its index."""
 
     text: str
@@ -56,7 +56,7 @@ class Piece(msgspec.Struct, frozen=True):
 class Model(msgspec.Struct, kw_only=True):
     """Contents of a `.model` file that affect ids; defaults are those of the format."""
 
-    pieces: list[Piece]
+    pieces: list[ModelPiece]
     model_type: int = UNIGRAM
     byte_fallback: bool = False
     space_behind: bool = False
@@ -68,7 +68,7 @@ class Model(msgspec.Struct, kw_only=True):
     collapse_spaces: bool = True
     escape_spaces: bool = True
 
-    def of_type(self, *types: int) -> list[Piece]:
+    def of_type(self, *types: int) -> list[ModelPiece]:
         return [piece for piece in self.pieces if piece.type in types]
 
 
@@ -132,10 +132,10 @@ def read_model(data: bytes, where: str) -> Model:
     return model
 
 
-def _read_piece(data: bytes) -> Piece:
+def _read_piece(data: bytes) -> ModelPiece:
     fields = dict(_fields(data))
     (score,) = struct.unpack("<f", fields.get(2, b"\0\0\0\0"))
-    return Piece(fields.get(1, b"").decode(), score, fields.get(3, NORMAL))
+    return ModelPiece(fields.get(1, b"").decode(), score, fields.get(3, NORMAL))
 
 
 def _read_trainer(model: Model, data: bytes) -> None:
@@ -235,7 +235,7 @@ def _bpe(model: Model, where: str) -> dict[str, Any]:
     ranks = {piece.text: rank for rank, piece in enumerate(normal)}
     vocab = {piece.text: number for number, piece in enumerate(model.pieces)}
     merges = []
-    made: Piece | None = None
+    made: ModelPiece | None = None
     for piece in normal:
         if len(piece.text) < 2 or (pair := last_pair(piece.text, ranks)) is None:
             continue
@@ -384,5 +384,5 @@ def _split(pattern: dict[str, str], behavior: str) -> dict[str, Any]:
     return {"type": "Split", "pattern": pattern, "behavior": behavior, "invert": False}
 
 
-def _any_of(pieces: list[Piece]) -> str:
+def _any_of(pieces: list[ModelPiece]) -> str:
     return "|".join(re.escape(piece.text) for piece in sorted(pieces, key=lambda piece: -len(piece.text)))

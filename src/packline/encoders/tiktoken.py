@@ -68,7 +68,7 @@ class Pattern(msgspec.Struct, frozen=True):
     name: str
     expression: str
     rules: Literal["spaces", "marks", "other"]
-    """Rules of `splitting` that apply: words take a space, words take a mark, or none."""
+    """Rules of `word_counts` that apply: words take a space, words take a mark, or none."""
     digits: int = 0
     """Maximum length of a word of digits; 0 for no limit."""
 

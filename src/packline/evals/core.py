@@ -33,11 +33,11 @@ from typing import Literal, TypeAlias, TypeVar
 import msgspec
 import numpy as np
 
-from packline.chat.record_files import lines_of
 from packline.encoders.encoder import Encoder
 from packline.errors import InputError, RecipeError
 from packline.evals.task import ScoredTask
 from packline.ragged import Ragged, concatenate, offsets_of
+from packline.sources.records import lines_of
 
 BUNDLE, DATA, BASELINES = "core.yaml", "eval_data", "eval_meta_data.csv"
 BATCH_CHARS = 8 << 20
@@ -52,7 +52,7 @@ Words: TypeAlias = str | int | float
 """Some published sets have a number in place of its digits."""
 
 
-class Choice(msgspec.Struct, frozen=True):
+class MultipleChoice(msgspec.Struct, frozen=True):
     """A question about the best continuation among choices."""
 
     query: Words
@@ -75,9 +75,9 @@ class Continuation(msgspec.Struct, frozen=True):
     continuation: Words
 
 
-Question: TypeAlias = Choice | Schema | Continuation
+Question: TypeAlias = MultipleChoice | Schema | Continuation
 KINDS: dict[TaskType, type[Question]] = {
-    "multiple_choice": Choice,
+    "multiple_choice": MultipleChoice,
     "schema": Schema,
     "language_modeling": Continuation,
 }
@@ -283,13 +283,14 @@ def common_length(sequences: Sequence[np.ndarray]) -> int:
 def prompts_of(question: Question, shots: Sequence[Question], delimiter: str) -> list[str]:
     """Prompts of one question.
 
-    >>> prompts_of(Choice("Sky?", ["red", "blue"], 1), [Choice("Grass?", ["green", "red"], 0)], " A: ")
+    >>> shot = MultipleChoice("Grass?", ["green", "red"], 0)
+    >>> prompts_of(MultipleChoice("Sky?", ["red", "blue"], 1), [shot], " A: ")
     ['Grass? A: green\\n\\nSky? A: red', 'Grass? A: green\\n\\nSky? A: blue']
     >>> prompts_of(Continuation("One, two, ", "three"), [], " ")
     ['One, two,', 'One, two, three']
     """
     before = "".join(f"{answered(shot, delimiter)}\n\n" for shot in shots)
-    if isinstance(question, Choice):
+    if isinstance(question, MultipleChoice):
         return [f"{before}{question.query}{delimiter}{choice}" for choice in question.choices]
     if isinstance(question, Schema):
         after = f"{delimiter}{question.continuation}"
@@ -304,7 +305,7 @@ def answered(question: Question, delimiter: str) -> str:
     >>> answered(Schema(["He", "She"], "left.", 1), " ")
     'She left.'
     """
-    if isinstance(question, Choice):
+    if isinstance(question, MultipleChoice):
         return f"{question.query}{delimiter}{question.choices[question.gold]}"
     if isinstance(question, Schema):
         return f"{question.context_options[question.gold]}{delimiter}{question.continuation}"

@@ -20,14 +20,13 @@ from typing import Any
 import msgspec
 
 from packline.chat.questions import MMLU_LETTERS, Lettered, _Arc, _Mmlu, _OriginalArc
-from packline.chat.record_files import files_of, lines_of, records_of
 from packline.errors import InputError
 from packline.evals.core import (
     BUNDLE,
     DATA,
     KINDS,
-    Choice,
     Continuation,
+    MultipleChoice,
     Schema,
     answered,
     read_bundle,
@@ -35,7 +34,8 @@ from packline.evals.core import (
 )
 from packline.evals.hellaswag import _Published
 from packline.evals.task import CONFIG, QUESTIONS, EvaluationText
-from packline.sources.paths import expand
+from packline.sources.files import expand
+from packline.sources.records import files_of, lines_of, records_of
 from packline.storage.inputs import is_remote
 
 HEADER = ("question", "answer")
@@ -93,7 +93,7 @@ def read_evaluations(path: str) -> Iterator[EvaluationText]:
                 continue
             number = counts.get(name, 0)
             counts[name] = number + 1
-            yield EvaluationText(name, number, text_of(record))
+            yield EvaluationText(name, number, record_text(record))
 
 
 def _name_of(path: PurePosixPath) -> str:
@@ -110,7 +110,7 @@ def _name_of(path: PurePosixPath) -> str:
 def texts_of(label: str, questions: Sequence[Any], delimiter: str = " ") -> list[EvaluationText]:
     """Texts of questions already read, in the form of `read_evaluations`.
 
-    >>> texts_of("sky", [Choice("Sky?", ["red", "blue"], 1)])
+    >>> texts_of("sky", [MultipleChoice("Sky?", ["red", "blue"], 1)])
     [EvaluationText(set='sky', number=0, text='Sky? blue')]
     """
     answers = (_answered(question, delimiter) for question in questions)
@@ -135,12 +135,12 @@ def _is_written(folder: Path) -> bool:
     return isinstance(config, dict) and {"max_seq_len", "bos_id", "tasks"} <= config.keys()
 
 
-def text_of(record: Any) -> str:
+def record_text(record: Any) -> str:
     """Text of a record: its question and, if the layout is known, only the right answer.
 
-    >>> text_of({"question": "Sky?", "choices": ["red", "blue"], "answer": 1})
+    >>> record_text({"question": "Sky?", "choices": ["red", "blue"], "answer": 1})
     'Sky? blue'
-    >>> text_of({"prompt": "Sky?", "more": {"notes": ["is", 3, "blue"]}})
+    >>> record_text({"prompt": "Sky?", "more": {"notes": ["is", 3, "blue"]}})
     'Sky? is blue'
     """
     if isinstance(record, list):
@@ -157,7 +157,7 @@ def text_of(record: Any) -> str:
 
 
 def _answered(question: Any, delimiter: str = " ") -> str:
-    if isinstance(question, Choice | Schema | Continuation):
+    if isinstance(question, MultipleChoice | Schema | Continuation):
         return answered(question, delimiter)
     if isinstance(question, Lettered):
         return f"{question.question} {question.choices[question.gold]}"

@@ -14,12 +14,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from packline.chat.record_files import files_of, records_of
 from packline.encoders.encoder import Encoder
 from packline.errors import InputError
-from packline.evals.core import Choice
+from packline.evals.core import MultipleChoice
 from packline.evals.task import ScoredTask
 from packline.ragged import Ragged, offsets_of
+from packline.sources.records import files_of, records_of
 
 LABEL = "hellaswag"
 
@@ -31,7 +31,7 @@ class _Published(msgspec.Struct):
     """A number in the original, its digit on the hub."""
 
 
-def read_hellaswag(path: str) -> list[Choice]:
+def read_hellaswag(path: str) -> list[MultipleChoice]:
     """Read the questions of a file.
 
     Raises:
@@ -46,14 +46,14 @@ def read_hellaswag(path: str) -> list[Choice]:
     return questions
 
 
-def _question(record: Any, where: str) -> Choice:
+def _question(record: Any, where: str) -> MultipleChoice:
     try:
         if isinstance(record, dict) and "endings" in record:
             one = msgspec.convert(record, _Published)
             gold = int(one.label) if str(one.label).isdecimal() else -1
-            question = Choice(one.ctx, list(one.endings), gold)
+            question = MultipleChoice(one.ctx, list(one.endings), gold)
         else:
-            question = msgspec.convert(record, Choice)
+            question = msgspec.convert(record, MultipleChoice)
     except msgspec.ValidationError as error:
         raise InputError(f"{where}: no question of HellaSwag: {error}") from error
     if not 0 <= question.gold < len(question.choices):
@@ -65,7 +65,7 @@ def _question(record: Any, where: str) -> Choice:
 
 
 def hellaswag_task(
-    questions: list[Choice], encoder: Encoder, *, bos_id: int | None, max_seq_len: int
+    questions: list[MultipleChoice], encoder: Encoder, *, bos_id: int | None, max_seq_len: int
 ) -> ScoredTask:
     """Convert the questions to arrays.
 

@@ -270,10 +270,10 @@ def _mixed(blocks: np.ndarray) -> np.ndarray:
     return (blocks ^ (blocks >> np.uint64(32))) * np.uint64(BASE)
 
 
-def class_of(character: str) -> int:
+def character_class(character: str) -> int:
     """Class of one character.
 
-    >>> [class_of(one) for one in "é，北\u0e34"] == [LETTER, BETWEEN, SINGLE, MARK]
+    >>> [character_class(one) for one in "é，北\u0e34"] == [LETTER, BETWEEN, SINGLE, MARK]
     True
     """
     code, category = ord(character), unicodedata.category(character)
@@ -312,7 +312,7 @@ def classes() -> np.ndarray:
         category = unicodedata.category(character)
         if code in alike or category in ("Cn", "Co", "Cs"):
             continue
-        table[code] = class_of(character)
+        table[code] = character_class(character)
         parts = unicodedata.decomposition(character)
         if character.lower() != character or (parts and not unicodedata.is_normalized("NFKC", character)):
             table[code] |= UNSTABLE

@@ -25,11 +25,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from packline.formats.exporting.documents import DocumentView
-from packline.formats.exporting.target import Target
-from packline.formats.format import DocumentFormat, Foreign
-from packline.formats.shared.column_files import ColumnForeign
-from packline.formats.shared.columns import (
+from packline.formats.document_view import DocumentView
+from packline.formats.format import DatasetReader, DocumentFormat
+from packline.formats.layouts.column_reader import ColumnsReader
+from packline.formats.layouts.columns import (
     LIMITS,
     SPLITS,
     ColumnOptions,
@@ -39,8 +38,7 @@ from packline.formats.shared.columns import (
     plan_parts,
     record_batches,
 )
-from packline.formats.shared.lost import lost_of
-from packline.formats.shared.saved import (
+from packline.formats.layouts.hf_disk import (
     SEQ_LENGTHS,
     SavedFiles,
     features_of_saved,
@@ -48,7 +46,8 @@ from packline.formats.shared.saved import (
     write_folder,
     write_stream,
 )
-from packline.formats.types import Edges, Part, Plan, Written, fitting_dtype
+from packline.formats.target import Target
+from packline.formats.types import Edges, ExportPart, ExportPlan, WrittenPart, fitting_dtype
 from packline.store.report import Findings
 
 BATCH_DOCUMENTS = 1000
@@ -70,15 +69,17 @@ class Arrow(DocumentFormat):
     def edges_of(self, options: ArrowOptions) -> Edges:
         return options.edges
 
-    def plan(self, view: DocumentView, options: ArrowOptions) -> Plan:
+    def plan(self, view: DocumentView, options: ArrowOptions) -> ExportPlan:
         fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
         parts = plan_parts(view, options, self.name, _folder(view, "{split}") + FILE)
-        lost = lost_of(
-            view, self.name, keeps_loss=options.loss != "none", keeps_provenance=options.provenance
+        lost = view.not_preserved(
+            self.name, keeps_loss=options.loss != "none", keeps_provenance=options.provenance
         )
-        return Plan(tuple(parts), estimated_bytes(view, options), lost=lost)
+        return ExportPlan(tuple(parts), estimated_bytes(view, options), lost=lost)
 
-    def write(self, view: DocumentView, part: Part, target: Target, options: ArrowOptions) -> dict[str, Any]:
+    def write(
+        self, view: DocumentView, part: ExportPart, target: Target, options: ArrowOptions
+    ) -> dict[str, Any]:
         def counted() -> Any:
             for batch in record_batches(
                 view, part, options, most_documents=BATCH_DOCUMENTS, most_tokens=BATCH_TOKENS
@@ -90,7 +91,7 @@ class Arrow(DocumentFormat):
         return {"checksum": write_stream(target, part.name, schema, counted())}
 
     def finish(
-        self, view: DocumentView, written: list[Written], target: Target, options: ArrowOptions
+        self, view: DocumentView, written: list[WrittenPart], target: Target, options: ArrowOptions
     ) -> None:
         schema = make_schema(column_types(view, options))
         for split in view.splits:
@@ -106,10 +107,10 @@ class Arrow(DocumentFormat):
         features = features_of_saved(path)
         return features is not None and SEQ_LENGTHS not in features
 
-    def open(self, path: Path, options: ArrowOptions, findings: Findings) -> Foreign:
+    def open(self, path: Path, options: ArrowOptions, findings: Findings) -> DatasetReader:
         saved = SavedFiles(path, findings)
         sources = saved.open(options.column, options.loss != "none", findings)
-        return ColumnForeign(saved.files, sources, edges=options.edges, findings=findings)
+        return ColumnsReader(saved.files, sources, edges=options.edges, findings=findings)
 
 
 def _folder(view: DocumentView, split: str) -> str:

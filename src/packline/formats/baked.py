@@ -10,40 +10,40 @@ The last column is the target of a row's last token, or padding if it has none. 
 tokens: inputs are all but the last, targets all but the first, where the loss byte is 1. Positions of a row
 not covered by spans are padding. `BakedRows` returns the same arrays as the loader's batches.
 
-The layout is packline's own; its token files can be read by any reader of Megatron's. Cost: reading is one
+The layout is packline's own; its token files can be read by any reader of Megatron's. Files are mapped. When
+a row of a file is first requested, the file is checked against its checksum in `packline.json` (10 GB/s from
+the page cache); its spans are then read as well, and cached for the last `KEPT` files. Cost: reading is one
 copy per row without a search; on disk, a row is stored as often as it is sampled.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import numpy as np
 
-from packline.errors import RecipeError
-from packline.formats.baked_rows import (
-    BAKED,
-    ENDINGS,
-    SPAN_COLUMNS,
-    BakedFacts,
-    BakedFile,
-    BakedRows,
-    check_files,
-    read_entries,
-    read_facts,
-)
+from packline.errors import CorruptStore, InputError, RecipeError
+from packline.formats.export_record import RECORD, read_record
 from packline.formats.format import RowFormat
-from packline.formats.shared.records import foreign_file
-from packline.formats.types import Options, Part, Plan, RowFiles, Written
-from packline.packing.batch import IGNORED
+from packline.formats.layouts.row_records import dataset_file
+from packline.formats.options import Options
+from packline.formats.types import ExportPart, ExportPlan, RowFiles, WrittenPart
+from packline.packing.batch import ALL_FIELDS, FIELDS, IGNORED, Layout
+from packline.packing.packer import Spans
+from packline.ragged import offsets_of
+from packline.store.files import check_bytes, map_array, read_file, reading, stat_file
 from packline.store.report import Findings
 from packline.store.shard import index_size, write_index
 
 if TYPE_CHECKING:
-    from packline.formats.exporting.rows import RowView
-    from packline.formats.exporting.target import Target
+    from packline.formats.row_view import RowView
+    from packline.formats.target import Target
+    from packline.store.files import FileEntry
 
 __all__ = ["FORMAT", "Baked", "BakedOptions", "BakedRows"]
 
@@ -67,19 +67,19 @@ class Baked(RowFormat):
     title = "packline's own: rows-000000.bin/.idx/.loss in training order, rows of seq_len + 1 tokens"
     options = BakedOptions
 
-    def plan(self, view: RowView, options: BakedOptions) -> Plan:
+    def plan(self, view: RowView, options: BakedOptions) -> ExportPlan:
         if options.file_rows < 0:
             raise RecipeError(f"baked: file_rows is {options.file_rows:,}: expected 0 or more")
         width, itemsize = view.seq_len + 1, view.store.dtype.itemsize
         rows = options.file_rows or max(FILE_BYTES // (width * itemsize), 1)
         parts = tuple(
-            Part(f"rows-{number:06d}", number=number, start=start, stop=min(start + rows, view.rows))
+            ExportPart(f"rows-{number:06d}", number=number, start=start, stop=min(start + rows, view.rows))
             for number, start in enumerate(range(0, view.rows, rows))
         )
         size = view.rows * width * (itemsize + 1) + sum(index_size(part.stop - part.start) for part in parts)
-        return Plan(parts, size)
+        return ExportPlan(parts, size)
 
-    def write(self, view: RowView, part: Part, target: Target, options: BakedOptions) -> dict[str, Any]:
+    def write(self, view: RowView, part: ExportPart, target: Target, options: BakedOptions) -> dict[str, Any]:
         width, count = view.seq_len + 1, part.stop - part.start
         block = max(BLOCK_TOKENS // width, 1)
         with target.create(f"{part.name}.bin") as tokens, target.create(f"{part.name}.loss") as losses:
@@ -94,7 +94,9 @@ class Baked(RowFormat):
         _write_spans(view, part, target, block)
         return {"rows": count}
 
-    def finish(self, view: RowView, written: list[Written], target: Target, options: BakedOptions) -> None:
+    def finish(
+        self, view: RowView, written: list[WrittenPart], target: Target, options: BakedOptions
+    ) -> None:
         facts = BakedFacts(
             rows=view.rows,
             seq_len=view.seq_len,
@@ -120,7 +122,7 @@ class Baked(RowFormat):
         check_files(path, facts, entries, findings)
         names = [BAKED, *(f"{file.name}{ending}" for file in facts.files for ending in ENDINGS)]
         metadata = {"vocab_size": facts.vocab_size, "eod_id": facts.eod_id, "bos_id": facts.bos_id}
-        return RowFiles([foreign_file(path, path / name) for name in names], metadata)
+        return RowFiles([dataset_file(path, path / name) for name in names], metadata)
 
 
 def _rows(view: RowView, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
@@ -135,7 +137,7 @@ def _rows(view: RowView, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]
     return rows, loss
 
 
-def _write_spans(view: RowView, part: Part, target: Target, block: int) -> None:
+def _write_spans(view: RowView, part: ExportPart, target: Target, block: int) -> None:
     """Write the spans of a part's rows, in row groups of a fixed size: no byte depends on the block."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -160,3 +162,271 @@ def _write_spans(view: RowView, part: Part, target: Target, block: int) -> None:
 
 
 FORMAT = Baked()
+
+
+BAKED = "baked.json"
+BAKED_VERSION = 1
+ENDINGS = (".bin", ".idx", ".loss", ".rows.parquet")
+SPAN_COLUMNS = ("row", "store", "document", "start", "length")
+KEPT = 8
+
+
+class BakedFile(msgspec.Struct, frozen=True):
+    """Files with a common name."""
+
+    name: str
+    """Name without the suffix."""
+    rows: int
+
+
+class BakedFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of baked.json."""
+
+    version: int = BAKED_VERSION
+    rows: int
+    seq_len: int
+    dtype: str
+    batch_size: int | None
+    pad_id: int
+    eod_id: int
+    bos_id: int | None
+    vocab_size: int
+    has_loss: bool
+    """True if a store had a loss mask."""
+    stores: tuple[str, ...]
+    """Checksums of the store manifests, in the order of store numbers in spans."""
+    files: tuple[BakedFile, ...]
+
+
+Entries: TypeAlias = "dict[str, FileEntry]"
+"""Files of baked rows by name, as listed in packline.json."""
+
+
+def read_entries(folder: Path) -> Entries:
+    """The files of baked rows with their sizes and checksums.
+
+    Raises:
+        InputError: there are no baked rows.
+        CorruptStore: packline.json is missing or damaged, or describes other files.
+    """
+    record = read_record(folder)
+    if record is None:
+        if not (folder / BAKED).exists():
+            raise InputError(f"{folder} holds no baked rows: it has no {BAKED}")
+        raise CorruptStore(
+            f"{folder} has no {RECORD}: expected the one that was written with {BAKED}",
+            hint="without it nothing tells damaged rows; put it back, or bake the rows again",
+        )
+    entries = {entry.name: entry for entry in record.files}
+    if BAKED not in entries:
+        raise InputError(f"{folder} holds no baked rows: its {RECORD} is of {record.format}")
+    return entries
+
+
+def read_facts(folder: Path, entries: Entries) -> BakedFacts:
+    """The content of baked.json.
+
+    Raises:
+        CorruptStore: it is missing or damaged, of a newer version, or names files that packline.json lacks.
+    """
+    path, hint = folder / BAKED, "bake the rows again"
+    data = read_file(folder, entries[BAKED])
+    try:
+        facts = msgspec.json.decode(data, type=BakedFacts)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CorruptStore(f"{path} is damaged: {error}", hint=hint) from error
+    names = {f"{file.name}{ending}" for file in facts.files for ending in ENDINGS}
+    if unknown := sorted(names - set(entries)):
+        raise CorruptStore(f"{path}: expected files that {RECORD} lists, found {unknown[0]}", hint=hint)
+    if facts.version > BAKED_VERSION or facts.dtype not in ("uint16", "int32"):
+        raise CorruptStore(
+            f"{path}: expected version {BAKED_VERSION} and tokens of uint16 or int32, "
+            f"found version {facts.version} and {facts.dtype}"
+        )
+    return facts
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """Arrays of one file."""
+
+    tokens: np.ndarray
+    """`[n, L+1]` in the store's dtype."""
+    loss: np.ndarray
+    """uint8 `[n, L+1]`."""
+
+
+def map_rows(folder: Path, facts: BakedFacts, file: BakedFile) -> Mapped:
+    """Map the tokens and the loss bytes of a file.
+
+    Raises:
+        CorruptStore: a file is missing, or its size differs from the one in baked.json.
+    """
+    for ending in (".bin", ".loss"):
+        stat_file(folder / f"{file.name}{ending}", folder)
+    dtype = np.dtype(facts.dtype).newbyteorder("<")
+    shape, holds = (file.rows, facts.seq_len + 1), f"{file.rows:,} rows"
+    return Mapped(
+        *(
+            map_array(folder / f"{file.name}{ending}", kind, shape, holds=holds, of="other rows")
+            for ending, kind in ((".bin", dtype), (".loss", np.dtype(np.uint8)))
+        )
+    )
+
+
+def read_spans(
+    folder: Path, facts: BakedFacts, file: BakedFile, first_row: int, entries: Entries
+) -> dict[str, np.ndarray]:
+    """Spans of a file's rows: int64 `[S]` by column, `row` counted within the file.
+
+    Raises:
+        CorruptStore: they are missing or damaged, or do not fill rows correctly.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    name = f"{file.name}.rows.parquet"
+    path, data = folder / name, read_file(folder, entries[name])
+    with reading(path):
+        table = pq.read_table(pa.BufferReader(data), columns=list(SPAN_COLUMNS), use_threads=False)
+        columns = {column: table[column].to_numpy().astype(np.int64) for column in SPAN_COLUMNS}
+    columns["row"] = columns["row"] - first_row
+    rows, lengths = columns["row"], columns["length"]
+    inside = not len(rows) or (int(rows[0]) >= 0 and int(rows[-1]) < file.rows)
+    if not inside or bool((np.diff(rows) < 0).any()) or int(lengths.min(initial=1)) < 1:
+        raise CorruptStore(f"{path}: expected spans of {file.rows:,} rows in order, found others")
+    filled = np.bincount(rows, lengths, file.rows)
+    if int(filled.max(initial=0)) > facts.seq_len:
+        row = int(filled.argmax())
+        raise CorruptStore(
+            f"{path}: row {first_row + row:,}: expected at most {facts.seq_len:,} tokens, "
+            f"found {int(filled[row]):,}"
+        )
+    return columns
+
+
+class BakedRows:
+    """Baked rows, R of them.
+
+    Args:
+        path: folder of the rows.
+        check: check each file against its checksum before its first row is returned. Without it, a damaged
+            token is not detected: use only right after `packline verify` has passed.
+
+    Raises:
+        InputError: the folder holds no baked rows.
+        CorruptStore: packline.json or a file is missing, or of the wrong size.
+    """
+
+    def __init__(self, path: str | Path, *, check: bool = True) -> None:
+        self.path = Path(path)
+        self._entries = read_entries(self.path)
+        self.facts = read_facts(self.path, self._entries)
+        self.seq_len, self.batch_size = self.facts.seq_len, self.facts.batch_size
+        self._files = [map_rows(self.path, self.facts, file) for file in self.facts.files]
+        self._firsts = offsets_of([file.rows for file in self.facts.files])
+        self._layouts: OrderedDict[int, tuple[np.ndarray, np.ndarray]] = OrderedDict()
+        self._unchecked = set(range(len(self._files))) if check else set()
+
+    def __len__(self) -> int:
+        return int(self._firsts[-1])
+
+    def read(self, rows: np.ndarray, fields: Sequence[str] = FIELDS) -> dict[str, np.ndarray]:
+        """Arrays `[B, L]` of these rows, int64 `[B]`, as returned by `Rows.read`.
+
+        Raises:
+            IndexError: no such row.
+            CorruptStore: the files are damaged in these rows.
+        """
+        rows = np.asarray(rows, np.int64)
+        if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self):
+            raise IndexError(f"rows {int(rows.min()):,} to {int(rows.max()):,} of {len(self):,}")
+        unknown = sorted(set(fields).difference(ALL_FIELDS))
+        if unknown:
+            raise IndexError(f"no field {', '.join(unknown)}: expected some of {', '.join(ALL_FIELDS)}")
+        shape = (len(rows), self.seq_len + 1)
+        tokens, loss = np.empty(shape, np.int32), np.empty(shape, np.uint8)
+        lengths: list[np.ndarray] = [np.empty(0, np.int64)] * len(rows)
+        spans_wanted = "position_ids" in fields or "segment_ids" in fields
+        of_file = self._firsts.searchsorted(rows, "right") - 1
+        for number in np.unique(of_file).tolist():
+            if number in self._unchecked:
+                self._check(number)
+            places = np.flatnonzero(of_file == number)
+            inner = rows[places] - self._firsts[number]
+            tokens[places], loss[places] = self._files[number].tokens[inner], self._files[number].loss[inner]
+            if spans_wanted:
+                offsets, sizes = self._spans_of(number)
+                for place, row in zip(places.tolist(), inner.tolist(), strict=True):
+                    lengths[place] = sizes[offsets[row] : offsets[row + 1]]
+        found = self._arrays(tokens, loss)
+        if spans_wanted:
+            found |= _by_spans(lengths, self.seq_len)
+        return {name: found[name] for name in fields}
+
+    def _check(self, number: int) -> None:
+        """Check tokens and loss bytes of a file against their checksums."""
+        name, mapped = self.facts.files[number].name, self._files[number]
+        for ending, array in ((".bin", mapped.tokens), (".loss", mapped.loss)):
+            entry = self._entries[f"{name}{ending}"]
+            check_bytes(self.path / entry.name, entry, array.reshape(-1).view(np.uint8).data)
+        self._unchecked.discard(number)
+
+    def _arrays(self, tokens: np.ndarray, loss: np.ndarray) -> dict[str, np.ndarray]:
+        trained = loss[:, 1:] != 0
+        return {
+            "tokens": np.ascontiguousarray(tokens[:, :-1]),
+            "targets": np.where(trained, tokens[:, 1:], np.int32(IGNORED)),
+            "loss_mask": trained.view(np.uint8),
+        }
+
+    def _spans_of(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """First span of each row of a file, and the length of each span."""
+        if number not in self._layouts:
+            while len(self._layouts) >= KEPT:
+                self._layouts.popitem(last=False)
+            file = self.facts.files[number]
+            spans = read_spans(self.path, self.facts, file, int(self._firsts[number]), self._entries)
+            offsets = offsets_of(np.bincount(spans["row"], minlength=file.rows))
+            self._layouts[number] = (offsets, spans["length"])
+        return self._layouts[number]
+
+
+def _by_spans(lengths: list[np.ndarray], seq_len: int) -> dict[str, np.ndarray]:
+    """Positions and segments of rows with these spans."""
+    offsets = offsets_of([len(one) for one in lengths])
+    joined = np.concatenate([np.empty(0, np.int64), *lengths])
+    nothing = np.zeros(len(joined), np.int64)
+    layout = Layout.of(Spans(offsets, nothing, nothing, joined), seq_len)
+    shape = (len(lengths), seq_len)
+    begins = layout.spread(layout.begins % seq_len, seq_len - layout.padding).reshape(shape)
+    numbers = layout.spread(np.arange(len(joined)) - offsets[layout.rows], -1).reshape(shape)
+    return {
+        "position_ids": np.arange(seq_len, dtype=np.int32) - begins.astype(np.int32),
+        "segment_ids": numbers.astype(np.int32),
+    }
+
+
+def check_files(folder: Path, facts: BakedFacts, entries: Entries, findings: Findings) -> None:
+    """Note all problems of the files of baked rows."""
+    from packline.store.shard import Index
+
+    findings.compare(BAKED, "rows of all files", facts.rows, sum(file.rows for file in facts.files))
+    first = 0
+    for file in facts.files:
+
+        def check_index(file: BakedFile = file) -> None:
+            index = Index(folder / f"{file.name}.idx")
+            same = len(index) == file.rows and bool((index.lengths == facts.seq_len + 1).all())
+            findings.compare(f"{file.name}.idx", "a sequence of L + 1 tokens for each row", True, same)
+
+        for check in (
+            lambda file=file: map_rows(folder, facts, file),
+            lambda file=file, first=first: read_spans(folder, facts, file, first, entries),
+            check_index,
+        ):
+            try:
+                check()
+            except CorruptStore as error:
+                findings.add(file.name, error.message)
+        first += file.rows

@@ -29,29 +29,27 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from packline.errors import InputError, RecipeError
-from packline.formats.format import DocumentFormat, Foreign
-from packline.formats.importing.mapped import IndexedForeign, ScannedForeign, TokenFile
-from packline.formats.shared.document_files import (
+from packline.errors import RecipeError
+from packline.formats.format import DatasetReader, DocumentFormat
+from packline.formats.layouts.document_files import (
     SHARD_TOKENS,
     FileList,
+    TokensAndEnds,
     ends_of,
     find_below,
     folder_of,
-    open_source,
+    open_documents,
     plan_files,
     shared_bytes,
     span_of,
-    split_of_folder,
-    told_dtype,
     write_files,
 )
-from packline.formats.shared.lost import lost_of
-from packline.formats.types import Edges, Options, Part, Plan, fitting_dtype
+from packline.formats.options import Options
+from packline.formats.types import Edges, ExportPart, ExportPlan, fitting_dtype
 
 if TYPE_CHECKING:
-    from packline.formats.exporting.documents import DocumentView
-    from packline.formats.exporting.target import Target
+    from packline.formats.document_view import DocumentView
+    from packline.formats.target import Target
     from packline.store.report import Findings
 
 LIMITS = {"uint16": 65_536, "uint32": 2**32}
@@ -97,7 +95,7 @@ class Datatrove(DocumentFormat):
     def edges_of(self, options: DatatroveOptions) -> Edges:
         return options.edges
 
-    def plan(self, view: DocumentView, options: DatatroveOptions) -> Plan:
+    def plan(self, view: DocumentView, options: DatatroveOptions) -> ExportPlan:
         dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
         if "/" in options.step or not options.step:
             raise RecipeError(f"datatrove: expected a step that can be in a name, found {options.step!r}")
@@ -113,10 +111,10 @@ class Datatrove(DocumentFormat):
         size = view.tokens * (dtype.itemsize + view.has_loss) + 8 * view.documents
         if options.metadata:
             size += sum(len(_metadata(view, part, dtype, options)) for part in parts)
-        return Plan(tuple(parts), size - shared, shared, lost_of(view, self.name, keeps_loss=True))
+        return ExportPlan(tuple(parts), size - shared, shared, view.not_preserved(self.name, keeps_loss=True))
 
     def write(
-        self, view: DocumentView, part: Part, target: Target, options: DatatroveOptions
+        self, view: DocumentView, part: ExportPart, target: Target, options: DatatroveOptions
     ) -> dict[str, Any]:
         dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
         stream = view.stream(part.split)
@@ -131,111 +129,73 @@ class Datatrove(DocumentFormat):
                 file.write(_metadata(view, part, dtype, options))
         return {"name": name, "tokens": tokens}
 
-    def open(self, path: Path, options: DatatroveOptions, findings: Findings) -> Foreign:
+    def open(self, path: Path, options: DatatroveOptions, findings: Findings) -> DatasetReader:
         folder, paths = find_below(path, ".ds", "datatrove's .ds files")
         listed = FileList(folder)
-        opened = [_Opened(one, listed, findings) for one in paths]
-        told = told_dtype(path, self.name, LIMITS, options.dtype)
-        usual = told or next((DTYPES[file.size] for file in opened if file.size), None)
-        if usual is None and options.vocab_size is not None:
-            usual = fitting_dtype(self.name, options.vocab_size, LIMITS)
-        any_index = any(file.ends is not None for file in opened)
-        if usual is None and not any_index:
-            raise InputError(
-                f"{path}: expected .index or .metadata beside .ds files, to know how wide tokens are",
-                hint="--set dtype=uint16 or dtype=uint32",
-            )
-        indexed, scanned = [], []
-        for file in opened:
-            source = file.source(listed, told or DTYPES.get(file.size, usual), findings)
-            if source is None:
-                continue
-            if file.ends is not None:
-                indexed.append((source, file.ends))
-            elif any_index:
-                findings.add(f"{file.name}.index", "no such file, where other files have one")
-            else:
-                scanned.append(source)
+        opened = [_open_file(one, listed) for one in paths]
         facts: dict[str, Any] = {}
-        names = {file.tokenizer for file in opened if file.tokenizer}
+        names = {name for one in opened if (name := _read_metadata(one, listed, findings))}
         if len(names) > 1:
             findings.add(folder.name, "tokenizer of .metadata files", "one", ", ".join(sorted(names)))
         elif names:
             facts["tokenizer"] = names.pop()
-        if any_index or not scanned:
-            return IndexedForeign(listed.files, indexed, edges=options.edges, findings=findings, facts=facts)
-        return ScannedForeign(
-            listed.files,
-            scanned,
-            marker=options.marker,
-            edges=options.edges,
-            findings=findings,
+        for one in opened:
+            _read_index(one, listed, findings)
+        return open_documents(
+            path,
+            listed,
+            opened,
+            options,
+            findings,
+            format=self.name,
+            limits=LIMITS,
+            dtypes=DTYPES,
+            needed=".index or .metadata beside .ds files",
             facts=facts,
         )
 
 
-class _Opened:
+def _open_file(path: Path, listed: FileList) -> TokensAndEnds:
     """A `.ds` file and the files that belong to it."""
-
-    def __init__(self, path: Path, listed: FileList, findings: Findings) -> None:
-        self.number = listed.add(path)
-        self.name, self.bytes = listed.files[self.number].name, listed.files[self.number].bytes
-        self.loss = listed.add_if_there(path.with_name(f"{path.name}.loss"))
-        self.beside: list[int] = []
-        self.size = 0
-        """Bytes per token; 0 if unknown."""
-        self.tokenizer = ""
-        self._told: int | None = None
-        self.ends = self._read_index(path.with_name(f"{path.name}.index"), listed, findings)
-        if (number := listed.add_if_there(path.with_name(f"{path.name}.metadata"))) is not None:
-            self.beside.append(number)
-            self._read_metadata(listed.files[number].name, Path(listed.files[number].path), findings)
-        if not self.size and self.ends is not None and len(self.ends):
-            last = int(self.ends[-1])
-            self.size = next((size for size in DTYPES if last and size * last == self.bytes), 0)
-
-    def _read_index(self, path: Path, listed: FileList, findings: Findings) -> np.ndarray | None:
-        """Document ends; None without an index, empty for an invalid one."""
-        if (number := listed.add_if_there(path)) is None:
-            return None
-        self.beside.append(number)
-        name, size = listed.files[number].name, listed.files[number].bytes
-        if findings.compare(name, "size in bytes, a multiple of 8", size - size % 8, size) and size:
-            return np.asarray(np.memmap(path, "<u8", "r"))
-        return np.empty(0, "<u8")
-
-    def _read_metadata(self, name: str, path: Path, findings: Findings) -> None:
-        lines = path.read_bytes().decode("utf-8", "replace").split("\n")
-        self.tokenizer, bar, size = lines[0].rpartition("|")
-        if not bar:  # older datatrove, which did not write the size
-            self.tokenizer = lines[0]
-        elif size in ("2", "4"):
-            self.size = int(size)
-        else:
-            findings.add(name, "bytes of a token", "2 or 4", size)
-        if self.tokenizer.startswith("Unknown Tokenizer") or self.tokenizer == "tokenizer.json":
-            self.tokenizer = ""
-        if len(lines) > 1 and lines[1].strip().isdecimal():
-            self._told = int(lines[1])
-        else:
-            findings.add(name, "tokens, on the second line", "a number", lines[1] if len(lines) > 1 else "")
-
-    def source(self, listed: FileList, dtype: np.dtype | None, findings: Findings) -> TokenFile | None:
-        """The tokens, if all sizes are consistent."""
-        last = int(self.ends[-1]) if self.ends is not None and len(self.ends) else None
-        return open_source(
-            listed,
-            self.number,
-            dtype,
-            findings,
-            split=split_of_folder(self.name),
-            told={"its .metadata": self._told, "the last of its .index": last},
-            mask=self.loss,
-            beside=tuple(self.beside),
-        )
+    number = listed.add(path)
+    file = listed.files[number]
+    mask = listed.add_if_there(path.with_name(f"{path.name}.loss"))
+    index = listed.add_if_there(path.with_name(f"{path.name}.index"))
+    metadata = listed.add_if_there(path.with_name(f"{path.name}.metadata"))
+    beside = [one for one in (index, metadata) if one is not None]
+    return TokensAndEnds(file, number, f"{file.name}.index", mask=mask, beside=beside)
 
 
-def _metadata(view: DocumentView, part: Part, dtype: np.dtype, options: DatatroveOptions) -> bytes:
+def _read_index(one: TokensAndEnds, listed: FileList, findings: Findings) -> None:
+    """Enter the document ends; empty for an invalid index."""
+    if not one.beside or (index := listed.files[one.beside[0]]).name != one.index:
+        return
+    whole = index.bytes - index.bytes % 8
+    right = findings.compare(index.name, "size in bytes, a multiple of 8", whole, index.bytes)
+    ends = np.asarray(np.memmap(index.path, "<u8", "r")) if right and whole else np.empty(0, "<u8")
+    one.set_ends(ends, ".index", DTYPES)
+
+
+def _read_metadata(one: TokensAndEnds, listed: FileList, findings: Findings) -> str:
+    """Enter the bytes and number of tokens; return the name of the tokenizer, if there is one."""
+    if not one.beside or not (file := listed.files[one.beside[-1]]).name.endswith(".metadata"):
+        return ""
+    lines = Path(file.path).read_bytes().decode("utf-8", "replace").split("\n")
+    tokenizer, bar, size = lines[0].rpartition("|")
+    if not bar:  # older datatrove, which did not write the size
+        tokenizer = lines[0]
+    elif size in ("2", "4"):
+        one.size = int(size)
+    else:
+        findings.add(file.name, "bytes of a token", "2 or 4", size)
+    if len(lines) > 1 and lines[1].strip().isdecimal():
+        one.declared["its .metadata"] = int(lines[1])
+    else:
+        findings.add(file.name, "tokens, on the second line", "a number", lines[1] if len(lines) > 1 else "")
+    return "" if tokenizer.startswith("Unknown Tokenizer") or tokenizer == "tokenizer.json" else tokenizer
+
+
+def _metadata(view: DocumentView, part: ExportPart, dtype: np.dtype, options: DatatroveOptions) -> bytes:
     """The three lines of metadata of a file."""
     begin, end = span_of(view.stream(part.split), part)
     tokens = end - begin

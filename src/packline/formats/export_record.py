@@ -3,12 +3,22 @@
 Contains format and options, source, tokenizer, every file with its size and checksum, losses, files that the
 trainer will miss, and which bytes are shared with the store. It has no time and no path: equal exports have
 equal records. Its own checksum protects it, as for a store's manifest (`store.sealed`).
-`packline verify OUT --from FORMAT` and every import check the files and the tokenizer against it.
+`packline verify OUT --from FORMAT` and every import check the files and the tokenizer against it:
+
+    listed      exists, a regular file, in the folder itself, of its size         `check_places`
+    stray       in the folder but not listed: a trainer's glob would match it     `check_strays`
+    checksums   every byte                                                        `check_export`
+
+Cache files that readers leave in the folders they read are not strays, nor are hidden files and a README.
+Cost: `check_places` and `check_strays` do not read contents; `check_export` reads everything once, 1 GB/s or
+more.
 """
 
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +29,8 @@ from packline.fingerprint import NotWhole, seal, unseal
 from packline.formats.types import NotPreserved
 from packline.store.files import FileEntry, reading, stat_file
 from packline.store.manifest import TokenizerEntry
+from packline.store.report import Findings
+from packline.store.shard_check import check_file
 from packline.version import __version__
 
 RECORD = "packline.json"
@@ -111,3 +123,66 @@ def _check_version(path: Path, data: bytes) -> None:
 def record_bytes(record: ExportRecord) -> bytes:
     """JSON form of a record, with its checksum."""
     return seal(record)
+
+
+LEFT_BY_READERS = re.compile(
+    r"(.*/)?cache-[^/]*\.arrow"  # datasets: the results of map and filter, next to the data
+    r"|(.*/)?cache/.*"  # Megatron-LM: PREFIX/cache/GPTDataset_indices/...
+    r"|(.*/)?\.[^/]*(/.*)?"  # hidden: no glob matches it
+    r"|README[^/]*"
+)
+
+
+def check_places(folder: Path, record: ExportRecord, findings: Findings) -> set[str]:
+    """Note listed files that are missing, outside the folder, not regular files, or of another size.
+
+    Returns:
+        Names of the listed files.
+    """
+    wrong = set()
+    for entry in record.files:
+        path = folder / entry.name
+        if not os.path.lexists(path):
+            findings.add(entry.name, "the file is missing", f"{entry.bytes:,} bytes", "nothing")
+            wrong.add(entry.name)
+            continue
+        try:
+            size = stat_file(path, folder).st_size
+        except CorruptStore as error:
+            findings.add(entry.name, error.message.removeprefix("cannot read ").removeprefix(f"{path}: "))
+            wrong.add(entry.name)
+            continue
+        if not findings.compare(entry.name, "size in bytes", entry.bytes, size):
+            wrong.add(entry.name)
+    return wrong
+
+
+def check_strays(folder: Path, record: ExportRecord, findings: Findings) -> None:
+    """Note files in an export's folder that the record does not list, and folders that are links."""
+    listed = {entry.name for entry in record.files}
+    for name in files_below(folder):
+        if name not in listed and name != RECORD and not LEFT_BY_READERS.fullmatch(name):
+            findings.add(name, "a stray file", "nothing", f"a file that {RECORD} does not list")
+
+
+def check_export(folder: Path, record: ExportRecord, findings: Findings) -> bool:
+    """Check all files of an export, checksums included; return True if they are unchanged."""
+    before = len(findings.problems) + findings.not_listed
+    wrong = check_places(folder, record, findings)
+    for entry in record.files:
+        if entry.name in wrong:
+            findings.files += 1
+        else:
+            check_file(folder, entry, findings)
+    whole = len(findings.problems) + findings.not_listed == before
+    check_strays(folder, record, findings)
+    return whole
+
+
+def files_below(folder: Path) -> Iterator[str]:
+    """Names of everything in a folder and its subfolders except folders, sorted; links are not followed."""
+    for base, folders, files in os.walk(folder):
+        folders.sort()
+        links = [name for name in folders if os.path.islink(os.path.join(base, name))]
+        for name in sorted([*files, *links]):
+            yield Path(base, name).relative_to(folder).as_posix()

@@ -28,27 +28,27 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from packline.errors import CorruptStore, InputError, RecipeError
-from packline.formats.format import DocumentFormat, Foreign
-from packline.formats.importing.mapped import IndexedForeign, ScannedForeign, TokenFile
-from packline.formats.shared.document_files import (
+from packline.formats.format import DatasetReader, DocumentFormat
+from packline.formats.layouts.document_files import (
     BLOCK_DOCUMENTS,
     SHARD_TOKENS,
     FileList,
+    declared_dtype,
     folder_of,
     open_source,
     plan_files,
     shared_bytes,
     split_of_folder,
-    told_dtype,
     write_files,
 )
-from packline.formats.shared.lost import lost_of
-from packline.formats.shared.token_shards import write_tokens
-from packline.formats.types import Edges, NotPreserved, Options, Part, Plan, Written, fitting_dtype
+from packline.formats.layouts.header_shards import write_tokens
+from packline.formats.layouts.token_files import IndexedReader, ScannedReader, TokenFile
+from packline.formats.options import Options
+from packline.formats.types import Edges, ExportPart, ExportPlan, NotPreserved, WrittenPart, fitting_dtype
 
 if TYPE_CHECKING:
-    from packline.formats.exporting.documents import DocumentView
-    from packline.formats.exporting.target import Target
+    from packline.formats.document_view import DocumentView
+    from packline.formats.target import Target
     from packline.store.report import Findings
 
 LIMITS = {"uint16": 65_535, "uint32": 2**32}
@@ -87,24 +87,24 @@ class Forager(DocumentFormat):
     def edges_of(self, options: ForagerOptions) -> Edges:
         return options.edges
 
-    def plan(self, view: DocumentView, options: ForagerOptions) -> Plan:
+    def plan(self, view: DocumentView, options: ForagerOptions) -> ExportPlan:
         dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
-        lost = lost_of(view, self.name)
+        lost = view.not_preserved(self.name)
         if options.sample_size is None:
             parts = plan_files(view, self.name, dtype, options.shard_tokens)
             shared = shared_bytes(view, parts, with_loss=False)
             size = view.tokens * dtype.itemsize + 24 * view.documents
-            return Plan(tuple(parts), size - shared, shared, lost)
+            return ExportPlan(tuple(parts), size - shared, shared, lost)
         windows, tail = _plan_windows(view, options)
         tokens = view.tokens - sum(one.count for one in tail)
         if options.edges == "none":
             why = "windows go over them, and no token stands there"
             tail = (*tail, NotPreserved("document boundaries", view.documents, "documents", why))
         size = tokens * dtype.itemsize + 24 * (tokens // options.sample_size)
-        return Plan(windows, size, lost=(*lost, *tail))
+        return ExportPlan(windows, size, lost=(*lost, *tail))
 
     def write(
-        self, view: DocumentView, part: Part, target: Target, options: ForagerOptions
+        self, view: DocumentView, part: ExportPart, target: Target, options: ForagerOptions
     ) -> dict[str, Any]:
         dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
         stream = view.stream(part.split)
@@ -118,7 +118,7 @@ class Forager(DocumentFormat):
         return {"tokens": tokens}
 
     def finish(
-        self, view: DocumentView, written: list[Written], target: Target, options: ForagerOptions
+        self, view: DocumentView, written: list[WrittenPart], target: Target, options: ForagerOptions
     ) -> None:
         size = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype).itemsize
         for split in view.splits:
@@ -141,7 +141,7 @@ class Forager(DocumentFormat):
         triples[:, 2] = tokens * size
         return triples
 
-    def open(self, path: Path, options: ForagerOptions, findings: Findings) -> Foreign:
+    def open(self, path: Path, options: ForagerOptions, findings: Findings) -> DatasetReader:
         bases = _bases(path)
         if not bases:
             raise InputError(
@@ -149,7 +149,7 @@ class Forager(DocumentFormat):
                 hint="name the folder that has the folder index in it",
             )
         listed = FileList(path)
-        dtype = told_dtype(path, self.name, LIMITS, options.dtype)
+        dtype = declared_dtype(path, self.name, LIMITS, options.dtype)
         if dtype is None and options.vocab_size is not None:
             dtype = fitting_dtype(self.name, options.vocab_size, LIMITS)
         if dtype is None:
@@ -159,14 +159,14 @@ class Forager(DocumentFormat):
             )
         opened = [one for base in bases for one in _open_base(path, base, dtype, listed, findings)]
         if options.sample_size is not None:
-            return ScannedForeign(
+            return ScannedReader(
                 listed.files,
                 [source for source, _ in opened],
                 marker=options.marker,
                 edges=options.edges,
                 findings=findings,
             )
-        return IndexedForeign(listed.files, opened, edges=options.edges, findings=findings)
+        return IndexedReader(listed.files, opened, edges=options.edges, findings=findings)
 
 
 class _SampleEnds:
@@ -190,7 +190,7 @@ class _SampleEnds:
 
 def _plan_windows(
     view: DocumentView, options: ForagerOptions
-) -> tuple[tuple[Part, ...], tuple[NotPreserved, ...]]:
+) -> tuple[tuple[ExportPart, ...], tuple[NotPreserved, ...]]:
     """One part per file, `start` and `stop` in tokens; and the remainder of each split."""
     size = options.sample_size or 0
     if size < 1 or options.shard_tokens < 1:
@@ -208,7 +208,7 @@ def _plan_windows(
         step = max(options.shard_tokens // size, 1) * size
         for number, start in enumerate(range(0, tokens - tail, step)):
             stop = min(start + step, tokens - tail)
-            parts.append(Part(f"{split}-{number:06d}", split, number, start, stop))
+            parts.append(ExportPart(f"{split}-{number:06d}", split, number, start, stop))
     if not parts:
         raise RecipeError(
             f"forager: expected at least sample_size tokens, {size:,}, found {view.tokens:,}",
@@ -217,7 +217,9 @@ def _plan_windows(
     return tuple(parts), tuple(lost)
 
 
-def _lengths(view: DocumentView, part: Part, options: ForagerOptions) -> Iterator[tuple[int, np.ndarray]]:
+def _lengths(
+    view: DocumentView, part: ExportPart, options: ForagerOptions
+) -> Iterator[tuple[int, np.ndarray]]:
     """Tokens per sample of a file, several at a time, and the token of the file at which the first begins."""
     stream, begin = view.stream(part.split), 0
     if options.sample_size is not None:
@@ -232,7 +234,7 @@ def _lengths(view: DocumentView, part: Part, options: ForagerOptions) -> Iterato
         begin += int(lengths.sum())
 
 
-def _name(part: Part) -> str:
+def _name(part: ExportPart) -> str:
     return f"{SAMPLES}/{part.split}-{part.number:06d}-{SAMPLES}.bin"
 
 
@@ -274,7 +276,7 @@ def _open_base(
             dtype,
             findings,
             split=split_of_folder(f"{base.relative_to(path).as_posix()}/x"),
-            told={"the last of its samples": (ends := _SampleEnds(mine, dtype.itemsize)).last},
+            declared={"the last of its samples": (ends := _SampleEnds(mine, dtype.itemsize)).last},
             beside=() if opened else tuple(beside),
         )
         if source is None:

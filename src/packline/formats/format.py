@@ -1,19 +1,21 @@
-"""Interface of a format: how a store is converted to it, and how it is converted to a store.
+"""Interface of a format: how a store is converted to it, and how it is converted to a store; all by name.
 
     store ── DocumentView ── plan ──> parts ── write ──> files ── finish ──> the data set
     store ── RowView ─────── (the same; rows in training order instead of documents)
 
-    data set of documents ── open ──> Foreign: files, units ── blocks ──> documents ──> a store
+    data set of documents ── open ──> DatasetReader: files, units ── blocks ──> documents ──> a store
     data set of rows ─────── check ──> problems
 
 A format describes a layout. Everything that formats have in common, such as processes, progress, staging,
 checksums, resuming after an interruption, and checking ids against the vocabulary, is done around it
 (`exporting`, `importing`). So a format is a handful of pure functions: equal views and options give equal
-bytes, and a part needs nothing but the view and its own bounds.
+bytes, and a part needs nothing but the view and its own bounds. A format is imported on first use.
 """
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -21,32 +23,33 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from packline.errors import InputError, RecipeError
+from packline.formats.options import Options
 from packline.formats.types import (
-    Block,
+    DatasetFile,
+    DocumentBlock,
     Edges,
-    ForeignFile,
-    ForeignUnit,
+    ExportPart,
+    ExportPlan,
     Kind,
-    Options,
-    Part,
-    Plan,
+    ReadTask,
     RowFiles,
-    Written,
+    WrittenPart,
 )
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
+    from packline.formats.document_view import DocumentView
     from packline.formats.export_record import ExportRecord
-    from packline.formats.exporting.documents import DocumentView
-    from packline.formats.exporting.rows import RowView
-    from packline.formats.exporting.target import Target
+    from packline.formats.row_view import RowView
+    from packline.formats.target import Target
 
 
-class Foreign(ABC):
-    """An opened foreign data set: headers and indexes are read, tokens are not."""
+class DatasetReader(ABC):
+    """An opened data set: headers and indexes are read, tokens are not."""
 
-    files: list[ForeignFile]
-    units: list[ForeignUnit]
+    files: list[DatasetFile]
+    units: list[ReadTask]
     """Units in document order."""
     edges: Edges
     """Boundary tokens that its documents are expected to have."""
@@ -58,7 +61,7 @@ class Foreign(ABC):
     """Metadata: `vocab_size`, `tokenizer`, `eod_id`, ..., as far as declared."""
 
     @abstractmethod
-    def blocks(self, unit: ForeignUnit) -> Iterator[Block]:
+    def blocks(self, unit: ReadTask) -> Iterator[DocumentBlock]:
         """Documents of a unit, a few million tokens at a time, in the file's own form.
 
         Raises:
@@ -82,7 +85,7 @@ class Format(ABC):
     def missing(self, splits: Iterable[str]) -> tuple[str, ...]:
         """Warnings about splits that the trainer opens and that are not among these.
 
-        >>> from packline.formats.registry import get_format
+        >>> from packline.formats.format import get_format
         >>> get_format("nanogpt").missing(["train"])
         ("no val.bin: nanoGPT's train.py opens it and stops without",)
         """
@@ -117,7 +120,7 @@ class DocumentFormat(Format):
         """Boundary tokens of documents in the files."""
 
     @abstractmethod
-    def plan(self, view: DocumentView, options: Any) -> Plan:
+    def plan(self, view: DocumentView, options: Any) -> ExportPlan:
         """Parts to write; reads lengths at most.
 
         Raises:
@@ -125,14 +128,14 @@ class DocumentFormat(Format):
         """
 
     @abstractmethod
-    def write(self, view: DocumentView, part: Part, target: Target, options: Any) -> dict[str, Any]:
+    def write(self, view: DocumentView, part: ExportPart, target: Target, options: Any) -> dict[str, Any]:
         """Write one part; return the values that `finish` needs, as JSON-compatible types."""
 
-    def finish(self, view: DocumentView, written: list[Written], target: Target, options: Any) -> None:
+    def finish(self, view: DocumentView, written: list[WrittenPart], target: Target, options: Any) -> None:
         """Write files that summarise all parts, if the format has any."""
 
     @abstractmethod
-    def open(self, path: Path, options: Any, findings: Findings) -> Foreign:
+    def open(self, path: Path, options: Any, findings: Findings) -> DatasetReader:
         """Open a data set and enter all problems of its headers and sizes into `findings`.
 
         Everything readable is included; a file that cannot be read is left out of `units`.
@@ -151,14 +154,14 @@ class RowFormat(Format):
     kind = "rows"
 
     @abstractmethod
-    def plan(self, view: RowView, options: Any) -> Plan:
+    def plan(self, view: RowView, options: Any) -> ExportPlan:
         """As for documents."""
 
     @abstractmethod
-    def write(self, view: RowView, part: Part, target: Target, options: Any) -> dict[str, Any]:
+    def write(self, view: RowView, part: ExportPart, target: Target, options: Any) -> dict[str, Any]:
         """As for documents."""
 
-    def finish(self, view: RowView, written: list[Written], target: Target, options: Any) -> None:
+    def finish(self, view: RowView, written: list[WrittenPart], target: Target, options: Any) -> None:
         """As for documents."""
 
     @abstractmethod
@@ -168,3 +171,45 @@ class RowFormat(Format):
         Raises:
             InputError: nothing of this format is found.
         """
+
+
+DOCUMENT_FORMATS = (
+    "megatron", "llmc", "nanogpt", "npy", "datatrove", "olmo", "forager", "arrow", "parquet",
+    "stacks",
+)  # fmt: skip
+ROW_FORMATS = ("npz", "pt", "litdata", "mds", "trl", "baked")
+NAMES = (*DOCUMENT_FORMATS, *ROW_FORMATS)
+
+
+def get_format(name: str) -> Format:
+    """Format of this name.
+
+    Raises:
+        RecipeError: there is no such format, or it needs a module that is not installed.
+
+    >>> get_format("tfrecord")
+    Traceback (most recent call last):
+    packline.errors.RecipeError: no format 'tfrecord'
+    """
+    if name not in NAMES:
+        raise RecipeError(f"no format {name!r}", hint=f"expected one of {', '.join(NAMES)}")
+    format: Format = importlib.import_module(f"packline.formats.{name}").FORMAT
+    for module in format.needs:
+        if importlib.util.find_spec(module) is None:
+            raise RecipeError(f"the format {name} needs {module}", hint=f"pip install 'packline[{module}]'")
+    return format
+
+
+def recognise(path: Path) -> Format:
+    """Format of a file or folder, if unambiguous.
+
+    Raises:
+        InputError: none matches, or several do.
+    """
+    found = [
+        name for name in NAMES if importlib.import_module(f"packline.formats.{name}").FORMAT.recognises(path)
+    ]
+    if len(found) == 1:
+        return get_format(found[0])
+    what = f"it could be {' or '.join(found)}" if found else "it looks like none that packline knows"
+    raise InputError(f"{path}: expected files of one format: {what}", hint="name it with --from")

@@ -35,23 +35,23 @@ import numpy as np
 from packline.errors import InputError, RecipeError
 from packline.fingerprint import hash_value
 from packline.formats.format import RowFormat
-from packline.formats.importing.token_source import read_numbers
-from packline.formats.shared.records import (
+from packline.formats.layouts.row_records import (
     BLOCK_TOKENS,
     INDEX,
-    foreign_file,
-    lost_of,
+    dataset_file,
     read_index,
     row_tokens,
     split_folders,
 )
-from packline.formats.types import ForeignFile, Options, Part, Plan, RowFiles, Written, fitting_dtype
+from packline.formats.layouts.token_files import read_numbers
+from packline.formats.options import Options
+from packline.formats.types import DatasetFile, ExportPart, ExportPlan, RowFiles, WrittenPart, fitting_dtype
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
     from packline.formats.export_record import ExportRecord
-    from packline.formats.exporting.rows import RowView
-    from packline.formats.exporting.target import Target
+    from packline.formats.row_view import RowView
+    from packline.formats.target import Target
 
 LOADER = "TokensLoader"
 TENSOR_CODES = {"int32": 16, "int64": 18, "uint16": 20}
@@ -99,7 +99,7 @@ class Litdata(RowFormat):
             "# of a batch: inputs, targets = batch[:, :-1], batch[:, 1:]",
         )
 
-    def plan(self, view: RowView, options: LitdataOptions) -> Plan:
+    def plan(self, view: RowView, options: LitdataOptions) -> ExportPlan:
         dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
         row_bytes = (view.seq_len + 1) * dtype.itemsize
         if not 1 <= options.shard_bytes <= MOST_BYTES // 2:
@@ -111,13 +111,15 @@ class Litdata(RowFormat):
         rows = max(options.shard_bytes // row_bytes, 1)
         starts = range(0, view.rows, rows)
         parts = tuple(
-            Part(f"chunk-0-{number}.bin", number=number, start=start, stop=min(start + rows, view.rows))
+            ExportPart(f"chunk-0-{number}.bin", number=number, start=start, stop=min(start + rows, view.rows))
             for number, start in enumerate(starts)
         )
         size = view.rows * (row_bytes + 4) + 8 * len(parts)
-        return Plan(parts, size, lost=lost_of(view, masks=False, boundaries=False))
+        return ExportPlan(parts, size, lost=view.not_preserved(masks=False, boundaries=False))
 
-    def write(self, view: RowView, part: Part, target: Target, options: LitdataOptions) -> dict[str, Any]:
+    def write(
+        self, view: RowView, part: ExportPart, target: Target, options: LitdataOptions
+    ) -> dict[str, Any]:
         dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
         count, width = part.stop - part.start, view.seq_len + 1
         offsets = 4 + 4 * (count + 1) + np.arange(count + 1, dtype=np.int64) * width * dtype.itemsize
@@ -130,7 +132,9 @@ class Litdata(RowFormat):
                 target.progress((stop - start) * view.seq_len)
         return {"rows": count, "bytes": int(offsets[-1]), "checksum": target.files[-1].checksum}
 
-    def finish(self, view: RowView, written: list[Written], target: Target, options: LitdataOptions) -> None:
+    def finish(
+        self, view: RowView, written: list[WrittenPart], target: Target, options: LitdataOptions
+    ) -> None:
         entries = [
             {
                 "chunk_bytes": one.facts["bytes"],
@@ -170,7 +174,7 @@ class Litdata(RowFormat):
         root, files = path if path.is_dir() else path.parent, []
         for _, folder in split_folders(path):
             index = read_index(folder)
-            files.append(own := foreign_file(root, folder / INDEX))
+            files.append(own := dataset_file(root, folder / INDEX))
             entries, config = index.get("chunks"), index.get("config")
             if not isinstance(entries, list) or not isinstance(config, dict):
                 raise InputError(
@@ -187,7 +191,7 @@ class Litdata(RowFormat):
                     wanted = "a file name, sizes and counts"
                     findings.add(own.name, f"entry {number} of chunks", wanted, entry)
                     continue
-                file = foreign_file(root, folder / filename)
+                file = dataset_file(root, folder / filename)
                 if not Path(file.path).is_file():
                     findings.add(file.name, "a file that index.json names", "there", "missing")
                     continue
@@ -197,7 +201,7 @@ class Litdata(RowFormat):
 
 
 def _check_file(
-    file: ForeignFile, numbers: tuple[Any, ...], dtype: np.dtype, packed: bool, findings: Findings
+    file: DatasetFile, numbers: tuple[Any, ...], dtype: np.dtype, packed: bool, findings: Findings
 ) -> None:
     """Check the size of a file by its items and tokens, and its head unless it is compressed."""
     size, count, tokens = numbers

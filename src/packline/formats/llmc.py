@@ -31,23 +31,23 @@ import msgspec
 import numpy as np
 
 from packline.errors import InputError
-from packline.formats.format import DocumentFormat, Foreign
-from packline.formats.importing.mapped import TokenFile
-from packline.formats.shared.token_shards import (
+from packline.formats.format import DatasetReader, DocumentFormat
+from packline.formats.layouts.header_shards import (
     ShardOptions,
     first_bytes,
     missing_shards,
     open_shards,
     plan_shards,
-    split_of,
+    split_of_name,
     write_tokens,
 )
-from packline.formats.types import Edges, ForeignFile, Part, Plan, fitting_dtype
+from packline.formats.layouts.token_files import TokenFile
+from packline.formats.types import DatasetFile, Edges, ExportPart, ExportPlan, fitting_dtype
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
-    from packline.formats.exporting.documents import DocumentView
-    from packline.formats.exporting.target import Target
+    from packline.formats.document_view import DocumentView
+    from packline.formats.target import Target
 
 HEADER_BYTES = 1024
 HEAD = struct.Struct("<3i")
@@ -86,7 +86,7 @@ class Llmc(DocumentFormat):
     def edges_of(self, options: LlmcOptions) -> Edges:
         return options.edges
 
-    def plan(self, view: DocumentView, options: LlmcOptions) -> Plan:
+    def plan(self, view: DocumentView, options: LlmcOptions) -> ExportPlan:
         itemsize = _layout(view, options)[2].itemsize
         plan = plan_shards(view, options, self.name, lambda tokens: HEADER_BYTES + tokens * itemsize)
         train = [part for part in plan.parts if part.split == "train"]
@@ -99,21 +99,23 @@ class Llmc(DocumentFormat):
         )
         return msgspec.structs.replace(plan, warnings=(*plan.warnings, alone))
 
-    def write(self, view: DocumentView, part: Part, target: Target, options: LlmcOptions) -> dict[str, Any]:
+    def write(
+        self, view: DocumentView, part: ExportPart, target: Target, options: LlmcOptions
+    ) -> dict[str, Any]:
         magic, version, dtype = _layout(view, options)
         with target.create(f"{part.name}.bin") as file:
-            file.write(header(magic, version, part.stop - part.start))
+            file.write(shard_header(magic, version, part.stop - part.start))
             write_tokens(file, view.stream(part.split), part.start, part.stop, dtype, target)
         return {}
 
-    def open(self, path: Path, options: LlmcOptions, findings: Findings) -> Foreign:
+    def open(self, path: Path, options: LlmcOptions, findings: Findings) -> DatasetReader:
         return open_shards(path, ".bin", "llm.c's shards, *.bin", _open_file, options, findings)
 
 
-def header(magic: int, version: int, tokens: int) -> bytes:
+def shard_header(magic: int, version: int, tokens: int) -> bytes:
     """The first 1,024 bytes of a file.
 
-    >>> header(20240520, 1, 5)[:12].hex(" ", 4), len(header(20240520, 1, 5))
+    >>> shard_header(20240520, 1, 5)[:12].hex(" ", 4), len(shard_header(20240520, 1, 5))
     ('88d83401 01000000 05000000', 1024)
     """
     return HEAD.pack(magic, version, tokens).ljust(HEADER_BYTES, b"\0")
@@ -128,7 +130,7 @@ def _layout(view: DocumentView, options: LlmcOptions) -> tuple[int, int, np.dtyp
     return magic, MAGICS[magic][0], dtype
 
 
-def _open_file(files: list[ForeignFile], number: int, findings: Findings) -> TokenFile | None:
+def _open_file(files: list[DatasetFile], number: int, findings: Findings) -> TokenFile | None:
     file = files[number]
     with open(file.path, "rb") as opened:
         head = opened.read(HEADER_BYTES)
@@ -154,7 +156,7 @@ def _open_file(files: list[ForeignFile], number: int, findings: Findings) -> Tok
     findings.compare(file.name, "size in bytes", HEADER_BYTES + count * dtype.itemsize, file.bytes)
     room = (file.bytes - HEADER_BYTES) // dtype.itemsize
     return TokenFile(
-        files, number, dtype, split=split_of(file.name), header=HEADER_BYTES, tokens=min(count, room)
+        files, number, dtype, split=split_of_name(file.name), header=HEADER_BYTES, tokens=min(count, room)
     )
 
 

@@ -30,23 +30,17 @@ import numpy as np
 
 from packline.errors import InputError, RecipeError
 from packline.formats.format import RowFormat
-from packline.formats.importing.token_source import read_numbers
-from packline.formats.shared.records import (
-    BLOCK_TOKENS,
-    INDEX,
-    foreign_file,
-    lost_of,
-    read_index,
-    split_folders,
-)
-from packline.formats.types import ForeignFile, Options, Part, Plan, RowFiles, Written
+from packline.formats.layouts.row_records import BLOCK_TOKENS, INDEX, dataset_file, read_index, split_folders
+from packline.formats.layouts.token_files import read_numbers
+from packline.formats.options import Options
+from packline.formats.types import DatasetFile, ExportPart, ExportPlan, RowFiles, WrittenPart
 from packline.packing.batch import ALL_FIELDS
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
     from packline.formats.export_record import ExportRecord
-    from packline.formats.exporting.rows import RowView
-    from packline.formats.exporting.target import Target
+    from packline.formats.row_view import RowView
+    from packline.formats.target import Target
 
 VERSION = 2
 MOST_BYTES = 2**32 - 1
@@ -80,7 +74,7 @@ class Mds(RowFormat):
             + (f"; {shifted}" if "targets" in options.fields else ""),
         )
 
-    def plan(self, view: RowView, options: MdsOptions) -> Plan:
+    def plan(self, view: RowView, options: MdsOptions) -> ExportPlan:
         _check(options)
         record, settings = _record_dtype(view, options), _settings(view, options)
         base = 8 + len(_json(settings))
@@ -89,16 +83,18 @@ class Mds(RowFormat):
             raise RecipeError(f"mds: a row of {record.itemsize:,} bytes: its offsets hold less than 2**32")
         starts = range(0, view.rows, rows)
         parts = tuple(
-            Part(f"shard.{number:05}.mds", number=number, start=start, stop=min(start + rows, view.rows))
+            ExportPart(
+                f"shard.{number:05}.mds", number=number, start=start, stop=min(start + rows, view.rows)
+            )
             for number, start in enumerate(starts)
         )
         size = len(parts) * base + view.rows * (record.itemsize + 4)
         fields = set(options.fields)
         masks = bool(fields & {"targets", "loss_mask"})
         boundaries = bool(fields & {"position_ids", "segment_ids"})
-        return Plan(parts, size, lost=lost_of(view, masks=masks, boundaries=boundaries))
+        return ExportPlan(parts, size, lost=view.not_preserved(masks=masks, boundaries=boundaries))
 
-    def write(self, view: RowView, part: Part, target: Target, options: MdsOptions) -> dict[str, Any]:
+    def write(self, view: RowView, part: ExportPart, target: Target, options: MdsOptions) -> dict[str, Any]:
         record, settings = _record_dtype(view, options), _json(_settings(view, options))
         count = part.stop - part.start
         first = 4 + 4 * (count + 1) + len(settings)
@@ -122,7 +118,7 @@ class Mds(RowFormat):
                 file.write(packer.flush())
         return {"rows": count, "bytes": size, "packed_bytes": target.files[-1].bytes}
 
-    def finish(self, view: RowView, written: list[Written], target: Target, options: MdsOptions) -> None:
+    def finish(self, view: RowView, written: list[WrittenPart], target: Target, options: MdsOptions) -> None:
         shards = []
         for one in written:
             raw = {"basename": one.part.name, "bytes": one.facts["bytes"], "hashes": {}}
@@ -154,14 +150,14 @@ class Mds(RowFormat):
             entries = read_index(folder).get("shards")
             if not isinstance(entries, list):
                 raise InputError(f"{folder / INDEX}: expected shards, found none")
-            files.append(foreign_file(root, folder / INDEX))
+            files.append(dataset_file(root, folder / INDEX))
             for entry in entries:
                 _check_shard(folder, entry if isinstance(entry, dict) else {}, files, root, findings)
         return RowFiles(files)
 
 
 def _check_shard(
-    folder: Path, entry: dict[str, Any], files: list[ForeignFile], root: Path, findings: Findings
+    folder: Path, entry: dict[str, Any], files: list[DatasetFile], root: Path, findings: Findings
 ) -> None:
     """Check a shard of index.json: its name, its size, and its head unless it is compressed."""
     where = (folder / INDEX).relative_to(root).as_posix()
@@ -174,7 +170,7 @@ def _check_shard(
         raise InputError(f"{folder / INDEX}: expected shards 'mds' of version {VERSION}, found {found}")
     is_packed = packed is not None and not (folder / raw[0]).is_file()
     name, size = packed if packed is not None and is_packed else raw
-    file = foreign_file(root, folder / name)
+    file = dataset_file(root, folder / name)
     if not (folder / name).is_file():
         findings.add(file.name, "a file that index.json names", "there", "missing")
         return
@@ -194,7 +190,7 @@ def _file_of(value: Any) -> tuple[str, int] | None:
     return name, size
 
 
-def _check_head(file: ForeignFile, records: int, entry: dict[str, Any], findings: Findings) -> None:
+def _check_head(file: DatasetFile, records: int, entry: dict[str, Any], findings: Findings) -> None:
     """Compare a shard's count, offsets and settings with index.json."""
     begin = 8 + 4 * records
     if not findings.compare(file.name, "room for its offsets", True, file.bytes >= begin):
@@ -262,7 +258,7 @@ def _settings(view: RowView, options: MdsOptions) -> dict[str, Any]:
     }
 
 
-def _records(view: RowView, part: Part, record: np.dtype, target: Target) -> Iterator[np.ndarray]:
+def _records(view: RowView, part: ExportPart, record: np.dtype, target: Target) -> Iterator[np.ndarray]:
     """Yield the rows of a part as records, uint8, about a million tokens at a time."""
     fields = record.names or ()
     block = max(BLOCK_TOKENS // view.seq_len, 1)

@@ -2,7 +2,7 @@
 
     .bin  tokens of all sequences, back to back, no header
 
-    .idx  0        9 bytes  MMIDIDX\\0\\0
+    .idx  0        9 bytes  MMIDIDX\0\0
           9        uint64   version, 1
           17       uint8    dtype: 1 uint8, 2 int8, 3 int16, 4 int32, 5 int64, 8 uint16 (6, 7 are floats)
           18       uint64   S, sequences
@@ -21,14 +21,17 @@ The store's own shards have this layout. So `files = "many"` gives one pair per 
 so on, by sharing both files, in constant time. `files = "single"` gives one pair per split as Megatron's
 preprocessing does, `PREFIXtrain_text_document.bin` and `.idx`; its index is written a block at a time.
 
-Packline reads documents of several sequences, and any integer dtype (`megatron_index`). There is no loss
-mask. Multimodal data is neither written nor read. Based on `indexed_dataset.py` of megatron-core, which the
-tests compare with.
+Packline reads documents of several sequences, and any integer dtype. Every entry of an index from another
+writer is checked once, a block at a time, at memory speed: sequences have to lie back to back from byte 0 to
+the end of the token file, and documents have to cover all of them in order. So no later read can go out of
+bounds. The arrays stay mapped. There is no loss mask. Multimodal data is neither written nor read. Based on
+`indexed_dataset.py` of megatron-core, which the tests compare with.
 """
 
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -36,19 +39,18 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from packline.errors import PacklineError, RecipeError
-from packline.formats.format import DocumentFormat, Foreign
-from packline.formats.importing.mapped import IndexedForeign, TokenFile
-from packline.formats.megatron_index import DocumentEnds, open_index
-from packline.formats.shared.lost import lost_of
-from packline.formats.shared.token_shards import find_files, first_bytes, split_of, write_tokens
-from packline.formats.types import Edges, ForeignFile, Options, Part, Plan, fitting_dtype
+from packline.formats.format import DatasetReader, DocumentFormat
+from packline.formats.layouts.header_shards import files_with_suffix, first_bytes, split_of_name, write_tokens
+from packline.formats.layouts.token_files import IndexedReader, TokenFile
+from packline.formats.options import Options
+from packline.formats.types import DatasetFile, Edges, ExportPart, ExportPlan, fitting_dtype
 from packline.ragged import UINT16_BELOW
 from packline.store.shard import CODES, HEADER, MAGIC, index_size
 
 if TYPE_CHECKING:
+    from packline.formats.document_view import DocumentStream, DocumentView
     from packline.formats.export_record import ExportRecord
-    from packline.formats.exporting.documents import DocumentStream, DocumentView
-    from packline.formats.exporting.target import Target
+    from packline.formats.target import Target
     from packline.store.report import Findings
     from packline.store.writer import HashedFile
 
@@ -117,11 +119,11 @@ class Megatron(DocumentFormat):
             lines.append("--reset-position-ids --reset-attention-mask --eod-mask-loss")
         return tuple(lines)
 
-    def plan(self, view: DocumentView, options: MegatronOptions) -> Plan:
+    def plan(self, view: DocumentView, options: MegatronOptions) -> ExportPlan:
         dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
         if options.shard_tokens < 1:
             raise RecipeError(f"megatron: expected shard_tokens of 1 or more, found {options.shard_tokens:,}")
-        parts: list[Part] = []
+        parts: list[ExportPart] = []
         shared = 0
         for split in view.splits:
             stream = view.stream(split)
@@ -130,18 +132,18 @@ class Megatron(DocumentFormat):
                 for number, shard in enumerate(stored):
                     name = f"{split}-{number:06d}" if options.files == "many" else _single(options, split)
                     begin, end = shard.first_document, shard.first_document + shard.documents
-                    parts.append(Part(name, split, number, begin, end, shard.name))
+                    parts.append(ExportPart(name, split, number, begin, end, shard.name))
                     shared += sum(entry.bytes for entry in shard.entry.files[:2])
             elif options.files == "many":
                 parts += _cut(stream, split, options.shard_tokens)
             else:
-                parts.append(Part(_single(options, split), split, 0, 0, stream.documents))
+                parts.append(ExportPart(_single(options, split), split, 0, 0, stream.documents))
         documents = sum(part.stop - part.start for part in parts)
         whole = view.tokens * dtype.itemsize + 20 * documents + index_size(0) * len(parts)
-        return Plan(tuple(parts), whole - shared, shared, lost_of(view, self.name))
+        return ExportPlan(tuple(parts), whole - shared, shared, view.not_preserved(self.name))
 
     def write(
-        self, view: DocumentView, part: Part, target: Target, options: MegatronOptions
+        self, view: DocumentView, part: ExportPart, target: Target, options: MegatronOptions
     ) -> dict[str, Any]:
         stream = view.stream(part.split)
         begin, end = _tokens_of(stream, part.start, part.stop)
@@ -158,22 +160,24 @@ class Megatron(DocumentFormat):
             _write_index(index, stream, part.start, part.stop, dtype)
         return {}
 
-    def open(self, path: Path, options: MegatronOptions, findings: Findings) -> Foreign:
-        files: list[ForeignFile] = []
+    def open(self, path: Path, options: MegatronOptions, findings: Findings) -> DatasetReader:
+        files: list[DatasetFile] = []
         indexed: list[tuple[TokenFile, DocumentEnds]] = []
-        for index in find_files(_index_of(path), (".idx",), "Megatron's indexes, *.idx beside their *.bin"):
+        for index in files_with_suffix(
+            _index_of(path), (".idx",), "Megatron's indexes, *.idx beside their *.bin"
+        ):
             number = len(files)
             tokens = Path(index.path).with_suffix(".bin")
             if not tokens.is_file():
                 findings.add(index.name, "tokens beside the index", tokens.name, "no such file")
                 continue
             name = str(Path(index.name).with_suffix(".bin"))
-            files += [ForeignFile(name, str(tokens), tokens.stat().st_size), index]
+            files += [DatasetFile(name, str(tokens), tokens.stat().st_size), index]
             if (ends := open_index(index, files[number], findings)) is not None:
-                split = split_of(index.name)
+                split = split_of_name(index.name)
                 source = TokenFile(files, number, ends.dtype, split=split, beside=(number + 1,))
                 indexed.append((source, ends))
-        return IndexedForeign(files, indexed, edges=options.edges, findings=findings)
+        return IndexedReader(files, indexed, edges=options.edges, findings=findings)
 
 
 def _write_index(file: HashedFile, stream: DocumentStream, start: int, stop: int, dtype: np.dtype) -> None:
@@ -200,13 +204,13 @@ def _write_index(file: HashedFile, stream: DocumentStream, start: int, stop: int
         file.write(np.arange(first, min(first + BLOCK, count + 1), dtype="<i8"))
 
 
-def _cut(stream: DocumentStream, split: str, shard_tokens: int) -> list[Part]:
+def _cut(stream: DocumentStream, split: str, shard_tokens: int) -> list[ExportPart]:
     """Pairs of whole documents: each begins with the document that contains a multiple of `shard_tokens`."""
     places = [stream.document_at(token) for token in range(0, max(stream.tokens, 1), shard_tokens)]
     begins = sorted({0, *places} - {stream.documents})
     ends = [*begins[1:], stream.documents]
     return [
-        Part(f"{split}-{number:06d}", split, number, begin, end)
+        ExportPart(f"{split}-{number:06d}", split, number, begin, end)
         for number, (begin, end) in enumerate(zip(begins, ends, strict=True))
     ]
 
@@ -232,3 +236,111 @@ def _index_of(path: Path) -> Path:
 
 
 FORMAT = Megatron()
+
+
+READ_CODES: dict[int, np.dtype] = {
+    1: np.dtype("u1"),
+    2: np.dtype("i1"),
+    3: np.dtype("<i2"),
+    4: np.dtype("<i4"),
+    5: np.dtype("<i8"),
+    8: np.dtype("<u2"),
+}
+"""dtypes by code; 6 and 7 are floats, which cannot be tokens."""
+BLOCK = 1 << 18
+"""Number of entries checked at a time."""
+
+
+@dataclass(frozen=True)
+class DocumentEnds:
+    """Ends of documents, in tokens, from a mapped index."""
+
+    dtype: np.dtype
+    begins: np.ndarray
+    """int64 `[S]`: start of each sequence, in bytes."""
+    documents: np.ndarray
+    """int64 `[D+1]`: first sequence of each document, then S."""
+    tokens: int
+
+    def __len__(self) -> int:
+        return len(self.documents) - 1
+
+    def __getitem__(self, key: Any, /) -> Any:
+        """End of a document, or of those of a slice: the start of the sequence after its last one."""
+        behind = self.documents[1:][key]
+        inside = behind < len(self.begins)
+        if not len(self.begins):
+            return behind * 0
+        places = self.begins[np.where(inside, behind, 0)] // self.dtype.itemsize
+        ends = np.where(inside, places, self.tokens)
+        return int(ends) if ends.ndim == 0 else ends
+
+
+def open_index(index: DatasetFile, tokens: DatasetFile, findings: Findings) -> DocumentEnds | None:
+    """Check a pair by its index, a block at a time; None if it cannot be read."""
+    with open(index.path, "rb") as file:
+        head = file.read(HEADER.size)
+    if len(head) < HEADER.size or not head.startswith(MAGIC):
+        findings.add(index.name, "first bytes", str(MAGIC), str(head[: len(MAGIC)]))
+        return None
+    _, version, code, sequences, entries = HEADER.unpack(head)
+    if not findings.compare(index.name, "version", 1, version):
+        return None
+    if code not in READ_CODES:
+        findings.add(index.name, "dtype code", "an integer's: 1 to 5, or 8", code)
+        return None
+    size = HEADER.size + 12 * sequences + 8 * entries
+    if index.bytes == size + sequences and sequences:
+        findings.add(index.name, "kinds of input behind the documents", "none, as in text", "multimodal data")
+        return None
+    if not findings.compare(index.name, "size in bytes", size, index.bytes):
+        return None
+    mapped = np.asarray(np.memmap(index.path, np.uint8, "r"))
+    cuts = [HEADER.size, HEADER.size + 4 * sequences, HEADER.size + 12 * sequences]
+    lengths, begins = mapped[cuts[0] : cuts[1]].view("<i4"), mapped[cuts[1] : cuts[2]].view("<i8")
+    documents = mapped[cuts[2] :].view("<i8")
+    dtype = READ_CODES[code]
+    whole = _check_sequences(index.name, lengths, begins, dtype, findings)
+    if whole is None or not _check_documents(index.name, documents, sequences, findings):
+        return None
+    if not findings.compare(tokens.name, "size in bytes", whole * dtype.itemsize, tokens.bytes):
+        return None
+    return DocumentEnds(dtype, begins, documents, whole)
+
+
+def _check_sequences(
+    name: str, lengths: np.ndarray, begins: np.ndarray, dtype: np.dtype, findings: Findings
+) -> int | None:
+    """Check that sequences lie back to back; return their total number of tokens, or None."""
+    place = 0
+    for start in range(0, len(lengths), BLOCK):
+        block = lengths[start : start + BLOCK].astype(np.int64)
+        expected = place + np.cumsum(block) - block
+        wrong = (block < 0) | (begins[start : start + BLOCK] != expected * dtype.itemsize)
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            if block[at] < 0:
+                findings.add(name, f"tokens of sequence {start + at:,}", "none or more", int(block[at]))
+            else:
+                found, place = int(begins[start + at]), int(expected[at]) * dtype.itemsize
+                findings.add(name, f"byte where sequence {start + at:,} begins", place, found)
+            return None
+        place = int(expected[-1] + block[-1])
+    return place
+
+
+def _check_documents(name: str, documents: np.ndarray, sequences: int, findings: Findings) -> bool:
+    """Check that documents cover all sequences, in order."""
+    if not len(documents):
+        findings.add(name, "entries of document_indices", "one or more", 0)
+        return False
+    if not findings.compare(name, "first sequence of document 0", 0, int(documents[0])):
+        return False
+    for start in range(0, len(documents) - 1, BLOCK):
+        block = documents[start : start + BLOCK + 1]
+        if len(wrong := np.flatnonzero(block[1:] < block[:-1])):
+            at = int(wrong[0])
+            what = f"first sequence of document {start + at + 1:,}"
+            findings.add(name, what, f"at least {block[at]}", int(block[at + 1]))
+            return False
+    return findings.compare(name, "sequences, by the last document", sequences, int(documents[-1]))

@@ -27,18 +27,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from packline.formats.format import DocumentFormat, Foreign
-from packline.formats.importing.mapped import ScannedForeign, TokenFile
+from packline.formats.format import DatasetReader, DocumentFormat
+from packline.formats.layouts.header_shards import (
+    StreamEdges,
+    files_with_suffix,
+    first_bytes,
+    split_of_name,
+    write_tokens,
+)
+from packline.formats.layouts.token_files import ScannedReader, TokenFile
 from packline.formats.llmc import EVALUATION, HEAD, MAGICS
-from packline.formats.shared.lost import lost_of
-from packline.formats.shared.token_shards import StreamEdges, find_files, first_bytes, split_of, write_tokens
-from packline.formats.types import Edges, ForeignFile, Options, Part, Plan, Written, fitting_dtype
+from packline.formats.options import Options
+from packline.formats.types import DatasetFile, Edges, ExportPart, ExportPlan, WrittenPart, fitting_dtype
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
+    from packline.formats.document_view import DocumentView
     from packline.formats.export_record import ExportRecord
-    from packline.formats.exporting.documents import DocumentView
-    from packline.formats.exporting.target import Target
+    from packline.formats.target import Target
 
 DTYPE = np.dtype("<u2")
 LIMITS = {"uint16": 65_536}
@@ -93,17 +99,17 @@ class Nanogpt(DocumentFormat):
             )
         return tuple(lines)
 
-    def plan(self, view: DocumentView, options: NanogptOptions) -> Plan:
+    def plan(self, view: DocumentView, options: NanogptOptions) -> ExportPlan:
         fitting_dtype(self.name, view.vocab_size, LIMITS)
         parts = tuple(
-            Part(split, split, 0, 0, view.stream(split).tokens, shard=_shard(view, split))
+            ExportPart(split, split, 0, 0, view.stream(split).tokens, shard=_shard(view, split))
             for split in view.splits
         )
         shared = sum(part.stop * DTYPE.itemsize for part in parts if part.shard)
-        return Plan(parts, view.tokens * DTYPE.itemsize - shared, shared, lost_of(view, self.name))
+        return ExportPlan(parts, view.tokens * DTYPE.itemsize - shared, shared, view.not_preserved(self.name))
 
     def write(
-        self, view: DocumentView, part: Part, target: Target, options: NanogptOptions
+        self, view: DocumentView, part: ExportPart, target: Target, options: NanogptOptions
     ) -> dict[str, Any]:
         stream, name = view.stream(part.split), f"{part.split}.bin"
         if part.shard and stream.shards is not None:
@@ -116,7 +122,7 @@ class Nanogpt(DocumentFormat):
         return {}
 
     def finish(
-        self, view: DocumentView, written: list[Written], target: Target, options: NanogptOptions
+        self, view: DocumentView, written: list[WrittenPart], target: Target, options: NanogptOptions
     ) -> None:
         if options.meta_pkl:
             decode = view.store.tokenizer.decode
@@ -124,18 +130,18 @@ class Nanogpt(DocumentFormat):
             with target.create("meta.pkl") as file:
                 file.write(meta_pickle(texts))
 
-    def open(self, path: Path, options: NanogptOptions, findings: Findings) -> Foreign:
-        files = find_files(path, NAMES, "nanoGPT's train.bin, val.bin")
+    def open(self, path: Path, options: NanogptOptions, findings: Findings) -> DatasetReader:
+        files = files_with_suffix(path, NAMES, "nanoGPT's train.bin, val.bin")
         sources = []
         for number, file in enumerate(files):
             whole = file.bytes - file.bytes % DTYPE.itemsize
             findings.compare(file.name, "size in bytes, a multiple of 2", whole, file.bytes)
             _refuse_header(file, findings)
-            sources.append(TokenFile(files, number, DTYPE, split=split_of(file.name)))
-        return ScannedForeign(files, sources, marker=options.marker, edges=options.edges, findings=findings)
+            sources.append(TokenFile(files, number, DTYPE, split=split_of_name(file.name)))
+        return ScannedReader(files, sources, marker=options.marker, edges=options.edges, findings=findings)
 
 
-def _refuse_header(file: ForeignFile, findings: Findings) -> None:
+def _refuse_header(file: DatasetFile, findings: Findings) -> None:
     """Report a file of llm.c's: its header would be read as tokens."""
     with open(file.path, "rb") as opened:
         head = opened.read(HEAD.size)

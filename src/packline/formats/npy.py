@@ -1,6 +1,6 @@
 """build-nanogpt: shards of tokens as one-dimensional NumPy arrays.
 
-    edufineweb_val_000000.npy      \\x93NUMPY 1.0, {'descr': '<u2', 'fortran_order': False, 'shape': (n,)}
+    edufineweb_val_000000.npy      \x93NUMPY 1.0, {'descr': '<u2', 'fortran_order': False, 'shape': (n,)}
     edufineweb_train_000001.npy    and then n tokens, beginning at a multiple of 64 bytes
 
 The dtype is uint16 where the vocabulary fits (65,536), as in the project's own data, else uint32, which its
@@ -25,23 +25,23 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from packline.formats.format import DocumentFormat, Foreign
-from packline.formats.importing.mapped import TokenFile
-from packline.formats.shared.token_shards import (
+from packline.formats.format import DatasetReader, DocumentFormat
+from packline.formats.layouts.header_shards import (
     ShardOptions,
     first_bytes,
     missing_shards,
     open_shards,
     plan_shards,
-    split_of,
+    split_of_name,
     write_tokens,
 )
-from packline.formats.types import Edges, ForeignFile, Part, Plan, fitting_dtype
+from packline.formats.layouts.token_files import TokenFile
+from packline.formats.types import DatasetFile, Edges, ExportPart, ExportPlan, fitting_dtype
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
-    from packline.formats.exporting.documents import DocumentView
-    from packline.formats.exporting.target import Target
+    from packline.formats.document_view import DocumentView
+    from packline.formats.target import Target
 
 MAGIC = b"\x93NUMPY"
 LIMITS = {"uint16": 65_536, "uint32": 2**31}
@@ -71,27 +71,29 @@ class Npy(DocumentFormat):
     def edges_of(self, options: NpyOptions) -> Edges:
         return options.edges
 
-    def plan(self, view: DocumentView, options: NpyOptions) -> Plan:
+    def plan(self, view: DocumentView, options: NpyOptions) -> ExportPlan:
         dtype = _dtype(view, options)
         return plan_shards(
-            view, options, self.name, lambda tokens: len(header(tokens, dtype)) + tokens * dtype.itemsize
+            view, options, self.name, lambda tokens: len(npy_header(tokens, dtype)) + tokens * dtype.itemsize
         )
 
-    def write(self, view: DocumentView, part: Part, target: Target, options: NpyOptions) -> dict[str, Any]:
+    def write(
+        self, view: DocumentView, part: ExportPart, target: Target, options: NpyOptions
+    ) -> dict[str, Any]:
         dtype = _dtype(view, options)
         with target.create(f"{part.name}.npy") as file:
-            file.write(header(part.stop - part.start, dtype))
+            file.write(npy_header(part.stop - part.start, dtype))
             write_tokens(file, view.stream(part.split), part.start, part.stop, dtype, target)
         return {}
 
-    def open(self, path: Path, options: NpyOptions, findings: Findings) -> Foreign:
+    def open(self, path: Path, options: NpyOptions, findings: Findings) -> DatasetReader:
         return open_shards(path, ".npy", "NumPy arrays of tokens, *.npy", _open_file, options, findings)
 
 
-def header(tokens: int, dtype: np.dtype) -> bytes:
+def npy_header(tokens: int, dtype: np.dtype) -> bytes:
     """Header of a file, before its tokens.
 
-    >>> header(5, np.dtype("<u2"))[10:60]
+    >>> npy_header(5, np.dtype("<u2"))[10:60]
     b"{'descr': '<u2', 'fortran_order': False, 'shape': "
     """
     head = io.BytesIO()
@@ -104,7 +106,7 @@ def _dtype(view: DocumentView, options: NpyOptions) -> np.dtype:
     return fitting_dtype("npy", view.vocab_size, LIMITS, options.dtype)
 
 
-def _open_file(files: list[ForeignFile], number: int, findings: Findings) -> TokenFile | None:
+def _open_file(files: list[DatasetFile], number: int, findings: Findings) -> TokenFile | None:
     file = files[number]
     try:
         # If a header is damaged, NumPy checks whether an old Python wrote it: it warns and parses its tokens.
@@ -128,7 +130,9 @@ def _open_file(files: list[ForeignFile], number: int, findings: Findings) -> Tok
     count = shape[0]
     findings.compare(file.name, "size in bytes", begin + count * dtype.itemsize, file.bytes)
     room = max(file.bytes - begin, 0) // dtype.itemsize
-    return TokenFile(files, number, dtype, split=split_of(file.name), header=begin, tokens=min(count, room))
+    return TokenFile(
+        files, number, dtype, split=split_of_name(file.name), header=begin, tokens=min(count, room)
+    )
 
 
 FORMAT = Npy()

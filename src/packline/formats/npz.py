@@ -38,16 +38,16 @@ import numpy as np
 
 from packline.errors import InputError, RecipeError
 from packline.formats.format import RowFormat
-from packline.formats.shared.records import lost_of
-from packline.formats.shared.torch_file import DAMAGE
-from packline.formats.types import ForeignFile, NotPreserved, Options, Part, Plan, RowFiles
+from packline.formats.layouts.torch_file import DAMAGE
+from packline.formats.options import Options
+from packline.formats.types import DatasetFile, ExportPart, ExportPlan, NotPreserved, RowFiles
 from packline.packing.batch import IGNORED
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
     from packline.formats.export_record import ExportRecord
-    from packline.formats.exporting.rows import RowView
-    from packline.formats.exporting.target import Target
+    from packline.formats.row_view import RowView
+    from packline.formats.target import Target
 
 NAME = re.compile(r"(?P<prefix>.+)_batch_(?P<number>\d{4,})\.npz")
 KEYS = ("input_tensor", "target_tensor", "attention_mask_tensor", "lengths")
@@ -94,7 +94,7 @@ class Npz(RowFormat):
             "loss = (losses * mask).sum() / mask.sum()",
         )
 
-    def plan(self, view: RowView, options: NpzOptions) -> Plan:
+    def plan(self, view: RowView, options: NpzOptions) -> ExportPlan:
         dtype = _checked_dtype(view.vocab_size, options)
         if not options.prefix or "/" in options.prefix:
             raise RecipeError(
@@ -104,7 +104,7 @@ class Npz(RowFormat):
         each = _file_bytes(size, view.seq_len, dtype)
         rows = max(PART_BYTES // each, 1) * size
         parts = tuple(
-            Part(
+            ExportPart(
                 f"batches-{start // size + 1:04d}",
                 number=start // size + 1,
                 start=start,
@@ -114,13 +114,13 @@ class Npz(RowFormat):
         )
         whole, rest = divmod(view.rows, size)
         total = whole * each + (_file_bytes(rest, view.seq_len, dtype) if rest else 0)
-        lost = lost_of(view, masks=True, boundaries=False)
+        lost = view.not_preserved(masks=True, boundaries=False)
         if 0 <= options.ignore_index < view.vocab_size:
             why = f"the ignore_index {options.ignore_index} is an id of the vocabulary too"
             lost = (*lost, NotPreserved("loss mask", view.tokens, "tokens", why))
-        return Plan(parts, total, lost=lost)
+        return ExportPlan(parts, total, lost=lost)
 
-    def write(self, view: RowView, part: Part, target: Target, options: NpzOptions) -> dict[str, Any]:
+    def write(self, view: RowView, part: ExportPart, target: Target, options: NpzOptions) -> dict[str, Any]:
         dtype, size = _checked_dtype(view.vocab_size, options), view.batch_size or BATCH_SIZE
         for number, start in enumerate(range(part.start, part.stop, size), part.number):
             stop = min(start + size, part.stop)
@@ -146,7 +146,7 @@ class Npz(RowFormat):
                 f"{path}: expected batches, *_batch_0001.npz and so on, found none",
                 hint="name the folder that has the files in it, or one file",
             )
-        files = [ForeignFile(one.name, str(one), one.stat().st_size) for one in paths]
+        files = [DatasetFile(one.name, str(one), one.stat().st_size) for one in paths]
         first: tuple[np.dtype, int] | None = None
         for file in files:
             try:

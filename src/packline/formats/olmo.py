@@ -37,30 +37,28 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from packline.errors import CorruptStore, InputError, RecipeError
-from packline.formats.format import DocumentFormat, Foreign
-from packline.formats.importing.mapped import IndexedForeign, ScannedForeign, TokenFile
-from packline.formats.shared.document_files import (
+from packline.errors import CorruptStore, RecipeError
+from packline.formats.format import DatasetReader, DocumentFormat
+from packline.formats.layouts.document_files import (
     SHARD_TOKENS,
     FileList,
+    TokensAndEnds,
     ends_of,
     find_below,
     folder_of,
-    open_source,
+    open_documents,
     plan_files,
     shared_bytes,
-    split_of_folder,
-    told_dtype,
     write_files,
 )
-from packline.formats.shared.lost import lost_of
-from packline.formats.types import Edges, Options, Part, Plan, fitting_dtype
+from packline.formats.options import Options
+from packline.formats.types import Edges, ExportPart, ExportPlan, fitting_dtype
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from packline.formats.exporting.documents import DocumentView
-    from packline.formats.exporting.target import Target
+    from packline.formats.document_view import DocumentView
+    from packline.formats.target import Target
     from packline.store.report import Findings
 
 LIMITS = {"uint16": 65_536, "uint32": 2**32}
@@ -111,7 +109,7 @@ class Olmo(DocumentFormat):
     def edges_of(self, options: OlmoOptions) -> Edges:
         return options.edges
 
-    def plan(self, view: DocumentView, options: OlmoOptions) -> Plan:
+    def plan(self, view: DocumentView, options: OlmoOptions) -> ExportPlan:
         dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
         if "/" in options.prefix or not options.prefix:
             raise RecipeError(f"olmo: expected a prefix that can be in a name, found {options.prefix!r}")
@@ -122,10 +120,12 @@ class Olmo(DocumentFormat):
             )
         shared = shared_bytes(view, parts, with_loss=view.has_loss)
         size = view.tokens * (dtype.itemsize + view.has_loss) + LINE_BYTES * view.documents
-        lost = lost_of(view, self.name, keeps_loss=True, keeps_provenance=True)
-        return Plan(tuple(parts), size - shared, shared, lost)
+        lost = view.not_preserved(self.name, keeps_loss=True, keeps_provenance=True)
+        return ExportPlan(tuple(parts), size - shared, shared, lost)
 
-    def write(self, view: DocumentView, part: Part, target: Target, options: OlmoOptions) -> dict[str, Any]:
+    def write(
+        self, view: DocumentView, part: ExportPart, target: Target, options: OlmoOptions
+    ) -> dict[str, Any]:
         dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
         stream = view.stream(part.split)
         name = f"{folder_of(view, part.split)}{options.prefix}-{part.number:05d}"
@@ -143,104 +143,62 @@ class Olmo(DocumentFormat):
                 begin, first = int(ends[-1]), first + len(ends)
         return {"name": f"{name}.npy", "tokens": tokens}
 
-    def open(self, path: Path, options: OlmoOptions, findings: Findings) -> Foreign:
+    def open(self, path: Path, options: OlmoOptions, findings: Findings) -> DatasetReader:
         folder, paths = find_below(path, ".npy", "OLMo's .npy files")
         masks = folder / MASKS
         listed = FileList(folder)
         opened = [
-            _Opened(one, listed, masks, findings)
+            _open_file(one, listed, masks, findings)
             for one in paths
             if path.is_file() or masks not in one.parents
         ]
-        told = told_dtype(path, self.name, LIMITS, options.dtype)
-        usual = told or next((DTYPES[file.size] for file in opened if file.size), None)
-        if usual is None and options.vocab_size is not None:
-            usual = fitting_dtype(self.name, options.vocab_size, LIMITS)
-        any_lines = any(file.ends is not None for file in opened)
-        if usual is None and not any_lines:
-            raise InputError(
-                f"{path}: expected .csv.gz beside .npy files, to know how wide tokens are",
-                hint="--set dtype=uint16 or dtype=uint32",
-            )
-        indexed, scanned = [], []
-        for file in opened:
-            source = file.source(listed, told or DTYPES.get(file.size, usual), findings)
-            if source is None:
-                continue
-            if file.ends is not None:
-                indexed.append((source, file.ends))
-            elif any_lines:
-                findings.add(
-                    _lines_of(Path(file.name)).as_posix(), "no such file, where other files have one"
-                )
-            else:
-                scanned.append(source)
-        if not any_lines:
-            return ScannedForeign(
-                listed.files, scanned, marker=options.marker, edges=options.edges, findings=findings
-            )
-        lines = {file.number: Path(file.path) for file in opened}
-        return IndexedForeign(
-            listed.files,
-            indexed,
-            edges=options.edges,
-            findings=findings,
-            ids=lambda number, start, stop: _ids(_lines_of(lines[number]), start, stop),
-        )
-
-
-class _Opened:
-    """A `.npy` file and the files that belong to it."""
-
-    def __init__(self, path: Path, listed: FileList, masks: Path, findings: Findings) -> None:
-        self.path, self.number = path, listed.add(path)
-        self.name, self.bytes = listed.files[self.number].name, listed.files[self.number].bytes
-        self.mask = listed.add_if_there(masks / self.name)
-        self.lines = listed.add_if_there(_lines_of(path))
-        self.ends: np.ndarray | None = None
-        self.size = 0
-        """Bytes per token; 0 if unknown."""
-        self._readable = True
-        if _has_magic(path):
-            findings.add(self.name, "a header", "none, in a .npy of OLMo's", "NumPy's")
-            self._readable = False
-        if self.lines is not None:
-            self._read_lines(listed.files[self.lines].name, findings)
-
-    def _read_lines(self, name: str, findings: Findings) -> None:
-        self.ends = np.empty(0, np.int64)
-        try:
-            table = _read_table(_lines_of(self.path), columns=2)
-        except CorruptStore as error:
-            findings.add(name, str(error).removeprefix(f"{_lines_of(self.path)}: "))
-            self._readable = False
-            return
-        starts, ends = (table.column(place).to_numpy() for place in (0, 1))
-        wrong = np.flatnonzero(starts != np.concatenate([[0], ends[:-1]])[: len(starts)])
-        if len(wrong):
-            at = int(wrong[0])
-            findings.add(name, f"start of document {at}", int(ends[at - 1]) if at else 0, int(starts[at]))
-            self._readable = False
-            return
-        self.ends = ends
-        last = int(ends[-1]) if len(ends) else 0
-        self.size = next((size for size in DTYPES if last and size * last == self.bytes), 0)
-
-    def source(self, listed: FileList, dtype: np.dtype | None, findings: Findings) -> TokenFile | None:
-        """Source of the tokens, if all sizes are consistent."""
-        if not self._readable:
-            return None
-        last = int(self.ends[-1]) if self.ends is not None and len(self.ends) else None
-        return open_source(
+        lines = {one.number: _lines_of(Path(one.file.path)) for one in opened}
+        return open_documents(
+            path,
             listed,
-            self.number,
-            dtype,
+            opened,
+            options,
             findings,
-            split=split_of_folder(self.name),
-            told={"the last of its lines": last},
-            mask=self.mask,
-            beside=() if self.lines is None else (self.lines,),
+            format=self.name,
+            limits=LIMITS,
+            dtypes=DTYPES,
+            needed=".csv.gz beside .npy files",
+            ids=lambda number, start, stop: _ids(lines[number], start, stop),
         )
+
+
+def _open_file(path: Path, listed: FileList, masks: Path, findings: Findings) -> TokensAndEnds:
+    """A `.npy` file and the files that belong to it."""
+    number = listed.add(path)
+    file = listed.files[number]
+    one = TokensAndEnds(file, number, _lines_of(Path(file.name)).as_posix())
+    one.mask = listed.add_if_there(masks / file.name)
+    lines = listed.add_if_there(_lines_of(path))
+    if _has_magic(path):
+        findings.add(file.name, "a header", "none, in a .npy of OLMo's", "NumPy's")
+        one.readable = False
+    if lines is not None:
+        one.beside.append(lines)
+        ends = _read_ends(_lines_of(path), listed.files[lines].name, findings)
+        one.readable = one.readable and ends is not None
+        one.set_ends(np.empty(0, np.int64) if ends is None else ends, "lines", DTYPES)
+    return one
+
+
+def _read_ends(path: Path, name: str, findings: Findings) -> np.ndarray | None:
+    """Ends of documents, int64; None for lines that are damaged or not back to back."""
+    try:
+        table = _read_table(path, columns=2)
+    except CorruptStore as error:
+        findings.add(name, str(error).removeprefix(f"{path}: "))
+        return None
+    starts, ends = (table.column(place).to_numpy() for place in (0, 1))
+    wrong = np.flatnonzero(starts != np.concatenate([[0], ends[:-1]])[: len(starts)])
+    if len(wrong):
+        at = int(wrong[0])
+        findings.add(name, f"start of document {at}", int(ends[at - 1]) if at else 0, int(starts[at]))
+        return None
+    return np.asarray(ends)
 
 
 def _lines(starts: np.ndarray, ends: np.ndarray, origins: pa.Table) -> bytes:

@@ -26,13 +26,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packline.errors import CorruptStore
-from packline.formats.exporting.documents import DocumentView
-from packline.formats.exporting.target import Target
-from packline.formats.format import DocumentFormat, Foreign
-from packline.formats.importing.mapped import BLOCK_DOCUMENTS, BLOCK_TOKENS
-from packline.formats.shared.column_files import ColumnFile, ColumnForeign, split_of_path
-from packline.formats.shared.column_reader import Columns
-from packline.formats.shared.columns import (
+from packline.formats.document_view import DocumentView
+from packline.formats.format import DatasetReader, DocumentFormat
+from packline.formats.layouts.column_reader import ColumnFile, Columns, ColumnsReader, split_of_path
+from packline.formats.layouts.columns import (
     LIMITS,
     ColumnOptions,
     column_types,
@@ -41,9 +38,10 @@ from packline.formats.shared.columns import (
     plan_parts,
     record_batches,
 )
-from packline.formats.shared.document_files import FileList, find_below
-from packline.formats.shared.lost import lost_of
-from packline.formats.types import Edges, ForeignFile, Part, Plan, fitting_dtype
+from packline.formats.layouts.document_files import FileList, find_below
+from packline.formats.layouts.token_files import BLOCK_DOCUMENTS, BLOCK_TOKENS
+from packline.formats.target import Target
+from packline.formats.types import DatasetFile, Edges, ExportPart, ExportPlan, fitting_dtype
 from packline.ragged import offsets_of
 from packline.store.report import Findings
 
@@ -70,16 +68,16 @@ class Parquet(DocumentFormat):
     def edges_of(self, options: ParquetOptions) -> Edges:
         return options.edges
 
-    def plan(self, view: DocumentView, options: ParquetOptions) -> Plan:
+    def plan(self, view: DocumentView, options: ParquetOptions) -> ExportPlan:
         fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
         parts = plan_parts(view, options, self.name, FILE)
-        lost = lost_of(
-            view, self.name, keeps_loss=options.loss != "none", keeps_provenance=options.provenance
+        lost = view.not_preserved(
+            self.name, keeps_loss=options.loss != "none", keeps_provenance=options.provenance
         )
-        return Plan(tuple(parts), estimated_bytes(view, options), lost=lost)
+        return ExportPlan(tuple(parts), estimated_bytes(view, options), lost=lost)
 
     def write(
-        self, view: DocumentView, part: Part, target: Target, options: ParquetOptions
+        self, view: DocumentView, part: ExportPart, target: Target, options: ParquetOptions
     ) -> dict[str, Any]:
         schema = make_schema(column_types(view, options))
         with (
@@ -112,13 +110,13 @@ class Parquet(DocumentFormat):
             return False
         return Columns.of(schema, ColumnOptions().column, False, path.name, Findings()) is not None
 
-    def open(self, path: Path, options: ParquetOptions, findings: Findings) -> Foreign:
+    def open(self, path: Path, options: ParquetOptions, findings: Findings) -> DatasetReader:
         folder, paths = find_below(path, ENDING, "Parquet files, *.parquet")
         listed = FileList(folder)
         numbers = [listed.add(one) for one in paths]
         opened = [ParquetFile.open(listed.files, number, options, findings) for number in numbers]
         sources = [file for file in opened if file is not None]
-        return ColumnForeign(listed.files, sources, edges=options.edges, findings=findings)
+        return ColumnsReader(listed.files, sources, edges=options.edges, findings=findings)
 
 
 class ParquetFile(ColumnFile):
@@ -126,7 +124,7 @@ class ParquetFile(ColumnFile):
 
     @classmethod
     def open(
-        cls, files: Sequence[ForeignFile], number: int, options: ParquetOptions, findings: Findings
+        cls, files: Sequence[DatasetFile], number: int, options: ParquetOptions, findings: Findings
     ) -> ParquetFile | None:
         """Read the footer; None if there is nothing readable."""
         self, file = cls(), files[number]

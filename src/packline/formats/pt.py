@@ -29,14 +29,14 @@ import numpy as np
 
 from packline.errors import CorruptStore, InputError, RecipeError
 from packline.formats.format import RowFormat
-from packline.formats.shared.records import lost_of
-from packline.formats.shared.torch_file import read_tensor, tensor_file, tensor_file_bytes
-from packline.formats.types import ForeignFile, NotPreserved, Options, Part, Plan, RowFiles, Written
+from packline.formats.layouts.torch_file import read_tensor, tensor_file, tensor_file_bytes
+from packline.formats.options import Options
+from packline.formats.types import DatasetFile, ExportPart, ExportPlan, NotPreserved, RowFiles, WrittenPart
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
-    from packline.formats.exporting.rows import RowView
-    from packline.formats.exporting.target import Target
+    from packline.formats.row_view import RowView
+    from packline.formats.target import Target
 
 NAME = re.compile(r"chunk_(\d{6,})\.pt")
 METADATA = "metadata.json"
@@ -61,7 +61,7 @@ class Pt(RowFormat):
     title = "Temporal Eigenstate Networks: chunk_000000.pt, int64 rows, with metadata.json"
     options = PtOptions
 
-    def plan(self, view: RowView, options: PtOptions) -> Plan:
+    def plan(self, view: RowView, options: PtOptions) -> ExportPlan:
         if options.max_files is not None and options.max_files < 1:
             raise RecipeError(f"pt: max_files is {options.max_files}: expected 1 or more, or none")
         parts, files, start = [], 0, 0
@@ -72,14 +72,14 @@ class Pt(RowFormat):
                 stop = int(full[options.max_files - files])
                 full = full[: options.max_files - files]
             if len(full):
-                parts.append(Part(f"files-{files:06d}", number=files, start=start, stop=stop))
+                parts.append(ExportPart(f"files-{files:06d}", number=files, start=start, stop=stop))
             files, start = files + len(full), stop
         if not files:
             raise RecipeError(
                 f"pt: no row of {view.seq_len:,} tokens is full, and others cannot be told from padding",
                 hint="choose a smaller seq_len, or packing concat",
             )
-        lost = list(lost_of(view, masks=False, boundaries=False))
+        lost = list(view.not_preserved(masks=False, boundaries=False))
         lost = [one for one in lost if one.what != "padding mask"]  # rows with padding are not written
         if tail := view.tokens - files * view.seq_len:
             why = (
@@ -87,9 +87,9 @@ class Pt(RowFormat):
             )
             lost.insert(0, NotPreserved("tail", tail, "tokens", why))
         each = tensor_file_bytes(view.seq_len, "chunk_000000")
-        return Plan(tuple(parts), files * each, lost=tuple(lost))
+        return ExportPlan(tuple(parts), files * each, lost=tuple(lost))
 
-    def write(self, view: RowView, part: Part, target: Target, options: PtOptions) -> dict[str, Any]:
+    def write(self, view: RowView, part: ExportPart, target: Target, options: PtOptions) -> dict[str, Any]:
         number = part.number
         for tokens in _read_full(view, part):
             for row in tokens:
@@ -100,7 +100,7 @@ class Pt(RowFormat):
             target.progress(tokens.size)
         return {"files": number - part.number}
 
-    def finish(self, view: RowView, written: list[Written], target: Target, options: PtOptions) -> None:
+    def finish(self, view: RowView, written: list[WrittenPart], target: Target, options: PtOptions) -> None:
         files = sum(one.facts["files"] for one in written)
         left = sum(lost.count for lost in view.lost if lost.unit == "tokens")
         metadata = {
@@ -140,7 +140,7 @@ def _full_rows(view: RowView, start: int, stop: int) -> np.ndarray:
     return start + np.flatnonzero(view.lengths(start, stop) == view.seq_len)
 
 
-def _read_full(view: RowView, part: Part) -> Iterator[np.ndarray]:
+def _read_full(view: RowView, part: ExportPart) -> Iterator[np.ndarray]:
     """Yield the full rows of a part, int32 `[n, L]`, in blocks."""
     block = max(BLOCK_TOKENS // view.seq_len, 1)
     for start in range(part.start, part.stop, block):
@@ -161,7 +161,7 @@ def _find(path: Path) -> list[Path]:
 
 def _check_files(path: Path, paths: list[Path], findings: Findings) -> RowFiles:
     """Check the first file in full, and that the names and sizes of the others match it."""
-    files = [ForeignFile(one.name, str(one), one.stat().st_size) for one in paths]
+    files = [DatasetFile(one.name, str(one), one.stat().st_size) for one in paths]
     size: int | None = None
     try:
         size = len(read_tensor(files[0].path)) or None
@@ -177,7 +177,7 @@ def _check_files(path: Path, paths: list[Path], findings: Findings) -> RowFiles:
         findings.add(files[gap].name, "number of the file", gap, numbers[gap])
     if not (metadata := path / METADATA).is_file():
         return RowFiles(files)
-    files.append(ForeignFile(METADATA, str(metadata), metadata.stat().st_size))
+    files.append(DatasetFile(METADATA, str(metadata), metadata.stat().st_size))
     return RowFiles(files, _metadata(metadata, len(paths), size, findings))
 
 

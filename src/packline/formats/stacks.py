@@ -32,21 +32,20 @@ import msgspec
 import numpy as np
 
 from packline.errors import InputError, RecipeError
-from packline.formats.exporting.documents import DocumentStream, DocumentView
-from packline.formats.exporting.target import Target
-from packline.formats.format import DocumentFormat, Foreign
-from packline.formats.importing.mapped import LossFile, ScannedForeign, TokenFile
-from packline.formats.llmc import HEAD, HEADER_BYTES, header
-from packline.formats.shared.lost import lost_of
-from packline.formats.shared.token_shards import MOST_TOKENS, SHARD_ORDER, missing_shards
+from packline.formats.document_view import DocumentStream, DocumentView
+from packline.formats.format import DatasetReader, DocumentFormat
+from packline.formats.layouts.header_shards import MOST_TOKENS, SHARD_ORDER, missing_shards
+from packline.formats.layouts.token_files import LossFile, ScannedReader, TokenFile
+from packline.formats.llmc import HEAD, HEADER_BYTES, shard_header
+from packline.formats.options import Options
+from packline.formats.target import Target
 from packline.formats.types import (
+    DatasetFile,
     Edges,
-    ForeignFile,
+    ExportPart,
+    ExportPlan,
     NotPreserved,
-    Options,
-    Part,
-    Plan,
-    Written,
+    WrittenPart,
     fitting_dtype,
 )
 from packline.packing.documents import SampledOffsets
@@ -87,14 +86,14 @@ class Stacks(DocumentFormat):
     def edges_of(self, options: StacksOptions) -> Edges:
         return "bos"
 
-    def plan(self, view: DocumentView, options: StacksOptions) -> Plan:
+    def plan(self, view: DocumentView, options: StacksOptions) -> ExportPlan:
         fitting_dtype(self.name, view.vocab_size, LIMITS)
         if options.max_seq_len < 1 or not 1 <= options.shard_size <= MOST_TOKENS:
             raise RecipeError(
                 f"stacks: expected a max_seq_len from 1 and a shard_size from 1 to {MOST_TOKENS:,}, "
                 f"found {options.max_seq_len:,} and {options.shard_size:,}"
             )
-        parts: list[Part] = []
+        parts: list[ExportPart] = []
         cut = size = 0
         for split in sorted(view.splits, key=SHARD_ORDER.index):
             stream = Truncated(view.stream(split), options.max_seq_len)
@@ -103,17 +102,19 @@ class Stacks(DocumentFormat):
             for start in range(0, stream.tokens, options.shard_size):
                 stop, number = min(start + options.shard_size, stream.tokens), len(parts)
                 name = f"{options.prefix}_{split}_{number:06d}" if options.prefix else f"{split}_{number:06d}"
-                parts.append(Part(name, split, number, start, stop))
-        lost = list(lost_of(view, self.name, keeps_loss=True))
+                parts.append(ExportPart(name, split, number, start, stop))
+        lost = list(view.not_preserved(self.name, keeps_loss=True))
         if cut:
             lost.insert(
                 0, NotPreserved("truncated tokens", cut, "tokens", f"behind {options.max_seq_len:,} tokens")
             )
-        return Plan(tuple(parts), size + 2 * HEADER_BYTES * len(parts), lost=tuple(lost))
+        return ExportPlan(tuple(parts), size + 2 * HEADER_BYTES * len(parts), lost=tuple(lost))
 
-    def write(self, view: DocumentView, part: Part, target: Target, options: StacksOptions) -> dict[str, Any]:
+    def write(
+        self, view: DocumentView, part: ExportPart, target: Target, options: StacksOptions
+    ) -> dict[str, Any]:
         stream = Truncated(view.stream(part.split), options.max_seq_len)
-        first = header(MAGIC, VERSION, part.stop - part.start)
+        first = shard_header(MAGIC, VERSION, part.stop - part.start)
         with target.create(f"{part.name}.bin") as file, target.create(f"{part.name}_mask.bin") as masks:
             file.write(first)
             masks.write(first)
@@ -124,7 +125,7 @@ class Stacks(DocumentFormat):
         return stream.facts(part.start, part.stop)
 
     def finish(
-        self, view: DocumentView, written: list[Written], target: Target, options: StacksOptions
+        self, view: DocumentView, written: list[WrittenPart], target: Target, options: StacksOptions
     ) -> None:
         config: dict[str, Any] = {
             "max_seq_len": options.max_seq_len,
@@ -154,7 +155,7 @@ class Stacks(DocumentFormat):
             return False
         return bool(heads) and all(head[:2] == (MAGIC, VERSION) for head in heads)
 
-    def open(self, path: Path, options: StacksOptions, findings: Findings) -> Foreign:
+    def open(self, path: Path, options: StacksOptions, findings: Findings) -> DatasetReader:
         pairs = _pairs(path, findings)
         if not pairs:
             raise InputError(
@@ -162,12 +163,12 @@ class Stacks(DocumentFormat):
                 "found none",
                 hint="shards without masks are those of llmc",
             )
-        files = [ForeignFile(one.name, str(one), one.stat().st_size) for pair in pairs for one in pair]
+        files = [DatasetFile(one.name, str(one), one.stat().st_size) for pair in pairs for one in pair]
         facts: dict[str, Any] = {}
         beside: tuple[int, ...] = ()
         if (config := pairs[0][0].parent / CONFIG).is_file():
             beside = (len(files),)
-            files.append(ForeignFile(CONFIG, str(config), config.stat().st_size))
+            files.append(DatasetFile(CONFIG, str(config), config.stat().st_size))
             facts = _read_config(config, findings)
         sources: list[TokenFile] = []
         for number in range(0, 2 * len(pairs), 2):
@@ -175,7 +176,7 @@ class Stacks(DocumentFormat):
             if source is not None:
                 sources.append(source)
         marker = options.marker if options.marker is not None else facts.get("bos_id")
-        return ScannedForeign(files, sources, marker=marker, edges="bos", findings=findings, facts=facts)
+        return ScannedReader(files, sources, marker=marker, edges="bos", findings=findings, facts=facts)
 
 
 class Truncated:
@@ -265,7 +266,7 @@ def _head(path: str | Path) -> tuple[int, ...]:
 
 
 def _open_pair(
-    files: list[ForeignFile], number: int, beside: tuple[int, ...], findings: Findings
+    files: list[DatasetFile], number: int, beside: tuple[int, ...], findings: Findings
 ) -> TokenFile | None:
     counts = []
     for file in files[number : number + 2]:

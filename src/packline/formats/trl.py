@@ -37,21 +37,21 @@ import pyarrow as pa
 from packline.errors import RecipeError
 from packline.formats.arrow import BATCH_DOCUMENTS, BATCH_TOKENS, FILE
 from packline.formats.export_record import ExportRecord
-from packline.formats.exporting.rows import RowSpans, RowView
-from packline.formats.exporting.target import Target
 from packline.formats.format import RowFormat
-from packline.formats.importing.mapped import UNIT_TOKENS
-from packline.formats.shared.column_reader import ATTENTION
-from packline.formats.shared.columns import LABELS, LIMITS, list_array, make_schema
-from packline.formats.shared.records import lost_of
-from packline.formats.shared.saved import (
+from packline.formats.layouts.column_reader import ATTENTION
+from packline.formats.layouts.columns import LABELS, LIMITS, list_array, make_schema
+from packline.formats.layouts.hf_disk import (
     SEQ_LENGTHS,
     SavedFiles,
     features_of_saved,
     write_folder,
     write_stream,
 )
-from packline.formats.types import NotPreserved, Options, Part, Plan, RowFiles, Written, fitting_dtype
+from packline.formats.layouts.token_files import UNIT_TOKENS
+from packline.formats.options import Options
+from packline.formats.row_view import RowSpans, RowView
+from packline.formats.target import Target
+from packline.formats.types import ExportPart, ExportPlan, NotPreserved, RowFiles, WrittenPart, fitting_dtype
 from packline.packing.batch import IGNORED
 from packline.ragged import offsets_of
 from packline.store.report import Findings
@@ -93,14 +93,14 @@ class Trl(RowFormat):
             ")",
         )
 
-    def plan(self, view: RowView, options: TrlOptions) -> Plan:
+    def plan(self, view: RowView, options: TrlOptions) -> ExportPlan:
         dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
         if options.shard_tokens < 1:
             raise RecipeError(f"trl: expected shard_tokens of at least 1, found {options.shard_tokens:,}")
         rows = max(options.shard_tokens // view.seq_len, 1)
         starts = range(0, view.rows, rows)
         parts = tuple(
-            Part(
+            ExportPart(
                 FILE.format(number=number, count=len(starts)),
                 number=number,
                 start=start,
@@ -111,12 +111,12 @@ class Trl(RowFormat):
         tokens = view.rows * view.seq_len if options.padded else view.tokens
         why = "trainers move labels within a row; one a row at most, in the row that follows in the document"
         lost = (
-            *lost_of(view, masks=True, boundaries=True),
+            *view.not_preserved(masks=True, boundaries=True),
             NotPreserved("last targets", view.rows, "tokens", why),
         )
-        return Plan(parts, tokens * (2 * dtype.itemsize + 5) + 20 * view.rows, lost=lost)
+        return ExportPlan(parts, tokens * (2 * dtype.itemsize + 5) + 20 * view.rows, lost=lost)
 
-    def write(self, view: RowView, part: Part, target: Target, options: TrlOptions) -> dict[str, Any]:
+    def write(self, view: RowView, part: ExportPart, target: Target, options: TrlOptions) -> dict[str, Any]:
         def batches() -> Iterator[pa.RecordBatch]:
             step = min(max(BATCH_TOKENS // view.seq_len, 1), BATCH_DOCUMENTS)
             for start in range(part.start, part.stop, step):
@@ -127,7 +127,7 @@ class Trl(RowFormat):
         schema = _schema(view, options)
         return {"checksum": write_stream(target, part.name, schema, batches())}
 
-    def finish(self, view: RowView, written: list[Written], target: Target, options: TrlOptions) -> None:
+    def finish(self, view: RowView, written: list[WrittenPart], target: Target, options: TrlOptions) -> None:
         names = [one.part.name for one in written]
         checksums = [one.facts["checksum"] for one in written]
         write_folder(target, "", _schema(view, options), names, checksums, "train")

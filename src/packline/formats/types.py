@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from packline.errors import RecipeError
+from packline.store.manifest import TokenizerEntry
 
 Kind = Literal["documents", "rows"]
 Edges = Literal["eod", "bos", "both", "none"]
@@ -19,10 +20,6 @@ Edges = Literal["eod", "bos", "both", "none"]
 
 `bos` without a begin-of-document token in the store is the end-of-document token, moved to the front.
 """
-
-
-class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Base class of a format's options, with defaults that its project expects."""
 
 
 class NotPreserved(msgspec.Struct, frozen=True):
@@ -39,7 +36,7 @@ class NotPreserved(msgspec.Struct, frozen=True):
         return f"{self.what}: {self.count:,} {self.unit}: {self.why}"
 
 
-class Part(msgspec.Struct, frozen=True):
+class ExportPart(msgspec.Struct, frozen=True):
     """A file, or a few that belong together: the unit of work and of resuming."""
 
     name: str
@@ -54,10 +51,10 @@ class Part(msgspec.Struct, frozen=True):
     """The store's shard whose bytes it shares, if any."""
 
 
-class Plan(msgspec.Struct, frozen=True):
+class ExportPlan(msgspec.Struct, frozen=True):
     """Plan of what an export will write."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[ExportPart, ...]
     bytes: int
     """Bytes of the output, as far as known, except those shared with the store."""
     shared_bytes: int = 0
@@ -67,15 +64,15 @@ class Plan(msgspec.Struct, frozen=True):
     """Reasons why the trainer of the layout may stop."""
 
 
-class Written(msgspec.Struct, frozen=True):
+class WrittenPart(msgspec.Struct, frozen=True):
     """A written part, with the values that the format needs to finish."""
 
-    part: Part
+    part: ExportPart
     facts: dict[str, Any]
 
 
 @dataclass(slots=True)
-class Block:
+class DocumentBlock:
     """Some whole documents: `tokens [T]`, `offsets` int64 `[D+1]` from 0."""
 
     tokens: np.ndarray
@@ -85,15 +82,15 @@ class Block:
     positions: np.ndarray | None = None
     """int64 `[D]`: byte offset of each document in its file, or row number if the file has rows."""
     ids: list[str | None] | None = None
-    unfinished: np.ndarray | None = None
+    truncated: np.ndarray | None = None
     """bool `[D]`: documents without a boundary token, because the data begins or ends within them."""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
 
-class ForeignFile(msgspec.Struct, frozen=True):
-    """A file of a foreign data set."""
+class DatasetFile(msgspec.Struct, frozen=True):
+    """A file of a data set."""
 
     name: str
     """Path relative to the data set's folder."""
@@ -104,13 +101,13 @@ class ForeignFile(msgspec.Struct, frozen=True):
 class RowFiles(msgspec.Struct, frozen=True):
     """Files of a checked data set of rows."""
 
-    files: list[ForeignFile]
+    files: list[DatasetFile]
     metadata: dict[str, Any] = {}
     """`vocab_size`, `tokenizer`, `eod_id`, ..., as far as declared."""
 
 
-class ForeignUnit(msgspec.Struct, frozen=True):
-    """Documents of a foreign data set that are read as one unit of work, in one process."""
+class ReadTask(msgspec.Struct, frozen=True):
+    """Documents of a data set that are read as one unit of work, in one process."""
 
     split: str
     file: int
@@ -148,3 +145,24 @@ def fitting_dtype(format: str, vocab_size: int, limits: dict[str, int], choice: 
         f"expected at most {limits[names[-1]]:,}",
         hint="choose a wider dtype, or a format that has one",
     )
+
+
+class TokenizerProperties:
+    """Base class of objects that have a tokenizer."""
+
+    tokenizer: TokenizerEntry
+
+    @property
+    def vocab_size(self) -> int:
+        """Size of the vocabulary; every id is below it."""
+        return self.tokenizer.vocab_size
+
+    @property
+    def eod_id(self) -> int:
+        """The end-of-document token."""
+        return self.tokenizer.eod_id
+
+    @property
+    def bos_id(self) -> int | None:
+        """The begin-of-document token, if there is one."""
+        return self.tokenizer.bos_id

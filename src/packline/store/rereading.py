@@ -23,17 +23,17 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from packline.encoders.parity import UNSURE_TOKENS, Reference, beginning_of
+from packline.encoders.parity import UNSURE_TOKENS, Reference, text_beginning
 from packline.encoders.special import without_special_tokens
 from packline.encoders.token_bytes import TextBytes
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import PacklineError, TokenizerError
 from packline.fingerprint import Hasher, split_of
 from packline.recipe import Source
+from packline.sources.fields import find_files
 from packline.sources.files import InputFile
-from packline.sources.reader import Span
-from packline.sources.reading import find_files, read_span
-from packline.sources.text import BOM
+from packline.sources.jsonl import BOM
+from packline.sources.reader import Span, read_span
 from packline.storage.inputs import open_input, read_fully
 from packline.store.ledger import source_names
 from packline.store.manifest import InputPiece, Manifest
@@ -276,7 +276,7 @@ class _Rereading:
         test_fraction = recipe.test_fraction or 0.0
         split = given or split_of(encoded, recipe.seed, val_share, test_fraction)
         findings.compare(provenance, f"split of {one.place}", split, where.split)
-        part = beginning_of(text, longest)
+        part = text_beginning(text, longest)
         found, expected = one.ids.tolist(), self._reference.encode(part)
         if part != text:
             sure = max(len(expected) - UNSURE_TOKENS, 0)
@@ -384,7 +384,7 @@ def _spans(file: InputFile, source: Source, positions: list[int]) -> Iterator[tu
             inside = [position for position, one in zip(positions, groups, strict=True) if one == group]
             if group < len(rows):
                 yield Span(file.index, group, group + 1), inside
-    elif file.compression or (file.format == "text" and source.documents != "line"):
+    elif file.compression or file.format == "json" or (file.format == "text" and source.documents != "line"):
         yield Span(file.index, 0, file.size), positions
     else:
         for position in positions:

@@ -19,9 +19,8 @@ import numpy as np
 
 from packline.encoders.token_bytes import TextBytes
 from packline.errors import CorruptStore
-from packline.formats.export_files import check_export
-from packline.formats.importing.facts import find_record
-from packline.formats.importing.opening import Opened, open_foreign, read_blocks
+from packline.formats.export_record import check_export
+from packline.formats.opening import OpenedDataset, find_record, open_dataset, read_document_blocks
 from packline.store.reader import StoreReader
 from packline.store.report import Findings
 from packline.viewing.analysis import TOP, Analysis, Group, put_together
@@ -51,7 +50,7 @@ def analyze_foreign(
     Args:
         path: a file or folder.
         tokenizer: the tokenizer that made the ids.
-        format: a name of `packline.formats.registry`; None: detected, if unambiguous.
+        format: a name of `packline.formats.format`; None: detected, if unambiguous.
         eod: end-of-document token, as a string or an id; None: taken from the data or the tokenizer.
         bos: begin-of-document token, in the same forms.
         options: options of the format, by name.
@@ -67,7 +66,7 @@ def analyze_foreign(
     packline.errors.InputError: cannot find nowhere
     """
     findings = Findings()
-    opened = open_foreign(Path(path), format, tokenizer, eod, bos, dict(options or {}), findings)
+    opened = open_dataset(Path(path), format, tokenizer, eod, bos, dict(options or {}), findings)
     if not findings.problems and Path(path).is_dir() and (record := find_record(Path(path))) is not None:
         check_export(Path(path), record, findings)
     if findings.problems:
@@ -84,7 +83,7 @@ def analyze_foreign(
         hashes = HashFiles(Path(folder), HASH_FILES, 0)
         counter = Counter(opened.tokenizer.vocab_size, special, before, hashes)
         splits: list[int] = []
-        for split in dict.fromkeys(unit.split for unit in opened.foreign.units):
+        for split in dict.fromkeys(unit.split for unit in opened.reader.units):
             number, documents, tokens = len(splits), counter.tally.documents, counter.tally.tokens
             _count_split(opened, split, number, counter, lengths, on_progress)
             documents, tokens = counter.tally.documents - documents, counter.tally.tokens - tokens
@@ -120,16 +119,21 @@ def analyze_foreign(
 
 
 def _count_split(
-    opened: Opened, split: str, number: int, counter: Counter, lengths: _Counted, on_progress: OnProgress
+    opened: OpenedDataset,
+    split: str,
+    number: int,
+    counter: Counter,
+    lengths: _Counted,
+    on_progress: OnProgress,
 ) -> None:
     """Count the documents of a split, in unit order."""
     restoring, sizes = opened.restoring, TextBytes(opened.tokenizer)
     before = 0 if opened.boundary.bos_id is None else 1
-    for unit in opened.foreign.units:
+    for unit in opened.reader.units:
         if unit.split != split:
             continue
-        file = opened.foreign.files[unit.file]
-        for block in read_blocks(opened.foreign, unit):
+        file = opened.reader.files[unit.file]
+        for block in read_document_blocks(opened.reader, unit):
             if wrong := next(restoring.problems(block), None):
                 place = f"document {counter.tally.documents + wrong.document:,}, token {wrong.token:,}"
                 raise CorruptStore(

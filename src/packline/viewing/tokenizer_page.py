@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from packline.encoders.parity import RoundTrip
 from packline.viewing.page import Block, Facts, Heading, Note, Page, Table
 from packline.viewing.text import percent
-from packline.vocabulary.evaluating import Comparison, Evaluation, Measured, Row
+from packline.vocabulary.evaluating import ComparisonRow, Evaluation, Measured, TokenizerComparison
 
 OURS = ("Text Type", "Bytes", "Tokens", "Ratio", "Fertility")
 LEGEND = (
@@ -59,7 +59,7 @@ def evaluation_page(found: Evaluation) -> Page:
     return Page(f"Tokenizer {found.tokenizer}", tuple(blocks))
 
 
-def head(one: Comparison) -> tuple[str, ...]:
+def head(one: TokenizerComparison) -> tuple[str, ...]:
     """Column headings of the table of a comparison."""
     base = one.base.rstrip("/").rpartition("/")[2]
     return (
@@ -97,7 +97,7 @@ def _unused(count: int, whole: int) -> str:
     return f"{count:,} tokens, {percent(count / max(whole, 1))}"
 
 
-def _facts(one: Comparison) -> Facts:
+def _facts(one: TokenizerComparison) -> Facts:
     return Facts(
         (
             ("vocabulary", f"{one.base_vocab_size:,} tokens"),
@@ -108,7 +108,7 @@ def _facts(one: Comparison) -> Facts:
     )
 
 
-def _cells(rows: Sequence[Row]) -> tuple[tuple[str, ...], ...]:
+def _cells(rows: Sequence[ComparisonRow]) -> tuple[tuple[str, ...], ...]:
     return tuple(
         (
             row.text,

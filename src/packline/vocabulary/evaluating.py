@@ -18,19 +18,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from packline.encoders.parity import Reference, RoundTrip
 from packline.encoders.special import without_special_tokens
-from packline.encoders.tokenizer import Tokenizer
-from packline.errors import TokenizerError
-from packline.vocabulary.baselines import load_baseline
+from packline.encoders.tokenizer import JSON, Tokenizer, load_tokenizer
+from packline.errors import InputError, TokenizerError
+from packline.recipe import Recipe, Source
+from packline.sources.files import TEXT_FIELDS
 from packline.vocabulary.passages import LANGUAGES, PASSAGES
+from packline.vocabulary.trained_folder import TrainingTexts
 
 PIECE_CHARS = 1 << 16
 WORD = re.compile(r"\S+")
+PATIENCE_SECONDS = 5.0
+"""Timeout for the hub's response."""
+ON_THE_HUB = {
+    "gpt2": "openai-community/gpt2",
+    "r50k_base": "openai-community/gpt2",
+    "cl100k_base": "Xenova/gpt-4",
+    "o200k_base": "Xenova/gpt-4o",
+}
+"""Hub ids of common baselines; a local file or folder of the same name takes precedence."""
+TEXT_BYTES = 4 << 20
+"""Size of the sample, in bytes."""
 
 
 class Measured(msgspec.Struct, frozen=True):
@@ -43,7 +57,7 @@ class Measured(msgspec.Struct, frozen=True):
     """Number of tokens for text that the vocabulary does not know."""
 
 
-class Row(msgspec.Struct, frozen=True):
+class ComparisonRow(msgspec.Struct, frozen=True):
     """Comparison of a baseline and ours on one text."""
 
     text: str
@@ -56,16 +70,16 @@ class Row(msgspec.Struct, frozen=True):
     """"ours", "base", "equal", or "neither" if a vocabulary does not know some of the text."""
 
 
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+class TokenizerComparison(msgspec.Struct, frozen=True, kw_only=True):
     """Comparison with one baseline."""
 
     base: str
     base_vocab_size: int
     base_round_trip: RoundTrip
-    rows: list[Row]
-    whole: Row
+    rows: list[ComparisonRow]
+    whole: ComparisonRow
     """All texts together."""
-    languages: list[Row]
+    languages: list[ComparisonRow]
     """The same sentences in several languages."""
     base_unused: int
 
@@ -87,20 +101,20 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     """Size of each text in bytes."""
     measured: dict[str, Measured]
     """Ours on each text."""
-    comparisons: list[Comparison]
+    comparisons: list[TokenizerComparison]
     absent: list[Absent]
     languages: dict[str, Measured]
     """Ours on the same sentences in several languages."""
     unused: int
 
 
-def evaluate(
+def compare_tokenizers(
     tokenizer: Tokenizer, against: Sequence[str] = (), texts: Mapping[str, str] | None = None
 ) -> Evaluation:
     """Measure a tokenizer and compare it with baselines.
 
     Args:
-        tokenizer: the tokenizer to evaluate ("ours").
+        tokenizer: the tokenizer to compare ("ours").
         against: Baselines: files, folders or hub ids; unavailable ones are listed in `absent`.
         texts: texts by name; default the built-in passages.
 
@@ -111,7 +125,7 @@ def evaluate(
     >>> model = {"type": "BPE", "vocab": vocab, "merges": [["a", "b"]]}
     >>> text = msgspec.json.encode({"model": model, "decoder": {"type": "Fuse"}}).decode()
     >>> tiny = Tokenizer(name="tiny", kind="huggingface", json=text, vocab_size=3, special_tokens={})
-    >>> evaluate(tiny, texts={"mine": "abab"}).measured["mine"].bytes_per_token
+    >>> compare_tokenizers(tiny, texts={"mine": "abab"}).measured["mine"].bytes_per_token
     2.0
     """
     texts = dict(PASSAGES if texts is None else texts)
@@ -230,9 +244,9 @@ def _difference(text: str, decoded: str) -> str:
     return f"at character {at} expected {text[at : at + 20]!r}, found {decoded[at : at + 20]!r}"
 
 
-def _compare(name: str, base: _Measure, ours: _Measure, sizes: dict[str, int]) -> Comparison:
+def _compare(name: str, base: _Measure, ours: _Measure, sizes: dict[str, int]) -> TokenizerComparison:
     rows = [_row(text, size, base.found[text], ours.found[text]) for text, size in sizes.items()]
-    return Comparison(
+    return TokenizerComparison(
         base=name,
         base_vocab_size=base.vocab_size,
         base_round_trip=base.round_trip,
@@ -253,8 +267,115 @@ def _sum(one: _Measure, sizes: dict[str, int]) -> Measured:
     return Measured(tokens, sum(sizes.values()) / max(tokens, 1), tokens / max(words, 1), unknown)
 
 
-def _row(text: str, size: int, base: Measured, ours: Measured) -> Row:
+def _row(text: str, size: int, base: Measured, ours: Measured) -> ComparisonRow:
     diff = (base.tokens - ours.tokens) / max(base.tokens, 1) * 100
     better = "equal" if base.tokens == ours.tokens else "ours" if diff > 0 else "base"
     better = "neither" if base.unknown or ours.unknown else better
-    return Row(text, size, base, ours, diff, better)
+    return ComparisonRow(text, size, base, ours, diff, better)
+
+
+def load_baseline(name: str) -> Tokenizer:
+    """Read a baseline, or fail quickly if it is not available: a comparison continues without it.
+
+    A path that exists is read. Anything else is one request to the hub, with a short timeout and no retries
+    (when a build loads its tokenizer, the hub's client retries for minutes); without an answer, the hub's
+    local cache is used.
+
+    Args:
+        name: a file, a folder, a hub id, or a key of `ON_THE_HUB`.
+
+    Raises:
+        TokenizerError: nothing found, not a tokenizer, or in neither the hub nor its cache.
+
+    >>> load_baseline("./missing.json")
+    Traceback (most recent call last):
+    packline.errors.TokenizerError: no tokenizer at ./missing.json: expected a file or folder, found nothing
+    """
+    if Path(name).expanduser().exists():
+        return load_tokenizer(name)
+    name = ON_THE_HUB.get(name, name)
+    if name.endswith((".json", ".model", ".tiktoken")):  # a path, never a hub id
+        return load_tokenizer(name)
+    return load_tokenizer(_cached_where_the_hub_is_silent(name) or name)
+
+
+def _cached_where_the_hub_is_silent(name: str) -> str | None:
+    """The cached file of a hub id if the hub does not answer; None if it does, or must not be contacted.
+
+    Raises:
+        TokenizerError: the hub does not answer, and the file is not cached.
+    """
+    from huggingface_hub import constants, hf_hub_url, try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    repository, _, revision = name.partition("@")
+    try:
+        cached = try_to_load_from_cache(repository, JSON, revision=revision or None)
+        address = hf_hub_url(repository, JSON, revision=revision or None)
+    except HFValidationError:  # not a hub id; loading it reports that
+        return None
+    if constants.HF_HUB_OFFLINE or not (reason := _silence(address)):
+        return None
+    if isinstance(cached, str):
+        return cached
+    raise TokenizerError(
+        f"no such path here, {name} is not in the cache of the hub, and {constants.ENDPOINT} does not"
+        f" answer: {reason}"
+    )
+
+
+def _silence(address: str) -> str:
+    """The reason why the hub does not answer; empty if it answers, even with a refusal."""
+    from huggingface_hub import get_session
+
+    try:
+        answer = get_session().head(address, timeout=PATIENCE_SECONDS, follow_redirects=False)
+    except Exception as error:  # errors of the HTTP client, which depend on its version
+        return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return f"status {answer.status_code}" if answer.status_code >= 500 else ""
+
+
+def read_text(path: str) -> str:
+    """Read the beginning of a plain file, or of the documents of other files, joined by line ends.
+
+    Raw JSON lines would measure quotes and escapes instead of text. Records that cannot be read are not
+    counted.
+
+    Args:
+        path: a file or a folder.
+
+    Returns:
+        Text of at most `TEXT_BYTES` in UTF-8, cut between characters.
+
+    Raises:
+        InputError: the file cannot be read, is not UTF-8, or has no text.
+    """
+    if Path(path).exists():
+        texts = _documents(path)
+        if Path(path).is_dir() or any(file.format != "text" or file.compression for file in texts.files):
+            whole = "\n".join(text for batch in texts.batches() for text in batch)
+            if not whole:
+                raise InputError(f"{path} has no text: expected documents to compare on")
+            return whole.encode("utf-8")[:TEXT_BYTES].decode("utf-8", "ignore")
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(TEXT_BYTES)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if len(data) < TEXT_BYTES or error.start < len(data) - 3:
+            raise InputError(f"{path} is not UTF-8 at byte {error.start}") from error
+        text = data[: error.start].decode("utf-8")
+    if not text:
+        raise InputError(f"{path} is empty: expected text to compare on")
+    return text
+
+
+def _documents(path: str) -> TrainingTexts:
+    try:
+        return TrainingTexts(Recipe(sources=(Source(inputs=(path,)),), tokenizer=""), max_chars=TEXT_BYTES)
+    except InputError as error:  # its hint names an option of `build`
+        fields = ", ".join(TEXT_FIELDS)
+        raise InputError(str(error), hint=f"of records, text is the first field of {fields}") from error

@@ -3,10 +3,10 @@
     texts ── words by a pattern, counted (`word_counts`) ── merges (`merging`) ──> tokenizer.json
 
 The merges are those that HF's trainer finds on the same texts, including ties, in a fraction of the time, and
-a corpus may be larger than memory. Patterns that `splitting` does not support (o200k) are left to HF's
+a corpus may be larger than memory. Patterns that `word_counts` does not support (o200k) are left to HF's
 trainer.
 
-Limits: trains byte-level BPE only. `training_texts` chooses the texts.
+Limits: trains byte-level BPE only. `trained_folder` chooses the texts.
 """
 
 from __future__ import annotations

@@ -24,22 +24,22 @@ import msgspec
 
 from packline.encoders.tokenizer import CONFIG, config_bytes
 from packline.errors import RecipeError
+from packline.formats.choice import ExportChoice, is_run
 from packline.formats.export_record import TOKENIZER_FILE, ExportIdentity, ExportRecord
 from packline.formats.exporting.parts import (
     ExportRunner,
-    ExportSettings,
+    PartSettings,
     PartUnit,
     View,
-    convert_options,
     open_view,
     writing,
 )
-from packline.formats.exporting.rows import RowView
-from packline.formats.exporting.source import Choice, is_run
 from packline.formats.exporting.staging import PartReceipt, Staging, clear_leftovers, finished_export
-from packline.formats.exporting.target import Link, Target, sync_files
-from packline.formats.registry import get_format
-from packline.formats.types import NotPreserved, Options, Written
+from packline.formats.format import get_format
+from packline.formats.options import Options, convert_options
+from packline.formats.row_view import RowView
+from packline.formats.target import Link, Target, sync_files
+from packline.formats.types import NotPreserved, WrittenPart
 from packline.jobs.engine import run_job
 from packline.jobs.events import OnEvent, Planned, UnitDone
 from packline.jobs.job import Job, Session
@@ -102,7 +102,7 @@ def export(
     to: str,
     out: str | Path,
     options: Mapping[str, Any] | None = None,
-    choice: Choice = Choice(),  # noqa: B008  frozen
+    choice: ExportChoice = ExportChoice(),  # noqa: B008  frozen
     link: Link = "auto",
     workers: int | None = None,
     with_tokenizer: bool = True,
@@ -146,7 +146,7 @@ def export(
         clear_leftovers(place, identity)
         lines = format.trainer_lines(str(place), record, chosen)
         return _exported(place, record, lines, 0, 0, began, nothing_to_do=True)
-    settings = ExportSettings(
+    settings = PartSettings(
         format=to,
         options=identity.options,
         source="" if isinstance(source, RowView) else str(source),
@@ -168,7 +168,7 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
 
     def __init__(
         self,
-        settings: ExportSettings,
+        settings: PartSettings,
         identity: ExportIdentity,
         format: Format,
         options: Options,
@@ -209,7 +209,7 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
         small = self._processes is None and self._plan.bytes < SMALL
         return 0 if not self._settings.source or small or units < 2 else min(count, units)
 
-    def opening(self) -> ExportSettings:
+    def opening(self) -> PartSettings:
         """Settings of the parts."""
         return self._settings
 
@@ -273,7 +273,7 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
 
     def _sum_up(self, receipts: list[PartReceipt]) -> ExportRecord:
         target = Target(self.folder.files, link=self._settings.link)
-        written = [Written(receipt.part, receipt.facts) for receipt in receipts]
+        written = [WrittenPart(receipt.part, receipt.facts) for receipt in receipts]
         writing(self._format).finish(self._view, written, target, self._options)
         if self._with_tokenizer:
             self._write_tokenizer(target)

@@ -19,15 +19,15 @@ from typing import Any
 import msgspec
 
 from packline.errors import CorruptStore, PacklineError, StoreError
-from packline.formats.export_files import check_places
 from packline.formats.export_record import (
     RECORD,
     ExportIdentity,
     ExportRecord,
+    check_places,
     read_record,
     record_bytes,
 )
-from packline.formats.types import Part
+from packline.formats.types import ExportPart
 from packline.jobs.folder import WorkFolder, refuse_differences
 from packline.recipe import recipe_difference
 from packline.storage.local import disk_errors, publish_bytes, publish_folder
@@ -99,7 +99,7 @@ QUICK = 1 << 20
 class PartReceipt(msgspec.Struct, frozen=True):
     """Commit record of a part whose files are on the disk."""
 
-    part: Part
+    part: ExportPart
     facts: dict[str, Any]
     files: tuple[FileEntry, ...]
     shared: dict[str, int]
@@ -152,7 +152,7 @@ class Staging(WorkFolder[ExportIdentity]):
         earlier = self.identity()
         return earlier is not None and msgspec.to_builtins(earlier) == msgspec.to_builtins(identity)
 
-    def begin(self, identity: ExportIdentity, parts: tuple[Part, ...]) -> dict[str, PartReceipt]:
+    def begin(self, identity: ExportIdentity, parts: tuple[ExportPart, ...]) -> dict[str, PartReceipt]:
         """Start, or resume an earlier run: the receipts of finished parts, by name.
 
         Raises:

@@ -15,11 +15,10 @@ from typing import Any
 import msgspec
 
 from packline.errors import CorruptStore, InputError, RecipeError
-from packline.formats.format import Foreign
-from packline.formats.importing.facts import find_record
-from packline.formats.importing.opening import open_foreign
+from packline.formats.format import DatasetReader
 from packline.formats.importing.unit import ImportedUnit, ImportSettings
-from packline.formats.types import ForeignUnit
+from packline.formats.opening import find_record, open_dataset
+from packline.formats.types import ReadTask
 from packline.jobs.engine import run_job
 from packline.jobs.events import Note, OnEvent
 from packline.jobs.store_job import Imported, NumberedStoreJob
@@ -64,7 +63,7 @@ class _Import(NumberedStoreJob[ImportedUnit, Imported]):
         self._request = request
         self._started = time.monotonic()
         findings = Findings()
-        self._data = data = open_foreign(
+        self._data = data = open_dataset(
             Path(request.path),
             request.format,
             request.tokenizer,
@@ -80,20 +79,20 @@ class _Import(NumberedStoreJob[ImportedUnit, Imported]):
                 f"{request.path} is damaged: {findings.problems[0]}{more}",
                 hint=f"packline verify {request.path} --from {data.format.name} shows all problems",
             )
-        foreign = data.foreign
-        if not foreign.units:
+        reader = data.reader
+        if not reader.units:
             raise InputError(f"{request.path} has no documents", hint="check the path and the format")
-        for unit in foreign.units:
+        for unit in reader.units:
             if unit.split not in SPLITS:
                 raise RecipeError(f"{request.path} has a split {unit.split!r}: expected train, val or test")
-        self._parts = _account_for_all(foreign)
+        self._parts = _account_for_all(reader)
         source = Source(inputs=(request.path,))
         recipe = check_recipe(
             Recipe(sources=(source,), tokenizer=request.tokenizer, eod=request.eod, bos=request.bos)
         )
         files = [
             InputFile(number, 0, file.name, file.path, file.bytes, file_facts(file.path).modified, "text", "")
-            for number, file in enumerate(foreign.files)
+            for number, file in enumerate(reader.files)
         ]
         super().__init__(
             out=request.out,
@@ -103,12 +102,12 @@ class _Import(NumberedStoreJob[ImportedUnit, Imported]):
             boundary=data.boundary,
             files=files,
             title=data.format.name,
-            edges=foreign.edges,
+            edges=reader.edges,
             units=len(self._parts),
             small_bytes=SMALL_BYTES,
             processes=request.workers,
-            documents=foreign.documents,
-            tokens=foreign.tokens,
+            documents=reader.documents,
+            tokens=reader.tokens,
         )
         _ = data.restoring  # raises for edges that the boundary tokens cannot make
         self._unfinished = 0
@@ -164,9 +163,9 @@ class _Import(NumberedStoreJob[ImportedUnit, Imported]):
         return Imported(manifest, self._unfinished, time.monotonic() - self._started, nothing_to_do)
 
 
-def _account_for_all(foreign: Foreign) -> list[ForeignUnit]:
+def _account_for_all(reader: DatasetReader) -> list[ReadTask]:
     """Units of the data set; files that belong to no unit, such as metadata, are added to the first."""
-    named = {piece[0] for unit in foreign.units for piece in unit.pieces}
-    rest = [(number, 0, file.bytes) for number, file in enumerate(foreign.files) if number not in named]
-    first, *others = foreign.units
+    named = {piece[0] for unit in reader.units for piece in unit.pieces}
+    rest = [(number, 0, file.bytes) for number, file in enumerate(reader.files) if number not in named]
+    first, *others = reader.units
     return [msgspec.structs.replace(first, pieces=(*first.pieces, *rest)), *others]

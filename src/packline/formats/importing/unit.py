@@ -20,11 +20,11 @@ from packline.encoders.boundary import Boundary
 from packline.encoders.token_bytes import TextBytes
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import CorruptStore, InputChanged
-from packline.formats.exporting.parts import convert_options
-from packline.formats.format import Foreign
-from packline.formats.importing.opening import document_format, read_blocks, read_headers
-from packline.formats.importing.restoring import Restoring, Wrong
-from packline.formats.types import Block, ForeignUnit
+from packline.formats.boundaries import BoundaryPolicy, BoundaryProblem
+from packline.formats.format import DatasetReader
+from packline.formats.opening import document_format, read_document_blocks, read_headers
+from packline.formats.options import convert_options
+from packline.formats.types import DocumentBlock, ReadTask
 from packline.jobs.folder import StoreFolder
 from packline.jobs.job import Numbered, Report, Runner
 from packline.jobs.unit import check_unchanged
@@ -90,8 +90,8 @@ class UnitImporter(Runner[Numbered, ImportedUnit]):
         format = document_format(Path(job.path), job.format)
         findings = Findings()
         options = convert_options(format, job.options)
-        self._foreign: Foreign = read_headers(format, Path(job.path), options, findings)
-        found = [(file.name, file.bytes) for file in self._foreign.files]
+        self._reader: DatasetReader = read_headers(format, Path(job.path), options, findings)
+        found = [(file.name, file.bytes) for file in self._reader.files]
         if findings.problems or found != [(file.name, file.size) for file in job.files]:
             raise InputChanged(
                 f"{job.path} changed while it was read: expected {len(job.files)} files as of the start",
@@ -100,7 +100,7 @@ class UnitImporter(Runner[Numbered, ImportedUnit]):
         tokenizer = msgspec.structs.replace(load_tokenizer(job.tokenizer), kind=job.kind)
         self._text_bytes = TextBytes(tokenizer)
         boundary = job.boundary
-        self._restoring = Restoring(self._foreign.edges, boundary.eod_id, boundary.bos_id, job.vocab_size)
+        self._restoring = BoundaryPolicy(self._reader.edges, boundary.eod_id, boundary.bos_id, job.vocab_size)
 
     def source_of(self, unit: Numbered) -> str:
         """Name of the data set."""
@@ -119,7 +119,7 @@ class UnitImporter(Runner[Numbered, ImportedUnit]):
             OutOfSpace: the disk is full.
         """
         number = unit.number
-        job, part = self._job, self._foreign.units[number]
+        job, part = self._job, self._reader.units[number]
         writer: ShardWriter | None = None
         ledger, unfinished = Ledger(), 0
         with disk_errors(self._folder.path):
@@ -129,7 +129,7 @@ class UnitImporter(Runner[Numbered, ImportedUnit]):
                     if writer is None:
                         writer = self._writer(number, part.split, loss is not None)
                     self._write(writer, part, block, ragged, loss, ledger)
-                    unfinished += 0 if block.unfinished is None else int(np.count_nonzero(block.unfinished))
+                    unfinished += 0 if block.truncated is None else int(np.count_nonzero(block.truncated))
                     report(len(block.tokens))
                 pieces = tuple(self._piece(*piece) for piece in job.pieces[number])
                 shards = () if writer is None else (writer.close(),)
@@ -139,11 +139,11 @@ class UnitImporter(Runner[Numbered, ImportedUnit]):
                 raise
         return ImportedUnit(Receipt(f"{number:06d}", 0, pieces, shards, (), ledger, 0), unfinished)
 
-    def _blocks(self, number: int) -> Iterator[tuple[Block, int | None]]:
+    def _blocks(self, number: int) -> Iterator[tuple[DocumentBlock, int | None]]:
         """Blocks of a unit, and the first byte of the loss mask after each, where it matters."""
-        unit = self._foreign.units[number]
-        held: Block | None = None
-        for block in read_blocks(self._foreign, unit):
+        unit = self._reader.units[number]
+        held: DocumentBlock | None = None
+        for block in read_document_blocks(self._reader, unit):
             if len(block) == 0:
                 continue
             if held is not None:
@@ -154,36 +154,36 @@ class UnitImporter(Runner[Numbered, ImportedUnit]):
 
     def _loss_behind(self, number: int) -> int | None:
         """First byte of the mask in the following units of the same split."""
-        if not self._restoring.moves:
+        if not self._restoring.moved:
             return None
-        units = self._foreign.units
+        units = self._reader.units
         for unit in (one for one in units[number + 1 :] if one.split == units[number].split):
-            for block in read_blocks(self._foreign, unit):
+            for block in read_document_blocks(self._reader, unit):
                 if len(block):
                     return self._first_loss(block)
         return None
 
-    def _first_loss(self, block: Block) -> int | None:
+    def _first_loss(self, block: DocumentBlock) -> int | None:
         return int(block.loss[0]) if block.loss is not None and len(block.loss) else None
 
     def _restore(
-        self, unit: ForeignUnit, block: Block, next_loss: int | None
+        self, unit: ReadTask, block: DocumentBlock, next_loss: int | None
     ) -> tuple[Ragged, np.ndarray | None]:
         for wrong in self._restoring.problems(block):
             raise self._refusal(unit, block, wrong)
         ragged, loss = self._restoring.restore(block, next_loss)
         return Ragged(ragged.tokens.astype(self._job.dtype, copy=False), ragged.offsets), loss
 
-    def _refusal(self, unit: ForeignUnit, block: Block, wrong: Wrong) -> CorruptStore:
+    def _refusal(self, unit: ReadTask, block: DocumentBlock, wrong: BoundaryProblem) -> CorruptStore:
         position = f" at {int(block.positions[wrong.document]):,}" if block.positions is not None else ""
         if wrong.what.startswith("an id"):
             hint = "it is damaged, or its ids are those of another tokenizer"
         else:
             hint = (
-                f"documents were expected to have the boundary tokens of edges={self._foreign.edges}: "
+                f"documents were expected to have the boundary tokens of edges={self._reader.edges}: "
                 "say otherwise with --set edges=eod|bos|both|none, or name the token with --eod"
             )
-        path = self._foreign.files[unit.file].path
+        path = self._reader.files[unit.file].path
         return CorruptStore(f"{path}: document{position}, token {wrong.token:,}: {wrong}", hint=hint)
 
     def _writer(self, number: int, split: str, with_loss: bool) -> ShardWriter:
@@ -194,8 +194,8 @@ class UnitImporter(Runner[Numbered, ImportedUnit]):
     def _write(
         self,
         writer: ShardWriter,
-        unit: ForeignUnit,
-        block: Block,
+        unit: ReadTask,
+        block: DocumentBlock,
         ragged: Ragged,
         loss: np.ndarray | None,
         ledger: Ledger,
@@ -205,7 +205,7 @@ class UnitImporter(Runner[Numbered, ImportedUnit]):
         if positions is None:
             positions = np.arange(count, dtype=np.int64) + unit.start + ledger.documents
         text_bytes = self._text_bytes.of(ragged.tokens, ragged.offsets, int(with_bos), 1)
-        name = self._foreign.files[unit.file].name
+        name = self._reader.files[unit.file].name
         writer.append(ragged, name, positions.astype(np.int64), block.ids, text_bytes, loss)
         ledger.documents_in += count
         ledger.documents += count

@@ -1,0 +1,141 @@
+"""Source of an export: a store or a run, and the choice of its documents or rows, as JSON-compatible values.
+
+A worker process opens its own view from them, so views never cross a process boundary.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from packline.errors import InputError, RecipeError
+from packline.formats.types import Edges
+from packline.store.reader import StoreReader
+
+if TYPE_CHECKING:
+    from packline.formats.document_view import DocumentView
+    from packline.formats.row_view import RowView
+
+
+class ExportChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """Documents or rows of a source to export, and their order."""
+
+    split: str | None = None
+    """`train`, `val`, `test` or `all`; default: all for documents, train for rows."""
+    labels: tuple[str, ...] | None = None
+    sources: tuple[str, ...] | None = None
+    min_tokens: int | None = None
+    max_tokens: int | None = None
+    shuffle_documents: int | None = None
+    """Seed for shuffling documents."""
+    seq_len: int | None = None
+    """Tokens per row. This field and those below apply to rows only."""
+    packing: str | None = None
+    min_tail_fraction: float | None = None
+    overflow: str | None = None
+    boundary_loss: bool | None = None
+    pad_id: int | None = None
+    seed: int | None = None
+    """Seed of the loader's order; by default rows are in packed order."""
+    epochs: int | None = None
+    batch_size: int | None = None
+    """Rows per global batch."""
+    stage: int | None = None
+    """Stage of a run file."""
+
+
+DOCUMENT_FIELDS = ("split", "labels", "sources", "min_tokens", "max_tokens", "shuffle_documents")
+
+
+def make_choice(settings: dict[str, Any]) -> tuple[ExportChoice, dict[str, Any]]:
+    """A choice from settings by name, and the settings that are not part of it.
+
+    Raises:
+        RecipeError: a value of the wrong type.
+
+    >>> choice, rest = make_choice({"labels": "web", "min_tokens": 9, "eod": "<end>"})
+    >>> choice.labels, choice.min_tokens, rest
+    (('web',), 9, {'eod': '<end>'})
+    """
+    known = set(ExportChoice.__struct_fields__)
+    given = {name: value for name, value in settings.items() if name in known and value is not None}
+    for name in ("labels", "sources"):
+        if name in given:
+            names = [given[name]] if isinstance(given[name], str) else list(given[name])
+            given[name] = sorted(set(names))
+    try:
+        choice = msgspec.convert(given, ExportChoice)
+    except msgspec.ValidationError as error:
+        raise RecipeError(f"a setting is wrong: {str(error).replace('$.', '')}") from error
+    return choice, {name: value for name, value in settings.items() if name not in known}
+
+
+def is_run(source: str | Path) -> bool:
+    """True if the name of a source is that of a run file."""
+    return str(source).endswith(".toml")
+
+
+def document_view(source: str, edges: Edges, choice: ExportChoice) -> DocumentView:
+    """Documents of a store.
+
+    Raises:
+        RecipeError: settings that apply to rows only.
+    """
+    from packline.formats.document_view import DocumentView
+
+    if is_run(source):
+        raise RecipeError(
+            f"{source} is a run file, and this format holds documents", hint="name one of its stores"
+        )
+    given: dict[str, Any] = msgspec.to_builtins(choice)
+    for name in given:
+        if name not in DOCUMENT_FIELDS:
+            raise RecipeError(
+                f"{_option(name)} is for rows, and this format holds documents",
+                hint="packline formats says which formats hold rows",
+            )
+    return DocumentView(open_store(source), edges=edges, **given)
+
+
+def row_view(source: str, choice: ExportChoice) -> RowView:
+    """Rows of a store, or of a run.
+
+    Raises:
+        RecipeError: settings that apply to the other kind only, or a missing row length.
+    """
+    from packline.formats.row_view import RowView
+
+    given: dict[str, Any] = msgspec.to_builtins(choice)
+    if is_run(source):
+        from packline.loading.loader import Loader
+
+        for name in given:
+            if name != "stage":
+                raise RecipeError(f"{_option(name)} stands in the run file {source}", hint="change it there")
+        return RowView.of_loader(Loader.from_file(source, prefetch=0), choice.stage)
+    if choice.stage is not None:
+        raise RecipeError("--stage goes with a run file", hint="packline export run.toml --stage 0 ...")
+    if choice.seq_len is None:
+        raise RecipeError("this format holds rows, and no row length was given", hint="--seq-len 2048")
+    return RowView.of_store(open_store(source), **given)
+
+
+def open_store(source: str) -> StoreReader:
+    """Open a store.
+
+    Raises:
+        InputError: the source is a file, such as text without a tokenizer.
+        StoreError: the store is missing or damaged.
+    """
+    if Path(source).is_file():
+        raise InputError(
+            f"{source} is a file: expected the folder of a store, or a run file (.toml)",
+            hint="text is tokenized on the way with --tokenizer T",
+        )
+    return StoreReader(source)
+
+
+def _option(name: str) -> str:
+    return "--" + {"labels": "label", "sources": "source"}.get(name, name).replace("_", "-")

@@ -1,0 +1,210 @@
+"""Documents as Arrow columns: lists made around arrays, and their schema.
+
+    input_ids   list<int32>     7 8 9    | 4 5       one row per document
+    labels      list<int32>     7 8 -100 | 4 5       its ids, and -100 where a token is not trained on
+    loss_mask   list<int8>      1 1 0    | 1 1       the same in another form; one of them if there is a mask
+
+Shared by the writers of `arrow` and `parquet`. A column of lists is two buffers, all values back to back and
+the offsets of the lists, so it is made around the arrays without an object per token or document.
+Where files and record batches are cut depends on the documents, not on the store's shards.
+
+Cost: a conversion of ids if the store has another width, and a copy where a record batch crosses a shard
+boundary. See `column_reader` for the reverse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from packline.errors import RecipeError
+from packline.formats.layouts.token_files import BLOCK_DOCUMENTS
+from packline.formats.options import Options
+from packline.formats.types import Edges, ExportPart
+from packline.packing.batch import IGNORED
+from packline.ragged import offsets_of
+
+if TYPE_CHECKING:
+    from packline.formats.document_view import DocumentStream, DocumentView
+
+LABELS = "labels"
+LOSS_MASK = "loss_mask"
+PROVENANCE = ("source", "file", "position", "id")
+SPLITS = {"train": "train", "val": "validation", "test": "test"}
+"""Names of splits in the `datasets` library."""
+LIMITS = {"int32": 2**31, "int64": 2**63}
+"""Largest vocabulary per dtype."""
+MOST_VALUES = 2**31 - 1
+"""Most values per record batch, unless lists are large lists."""
+
+
+class ColumnOptions(Options, frozen=True):
+    """Options of documents in columns."""
+
+    edges: Edges = "eod"
+    """Which boundary tokens documents have."""
+    column: str = "input_ids"
+    """Name of the column with the ids."""
+    dtype: Literal["int32", "int64"] = "int32"
+    """Writing: of ids and labels."""
+    lists: Literal["list", "large_list"] = "list"
+    """Writing: large lists have room for documents of more than 2**31 tokens."""
+    loss: Literal["labels", "loss_mask", "none"] = "labels"
+    """Writing: the column for a loss mask, where the store has one; reading: `none` passes over all."""
+    provenance: bool = False
+    """Writing: columns source, file, position and id."""
+    shard_tokens: int = 1 << 27
+    """Writing: tokens of a file, up to the document that goes beyond: 512 MB."""
+
+
+def list_array(values: np.ndarray, offsets: np.ndarray, *, large: bool = False) -> pa.Array:
+    """Lists that share the memory of `values`, `[T]`, divided by `offsets`, int64 `[D+1]`.
+
+    >>> list_array(np.array([7, 8, 9], np.int32), np.array([0, 2, 3])).to_pylist()
+    [[7, 8], [9]]
+    """
+    begin = int(offsets[0])
+    bounds = pa.array((offsets - begin).astype(np.int64 if large else np.int32, copy=False))
+    kind = pa.LargeListArray if large else pa.ListArray
+    return kind.from_arrays(bounds, pa.array(np.ascontiguousarray(values[begin : int(offsets[-1])])))
+
+
+def make_schema(columns: dict[str, pa.DataType]) -> pa.Schema:
+    """A schema with metadata that describes the columns to the `datasets` library."""
+    schema = pa.schema(list(columns.items()))
+    info = msgspec.json.encode({"info": {"features": hf_features(schema)}})
+    return schema.with_metadata({"huggingface": info})
+
+
+def hf_features(schema: pa.Schema) -> dict[str, Any]:
+    """The columns as the `datasets` library describes them, in terms that older versions know too.
+
+    >>> hf_features(pa.schema({"id": pa.string(), "ids": pa.list_(pa.int32())}))["ids"]["_type"]
+    'Sequence'
+    """
+    return {field.name: _feature(field.type) for field in schema}
+
+
+def _feature(kind: pa.DataType) -> dict[str, Any]:
+    if pa.types.is_large_list(kind):
+        return {"feature": _feature(kind.value_type), "_type": "LargeList"}
+    if pa.types.is_list(kind):
+        return {"feature": _feature(kind.value_type), "length": -1, "_type": "Sequence"}
+    return {"dtype": str(kind), "_type": "Value"}
+
+
+def is_list_type(kind: pa.DataType) -> bool:
+    """True for a type of lists: 32-bit, large, or of fixed size."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def column_types(view: DocumentView, options: ColumnOptions) -> dict[str, pa.DataType]:
+    """The columns that documents are written to.
+
+    Raises:
+        RecipeError: duplicate column names.
+    """
+    lists = pa.large_list if options.lists == "large_list" else pa.list_
+    ids = lists(pa.from_numpy_dtype(np.dtype(options.dtype)))
+    columns: dict[str, pa.DataType] = {}
+    if view.has_loss and options.loss != "none":
+        columns[options.loss] = ids if options.loss == LABELS else lists(pa.int8())
+    if options.provenance:
+        columns |= dict.fromkeys(PROVENANCE, pa.string()) | {"position": pa.int64()}
+    if options.column in columns or not options.column:
+        raise RecipeError(f"column is {options.column!r}: expected a name unlike {', '.join(columns)}")
+    return {options.column: ids} | columns
+
+
+def plan_parts(view: DocumentView, options: ColumnOptions, format: str, name: str) -> list[ExportPart]:
+    """One part per file, cut between documents, independent of the shards of the store.
+
+    Args:
+        name: template of file names with `split`, `number` and `count`; also the names of the parts.
+
+    Raises:
+        RecipeError: an invalid file size, or a document too long for 32-bit lists.
+    """
+    if options.shard_tokens < 1:
+        raise RecipeError(f"{format}: expected shard_tokens of at least 1, found {options.shard_tokens:,}")
+    parts: list[ExportPart] = []
+    for split in view.splits:
+        stream, size = view.stream(split), options.shard_tokens
+        if options.lists == "list" and (longest := _longest(stream)) > MOST_VALUES:
+            raise RecipeError(
+                f"{format}: a document has {longest:,} tokens: expected at most {MOST_VALUES:,} in a list",
+                hint="set lists=large_list",
+            )
+        inner = {stream.document_at(token) for token in range(size, stream.tokens, size)}
+        cuts = list(pairwise(sorted({0, stream.documents} | inner)))
+        for number, (start, stop) in enumerate(cuts):
+            file = name.format(split=SPLITS[split], number=number, count=len(cuts))
+            parts.append(ExportPart(file, split, number, start, stop))
+    return parts
+
+
+def _longest(stream: DocumentStream) -> int:
+    """Tokens of the longest document; 0 if none can be too long."""
+    if stream.tokens <= MOST_VALUES:
+        return 0
+    starts = range(0, stream.documents, BLOCK_DOCUMENTS)
+    return max(int(stream.lengths(start, start + BLOCK_DOCUMENTS).max()) for start in starts)
+
+
+def estimated_bytes(view: DocumentView, options: ColumnOptions) -> int:
+    """Estimated bytes of all columns, without compression and framing."""
+    lists, rest = [kind for kind in column_types(view, options).values() if is_list_type(kind)], 0
+    if options.provenance:
+        rest = 40 * view.documents
+    widths = sum(kind.value_type.bit_width // 8 for kind in lists)
+    return view.tokens * widths + 8 * len(lists) * view.documents + rest
+
+
+def record_batches(
+    view: DocumentView, part: ExportPart, options: ColumnOptions, *, most_documents: int, most_tokens: int
+) -> Iterator[pa.RecordBatch]:
+    """Record batches of a part, with at most `most_documents` and `most_tokens`; a longer document alone.
+
+    Cuts are the same for any store with the same documents.
+    """
+    stream, schema = view.stream(part.split), make_schema(column_types(view, options))
+    dtype, large = np.dtype(options.dtype), options.lists == "large_list"
+    begin = int(stream.ends(part.start - 1, part.start)[0]) if part.start else 0
+    start = part.start
+    while start < part.stop:
+        lengths = stream.lengths(start, min(start + most_documents, part.stop))
+        count = max(int(np.cumsum(lengths).searchsorted(most_tokens, "right")), 1)
+        offsets = offsets_of(lengths[:count])
+        size = int(offsets[-1])
+        pieces = list(stream.tokens_between(begin, begin + size, dtype, max(size, 1)))
+        tokens = _joined([tokens for tokens, _ in pieces], dtype)
+        columns = [list_array(tokens, offsets, large=large)]
+        if view.has_loss and options.loss != "none":
+            loss = _joined([loss for _, loss in pieces if loss is not None], np.dtype(np.uint8))
+            values = labels_of(tokens, loss) if options.loss == LABELS else loss.view(np.int8)
+            columns.append(list_array(values, offsets, large=large))
+        if options.provenance:
+            table = stream.provenance(start, start + count).combine_chunks()
+            columns += [table[name].cast(schema.field(name).type).combine_chunks() for name in PROVENANCE]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+        begin, start = begin + size, start + count
+
+
+def labels_of(tokens: np.ndarray, loss: np.ndarray) -> np.ndarray:
+    """Ids where a token is trained on, else -100; not shifted, since trainers do that.
+
+    >>> labels_of(np.array([7, 8, 9]), np.array([0, 1, 1], np.uint8)).tolist()
+    [-100, 8, 9]
+    """
+    return np.where(loss != 0, tokens, tokens.dtype.type(IGNORED))
+
+
+def _joined(pieces: list[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    if len(pieces) == 1:
+        return pieces[0]
+    return np.concatenate(pieces) if pieces else np.empty(0, dtype)

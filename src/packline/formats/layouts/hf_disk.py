@@ -1,0 +1,292 @@
+"""A folder for `datasets.load_from_disk`: Arrow streams, and two small files that name them.
+
+    state.json                   {"_data_files": [{"filename": "data-00000-of-00001.arrow"}], ...}
+    dataset_info.json            {"features": {"input_ids": {"_type": "Sequence", ...}}}
+    data-00000-of-00001.arrow    an Arrow IPC stream: schema, record batches, an end mark
+    dataset_dict.json            {"splits": ["train", "validation"]}, where every split is such a folder
+
+A stream is a sequence of messages: four bytes FF, a length as int32, and a description of the schema or of a
+record batch with its buffers; then an end mark. (Files that begin with `ARROW1` are not streams.) All
+message headers are read when a stream is opened (30 microseconds per record batch), so record batches can be
+read in any order, and a truncated stream is detected at once, even if it ends between two of them.
+Dictionary-encoded columns, which would tie record batches together, are not read; the library writes none.
+The fingerprint, which names cached results in the library, is a hash of the files' checksums here, so equal
+exports have equal bytes. Features are described in terms of older versions (`Sequence`), which newer ones
+read as well. Based on the source code of datasets 5.2.0 and tested with it; versions before 4 are untested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from packline.errors import CorruptStore, InputError
+from packline.fingerprint import hash_value
+from packline.formats.layouts.column_reader import ColumnFile, Columns, split_of_path
+from packline.formats.layouts.columns import hf_features
+from packline.formats.types import DatasetFile
+from packline.ragged import offsets_of
+
+if TYPE_CHECKING:
+    from packline.formats.target import Target
+    from packline.store.report import Findings
+
+STATE = "state.json"
+INFO = "dataset_info.json"
+DICT = "dataset_dict.json"
+SEQ_LENGTHS = "seq_lengths"
+"""Column that packed rows have and documents do not."""
+
+
+def write_stream(target: Target, name: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> str:
+    """Write record batches as a stream; return the checksum of the file."""
+    with target.create(name) as file, pa.PythonFile(file, "w") as sink:
+        with pa.ipc.new_stream(sink, schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+    return target.files[-1].checksum
+
+
+def write_folder(
+    target: Target, folder: str, schema: pa.Schema, files: Sequence[str], checksums: Sequence[str], split: str
+) -> None:
+    """Write the metadata files that make a folder of streams a data set.
+
+    Args:
+        folder: prefix of names: empty, or ending with `/`.
+        files: names of the streams in the folder.
+        split: name of the split in the library.
+    """
+    state: dict[str, Any] = {
+        "_data_files": [{"filename": name} for name in files],
+        "_fingerprint": hash_value([list(checksums), schema.names])[:16],
+        "_format_columns": None,
+        "_format_kwargs": {},
+        "_format_type": None,
+        "_output_all_columns": False,
+        "_split": split,
+    }
+    _write_json(target, f"{folder}{STATE}", state)
+    _write_json(target, f"{folder}{INFO}", {"features": hf_features(schema)})
+
+
+def write_dict(target: Target, splits: Sequence[str]) -> None:
+    """Write the metadata file that makes folders of splits a dictionary of data sets."""
+    _write_json(target, DICT, {"splits": list(splits)})
+
+
+def _write_json(target: Target, name: str, content: Any) -> None:
+    with target.create(name) as file:
+        file.write(msgspec.json.format(msgspec.json.encode(content), indent=2))
+
+
+class SavedFiles:
+    """Files of such a folder, of a dictionary of them, or a single stream; numbered in order.
+
+    Raises:
+        InputError: there is nothing of this kind.
+    """
+
+    def __init__(self, path: Path, findings: Findings) -> None:
+        self.files: list[DatasetFile] = []
+        self.streams: list[tuple[int, str]] = []
+        """Number and split of each stream."""
+        self._root = path if path.is_dir() else path.parent
+        if path.is_file() and path.name not in (STATE, INFO, DICT):
+            self._add_stream(path, split_of_path(path.name), findings)
+            return
+        if (self._root / DICT).is_file():
+            self._add(self._root / DICT)
+            splits = _read_json(self._root / DICT).get("splits")
+            if not isinstance(splits, list) or any(not _is_name(name) for name in splits):
+                raise InputError(f"{self._root / DICT}: expected names of splits, found {splits!r}")
+            for name in splits:
+                self._add_folder(self._root / name, split_of_path(name), findings)
+        else:
+            self._add_folder(self._root, "train", findings)
+
+    def _add_folder(self, folder: Path, split: str, findings: Findings) -> None:
+        if not (folder / STATE).is_file():
+            raise InputError(
+                f"{folder}: expected {STATE}, as Dataset.save_to_disk writes it, found none",
+                hint="name the folder of the data set, or one .arrow file",
+            )
+        state = _read_json(folder / STATE)
+        name = (folder / STATE).relative_to(self._root).as_posix()
+        entries = state.get("_data_files")
+        if not isinstance(entries, list):
+            raise InputError(f"{folder / STATE}: expected _data_files, found {', '.join(state) or 'nothing'}")
+        if state.get("_indices_data_files"):
+            findings.add(name, "a selection of rows beside the files", "none", "one; save it again flattened")
+        if isinstance(said := state.get("_split"), str) and split == "train":
+            split = split_of_path(said)
+        self._add(folder / STATE)
+        if (folder / INFO).is_file():
+            self._add(folder / INFO)
+        for number, entry in enumerate(entries):
+            filename = entry.get("filename") if isinstance(entry, dict) else None
+            if not _is_name(filename):
+                findings.add(name, f"entry {number} of _data_files", "the name of a file", entry)
+            else:
+                self._add_stream(folder / str(filename), split, findings)
+
+    def _add_stream(self, path: Path, split: str, findings: Findings) -> None:
+        if not path.is_file():
+            name = path.relative_to(self._root).as_posix()
+            findings.add(name, f"a file that {STATE} names", "there", "missing")
+            return
+        self.streams.append((self._add(path), split))
+
+    def _add(self, path: Path) -> int:
+        name = path.relative_to(self._root).as_posix()
+        self.files.append(DatasetFile(name, str(path), path.stat().st_size))
+        return len(self.files) - 1
+
+    def open(self, column: str, with_loss: bool, findings: Findings) -> list[ArrowFile]:
+        """The readable streams, in order; problems go into `findings`.
+
+        Args:
+            column: name of the column with the ids.
+            with_loss: True to read columns with loss masks.
+        """
+        opened = (
+            ArrowFile.open(self.files, number, split, column, with_loss, findings)
+            for number, split in self.streams
+        )
+        return [file for file in opened if file is not None]
+
+
+def features_of_saved(path: Path) -> dict[str, Any] | None:
+    """Columns of a folder saved by the library, or of a dictionary's first split; else None."""
+    folder = path if path.is_dir() else path.parent
+    try:
+        if (folder / DICT).is_file():
+            folder = folder / str((_read_json(folder / DICT).get("splits") or [""])[0])
+        if not (folder / STATE).is_file() or not (folder / INFO).is_file():
+            return None
+        features = _read_json(folder / INFO).get("features")
+    except (OSError, KeyError, TypeError, RecursionError):
+        return None
+    return features if isinstance(features, dict) else None
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and name == Path(name).name and name not in ("", ".", "..")
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = msgspec.json.decode(path.read_bytes())
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InputError(f"{path} is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: expected an object, found {type(content).__name__}")
+    return content
+
+
+END_MARK = b"\xff\xff\xff\xff\0\0\0\0"
+FILE_MAGIC = b"ARROW1"
+
+
+class ArrowFile(ColumnFile):
+    """A stream with record batches that can be read one by one. Made by `open`."""
+
+    schema: pa.Schema
+
+    @classmethod
+    def open(
+        cls,
+        files: Sequence[DatasetFile],
+        number: int,
+        split: str,
+        column: str,
+        with_loss: bool,
+        findings: Findings,
+    ) -> ArrowFile | None:
+        """Read all message headers; None if nothing can be read."""
+        self, file = cls(), files[number]
+        self.file, self.path, self.split, self.size = number, file.path, split, file.bytes
+        found: list[tuple[int, int, int]] = []  # per record batch: first byte, rows, tokens
+        at = 0
+        try:
+            # Mapped, so that only the accessed pages are read, not the bodies.
+            with pa.memory_map(file.path) as mapped:
+                if mapped.read(len(FILE_MAGIC)) == FILE_MAGIC:
+                    findings.add(file.name, "framing", "an Arrow stream", "an Arrow file (ARROW1)")
+                    return None
+                mapped.seek(0)
+                self.schema = pa.ipc.read_schema(mapped)
+                at = mapped.tell()
+                if coded := [one.name for one in self.schema if pa.types.is_dictionary(one.type)]:
+                    findings.add(file.name, "columns", "none that is dictionary-encoded", ", ".join(coded))
+                    return None
+                columns = Columns.of(self.schema, column, with_loss, file.name, findings)
+                if columns is None:
+                    return None
+                self.columns = columns
+                while (message := _next_message(mapped)) is not None:
+                    batch = pa.ipc.read_record_batch(message, self.schema)
+                    found.append((at, batch.num_rows, _values_of(batch.column(columns.tokens))))
+                    at = mapped.tell()
+                mapped.seek(at)
+                end = mapped.read(len(END_MARK) + 1)
+                if end != END_MARK:
+                    rest = f"{file.bytes - at:,} other bytes" if file.bytes > at else "the end of the file"
+                    findings.add(file.name, f"end mark at byte {at:,}, as the last of it", "there", rest)
+        except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: names that are not text
+            findings.add(file.name, f"not a whole Arrow stream: message at byte {at:,}: {error}")
+            if not found:
+                return None
+        self.begins = np.array([begin for begin, _, _ in found], np.int64)
+        self.rows = offsets_of([rows for _, rows, _ in found])
+        self.tokens = np.array([tokens for _, _, tokens in found], np.int64)
+        return self
+
+    def batches(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
+        for number in range(start, stop):
+            yield self.batch(number)
+
+    def batch(self, number: int, *, mapped: bool = False) -> pa.RecordBatch:
+        """One record batch with all columns.
+
+        Args:
+            mapped: read only the accessed pages; the file must not change meanwhile.
+
+        Raises:
+            CorruptStore: it cannot be read.
+        """
+        try:
+            with pa.memory_map(self.path) if mapped else pa.OSFile(self.path) as file:
+                file.seek(int(self.begins[number]))
+                message = pa.ipc.read_message(file)
+                batch = pa.ipc.read_record_batch(message, self.schema)
+        except (OSError, EOFError, ValueError, pa.ArrowException) as error:
+            raise CorruptStore(
+                f"cannot read {self.path}: record batch at byte {int(self.begins[number]):,}: {error}",
+                hint="the file is damaged, or was changed meanwhile",
+            ) from error
+        expected = int(self.rows[number + 1] - self.rows[number])
+        if batch.num_rows != expected:
+            raise CorruptStore(
+                f"{self.path}: expected a record batch of {expected:,} rows, found {batch.num_rows:,}"
+            )
+        return batch
+
+
+def _next_message(mapped: pa.MemoryMappedFile) -> pa.Message | None:
+    try:
+        return pa.ipc.read_message(mapped)
+    except EOFError:
+        return None
+
+
+def _values_of(array: pa.Array) -> int:
+    """Number of values in all lists of a column, from the start of the first and the end of the last."""
+    if pa.types.is_fixed_size_list(array.type):
+        return len(array) * int(array.type.list_size)
+    return array.offsets[-1].as_py() - array.offsets[0].as_py() if len(array) else 0

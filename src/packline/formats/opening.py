@@ -1,0 +1,270 @@
+"""Opening of a data set with the tokenizer that made it, compared with its metadata.
+
+    path ── format (given, or recognised) ── options (given, else from packline.json, else the format's)
+         └─ metadata ── end and beginning of documents ── marker ──> DatasetReader
+
+Where a marker separates documents, the format opens the data set twice, because the metadata may declare the
+marker. Only headers and indexes are read. Metadata is that of `packline.json`, or `DatasetReader.facts`.
+
+Ids of one tokenizer are valid ids of another, so a wrong tokenizer would show only in a model that was
+trained on them. A contradiction with the metadata is refused before work starts; an oddity is noted. A
+vocabulary that was rounded up, or that lacks added tokens, as some projects write it, is no contradiction.
+Data sets without tokenizer metadata are accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from packline.encoders.boundary import Boundary, resolve_boundary
+from packline.encoders.tokenizer import Tokenizer, load_tokenizer
+from packline.errors import InputError, PacklineError, RecipeError, TokenizerError
+from packline.formats.boundaries import BoundaryPolicy
+from packline.formats.export_record import RECORD, ExportRecord, check_places, read_record
+from packline.formats.format import DatasetReader, DocumentFormat, Format, get_format, recognise
+from packline.formats.options import Options, convert_options
+from packline.formats.types import DocumentBlock, ReadTask
+from packline.store.files import reading
+from packline.store.report import Findings
+
+
+@dataclass(slots=True)
+class OpenedDataset:
+    """A data set whose headers were read, and how to read the rest."""
+
+    format: DocumentFormat
+    options: Any
+    reader: DatasetReader
+    tokenizer: Tokenizer
+    boundary: Boundary
+    notes: list[str]
+    """Oddities that are no contradiction."""
+
+    @property
+    def restoring(self) -> BoundaryPolicy:
+        """Conversion of its documents to stored ones."""
+        boundary = self.boundary
+        return BoundaryPolicy(self.reader.edges, boundary.eod_id, boundary.bos_id, self.tokenizer.vocab_size)
+
+
+def find_format(path: Path, name: str | None) -> Format:
+    """The format that is given, named by `packline.json`, or recognised without ambiguity.
+
+    Raises:
+        InputError: a missing data set, or an unclear format.
+    """
+    if not path.exists() and not Path(f"{path}.idx").is_file():  # Megatron paths have no suffix
+        raise InputError(f"cannot find {path}", hint="check the path")
+    if name is not None:
+        return get_format(name)
+    record = find_record(path)
+    return recognise(path) if record is None else get_format(record.format)
+
+
+def document_format(path: Path, name: str | None) -> DocumentFormat:
+    """The format of a data set of documents; see `find_format`.
+
+    Raises:
+        RecipeError: it holds rows.
+    """
+    format = find_format(path, name)
+    if not isinstance(format, DocumentFormat):
+        raise RecipeError(
+            f"{path} holds rows ({format.name}): where documents begin and end is not preserved in them",
+            hint="use the store that the rows were made from, or a format of documents (packline formats)",
+        )
+    return format
+
+
+def open_dataset(
+    path: Path,
+    format_name: str | None,
+    tokenizer_name: str,
+    eod: str | int | None,
+    bos: str | int | None,
+    options: dict[str, Any],
+    findings: Findings,
+) -> OpenedDataset:
+    """Read the headers of a data set; enter problems of headers and sizes in `findings`.
+
+    Raises:
+        InputError: a missing data set, or one in another format.
+        RecipeError: invalid options, or a data set of rows.
+        TokenizerError: the wrong tokenizer, or an unclear end of document.
+    """
+    format = document_format(path, format_name)
+    record = find_record(path)
+    if record is not None and path.is_dir():
+        check_places(path, record, findings)
+    tokenizer = load_tokenizer(tokenizer_name)
+    given = with_vocabulary(make_options(format, options, record), tokenizer.vocab_size)
+    reader = read_headers(format, path, given, first := Findings())
+    said_eod, said_bos = declared_boundary(record, reader.facts)
+    boundary = resolve_boundary(tokenizer, said_eod if eod is None else eod, said_bos if bos is None else bos)
+    before = reader.edges == "bos" and boundary.bos_id is not None
+    known = with_marker(given, boundary.bos_id if before else boundary.eod_id)
+    if known is not given:
+        reader = read_headers(format, path, known, findings)
+    else:
+        for problem in first.problems:
+            findings.add(problem.file, problem.what, problem.expected, problem.found)
+        findings.not_listed += first.not_listed
+    if record is not None and path.is_dir():
+        _refuse_strays(reader, record, findings)
+    notes = check_metadata(str(path), tokenizer, boundary.eod_id, record, reader.facts)
+    return OpenedDataset(format, known, reader, tokenizer, boundary, notes)
+
+
+def _refuse_strays(reader: DatasetReader, record: ExportRecord, findings: Findings) -> None:
+    """Note files that would be read although the export did not write them."""
+    listed = {entry.name for entry in record.files}
+    for file in reader.files:
+        if file.name not in listed:
+            findings.add(file.name, "a stray file", "nothing", f"a file that {RECORD} does not list")
+
+
+def read_headers(format: DocumentFormat, path: Path, options: Any, findings: Findings) -> DatasetReader:
+    """Call `format.open`; any problem with the data is an error with its position.
+
+    Raises:
+        InputError: a file disappears or cannot be read.
+        CorruptStore: a library cannot parse a file.
+    """
+    with readable(path):
+        return format.open(path, options, findings)
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Errors of the system and of libraries as errors with the path; see `read_headers`."""
+    with reading(path):
+        try:
+            yield
+        except OSError as error:
+            if isinstance(error, PacklineError):
+                raise
+            raise InputError(
+                f"cannot read {error.filename or path}: {error.strerror or error}",
+                hint="check its permissions",
+            ) from error
+
+
+def read_document_blocks(reader: DatasetReader, unit: ReadTask) -> Iterator[DocumentBlock]:
+    """`reader.blocks(unit)`, with errors of a library as `CorruptStore` with the file."""
+    with reading(reader.files[unit.file].path):
+        yield from reader.blocks(unit)
+
+
+MOST_ROUNDED = 1024
+"""Most ids by which a vocabulary may be rounded up."""
+
+
+def find_record(path: Path) -> ExportRecord | None:
+    """The `packline.json` of an export, if there is one.
+
+    Args:
+        path: a data set's folder, or a file in it.
+
+    Raises:
+        CorruptStore: it is damaged, or of a newer version.
+    """
+    return read_record(path if path.is_dir() else path.parent)
+
+
+def make_options(format: Format, options: dict[str, Any], record: ExportRecord | None) -> Any:
+    """Options of a format: the given ones, else those of the export, else the format's defaults.
+
+    Args:
+        options: given options; numbers and booleans may be strings.
+
+    Raises:
+        RecipeError: an unknown option, or an invalid value.
+    """
+    if record is not None and record.format == format.name:
+        options = record.options | options
+    return convert_options(format, options)
+
+
+def with_marker(options: Options, marker: int | None) -> Any:
+    """Options with the token between documents set, if they have a field for it that is unset."""
+    if getattr(options, "marker", 0) is not None or marker is None:
+        return options
+    return msgspec.structs.replace(options, marker=marker)
+
+
+def with_vocabulary(options: Options, size: int) -> Any:
+    """Options with the vocabulary size set, if unset; it decides the dtype where no file declares it."""
+    if getattr(options, "vocab_size", 0) is not None:
+        return options
+    return msgspec.structs.replace(options, vocab_size=size)
+
+
+def declared_boundary(
+    record: ExportRecord | None, facts: dict[str, Any]
+) -> tuple[str | int | None, str | int | None]:
+    """End and beginning of documents, as far as the data set declares them."""
+    if record is not None:
+        return record.tokenizer.eod_id, record.tokenizer.bos_id
+    eod, bos = facts.get("eod_id"), facts.get("bos_id")
+    return (eod if isinstance(eod, int) else None), (bos if isinstance(bos, int) else None)
+
+
+def check_metadata(
+    where: str, tokenizer: Tokenizer, eod_id: int, record: ExportRecord | None, facts: dict[str, Any]
+) -> list[str]:
+    """Check a tokenizer against the metadata of a data set.
+
+    Returns:
+        Notes on oddities.
+
+    Raises:
+        TokenizerError: the data set cannot come from this tokenizer.
+    """
+    hint = "name the tokenizer that made these ids"
+    if record is not None and record.tokenizer.fingerprint != tokenizer.fingerprint:
+        said = record.tokenizer
+        raise TokenizerError(
+            f"{where} was made with another tokenizer: expected {said.name} ({said.fingerprint[:12]}), "
+            f"found {tokenizer.name} ({tokenizer.fingerprint[:12]})",
+            hint=hint,
+        )
+    size = facts.get("vocab_size")
+    if isinstance(size, int) and not _same_vocabulary(size, tokenizer):
+        raise TokenizerError(
+            f"{where} was made with another tokenizer: expected a vocabulary of {size:,}, "
+            f"found {tokenizer.vocab_size:,} of {tokenizer.name}",
+            hint=hint,
+        )
+    said_eod = facts.get("eod_id")
+    if isinstance(said_eod, int) and said_eod != eod_id:
+        raise TokenizerError(
+            f"{where}: expected {said_eod} at the end of documents, as it says itself, found {eod_id}",
+            hint="name the right tokenizer, or that token with --eod",
+        )
+    name = facts.get("tokenizer")
+    if isinstance(name, str) and name and not _may_be_called(name, tokenizer):
+        return [f"{where} says that its tokenizer is {name}, and not {tokenizer.name}"]
+    return []
+
+
+def _same_vocabulary(size: int, tokenizer: Tokenizer) -> bool:
+    whole = tokenizer.vocab_size
+    without_added = len(msgspec.json.decode(tokenizer.json)["model"]["vocab"])
+    rounded = size % 8 == 0 and whole <= size <= whole + MOST_ROUNDED
+    return without_added <= size <= whole or rounded
+
+
+def _may_be_called(name: str, tokenizer: Tokenizer) -> bool:
+    """True if two names share a part; paths and hub ids of the same tokenizer may differ in the rest."""
+    return bool(_parts(name) & (_parts(tokenizer.name) | {tokenizer.kind}))
+
+
+def _parts(name: str) -> set[str]:
+    parts = {part.partition("@")[0].partition(".")[0].lower() for part in name.replace("\\", "/").split("/")}
+    return parts - {"", "tokenizer", "tokenizers"}

@@ -1,0 +1,287 @@
+"""Rows of a store or of a run as a format needs them: in training order, numbered from 0.
+
+    view = RowView.of_store(store, seq_len=2048, packing="best_fit", seed=1, epochs=2)
+    view = RowView.of_loader(packline.Loader.from_file("run.toml"), stage=0)
+    view.read(0, 64, ("tokens", "targets"))          # dict of arrays [64, L]
+
+Rows of a loader are those of its global batches, one batch after another: row k of a trainer's data set must
+be this row for the trainer to see the same batches as with `Loader`. Rows of a store without a seed are in
+packed order; with a seed, in the order of `Loader(rows, seed=...)`, followed by the rows that do not fill a
+last batch, in the order in which they would be sampled.
+
+Cost: that of reading batches. Only a block of the order is cached between two reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from packline.errors import RecipeError
+from packline.fingerprint import hash_value
+from packline.formats.types import NotPreserved, TokenizerProperties
+from packline.loading.mixture import Mixture, Stage
+from packline.loading.schedule import Schedule, ScheduledStage
+from packline.packing.batch import FIELDS
+from packline.packing.packer import RowOptions, Spans
+from packline.packing.rows import Rows
+from packline.recipe import SPLITS
+from packline.store.manifest import TokenizerEntry
+from packline.store.reader import StoreReader
+
+if TYPE_CHECKING:
+    from packline.loading.loader import Loader
+
+BLOCK = 1 << 14
+"""Rows per step of a pass over spans."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowSpans:
+    """Ranges of documents that fill rows: S spans, in row order."""
+
+    rows: np.ndarray
+    """int64 `[S]`: row number in the view."""
+    stores: np.ndarray
+    """int64 `[S]`: store number in `RowView.stores`."""
+    documents: np.ndarray
+    """int64 `[S]`: document number in the store."""
+    starts: np.ndarray
+    """int64 `[S]`: first token within the document."""
+    lengths: np.ndarray
+    """int64 `[S]`: number of tokens."""
+
+
+class RowView(TokenizerProperties):
+    """Rows in training order. Made by `RowView.of_store` and `RowView.of_loader`.
+
+    >>> view = RowView.of_store(store, seq_len=5)
+    >>> view.rows, view.tokens, view.read(1, 2, ["tokens"])["tokens"].tolist()
+    (5, 25, [[0, 0, 1, 0, 0]])
+    """
+
+    def __init__(self, stretches: Sequence[ScheduledStage], batch_size: int | None, fingerprint: str) -> None:
+        self._stages = list(stretches)
+        self._firsts = np.cumsum([0, *(stretch.steps * stretch.batch_size for stretch in stretches)])
+        self.rows = int(self._firsts[-1])
+        """Number of rows, R."""
+        self.batch_size = batch_size
+        """Rows per global batch, if known."""
+        self.fingerprint = fingerprint
+        """Fingerprint of everything that decides the content of the rows."""
+        self._sources = [rows for stretch in stretches for rows in stretch.mixture.rows]
+        first = self._sources[0]
+        self.seq_len: int = first.seq_len
+        """Tokens per row, L."""
+        self.stores: list[StoreReader] = list({id(rows.store): rows.store for rows in self._sources}.values())
+        self.store: StoreReader = first.store
+        self.tokenizer: TokenizerEntry = first.store.manifest.tokenizer
+        pads = {int(rows.pad_id) for rows in self._sources}  # type: ignore[attr-defined]
+        if len(pads) > 1:
+            raise RecipeError(
+                f"the sources pad with {' and '.join(map(str, sorted(pads)))}: expected one token for all",
+                hint="say pad_id of the stage in the run file",
+            )
+        self.pad_id: int = pads.pop()
+        """Token at padded positions."""
+
+    @classmethod
+    def of_store(
+        cls,
+        store: StoreReader,
+        *,
+        seq_len: int,
+        seed: int | None = None,
+        epochs: int = 1,
+        batch_size: int | None = None,
+        **settings: Any,
+    ) -> RowView:
+        """Rows of one store.
+
+        Args:
+            seed: seed of the loader's order; None: packed order.
+            epochs: number of passes over the rows.
+            batch_size: rows per global batch, for formats that write batches.
+            settings: fields of `RowOptions`.
+
+        Raises:
+            RecipeError: an invalid setting.
+            StoreError: no document, or no row, is left.
+        """
+        if epochs < 1 or (batch_size is not None and batch_size < 1):
+            raise RecipeError(
+                f"expected epochs and batch_size above 0, found {epochs:,} and {batch_size!r}",
+            )
+        stage = Stage(Mixture([(Rows(store, seq_len, RowOptions(**settings)), 1, epochs)]))
+        schedule = Schedule([stage], batch_size=1, seed=seed or 0, shuffle=seed is not None)
+        mark = hash_value({**schedule.fingerprints(), "epochs": epochs, "batch_size": batch_size})
+        return cls(schedule.stages, batch_size, mark)
+
+    @classmethod
+    def of_loader(cls, loader: Loader, stage: int | None = None) -> RowView:
+        """Rows of a run's global batches, of all ranks.
+
+        Args:
+            stage: its number; None: all stages, which must have one row length and one batch size.
+
+        Raises:
+            RecipeError: no such stage, or stages that differ.
+        """
+        stretches = loader.schedule.stages
+        if stage is not None:
+            if not 0 <= stage < len(stretches):
+                raise RecipeError(f"stage is {stage}: expected 0 to {len(stretches) - 1}")
+            stretches = [stretches[stage]]
+        shapes = {(stretch.mixture.seq_len, stretch.batch_size) for stretch in stretches}
+        if len(shapes) > 1:
+            said = ", ".join(f"{size:,} rows of {length:,} tokens" for length, size in sorted(shapes))
+            raise RecipeError(
+                f"the stages of the run have different batches: {said}",
+                hint="export them one at a time: --stage 0, --stage 1, ...",
+            )
+        mark = hash_value({"run": loader.fingerprint, "stage": stage, "steps": [s.steps for s in stretches]})
+        return cls(stretches, stretches[0].batch_size, mark)
+
+    @cached_property
+    def has_loss(self) -> bool:
+        """True if a store has a loss mask."""
+        return any(store.has_loss for store in self.stores)
+
+    def read(self, start: int, stop: int, fields: Sequence[str] = FIELDS) -> dict[str, np.ndarray]:
+        """Arrays `[N, L]` of rows `start` to `stop`, as returned by `Rows.read`.
+
+        Raises:
+            IndexError: no such rows.
+            CorruptStore: a store is damaged in these rows.
+        """
+        parts = list(self._parts(start, stop))
+        whole: dict[str, np.ndarray] = {}
+        for source, places, rows in parts:
+            read = self._sources[source].read(rows, fields)
+            if len(parts) == 1:
+                return read
+            for name, values in read.items():
+                if name not in whole:
+                    whole[name] = np.empty((stop - start, *values.shape[1:]), values.dtype)
+                whole[name][places] = values
+        if not parts:
+            return self._sources[0].read(np.empty(0, np.int64), fields)
+        return whole
+
+    def spans(self, start: int, stop: int) -> RowSpans:
+        """Spans of documents in rows `start` to `stop`.
+
+        Raises:
+            IndexError: no such rows.
+        """
+        columns: list[tuple[np.ndarray, ...]] = []
+        for source, places, rows in self._parts(start, stop):
+            spans: Spans = self._sources[source].spans(rows)
+            store = next(n for n, one in enumerate(self.stores) if one is self._sources[source].store)
+            of_rows = np.repeat(places + start, np.diff(spans.offsets))
+            columns.append(
+                (of_rows, np.full(len(of_rows), store), spans.documents, spans.starts, spans.lengths)
+            )
+        if not columns:
+            return RowSpans(*(np.empty(0, np.int64) for _ in range(5)))
+        joined = [np.concatenate(column) for column in zip(*columns, strict=True)]
+        order = np.argsort(joined[0], kind="stable")
+        return RowSpans(*(column[order] for column in joined))
+
+    def lengths(self, start: int, stop: int) -> np.ndarray:
+        """Tokens per row without padding, of rows `start` to `stop`, int64 `[N]`."""
+        filled = np.zeros(stop - start, np.int64)
+        for source, places, rows in self._parts(start, stop):
+            filled[places] = self._sources[source].spans(rows).filled
+        return filled
+
+    @cached_property
+    def tokens(self) -> int:
+        """Number of tokens in all rows, without padding; needs a pass over their spans."""
+        blocks = range(0, self.rows, BLOCK)
+        return sum(int(self.lengths(start, min(start + BLOCK, self.rows)).sum()) for start in blocks)
+
+    @property
+    def padding_tokens(self) -> int:
+        """Number of padded positions in all rows."""
+        return self.rows * self.seq_len - self.tokens
+
+    @cached_property
+    def documents(self) -> int:
+        """Number of documents of all sources in the rows, each counted once."""
+        return sum(rows.counts.documents for rows in self._distinct())
+
+    @cached_property
+    def lost(self) -> tuple[NotPreserved, ...]:
+        """Parts of the selected documents that are in no row."""
+        counts = [rows.counts for rows in self._distinct()]
+        dropped, cut = (
+            sum(count.dropped_tokens for count in counts),
+            sum(count.truncated_tokens for count in counts),
+        )
+        left = sum(stretch.left_over for stretch in self._stages)
+        found = (
+            NotPreserved(
+                "dropped tokens", dropped, "tokens", "a tail too short for a row, or documents too long"
+            ),
+            NotPreserved(
+                "truncated tokens", cut, "tokens", "cut off the ends of documents too long for a row"
+            ),
+            NotPreserved("left-over rows", left, "rows", "they do not fill a last batch"),
+        )
+        return (*(lost for lost in found if lost.count), *self._other_splits())
+
+    def not_preserved(self, *, masks: bool, boundaries: bool) -> tuple[NotPreserved, ...]:
+        """Losses of the rows themselves, and parts for which a format has no field.
+
+        Args:
+            masks: True if the format keeps the loss mask.
+            boundaries: True if the format keeps document boundaries.
+        """
+        lost = list(self.lost)
+        if not masks:
+            why = "its reader trains on every token"
+            if self.has_loss:
+                lost.append(NotPreserved("loss mask", self.tokens, "tokens", why))
+            if self.padding_tokens:
+                why = f"{why}, those at padding too"
+                lost.append(NotPreserved("padding mask", self.padding_tokens, "tokens", why))
+        if not boundaries:
+            why = "within rows only the tokens between documents show them"
+            lost.append(NotPreserved("document boundaries", self.documents, "documents", why))
+        lost.append(NotPreserved("provenance", self.documents, "documents", "the format has no place for it"))
+        return tuple(lost)
+
+    def _other_splits(self) -> Iterator[NotPreserved]:
+        """Splits of the stores that no row is made of; each needs a separate export."""
+        taken = {rows.selection.settings["split"] for rows in self._distinct()}
+        for split in () if "all" in taken else SPLITS:
+            shards = [one.entry for store in self.stores for one in store.shards if one.entry.split == split]
+            if shards and split not in taken:
+                tokens = sum(entry.tokens for entry in shards)
+                ours = " and ".join(sorted(taken))
+                why = f"{tokens:,} tokens: rows are of {ours} alone; --split {split} exports it"
+                yield NotPreserved(
+                    f"split {split}", sum(entry.documents for entry in shards), "documents", why
+                )
+
+    def _distinct(self) -> list[Any]:
+        return list({rows.fingerprint: rows for rows in self._sources}.values())
+
+    def _parts(self, start: int, stop: int) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """(source, positions among the requested rows, row numbers in the source), for each part."""
+        if not 0 <= start <= stop <= self.rows:
+            raise IndexError(f"rows {start:,} to {stop:,} of {self.rows:,}")
+        before = 0
+        for stretch, first, last in zip(self._stages, self._firsts, self._firsts[1:], strict=False):
+            low, high = max(start, int(first)), min(stop, int(last))
+            if low < high:
+                inner = (low - int(first), high - int(first))
+                sources = stretch.mixture.interleaving.sources(*inner)
+                for source, rows in stretch.rows_by_source(*inner):
+                    yield before + source, np.flatnonzero(sources == source) + (low - start), rows
+            before += len(stretch.mixture)
