@@ -131,7 +131,7 @@ def compare_tokenizers(
 ) -> int:
     """Compare a tokenizer with others: bytes per token, by kind of text and by language."""
     from packline.encoders.tokenizer import load_tokenizer
-    from packline.viewing.page_file import check_place, write_page
+    from packline.viewing.html import check_place, write_page
     from packline.viewing.tokenizer_page import evaluation_markdown, evaluation_page
     from packline.vocabulary.evaluating import compare_tokenizers as measure
     from packline.vocabulary.evaluating import read_text
