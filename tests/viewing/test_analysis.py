@@ -167,7 +167,7 @@ def test_a_dead_worker_is_an_error(large: Store, monkeypatch: pytest.MonkeyPatch
         send(worker, line)
 
     monkeypatch.setattr(task_pool._Worker, "send", killed)
-    with pytest.raises(WorkerDied, match="exit code -9") as error:
+    with pytest.raises(WorkerDied, match="SIGKILL") as error:
         analyze(large, workers=2)
     assert error.value.hint == "use fewer workers if memory ran out"
 
