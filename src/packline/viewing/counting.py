@@ -1,7 +1,7 @@
 """Count the documents of a store, in worker processes or in this one.
 
     documents 0 .. D, cut into one range per process, of about equal numbers of tokens
-    process:   range ── blocks of a million tokens ──> Counter ──> Tally
+    process:   range ── blocks of a million tokens ──> Counter ──> TokenTally
     together:  add_up
 
 Processes are those of `jobs.task_pool`: a range is a task, and its tally is the result.
@@ -21,7 +21,7 @@ from packline.jobs.task_worker import Runner
 from packline.store.reader import StoreReader
 from packline.store.shard import contradiction
 from packline.viewing.duplicates import HashFiles
-from packline.viewing.tally import BLOCK_TOKENS, Counter, Tally
+from packline.viewing.tally import BLOCK_TOKENS, Counter, TokenTally
 
 ALONE_TOKENS = 1 << 24
 """Smaller stores are counted in this process, since starting a process takes a quarter of a second."""
@@ -57,7 +57,7 @@ def count_store(
     *,
     workers: int,
     on_progress: OnProgress = lambda tokens: None,
-) -> list[Tally]:
+) -> list[TokenTally]:
     """Count all documents.
 
     Args:
@@ -78,7 +78,7 @@ def count_store(
         return [count_range(job, one, store, on_progress) for one in ranges]
     tasks = [(str(one.writer), one) for one in ranges]
     done = run_tasks(open_job, job, tasks, workers=wanted, on_tokens=on_progress, if_died=IF_DIED)
-    tallies = {name: msgspec.json.decode(tally, type=Tally) for name, tally in done}
+    tallies = {name: msgspec.json.decode(tally, type=TokenTally) for name, tally in done}
     return [tallies[name] for name, _ in tasks]
 
 
@@ -100,13 +100,13 @@ def open_job(job: msgspec.Raw) -> Runner:
     decoded = msgspec.json.decode(job, type=Job)
     store = StoreReader(decoded.store)
 
-    def run(task: msgspec.Raw, report: OnProgress) -> Tally:
+    def run(task: msgspec.Raw, report: OnProgress) -> TokenTally:
         return count_range(decoded, msgspec.json.decode(task, type=Range), store, report)
 
     return run
 
 
-def count_range(job: Job, documents: Range, store: StoreReader, on_progress: OnProgress) -> Tally:
+def count_range(job: Job, documents: Range, store: StoreReader, on_progress: OnProgress) -> TokenTally:
     """Count a range of documents in this process."""
     entry = store.manifest.tokenizer
     before = 0 if entry.bos_id is None else 1
