@@ -26,9 +26,8 @@ from packline.chat.pieces import Piece, check_pieces, mute
 from packline.chat.records import MAX_RECORD_BYTES, Record, read_records, read_whole
 from packline.chat.sources import ConversationSource, ConversationUnit
 from packline.chat.spelling import GENERATORS, read_words
-from packline.encoders.boundary import Boundary
 from packline.encoders.parity import audited
-from packline.encoders.special import SpecialTokenCounter
+from packline.encoders.special_tokens import Boundary, SpecialTokenCounter
 from packline.encoders.token_bytes import TextBytes
 from packline.encoders.tokenizer import load_tokenizer
 from packline.fingerprint import share_of, split_of

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import numpy as np
 
-from packline.encoders.special import without_special_tokens
+from packline.encoders.special_tokens import without_special_tokens
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.store.manifest import TOKENIZER
 from packline.store.reader import StoreReader, shard_labels
