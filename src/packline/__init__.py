@@ -16,62 +16,61 @@ Importing this loads nothing heavy; each function loads what it needs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from packline.version import __version__ as __version__
 
-if TYPE_CHECKING:
-    from packline.api import bake, build, build_chat, estimate, export, import_dataset, open
-    from packline.facade import Store
-    from packline.formats.convert import convert
-    from packline.loading.loader import Loader
-    from packline.loading.mixture import Mixture, Stage
-    from packline.viewing.analysis import analyze
-    from packline.viewing.report import report
-
-__all__ = [
-    "Loader",
-    "Mixture",
-    "Stage",
-    "Store",
-    "analyze",
-    "bake",
-    "build",
-    "build_chat",
-    "convert",
-    "estimate",
-    "export",
-    "import_dataset",
-    "open",
-    "report",
-]
-
 _HOMES = {
-    "analyze": "packline.viewing.analysis",
-    "bake": "packline.api",
-    "convert": "packline.formats.convert",
-    "export": "packline.api",
-    "import_dataset": "packline.api",
-    "build": "packline.api",
-    "open": "packline.api",
-    "estimate": "packline.api",
-    "report": "packline.viewing.report",
     "Loader": "packline.loading.loader",
     "Mixture": "packline.loading.mixture",
+    "Recipe": "packline.recipe",
+    "Rows": "packline.packing.rows",
+    "Source": "packline.recipe",
     "Stage": "packline.loading.mixture",
     "Store": "packline.facade",
+    "analyze": "packline.viewing.analysis",
+    "build": "packline.api",
     "build_chat": "packline.api",
+    "convert": "packline.api",
+    "estimate": "packline.api",
+    "export": "packline.api",
+    "import_dataset": "packline.api",
+    "open": "packline.api",
+    "report": "packline.viewing.report",
+    "write_rows": "packline.api",
 }
-"""Modules that define the exports, each loaded on first access."""
+"""Public names and the modules that define them, each loaded on first access."""
 
+__all__ = list(_HOMES)
 
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        import importlib
+if TYPE_CHECKING:  # the same table for type checkers; a test keeps both equal
+    from packline.api import build as build
+    from packline.api import build_chat as build_chat
+    from packline.api import convert as convert
+    from packline.api import estimate as estimate
+    from packline.api import export as export
+    from packline.api import import_dataset as import_dataset
+    from packline.api import open as open
+    from packline.api import write_rows as write_rows
+    from packline.facade import Store as Store
+    from packline.loading.loader import Loader as Loader
+    from packline.loading.mixture import Mixture as Mixture
+    from packline.loading.mixture import Stage as Stage
+    from packline.packing.rows import Rows as Rows
+    from packline.recipe import Recipe as Recipe
+    from packline.recipe import Source as Source
+    from packline.viewing.analysis import analyze as analyze
+    from packline.viewing.report import report as report
 
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'packline' has no attribute {name!r}")
+else:
+
+    def __getattr__(name: str) -> object:
+        if name in _HOMES:
+            import importlib
+
+            return getattr(importlib.import_module(_HOMES[name]), name)
+        raise AttributeError(f"module 'packline' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return [*_HOMES, "__version__"]

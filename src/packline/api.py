@@ -1,22 +1,30 @@
 """Python functions behind the command line.
 
-build     inputs and a tokenizer -> a store
-estimate  the same arguments -> an estimate of the build
-open      a store for reading
-export    a store, a run or text -> the layout of another project
-bake      rows in training order -> native shards
+build           inputs and a tokenizer, or a recipe -> a store
+estimate        the same arguments -> an estimate of the build
+open            a store for reading
+build_chat      conversations -> a store with a loss mask
+import_dataset  another project's data set -> a store
+export          a store, a run or text -> the layout of another project
+convert         a data set -> the layout of another project, through a store
+write_rows      rows in training order -> native shards
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Unpack
 
 from packline.errors import CorruptStore, RecipeError
-from packline.recipe import Recipe, RunOptions, Source, check_options, check_recipe, load_recipe, parse_bytes
+from packline.settings import (
+    BuildSettings,
+    ExportSettings,
+    RowSettings,
+    convert_setting,
+    is_recipe,
+    make_recipe,
+)
 
 if TYPE_CHECKING:
     from packline.chat.sft_unit import Overflow, Scheme
@@ -28,36 +36,32 @@ if TYPE_CHECKING:
     from packline.jobs.estimate import Estimate
     from packline.jobs.events import Event
     from packline.loading.loader import Loader
-    from packline.recipe import Split
-
-SOURCE_FIELDS = set(Source.__struct_fields__) - {"inputs", "name", "label"}
-RECIPE_FIELDS = set(Recipe.__struct_fields__) - {"sources", "tokenizer"}
-OPTION_FIELDS = set(RunOptions.__struct_fields__) - {"memory_bytes"}
+    from packline.recipe import Recipe, Split
 
 
 def build(
-    inputs: str | Path | Sequence[str | Path],
+    inputs: Recipe | str | Path | Sequence[str | Path],
     tokenizer: str | Path | None = None,
     *,
     out: str | Path,
     on_event: Callable[[Event], None] | None = None,
-    **settings: Any,
+    **settings: Unpack[BuildSettings],
 ) -> Store:
     """Build a store from text, or resume an interrupted build.
 
     Args:
-        inputs: files, folders, globs or URIs; or one recipe (`.toml`).
+        inputs: files, folders, globs or URIs; or a `Recipe`, or a file with one (`.toml`).
         tokenizer: a tokenizer.json, a folder with one, a hub id, a `.tiktoken` or SentencePiece file.
         out: folder of the store: new, empty, or containing the same build.
         on_event: called with every event of `packline.jobs.events` while the build runs.
-        **settings: any field of `Source` (except inputs, name, label), `Recipe` and `RunOptions`:
+        **settings: see `packline.settings.BuildSettings`; with a recipe they replace what it contains:
             `text="a.b"`, `eod="<|endoftext|>"`, `val_fraction=0.01` or `val_documents=100`,
             `engine="auto"`, `workers=2`, `memory="4GiB"`, ...
 
     Raises:
         PacklineError: the build stopped; `hint` suggests a remedy. Finished units are kept.
 
-    >>> import tempfile, pathlib
+    >>> import msgspec, pathlib, tempfile
     >>> folder = pathlib.Path(tempfile.mkdtemp())
     >>> _ = (folder / "words.txt").write_text("a b a")
     >>> model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2}, "unk_token": "</s>"}
@@ -77,11 +81,11 @@ def build(
 
 
 def estimate(
-    inputs: str | Path | Sequence[str | Path],
+    inputs: Recipe | str | Path | Sequence[str | Path],
     tokenizer: str | Path | None = None,
     *,
     out: str | Path = ".",
-    **settings: Any,
+    **settings: Unpack[BuildSettings],
 ) -> Estimate:
     """Predict time, size and memory of `build` with the same arguments; write nothing.
 
@@ -91,7 +95,7 @@ def estimate(
     Raises:
         PacklineError: any error that would stop the build before its first document.
 
-    >>> import tempfile, pathlib
+    >>> import msgspec, pathlib, tempfile
     >>> folder = pathlib.Path(tempfile.mkdtemp())
     >>> _ = (folder / "words.txt").write_text("a b a")
     >>> model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2}, "unk_token": "</s>"}
@@ -132,34 +136,33 @@ def open(path: str | Path, *, verify: bool = False) -> Store:
 
 
 def export(
-    source: str | Path | Store | Loader | Sequence[str | Path],
+    source: str | Path | Store | Loader | Recipe | Sequence[str | Path],
     *,
-    to: str,
     out: str | Path,
+    to_format: str,
     tokenizer: str | Path | None = None,
     options: Mapping[str, Any] | None = None,
     link: Link = "auto",
     workers: int | None = None,
     on_event: Callable[[ExportEvent], None] | None = None,
-    **settings: Any,
+    **settings: Unpack[ExportSettings],
 ) -> Exported:
     """Export a store, or rows of a store or run, to the layout of another project; or resume an export.
 
     Args:
         source: a store or its folder, a run file (`.toml`) or a `Loader`; or arguments of `build`: inputs
             with a tokenizer, or a recipe. Their store is built next to the output, at `OUT.store`, and kept.
-        to: name of the format; `packline formats` lists them.
         out: output folder: new, empty, or containing the same export.
+        to_format: name of the format; `packline formats` lists them.
         tokenizer: tokenizer for text inputs.
         options: options of the format, by name.
         link: how files of the store are reused where the output has the same bytes: `hard` links,
             `reflink` or `copy`; `auto` takes the first that works.
         workers: number of processes; None: one per usable core, 0: run in this process.
-        on_event: called with every event of `packline.formats.exporting.run`.
-        **settings: documents or rows to export: any field of
-            `packline.formats.choice.ExportChoice`, such as `split`,
-            `labels`, `seq_len`, `packing`, `batch_size`, `seed`, `stage`; and for text the settings of
-            `build` with other names.
+        on_event: called with every event while the export runs.
+        **settings: documents or rows to export, such as `split`, `labels`, `seq_len`, `packing`,
+            `batch_size`, `seed`, `stage`; see `packline.settings.RowSettings`. For text, how to build its
+            store; see `packline.settings.TextSettings`.
 
     Raises:
         RecipeError: invalid settings, or ids too large for the format.
@@ -168,33 +171,35 @@ def export(
 
     >>> import tempfile, pathlib
     >>> folder = pathlib.Path(tempfile.mkdtemp())
-    >>> exported = export(store.path, to="nanogpt", out=folder / "data", workers=0)
+    >>> exported = export(store.path, out=folder / "data", to_format="nanogpt", workers=0)
     >>> (folder / "data" / "train.bin").read_bytes() == store.documents[0].tobytes()
     True
     """
-    from packline.facade import Store
     from packline.formats.choice import make_choice
     from packline.formats.exporting.run import export as export_view
     from packline.formats.row_view import RowView
+    from packline.jobs.build import run_build
     from packline.loading.loader import Loader
+    from packline.store.reader import StoreReader
 
-    choice, rest = make_choice(settings)
+    choice, rest = make_choice(dict(settings))
     view: str | Path | RowView
     if isinstance(source, Loader):
         view = RowView.of_loader(source, choice.stage)
-    elif isinstance(source, Store):
+    elif isinstance(source, StoreReader):
         view = source.path
     elif isinstance(source, str | Path) and tokenizer is None and not is_recipe(source):
         view = source
     else:
         view = Path(f"{Path(out)}.store")
-        build(source, tokenizer, out=view, workers=workers, **rest)
+        recipe, running = make_recipe(source, tokenizer, {**rest, "workers": workers})
+        run_build(recipe, view, running, None)
         rest = {}
     if rest:
         raise RecipeError(f"unknown setting {min(rest)!r}")
     return export_view(
         view,
-        to=to,
+        to=to_format,
         out=out,
         options=options,
         choice=choice,
@@ -204,25 +209,131 @@ def export(
     )
 
 
-def bake(source: str | Path | Store | Loader, *, out: str | Path, **settings: Any) -> BakedRows:
+def convert(
+    source: str | Path,
+    *,
+    out: str | Path,
+    to_format: str,
+    from_format: str | None = None,
+    tokenizer: str | Path | None = None,
+    eod: str | int | None = None,
+    bos: str | int | None = None,
+    options: Mapping[str, Any] | None = None,
+    import_options: Mapping[str, Any] | None = None,
+    link: Link = "auto",
+    workers: int | None = None,
+    on_event: Callable[[Event | ExportEvent], None] | None = None,
+    **settings: Unpack[RowSettings],
+) -> Exported:
+    """Write a data set in another layout, or resume an interrupted conversion.
+
+        a store, or a data set of any format ── import ──> OUT.store (kept) ── export ──> OUT
+
+    There is one path from each layout and one to each, so all pairs behave the same, and all checks of both
+    steps apply. The intermediate store is kept: it can be exported again, verified and trained on.
+
+    Args:
+        source: a store, or a file or folder of another format, which becomes a store at `OUT.store`.
+        out: output folder: new, empty, or containing the same conversion.
+        to_format: the format to write.
+        from_format: the format to read; None: recognised, if unambiguous.
+        tokenizer: the tokenizer that made the ids; needed unless `source` is a store.
+        eod: end of document, as a string or an id; by default from the metadata or the tokenizer.
+        bos: begin of document, as a string or an id; by default from the metadata or the tokenizer.
+        options: options of the format to write.
+        import_options: options of the format to read.
+        link: how bytes of the store are shared; see `export`.
+        workers: number of processes; 0: run in this process.
+        on_event: called with every event of the import and of the export.
+        **settings: documents or rows to export; see `packline.settings.RowSettings`.
+
+    Raises:
+        PacklineError: any error of the import or the export. Finished work is kept.
+
+    >>> import msgspec, tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2}, "unk_token": "</s>"}
+    >>> _ = (folder / "tokenizer.json").write_bytes(msgspec.json.encode({"model": model}))
+    >>> _ = (folder / "train.bin").write_bytes(bytes([0, 0, 1, 0, 2, 0, 1, 0, 2, 0]))
+    >>> done = convert(
+    ...     folder / "train.bin",
+    ...     out=folder / "shards",
+    ...     from_format="nanogpt",
+    ...     to_format="llmc",
+    ...     tokenizer=folder / "tokenizer.json",
+    ...     eod="</s>",
+    ... )
+    >>> done.documents, (folder / "shards" / "fineweb_train_000000.bin").read_bytes()[1024:].hex()
+    (2, '02000000010002000100')
+    """
+    from packline.formats.choice import make_choice
+    from packline.formats.convert import is_store
+    from packline.formats.exporting.run import export as export_view
+
+    choice, rest = make_choice(dict(settings))
+    if rest:
+        raise RecipeError(f"unknown setting {min(rest)!r}")
+    store = Path(source)
+    if not is_store(source, from_format):
+        if tokenizer is None:
+            raise RecipeError("no tokenizer", hint="name the one that made the ids with --tokenizer")
+        store = Path(f"{Path(out)}.store")
+        import_dataset(
+            source,
+            tokenizer=tokenizer,
+            out=store,
+            from_format=from_format,
+            eod=eod,
+            bos=bos,
+            options=import_options,
+            workers=workers,
+            on_event=on_event,
+        )
+    return export_view(
+        store,
+        to=to_format,
+        out=out,
+        options=options,
+        choice=choice,
+        link=link,
+        workers=workers,
+        on_event=on_event,
+    )
+
+
+def write_rows(
+    source: str | Path | Store | Loader,
+    *,
+    out: str | Path,
+    options: Mapping[str, Any] | None = None,
+    workers: int | None = None,
+    on_event: Callable[[ExportEvent], None] | None = None,
+    **settings: Unpack[RowSettings],
+) -> BakedRows:
     """Write rows in training order as native shards, and open them.
 
     Args:
         source: a store or its folder, a run file or a `Loader`.
         out: folder for the rows.
-        **settings: settings of `export`: `seq_len`, `packing`, `seed`, `epochs`, `stage`, ...
+        options: `file_rows`: rows per file.
+        workers: number of processes; None: one per usable core, 0: run in this process.
+        on_event: called with every event while rows are written.
+        **settings: rows and their order: `seq_len`, `packing`, `seed`, `epochs`, `stage`, ...; see
+            `packline.settings.RowSettings`.
 
     Raises:
         PacklineError: see `export`.
 
     >>> import tempfile, pathlib
-    >>> rows = bake(store, out=pathlib.Path(tempfile.mkdtemp()) / "rows", seq_len=5, workers=0)
+    >>> rows = write_rows(store, out=pathlib.Path(tempfile.mkdtemp()) / "rows", seq_len=5, workers=0)
     >>> len(rows), rows.read([1], ["tokens"])["tokens"].tolist()
     (5, [[0, 0, 1, 0, 0]])
     """
     from packline.formats.baked import BakedRows
 
-    export(source, to="baked", out=out, **settings)
+    export(
+        source, out=out, to_format="baked", options=options, workers=workers, on_event=on_event, **settings
+    )
     return BakedRows(out)
 
 
@@ -276,7 +387,7 @@ def build_chat(
         InputError, TokenizerError: unusable inputs or tokenizer; no record is a conversation.
         OutOfSpace: the disk is full; finished units are kept.
 
-    >>> import tempfile
+    >>> import msgspec, tempfile
     >>> folder = Path(tempfile.mkdtemp())
     >>> _ = (folder / "chat.jsonl").write_text('{"prompt": "a", "response": "b"}\\n')
     >>> template = (
@@ -307,7 +418,7 @@ def build_chat(
     sources = [one for one in given if isinstance(one, ConversationSource)]
     paths = tuple(str(one) for one in given if not isinstance(one, ConversationSource))
     if paths:
-        sources.append(_convert({"inputs": paths, **common}, ConversationSource))
+        sources.append(convert_setting({"inputs": paths, **common}, ConversationSource))
     elif common:
         raise RecipeError(f"{min(common)!r} belongs to a source", hint="set it in each ConversationSource")
     request = {
@@ -326,7 +437,7 @@ def build_chat(
         "seed": seed,
         "workers": workers,
     }
-    run_sft(_convert(request, SftRequest), on_event)
+    run_sft(convert_setting(request, SftRequest), on_event)
     return Store(out)
 
 
@@ -335,7 +446,7 @@ def import_dataset(
     *,
     tokenizer: str | Path,
     out: str | Path,
-    format: str | None = None,
+    from_format: str | None = None,
     eod: str | int | None = None,
     bos: str | int | None = None,
     options: Mapping[str, Any] | None = None,
@@ -348,7 +459,7 @@ def import_dataset(
         path: a file or folder.
         tokenizer: the tokenizer that made the ids: a tokenizer.json, a folder with one, a hub id, ...
         out: folder of the store: new, empty, or containing the same import.
-        format: a name that `packline formats` lists; None: recognised, if unambiguous.
+        from_format: a name that `packline formats` lists; None: recognised, if unambiguous.
         eod: end of document, as a string or an id; by default from the metadata, or the tokenizer's own.
         bos: begin of document, put before every document if given; required there if the format has it there.
         options: options of the format, by name.
@@ -360,14 +471,14 @@ def import_dataset(
         CorruptStore: damage, with its position; no store is published.
         OutOfSpace: the store would not fit on the disk.
 
-    >>> import tempfile
+    >>> import msgspec, tempfile
     >>> folder = Path(tempfile.mkdtemp())
     >>> _ = (folder / "train.bin").write_bytes(bytes([0, 0, 1, 0, 2, 0, 1, 0, 2, 0]))
     >>> model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2}, "unk_token": "</s>"}
     >>> _ = (folder / "tokenizer.json").write_bytes(msgspec.json.encode({"model": model}))
     >>> store = import_dataset(
     ...     folder / "train.bin",
-    ...     format="nanogpt",
+    ...     from_format="nanogpt",
     ...     tokenizer=folder / "tokenizer.json",
     ...     out=folder / "store",
     ...     eod="</s>",
@@ -379,74 +490,7 @@ def import_dataset(
     from packline.formats.importing.run import ImportRequest, run_import
 
     request = ImportRequest(
-        str(path), format, str(tokenizer), str(out), eod, bos, dict(options or {}), workers
+        str(path), from_format, str(tokenizer), str(out), eod, bos, dict(options or {}), workers
     )
     run_import(request, on_event)
     return Store(out)
-
-
-def is_recipe(path: str | Path) -> bool:
-    """True if a TOML file is a recipe: it has sources, where a run file has stages.
-
-    Raises:
-        RecipeError: the file cannot be read.
-    """
-    if not str(path).endswith(".toml"):
-        return False
-    from packline.recipe import read_toml
-
-    table = read_toml(Path(path), "recipe or run file")
-    return "stages" not in table and "loader" not in table
-
-
-def make_recipe(
-    inputs: str | Path | Sequence[str | Path], tokenizer: str | Path | None, settings: dict[str, Any]
-) -> tuple[Recipe, RunOptions]:
-    """Recipe and run options from arguments, or from a recipe file with arguments on top.
-
-    Raises:
-        RecipeError: an unknown setting, a missing tokenizer, a wrong type.
-    """
-    paths = [str(inputs)] if isinstance(inputs, str | Path) else [str(path) for path in inputs]
-    settings = {name: value for name, value in settings.items() if value is not None}
-    memory = settings.pop("memory", None)
-    if memory is not None:
-        settings["memory_bytes"] = parse_bytes(memory) if isinstance(memory, str) else int(memory)
-    unknown = set(settings) - SOURCE_FIELDS - RECIPE_FIELDS - OPTION_FIELDS - {"memory_bytes"}
-    if unknown:
-        raise RecipeError(f"unknown setting {min(unknown)!r}")
-    of_source = {name: settings[name] for name in settings if name in SOURCE_FIELDS}
-    of_recipe = {name: settings[name] for name in settings if name in RECIPE_FIELDS}
-    of_options = {name: settings[name] for name in settings if name in OPTION_FIELDS | {"memory_bytes"}}
-    if len(paths) == 1 and paths[0].endswith(".toml"):
-        recipe, options = load_recipe(paths[0])
-        if tokenizer is not None:
-            of_recipe["tokenizer"] = str(tokenizer)
-        if of_source:
-            raise RecipeError(
-                f"{min(of_source)!r} belongs to a source",
-                hint="in a recipe file it stands under [[sources]]",
-            )
-        recipe, options = _replace(recipe, of_recipe), _replace(options, of_options)
-    else:
-        if tokenizer is None:
-            raise RecipeError(
-                "no tokenizer", hint="name one with --tokenizer: a tokenizer.json, a hub id, ..."
-            )
-        source = _convert({"inputs": paths, **of_source}, Source)
-        recipe = _convert({"tokenizer": str(tokenizer), "sources": [source], **of_recipe}, Recipe)
-        options = _convert(of_options, RunOptions)
-    return check_recipe(recipe), check_options(options)
-
-
-def _replace(value: Any, changes: dict[str, Any]) -> Any:
-    kind = type(value)
-    fields = {name: getattr(value, name) for name in kind.__struct_fields__} | changes
-    return _convert({name: field for name, field in fields.items() if field is not msgspec.UNSET}, kind)
-
-
-def _convert(fields: dict[str, Any], kind: type[Any]) -> Any:
-    try:
-        return msgspec.convert(fields, kind)
-    except msgspec.ValidationError as error:
-        raise RecipeError(f"a setting is wrong: {error}") from error

@@ -24,6 +24,9 @@ class Store(StoreReader, Notebook):
     Raises:
         StoreNotFound: there is none.
         CorruptStore: it is damaged, or has a newer format.
+
+    >>> len(store.documents), store.documents[0][:4].tolist(), store.verify().ok
+    (1, [0, 1, 0, 0], True)
     """
 
     def rows(

@@ -71,7 +71,11 @@ class Where(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Files of one kind and how to get their text."""
+    """Files of one kind and how to get their text.
+
+    >>> Source(inputs=("web/*.jsonl.zst",), name="web", label="pretraining", min_chars=100).text is None
+    True
+    """
 
     inputs: tuple[str, ...]
     """Files, folders, globs or fsspec URIs."""
@@ -105,7 +109,12 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Everything that decides the bytes of a store, apart from the inputs' own bytes."""
+    """Everything that decides the bytes of a store, apart from the inputs' own bytes.
+
+    >>> web, code = Source(inputs=("web/*.jsonl",)), Source(inputs=("code/*.parquet",), text="content")
+    >>> Recipe(sources=(web, code), tokenizer="gpt2/tokenizer.json", val_fraction=0.01).seed
+    0
+    """
 
     sources: tuple[Source, ...]
     tokenizer: str

@@ -65,7 +65,7 @@ def bring_back(
     assert not problems, problems
     store = import_dataset(
         path,
-        format=name,
+        from_format=name,
         tokenizer=tokenizer_of(original),
         out=out,
         eod=tokenizer.eod_id,
@@ -91,7 +91,7 @@ def refuse(
     with pytest.raises(CorruptStore, match=re.escape(words)):
         import_dataset(
             path,
-            format=name,
+            from_format=name,
             tokenizer=tokenizer_of(original),
             out=out,
             eod=tokenizer.eod_id,

@@ -64,7 +64,7 @@ def there_and_back(
     export(store.path, to=name, out=folder / "there", choice=choice, options=options, workers=0)
     imported = import_dataset(
         folder / "there",
-        format=name,
+        from_format=name,
         tokenizer=store.path / "tokenizer",
         out=folder / "imported",
         options=reading,
@@ -86,5 +86,5 @@ def import_of(folder: Path, name: str, case: Case, out: Path, **options: Any) ->
     tokenizer = write_tokenizer(out.with_name("made"), case.vocab_size, case.eod_id, case.bos_id)
     eod = options.pop("eod", EOD)
     return import_dataset(
-        folder, format=name, tokenizer=tokenizer, out=out, eod=eod, options=options, workers=0
+        folder, from_format=name, tokenizer=tokenizer, out=out, eod=eod, options=options, workers=0
     )

@@ -120,7 +120,7 @@ def round_trip(case: Case, name: str, folder: Path, options: dict[str, Any] | No
     there, back = folder / "there", folder / "back"
     export(store.path, to=name, out=there, options=options, workers=0)
     imported = import_dataset(
-        there, format=name, tokenizer=store.path / "tokenizer", out=folder / "imported", workers=0
+        there, from_format=name, tokenizer=store.path / "tokenizer", out=folder / "imported", workers=0
     )
     report = imported.verify()
     assert report.ok, report.problems
@@ -151,7 +151,7 @@ def refused(case: Case, name: str, folder: Path, damage: Any, error: type[Except
     with pytest.raises(error, match=match):
         import_dataset(
             folder / "out",
-            format=name,
+            from_format=name,
             tokenizer=store.path / "tokenizer",
             out=folder / "no",
             eod=EOD,

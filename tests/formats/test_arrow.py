@@ -399,7 +399,9 @@ def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
     write(CASES["plain"].make(tmp_path / "store"), "arrow", tmp_path / "out")
     other = write_tokenizer(tmp_path / "other", 1000, 0, 1)
     with pytest.raises(TokenizerError, match="made with another tokenizer"):
-        import_dataset(tmp_path / "out", format="arrow", tokenizer=other, out=tmp_path / "back", workers=0)
+        import_dataset(
+            tmp_path / "out", from_format="arrow", tokenizer=other, out=tmp_path / "back", workers=0
+        )
     assert not (tmp_path / "back" / "manifest.json").exists()
 
 

@@ -88,7 +88,7 @@ def test_any_rows_of_any_store(
     store = made[case]
     settings: dict[str, Any] = {"seq_len": 12, "packing": packing, "seed": seed}
     shutil.rmtree(tmp_path / "rows", ignore_errors=True)
-    rows = packline.bake(store, out=tmp_path / "rows", workers=0, **settings)
+    rows = packline.write_rows(store, out=tmp_path / "rows", workers=0, **settings)
     view = RowView.of_store(store, **settings)
     picked = chosen.draw(st.lists(st.integers(0, view.rows - 1), max_size=9))
     found = rows.read(np.array(picked, np.int64), ALL_FIELDS)
@@ -105,13 +105,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Store]:
 
 
 def test_the_index_is_megatrons(run: Path, tmp_path: Path) -> None:
-    rows = packline.bake(run, out=tmp_path / "rows", stage=1, workers=0)
+    rows = packline.write_rows(run, out=tmp_path / "rows", stage=1, workers=0)
     index = Index(tmp_path / "rows" / "rows-000000.idx")
     assert len(index) == len(rows) and set(index.lengths.tolist()) == {17}
 
 
 def test_damage_is_found_with_its_place(run: Path, tmp_path: Path) -> None:
-    packline.bake(run, out=tmp_path / "rows", workers=0)
+    packline.write_rows(run, out=tmp_path / "rows", workers=0)
 
     def problems() -> str:
         findings = Findings()

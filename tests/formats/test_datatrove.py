@@ -156,7 +156,7 @@ def test_what_datatroves_tokenizer_made_is_imported(tmp_path: Path, shuffled: bo
     names = {path.name for path in (tmp_path / "made").glob("*.ds")}
     assert ("00000_unshuffled.ds" in names) != shuffled and (len(names) > 1) == shuffled
     store = import_dataset(
-        tmp_path / "made", format="datatrove", tokenizer=tokenizer, out=tmp_path / "store", workers=0
+        tmp_path / "made", from_format="datatrove", tokenizer=tokenizer, out=tmp_path / "store", workers=0
     )
     assert store.verify().ok and store.verify(deep=True).ok
     found = [store.text(number) for number in range(len(store.documents))]
@@ -409,6 +409,10 @@ def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
     other = make_store(tmp_path / "other", [[5]], vocab_size=1001, eod_id=0)
     with pytest.raises(TokenizerError, match="was made with another tokenizer"):
         import_dataset(
-            tmp_path / "out", format="datatrove", tokenizer=tokenizer_of(other), out=tmp_path / "back", eod=0
+            tmp_path / "out",
+            from_format="datatrove",
+            tokenizer=tokenizer_of(other),
+            out=tmp_path / "back",
+            eod=0,
         )
     assert not (tmp_path / "back").exists()

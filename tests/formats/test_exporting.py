@@ -467,8 +467,10 @@ def test_text_to_batches_in_one_call(tmp_path: Path) -> None:
 
 def test_a_loader_and_a_store_may_be_given_as_they_are(store: Store, tmp_path: Path) -> None:
     loader = packline.Loader(store.rows(16), batch_size=2, seed=1)
-    packline.export(loader, to="baked", out=tmp_path / "loader", workers=2)
-    packline.export(store, to="baked", out=tmp_path / "store", seq_len=16, seed=1, batch_size=2, workers=0)
+    packline.export(loader, to_format="baked", out=tmp_path / "loader", workers=2)
+    packline.export(
+        store, to_format="baked", out=tmp_path / "store", seq_len=16, seed=1, batch_size=2, workers=0
+    )
     whole = (tmp_path / "store" / "rows-000000.bin").read_bytes()
     rows = (tmp_path / "loader" / "rows-000000.bin").read_bytes()
     assert rows and whole.startswith(rows)

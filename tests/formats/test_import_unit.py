@@ -113,7 +113,7 @@ def test_units_and_blocks_of_any_size_give_the_same_documents_and_loss(
         options = {"edges": edges, "unit_tokens": unit_tokens}
         store = import_dataset(
             folder,
-            format="tokens",
+            from_format="tokens",
             tokenizer=tokenizer,
             out=Path(name, "store"),
             eod=0,

@@ -70,7 +70,12 @@ def files_of(folder: Path) -> dict[str, bytes]:
 def test_a_store_is_whole_and_says_where_it_comes_from(shards: Path, tokenizer: Path, tmp_path: Path) -> None:
     events: list[Any] = []
     store = import_dataset(
-        shards, format="llmc", tokenizer=tokenizer, out=tmp_path / "store", eod=EOD, on_event=events.append
+        shards,
+        from_format="llmc",
+        tokenizer=tokenizer,
+        out=tmp_path / "store",
+        eod=EOD,
+        on_event=events.append,
     )
     assert [document.tolist() for document in store.documents] == [[*body, 0] for body in DOCUMENTS]
     report = store.verify(deep=True)
@@ -94,14 +99,14 @@ def test_a_store_is_whole_and_says_where_it_comes_from(shards: Path, tokenizer: 
         assert found.text_bytes == len(store.text(number).encode()) or "\ufffd" in store.text(number)
     rows = store.rows(seq_len=16)
     assert sum(int((row >= 0).sum()) for row in rows.read(np.arange(len(rows)))["targets"]) > 0
-    again = import_dataset(shards, format="llmc", tokenizer=tokenizer, out=tmp_path / "store", eod=EOD)
+    again = import_dataset(shards, from_format="llmc", tokenizer=tokenizer, out=tmp_path / "store", eod=EOD)
     assert again.manifest == store.manifest
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 def test_an_export_comes_back_as_the_same_documents(case: Case, tmp_path: Path) -> None:
     store = case.make(tmp_path / "store")
-    packline.export(store, to="megatron", out=tmp_path / "out", workers=0)
+    packline.export(store, to_format="megatron", out=tmp_path / "out", workers=0)
     back = import_dataset(
         tmp_path / "out", tokenizer=store.path / "tokenizer", out=tmp_path / "back", workers=0
     )
@@ -115,10 +120,10 @@ def test_an_export_comes_back_as_the_same_documents(case: Case, tmp_path: Path) 
 def test_a_loss_mask_comes_back_with_its_tokens(tmp_path: Path) -> None:
     for name in ("loss", "bos_loss"):
         store = CASES[name].make(tmp_path / name)
-        packline.export(store, to="datatrove", out=tmp_path / f"{name}.out", workers=0)
+        packline.export(store, to_format="datatrove", out=tmp_path / f"{name}.out", workers=0)
         back = import_dataset(
             tmp_path / f"{name}.out",
-            format="datatrove",
+            from_format="datatrove",
             tokenizer=store.path / "tokenizer",
             out=tmp_path / f"{name}.back",
         )
@@ -134,7 +139,12 @@ def test_a_loss_mask_comes_back_with_its_tokens(tmp_path: Path) -> None:
 def test_any_number_of_processes_gives_the_same_bytes(shards: Path, tokenizer: Path, tmp_path: Path) -> None:
     for workers in (0, 1, 3):
         import_dataset(
-            shards, format="llmc", tokenizer=tokenizer, out=tmp_path / f"s{workers}", eod=0, workers=workers
+            shards,
+            from_format="llmc",
+            tokenizer=tokenizer,
+            out=tmp_path / f"s{workers}",
+            eod=0,
+            workers=workers,
         )
     assert files_of(tmp_path / "s0") == files_of(tmp_path / "s1") == files_of(tmp_path / "s3")
 
@@ -162,7 +172,7 @@ def test_after_kill_9_the_same_import_goes_on_to_the_same_bytes(
     shards: Path, tokenizer: Path, tmp_path: Path, units: int, workers: int
 ) -> None:
     whole, out = tmp_path / "whole", tmp_path / "out"
-    import_dataset(shards, format="llmc", tokenizer=tokenizer, out=whole, eod=0, workers=0)
+    import_dataset(shards, from_format="llmc", tokenizer=tokenizer, out=whole, eod=0, workers=0)
     code = KILLED.format(units=units, workers=workers)
     command = [sys.executable, "-c", code, shards, tokenizer, out]
     killed = subprocess.run(list(map(str, command)), check=False, env=os.environ | {"PYTHONPATH": _home()})
@@ -203,10 +213,10 @@ def test_a_file_that_changed_since_a_unit_was_committed_is_refused(
     first.write_bytes(data)
     os.utime(first, ns=(1, 1))
     with pytest.raises(ResumeMismatch, match=r"another state of .*web_train_000000.bin"):
-        import_dataset(shards, format="llmc", tokenizer=tokenizer, out=out, eod=0)
+        import_dataset(shards, from_format="llmc", tokenizer=tokenizer, out=out, eod=0)
     data[1030] ^= 1
     first.write_bytes(data)
-    assert import_dataset(shards, format="llmc", tokenizer=tokenizer, out=out, eod=0).verify().ok
+    assert import_dataset(shards, from_format="llmc", tokenizer=tokenizer, out=out, eod=0).verify().ok
 
 
 def nothing_published(out: Path) -> bool:
@@ -262,22 +272,24 @@ def test_damage_is_refused_with_its_place_and_nothing_is_published(
     for workers in (0, 2):
         with pytest.raises(error, match=words):
             import_dataset(
-                shards, format="llmc", tokenizer=tokenizer, out=tmp_path / "out", eod=0, workers=workers
+                shards, from_format="llmc", tokenizer=tokenizer, out=tmp_path / "out", eod=0, workers=workers
             )
         assert nothing_published(tmp_path / "out")
 
 
 def test_documents_without_their_boundary_tokens_are_refused(tmp_path: Path, tokenizer: Path) -> None:
     store = CASES["plain"].make(tmp_path / "store")
-    packline.export(store, to="megatron", out=tmp_path / "out", options={"edges": "none"}, workers=0)
+    packline.export(store, to_format="megatron", out=tmp_path / "out", options={"edges": "none"}, workers=0)
     (tmp_path / "out" / "packline.json").unlink()
     with pytest.raises(CorruptStore, match="no boundary token at the end") as caught:
-        import_dataset(tmp_path / "out", format="megatron", tokenizer=tokenizer, out=tmp_path / "back", eod=0)
+        import_dataset(
+            tmp_path / "out", from_format="megatron", tokenizer=tokenizer, out=tmp_path / "back", eod=0
+        )
     assert "--set edges=" in caught.value.hint
     assert nothing_published(tmp_path / "back")
     back = import_dataset(
         tmp_path / "out",
-        format="megatron",
+        from_format="megatron",
         tokenizer=tokenizer,
         out=tmp_path / "other",
         eod=0,
@@ -291,7 +303,7 @@ def test_what_is_cut_off_at_the_end_is_a_document_and_is_counted(tmp_path: Path,
     events: list[Any] = []
     store = import_dataset(
         tmp_path / "train.bin",
-        format="nanogpt",
+        from_format="nanogpt",
         tokenizer=tokenizer,
         out=tmp_path / "store",
         eod=0,
@@ -304,7 +316,7 @@ def test_what_is_cut_off_at_the_end_is_a_document_and_is_counted(tmp_path: Path,
 
 def test_a_wrong_tokenizer_is_refused_before_work(tmp_path: Path) -> None:
     store = CASES["plain"].make(tmp_path / "store")
-    packline.export(store, to="nanogpt", out=tmp_path / "out", workers=0)
+    packline.export(store, to_format="nanogpt", out=tmp_path / "out", workers=0)
     other = write_tokenizer(tmp_path / "other", VOCABULARY, 3)
     with pytest.raises(TokenizerError, match="made with another tokenizer"):
         import_dataset(tmp_path / "out", tokenizer=other, out=tmp_path / "back")
@@ -364,7 +376,7 @@ def test_requests_that_make_no_sense_are_refused(
     with pytest.raises(RecipeError, match="need a begin-of-document token"):
         attempt(options={"edges": "both"})
     with pytest.raises(InputError, match="cannot find"):
-        import_dataset(tmp_path / "nowhere", format="llmc", tokenizer=tokenizer, out=tmp_path / "out")
+        import_dataset(tmp_path / "nowhere", from_format="llmc", tokenizer=tokenizer, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
     monkeypatch.setattr(resources, "free_disk", lambda folder: 10)
     with pytest.raises(OutOfSpace, match="too small"):
@@ -373,12 +385,14 @@ def test_requests_that_make_no_sense_are_refused(
 
 def test_a_store_of_something_else_is_not_overwritten(shards: Path, tokenizer: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    store = import_dataset(shards, format="llmc", tokenizer=tokenizer, out=out, eod=0)
+    store = import_dataset(shards, from_format="llmc", tokenizer=tokenizer, out=out, eod=0)
     before = files_of(out)
     with pytest.raises(ResumeMismatch, match="eod"):
-        import_dataset(shards, format="llmc", tokenizer=tokenizer, out=out, eod=5)
+        import_dataset(shards, from_format="llmc", tokenizer=tokenizer, out=out, eod=5)
     with pytest.raises(ResumeMismatch, match="edges"):
-        import_dataset(shards, format="llmc", tokenizer=tokenizer, out=out, eod=0, options={"edges": "eod"})
+        import_dataset(
+            shards, from_format="llmc", tokenizer=tokenizer, out=out, eod=0, options={"edges": "eod"}
+        )
     assert files_of(out) == before and json.loads(before["manifest.json"])["imported"]["format"] == "llmc"
     assert store.verify().ok
 
@@ -388,14 +402,22 @@ def test_converting_keeps_the_store_and_comes_back_to_the_same_bytes(
 ) -> None:
     stream = b"".join(path.read_bytes()[1024:] for path in sorted(shards.iterdir()))
     packline.convert(
-        shards, tmp_path / "nano", format="llmc", to="nanogpt", tokenizer=tokenizer, eod=0, workers=0
+        shards,
+        out=tmp_path / "nano",
+        from_format="llmc",
+        to_format="nanogpt",
+        tokenizer=tokenizer,
+        eod=0,
+        workers=0,
     )
     assert (tmp_path / "nano" / "train.bin").read_bytes() == stream[2:] + b"\0\0"
     assert packline.open(tmp_path / "nano.store").verify().ok
-    packline.convert(tmp_path / "nano", tmp_path / "again", to="llmc", tokenizer=tokenizer, workers=0)
+    packline.convert(
+        tmp_path / "nano", out=tmp_path / "again", to_format="llmc", tokenizer=tokenizer, workers=0
+    )
     found = sorted((tmp_path / "again").glob("*.bin"))
     assert b"".join(path.read_bytes()[1024:] for path in found) == stream
-    packline.convert(tmp_path / "again.store", tmp_path / "last", to="nanogpt", workers=0)
+    packline.convert(tmp_path / "again.store", out=tmp_path / "last", to_format="nanogpt", workers=0)
     assert (tmp_path / "last" / "train.bin").read_bytes() == stream[2:] + b"\0\0"
     with pytest.raises(RecipeError, match="no tokenizer"):
-        packline.convert(shards, tmp_path / "x", format="llmc", to="nanogpt")
+        packline.convert(shards, out=tmp_path / "x", from_format="llmc", to_format="nanogpt")

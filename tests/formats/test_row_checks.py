@@ -86,11 +86,13 @@ def test_rows_do_not_become_documents(tmp_path: Path, store: Store, name: str, f
     out, tokenizer = exported(store, name, tmp_path / "out"), store.path / "tokenizer"
     given = name if format else None
     with pytest.raises(RecipeError, match=REASON.format(name)) as caught:
-        packline.import_dataset(out, format=given, tokenizer=tokenizer, out=tmp_path / "back", workers=0)
+        packline.import_dataset(out, from_format=given, tokenizer=tokenizer, out=tmp_path / "back", workers=0)
     assert "use the store that the rows were made from" in caught.value.hint
     assert not (tmp_path / "back").exists()
     with pytest.raises(RecipeError, match=REASON.format(name)):
-        packline.convert(out, tmp_path / "shards", to="llmc", format=given, tokenizer=tokenizer, workers=0)
+        packline.convert(
+            out, out=tmp_path / "shards", to_format="llmc", from_format=given, tokenizer=tokenizer, workers=0
+        )
     assert not (tmp_path / "shards").exists()
     with pytest.raises(RecipeError, match=REASON.format(name)):
         analyze_foreign(out, format=given, tokenizer=str(tokenizer))

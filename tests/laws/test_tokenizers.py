@@ -15,6 +15,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 import packline
 from packline.errors import TokenizerError
 from packline.jobs.events import EnginesTried
+from packline.recipe import Engine
 
 SPECIAL = ["<unk>", "</s>", "<s>", "[CLS]"]
 
@@ -88,7 +89,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> dict
 @pytest.mark.parametrize("kind", MAKERS)
 @pytest.mark.parametrize("engine", ["auto", "tokenizers"])
 def test_ids_are_the_reference_tokenizers_whatever_the_kind(
-    kind: str, engine: str, made: dict[str, Path], tmp_path: Path, write_jsonl: Any, documents: list[str]
+    kind: str, engine: Engine, made: dict[str, Path], tmp_path: Path, write_jsonl: Any, documents: list[str]
 ) -> None:
     plain = [text for text in documents[:120] if not any(name in text for name in SPECIAL)]
     write_jsonl(tmp_path / "in/a.jsonl", plain)
@@ -137,7 +138,7 @@ HOSTILE = [
 @pytest.mark.parametrize("kind", ["byte_level", *MAKERS])
 @pytest.mark.parametrize("engine", ["auto", "tokenizers"])
 def test_control_tokens_names_in_text_stay_text(
-    kind: str, engine: str, made: dict[str, Path], tokenizer_json: Path, tmp_path: Path, write_jsonl: Any
+    kind: str, engine: Engine, made: dict[str, Path], tokenizer_json: Path, tmp_path: Path, write_jsonl: Any
 ) -> None:
     path = tokenizer_json if kind == "byte_level" else made[kind]
     names = ["<|endoftext|>"] if kind == "byte_level" else SPECIAL

@@ -25,18 +25,21 @@ ROOT = Path(__file__).resolve().parents[2]
 EXPORTS = [
     "Loader",
     "Mixture",
+    "Recipe",
+    "Rows",
+    "Source",
     "Stage",
     "Store",
     "analyze",
-    "bake",
     "build",
     "build_chat",
     "convert",
+    "estimate",
     "export",
     "import_dataset",
     "open",
-    "plan",
     "report",
+    "write_rows",
 ]
 
 HEAVY = {"awkward", "cyclopts", "fastokens", "gigatoken", "pyarrow", "ray", "rich", "tokenizers", "torch"}

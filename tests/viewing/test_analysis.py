@@ -149,7 +149,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Store:
 def test_processes_give_the_same_as_this_one(large: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counting, "ALONE_TOKENS", 1000)
     done: list[int] = []
-    apart = analyze(large, workers=3, on_progress=done.append)
+    apart = analyze(large, workers=3, on_event=done.append)
     assert sum(done) == apart.tokens == sum(len(one) for one in large.documents)
     assert apart == analyze(large, workers=0)
     assert apart.duplicates.groups == 1
@@ -303,7 +303,7 @@ def test_another_projects_files_have_the_figures_of_the_store(
 ) -> None:
     path = write_jsonl(tmp_path / "in.jsonl", [*documents[:200], *documents[:5]])
     store = packline.build(path, tokenizer_json, out=tmp_path / "s", workers=0, eod=EOD)
-    packline.export(store, to=format, out=tmp_path / "out", workers=0)
+    packline.export(store, to_format=format, out=tmp_path / "out", workers=0)
     options = {"edges": "bos"} if format in ("llmc", "npy") else {}
     found = analyze_foreign(
         tmp_path / "out", tokenizer=str(tokenizer_json), format=format, eod=EOD, options=options

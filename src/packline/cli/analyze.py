@@ -79,7 +79,7 @@ def analyze(
                 packing=packing,
                 top=top,
                 workers=workers,
-                on_progress=on_progress,
+                on_event=on_progress,
             )
         else:
             found = read_foreign(target, reading, bool(seq_len), top, on_progress)

@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from cyclopts import Group, Parameter
 
-from packline.api import make_recipe
 from packline.errors import RecipeError
 from packline.recipe import Recipe, RunOptions, parse_bytes
+from packline.settings import make_recipe
 
 MAIN = Group("Main", sort_key=5)
 DOCUMENTS = Group("Documents", sort_key=10)

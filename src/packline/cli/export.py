@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
-from packline.api import is_recipe, make_recipe
 from packline.cli.arguments import MAIN, RUNNING, Flags, _token, option
 from packline.cli.choice import DocumentOptions, RowOptions
 from packline.cli.exporting import export_facts, options_of, show_exported, watch_export
@@ -20,6 +19,7 @@ from packline.formats.choice import make_choice
 from packline.formats.exporting.run import Exported
 from packline.formats.exporting.run import export as export_store
 from packline.formats.target import Link
+from packline.settings import is_recipe, make_recipe
 
 TEXT = Group("Text", sort_key=10)
 _FLAGS, _ROWS, _DOCUMENTS = Flags(), RowOptions(), DocumentOptions()

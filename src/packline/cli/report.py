@@ -52,7 +52,7 @@ def report(
             against=against or (),
             rows=rows,
             workers=workers,
-            on_progress=on_progress,
+            on_event=on_progress,
         )
     write_page(page, path)
     written = path.stat().st_size

@@ -262,6 +262,10 @@ class Rows(RowReader, Notebook):
     Raises:
         RecipeError: an invalid setting, or one that does not belong to the packing.
         StoreError: no document is left, or no row.
+
+    >>> rows = store.rows(seq_len=5)
+    >>> len(rows), rows[0].tokens.tolist(), rows[0].targets.tolist()
+    (5, [0, 1, 0, 0, 1], [1, 0, 0, 1, 0])
     """
 
     def __init__(

@@ -111,7 +111,7 @@ def analyze(
     packing: str | None = None,
     top: int = TOP,
     workers: int | None = None,
-    on_progress: OnProgress = lambda tokens: None,
+    on_event: OnProgress = lambda tokens: None,
 ) -> Analysis:
     """Count everything in a store.
 
@@ -121,7 +121,7 @@ def analyze(
         packing: the only packing to measure.
         top: number of tokens, documents and groups of each kind to name.
         workers: number of processes; None: one per core of this process, 0: count in this process.
-        on_progress: called with the number of tokens counted since the last call.
+        on_event: called with the number of tokens counted since the last call.
 
     Raises:
         StoreNotFound: the store does not exist.
@@ -156,9 +156,7 @@ def analyze(
     with tempfile.TemporaryDirectory(prefix="packline-") as folder:
         processes = usable_cores() if workers is None else workers
         special = list(vocabulary.special)
-        tallies = count_store(
-            opened, special, Path(folder), files, workers=processes, on_progress=on_progress
-        )
+        tallies = count_store(opened, special, Path(folder), files, workers=processes, on_progress=on_event)
         duplicates = find_duplicates(
             Path(folder), files, tokens_of, lambda numbers: codes[shards_of(numbers)], top
         )

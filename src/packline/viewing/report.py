@@ -67,7 +67,7 @@ def report(
     against: str | Path | Sequence[str | Path] = (),
     rows: int = ROWS,
     workers: int | None = None,
-    on_progress: OnProgress = lambda tokens: None,
+    on_event: OnProgress = lambda tokens: None,
 ) -> Path:
     """Write a report on a store as one HTML file.
 
@@ -80,7 +80,7 @@ def report(
         against: tokenizers to compare with the store's, in any form that `build` takes.
         rows: number of rows to show.
         workers: number of processes; None: one per core of this process, 0: work in this process.
-        on_progress: called with the number of tokens counted since the last call.
+        on_event: called with the number of tokens counted since the last call.
 
     Returns:
         The path of the file.
@@ -101,7 +101,7 @@ def report(
         against=against,
         rows=rows,
         workers=workers,
-        on_progress=on_progress,
+        on_event=on_event,
     )
     write_page(page, path)
     return path
@@ -115,7 +115,7 @@ def report_page(
     against: str | Path | Sequence[str | Path] = (),
     rows: int = ROWS,
     workers: int | None = None,
-    on_progress: OnProgress = lambda tokens: None,
+    on_event: OnProgress = lambda tokens: None,
 ) -> Page:
     """Report as a page for any surface; see `report`."""
     if rows < 0:
@@ -125,7 +125,7 @@ def report_page(
     others = [load_tokenizer(str(name)) for name in named]
     length = fitting_length(opened) if seq_len is None else seq_len
     analysis = analyze(
-        opened, seq_len=(length,) if length else (), top=TOP, workers=workers, on_progress=on_progress
+        opened, seq_len=(length,) if length else (), top=TOP, workers=workers, on_event=on_event
     )
     before = _store_blocks(opened, analysis, others)
     after = _finding_blocks(analysis)

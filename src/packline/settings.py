@@ -1,0 +1,193 @@
+"""Keyword settings of the public functions, and the recipe that the settings of a build make.
+
+    BuildSettings   keywords of `build` and `estimate`, and of `export` for text
+    RowSettings     keywords of `export`, `convert` and `write_rows` that choose documents or rows
+
+Each key has the name and meaning of a field of `Source`, `Recipe`, `RunOptions` or `RowOptions`; a test keeps
+them equal. A key that is absent or None keeps the default, or what the recipe contains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+import msgspec
+
+from packline.errors import RecipeError
+from packline.recipe import (
+    Documents,
+    Engine,
+    Format,
+    Recipe,
+    RunOptions,
+    Source,
+    SpecialTokens,
+    Split,
+    Where,
+    check_options,
+    check_recipe,
+    load_recipe,
+    parse_bytes,
+    read_toml,
+)
+
+SOURCE_FIELDS = set(Source.__struct_fields__) - {"inputs", "name", "label"}
+RECIPE_FIELDS = set(Recipe.__struct_fields__) - {"sources", "tokenizer"}
+OPTION_FIELDS = set(RunOptions.__struct_fields__) - {"memory_bytes"}
+
+
+class RowSettings(TypedDict, total=False):
+    """Documents or rows of a source, and their order. Those from `seq_len` on apply to rows only."""
+
+    split: Literal["train", "val", "test", "all"] | None
+    """Default: all for documents, train for rows."""
+    labels: str | Sequence[str] | None
+    sources: str | Sequence[str] | None
+    min_tokens: int | None
+    max_tokens: int | None
+    shuffle_documents: int | None
+    seq_len: int | None
+    packing: Literal["concat", "best_fit", "pad"] | None
+    min_tail_fraction: float | None
+    overflow: Literal["truncate", "split", "drop"] | None
+    boundary_loss: bool | None
+    pad_id: int | None
+    seed: int | None
+    """Seed of the loader's order; by default rows are in packed order."""
+    epochs: int | None
+    batch_size: int | None
+    """Rows per global batch."""
+    stage: int | None
+    """Stage of a run file."""
+
+
+class TextSettings(TypedDict, total=False):
+    """How to build a store from text: fields of `Source`, `Recipe` and `RunOptions`."""
+
+    format: Format | None
+    text: str | None
+    id: str | None
+    documents: Documents | None
+    separator: str | None
+    min_chars: int | None
+    max_chars: int | None
+    template: str | None
+    where: Sequence[Where] | None
+    rare_fields: Sequence[str] | None
+    encoding: str | None
+    eod: str | int | None
+    bos: str | int | None
+    special_tokens: SpecialTokens | None
+    val_fraction: float | None
+    test_fraction: float | None
+    val_documents: int | None
+    limit_documents: int | None
+    limit_tokens: int | None
+    max_document_bytes: int | None
+    memory: str | int | None
+    """Memory limit for all processes together: bytes, or text such as "4GiB"."""
+    engine: Engine | None
+    strict: bool | None
+    max_bad_fraction: float | None
+
+
+class BuildSettings(TextSettings, total=False):
+    """Settings of a build."""
+
+    split: Split | None
+    """Split of all documents, regardless of their hash."""
+    seed: int | None
+    """Seed of the splits."""
+    workers: int | None
+    """Number of encoding processes; 0: run in this process."""
+
+
+class ExportSettings(TextSettings, RowSettings, total=False):
+    """Documents or rows to export; and for text, how to build its store."""
+
+
+def is_recipe(path: str | Path) -> bool:
+    """True if a TOML file is a recipe: it has sources, where a run file has stages.
+
+    Raises:
+        RecipeError: the file cannot be read.
+    """
+    if not str(path).endswith(".toml"):
+        return False
+    table = read_toml(Path(path), "recipe or run file")
+    return "stages" not in table and "loader" not in table
+
+
+def make_recipe(
+    inputs: Recipe | str | Path | Sequence[str | Path],
+    tokenizer: str | Path | None,
+    settings: Mapping[str, Any],
+) -> tuple[Recipe, RunOptions]:
+    """Recipe and run options from arguments; or from a recipe, or a file with one, with arguments on top.
+
+    Raises:
+        RecipeError: an unknown setting, a missing tokenizer, a wrong type.
+    """
+    given = {name: value for name, value in settings.items() if value is not None}
+    memory = given.pop("memory", None)
+    if memory is not None:
+        given["memory_bytes"] = parse_bytes(memory) if isinstance(memory, str) else int(memory)
+    unknown = set(given) - SOURCE_FIELDS - RECIPE_FIELDS - OPTION_FIELDS - {"memory_bytes"}
+    if unknown:
+        raise RecipeError(f"unknown setting {min(unknown)!r}")
+    of_source = {name: given[name] for name in given if name in SOURCE_FIELDS}
+    of_recipe = {name: given[name] for name in given if name in RECIPE_FIELDS}
+    of_options = {name: given[name] for name in given if name in OPTION_FIELDS | {"memory_bytes"}}
+    whole = _whole_recipe(inputs)
+    if whole is not None:
+        recipe, options = whole
+        if tokenizer is not None:
+            of_recipe["tokenizer"] = str(tokenizer)
+        if of_source:
+            raise RecipeError(
+                f"{min(of_source)!r} belongs to a source",
+                hint="in a recipe file it belongs under [[sources]]",
+            )
+        recipe, options = _replace(recipe, of_recipe), _replace(options, of_options)
+    else:
+        if tokenizer is None:
+            raise RecipeError(
+                "no tokenizer", hint="name one with --tokenizer: a tokenizer.json, a hub id, ..."
+            )
+        paths = [str(inputs)] if isinstance(inputs, str | Path) else [str(path) for path in inputs]  # type: ignore[union-attr]
+        source = convert_setting({"inputs": paths, **of_source}, Source)
+        recipe = convert_setting({"tokenizer": str(tokenizer), "sources": [source], **of_recipe}, Recipe)
+        options = convert_setting(of_options, RunOptions)
+    return check_recipe(recipe), check_options(options)
+
+
+def convert_setting(fields: dict[str, Any], kind: type[Any]) -> Any:
+    """Settings as a Struct.
+
+    Raises:
+        RecipeError: a value of the wrong type.
+    """
+    try:
+        return msgspec.convert(fields, kind)
+    except msgspec.ValidationError as error:
+        raise RecipeError(f"a setting is wrong: {error}") from error
+
+
+def _whole_recipe(
+    inputs: Recipe | str | Path | Sequence[str | Path],
+) -> tuple[Recipe, RunOptions] | None:
+    """The recipe that the inputs are or name; None if they are inputs of one source."""
+    if isinstance(inputs, Recipe):
+        return inputs, RunOptions()
+    paths = [inputs] if isinstance(inputs, str | Path) else list(inputs)
+    return load_recipe(paths[0]) if len(paths) == 1 and str(paths[0]).endswith(".toml") else None
+
+
+def _replace(value: Any, changes: dict[str, Any]) -> Any:
+    kind = type(value)
+    fields = {name: getattr(value, name) for name in kind.__struct_fields__} | changes
+    return convert_setting(
+        {name: field for name, field in fields.items() if field is not msgspec.UNSET}, kind
+    )

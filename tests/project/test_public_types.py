@@ -1,0 +1,153 @@
+"""The public names as a type checker sees them: correct calls pass, mistakes are errors where they are."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+import typing
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+
+import packline
+from packline import settings
+from packline.packing.packer import DocumentFilter, RowOptions
+from packline.recipe import Recipe, RunOptions, Source
+
+CORRECT = """\
+from pathlib import Path
+
+import packline
+
+store = packline.build("in.jsonl", "tokenizer.json", out="store", eod="</s>", val_fraction=0.01, workers=2)
+recipe = packline.Recipe(sources=(packline.Source(inputs=("in.jsonl",)),), tokenizer="tokenizer.json")
+store = packline.build(recipe, out=Path("store"), memory="4GiB")
+opened: packline.Store = packline.open("store", verify=True)
+rows: packline.Rows = opened.rows(4096, packing="best_fit", labels=["web"], min_tokens=10)
+short = rows.split_to(1024)
+mixture = packline.Mixture([(rows, 0.7), (store.rows(4096), "1/3", None)])
+stages = [packline.Stage(mixture, tokens=1_000_000), packline.Stage(short)]
+loader = packline.Loader(stages, batch_size=8, seed=1)
+loader = packline.Loader.from_file("run.toml", rank=0, world_size=2, prefetch=0)
+for batch in loader:
+    print(batch["tokens"].shape)
+print(packline.estimate(["a.jsonl", "b.jsonl"], "tokenizer.json").documents)
+packline.export(store, out="out", to_format="npz", seq_len=512, packing="pad", overflow="split")
+packline.export("in.jsonl", out="out", to_format="llmc", tokenizer="tokenizer.json", eod=0)
+packline.convert("shards", out="out", from_format="llmc", to_format="nanogpt", tokenizer="tokenizer.json")
+packline.write_rows(loader, out="rows", on_event=print)
+packline.import_dataset("shards", out="back", tokenizer="tokenizer.json", options={"edges": "eod"})
+packline.build_chat("chat.jsonl", "tokenizer.json", out="chat", overflow="truncate", max_tokens=4096)
+packline.analyze(store, seq_len=512)
+packline.report(store, out="report.html")
+"""
+
+MISTAKES = """\
+import packline
+
+store = packline.build("in.jsonl", "tokenizer.json", out="store", val_fracton=0.01)  # call-arg
+store = packline.build("in.jsonl", "tokenizer.json", out="store", workers="two")  # arg-type
+store = packline.build("in.jsonl", "tokenizer.json")  # call-arg
+store.rows(4096, packing="best-fit")  # arg-type
+store.rows(4096, window=3)  # call-arg
+store.rows("4096")  # arg-type
+rows = store.rows(4096).rechunk(1024)  # attr-defined
+packline.Loader(store.rows(512), batch_size=8, sead=1)  # call-arg
+packline.Loader.from_file("run.toml", batchsize=8)  # call-arg
+packline.Mixture([(store.rows(512), None)])  # list-item
+packline.Stage(store.rows(512), tokens="many")  # arg-type
+packline.export(store, out="out", to_format="npz", seqlen=512)  # call-arg
+packline.export(store, out="out", to_format="npz", packing=3)  # arg-type
+packline.estimate("in.jsonl", "tokenizer.json", engine="fast")  # arg-type
+packline.convert("shards", "out", to_format="llmc")  # call-arg misc
+packline.build_chat("chat.jsonl", "tokenizer.json", out="chat", overflow="drop")  # arg-type
+packline.import_dataset("shards", out="back", tokenizer="t", format="llmc")  # call-arg
+packline.load("run.toml")  # attr-defined
+"""
+
+
+def check_types(tmp_path: Path, script: str) -> dict[int, set[str]]:
+    """Errors of mypy in strict mode by line of a script, outside of this repository's settings."""
+    (tmp_path / "script.py").write_text(script, "utf-8")
+    (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = true\nignore_missing_imports = true\n", "utf-8")
+    command = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--no-error-summary", "script.py"]
+    source = str(Path(packline.__file__).parents[1])
+    environment = {"MYPYPATH": source, "PATH": ""}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    found: dict[int, set[str]] = {}
+    for line in done.stdout.splitlines():
+        match = re.match(r"script\.py:(\d+): error: .*\[([a-z-]+)\]$", line)
+        if match:
+            found.setdefault(int(match[1]), set()).add(match[2])
+    assert not done.stderr, done.stderr
+    return found
+
+
+@pytest.mark.slow
+def test_a_type_checker_accepts_what_is_right_and_finds_what_is_wrong(tmp_path: Path) -> None:
+    assert check_types(tmp_path, CORRECT) == {}
+    expected = {
+        number: set(line.rpartition("# ")[2].split())
+        for number, line in enumerate(MISTAKES.splitlines(), 1)
+        if "  # " in line
+    }
+    found = check_types(tmp_path, MISTAKES)
+    assert set(found) == set(expected)
+    assert {line: kinds for line, kinds in found.items() if not kinds & expected[line]} == {}
+
+
+def public_callables() -> dict[str, Any]:
+    """Public functions, classes and the public methods of those classes."""
+    found: dict[str, Any] = {}
+    for name in packline.__all__:
+        value = getattr(packline, name)
+        found[name] = value
+        if inspect.isclass(value):
+            for inner, method in inspect.getmembers(value, inspect.isroutine):
+                if not inner.startswith("_") and (method.__module__ or "").startswith("packline"):
+                    found[f"{name}.{inner}"] = method
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(public_callables()))
+def test_every_parameter_has_a_name_and_a_type(name: str) -> None:
+    for parameter in inspect.signature(public_callables()[name]).parameters.values():
+        assert parameter.kind is not parameter.VAR_POSITIONAL
+        if parameter.kind is parameter.VAR_KEYWORD:
+            assert re.fullmatch(r"Unpack\[\w+Settings\]", str(parameter.annotation)), parameter
+        elif parameter.name != "self":
+            assert parameter.annotation not in (parameter.empty, "Any"), parameter
+
+
+def test_the_keywords_are_the_fields_of_the_settings() -> None:
+    of_source = set(Source.__struct_fields__) - {"inputs", "name", "label"}
+    of_recipe = set(Recipe.__struct_fields__) - {"sources", "tokenizer"}
+    of_run = set(RunOptions.__struct_fields__) - {"memory_bytes"} | {"memory"}
+    build = set(get_type_hints(settings.BuildSettings))
+    assert build == of_source | of_recipe | of_run
+    rows = set(get_type_hints(settings.RowSettings))
+    assert rows == set(RowOptions.__struct_fields__) | {"seq_len", "seed", "epochs", "batch_size", "stage"}
+    assert set(get_type_hints(settings.ExportSettings)) == build - {"workers"} | rows
+    given = inspect.signature(packline.Store.rows).parameters
+    assert set(given) == {"self", "seq_len", "plans", *RowOptions.__struct_fields__}
+    for name, default in zip(RowOptions.__struct_fields__, RowOptions.__struct_defaults__, strict=True):
+        assert given[name].default == default
+    assert set(DocumentFilter.__struct_fields__) < set(RowOptions.__struct_fields__)
+
+
+def test_the_table_for_type_checkers_is_the_table_of_names() -> None:
+    tree = ast.parse(Path(packline.__file__).read_text("utf-8"))
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    listed = {
+        alias.asname: node.module
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert listed == packline._HOMES
+    assert dir(packline) == sorted([*packline.__all__, "__version__"])
+    assert typing.TYPE_CHECKING is False
