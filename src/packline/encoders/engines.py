@@ -17,12 +17,10 @@ The first two are loaded only for tokenizers whose features have all been shown 
                                                    │
                       SUPPORTED[engine] ───────────┴──> used, or not used and for which feature
 
-A fast engine reads part of a tokenizer.json and ignores the rest. An ignored flag changes the ids of only a
-few texts, which a sample of a corpus need not contain. A feature is in the table if
-`tests/encoders/tokenizer_fuzzer.py` found equal ids for it on hostile text, alone and combined with other
-features of the table. Normalizer and pre-tokenizer are one feature each, with all their steps and settings,
-so an unknown setting makes a feature that is in no table. Ignored: post-processor and decoder, which do not
-affect the ids of a document, and truncation, padding and dropout, which are removed before.
+A fast engine ignores what it does not know in a tokenizer.json, which changes the ids of only a few texts; a
+sample need not contain them. A feature is in the table if `tests/encoders/tokenizer_fuzzer.py` found equal
+ids for it on hostile text, alone and combined with others of the table. Normalizer and pre-tokenizer are one
+feature each, with all their steps and settings, so an unknown setting makes a feature that is in no table.
 """
 
 from __future__ import annotations
@@ -50,6 +48,7 @@ if TYPE_CHECKING:
 
 FEW = 512
 """Number of single-text calls of gigatoken that cost as much as the fixed cost of one batch call."""
+THREADS = "/proc/self/task"
 
 
 class Engine(Protocol):
@@ -74,7 +73,7 @@ class GigatokenEngine:
 
     def encode(self, texts: Texts) -> Ragged:
         if len(texts) <= FEW:
-            return of_documents([self._tokenizer.encode(text) for text in texts.strings or texts.raw()])
+            return _of_documents([self._tokenizer.encode(text) for text in texts.strings or texts.raw()])
         layout = self._tokenizer.encode_batch(_as_awkward(texts), parallel=False).layout
         offsets = np.asarray(layout.offsets.data, np.int64)
         tokens = np.asarray(layout.content.data)
@@ -115,7 +114,7 @@ class TokenizersEngine:
     def encode(self, texts: Texts) -> Ragged:
         # Its only output is a list of Python ints: the one engine that makes one object per token.
         encodings = self._tokenizer.encode_batch_fast(texts.to_list(), add_special_tokens=False)
-        return of_documents([np.array(encoding.ids, np.uint32) for encoding in encodings])
+        return _of_documents([np.array(encoding.ids, np.uint32) for encoding in encodings])
 
 
 class GuardedEngine:
@@ -189,7 +188,7 @@ def load_engines(names: tuple[EngineName, ...], json: str) -> dict[EngineName, E
         return dict(zip(names, pool.map(load, names), strict=True))
 
 
-def of_documents(ids: list[np.ndarray]) -> Ragged:
+def _of_documents(ids: list[np.ndarray]) -> Ragged:
     """Combine the ids of single documents."""
     lengths = np.array([len(one) for one in ids], np.int64)
     return Ragged(np.concatenate(ids) if ids else np.empty(0, np.uint32), offsets_of(lengths))
@@ -215,24 +214,15 @@ def _with_one_thread(first_use: Callable[[], object]) -> None:
         first_use()
         return
     allowed = os.sched_getaffinity(0)
-    before = set(_threads())
+    before = set(os.listdir(THREADS)) if os.path.isdir(THREADS) else set()
     os.sched_setaffinity(0, {min(allowed)})
     try:
         first_use()
     finally:
         os.sched_setaffinity(0, allowed)
-        for thread in set(_threads()) - before:
-            os.sched_setaffinity(thread, allowed)
+        for thread in set(os.listdir(THREADS)) - before if before else ():
+            os.sched_setaffinity(int(thread), allowed)
 
-
-def _threads() -> list[int]:
-    try:
-        return [int(thread) for thread in os.listdir("/proc/self/task")]
-    except OSError:
-        return []
-
-
-# Features: which tokenizers each fast engine supports.
 
 LETTERS_OF_TEXT = frozenset(
     letter for letter, byte in LETTERS.items() if byte < 0xF5 and byte not in (0xC0, 0xC1)
@@ -275,9 +265,7 @@ COMMON = frozenset(
         "pre-tokenizer ByteLevel",
         "pre-tokenizer ByteLevel add_prefix_space",
         *(f"pre-tokenizer Split {name} + ByteLevel without words" for name in WITH_SPLIT),
-        "added token",
-        "added token lstrip",
-        "added token rstrip",
+        *("added token", "added token lstrip", "added token rstrip"),
     }
 )
 SUPPORTED: dict[EngineName, frozenset[str]] = {
@@ -291,12 +279,8 @@ SUPPORTED: dict[EngineName, frozenset[str]] = {
         "normalizer Prepend '▁' + Replace ' ' by '▁'",
         "normalizer Replace ' ' by '▁'",
         "pre-tokenizer none",
-        "pre-tokenizer Metaspace always",
-        "pre-tokenizer Metaspace first",
-        "pre-tokenizer Metaspace never",
-        "pre-tokenizer Metaspace always split",
-        "pre-tokenizer Metaspace first split",
-        "pre-tokenizer Metaspace never split",
+        *(f"pre-tokenizer Metaspace {prepend}" for prepend in ("always", "first", "never")),
+        *(f"pre-tokenizer Metaspace {prepend} split" for prepend in ("always", "first", "never")),
         "pre-tokenizer Split ' ' MergedWithPrevious",
         "added token normalized, with Prepend '▁' + Replace ' ' by '▁'",
         "added token normalized, with Replace ' ' by '▁'",
@@ -307,15 +291,13 @@ SUPPORTED: dict[EngineName, frozenset[str]] = {
         "pre-tokenizer Split cl100k + ByteLevel without words",
         "pre-tokenizer Split 3 digits + Split deepseek cjk + Split deepseek words + ByteLevel without words",
         "pre-tokenizer Split nanochat + ByteLevel without words",
-        "pre-tokenizer Digits individual_digits=True + ByteLevel",
-        "pre-tokenizer Digits individual_digits=False + ByteLevel",
+        *(f"pre-tokenizer Digits individual_digits={single} + ByteLevel" for single in (True, False)),
         "added token single_word",
         "added token normalized, of characters that NFC makes or changes",
         "added token that is not ASCII, with NFC",
     },
 }
 """Features on which each fast engine has been shown to match the reference."""
-
 
 _MARKS = (
     "dfbd e0a2 e0a3 e0a7be e0b0bc e0b4bb e0b4bc e0baba e19c95 e1aabf e1ab e1b7b6 e1b7b7 e1b7b8 e1b7b9 e1b7ba"
@@ -441,10 +423,8 @@ def _of_model(model: dict[str, Any], added: list[dict[str, Any]], byte_level: bo
         yield "model of bytes with byte_fallback"
     if fallback and model.get("ignore_merges"):
         yield "model byte_fallback with ignore_merges"
-    for setting in ("ignore_merges", "unk_token", "fuse_unk"):
-        if model.get(setting):
-            yield f"model {setting}"
-    for setting in ("continuing_subword_prefix", "end_of_word_suffix", "dropout"):
+    settings = ("ignore_merges", "unk_token", "fuse_unk", "continuing_subword_prefix", "end_of_word_suffix")
+    for setting in (*settings, "dropout"):
         if model.get(setting):
             yield f"model {setting}"
     if byte_level:
