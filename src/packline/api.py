@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from packline.chat.sources import ConversationSource
     from packline.facade import Store
     from packline.formats.baked import BakedRows
-    from packline.formats.exporting.run import Exported, ExportEvent
+    from packline.formats.exporting.run import Exported
     from packline.formats.target import Link
     from packline.jobs.estimate import Estimate
     from packline.jobs.events import Event
@@ -144,7 +144,7 @@ def export(
     options: Mapping[str, Any] | None = None,
     link: Link = "auto",
     workers: int | None = None,
-    on_event: Callable[[ExportEvent], None] | None = None,
+    on_event: Callable[[Event], None] | None = None,
     **settings: Unpack[ExportSettings],
 ) -> Exported:
     """Export a store, or rows of a store or run, to the layout of another project; or resume an export.
@@ -222,7 +222,7 @@ def convert(
     import_options: Mapping[str, Any] | None = None,
     link: Link = "auto",
     workers: int | None = None,
-    on_event: Callable[[Event | ExportEvent], None] | None = None,
+    on_event: Callable[[Event | Event], None] | None = None,
     **settings: Unpack[RowSettings],
 ) -> Exported:
     """Write a data set in another layout, or resume an interrupted conversion.
@@ -307,7 +307,7 @@ def write_rows(
     out: str | Path,
     options: Mapping[str, Any] | None = None,
     workers: int | None = None,
-    on_event: Callable[[ExportEvent], None] | None = None,
+    on_event: Callable[[Event], None] | None = None,
     **settings: Unpack[RowSettings],
 ) -> BakedRows:
     """Write rows in training order as native shards, and open them.

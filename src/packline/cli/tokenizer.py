@@ -131,8 +131,7 @@ def evaluate(
 ) -> int:
     """Compare a tokenizer with others: bytes per token, by kind of text and by language."""
     from packline.encoders.tokenizer import load_tokenizer
-    from packline.viewing.page_file import check_place, write_page
-    from packline.viewing.terminal import render
+    from packline.viewing.html import check_place, write_page
     from packline.viewing.tokenizer_page import evaluation_markdown, evaluation_page
     from packline.vocabulary.evaluating import compare_tokenizers, read_text
     from packline.vocabulary.passages import PASSAGES
@@ -151,7 +150,7 @@ def evaluate(
         for line in evaluation_markdown(found).splitlines():
             output.line(line)
     else:
-        output.lines(render(evaluation_page(found), output.width, output.color))
+        output.page(evaluation_page(found))
     if html is not None:
         write_page(evaluation_page(found), Path(html))
         output.note(("written: ", "quiet"), html)
