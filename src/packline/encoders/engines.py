@@ -41,7 +41,7 @@ from packline.encoders.token_bytes import LETTERS
 from packline.encoders.tokenizer import refusals
 from packline.errors import TokenizerError
 from packline.ragged import Ragged, concatenate, offsets_of
-from packline.sources.texts import Texts
+from packline.sources.batch import Texts
 
 if TYPE_CHECKING:
     import tokenizers

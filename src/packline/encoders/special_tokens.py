@@ -28,7 +28,7 @@ from packline.encoders.tiktoken import UNUSED
 from packline.encoders.token_bytes import LETTERS
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import TokenizerError
-from packline.sources.texts import Texts
+from packline.sources.batch import Texts
 
 END_OF_TEXT = (
     "<|endoftext|>",

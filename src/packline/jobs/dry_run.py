@@ -35,11 +35,10 @@ from packline.fingerprint import Hasher
 from packline.jobs.prepare import Work
 from packline.jobs.unit import Task, UnitRun, UnitRunner
 from packline.recipe import Source
-from packline.sources.batch import Batch
+from packline.sources.batch import Batch, Texts
 from packline.sources.compression import DecompressedStream
 from packline.sources.files import InputFile
 from packline.sources.reader import Span, read_span
-from packline.sources.texts import Texts
 from packline.storage.inputs import open_input
 from packline.store.ledger import Ledger
 from packline.store.rereading import far_apart

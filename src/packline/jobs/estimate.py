@@ -26,8 +26,8 @@ from packline.jobs.prepare import SampleTexts, Work, load_encoder, prepare, set_
 from packline.jobs.resources import count_workers, free_disk, resident_memory
 from packline.jobs.units import COMPRESSION_GUESS, Stream
 from packline.recipe import Recipe, RunOptions
+from packline.sources.batch import Texts
 from packline.sources.files import InputFile, not_text_notes
-from packline.sources.texts import Texts
 from packline.store.shard import index_size
 
 UNIT_PROVENANCE_BYTES = 2048
