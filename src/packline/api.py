@@ -266,8 +266,7 @@ def convert(
     >>> done.documents, (folder / "shards" / "fineweb_train_000000.bin").read_bytes()[1024:].hex()
     (2, '02000000010002000100')
     """
-    from packline.formats.choice import make_choice
-    from packline.formats.convert import is_store
+    from packline.formats.choice import is_store, make_choice
     from packline.formats.exporting.run import export as export_view
 
     choice, rest = make_choice(dict(settings))
@@ -487,7 +486,7 @@ def import_dataset(
     [[0, 1, 2], [1, 2]]
     """
     from packline.facade import Store
-    from packline.formats.importing.run import ImportRequest, run_import
+    from packline.formats.import_ import ImportRequest, run_import
 
     request = ImportRequest(
         str(path), from_format, str(tokenizer), str(out), eod, bos, dict(options or {}), workers

@@ -137,7 +137,7 @@ store = "{store.path}"
     done = run("export", "run.toml", "--to", "baked", "--out", "out", "--stage", "0", cwd=tmp_path)
     assert done.returncode == 0 and len(BakedRows(tmp_path / "out")) == 20
     done = run("bake", "run.toml", "--out", "x", "--stage", "0", "--seed", "1", cwd=tmp_path)
-    assert done.returncode == 2 and "--seed stands in the run file" in done.stderr
+    assert done.returncode == 2 and "--seed is set by the run file" in done.stderr
     done = run("export", "run.toml", "--to", "megatron", "--out", "x", cwd=tmp_path)
     assert done.returncode == 2 and "is a run file" in done.stderr
 

@@ -20,7 +20,7 @@ from packline.encoders.parity import Reference, try_engines
 from packline.encoders.special import without_special_tokens
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import TokenizerError
-from packline.sources.texts import Texts
+from packline.sources.batch import Texts
 
 BOTH, GIGATOKEN, FASTOKENS, NONE = {"gigatoken", "fastokens"}, {"gigatoken"}, {"fastokens"}, set[str]()
 EXPECTED = {

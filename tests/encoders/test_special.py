@@ -17,7 +17,7 @@ from packline.encoders.special import SpecialTokenCounter, without_special_token
 from packline.encoders.token_bytes import LETTERS
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import TokenizerError
-from packline.sources.texts import Texts
+from packline.sources.batch import Texts
 
 SPECIAL = {"<s>": 0, "x<s>y": 1, "<s><s>": 2, "é": 3, "|": 4}
 

@@ -34,7 +34,7 @@ from packline.encoders.engines import ENGINES, load_engine
 from packline.encoders.features import SUPPORTED, tokenizer_features, unsupported
 from packline.encoders.tokenizer import _tokenizer, refusals
 from packline.errors import TokenizerError
-from packline.sources.texts import Texts
+from packline.sources.batch import Texts
 
 Verdict = Literal["refused", "failed", "equal", "differs"]
 FAST: tuple[EngineName, ...] = tuple(SUPPORTED)

@@ -439,7 +439,7 @@ def test_settings_that_make_no_sense(store: Store, tmp_path: Path) -> None:
     refused("no format 'tfrecord'", to="tfrecord")
     refused("--seq-len is for rows", choice=ExportChoice(seq_len=16))
     refused("no row length was given", to="baked")
-    refused("--stage goes with a run file", to="baked", choice=ExportChoice(seq_len=16, stage=0))
+    refused("--stage requires a run file", to="baked", choice=ExportChoice(seq_len=16, stage=0))
     refused("unknown field `shards`", options={"shards": 3})
     refused("Expected `int`", to="baked", choice=ROWS, options={"file_rows": "many"})
     refused("workers is -1", workers=-1)

@@ -25,8 +25,7 @@ from packline.fingerprint import hash_bytes
 from packline.ragged import Ragged, offsets_of
 from packline.recipe import Recipe
 from packline.recipe import Source as SourceSettings
-from packline.sources.batch import Batch
-from packline.sources.texts import Texts
+from packline.sources.batch import Batch, Texts
 from packline.store.files import FileEntry
 from packline.store.ledger import Ledger, total
 from packline.store.manifest import (

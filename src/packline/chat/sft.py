@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from packline.chat.named_templates import TEMPLATES, nearest_template, resolve_template
-from packline.chat.nanochat import BOS, TOKENS
+from packline.chat.pieces import BOS, TOKENS
 from packline.chat.sft_unit import (
     FORMAT,
     ChatResult,

@@ -30,7 +30,7 @@ from packline.encoders.tokenizer import Tokenizer
 from packline.errors import EncoderMismatch, TokenizerError
 from packline.ragged import Ragged, concatenate, dtype_for
 from packline.recipe import Engine as RequestedEngine
-from packline.sources.texts import Texts
+from packline.sources.batch import Texts
 
 TRIED_TEXTS = 32
 """Maximum number of texts on which engines are tried if the caller does not try them."""

@@ -27,7 +27,7 @@ from packline.encoders.special import BytesCounter
 from packline.encoders.tokenizer import refusals
 from packline.errors import TokenizerError
 from packline.ragged import Ragged, concatenate, offsets_of
-from packline.sources.texts import Texts
+from packline.sources.batch import Texts
 
 if TYPE_CHECKING:
     import tokenizers

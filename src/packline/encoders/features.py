@@ -28,7 +28,7 @@ from packline.encoders import EngineName
 from packline.encoders.special import BytesCounter
 from packline.encoders.tiktoken import PATTERNS, SPLIT_50K
 from packline.encoders.token_bytes import LETTERS
-from packline.sources.texts import Texts
+from packline.sources.batch import Texts
 
 LETTERS_OF_TEXT = frozenset(
     letter for letter, byte in LETTERS.items() if byte < 0xF5 and byte not in (0xC0, 0xC1)

@@ -32,7 +32,7 @@ from packline.encoders.engines import Engine
 from packline.encoders.special import MARK
 from packline.encoders.tokenizer import refusals
 from packline.errors import EncoderMismatch, TokenizerError
-from packline.sources.texts import Texts
+from packline.sources.batch import Texts
 
 if TYPE_CHECKING:
     import tokenizers

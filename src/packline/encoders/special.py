@@ -20,7 +20,7 @@ import numpy as np
 from packline.encoders.token_bytes import LETTERS
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import TokenizerError
-from packline.sources.texts import Texts
+from packline.sources.batch import Texts
 
 MARK = f"\uffff{secrets.randbits(64)}."
 """Prefix of the replacement names: random, so that no document can contain one on purpose."""

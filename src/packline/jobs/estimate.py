@@ -41,11 +41,10 @@ from packline.jobs.resources import count_workers, free_disk, resident_memory
 from packline.jobs.unit import Task, UnitRun, UnitRunner
 from packline.jobs.units import COMPRESSION_GUESS, Stream
 from packline.recipe import Recipe, RunOptions, Source
-from packline.sources.batch import Batch
+from packline.sources.batch import Batch, Texts
 from packline.sources.compression import DecompressedStream
 from packline.sources.files import InputFile, not_text_notes
 from packline.sources.reader import Span, read_span
-from packline.sources.texts import Texts
 from packline.storage.inputs import open_input
 from packline.store.ledger import Ledger
 from packline.store.rereading import far_apart

@@ -70,7 +70,7 @@ def analyze_foreign(
     if findings.problems:
         raise CorruptStore(
             f"{path} is damaged: {findings.problems[0]}",
-            hint="packline verify --from shows all that is wrong",
+            hint="packline verify --from shows all problems",
         )
     vocabulary = Vocabulary.of_tokenizer(opened.tokenizer, eod_id=opened.boundary.eod_id)
     entry = opened.boundary
@@ -125,20 +125,20 @@ def _count_split(
     on_progress: OnProgress,
 ) -> None:
     """Count the documents of a split, in unit order."""
-    restoring, sizes = opened.restoring, TextBytes(opened.tokenizer)
+    policy, sizes = opened.policy, TextBytes(opened.tokenizer)
     before = 0 if opened.boundary.bos_id is None else 1
     for unit in opened.reader.units:
         if unit.split != split:
             continue
         file = opened.reader.files[unit.file]
         for block in read_document_blocks(opened.reader, unit):
-            if wrong := next(restoring.problems(block), None):
+            if wrong := next(policy.problems(block), None):
                 place = f"document {counter.tally.documents + wrong.document:,}, token {wrong.token:,}"
                 raise CorruptStore(
                     f"{file.path}: {place}: {wrong}",
-                    hint="another tokenizer? packline verify --from shows all that is wrong",
+                    hint="another tokenizer? packline verify --from shows all problems",
                 )
-            ragged, _ = restoring.restore(block)
+            ragged, _ = policy.restore(block)
             tokens = np.ascontiguousarray(ragged.tokens)
             if tokens.dtype.itemsize not in (2, 4):  # ids are below 2**31
                 tokens = tokens.astype(np.uint32)
