@@ -169,7 +169,7 @@ def _store_blocks(store: StoreReader, analysis: Analysis, others: Sequence[Token
     blocks: list[Block] = [
         Heading("The store"),
         KeyValues(facts),
-        Heading("From records to tokens"),
+        Heading("Ledger"),
         ledger_table(store.manifest.ledger, analysis.prices),
     ]
     if not analysis.documents:
