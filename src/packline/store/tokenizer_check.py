@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from packline.encoders.boundary import resolve_boundary
+from packline.encoders.special_tokens import resolve_boundary
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import PacklineError
 from packline.ragged import dtype_for
