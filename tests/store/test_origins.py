@@ -8,7 +8,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.packing.stores import make_store
 
 from packline.cli.info import group_shards
 from packline.errors import CorruptStore
@@ -16,6 +15,7 @@ from packline.facade import Store
 from packline.fingerprint import hash_bytes
 from packline.store.files import FileEntry
 from packline.store.reader import shard_labels
+from packline.testing import make_store
 
 LABELS = ["b", None, "a", "b", None]
 SPLITS = ["train", "val", "train", "train", "train"]

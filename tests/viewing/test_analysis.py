@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.packing import by_hand
-from tests.packing.stores import EOD, EOD_ID, make_store
 from tests.store.stores import relist
 from tests.viewing.token_stores import equal_groups, store_of, what_is_wrong
 
@@ -23,6 +22,7 @@ import packline
 from packline.errors import CorruptStore, RecipeError, StoreNotFound, WorkerDied
 from packline.facade import Store
 from packline.jobs import task_pool
+from packline.testing import EOD, EOD_ID, make_store
 from packline.viewing import counting
 from packline.viewing.analysis import Analysis, Suspicious, analyze
 from packline.viewing.analysis_page import analysis_page, warnings_of

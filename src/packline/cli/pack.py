@@ -9,7 +9,7 @@ import msgspec
 from cyclopts import Parameter
 
 from packline.cli.arguments import Flags, option
-from packline.cli.choice import ROWS, DocumentOptions
+from packline.cli.choice import ROWS, DocumentArguments
 from packline.cli.main import DONE
 from packline.cli.output import Line, output, table
 from packline.errors import RecipeError
@@ -19,7 +19,7 @@ from packline.packing.stats import PackingStats, compare_packings
 from packline.store.reader import StoreReader
 from packline.viewing.text import percent, plural, size
 
-_FLAGS, _DOCUMENTS = Flags(), DocumentOptions()
+_FLAGS, _DOCUMENTS = Flags(), DocumentArguments()
 HEAD = ("packing", "rows", "padding", "tokens lost", "documents split", "rows shared")
 
 
@@ -34,7 +34,7 @@ def pack(
         bool, option("With --packing best_fit: write the plan, or check the one that is there.", ROWS)
     ] = False,
     plans: Annotated[str | None, option("Folder of plans. Default: in the store.", ROWS)] = None,
-    documents: DocumentOptions = _DOCUMENTS,
+    documents: DocumentArguments = _DOCUMENTS,
     flags: Flags = _FLAGS,
 ) -> int:
     """Show the cost of every packing; see `pages`."""

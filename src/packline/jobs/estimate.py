@@ -49,7 +49,7 @@ from packline.sources.reading import read_span
 from packline.sources.texts import Texts
 from packline.storage.inputs import open_input
 from packline.store.ledger import Ledger
-from packline.store.rereading import far_apart
+from packline.store.reencode_audit import spread_indices
 from packline.store.shard import index_size
 
 SAMPLE_BYTES, REFERENCE_SAMPLE_BYTES = 4 << 20, 1 << 20
@@ -290,7 +290,7 @@ def _run_source(work: Work, runner: UnitRunner, number: int, budget: int) -> _Sa
     started = time.perf_counter()
     unit = UnitRun(runner, Task(name=f"{number:06d}", source=number), lambda *_: None)
     try:
-        for file in (chosen[place] for place in far_apart(len(chosen))):
+        for file in (chosen[place] for place in spread_indices(len(chosen))):
             if done >= least and sample.sampled_bytes >= budget:
                 break
             done += 1

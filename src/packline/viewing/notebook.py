@@ -1,6 +1,6 @@
 """HTML of stores, rows and loaders in a notebook: the page of each, with its style.
 
-Values ask for it through `packline.notebook.Notebook`, so that no module below depends on this one.
+`packline.notebook.Notebook` loads this module by name, so that no module below depends on it.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 
 from packline.packing.rows import RowReader, RowSource
-from packline.store.finding import check_document, provenance_of
+from packline.store.lookup import document_number, provenance_of
 from packline.store.reader import StoreReader
 from packline.store.shard import Provenance
 from packline.viewing.cells import cells_of, learned_of
@@ -63,7 +63,7 @@ def document_strip(
         StoreError: the document does not exist.
         TokenizerError: a token is outside the vocabulary.
     """
-    document = check_document(store, document)
+    document = document_number(store, document)
     shard, inner = store.locate(document)
     tokens = shard.document(inner)
     learned = None
