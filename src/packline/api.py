@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from packline.chat.sources import ConversationSource
     from packline.facade import Store
     from packline.formats.baked import BakedRows
-    from packline.formats.exporting.run import Exported, ExportEvent
+    from packline.formats.exporting.run import Exported
     from packline.formats.target import Link
     from packline.jobs.estimate import Estimate
     from packline.jobs.events import Event
@@ -144,7 +144,7 @@ def export(
     options: Mapping[str, Any] | None = None,
     link: Link = "auto",
     workers: int | None = None,
-    on_event: Callable[[ExportEvent], None] | None = None,
+    on_event: Callable[[Event], None] | None = None,
     **settings: Unpack[ExportKeywords],
 ) -> Exported:
     """Export a store, or rows of a store or run, to the layout of another project; or resume an export.
@@ -222,7 +222,7 @@ def convert(
     import_options: Mapping[str, Any] | None = None,
     link: Link = "auto",
     workers: int | None = None,
-    on_event: Callable[[Event | ExportEvent], None] | None = None,
+    on_event: Callable[[Event], None] | None = None,
     **settings: Unpack[RowKeywords],
 ) -> Exported:
     """Write a data set in another layout, or resume an interrupted conversion.
@@ -266,8 +266,7 @@ def convert(
     >>> done.documents, (folder / "shards" / "fineweb_train_000000.bin").read_bytes()[1024:].hex()
     (2, '02000000010002000100')
     """
-    from packline.formats.choice import make_choice
-    from packline.formats.convert import is_store
+    from packline.formats.choice import is_store, make_choice
     from packline.formats.exporting.run import export as export_view
 
     choice, rest = make_choice(dict(settings))
@@ -307,7 +306,7 @@ def write_rows(
     out: str | Path,
     options: Mapping[str, Any] | None = None,
     workers: int | None = None,
-    on_event: Callable[[ExportEvent], None] | None = None,
+    on_event: Callable[[Event], None] | None = None,
     **settings: Unpack[RowKeywords],
 ) -> BakedRows:
     """Write rows in training order as native shards, and open them.
@@ -487,7 +486,7 @@ def import_dataset(
     [[0, 1, 2], [1, 2]]
     """
     from packline.facade import Store
-    from packline.formats.importing.run import ImportRequest, run_import
+    from packline.formats.import_ import ImportRequest, run_import
 
     request = ImportRequest(
         str(path), from_format, str(tokenizer), str(out), eod, bos, dict(options or {}), workers

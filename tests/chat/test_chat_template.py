@@ -16,10 +16,11 @@ from tests.chat.templates import (
 )
 
 from packline.chat.chat_template import ChatTemplate
-from packline.chat.conversations import Conversation, Malformed, Message, Part, read_conversation
+from packline.chat.conversations import Conversation, Message, Part, read_conversation
 from packline.chat.nanochat import TOKENS, render_nanochat
 from packline.chat.pieces import Piece, check_pieces, mute, trained_runs
 from packline.errors import RecipeError
+from packline.sources.batch import RecordProblem
 
 TALK = Conversation((Message("user", "hi"), Message("assistant", "hello")))
 CASES = {"chatml": (CHATML, CHATML_TOKENS), "llama3": (LLAMA3, LLAMA3_TOKENS), "nanochat": (NANOCHAT, TOKENS)}
@@ -139,7 +140,7 @@ def test_a_template_that_rewrites_earlier_turns_is_judged_by_each_conversation()
     template = ChatTemplate(text, {})
     assert "message 1: what comes before it" in template.unproven
     assert trained_runs(template.render(TALK)) == ["hello"]
-    with pytest.raises(Malformed, match="mask: message 1"):
+    with pytest.raises(RecordProblem, match="mask: message 1"):
         template.render(Conversation((*TALK.messages, *TALK.messages)))
 
 
@@ -148,7 +149,7 @@ def test_a_template_that_wants_a_system_message_is_judged_by_each_conversation()
     template = ChatTemplate(wants + each(HEADER + OPENED + WORDS_AND_END + CLOSED), CHATML_PLAIN)
     told = Conversation((Message("system", "be brief"), *TALK.messages))
     assert trained_runs(template.render(told)) == ["hello<|im_end|>"]
-    with pytest.raises(Malformed, match="no system message"):
+    with pytest.raises(RecordProblem, match="no system message"):
         template.render(TALK)
     with pytest.raises(RecipeError, match=r"the system's 'Keep to what is asked\.' is trained on"):
         ChatTemplate(
@@ -299,7 +300,7 @@ def test_a_template_that_makes_too_much_costs_only_its_conversation() -> None:
     )
     template = ChatTemplate(text, {})
     assert trained_runs(template.render(TALK)) == ["hello"]
-    with pytest.raises(Malformed, match="more than"):
+    with pytest.raises(RecordProblem, match="more than"):
         template.render(Conversation((Message("user", "x" * 999), Message("assistant", "hello"))))
 
 
@@ -324,5 +325,5 @@ def test_the_check_notices_words_that_are_missing_added_or_out_of_order() -> Non
         [good[0], good[3], good[2], good[1]],
         [piece._replace(trained=not piece.trained) for piece in good],
     ):
-        with pytest.raises(Malformed, match="mask"):
+        with pytest.raises(RecordProblem, match="mask"):
             check_pieces(talk, wrong)

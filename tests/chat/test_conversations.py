@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packline.chat.conversations import Malformed, as_messages, read_conversation
+from packline.chat.conversations import as_messages, read_conversation
+from packline.sources.batch import RecordProblem
 
 USER, ASSISTANT = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}
 CALL = {"role": "assistant", "tool_calls": [{"id": "c0", "function": {"name": "f", "arguments": "{}"}}]}
@@ -93,7 +94,7 @@ def test_calls_and_outputs_of_both_shapes_are_one() -> None:
     ],
 )
 def test_what_is_malformed_has_its_reason(record: Any, reason: str) -> None:
-    with pytest.raises(Malformed) as caught:
+    with pytest.raises(RecordProblem) as caught:
         read_conversation(record)
     assert caught.value.reason == reason
 
@@ -103,7 +104,7 @@ def test_outputs_of_several_calls_may_come_in_any_order_but_must_all_come() -> N
     asks = {"role": "assistant", "tool_calls": calls}
     outputs = [{**OUTPUT, "tool_call_id": f"c{n}"} for n in (1, 0)]
     assert len(read_conversation([USER, asks, *outputs, ASSISTANT]).messages) == 5
-    with pytest.raises(Malformed, match="tool_call_without_output"):
+    with pytest.raises(RecordProblem, match="tool_call_without_output"):
         read_conversation([USER, asks, outputs[0], ASSISTANT])
 
 
@@ -160,7 +161,7 @@ JUNK = st.recursive(
 def test_whatever_a_record_is_it_is_a_conversation_or_malformed(record: Any) -> None:
     try:
         found = read_conversation(record)
-    except Malformed as error:
+    except RecordProblem as error:
         assert error.detail
     else:
         assert any(message.role == "assistant" for message in found.messages)

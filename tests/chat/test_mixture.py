@@ -14,7 +14,7 @@ from tests.chat import talks
 from tokenizers import Tokenizer
 
 import packline
-from packline.chat.conversations import Malformed, read_conversation
+from packline.chat.conversations import read_conversation
 from packline.chat.gsm8k import read_gsm8k
 from packline.chat.mixture import PARTS, preset_sources
 from packline.chat.mmlu import read_mmlu
@@ -23,6 +23,7 @@ from packline.chat.pieces import check_pieces
 from packline.chat.sources import ConversationSource
 from packline.chat.spelling import read_words, spelling, spelling_bee
 from packline.errors import InputError, RecipeError
+from packline.sources.batch import RecordProblem
 
 WORDS = [f"{a}{b}{c}" for a in "bcdfgh" for b in ("a", "ee", "oo") for c in ("t", "nn", "sh", "dle")]
 TALK = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Me."}]
@@ -155,7 +156,7 @@ def test_a_question_is_answered_by_its_letter_alone(record: Any) -> None:
 @pytest.mark.parametrize("record", [{}, {"question": "x"}, ["a", "b"], 7, {**QUESTION, "answer": 9}])
 def test_records_of_another_layout_are_malformed(record: Any) -> None:
     for read in (read_mmlu, read_gsm8k):
-        with pytest.raises(Malformed, match="not_a_conversation"):
+        with pytest.raises(RecordProblem, match="not_a_conversation"):
             read(record, {})
 
 

@@ -19,10 +19,11 @@ from tests.chat.model_formats import FORMATS, QWEN3_PUBLISHED, Unwritable
 from tests.chat.templates import CHATML, CHATML_TOKENS, LLAMA3, LLAMA3_TOKENS, unmarked
 
 from packline.chat.chat_template import ChatTemplate
-from packline.chat.conversations import Conversation, Malformed, Message, read_conversation
+from packline.chat.conversations import Conversation, Message, read_conversation
 from packline.chat.named_templates import TEMPLATES, nearest_template, resolve_template
 from packline.chat.pieces import check_pieces, trained_runs
 from packline.errors import RecipeError
+from packline.sources.batch import RecordProblem
 
 ALL_TOKENS = sorted({token for one in TEMPLATES.values() for token in one.tokens})
 PARTS = (
@@ -139,7 +140,7 @@ def test_text_and_mask_are_what_the_format_says_of_the_raw_messages(
     wanted = expected(name, record)
     try:
         pieces = READY[name].render(talk)
-    except Malformed as error:
+    except RecordProblem as error:
         assert error.reason == "template"
         assert wanted is None
         return
@@ -162,7 +163,7 @@ def test_real_conversations_are_written_as_the_format_says(name: str, shared: Pa
             wanted, seen = expected(name, record), seen + 1
             try:
                 pieces = READY[name].render(read_conversation(record))
-            except Malformed as error:
+            except RecordProblem as error:
                 assert (error.reason, wanted) == ("template", None)
                 refused += 1
             else:
@@ -210,14 +211,14 @@ def test_qwen3_writes_each_turn_as_the_published_template_does_when_it_is_the_la
 @pytest.mark.parametrize("name", [name for name, one in TEMPLATES.items() if not one.thoughts])
 def test_reasoning_that_has_no_place_is_refused(name: str) -> None:
     talk = Conversation((Message("user", "a"), Message("assistant", "b", reasoning="c")))
-    with pytest.raises(Malformed, match="no place for reasoning"):
+    with pytest.raises(RecordProblem, match="no place for reasoning"):
         READY[name].render(talk)
 
 
 @pytest.mark.parametrize("name", [name for name, one in TEMPLATES.items() if not one.tools])
 def test_tools_that_have_no_place_are_refused(name: str) -> None:
     talk = Conversation((Message("user", "a"), Message("assistant", "b")), ({"type": "function"},))
-    with pytest.raises(Malformed, match="no place for tools"):
+    with pytest.raises(RecordProblem, match="no place for tools"):
         READY[name].render(talk)
 
 

@@ -13,7 +13,7 @@ from tests.chat import talks
 from tests.chat.templates import CHATML, CHATML_TOKENS
 
 import packline
-from packline.sources.odd_json import decode_odd, has_raw, is_utf8
+from packline.sources.jsonl import decode_odd, has_raw, is_utf8
 
 ASKED, SAID = '{"role": "user", "content": "Who?"}', '{"role": "assistant", "content": "Me."}'
 OUTPUT = '{"role": "tool", "tool_call_id": "c0", "content": "4"}'

@@ -43,7 +43,7 @@ def test_json_has_every_figure(store: Path) -> None:
     assert values["places"]["1"] == right.places[1]
     assert len(values["prices"]) == 5 and values["prices"][0]["padding_share"] == right.prices[0].padding
     assert {one["reason"]: one["count"] for one in values["suspicious"]}["long run"] == 1
-    assert any("more than once" in line for line in values["warnings"])
+    assert any("duplicates" in line for line in values["warnings"])
     assert len(done.stdout.splitlines()) == 1
 
 
@@ -51,7 +51,15 @@ def test_the_page_is_plain_text_in_a_pipe(store: Path) -> None:
     done = run("analyze", store, "--seq-len", "8", "--packing", "concat")
     assert done.returncode == 0, done.stderr
     assert done.stderr == "" and "\x1b" not in done.stdout
-    for shown in ("documents", "By source", "Padding", "concat", "Most used tokens", "w5", "Long run"):
+    for shown in (
+        "documents",
+        "By split and source",
+        "Packings",
+        "concat",
+        "Most used tokens",
+        "w5",
+        "Long run",
+    ):
         assert shown in done.stdout
     assert "best_fit" not in done.stdout
 
@@ -64,7 +72,7 @@ def test_a_batch_is_the_table_of_chuk_mlx(tmp_path: Path, tokenizer_json: Path) 
     done = run("analyze", name, "--tokenizer", tokenizer_json, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{GOLDEN}\n\nNo target tensor found in the .npz file\n"
-    assert done.stderr == "padding is told by the padding tokens (id 0) at the end of each row\n"
+    assert done.stderr == "padding is determined by the padding tokens (id 0) at the end of each row\n"
     assert run("analyze", name, "--tensor-type", "input", cwd=tmp_path).stdout == f"{GOLDEN}\n"
     only = run("analyze", name, "--tensor-type", "target", cwd=tmp_path)
     assert (only.returncode, only.stdout) == (0, "No target tensor found in the .npz file\n")
@@ -83,7 +91,7 @@ def test_all_tensors_and_a_pad_that_is_the_end_of_document(tmp_path: Path) -> No
     done = run("analyze", path, "--pad-id", "9")
     assert re.findall(r"Summary for (\w+) tensor", done.stdout) == ["input", "target", "attention_mask"]
     assert re.findall(r"Total Real Tokens in Batch +(\d+)", done.stdout) == ["2", "1", "2"]
-    assert done.stderr.startswith("padding is told by the attention mask\n")
+    assert done.stderr.startswith("padding is determined by the attention mask\n")
 
 
 def test_another_projects_file(
@@ -100,7 +108,7 @@ def test_another_projects_file(
 
 def test_an_empty_store(tmp_path: Path) -> None:
     done = run("analyze", make_store(tmp_path / "s", []).path)
-    assert done.returncode == 0 and "There is no document in it." in done.stdout
+    assert done.returncode == 0 and "There are no documents." in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -115,7 +123,7 @@ def test_an_empty_store(tmp_path: Path) -> None:
         (["text.bin", "--tokenizer", "TOKENIZER"], 1, "expected files of one format"),
         (["text.bin", "--tokenizer", "TOKENIZER", "--seq-len", "8"], 2, "--seq-len is for a store"),
         (["STORE", "--tensor-type", "input"], 2, "--tensor-type and --pad-id are for batches"),
-        (["STORE", "--packing", "pad"], 2, "--packing goes with --seq-len"),
+        (["STORE", "--packing", "pad"], 2, "--packing belongs to --seq-len"),
         (["STORE", "--top", "-1"], 2, "--top is -1"),
         (["STORE", "--seq-len", "1"], 2, "seq_len"),
     ],

@@ -9,7 +9,7 @@ import pytest
 from tests.cli.command import result, run
 
 import packline
-from packline.cli.corpus import MARK, gather, prepare_folder
+from packline.cli.demo import MARK, gather, prepare_folder
 from packline.errors import StoreError
 
 

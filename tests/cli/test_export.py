@@ -17,12 +17,14 @@ from tests.cli.command import environment, result, run
 from tests.formats.stores import make_store, random_documents
 
 import packline
-from packline.cli.exporting import ExportTally, _draw, plan_lines
+from packline.cli.exporting import plan_lines
 from packline.cli.output import plain
+from packline.cli.progress import Tally, draw
 from packline.facade import Store
 from packline.formats.baked import BakedRows
-from packline.formats.exporting.run import Advanced, PartDone, Planned
+from packline.formats.exporting.run import ExportPlanned
 from packline.formats.types import NotPreserved
+from packline.jobs.events import Progress, UnitDone
 from packline.store.reader import shard_labels
 
 
@@ -135,7 +137,7 @@ store = "{store.path}"
     done = run("export", "run.toml", "--to", "baked", "--out", "out", "--stage", "0", cwd=tmp_path)
     assert done.returncode == 0 and len(BakedRows(tmp_path / "out")) == 20
     done = run("bake", "run.toml", "--out", "x", "--stage", "0", "--seed", "1", cwd=tmp_path)
-    assert done.returncode == 2 and "--seed stands in the run file" in done.stderr
+    assert done.returncode == 2 and "--seed is set by the run file" in done.stderr
     done = run("export", "run.toml", "--to", "megatron", "--out", "x", cwd=tmp_path)
     assert done.returncode == 2 and "is a run file" in done.stderr
 
@@ -207,22 +209,22 @@ def test_ctrl_c_says_how_to_go_on(store: Store, tmp_path: Path) -> None:
 
 def test_how_far_it_is(store: Store) -> None:
     now = [0.0]
-    tally = ExportTally(lambda: now[0])
+    tally = Tally(lambda: now[0])
     assert tally.fraction == 0
-    planned = Planned(
-        format="npz", out="o", parts=4, parts_kept=1, bytes=2_000_000, shared_bytes=0, sharing="",
+    planned = ExportPlanned(
+        format="npz", out="o", units=4, units_done=1, workers=0, bytes=2_000_000, shared_bytes=0, sharing="",
         documents=None, rows=100, tokens=8000, lost=(NotPreserved("tail", 3, "tokens", "too short"),),
     )  # fmt: skip
     tally.hear(planned)
     assert tally.fraction == 0.25
     now[0] = 10.0
-    tally.hear(Advanced(2000))
+    tally.hear(Progress("", 0, 0, 2000))
     assert tally.fraction == 0.5
-    assert tally.line() == "50.0%  200 tokens/s  1 of 4 parts  20.0 s left"
-    (line,) = _draw(tally, 100)
-    assert plain(line) == f"  {'━' * 15}{'─' * 15}  50.0%  200 tokens/s  1 of 4 parts  20.0 s left"
+    assert tally.line() == "50.0%  200 tokens/s  1 of 4 units  20.0 s left"
+    (line,) = draw(tally, 100)
+    assert plain(line) == f"  {'━' * 15}{'─' * 15}  50.0%  200 tokens/s  1 of 4 units  20.0 s left"
     for _ in range(3):
-        tally.hear(PartDone("x"))
+        tally.hear(UnitDone("x"))
     assert tally.fraction == 1
     assert [plain(line) for line in plan_lines(planned)] == [
         "  writes       npz: 100 rows, 8,000 tokens, 4 parts, 1 of them done by an earlier run",

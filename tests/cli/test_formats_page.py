@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from tools.format_tables import table_rows, with_tables
 
-from packline.cli.formats import _shown, facts, load
+from packline.cli.formats import load
 from packline.formats.format import NAMES
 from packline.formats.types import Edges
 
@@ -25,9 +26,11 @@ def test_every_format_has_a_section_among_its_kind() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_section_has_the_options_with_their_defaults(name: str) -> None:
-    rows = re.findall(r"^\| `(\w+)` \| `(.*?)` \| (.*) \|$", SECTIONS[name], re.MULTILINE)
-    known = facts(load(name))["options"]
-    assert rows == [(one["name"], _shown(one["default"]), one["about"]) for one in known]
+    assert table_rows(name) in SECTIONS[name]
+
+
+def test_the_tables_are_those_that_the_tool_writes() -> None:
+    assert with_tables(PAGE) == PAGE, "python -m tools.format_tables"
 
 
 @pytest.mark.parametrize("name", NAMES)

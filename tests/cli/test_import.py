@@ -115,7 +115,7 @@ def test_a_foreign_data_set_is_verified(data: Path, tokenizer: Path, tmp_path: P
     done = run("verify", data, "--from", "nanogpt", "--tokenizer", tokenizer, "--eod", EOD)
     assert done.returncode == 0 and "all is well" in done.stdout and "3 documents" in done.stdout
     done = run("verify", data, "--from", "nanogpt")
-    assert done.returncode == 0 and "boundaries were not checked" in done.stdout
+    assert done.returncode == 0 and "boundaries of documents were not checked" in done.stdout
     (data / "val.bin").write_bytes(b"\1")
     done = run("verify", data, "--from", "nanogpt", "--json")
     values = result(done)

@@ -30,8 +30,8 @@ def test_it_writes_a_file_and_says_what_is_wrong(store: Path, tokenizer_json: Pa
     assert "report.html" in done.stdout and "1 record of the input could not be read" in done.stdout
     parsed = Parsed((tmp_path / "report.html").read_text("utf-8"))
     assert number(parsed.facts["documents"]) == 40
-    assert parsed.table("What rows of 128 tokens cost, by packing")
-    assert parsed.table("Bytes a token, by source")
+    assert parsed.table("Packings in rows of 128 tokens")
+    assert parsed.table("Bytes per token, by source")
 
 
 def test_json_says_the_same_for_a_program(store: Path, tmp_path: Path) -> None:

@@ -21,8 +21,7 @@ from tests.cli.command import run
 import packline
 from packline.cli import info
 from packline.cli.output import Output, plain, table
-from packline.cli.tokens import document_lines, split_text
-from packline.viewing.lengths import measure_lengths
+from packline.viewing.store_counts import measure_lengths
 from packline.viewing.text import cells, columns, cut, duration, pad, scaled, size, visible
 
 EVIL = "\x1b[2J\x1b]0;title\x07 \x9b31m \u202egnp.exe\u2066 \r\x08\x7f \u2028 end"
@@ -95,15 +94,6 @@ def test_durations_stay_short(seconds: float) -> None:
     assert re.fullmatch(r"\d{1,2}\.\d s|\d{1,2} min \d\d s|\d+ h \d\d min", duration(seconds))
 
 
-@given(text=st.text(st.characters(codec="utf-8"), max_size=200))
-def test_the_pieces_of_a_document_are_its_text_and_its_tokens(tokenizer_json: Path, text: str) -> None:
-    tokenizer = tokenizers.Tokenizer.from_file(str(tokenizer_json))
-    ids = tokenizer.encode(text, add_special_tokens=False).ids
-    pieces = list(split_text(tokenizer, ids))
-    assert "".join(piece for piece, _ in pieces) == tokenizer.decode(ids, skip_special_tokens=False)
-    assert [number for _, held in pieces for number in held] == ids
-
-
 @settings(max_examples=200)
 @given(
     text=st.text(st.sampled_from("ab é漢👍\n"), max_size=300) | st.text(any_letter, max_size=300),
@@ -119,21 +109,11 @@ def test_the_beginning_of_a_text_is_that_of_the_whole_text(
     store: Any = SimpleNamespace(manifest=entry, documents=[np.array(ids)], tokenizer=tokenizer)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(info, "CHARACTERS", most)
-        assert info.beginning_of(store, 0) == tokenizer.decode(ids[:-1], skip_special_tokens=False)[:most]
-
-
-def test_a_document_is_shown_within_its_width_and_says_that_there_is_more(tokenizer_json: Path) -> None:
-    tokenizer = tokenizers.Tokenizer.from_file(str(tokenizer_json))
-    ids = np.array(tokenizer.encode("some words here " * 200).ids)
-    lines = [plain(line) for line in document_lines(tokenizer, ids, {0}, 50, 3, color=False)]
-    assert len(lines) == 3 and lines[-1].endswith("…")
-    assert all(cells(line) <= 52 for line in lines)
-    whole = [plain(line) for line in document_lines(tokenizer, ids[:4], {0}, 50, 3, color=False)]
-    assert len(whole) == 1 and "…" not in whole[0]
+        assert info.first_characters(store, 0) == tokenizer.decode(ids[:-1], skip_special_tokens=False)[:most]
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
+    """A stream that declares itself a terminal."""
 
     encoding = "utf-8"
 

@@ -340,8 +340,8 @@ DAMAGED = [
     (NAME, "cut", f"{NAME}: size in bytes, a multiple of 2"),
     (f"{NAME}.index", "cut", f"{NAME}.index: size in bytes, a multiple of 8"),
     (f"{NAME}.index", "flip", "end of document"),
-    (f"{NAME}.loss", "cut", f"{NAME}.loss: bytes, one a token"),
-    (f"{NAME}.loss", "longer", f"{NAME}.loss: bytes, one a token"),
+    (f"{NAME}.loss", "cut", f"{NAME}.loss: bytes, one per token"),
+    (f"{NAME}.loss", "longer", f"{NAME}.loss: bytes, one per token"),
     (f"{NAME}.metadata", "two", f"{NAME}.metadata: bytes of a token: expected 2 or 4, found 3"),
     (f"{NAME}.metadata", "count", f"{NAME}: tokens, by its .metadata: expected 1"),
 ]

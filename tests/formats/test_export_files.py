@@ -17,9 +17,10 @@ from packline.formats.baked import BakedRows
 from packline.formats.check import DatasetReport, check_dataset
 from packline.formats.choice import ExportChoice
 from packline.formats.export_record import RECORD, read_record, record_bytes
-from packline.formats.exporting.run import ExportEvent, Planned, export
+from packline.formats.exporting.run import ExportPlanned, export
 from packline.formats.layouts import token_files
 from packline.formats.layouts.header_shards import USUAL_BATCH
+from packline.jobs.events import Event
 
 ROWS = ExportChoice(seq_len=16)
 
@@ -183,9 +184,9 @@ WITHOUT_VAL: dict[str, tuple[dict[str, Any], list[str]]] = {
 def test_a_file_that_the_trainer_opens_and_that_is_missing_is_told(tmp_path: Path, to: str) -> None:
     options, expected = WITHOUT_VAL[to]
     for case, wanted in (("plain", expected), ("splits", [])):
-        store, out, events = CASES[case].make(tmp_path / case), tmp_path / f"{case} {to}", list[ExportEvent]()
+        store, out, events = CASES[case].make(tmp_path / case), tmp_path / f"{case} {to}", list[Event]()
         done = export(store.path, to=to, out=out, options=options, workers=0, on_event=events.append)
-        (planned,) = (event for event in events if isinstance(event, Planned))
+        (planned,) = (event for event in events if isinstance(event, ExportPlanned))
         told = [text for text in done.warnings if text.startswith("no ")]
         assert len(told) == len(wanted) and all(map(str.startswith, told, wanted))
         assert planned.warnings == done.warnings  # before the work and after it

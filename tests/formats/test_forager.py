@@ -245,7 +245,7 @@ def test_splits_are_data_sets_of_their_own(tmp_path: Path) -> None:
 
 def test_nothing_says_how_wide_tokens_are_but_the_vocabulary(tmp_path: Path) -> None:
     write_forager(tmp_path / "made", FILES, "<u4")
-    with pytest.raises(InputError, match="expected to be told how wide tokens are"):
+    with pytest.raises(InputError, match="expected the width of tokens"):
         read_all("forager", tmp_path / "made")
     found = read_all("forager", tmp_path / "made", {"vocab_size": 70_000})
     assert found.documents["train"][0] == [5, 6] and found.reader.dtype == np.dtype("<u4")

@@ -28,7 +28,7 @@ from packline.errors import (
     ResumeMismatch,
     TokenizerError,
 )
-from packline.formats.importing.run import ImportRequest, run_import
+from packline.formats.import_ import ImportRequest, run_import
 from packline.formats.opening import check_metadata
 from packline.jobs import resources
 from packline.jobs.events import ImportPlanned, Note, Progress, UnitDone

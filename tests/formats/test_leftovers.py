@@ -16,7 +16,8 @@ from tests.formats.stores import make_store, random_documents
 from packline.facade import Store
 from packline.fingerprint import hash_bytes
 from packline.formats.choice import ExportChoice
-from packline.formats.exporting.run import PartDone, export
+from packline.formats.exporting.run import export
+from packline.jobs.events import UnitDone
 
 ROWS, PARTS = ExportChoice(seq_len=16, seed=1, batch_size=2), {"file_rows": 9}
 
@@ -70,7 +71,7 @@ def test_what_another_export_left_is_kept(store: Store, tmp_path: Path) -> None:
     out, remains = tmp_path / "work" / "out", tmp_path / "work" / ".out.packline"
 
     def stop(event: Any) -> None:
-        if isinstance(event, PartDone):
+        if isinstance(event, UnitDone):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

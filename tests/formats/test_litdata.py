@@ -17,7 +17,7 @@ from tests.formats.stores import CASES, Case, make_store, random_documents
 from packline.errors import InputError, RecipeError
 from packline.formats.check import check_dataset
 from packline.formats.format import get_format
-from packline.formats.layouts.row_records import row_tokens
+from packline.formats.litdata import row_tokens
 from packline.formats.row_view import RowView
 
 LITDATA = ("litdata", "torch")

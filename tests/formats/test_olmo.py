@@ -259,7 +259,7 @@ def test_without_lines_documents_are_found_by_their_ends(tmp_path: Path) -> None
     store = case.make(tmp_path / "store")
     write_dolma(tmp_path / "made", [case.stored], "<u4")
     (tmp_path / "made/part-0-00000.csv.gz").unlink()
-    with pytest.raises(InputError, match=r"expected \.csv\.gz beside \.npy files, to know how wide"):
+    with pytest.raises(InputError, match=r"expected \.csv\.gz next to \.npy files, to know how wide"):
         read_all("olmo", tmp_path / "made")
     ways: list[dict[str, Any]] = [{"dtype": "uint32"}, {"vocab_size": case.vocab_size}]
     for number, options in enumerate(ways):
@@ -291,7 +291,7 @@ DAMAGED = [
     (f"{NAME}.csv.gz", b"0,3\r\nx,8\r\n", f"{NAME}.csv.gz: expected lines of start,end"),
     (f"{NAME}.csv.gz", b"0\r\n3\r\n", f"{NAME}.csv.gz: expected two numbers"),
     (f"{NAME}.csv.gz", b"", "by the end of the last document"),
-    (f"masks/{NAME}.npy", "cut", f"masks/{NAME}.npy: bytes, one a token"),
+    (f"masks/{NAME}.npy", "cut", f"masks/{NAME}.npy: bytes, one per token"),
     (f"masks/{NAME}.npy", b"\2" * 10, f"masks/{NAME}.npy: loss of token 0: expected 0 or 1, found 2"),
 ]
 

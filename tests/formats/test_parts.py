@@ -10,14 +10,14 @@ from tests.formats.stores import make_store, random_documents
 
 from packline.errors import RecipeError
 from packline.formats import target
-from packline.formats.exporting import parts
 from packline.formats.exporting import run as exporting
-from packline.formats.exporting.parts import PartReceipt
-from packline.formats.exporting.run import PartDone, export
-from packline.formats.exporting.staging import Staging
+from packline.formats.exporting import staging
+from packline.formats.exporting.run import export
+from packline.formats.exporting.staging import PartReceipt, Staging
 from packline.formats.format import get_format
 from packline.formats.options import convert_options
 from packline.formats.types import ExportPart
+from packline.jobs.events import UnitDone
 from packline.store.files import FileEntry
 
 
@@ -36,8 +36,8 @@ def test_none_unsets_an_option_unless_it_is_one_of_its_values() -> None:
     ("shared", "beside", "quick"),
     [
         ({"linked": 50_000_000}, 0, True),
-        ({"reflinked": 50_000_000}, parts.QUICK, True),
-        ({"linked": 50_000_000}, parts.QUICK + 1, False),
+        ({"reflinked": 50_000_000}, staging.QUICK, True),
+        ({"linked": 50_000_000}, staging.QUICK + 1, False),
         ({"copied": 50_000_000}, 0, False),
         ({}, 10, False),
     ],
@@ -82,7 +82,7 @@ def test_links_are_made_again_after_an_interruption(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"to": "megatron", "out": tmp_path / "out", "workers": 0}
 
     def stop(event: object) -> None:
-        if isinstance(event, PartDone):
+        if isinstance(event, UnitDone):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

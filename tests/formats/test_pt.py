@@ -24,7 +24,7 @@ from packline.formats.check import check_dataset
 from packline.formats.choice import ExportChoice
 from packline.formats.exporting.run import export
 from packline.formats.format import RowFormat, get_format
-from packline.formats.layouts.torch_file import read_tensor, tensor_file, tensor_file_bytes
+from packline.formats.pt import read_tensor, tensor_file, tensor_file_bytes
 from packline.formats.row_view import RowView
 from packline.formats.target import Target
 from packline.formats.types import ExportPlan, WrittenPart

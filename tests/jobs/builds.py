@@ -24,8 +24,8 @@ if any("packline" in word for word in sys.orig_argv):
     from packline.jobs import units
     units.SMALLEST_UNIT = units.LARGEST_UNIT = units.LARGEST_SLICE = {unit_bytes}
     units.COMPRESSION_GUESS = 99
-    from packline.sources import delimited, slices
-    delimited.read_blocks.__kwdefaults__["block_bytes"] = slices.CUT_BYTES = {block_bytes}
+    from packline.sources import lines, slices
+    lines.read_lines.__kwdefaults__["block_bytes"] = slices.CUT_BYTES = {block_bytes}
 """
 """A build's own processes are started fresh, so they are told by a file that Python reads at its start."""
 
@@ -60,9 +60,9 @@ def set_sizes(patch: pytest.MonkeyPatch, unit_bytes: int, block_bytes: int | Non
         patch.setattr(f"packline.jobs.units.{name}", unit_bytes)
     patch.setattr("packline.jobs.units.COMPRESSION_GUESS", 99)  # small ones too are cut as they are read
     if block_bytes is not None:
-        from packline.sources import delimited
+        from packline.sources import lines
 
-        defaults = delimited.read_blocks.__kwdefaults__
+        defaults = lines.read_lines.__kwdefaults__
         assert defaults is not None and "block_bytes" in defaults
         patch.setitem(defaults, "block_bytes", block_bytes)
         patch.setattr("packline.sources.slices.CUT_BYTES", block_bytes)

@@ -51,7 +51,7 @@ texts = st.lists(
     | st.integers(1, 40).map("word ".__mul__),
     max_size=12,
 )
-kinds = st.sampled_from(["jsonl", "jsonl.gz", "jsonl.zst", "parquet", "two.parquet"])
+kinds = st.sampled_from(["jsonl", "jsonl.gz", "jsonl.zst", "json", "json.gz", "parquet", "two.parquet"])
 contents = st.lists(st.tuples(kinds, texts, st.booleans()), min_size=1, max_size=5)
 Contents = list[tuple[str, list[str], bool]]
 
@@ -66,21 +66,25 @@ def write_corpus(folder: Path, contents: Contents) -> Corpus:
         if kind.endswith("parquet"):
             _write_parquet(path, given, corpus, 1 if kind == "two.parquet" and len(given) > 1 else 2)
         else:
-            _write_jsonl(path, given, bad, corpus)
+            _write_json(path, given, bad, corpus)
     return corpus
 
 
-def _write_jsonl(path: Path, given: list[str], bad: bool, corpus: Corpus) -> None:
-    data = b""
+def _write_json(path: Path, given: list[str], bad: bool, corpus: Corpus) -> None:
+    """JSON lines, or one array of the same records."""
+    array = ".json" in path.suffixes
+    data, end = (b"[\n  ", b",\n  ") if array else (b"", b"\n")
     for number, text in enumerate(given):
         if bad and number == len(given) // 2:
-            data += b'{"text": 5}\n'
+            data += b'{"text": 5}' + end
             corpus.bad["not_a_string"] = corpus.bad.get("not_a_string", 0) + 1
             corpus.records += 1
         fields: dict[str, Any] = {"id": number, "text": text} if number % 3 else {"text": text, "n": 1}
         corpus.documents.append(Document(text, path.name, len(data), str(number) if number % 3 else None))
-        data += json.dumps(fields, ensure_ascii=number % 2 == 0).encode() + b"\n"
+        indent = 1 if array and number % 2 else None
+        data += json.dumps(fields, ensure_ascii=number % 2 == 0, indent=indent).encode() + end
     corpus.records += len(given)
+    data = data.removesuffix(end) + b"\n]\n" if array else data
     if path.suffix == ".gz":
         cut = len(data) // 2  # two members
         data = gzip.compress(data[:cut], mtime=0) + gzip.compress(data[cut:], mtime=0)

@@ -13,7 +13,7 @@ import pytest
 from packline.fingerprint import Hasher
 from packline.recipe import Recipe, Source
 from packline.sources.batch import Batch, Reject
-from packline.sources.files import InputFile, find_files
+from packline.sources.files import InputFile, list_files
 from packline.sources.parquet import open_parquet
 from packline.sources.reader import Span, read_slice, read_span
 from packline.sources.slices import StreamEnd, cut_slices
@@ -37,7 +37,7 @@ def source_of(*paths: Path | str, **fields: Any) -> Source:
 
 
 def files_of(source: Source) -> list[InputFile]:
-    return find_files(Recipe(sources=(source,), tokenizer="none"))
+    return list_files(Recipe(sources=(source,), tokenizer="none"))
 
 
 def collect(batches: Iterable[Batch]) -> Read:
@@ -93,9 +93,9 @@ def read_sliced(source: Source, folder: Path, slice_bytes: int, most: int = MOST
 
 def set_block_bytes(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Read in blocks of this size, so that a small file has many."""
-    from packline.sources import delimited
+    from packline.sources import lines
 
-    defaults = delimited.read_blocks.__kwdefaults__
+    defaults = lines.read_lines.__kwdefaults__
     assert defaults is not None and "block_bytes" in defaults
     monkeypatch.setitem(defaults, "block_bytes", size)
     monkeypatch.setattr("packline.sources.slices.CUT_BYTES", size)

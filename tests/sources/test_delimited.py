@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from packline.sources.batch import Block
-from packline.sources.delimited import Fill, read_blocks, seek_record
+from packline.sources.lines import Fill, read_lines, seek_record
 
 Record = tuple[int, bytes, bool]
 """Position, bytes with the delimiter, whether it was too large."""
@@ -76,9 +76,7 @@ def test_neighbouring_ranges_take_each_record_exactly_once(
         begin = seek_record(file, start)
         assert file.tell() == begin
         if begin < stop:
-            blocks = read_blocks(
-                file.readinto, begin, stop=stop, max_bytes=max_bytes, block_bytes=block_bytes
-            )
+            blocks = read_lines(file.readinto, begin, stop=stop, max_bytes=max_bytes, block_bytes=block_bytes)
             found += records_in(blocks)
     assert found == records_of(data, b"\n", max_bytes)
 
@@ -99,7 +97,7 @@ def test_records_end_at_the_first_separator_even_where_separators_overlap(
     data, delimiter = text.encode(), separator.encode()
     assert sum(len(record) for _, record, _ in records_of(data, delimiter, max_bytes)) == len(data)
     fill = stingy(data, step)
-    blocks = read_blocks(fill, 0, delimiter=delimiter, max_bytes=max_bytes, block_bytes=block_bytes)
+    blocks = read_lines(fill, 0, delimiter=delimiter, max_bytes=max_bytes, block_bytes=block_bytes)
     assert records_in(blocks) == records_of(data, delimiter, max_bytes)
 
 
@@ -124,7 +122,7 @@ def test_where_the_bytes_broke_off_only_the_last_record_is_lost(
     problem: Callable[[], object] = told
     blocks: list[tuple[object, str | None, int, list[int]]] = [
         (bytes(block.data), block.problem, block.position, block.starts.tolist())
-        for block in read_blocks(
+        for block in read_lines(
             io.BytesIO(data).readinto,
             0,
             max_bytes=max_bytes,

@@ -15,8 +15,8 @@ import packline
 from packline.chat.sources import ConversationSource, find_conversation_files
 from packline.errors import InputError, RecipeError
 from packline.recipe import Recipe, Source, Where
+from packline.sources.fields import find_files
 from packline.sources.files import InputFile
-from packline.sources.reading import find_files
 from packline.vocabulary.trained_folder import TrainingTexts
 
 RECORDS = [

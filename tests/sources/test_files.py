@@ -15,7 +15,7 @@ from tests.sources.reading import files_of, read_file, source_of
 
 from packline.errors import InputError, RecipeError
 from packline.recipe import Recipe, Source
-from packline.sources.files import HEAD_BYTES, find_files
+from packline.sources.files import HEAD_BYTES, list_files
 
 LINE = b'{"text": "hey"}\n'
 
@@ -61,7 +61,7 @@ def test_names_are_below_the_common_folder_of_a_source(tmp_path: Path) -> None:
     touch(tmp_path / "x/one/a.jsonl", tmp_path / "x/only/a.jsonl", tmp_path / "y.jsonl")
     assert names(tmp_path / "x/one", tmp_path / "x/only") == ["one/a.jsonl", "only/a.jsonl"]
     sources = (source_of(tmp_path / "x/one"), source_of(tmp_path / "y.jsonl"))
-    files = find_files(Recipe(sources=sources, tokenizer="none"))
+    files = list_files(Recipe(sources=sources, tokenizer="none"))
     assert [(file.index, file.source, file.name) for file in files] == [(0, 0, "a.jsonl"), (1, 1, "y.jsonl")]
 
 
@@ -143,11 +143,20 @@ def test_parquet_is_told_by_content_and_not_by_name_alone(tmp_path: Path) -> Non
     assert "decompress" in caught.value.hint
 
 
-def test_one_json_array_is_refused(tmp_path: Path) -> None:
+def test_an_array_is_recognised_by_its_name_and_first_byte(tmp_path: Path) -> None:
     touch(tmp_path / "a.json", data=b'\xef\xbb\xbf [{"text": "a"}]')
-    with pytest.raises(InputError, match="is one JSON array") as caught:
-        names(tmp_path)
-    assert "one object a line" in caught.value.hint
+    touch(tmp_path / "b.json", data=b'{"text": "a"}\n')
+    touch(tmp_path / "c.jsonl", data=b'["text"]\n{"text": "a"}\n')
+    touch(tmp_path / "d.json", data=b'\n[{"body": "x", "text": "' + b"a" * (HEAD_BYTES + 9) + b'"}]')
+    assert [(file.format, file.text) for file in files_of(source_of(tmp_path))] == [
+        ("json", "text"),
+        ("jsonl", "text"),
+        ("jsonl", "text"),
+        ("json", "text"),
+    ]
+    touch(tmp_path / "a.json", data=b'[{"body": "a"}]')
+    with pytest.raises(InputError, match=r"a.json has no text field: .* found body"):
+        files_of(source_of(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from tests.sources.reading import Read, collect, read_file, read_sliced, set_blo
 
 from packline.errors import RecipeError
 from packline.sources.batch import Batch, Block
-from packline.sources.delimited import read_blocks
 from packline.sources.jsonl import JsonlDecoder
+from packline.sources.lines import read_lines
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 value: st.SearchStrategy[Any] = st.recursive(
@@ -31,7 +31,7 @@ def decode(data: bytes, text: str = "text", id: str | None = "id", block_bytes: 
     import io
 
     decoder = JsonlDecoder(text, id)
-    blocks = read_blocks(io.BytesIO(data).readinto, 0, max_bytes=1 << 20, block_bytes=block_bytes)
+    blocks = read_lines(io.BytesIO(data).readinto, 0, max_bytes=1 << 20, block_bytes=block_bytes)
     return collect(decoder.decode(0, block) for block in blocks)
 
 

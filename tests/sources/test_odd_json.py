@@ -13,12 +13,12 @@ from tests.sources.reading import Read, collect, read_file, read_sliced, source_
 
 from packline.fingerprint import Hasher
 from packline.recipe import Recipe, Source
-from packline.sources import reading
-from packline.sources.delimited import read_blocks
+from packline.sources.fields import find_files
+from packline.sources.files import InputFile
 from packline.sources.jsonl import JsonlDecoder
-from packline.sources.reader import Span
-from packline.sources.reading import RecordText
-from packline.sources.records import JsonlRecords
+from packline.sources.lines import read_lines
+from packline.sources.reader import Span, read_span
+from packline.sources.record_text import JsonlRecords, RecordText
 
 ODD_VALUES = (
     '"cut \\ud83d"',
@@ -42,8 +42,9 @@ def decode(data: bytes, records: bool, id: str | None = "id", block_bytes: int =
     import io
 
     decoder = records_decoder(id) if records else JsonlDecoder("text", id)
-    blocks = read_blocks(io.BytesIO(data).readinto, 0, max_bytes=1 << 20, block_bytes=block_bytes)
-    return collect(decoder.decode(0, block) for block in blocks)
+    blocks = read_lines(io.BytesIO(data).readinto, 0, max_bytes=1 << 20, block_bytes=block_bytes)
+    file: Any = InputFile(0, 0, "x.jsonl", "x.jsonl", 0, "", "jsonl", "") if records else 0
+    return collect(decoder.decode(file, block) for block in blocks)
 
 
 @pytest.mark.parametrize("records", [False, True], ids=["field", "template"])
@@ -121,8 +122,8 @@ def test_ids_that_begin_late_in_a_file_are_taken(tmp_path: Path, where: str) -> 
     path.write_text("".join(json.dumps(one) + "\n" for one in fields))
     source = source_of(path, template="{{ text }}") if where == "template" else source_of(path)
     if where == "template":
-        (file,) = reading.find_files(Recipe(sources=(source,), tokenizer="none"))
-        read = collect(reading.read_span(file, source, Span(0, 0, file.size), 1 << 20, Hasher()))
+        (file,) = find_files(Recipe(sources=(source,), tokenizer="none"))
+        read = collect(read_span(file, source, Span(0, 0, file.size), 1 << 20, Hasher()))
     else:
         read = read_sliced(source, tmp_path / "slices", 200)[0] if where == "slices" else read_file(source)
     assert read.ids == [None] * 40 + [str(n) for n in range(40, 50)]

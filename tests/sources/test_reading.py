@@ -396,7 +396,7 @@ def test_splits_of_a_store_are_disjoint_and_whole(tmp_path: Path, tokenizer_json
 
 
 def test_an_exported_test_split_comes_back(tmp_path: Path, tokenizer_json: Path) -> None:
-    from packline.formats.importing.run import ImportRequest, run_import
+    from packline.formats.import_ import ImportRequest, run_import
 
     path = write(tmp_path / "a.jsonl", [{"text": f"text {number}"} for number in range(60)])
     store = build(tmp_path / "out", path, tokenizer_json, val_fraction=0.3, test_fraction=0.3)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packline.errors import RecipeError
-from packline.sources.records import RecordProblem
+from packline.sources.batch import RecordProblem
 from packline.sources.template import Template
 
 GOOD = (

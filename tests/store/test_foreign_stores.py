@@ -217,6 +217,6 @@ def test_a_damaged_tokenizer_is_one_kind_of_error(store: Path, data: bytes) -> N
         packline.open(store).text(0)
     assert len(packline.open(store).documents[0]) == 5
     with pytest.raises(PacklineError):
-        from packline.viewing.vocabulary import Vocabulary
+        from packline.viewing.tokens import Vocabulary
 
         Vocabulary.of_store(packline.open(store))

@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from packline.cli.info import group_shards
 from packline.errors import CorruptStore
 from packline.facade import Store
 from packline.fingerprint import hash_bytes
 from packline.store.files import FileEntry
 from packline.store.reader import shard_labels
 from packline.testing import make_store
+from packline.viewing.store_counts import group_shards
 
 LABELS = ["b", None, "a", "b", None]
 SPLITS = ["train", "val", "train", "train", "train"]
@@ -40,16 +40,16 @@ def test_the_groups_of_info_are_sums_of_provenance(store: Store) -> None:
     told = [store.provenance(number) for number in range(len(store.documents))]
     documents = Counter((one.split, one.source, one.label) for one in told)
     groups = group_shards(store)
-    keys = [(group["split"], group["source"], group["label"]) for group in groups]
+    keys = [(group.split, group.source, group.label) for group in groups]
     assert keys == [  # sources in the order of the recipe
         ("train", "made-b", "b"),
         ("train", "made", None),
         ("train", "made-a", "a"),
         ("val", "made", None),
     ]
-    assert {key: group["documents"] for key, group in zip(keys, groups, strict=True)} == documents
-    assert [group["tokens"] for group in groups] == [14, 9, 17, 5]
-    assert [group["shards"] for group in groups] == [2, 1, 1, 1]
+    assert {key: group.documents for key, group in zip(keys, groups, strict=True)} == documents
+    assert [group.tokens for group in groups] == [14, 9, 17, 5]
+    assert [group.shards for group in groups] == [2, 1, 1, 1]
 
 
 def test_of_one_source_no_receipt_is_read(tmp_path: Path) -> None:

@@ -10,29 +10,23 @@ from typing import Literal, get_args, get_type_hints
 import numpy as np
 from hypothesis import strategies as st
 
-from packline.viewing.cells import cells_of
 from packline.viewing.page import (
     Bar,
-    Bars,
-    Beside,
-    Comparison,
-    Facts,
-    Field,
-    Flow,
+    DocumentOrigin,
     Form,
+    FormField,
     Heading,
     Histogram,
+    KeyValues,
     Link,
     Links,
     Note,
-    Origin,
     Page,
-    Stage,
-    Stream,
-    Strip,
+    SideBySide,
     Table,
+    TokenStrip,
 )
-from packline.viewing.vocabulary import Vocabulary
+from packline.viewing.tokens import Vocabulary, cells_of
 
 HOSTILE = (
     "<script>window.hacked = 1</script>",
@@ -79,40 +73,38 @@ def byte_strips(draw: st.DrawFn) -> tuple[Vocabulary, np.ndarray, np.ndarray]:
     return vocabulary, ids, segments
 
 
-def a_page(text: str, strip: Strip) -> Page:
+def a_page(text: str, strip: TokenStrip) -> Page:
     """Every block there is, with a text wherever a text may stand."""
     row = (text, Link(text, text))
-    flow = Flow(text, (Stage(text, 3, text, Stream(text, 2, note=text), (Stream(text, 1, "bad", text),)),))
     kinds: tuple[Literal["text", "number", "area", "choice", "hidden"], ...] = get_args(
-        get_type_hints(Field)["kind"]
+        get_type_hints(FormField)["kind"]
     )
-    fields = tuple(Field(kind + text, text, text, kind, ((text, text),)) for kind in kinds)
+    fields = tuple(FormField(kind + text, text, text, kind, ((text, text),)) for kind in kinds)
     return Page(
         text,
         (
             Heading(text),
             Note(text, "warning"),
-            Facts(((text, text), (text, Link(text, "/x?" + text)))),
+            KeyValues(((text, text), (text, Link(text, "/x?" + text)))),
             Heading(text, 3),
             Table(text, (text, text), (row, row), "lr"),
-            Bars(text, (Bar(text, 2.0, text, 1.0), Bar(text, 0.0, text)), part=text),
+            Table(text, (), ((text, Bar(text, 1.0, 0.5, "bad")), (text, Bar(text, 0.0))), "lr", part=text),
             Histogram(text, (text, text), (3, 0), text, ((text, 1),)),
-            Comparison(
-                text, text, (text, text), ((text, (Bar(text, 2.0, text, 1.0), Bar(text, 0.0, text))),)
-            ),
-            flow,
+            Table(text, (text, text, text), ((text, Bar(text, 1.0, 0.5), Bar(text, 0.0)),), "lrr"),
             strip,
             Links(text, (Link(text, text), text)),
             Form(text, text, fields, text),
-            Beside(((Heading(text), Note(text)), (strip, Table(text, (text,), ((text,),), "l")))),
+            SideBySide(((Heading(text), Note(text)), (strip, Table(text, (text,), ((text,),), "l")))),
         ),
         warnings=(text, text),
         summary=text,
     )
 
 
-def a_strip(vocabulary: Vocabulary, ids: np.ndarray, segments: np.ndarray, text: str) -> Strip:
+def a_strip(vocabulary: Vocabulary, ids: np.ndarray, segments: np.ndarray, text: str) -> TokenStrip:
     """A strip with an origin for each of its documents."""
     cells = cells_of(vocabulary, ids, segment_ids=segments)
     numbers = sorted({cell.segment for cell in cells} - {-1})
-    return Strip(text, cells, tuple(Origin(number, number, text, text) for number in numbers), more=3)
+    return TokenStrip(
+        text, cells, tuple(DocumentOrigin(number, number, text, text) for number in numbers), more=3
+    )

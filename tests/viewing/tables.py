@@ -23,7 +23,7 @@ class Parsed(HTMLParser):
         self.unbalanced: list[str] = []
         self.facts: dict[str, str] = {}
         self._caption = self._cell = self._term = ""
-        self.feed(text)
+        self.feed(str(text))
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:

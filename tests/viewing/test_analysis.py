@@ -25,10 +25,9 @@ from packline.jobs import task_pool
 from packline.testing import EOD, EOD_ID, make_store
 from packline.viewing import counting
 from packline.viewing.analysis import Analysis, Suspicious, analyze
-from packline.viewing.analysis_page import analysis_page, warnings_of
+from packline.viewing.describe import analysis_page, analysis_warnings
 from packline.viewing.foreign_analysis import analyze_foreign
-from packline.viewing.rates import measure_rates
-from packline.viewing.tally import Suspect
+from packline.viewing.tally import Suspect, measure_rates
 from packline.viewing.terminal import render_text
 
 Shards = list[list[list[int]]]
@@ -168,7 +167,7 @@ def test_a_dead_worker_is_an_error(large: Store, monkeypatch: pytest.MonkeyPatch
         send(worker, line)
 
     monkeypatch.setattr(task_pool._Worker, "send", killed)
-    with pytest.raises(WorkerDied, match="exit code -9") as error:
+    with pytest.raises(WorkerDied, match="SIGKILL") as error:
         analyze(large, workers=2)
     assert error.value.hint == "use fewer workers if memory ran out"
 
@@ -218,7 +217,7 @@ def test_an_empty_store(tmp_path: Path) -> None:
     analysis = analyze(make_store(tmp_path / "s", []), seq_len=8)
     assert (analysis.documents, analysis.tokens, analysis.bytes_per_token) == (0, 0, 0.0)
     assert (analysis.most_used, analysis.never_used, analysis.prices) == ([], V - 1, [])
-    assert "There is no document in it." in render_text(analysis_page(analysis))
+    assert "There are no documents." in render_text(analysis_page(analysis))
 
 
 def test_bytes_a_token_and_special_tokens_of_a_real_store(
@@ -242,7 +241,7 @@ def test_bytes_a_token_and_special_tokens_of_a_real_store(
     ]
     assert analysis.rates.documents == len(rates)
     assert analysis.rates.median == pytest.approx(sorted(rates)[len(rates) // 2][0], rel=0.022)
-    few, many = by_reason(analysis)["few bytes a token"], by_reason(analysis)["many bytes a token"]
+    few, many = by_reason(analysis)["few bytes per token"], by_reason(analysis)["many bytes per token"]
     low = sorted(one for one in rates if one[0] < analysis.rates.low)
     assert [(one.value, one.document) for one in few.documents] == low
     assert few.count == len(low) and set(range(70, 73)) <= {one.document for one in few.documents}
@@ -251,7 +250,7 @@ def test_bytes_a_token_and_special_tokens_of_a_real_store(
     assert [(-one.value, one.document) for one in many.documents] == high[:20]
     (control,) = analysis.special
     assert control.count - analysis.boundary[control.id] == 4
-    assert any("stands 4 times inside documents" in line for line in warnings_of(analysis))
+    assert any("occurs 4 times inside documents" in line for line in analysis_warnings(analysis))
     assert by_reason(analysis)["no text"].documents == [Suspect(len(store.documents) - 1, 1.0)]
 
 
@@ -279,9 +278,9 @@ def test_the_page_shows_the_figures_and_warns(tmp_path: Path) -> None:
     page = analysis_page(analyze(store, seq_len=8, workers=0))
     text = render_text(page, 120)
     assert any("1 text in several splits" in line for line in page.warnings)
-    assert any(line.startswith("40.0% of the documents are there more than once") for line in page.warnings)
+    assert any(line.startswith("40.0% of the documents are duplicates") for line in page.warnings)
     for shown in (
-        "documents          5",
+        "documents            5",
         "215",
         "w5",
         "repetition",

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import packline
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import CorruptStore, InputError, TokenizerError
-from packline.formats.layouts.torch_file import tensor_file
+from packline.formats.pt import tensor_file
 from packline.packing.packer import Packing
 from packline.viewing.batch_files import BatchFile, read_batch
 

@@ -14,10 +14,9 @@ from tests.viewing.strips import acts, byte_strips, cut_texts
 
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import TokenizerError
-from packline.viewing.cells import cells_of, learned_of, shown
 from packline.viewing.page import Cell
 from packline.viewing.text import MARKS_MOST
-from packline.viewing.vocabulary import Vocabulary
+from packline.viewing.tokens import Vocabulary, cells_of, learned_of, visible_pieces
 
 
 def is_text(data: bytes) -> bool:
@@ -127,7 +126,7 @@ def test_a_token_is_learned_where_the_position_before_has_it_as_target(has: list
 
 @given(st.one_of(st.binary(max_size=30), cut_texts().map(lambda cut: cut[0])))
 def test_what_is_shown_of_a_cell_acts_on_nothing_and_stacks_no_marks(data: bytes) -> None:
-    pieces = shown(cell_of(data))
+    pieces = visible_pieces(cell_of(data))
     text = "".join(text for text, _ in pieces)
     assert not acts(text) and "\n" not in text
     marks = 0
@@ -140,12 +139,12 @@ def test_what_is_shown_of_a_cell_acts_on_nothing_and_stacks_no_marks(data: bytes
 
 @given(st.text(st.characters(codec="utf-8", categories=["L", "N", "P", "S"]), min_size=1, max_size=20))
 def test_letters_are_shown_as_they_are(text: str) -> None:
-    assert shown(cell_of(text.encode())) == [(text, "text")]
+    assert visible_pieces(cell_of(text.encode())) == [(text, "text")]
 
 
 def test_an_escape_differs_from_a_text_that_reads_the_same() -> None:
-    assert shown(cell_of(b"\\x9f")) == [("\\x9f", "text")]
-    assert shown(cell_of(b"\x9f")) == [("\\x9f", "escape")]
-    assert shown(cell_of("\x9f".encode())) == [("\\u009f", "escape")]
-    assert shown(cell_of(b"  ")) == [("··", "space")]
-    assert shown(cell_of(b" a\n\n")) == [(" a", "text"), ("↵", "break"), ("↵", "break")]
+    assert visible_pieces(cell_of(b"\\x9f")) == [("\\x9f", "text")]
+    assert visible_pieces(cell_of(b"\x9f")) == [("\\x9f", "escape")]
+    assert visible_pieces(cell_of("\x9f".encode())) == [("\\u009f", "escape")]
+    assert visible_pieces(cell_of(b"  ")) == [("··", "space")]
+    assert visible_pieces(cell_of(b" a\n\n")) == [(" a", "text"), ("↵", "break"), ("↵", "break")]

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packline.viewing.batch_files import BatchFile
-from packline.viewing.grid import grid_lines
+from packline.viewing.chuk import grid_lines
 from packline.viewing.text import cells, visible
-from packline.viewing.vocabulary import Vocabulary
+from packline.viewing.tokens import Vocabulary
 
 LETTERS = Vocabulary("bytes", [b"", *(bytes([byte]) for byte in range(1, 256))], {0: "<pad>"})
 GOLDEN = """\

@@ -12,19 +12,37 @@ import pytest
 from hypothesis import given
 from tests.viewing.strips import HOSTILE, a_page, a_strip, acts, any_text, byte_strips
 
-from packline.viewing.cells import cells_of, shown
-from packline.viewing.html import Assets, document, html, notebook, style
-from packline.viewing.html_strip import strip_figure
-from packline.viewing.markup import VOID, Markup, element, escaped, safe_href
-from packline.viewing.page import Cell, Facts, Heading, Link, Note, Origin, Page, Strip
+from packline.viewing.html import (
+    Assets,
+    escaped,
+    render_file,
+    render_fragment,
+    render_notebook,
+    safe_href,
+    strip_figure,
+    style,
+)
+from packline.viewing.page import (
+    Cell,
+    DocumentOrigin,
+    Form,
+    FormField,
+    Heading,
+    KeyValues,
+    Link,
+    Note,
+    Page,
+    TokenStrip,
+)
 from packline.viewing.text import visible
-from packline.viewing.vocabulary import Vocabulary
+from packline.viewing.tokens import Vocabulary, cells_of, visible_pieces
 
 PAGE_TAGS = """html head meta title style body a main h1 h2 h3 p ul li section strong dl div dt dd table
     caption thead tbody tr th td figure figcaption span i nav header details summary"""
 CHART_TAGS = "svg g rect path text tspan line desc circle polyline polygon defs"
 FORM_TAGS = "form label input select option textarea button"
 TAGS = {*PAGE_TAGS.split(), *CHART_TAGS.split(), *FORM_TAGS.split()}
+VOID = frozenset({"br", "col", "hr", "input", "link", "meta", "wbr"})
 ACTIVE = re.compile(r"on|style$|srcdoc|formaction|src$")
 """Attributes that can act; nothing here has one."""
 
@@ -39,7 +57,7 @@ class Parsed(HTMLParser):
         self.data: list[tuple[tuple[str, ...], str]] = []
         self.tokens = ""
         self._inside: list[bool] = []
-        self.feed(text)
+        self.feed(str(text))
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -70,7 +88,7 @@ def test_no_text_becomes_anything_but_text(
 ) -> None:
     page = a_page(text, a_strip(*made, text))
     for interactive in (False, True):
-        found = Parsed(html(page, interactive=interactive))
+        found = Parsed(render_fragment(page, interactive=interactive))
         assert found.open == []
         assert {tag for tag, _ in found.tags} <= TAGS
         for tag, attributes in found.tags:
@@ -87,8 +105,8 @@ def test_no_text_becomes_anything_but_text(
 def test_the_text_of_tokens_is_that_of_their_cells(made: tuple[Vocabulary, np.ndarray, np.ndarray]) -> None:
     vocabulary, ids, segments = made
     found = cells_of(vocabulary, ids, segment_ids=segments)
-    parsed = Parsed(strip_figure(Strip("", found), interactive=True))
-    wanted = "".join(text for cell in found if not cell.padding for text, _ in shown(cell))
+    parsed = Parsed(strip_figure(TokenStrip("", found), interactive=True))
+    wanted = "".join(text for cell in found if not cell.padding for text, _ in visible_pieces(cell))
     assert parsed.tokens.replace("↵\n", "↵") == wanted
     spans = [attributes for tag, attributes in parsed.tags if "data-ids" in attributes]
     cells = [cell for cell in found if not cell.padding]
@@ -105,13 +123,13 @@ def _paddings(text: str) -> list[str]:
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_hostile_text_is_on_the_page_to_be_read(text: str) -> None:
-    parsed = Parsed(html(Page("page", (Note(text), Facts(((text, text),))))))
+    parsed = Parsed(render_fragment(Page("page", (Note(text), KeyValues(((text, text),))))))
     assert [data for path, data in parsed.data if path[-1:] == ("p",)] == [visible(text)]
     assert [data for path, data in parsed.data if path[-1:] in (("dt",), ("dd",))] == [visible(text)] * 2
 
 
 def test_a_file_loads_and_runs_nothing_and_its_policy_says_so() -> None:
-    text = document(Page("page", tuple(Heading(f"part {number}") for number in range(4))))
+    text = render_file(Page("page", tuple(Heading(f"part {number}") for number in range(4))))
     parsed = Parsed(text)
     policy = next(
         attributes["content"] or ""
@@ -133,7 +151,9 @@ def test_a_file_loads_and_runs_nothing_and_its_policy_says_so() -> None:
 
 
 def test_the_viewers_pages_load_its_own_style_and_script_and_have_none_inside() -> None:
-    text = document(Page("page", ()), assets=Assets("/static/style.css", "/static/viewer.js"), header="<nav>")
+    text = render_file(
+        Page("page", ()), assets=Assets("/static/style.css", "/static/viewer.js"), header="<nav>"
+    )
     parsed = Parsed(text)
     assert ("link", {"rel": "stylesheet", "href": "/static/style.css"}) in parsed.tags
     assert ("script", {"src": "/static/viewer.js", "defer": None}) in parsed.tags
@@ -143,7 +163,7 @@ def test_the_viewers_pages_load_its_own_style_and_script_and_have_none_inside() 
 
 def test_headings_of_one_name_have_places_of_their_own() -> None:
     page = Page("page", (Heading("Main"), Heading("a b"), Heading("a b"), Heading("日本"), Heading("!")))
-    names = [attributes["id"] for tag, attributes in Parsed(html(page)).tags if tag == "h2"]
+    names = [attributes["id"] for tag, attributes in Parsed(render_fragment(page)).tags if tag == "h2"]
     assert len(set(names)) == 5 and "main" not in names
 
 
@@ -154,19 +174,22 @@ def test_marks_are_in_the_classes_and_the_legend_names_those_that_are_there() ->
         Cell("</s>", (0,), b"", 2, special=True, loss=True),
         Cell("b", (3,), b"b", 0, 1, loss=True, starts=True),
     )
-    origins = (Origin(0, 7, "web/a.jsonl at 0", "/document/7"), Origin(1, 8, "web/b.jsonl at 0", "data:x"))
-    text = strip_figure(Strip("row 1", tokens, origins))
+    origins = (
+        DocumentOrigin(0, 7, "web/a.jsonl at 0", "/document/7"),
+        DocumentOrigin(1, 8, "web/b.jsonl at 0", "data:x"),
+    )
+    text = strip_figure(TokenStrip("row 1", tokens, origins))
     assert '<span class="t n" title="id 1, position 0, not learned">a</span>' in text
     assert '<span class="t" title="id 2, position 1"><i class="e">\\xff</i></span>' in text
     assert '<span class="t x" title="id 0, position 2">&lt;/s&gt;</span>' in text
     assert '<a href="/document/7">document 7</a>' in text and "<strong>document 8</strong>" in text
     assert text.count("<li>") == 3
-    plain = strip_figure(Strip("row 1", tokens[3:], ()))
+    plain = strip_figure(TokenStrip("row 1", tokens[3:], ()))
     assert "<li>" not in plain and "edge" not in plain
 
 
 def test_a_notebook_gets_style_that_touches_nothing_else() -> None:
-    text = notebook(Page("page", (Note("hello"),)))
+    text = render_notebook(Page("page", (Note("hello"),)))
     assert text.startswith("<style>") and 'class="packline notebook"' in text
     without = re.sub(r"/\*.*?\*/", "", style(), flags=re.DOTALL)
     selectors = re.findall(r"(?:^|[{}])\s*([^{}@]+)\{", without)
@@ -177,10 +200,10 @@ def test_a_notebook_gets_style_that_touches_nothing_else() -> None:
 
 @given(any_text)
 def test_attributes_hold_any_text(text: str) -> None:
-    parsed = Parsed(element("div", text, title=text, hidden=True, lang=None))
-    assert parsed.tags == [("div", {"title": visible(text), "hidden": None})]
-    assert "".join(data for _, data in parsed.data) == visible(text)
-    assert element("p", Markup("<b>"), "<b>") == "<p><b>&lt;b&gt;</p>"
+    parsed = Parsed(render_fragment(Page("page", (Form(text, "/", (FormField("q", "q", text),), text),))))
+    (form,) = [attributes for tag, attributes in parsed.tags if tag == "form"]
+    (field,) = [attributes for tag, attributes in parsed.tags if tag == "input"]
+    assert form["aria-label"] == field["value"] == visible(text)
     assert escaped(escaped(text)) == escaped(text)
 
 
@@ -189,4 +212,4 @@ def test_attributes_hold_any_text(text: str) -> None:
 )
 def test_a_link_that_could_act_is_none(href: str) -> None:
     assert safe_href(href) is None
-    assert "<a" not in html(Page("page", (Facts((("name", Link("text", href)),)),)))
+    assert "<a" not in render_fragment(Page("page", (KeyValues((("name", Link("text", href)),)),)))

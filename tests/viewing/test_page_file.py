@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from packline.errors import OutOfSpace, PacklineError, StoreError
-from packline.viewing.html import document
+from packline.viewing.html import check_place, render_file, write_page
 from packline.viewing.page import Note, Page
-from packline.viewing.page_file import check_place, write_page
 
 PAGE = Page("Store", (Note("two & two"),))
 
@@ -20,7 +19,7 @@ def test_a_page_replaces_the_one_before_and_leaves_nothing_beside_it(tmp_path: P
     out = tmp_path / "page.html"
     for page in (Page("Before", ()), PAGE):
         write_page(page, out)
-        assert out.read_text("utf-8") == document(page)
+        assert out.read_text("utf-8") == render_file(page)
     assert os.listdir(tmp_path) == ["page.html"]
 
 
@@ -39,7 +38,7 @@ def test_a_page_that_cannot_be_written_leaves_the_one_before(
     with pytest.raises(expected) as error:
         write_page(Page("Later", ()), out)
     assert error.value.hint
-    assert out.read_text("utf-8") == document(PAGE)
+    assert out.read_text("utf-8") == render_file(PAGE)
 
 
 def test_a_link_stays_and_the_file_it_leads_to_is_written(tmp_path: Path) -> None:
@@ -48,7 +47,7 @@ def test_a_link_stays_and_the_file_it_leads_to_is_written(tmp_path: Path) -> Non
     for page in (Page("Before", ()), PAGE):
         write_page(page, tmp_path / "page.html")
         assert (tmp_path / "page.html").is_symlink()
-        assert (tmp_path / "deep/real.html").read_text("utf-8") == document(page)
+        assert (tmp_path / "deep/real.html").read_text("utf-8") == render_file(page)
 
 
 def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
@@ -57,7 +56,7 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
     reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     try:
         write_page(PAGE, pipe)
-        assert os.read(reading, 1 << 16).decode("utf-8") == document(PAGE)
+        assert os.read(reading, 1 << 16).decode("utf-8") == render_file(PAGE)
         assert pipe.is_fifo()
     finally:
         os.close(reading)

@@ -15,11 +15,18 @@ from packline.facade import Store
 from packline.loading.loader import Loader
 from packline.packing.packer import Packing
 from packline.viewing.batch_files import BatchFile
-from packline.viewing.batch_page import batch_page, learned_in
-from packline.viewing.page import Facts, Page, Strip
-from packline.viewing.pages import document_page, loader_page, row_page, step_page, store_page
-from packline.viewing.strips import document_strip, row_strip
+from packline.viewing.describe import store_page
+from packline.viewing.page import KeyValues, Page, TokenStrip
 from packline.viewing.terminal import render_text
+from packline.viewing.token_pages import (
+    batch_page,
+    document_page,
+    learned_in,
+    loader_page,
+    row_page,
+    step_page,
+)
+from packline.viewing.tokens import document_strip, row_strip
 
 
 @pytest.fixture(scope="module")
@@ -37,11 +44,11 @@ def store(
 
 
 def facts_of(page: Page) -> dict[str, Any]:
-    return dict(next(block for block in page.blocks if isinstance(block, Facts)).rows)
+    return dict(next(block for block in page.blocks if isinstance(block, KeyValues)).rows)
 
 
-def strips_of(page: Page) -> list[Strip]:
-    return [block for block in page.blocks if isinstance(block, Strip)]
+def strips_of(page: Page) -> list[TokenStrip]:
+    return [block for block in page.blocks if isinstance(block, TokenStrip)]
 
 
 @pytest.mark.parametrize("packing", ["concat", "best_fit", "pad"])

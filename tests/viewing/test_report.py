@@ -26,10 +26,16 @@ from packline.jobs.build import run_build
 from packline.packing.documents import Selection
 from packline.packing.stats import compare_packings
 from packline.recipe import Recipe, RunOptions, Source
-from packline.viewing.compression import measure_compression
-from packline.viewing.html import document
-from packline.viewing.report import LARGEST, NEIGHBOURS, fitting_length, report_page, telling_rows
-from packline.viewing.report_blocks import short_name
+from packline.viewing.describe import short_name
+from packline.viewing.html import render_file
+from packline.viewing.report import (
+    LARGEST,
+    NEIGHBOURS,
+    fitting_length,
+    measure_compression,
+    report_page,
+    sample_rows,
+)
 from packline.viewing.text import percent
 
 SEQ_LEN = 256
@@ -71,7 +77,7 @@ def caption_of(figure: ElementTree.Element) -> str:
 @pytest.fixture(scope="module")
 def page(store: Store, tokenizer_json: Path) -> str:
     """The report as it is written."""
-    return document(report_page(store, seq_len=SEQ_LEN, against=str(tokenizer_json), workers=0))
+    return render_file(report_page(store, seq_len=SEQ_LEN, against=str(tokenizer_json), workers=0))
 
 
 @pytest.fixture(scope="module")
@@ -85,33 +91,33 @@ def test_what_the_store_is_is_said_as_its_documents_say_it(store: Store, parsed:
     whole = sum(map(len, tokens))
     assert number(parsed.facts["documents"]) == len(tokens)
     assert number(parsed.facts["tokens"]) == whole
-    assert parsed.facts["bytes a token"] == f"{text_bytes / (whole - len(tokens)):.2f}"
+    assert parsed.facts["bytes per token"] == f"{text_bytes / (whole - len(tokens)):.2f}"
 
 
-def test_the_flow_is_the_ledger_with_every_loss_by_its_name(store: Store, parsed: Parsed) -> None:
+def test_the_ledger_has_every_loss_by_its_name(store: Store, parsed: Parsed) -> None:
     ledger = store.manifest.ledger
     assert ledger.empty and ledger.too_short and ledger.too_long and len(ledger.rejected) == 2
-    rows = parsed.table("Everything that came in, and what became of it")[1:]
-    told = {row[0]: number(row[1]) for row in rows}
+    shown = {row[0]: number(row[1]) for row in parsed.table("From records to tokens")}
     expected = {
-        "input": ledger.documents_in,
-        "less without text": ledger.empty,
-        "less too short": ledger.too_short,
-        "less too long": ledger.too_long,
-        **{f"less bad: {name.replace('_', ' ')}": count for name, count in ledger.rejected.items()},
-        "then documents": ledger.documents,
-        "their text": ledger.text_bytes,
-        "then tokens of text": ledger.text_tokens,
+        "records in": ledger.documents_in,
+        "- without text": ledger.empty,
+        "- too short": ledger.too_short,
+        "- too long": ledger.too_long,
+        **{f"- bad: {name.replace('_', ' ')}": count for name, count in ledger.rejected.items()},
+        "= documents": ledger.documents,
+        "tokens of text": ledger.text_tokens,
+        "+ end of document": ledger.documents,
+        "= tokens": ledger.tokens,
     }
-    assert {name: told.get(name) for name in expected} == expected
-    documents = told["input"] - sum(told[name] for name in expected if name.startswith("less"))
-    assert documents == told["then documents"] == len(store.documents)
+    assert {name: shown.get(name) for name in expected} == expected
+    losses = sum(shown[name] for name in expected if name.startswith("-"))
+    assert shown["records in"] - losses == shown["= documents"] == len(store.documents)
     held = sum(shard.tokens for shard in store.manifest.shards if shard.split == "val")
     counts = compare_packings(Selection(store), SEQ_LEN, ["concat"])[0].counts
-    assert told["less kept for validation"] == held > 0
-    dropped = told.get("less a tail too short for a row", 0)
+    assert shown["- validation and test"] == held > 0
+    dropped = shown.get("- a tail too short for a row", 0)
     assert dropped == counts.dropped_tokens
-    assert told["then tokens in rows"] == ledger.tokens - held - dropped
+    assert shown["= tokens in rows"] == ledger.tokens - held - dropped
 
 
 def test_tokens_by_source_and_label_are_those_of_the_documents(
@@ -128,33 +134,35 @@ def test_tokens_by_source_and_label_are_those_of_the_documents(
         kept[one.source] += one.tokens if one.split == "val" else 0
         if one.label is not None:
             labels[one.label] += one.tokens
-    bars = {row[0]: row[-1] for row in parsed.table("Tokens by source")}
+    head, *rows = parsed.table("Tokens by source")
+    assert head == ["source", "documents", "tokens", "not for training", "text"]
     whole = sum(sources.values())
-    assert bars == {name: f"{n:,} ({percent(n / whole)})" for name, n in sources.items()}
-    assert list(bars) == [name for name, _ in sources.most_common()], "the largest first"
-    assert {row[0]: number(row[-1]) for row in parsed.table("Tokens by label")} == labels
-    for row in next(figure for figure in figures(page) if caption_of(figure) == "Tokens by source").iter(
-        "tr"
-    ):
+    shown = {row[0]: row[2] for row in rows}
+    assert shown == {name: f"{n:,} ({percent(n / whole)})" for name, n in sources.items()}
+    assert list(shown) == [name for name, _ in sources.most_common()], "the largest first"
+    assert {row[0]: (number(row[1]), number(row[3])) for row in rows} == {
+        name: (documents[name], kept[name]) for name in sources
+    }
+    assert {row[0]: number(row[2]) for row in parsed.table("Tokens by label")[1:]} == labels
+    body = re.findall(r"<caption>Tokens by source</caption>.*?(<tbody>.*?</tbody>)", page, re.DOTALL)[0]
+    for row in ElementTree.fromstring(body):
         name = row.findtext("th") or ""
         plain, marked = (
             sum(
                 float((bar.get("width") or "").rstrip("%"))
                 for bar in row.iter("rect")
-                if bar.get("class") == kind
+                if (bar.get("class") or "").split()[0] == kind
             )
             for kind in ("fill", "part")
         )
         assert marked / (plain + marked) == pytest.approx(kept[name] / sources[name], abs=0.001), (
             "those held out"
         )
-    told = {row[0]: [number(cell) for cell in row[2:5]] for row in parsed.table("Sources in numbers")[1:]}
-    assert told == {name: [documents[name], sources[name], kept[name]] for name in sources}
 
 
 def test_the_histogram_counts_every_document_in_its_class(store: Store, page: str, parsed: Parsed) -> None:
     classes = Counter(len(document).bit_length() for document in store.documents)
-    rows = parsed.table("Tokens a document")[1:]
+    rows = parsed.table("Tokens per document")[1:]
     told = {number(row[0]).bit_length(): number(row[1]) for row in rows}
     assert {power: count for power, count in told.items() if count} == classes
     lengths = sorted(len(document) for document in store.documents)
@@ -164,17 +172,17 @@ def test_the_histogram_counts_every_document_in_its_class(store: Store, page: st
 
 
 def test_prices_are_those_of_the_packings(store: Store, parsed: Parsed) -> None:
-    rows = parsed.table(f"What rows of {SEQ_LEN} tokens cost, by packing")
-    assert rows[0] == ["packing", "padding", "lost", "split", "rows"]
+    rows = parsed.table(f"Packings in rows of {SEQ_LEN} tokens")
+    assert rows[0] == ["packing", "rows", "padding", "tokens lost", "documents split", "rows shared"]
     assert rows[1:] == [
-        [one.name, percent(one.padding), percent(one.lost), percent(one.split), f"{one.counts.rows:,}"]
+        [one.name, f"{one.counts.rows:,}", *map(percent, (one.padding, one.lost, one.split, one.shared))]
         for one in compare_packings(Selection(store), SEQ_LEN)
     ]
 
 
 def test_a_tokenizer_held_against_itself_is_neither_better_nor_worse(store: Store, parsed: Parsed) -> None:
     # What is in the store was encoded by this very tokenizer: both columns say the same.
-    rows = parsed.table("Bytes a token, by source")[1:]
+    rows = parsed.table("Bytes per token, by source")[1:]
     assert {row[0] for row in rows} == {"web", "books", "code"}
     for _, own, other in rows:
         assert float(own) > 1
@@ -215,8 +223,8 @@ def test_another_tokenizer_is_measured_on_the_texts_of_the_store(store: Store, t
     bytewise = {f"<0x{byte:02X}>": byte for byte in range(256)}
     model = {"type": "BPE", "vocab": {**bytewise, "<unk>": 256}, "merges": [], "byte_fallback": True}
     (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {**model, "unk_token": "<unk>"}}))
-    found = Parsed(document(report_page(store, seq_len=SEQ_LEN, against=str(tmp_path), workers=0)))
-    rows = found.table("Bytes a token, by source")[1:]
+    found = Parsed(render_file(report_page(store, seq_len=SEQ_LEN, against=str(tmp_path), workers=0)))
+    rows = found.table("Bytes per token, by source")[1:]
     assert rows and all(row[2].startswith("1.00 ") for row in rows), "a token a byte"
 
 
@@ -231,18 +239,14 @@ def test_it_is_one_file_that_fetches_and_runs_nothing(page: str, parsed: Parsed)
     assert not parsed.open and not parsed.unbalanced
 
 
-def test_every_picture_is_well_formed_and_says_what_it_shows(page: str) -> None:
-    found = figures(page)
-    assert len(found) >= 6
-    pictures = [svg for figure in found for svg in figure.iter("svg") if svg.get("role") == "img"]
-    assert len(pictures) == 3, "a flow for wide and for narrow windows, a histogram"
-    for picture in pictures:
-        title, description = picture.find("title"), picture.find("desc")
-        assert title is not None and title.text and description is not None and description.text
-    for figure in found:
-        beside = figure.findall(".//td/svg")
-        assert all(svg.get("aria-hidden") == "true" for svg in beside), "decoration beside a number"
-        assert figure.find("figcaption") is not None
+def test_every_picture_is_well_formed_and_has_a_description(page: str) -> None:
+    (chart,) = figures(page)
+    (picture,) = [svg for svg in chart.iter("svg") if svg.get("role") == "img"]
+    title, description = picture.find("title"), picture.find("desc")
+    assert title is not None and title.text and description is not None and description.text
+    assert chart.find("figcaption") is not None
+    bars = re.findall(r'<svg class="bar"[^>]*>', page)
+    assert len(bars) > 20 and all('aria-hidden="true"' in bar for bar in bars), "each repeats a number"
 
 
 def test_warnings_come_before_anything_else(page: str, store: Store) -> None:
@@ -250,7 +254,7 @@ def test_warnings_come_before_anything_else(page: str, store: Store) -> None:
     assert page.index('class="warnings"') < page.index('id="the-store"')
     twice = len(store.documents) - len({document.tobytes() for document in store.documents})
     assert twice >= 5
-    assert f"{percent(twice / len(store.documents))} of the documents are there more than once" in page
+    assert f"{percent(twice / len(store.documents))} of the documents are duplicates" in page
 
 
 def test_hostile_names_and_texts_are_shown_and_do_nothing(tmp_path: Path, tokenizer_json: Path) -> None:
@@ -262,7 +266,7 @@ def test_hostile_names_and_texts_are_shown_and_do_nothing(tmp_path: Path, tokeni
     sources = (Source(inputs=(str(file),), name="<u>s</u>", label=HOSTILE),)
     recipe = Recipe(sources=sources, tokenizer=str(tokenizer_json))
     run_build(recipe, folder / "store", RunOptions(workers=0), None)
-    page = document(report_page(folder / "store", seq_len=512, against=str(tokenizer_json), workers=0))
+    page = render_file(report_page(folder / "store", seq_len=512, against=str(tokenizer_json), workers=0))
     parsed = Parsed(page)
     assert not parsed.tags & {"script", "img", "u", "b", "textarea", "iframe"}
     assert not {name for name in parsed.attributes if name.startswith("on")}
@@ -280,7 +284,7 @@ def test_tiny_and_empty_stores_have_a_report(texts: list[str], tmp_path: Path, t
     with contextlib.suppress(NoDocuments):  # the store is there all the same
         run_build(recipe, tmp_path / "store", RunOptions(workers=0), None)
     store = Store(tmp_path / "store")
-    page = document(report_page(store, against=str(tokenizer_json), workers=0))
+    page = render_file(report_page(store, against=str(tokenizer_json), workers=0))
     parsed = Parsed(page)
     assert number(parsed.facts["tokens"]) == store.manifest.tokens
     assert ("the store is empty" in page) == (store.manifest.documents == 0)
@@ -290,11 +294,11 @@ def test_tiny_and_empty_stores_have_a_report(texts: list[str], tmp_path: Path, t
 
 def test_rows_are_left_out_token_by_token_before_a_file_is_too_large(store: Store) -> None:
     page = report_page(store, seq_len=4096, rows=200, workers=0)
-    size = len(document(page).encode())
+    size = len(render_file(page).encode())
     assert LARGEST / 4 < size <= LARGEST
     few = report_page(store, seq_len=4096, rows=2, workers=0)
-    assert "in the first 512 tokens" in document(few)
-    assert "in the first 512 tokens" not in document(page)
+    assert "in the first 512 tokens" in render_file(few)
+    assert "in the first 512 tokens" not in render_file(page)
 
 
 def test_rows_that_are_shown_begin_with_more_documents_than_their_neighbours(store: Store) -> None:
@@ -304,20 +308,20 @@ def test_rows_that_are_shown_begin_with_more_documents_than_their_neighbours(sto
     def documents(place: int) -> int:
         return len({int(segment) for segment in rows[place].segment_ids[:100]} - {-1})
 
-    places = telling_rows(rows, 3, 100)
+    places = sample_rows(rows, 3, 100)
     thirds = [len(rows) * turn // 3 for turn in range(4)]
     for place, first, end in zip(places, thirds, thirds[1:], strict=False):
         assert first <= place < end, "one from each third"
         start = first + (end - first - NEIGHBOURS) // 2
         assert documents(place) == max(map(documents, range(start, start + NEIGHBOURS)))
     assert max(map(documents, places)) > 1
-    assert telling_rows(rows, len(rows), 100) == list(range(len(rows)))
+    assert sample_rows(rows, len(rows), 100) == list(range(len(rows)))
 
 
 def test_a_usual_row_length_fits_the_store(store: Store) -> None:
     assert fitting_length(store) == 2048
-    page = Parsed(document(report_page(store, workers=0, rows=1)))
-    assert page.table("What rows of 2,048 tokens cost, by packing")
+    page = Parsed(render_file(report_page(store, workers=0, rows=1)))
+    assert page.table("Packings in rows of 2,048 tokens")
 
 
 def test_the_same_store_gives_the_same_file(store: Store, tmp_path: Path) -> None:

@@ -10,30 +10,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.viewing.strips import a_page, a_strip, acts, any_text, byte_strips
 
-from packline.viewing.cells import cells_of, shown
-from packline.viewing.html import html
-from packline.viewing.lines import Line, plain
+from packline.viewing.html import render_fragment
 from packline.viewing.page import (
     Bar,
-    Bars,
-    Beside,
     Block,
     Cell,
-    Flow,
     Form,
     Histogram,
     Links,
     Note,
     Page,
-    Stage,
-    Stream,
-    Strip,
+    SideBySide,
     Table,
+    TokenStrip,
 )
-from packline.viewing.terminal import render, render_text
-from packline.viewing.terminal_strip import GUTTER, strip_lines
-from packline.viewing.text import cells
-from packline.viewing.vocabulary import Vocabulary
+from packline.viewing.terminal import GUTTER, render_lines, render_text, strip_lines
+from packline.viewing.text import Line, cells, plain
+from packline.viewing.tokens import Vocabulary, cells_of, visible_pieces
 
 
 def joined(line: Line) -> str:
@@ -42,20 +35,20 @@ def joined(line: Line) -> str:
 
 def test_no_block_is_forgotten() -> None:
     """The page that is drawn on both surfaces holds every block that there is, and each alone is seen."""
-    page = a_page("text", Strip("text", (Cell("text", (1,), b"text", 0),)))
+    page = a_page("text", TokenStrip("text", (Cell("text", (1,), b"text", 0),)))
     assert {type(block) for block in page.blocks} == set(get_args(Block))
     for block in page.blocks:
-        drawn = [plain(line) for line in render(Page("title", (block,)), 80, color=False)]
+        drawn = [plain(line) for line in render_lines(Page("title", (block,)), 80, color=False)]
         assert isinstance(block, Links | Form) != any("text" in line for line in drawn), block
-        for whole in (Page("title", (block,)), Page("title", (Beside(((block,), (block,))),))):
-            assert "text" in html(whole), block
+        for whole in (Page("title", (block,)), Page("title", (SideBySide(((block,), (block,))),))):
+            assert "text" in render_fragment(whole), block
 
 
 @given(any_text, byte_strips(), st.booleans(), st.integers(40, 120))
 def test_no_page_acts_on_a_terminal(
     text: str, made: tuple[Vocabulary, np.ndarray, np.ndarray], color: bool, width: int
 ) -> None:
-    for line in render(a_page(text, a_strip(*made, text)), width, color):
+    for line in render_lines(a_page(text, a_strip(*made, text)), width, color):
         assert not acts(plain(line)) and "\n" not in plain(line)
 
 
@@ -65,10 +58,10 @@ def test_tokens_keep_to_the_width_and_none_is_missing(
 ) -> None:
     vocabulary, ids, segments = made
     found = cells_of(vocabulary, ids, segment_ids=segments)
-    lines = [joined(line) for line in strip_lines(Strip("", found), width, color)]
+    lines = [joined(line) for line in strip_lines(TokenStrip("", found), width, color)]
     body = [line[GUTTER + 2 :] for line in lines if not line.endswith("  padding")]
     assert all(cells(line) <= width - GUTTER - 2 for line in body)
-    wanted = "".join(text for cell in found if not cell.padding for text, _ in shown(cell))
+    wanted = "".join(text for cell in found if not cell.padding for text, _ in visible_pieces(cell))
     for mark in "│⟦⟧":
         wanted = wanted.replace(mark, "")
     assert re.sub("[│⟦⟧]", "", "".join(body)) == wanted
@@ -86,9 +79,9 @@ def test_marks_say_without_color_what_styles_say_with_it() -> None:
         Cell("", (0,), b"", 4, -1, padding=True, loss=False),
         Cell("", (0,), b"", 5, -1, padding=True, loss=False),
     )
-    without = [plain(line) for line in strip_lines(Strip("", tokens), 80, color=False)]
+    without = [plain(line) for line in strip_lines(TokenStrip("", tokens), 80, color=False)]
     assert without == ["        0  ⟨a│ b⟩│ c│⟦</s>⟧", "      ·×2  padding"]
-    first, second = strip_lines(Strip("", tokens), 80, color=True)
+    first, second = strip_lines(TokenStrip("", tokens), 80, color=True)
     styles = [piece[1] for piece in first if isinstance(piece, tuple)]
     assert styles == ["quiet", "unlearned", "unlearned", "token-2", "control"]
     assert [piece[1] for piece in second if isinstance(piece, tuple)] == ["padding"]
@@ -96,7 +89,7 @@ def test_marks_say_without_color_what_styles_say_with_it() -> None:
 
 def test_line_ends_of_the_text_end_lines_and_positions_stand_before_them() -> None:
     vocabulary = Vocabulary("lines", [b"one\n", b"two", b"\n\n"], {})
-    strip = Strip("", cells_of(vocabulary, np.array([0, 1, 2, 1]), first=1000), more=4)
+    strip = TokenStrip("", cells_of(vocabulary, np.array([0, 1, 2, 1]), first=1000), more=4)
     assert [plain(line) for line in strip_lines(strip, 80, color=False)] == [
         "    1,000  one↵",
         "    1,001  two│↵",
@@ -107,18 +100,26 @@ def test_line_ends_of_the_text_end_lines_and_positions_stand_before_them() -> No
 
 
 def test_charts_have_their_numbers_and_lengths() -> None:
-    bars = Bars("packings", (Bar("concat", 2.0, "2.0", 0.5), Bar("pad", 4.0, "4.0", 4.0)), part="padding")
-    histogram = Histogram("lengths", ("1", "2 to 3"), (1, 4), "documents", (("median", 1),))
-    flow = Flow(
-        "ledger",
-        (Stage("in", 10, "documents", Stream("kept", 8), (Stream("bad", 2, "bad", "no text"),)),),
+    rows = (("concat", Bar("2.0", 0.5, 0.25)), ("pad", Bar("4.0", 1.0, 1.0)), ("none", Bar("0", 0.0)))
+    bars = Table("packings", (), rows, "lr", part="padding")
+    several = Table(
+        "costs", ("packing", "padding", "lost"), (("pad", Bar("9%", 1.0), Bar("1%", 1.0)),), "lrr"
     )
-    text = render_text(Page("charts", (bars, histogram, flow)))
+    histogram = Histogram("lengths", ("1", "2 to 3"), (1, 4), "documents", (("median", 1),))
+    text = render_text(Page("charts", (bars, several, histogram)))
     assert f"concat  2.0  {'━' * 15}{'┄' * 5}\n" in text
     assert f"pad     4.0  {'┄' * 40}\n" in text
+    assert "none      0  ·\n" in text and "┄┄ padding" in text
+    assert "pad           9%    1%\n" in text, "of several columns the numbers alone"
     assert "5 documents, at most 4" in text and "median: 2 to 3" in text
-    assert re.search(r"in +10  documents\n +- bad +2  no text\n +=\s+kept +8\n", text)
     assert "no documents" in render_text(Page("none", (Histogram("lengths", ("1",), (0,), "documents"),)))
+
+
+def test_a_table_wider_than_the_terminal_wraps_its_headings() -> None:
+    table = Table("", ("source", "tokens per document", "bytes per token"), (("web", "1,000", "4.5"),), "lrr")
+    page = Page("store", (table,))
+    assert all(len(plain(line)) <= 40 for line in render_lines(page, 40, color=False))
+    assert max(len(plain(line)) for line in render_lines(page, 40, color=False, wrap=False)) > 40
 
 
 def test_warnings_come_first_and_tables_are_straight() -> None:

@@ -12,7 +12,7 @@ from tests.conftest import python_sources
 
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import TokenizerError
-from packline.viewing.html import document
+from packline.viewing.html import render_file
 from packline.viewing.terminal import render_text
 from packline.viewing.tokenizer_page import evaluation_markdown, evaluation_page
 from packline.vocabulary.evaluating import compare_tokenizers, pieces_of, unknown_ids
@@ -181,7 +181,7 @@ def test_a_special_token_that_merges_make_too_is_refused(folders: tuple[Path, Pa
 def test_every_surface_says_the_same_numbers(folders: tuple[Path, Path]) -> None:
     found = compare_tokenizers(load_tokenizer(str(folders[0])), [str(folders[1]), "no|such<tag>.json/x/y"])
     markdown, terminal = evaluation_markdown(found), render_text(evaluation_page(found), 160)
-    html = document(evaluation_page(found))
+    html = render_file(evaluation_page(found))
     row = found.comparisons[0].rows[0]
     cells = [row.text, f"{row.bytes:,}", f"{row.base.tokens:,}", f"{row.base.bytes_per_token:.2f}"]
     cells += [

@@ -16,7 +16,7 @@ from packline.chat.spelling import GENERATORS
 from packline.errors import RecipeError
 
 Adapter = Callable[[Any, dict[str, Any]], Any]
-"""Converts a record, with the task's options, to a conversation of a known shape; raises `Malformed`."""
+"""Converts a record, with the task's options, to a conversation of a known shape; raises `RecordProblem`."""
 
 
 def as_it_is(record: Any, options: dict[str, Any]) -> Any:

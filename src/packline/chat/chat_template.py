@@ -30,10 +30,10 @@ from jinja2 import Environment, TemplateError, nodes, pass_context
 from jinja2.ext import Extension, loopcontrols
 from jinja2.runtime import Context
 
-from packline.chat.conversations import Conversation, Malformed, Message, as_messages
+from packline.chat.conversations import Conversation, Message, as_messages
 from packline.chat.pieces import Piece, check_pieces, join_pieces, trained_runs
 from packline.errors import RecipeError
-from packline.sources.records import RecordProblem
+from packline.sources.batch import RecordProblem
 from packline.sources.sandbox import BUDGET, Sandbox, TemplateTimeout
 
 HIDE, SHOW, OPEN, CLOSE = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3"
@@ -106,11 +106,11 @@ class ChatTemplate:
         """Render a conversation to pieces.
 
         Raises:
-            Malformed: the template refuses it (reason `template`), or the assistant's words cannot be located
-                in the output (reason `mask`).
+            RecordProblem: the template refuses it (reason `template`), or the assistant's words cannot be
+                located in the output (reason `mask`).
         """
         if any(message.parts for message in conversation.messages):
-            raise Malformed(
+            raise RecordProblem(
                 "content_not_text", "code among the words: only nanochat's scheme has a place for it"
             )
         messages, tools = self._given(conversation)
@@ -123,7 +123,7 @@ class ChatTemplate:
         """Render the text of a conversation, whether or not a mask can be determined.
 
         Raises:
-            Malformed: the template refuses it (reason `template`).
+            RecordProblem: the template refuses it (reason `template`).
         """
         pieces = self._cut(self._run(*self._given(conversation), prompt=False))
         return "".join(piece.text for piece in pieces)
@@ -132,7 +132,7 @@ class ChatTemplate:
         """Render the pieces up to the assistant's next turn, with the generation prompt.
 
         Raises:
-            Malformed: the template refuses it (reason `template`).
+            RecordProblem: the template refuses it (reason `template`).
         """
         pieces = self._cut(self._run(*self._given(conversation), prompt=True))
         return join_pieces(piece._replace(trained=False) for piece in pieces)
@@ -143,11 +143,11 @@ class ChatTemplate:
         Raises:
             RecipeError: none passes, or one shows that the wrong words are trained on.
         """
-        why: list[Malformed] = []
+        why: list[RecordProblem] = []
         for talk in PROBES:
             try:
                 self._hold(talk)
-            except Malformed as error:
+            except RecordProblem as error:
                 why.append(error)
             else:
                 return why[0].detail if why else ""
@@ -157,7 +157,7 @@ class ChatTemplate:
         """Check that the trained ranges are exactly the assistant's.
 
         Raises:
-            Malformed: the assistant's words cannot be located (reason `mask` or `template`).
+            RecordProblem: the assistant's words cannot be located (reason `mask` or `template`).
             RecipeError: they can, and differ from what is trained on.
         """
         pieces = self.render(talk)
@@ -198,13 +198,13 @@ class ChatTemplate:
                 parts.append(part)
                 size += len(part)
                 if size > MOST_CHARACTERS:
-                    raise Malformed("template", f"the template made more than {MOST_CHARACTERS:,} characters")
-        except (Malformed, TemplateTimeout):
+                    raise RecordProblem(
+                        "template", f"the template made more than {MOST_CHARACTERS:,} characters"
+                    )
+        except (RecordProblem, TemplateTimeout):
             raise
-        except RecordProblem as error:
-            raise Malformed(error.reason, error.detail) from error
         except Exception as error:  # any error of a template affects one conversation only
-            raise Malformed("template", f"{type(error).__name__}: {error}"[:500]) from error
+            raise RecordProblem("template", f"{type(error).__name__}: {error}"[:500]) from error
         return "".join(parts)
 
     def _mark(self, whole: str, messages: list[Any], tools: list[Any] | None) -> str:
@@ -219,7 +219,7 @@ class ChatTemplate:
             if number + 1 < len(messages):
                 after = self._run(messages[: number + 1], tools, prompt=False)
             if not (after.startswith(before) and whole.startswith(after) and len(before) >= done):
-                raise Malformed(
+                raise RecordProblem(
                     "mask", f"message {number}: what comes before it is rendered otherwise with it than alone"
                 )
             # White space after the last token of a turn belongs to the template; no model generates it.

@@ -7,7 +7,7 @@
 
 The order of roles is strict: an optional system message, then user and assistant in turn; each call of an
 assistant is answered by one output before any other message. A conversation may end with any role, but must
-have an assistant message. Nothing is repaired: an invalid record is `Malformed`, with a reason that is
+have an assistant message. Nothing is repaired: an invalid record is `RecordProblem`, with a reason that is
 counted.
 
 Cost: a few microseconds per message. `chat_template` and `nanochat` render conversations.
@@ -21,8 +21,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from packline.errors import BadRecord
-from packline.sources.batch import Reason
+from packline.sources.batch import RecordProblem
 
 Role = Literal["system", "user", "assistant", "tool"]
 PartKind = Literal["text", "python", "python_output"]
@@ -49,19 +48,6 @@ PAIRS = (
     ("question", "answer"),
 )
 SHAPES = "messages, conversations, a list of messages, or prompt and response"
-
-
-class Malformed(BadRecord):
-    """A record that is not a valid conversation.
-
-    Args:
-        reason: reason under which it is counted.
-        detail: position and description of the problem.
-    """
-
-    def __init__(self, reason: Reason, detail: str) -> None:
-        super().__init__(f"{reason}: {detail}")
-        self.reason, self.detail = reason, detail
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -127,13 +113,13 @@ def read_conversation(record: Any, field: str | None = None) -> Conversation:
         field: field of the messages, if it is not a known one.
 
     Raises:
-        Malformed: with the reason and the number of the message, from 0.
+        RecordProblem: with the reason and the number of the message, from 0.
 
     >>> read_conversation({"prompt": "hi", "response": "hello"}).messages[1].content
     'hello'
     >>> read_conversation([{"role": "assistant", "content": "hello"}])
     Traceback (most recent call last):
-    packline.chat.conversations.Malformed: roles_out_of_order: message 0: an assistant before any user
+    packline.sources.batch.RecordProblem: roles_out_of_order: message 0: an assistant before any user
     """
     raw, system, tools = _messages_of(record, field)
     if system:
@@ -148,13 +134,15 @@ def _messages_of(record: Any, field: str | None) -> tuple[list[Any], Any, tuple[
     if isinstance(record, list):
         return record, None, ()
     if not isinstance(record, dict):
-        raise Malformed("not_a_conversation", f"expected {SHAPES}, found a {type(record).__name__}")
+        raise RecordProblem("not_a_conversation", f"expected {SHAPES}, found a {type(record).__name__}")
     system, tools = record.get("system"), _read_tools(record.get("tools"))
     for name in (field,) if field else LISTS:
         if isinstance(found := record.get(name), list):
             return found, system, tools
         if found is not None:
-            raise Malformed("not_a_conversation", f"{name}: expected a list, found a {type(found).__name__}")
+            raise RecordProblem(
+                "not_a_conversation", f"{name}: expected a list, found a {type(found).__name__}"
+            )
     for asked, answered in () if field else PAIRS:
         if asked in record and answered in record:
             prompt, response = record[asked], record[answered]
@@ -164,7 +152,7 @@ def _messages_of(record: Any, field: str | None) -> tuple[list[Any], Any, tuple[
             after = response if isinstance(response, list) else [{"role": "assistant", "content": response}]
             return [*before, *after], system, tools
     wanted = field or SHAPES
-    raise Malformed("not_a_conversation", f"expected {wanted}, found {', '.join(record) or 'no fields'}")
+    raise RecordProblem("not_a_conversation", f"expected {wanted}, found {', '.join(record) or 'no fields'}")
 
 
 def _read_tools(tools: Any) -> tuple[dict[str, Any], ...]:
@@ -172,36 +160,38 @@ def _read_tools(tools: Any) -> tuple[dict[str, Any], ...]:
         try:
             tools = msgspec.json.decode(tools)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise Malformed("not_a_conversation", f"tools are not JSON: {error}") from error
+            raise RecordProblem("not_a_conversation", f"tools are not JSON: {error}") from error
     if not tools:
         return ()
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
-        raise Malformed("not_a_conversation", "tools: expected a list of objects")
+        raise RecordProblem("not_a_conversation", "tools: expected a list of objects")
     return tuple(tools)
 
 
 def _read_message(number: int, raw: Any) -> Message:
     where = f"message {number}"
     if not isinstance(raw, dict):
-        raise Malformed("not_a_conversation", f"{where}: expected an object, found a {type(raw).__name__}")
+        raise RecordProblem(
+            "not_a_conversation", f"{where}: expected an object, found a {type(raw).__name__}"
+        )
     raw = {name: value for name, value in raw.items() if value is not None}  # Arrow: null if missing
     said = raw.get("role", raw.get("from"))
     role = ROLES.get(said) if isinstance(said, str) else None
     if role is None:
-        raise Malformed("unknown_role", f"{where}: expected {', '.join(sorted(ROLES))}, found {said!r}")
+        raise RecordProblem("unknown_role", f"{where}: expected {', '.join(sorted(ROLES))}, found {said!r}")
     content, calls = raw.get("content", raw.get("value")), _read_calls(where, raw, role)
     if said == "function_call":
         calls, content = (_read_call(where, content),), None
     text, parts = _read_content(where, content, role)
     reasoning = raw.get("reasoning_content", raw.get("reasoning"))
     if reasoning is not None and not isinstance(reasoning, str):
-        raise Malformed("content_not_text", f"{where}: its reasoning is a {type(reasoning).__name__}")
+        raise RecordProblem("content_not_text", f"{where}: its reasoning is a {type(reasoning).__name__}")
     said_anything = text.strip() or any(part.text.strip() for part in parts)
     if not said_anything and not calls and role != "tool":
-        raise Malformed("empty_content", f"{where}: the {role} says nothing")
+        raise RecordProblem("empty_content", f"{where}: the {role} says nothing")
     weight = raw.get("weight", 1)
     if role == "assistant" and weight not in (0, 1):
-        raise Malformed("not_a_conversation", f"{where}: expected a weight of 0 or 1, found {weight!r}")
+        raise RecordProblem("not_a_conversation", f"{where}: expected a weight of 0 or 1, found {weight!r}")
     call_id, name = raw.get("tool_call_id"), raw.get("name")
     return Message(
         role,
@@ -222,14 +212,16 @@ def _read_content(where: str, content: Any, role: Role) -> tuple[str, tuple[Part
     if isinstance(content, str):
         return _text(where, content), ()
     if not isinstance(content, list):
-        raise Malformed("content_not_text", f"{where}: expected text, found a {type(content).__name__}")
+        raise RecordProblem("content_not_text", f"{where}: expected text, found a {type(content).__name__}")
     parts = []
     for part in content:
         kind: Any = part.get("type") if isinstance(part, dict) else None
         text = part.get("text") if isinstance(part, dict) else None
         known = kind == "text" or (role == "assistant" and kind in ("python", "python_output"))
         if not known or not isinstance(text, str):
-            raise Malformed("content_not_text", f"{where}: expected parts of text, found {kind or part!r}")
+            raise RecordProblem(
+                "content_not_text", f"{where}: expected parts of text, found {kind or part!r}"
+            )
         parts.append(Part(kind, _text(where, text)))
     words = "".join(part.text for part in parts if part.kind == "text")
     return words, () if all(part.kind == "text" for part in parts) else tuple(parts)
@@ -240,7 +232,7 @@ def _text(where: str, text: str) -> str:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         code = ord(text[error.start])
-        raise Malformed("lone_surrogate", f"{where}: a lone surrogate \\u{code:04x}") from error
+        raise RecordProblem("lone_surrogate", f"{where}: a lone surrogate \\u{code:04x}") from error
     return text
 
 
@@ -251,7 +243,7 @@ def _read_calls(where: str, raw: dict[str, Any], role: Role) -> tuple[Call, ...]
     if not calls:
         return ()
     if role != "assistant" or not isinstance(calls, list):
-        raise Malformed("roles_out_of_order", f"{where}: a {role} that calls a tool")
+        raise RecordProblem("roles_out_of_order", f"{where}: a {role} that calls a tool")
     return tuple(_read_call(where, call) for call in calls)
 
 
@@ -264,13 +256,13 @@ def _read_call(where: str, raw: Any) -> Call:
     inner = raw.get("function", raw) if isinstance(raw, dict) else None
     name = inner.get("name") if isinstance(inner, dict) else None
     if not isinstance(raw, dict) or not isinstance(inner, dict) or not isinstance(name, str) or not name:
-        raise Malformed("content_not_text", f"{where}: a call of a tool without a name")
+        raise RecordProblem("content_not_text", f"{where}: a call of a tool without a name")
     arguments = inner.get("arguments")
     if arguments is None or (isinstance(arguments, str) and not arguments.strip()):
         arguments = {}  # both denote a call without arguments
     if not isinstance(arguments, dict | str):
         found = type(arguments).__name__
-        raise Malformed(
+        raise RecordProblem(
             "content_not_text", f"{where}: arguments of {name}: expected an object, found a {found}"
         )
     if isinstance(arguments, str):
@@ -286,11 +278,11 @@ def _read_call(where: str, raw: Any) -> Call:
 def _check_order(messages: tuple[Message, ...]) -> None:
     """Check the order of roles, and that calls are answered."""
     if not messages:
-        raise Malformed("empty_content", "a conversation without messages")
+        raise RecordProblem("empty_content", "a conversation without messages")
     if not any(message.role == "assistant" for message in messages):
-        raise Malformed("nothing_to_train", "no assistant speaks")
+        raise RecordProblem("nothing_to_train", "no assistant speaks")
     if not any(message.role == "assistant" and message.trained for message in messages):
-        raise Malformed("nothing_to_train", "all that the assistant says has the weight 0")
+        raise RecordProblem("nothing_to_train", "all that the assistant says has the weight 0")
     before: Role | None = None
     open_calls: list[Call] = []
     for number, message in enumerate(messages):
@@ -298,18 +290,18 @@ def _check_order(messages: tuple[Message, ...]) -> None:
         if role == "tool":
             _answer(where, message, open_calls)
         elif open_calls:
-            raise Malformed("tool_call_without_output", f"{where}: {open_calls[0].name} was not answered")
+            raise RecordProblem("tool_call_without_output", f"{where}: {open_calls[0].name} was not answered")
         elif role == "system" and number:
-            raise Malformed("roles_out_of_order", f"{where}: a system message that is not the first")
+            raise RecordProblem("roles_out_of_order", f"{where}: a system message that is not the first")
         elif role == "user" and before not in (None, "system", "assistant"):
-            raise Malformed("roles_out_of_order", f"{where}: a user after a {before}")
+            raise RecordProblem("roles_out_of_order", f"{where}: a user after a {before}")
         elif role == "assistant" and before not in ("user", "tool"):
             what = "before any user" if before in (None, "system") else "after an assistant"
-            raise Malformed("roles_out_of_order", f"{where}: an assistant {what}")
+            raise RecordProblem("roles_out_of_order", f"{where}: an assistant {what}")
         open_calls += message.calls
         before = role
     if open_calls:
-        raise Malformed("tool_call_without_output", f"{open_calls[0].name} was not answered")
+        raise RecordProblem("tool_call_without_output", f"{open_calls[0].name} was not answered")
 
 
 def _answer(where: str, message: Message, open_calls: list[Call]) -> None:
@@ -319,7 +311,7 @@ def _answer(where: str, message: Message, open_calls: list[Call]) -> None:
         ids = [call.id for call in open_calls]
         place = ids.index(message.call_id) if message.call_id in ids else None
     if place is None:
-        raise Malformed("tool_output_without_call", f"{where}: an output that no call asked for")
+        raise RecordProblem("tool_output_without_call", f"{where}: an output that no call asked for")
     open_calls.pop(place)
 
 

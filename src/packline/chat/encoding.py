@@ -21,12 +21,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from packline.chat.conversations import Malformed
 from packline.chat.pieces import Piece
 from packline.encoders.boundary import Boundary
 from packline.encoders.encoder import Encoder
 from packline.encoders.tokenizer import Tokenizer
 from packline.ragged import Ragged, concatenate
+from packline.sources.batch import RecordProblem
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class PieceEncoder:
 
     def encode(
         self, conversations: Sequence[list[Piece]], audit: Sequence[int] = (), where: str = ""
-    ) -> list[Encoded | Malformed]:
+    ) -> list[Encoded | RecordProblem]:
         """Documents with their boundary tokens, or the reason why one cannot be masked.
 
         Args:
@@ -94,11 +94,11 @@ class PieceEncoder:
 
     def _assemble(
         self, pieces: list[Piece], table: Ragged, numbers: dict[str, int], places: dict[str, int]
-    ) -> Encoded | Malformed:
+    ) -> Encoded | RecordProblem:
         if self._spaced and any(not one.control and not other.control for one, other in pairwise(pieces)):
             try:
                 return self._assemble_spaced(pieces)
-            except Malformed as error:
+            except RecordProblem as error:
                 return error
         order = np.array([(places if one.control else numbers)[one.text] for one in pieces], np.int64)
         taken = table.take(order)
@@ -127,7 +127,7 @@ class PieceEncoder:
                 first, final = np.searchsorted(ends, [start, max(end - 1, start)], "right").tolist()
                 first, final = min(first, len(group) - 1), min(final, len(group) - 1)
                 if group[first].trained != group[final].trained:
-                    raise Malformed("mask", "a token reaches over the edge of what the assistant said")
+                    raise RecordProblem("mask", "a token reaches over the edge of what the assistant said")
                 tokens.append(number)
                 loss.append(int(group[first].trained))
             place = last

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from packline.chat.conversations import Malformed
+from packline.sources.batch import RecordProblem
 
 MARK = re.compile(r"<<([^<>]*)>>")
 
@@ -17,7 +17,7 @@ def read_gsm8k(record: Any, options: dict[str, Any]) -> dict[str, Any]:
     """Convert a record with question and answer to a conversation.
 
     Raises:
-        Malformed: the record has no such fields.
+        RecordProblem: the record has no such fields.
 
     >>> talk = read_gsm8k({"question": "1+1?", "answer": "It is <<1+1=2>>2.\\n#### 2"}, {})
     >>> [(part["type"], part["text"]) for part in talk["messages"][1]["content"]]
@@ -27,7 +27,7 @@ def read_gsm8k(record: Any, options: dict[str, Any]) -> dict[str, Any]:
         (record.get(name) for name in ("question", "answer")) if isinstance(record, dict) else (0, 0)
     )
     if not isinstance(question, str) or not isinstance(answer, str):
-        raise Malformed("not_a_conversation", "expected question and answer, both strings")
+        raise RecordProblem("not_a_conversation", "expected question and answer, both strings")
     parts = []
     for place, piece in enumerate(MARK.split(answer)):
         if place % 2 == 0:

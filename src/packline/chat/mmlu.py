@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from packline.chat.conversations import Malformed
 from packline.chat.questions import _read_mmlu, render
 from packline.errors import InputError
+from packline.sources.batch import RecordProblem
 
 
 def read_mmlu(record: Any, options: dict[str, Any]) -> dict[str, Any]:
     """Convert a record to a conversation.
 
     Raises:
-        Malformed: a record of another layout.
+        RecordProblem: a record of another layout.
 
     >>> talk = read_mmlu({"question": "Sky?", "choices": ["red", "blue", "green", "grey"], "answer": 1}, {})
     >>> talk["messages"][1]["content"]
@@ -28,8 +28,8 @@ def read_mmlu(record: Any, options: dict[str, Any]) -> dict[str, Any]:
     try:
         question = _read_mmlu(record, "the record")
     except InputError as error:
-        raise Malformed("not_a_conversation", str(error)) from error
+        raise RecordProblem("not_a_conversation", str(error)) from error
     if question is None:
-        raise Malformed("not_a_conversation", "the names of columns")
+        raise RecordProblem("not_a_conversation", "the names of columns")
     asked, said = render(question), question.letters[question.gold]
     return {"messages": [{"role": "user", "content": asked}, {"role": "assistant", "content": said}]}

@@ -20,8 +20,9 @@ from importlib.resources import files
 import msgspec
 
 from packline.chat.chat_template import ChatTemplate
-from packline.chat.conversations import Call, Conversation, Malformed, Message
+from packline.chat.conversations import Call, Conversation, Message
 from packline.errors import RecipeError
+from packline.sources.batch import RecordProblem
 
 NO_TOOLS = """\
 {%- if tools or messages | selectattr('role', 'equalto', 'tool') | list %}
@@ -231,5 +232,5 @@ def nearest_template(template: ChatTemplate, special_tokens: Container[str]) -> 
 def _written(template: ChatTemplate, conversation: Conversation) -> str | None:
     try:
         return template.write(conversation)
-    except Malformed:
+    except RecordProblem:
         return None

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from packline.chat.conversations import Conversation, Malformed, Message
+from packline.chat.conversations import Conversation, Message
 from packline.chat.pieces import Piece, call_text
+from packline.sources.batch import RecordProblem
 
 BOS = "<|bos|>"
 TURNS = ("<|user_start|>", "<|user_end|>", "<|assistant_start|>", "<|assistant_end|>")
@@ -31,7 +32,7 @@ def render_nanochat(conversation: Conversation) -> list[Piece]:
     """Render a conversation to pieces, without `<|bos|>`.
 
     Raises:
-        Malformed: a system message that is not followed by a user message.
+        RecordProblem: a system message that is not followed by a user message.
 
     >>> talk = Conversation((Message("user", "hi"), Message("assistant", "hello")))
     >>> "".join(piece.text for piece in render_nanochat(talk))
@@ -66,13 +67,13 @@ def _merge_system(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     if first.role != "system":
         return messages
     if not rest or rest[0].role != "user":
-        raise Malformed("roles_out_of_order", "message 0: a system message that no user follows")
+        raise RecordProblem("roles_out_of_order", "message 0: a system message that no user follows")
     return (Message("user", f"{first.content}\n\n{rest[0].content}"), *rest[1:])
 
 
 def _assistant(message: Message) -> Iterator[Piece]:
     if message.reasoning:
-        raise Malformed("template", "nanochat's scheme has no place for reasoning that stands apart")
+        raise RecordProblem("template", "nanochat's scheme has no place for reasoning that stands apart")
     for part in message.parts:
         if part.kind == "text":
             yield Piece(part.text, trained=True)

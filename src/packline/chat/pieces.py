@@ -19,7 +19,8 @@ import json
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from packline.chat.conversations import Call, Conversation, Malformed
+from packline.chat.conversations import Call, Conversation
+from packline.sources.batch import RecordProblem
 
 
 class Piece(NamedTuple):
@@ -83,18 +84,20 @@ def check_pieces(conversation: Conversation, pieces: list[Piece]) -> None:
     """Check that the trained ranges are the assistant's.
 
     Raises:
-        Malformed: a range is wrong (reason `mask`); the message names it.
+        RecordProblem: a range is wrong (reason `mask`); the message names it.
 
     >>> from packline.chat.conversations import Message
     >>> talk = Conversation((Message("user", "hi"), Message("assistant", "hello")))
     >>> check_pieces(talk, [Piece("hi"), Piece("hello", trained=True)])
     >>> check_pieces(talk, [Piece("hi", trained=True), Piece("hello")])
     Traceback (most recent call last):
-    packline.chat.conversations.Malformed: mask: turn 0 of the assistant: 'hello' is not trained on
+    packline.sources.batch.RecordProblem: mask: turn 0 of the assistant: 'hello' is not trained on
     """
     runs, turns = trained_runs(pieces), turns_of(conversation)
     if len(runs) != len(turns):
-        raise Malformed("mask", f"the assistant speaks {len(turns)} times, and {len(runs)} are trained on")
+        raise RecordProblem(
+            "mask", f"the assistant speaks {len(turns)} times, and {len(runs)} are trained on"
+        )
     for number, (run, turn) in enumerate(zip(runs, turns, strict=True)):
         at = 0
         for words in turn:
@@ -102,7 +105,7 @@ def check_pieces(conversation: Conversation, pieces: list[Piece]) -> None:
             found = run.find(wanted, at)
             if found < 0:
                 said = wanted if len(wanted) < 40 else f"{wanted[:40]}..."
-                raise Malformed("mask", f"turn {number} of the assistant: {said!r} is not trained on")
+                raise RecordProblem("mask", f"turn {number} of the assistant: {said!r} is not trained on")
             at = found + len(wanted)
 
 

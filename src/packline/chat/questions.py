@@ -18,8 +18,8 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from packline.chat.record_files import files_of, records_of
 from packline.errors import InputError
+from packline.sources.records import files_of, records_of
 
 SHUFFLE_SEED = 42
 MMLU_LETTERS = ("A", "B", "C", "D")

@@ -19,11 +19,10 @@ import numpy as np
 
 from packline.chat.adapters import adapter_of
 from packline.chat.chat_template import ChatTemplate, strips_of
-from packline.chat.conversations import Conversation, Malformed, read_conversation
+from packline.chat.conversations import Conversation, read_conversation
 from packline.chat.encoding import Encoded, PieceEncoder
 from packline.chat.nanochat import render_nanochat
 from packline.chat.pieces import Piece, check_pieces, mute
-from packline.chat.records import MAX_RECORD_BYTES, Record, read_records, read_whole
 from packline.chat.sources import ConversationSource, ConversationUnit
 from packline.chat.spelling import GENERATORS, read_words
 from packline.encoders.boundary import Boundary
@@ -37,9 +36,10 @@ from packline.jobs.held_out import Shares, Smallest
 from packline.jobs.job import Numbered, Report, Runner
 from packline.jobs.unit import check_unchanged
 from packline.ragged import Ragged, offsets_of
-from packline.sources.batch import Reject
+from packline.sources.batch import RecordProblem, Reject
 from packline.sources.files import InputFile
-from packline.sources.odd_json import has_raw, id_text
+from packline.sources.jsonl import has_raw, id_text
+from packline.sources.records import MAX_RECORD_BYTES, Record, read_records, read_whole
 from packline.sources.texts import Texts
 from packline.storage.inputs import hash_range
 from packline.storage.local import disk_errors
@@ -235,7 +235,7 @@ class _Unit:
                 continue
             try:
                 rendered.append((record, self._render(record)))
-            except Malformed as error:
+            except RecordProblem as error:
                 bad.append(record.reject(self._file.index, error.reason, error.detail))
         audit = [number - self._met for number in audited(self._met, self._met + len(rendered))]
         self._met += len(rendered)
@@ -246,7 +246,7 @@ class _Unit:
         for (record, pieces), one in zip(rendered, encoded, strict=True):
             try:
                 document = self._fit(one)
-            except Malformed as error:
+            except RecordProblem as error:
                 bad.append(record.reject(self._file.index, error.reason, error.detail))
                 continue
             good.setdefault(self._split(pieces), []).append((record, document))
@@ -265,18 +265,18 @@ class _Unit:
                 _check_odd(conversation)
         except UnicodeEncodeError as error:
             detail = f"a lone surrogate \\u{ord(error.object[error.start]):04x}"
-            raise Malformed("lone_surrogate", detail) from error
+            raise RecordProblem("lone_surrogate", detail) from error
         pieces = self._runner.render(conversation)
         check_pieces(conversation, pieces)
         return mute(conversation, pieces)
 
-    def _fit(self, one: Encoded | Malformed) -> Encoded:
+    def _fit(self, one: Encoded | RecordProblem) -> Encoded:
         """Cut the document to `max_tokens`, end included, if that is enabled.
 
         Raises:
-            Malformed: it is too long, or its mask is impossible.
+            RecordProblem: it is too long, or its mask is impossible.
         """
-        if isinstance(one, Malformed):
+        if isinstance(one, RecordProblem):
             raise one
         options = self._job.options
         length, most = len(one.tokens), options.max_tokens
@@ -284,11 +284,11 @@ class _Unit:
             return one
         detail = f"expected at most {most:,} tokens, found {length:,}"
         if options.overflow == "reject":
-            raise Malformed("too_long", detail)
+            raise RecordProblem("too_long", detail)
         tokens, loss = one.tokens[:most].copy(), one.loss[:most].copy()
         tokens[-1], loss[-1] = self._job.boundary.eod_id, 0
         if not loss.any():
-            raise Malformed("too_long", f"{detail}; nothing that is trained on is among the first")
+            raise RecordProblem("too_long", f"{detail}; nothing that is trained on is among the first")
         self._mask.truncated += 1
         self._mask.truncated_tokens += length - most
         return Encoded(tokens, loss)
@@ -390,10 +390,10 @@ def _check_odd(conversation: Conversation) -> None:
 
     Raises:
         UnicodeEncodeError: a lone surrogate.
-        Malformed: a number that is out of range.
+        RecordProblem: a number that is out of range.
     """
     msgspec.json.encode(conversation)
     if has_raw([call.arguments for message in conversation.messages for call in message.calls]) or has_raw(
         list(conversation.tools)
     ):
-        raise Malformed("malformed_json", "a number that is out of range")
+        raise RecordProblem("malformed_json", "a number that is out of range")

@@ -13,14 +13,13 @@ from typing import Any, BinaryIO, Literal, cast
 import msgspec
 
 from packline.chat.adapters import kind_of
-from packline.chat.json_array import BLANK, BOM
-from packline.chat.records import MAX_RECORD_BYTES, Record, first_element, plain_name, read_records
 from packline.errors import InputError, RecipeError
 from packline.recipe import Split
 from packline.sources.compression import Compression, DecompressedStream, detect_compression
 from packline.sources.fields import LOOKED_FILES, Looked, refuse_strange
-from packline.sources.files import InputFile
-from packline.sources.paths import common_folder, expand
+from packline.sources.files import InputFile, common_folder, expand, plain_name
+from packline.sources.json_array import first_element, starts_array
+from packline.sources.records import MAX_RECORD_BYTES, Record, read_records
 from packline.storage.inputs import file_facts, open_input, read_fully
 
 UNIT_BYTES = 16 << 20
@@ -141,7 +140,7 @@ def _is_array(path: str, compression: Compression) -> bool:
     with open_input(path) as file:
         stream = DecompressedStream(file, compression) if compression else file
         head = read_fully(cast("BinaryIO", stream), ARRAY_HEAD_BYTES)
-    if not head.removeprefix(BOM).lstrip(BLANK).startswith(b"["):
+    if not starts_array(head):
         return False
     first = first_element(head)
     if isinstance(first, dict) and {"role", "from"} & set(first):

@@ -20,16 +20,15 @@ from packline.errors import RecipeError
 from packline.store.manifest import MANIFEST
 from packline.viewing.analysis import Analysis
 from packline.viewing.analysis import analyze as analyze_store
-from packline.viewing.analysis_page import analysis_page, warnings_of
 from packline.viewing.batch_files import SUFFIXES, read_batch
+from packline.viewing.chuk import TensorSummary, missing_line, summarize, table_lines
 from packline.viewing.counting import OnProgress
-from packline.viewing.seed_table import TensorSummary, missing_line, summarize, table_lines
-from packline.viewing.terminal import render
+from packline.viewing.describe import analysis_page, analysis_warnings
 from packline.viewing.text import plural, scaled
 
-STORE = Group("Of a store", sort_key=10)
-BATCH = Group("Of a batch", sort_key=20)
-SHOWN = Group("How much", sort_key=30)
+STORE = Group("For a store", sort_key=10)
+BATCH = Group("For a batch", sort_key=20)
+SHOWN = Group("Amount", sort_key=30)
 _FLAGS = Flags()
 TOP = 10
 
@@ -40,22 +39,21 @@ def analyze(
     ],
     *,
     seq_len: Annotated[
-        list[int] | None, option("Tokens of a row, to price packings. May be given several times.", STORE)
+        list[int] | None, option("Tokens per row, for the costs of packings. May be repeated.", STORE)
     ] = None,
     packing: Annotated[
-        Literal["concat", "best_fit", "pad"] | None, option("Price this one only. Default: all.", STORE)
+        Literal["concat", "best_fit", "pad"] | None, option("Only this packing. Default: all.", STORE)
     ] = None,
-    workers: Annotated[
-        int | None, option("Processes. Default: as many as this process may use.", STORE)
-    ] = None,
+    workers: Annotated[int | None, option("Processes. Default: one per usable core.", STORE)] = None,
     tensor_type: Annotated[
         Literal["input", "target", "attention_mask", "both"] | None,
-        option("Which tensor. Default: input and target, and the mask where there is one.", BATCH),
+        option("Tensor to count. Default: input and target, and the mask if there is one.", BATCH),
     ] = None,
     pad_id: Annotated[
-        int | None, option("What pads, where the file does not say it. Default: the tokenizer's.", BATCH)
+        int | None,
+        option("Padding id, if the file has no lengths or mask. Default: the tokenizer's.", BATCH),
     ] = None,
-    top: Annotated[int, option(f"Tokens, documents and groups of each kind. Default: {TOP}.", SHOWN)] = TOP,
+    top: Annotated[int, option(f"Items of each kind to list. Default: {TOP}.", SHOWN)] = TOP,
     reading: Annotated[Reading | None, Parameter(name="*")] = None,
     flags: Flags = _FLAGS,
 ) -> int:
@@ -64,13 +62,13 @@ def analyze(
     if top < 0:
         raise RecipeError(f"--top is {top}: expected 0 or more")
     if packing is not None and not seq_len:
-        raise RecipeError("--packing goes with --seq-len: a packing is priced for rows of some length")
+        raise RecipeError("--packing belongs to --seq-len, the length of its rows")
     path = Path(target)
     if path.is_file() and path.suffix in SUFFIXES and reading.from_ is None:
         show_batch(target, reading.tokenizer, tensor_type, pad_id)
         return DONE
     if tensor_type is not None or pad_id is not None:
-        raise RecipeError(f"--tensor-type and --pad-id are for batches, .npz or .pt: {target} is none")
+        raise RecipeError(f"--tensor-type and --pad-id are for batches, .npz or .pt; {target} is not a batch")
     with watching() as on_progress:
         if (path / MANIFEST).is_file() or not foreign(path, reading):
             found = analyze_store(
@@ -83,7 +81,7 @@ def analyze(
             )
         else:
             found = read_foreign(target, reading, bool(seq_len), top, on_progress)
-    output.lines(render(analysis_page(found), output.width, output.color))
+    output.page(analysis_page(found))
     output.result({"command": "analyze", "target": target, "exit_code": DONE, **facts(found)})
     return DONE
 
@@ -103,11 +101,11 @@ def read_foreign(target: str, reading: Reading, priced: bool, top: int, on_progr
 
     if priced:
         raise RecipeError(
-            f"--seq-len is for a store: {target} is none", hint="packline import makes one of it"
+            f"--seq-len is for a store; {target} is not a store", hint="packline import turns it into one"
         )
     if reading.tokenizer is None:
         raise RecipeError(
-            f"{target} is not a store, and no tokenizer was named to read it with",
+            f"{target} is not a store, and no tokenizer was named for its ids",
             hint="name the one that made the ids with --tokenizer, and the layout with --from",
         )
     eod, bos = reading.boundary()
@@ -142,9 +140,9 @@ def show_batch(target: str, tokenizer: str | None, tensor_type: str | None, pad_
         found.append(summary)
         for line in table_lines(target, summary):
             output.line(line)
-    output.note((f"padding is told by {batch.told_by}", "quiet"))
+    output.note((f"padding is determined by {batch.told_by}", "quiet"))
     if tokenizer is None:
-        output.note(("ids were not held against a vocabulary: --tokenizer names it", "quiet"))
+        output.note(("ids were not checked: --tokenizer names their vocabulary", "quiet"))
     output.result(
         {
             "command": "analyze",
@@ -163,7 +161,7 @@ def facts(analysis: Analysis) -> dict[str, Any]:
     values: dict[str, Any] = msgspec.to_builtins(analysis, str_keys=True)
     values["bytes_per_token"] = analysis.bytes_per_token
     values["prices"] = [price_facts(price) for price in analysis.prices]
-    return {**values, "warnings": list(warnings_of(analysis))}
+    return {**values, "warnings": list(analysis_warnings(analysis))}
 
 
 @contextmanager

@@ -13,10 +13,9 @@ from packline.cli.foreign import Reading
 from packline.cli.main import DONE, interrupted
 from packline.cli.output import output
 from packline.cli.progress import Tally, watch
-from packline.formats.choice import make_choice
-from packline.formats.convert import is_store
+from packline.formats.choice import is_store, make_choice
 from packline.formats.exporting.run import export
-from packline.formats.importing.run import run_import
+from packline.formats.import_ import run_import
 from packline.formats.target import Link
 
 _FLAGS, _READING, _ROWS = Flags(), Reading(), RowShape()

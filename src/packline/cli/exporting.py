@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 
 from packline.cli.output import Line, output, table
+from packline.cli.progress import Tally, watch
 from packline.errors import RecipeError
-from packline.formats.exporting.run import Advanced, Exported, ExportEvent, PartDone, Planned
-from packline.viewing.text import bar, duration, percent, plural, scaled, size
+from packline.formats.exporting.run import Exported, ExportPlanned
+from packline.jobs.events import OnEvent, Planned
+from packline.viewing.text import duration, plural, size
 
 HOW = {"linked": "hard links", "reflinked": "reflinks", "copied": "copies"}
 
@@ -36,85 +37,24 @@ def options_of(words: list[str] | None) -> dict[str, Any]:
     return options
 
 
-class ExportTally:
-    """Sum of an export's events."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.planned: Planned | None = None
-        self.tokens = 0
-        """Number of tokens written by this run."""
-        self.parts_done = 0
-        self._clock, self._began = clock, clock()
-
-    def hear(self, event: ExportEvent) -> None:
-        """Add an event."""
-        if isinstance(event, Planned):
-            self.planned, self.parts_done, self._began = event, event.parts_kept, self._clock()
-        elif isinstance(event, Advanced):
-            self.tokens += event.tokens
-        elif isinstance(event, PartDone):
-            self.parts_done += 1
-
-    @property
-    def fraction(self) -> float:
-        """Completed fraction: by tokens if parts report how many they wrote, else by parts."""
-        planned = self.planned
-        if planned is None:
-            return 0.0
-        kept = planned.parts_kept / max(planned.parts, 1)
-        by_tokens = kept + self.tokens / max(planned.tokens, 1)
-        return min(max(by_tokens, self.parts_done / max(planned.parts, 1)), 1.0)
-
-    def line(self) -> str:
-        """Progress as one line."""
-        seconds = max(self._clock() - self._began, 0.1)
-        parts = [percent(self.fraction), f"{scaled(self.tokens / seconds)} tokens/s"]
-        if self.planned is not None:
-            parts.append(f"{self.parts_done:,} of {plural(self.planned.parts, 'part')}")
-        done = self.fraction - (self.planned.parts_kept / max(self.planned.parts, 1) if self.planned else 0)
-        if seconds > 1 and done > 0:
-            parts.append(f"{duration(seconds / done * (1 - self.fraction))} left")
-        return "  ".join(parts)
-
-
 @contextmanager
-def watch_export() -> Iterator[Callable[[ExportEvent], None]]:
+def watch_export() -> Iterator[OnEvent]:
     """Show a running export: a bar on a terminal, otherwise an occasional line."""
-    tally = ExportTally()
-    with output.follow(lambda width: _draw(tally, width), tally.line) as tick:
-
-        def hear(event: ExportEvent) -> None:
-            _hear(tally, event)
-            if isinstance(event, Advanced | PartDone):
-                tick()
-
+    with watch(Tally(), plan=plan_lines) as hear:
         yield hear
-
-
-def _hear(tally: ExportTally, event: ExportEvent) -> None:
-    tally.hear(event)
-    if isinstance(event, Planned):
-        for line in plan_lines(event):
-            output.note(*line)
-
-
-def _draw(tally: ExportTally, width: int) -> list[Line]:
-    if tally.planned is None:
-        return [[("  looking at the source ...", "quiet")]]
-    done, rest = bar(tally.fraction, min(max(width - 70, 8), 40))
-    return [["  ", (done, "good"), (rest, "quiet"), "  ", tally.line()]]
 
 
 def plan_lines(planned: Planned) -> list[Line]:
     """Lines on the planned output: its files, those shared with the store, and what it cannot represent."""
+    assert isinstance(planned, ExportPlanned)
     what = (
         plural(planned.rows, "row")
         if planned.rows is not None
         else plural(planned.documents or 0, "document")
     )
-    work = f"{what}, {plural(planned.tokens, 'token')}, {plural(planned.parts, 'part')}"
-    if planned.parts_kept:
-        work += f", {planned.parts_kept:,} of them done by an earlier run"
+    work = f"{what}, {plural(planned.tokens or 0, 'token')}, {plural(planned.units, 'part')}"
+    if planned.units_done:
+        work += f", {planned.units_done:,} of them done by an earlier run"
     rows: list[Line] = [[("writes", "quiet"), f"{planned.format}: {work}"]]
     new = planned.bytes + (planned.shared_bytes if planned.sharing == "copied" else 0)
     rows.append([("new on disk", "quiet"), f"about {size(new)}"])

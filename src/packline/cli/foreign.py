@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from packline.cli.arguments import MAIN, TOKENS, _token, option
 from packline.cli.exporting import options_of
 from packline.errors import RecipeError
-from packline.formats.importing.run import ImportRequest
+from packline.formats.import_ import ImportRequest
 
 
 @Parameter(name="*")

@@ -77,11 +77,11 @@ def option_lines(options: list[dict[str, Any]]) -> list[Line]:
     if not options:
         return [["  no options"]]
     rows: list[Line] = [[("--set", "quiet"), ("default", "quiet"), ""]]
-    rows += [[(one["name"], "title"), _shown(one["default"]), one["about"]] for one in options]
+    rows += [[(one["name"], "title"), shown_default(one["default"]), one["about"]] for one in options]
     return table(rows, "lll", width=output.wrap)
 
 
-def _shown(value: Any) -> str:
+def shown_default(value: Any) -> str:
     """A default in the syntax of `--set`."""
     if isinstance(value, list | tuple):
         return ",".join(map(str, value)) or '""'

@@ -12,7 +12,7 @@ from packline.cli.foreign import Reading
 from packline.cli.main import DONE, interrupted
 from packline.cli.output import Line, output, table
 from packline.cli.progress import Tally, watch
-from packline.formats.importing.run import run_import
+from packline.formats.import_ import run_import
 from packline.jobs.store_job import Imported
 from packline.viewing.text import duration, plural
 

@@ -89,8 +89,7 @@ def _run_file(
 def _recipe(
     inputs: tuple[str, ...], preset: str | None, tokenizer: str | None, eod: str | None, path: Path
 ) -> str:
-    from packline.sources.drafting import draft_preset, draft_recipe
-    from packline.sources.presets import find_preset
+    from packline.sources.drafting import draft_preset, draft_recipe, find_preset
     from packline.sources.survey import survey
 
     found = find_preset(preset) if preset is not None else None

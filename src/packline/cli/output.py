@@ -4,10 +4,12 @@
     plain      the same lines without control characters: for a pipe, a file, a dumb terminal
     json       one JSON object on standard output, as its last and only line
 
-Results go to standard output; progress, errors and hints to standard error, each in the mode that fits its
-destination. `configure` sets the modes once. rich is imported only for a terminal, where its import time (40
-ms) is not noticeable. A line consists of pieces, each a text or a text with the name of a style. Every text
-passes through `visible`, so no text of a document or file name can control the terminal.
+Results are pages of blocks (`viewing.page`) and go to standard output; progress, errors and hints go to
+standard error, each in the mode that fits its destination. Long pages are shown by a pager: $PAGER, or
+`less -R`, which passes colors only. `configure` sets the modes once. rich is imported only for a terminal,
+where its import time (40 ms) is not noticeable. A line consists of pieces, each a text or a text with the
+name of a style. Every text passes through `visible`, so no text of a document or file name can control the
+terminal.
 """
 
 from __future__ import annotations
@@ -15,7 +17,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,15 +28,17 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from packline.errors import OutputError
-from packline.viewing.lines import Line as Line
-from packline.viewing.lines import Piece as Piece
-from packline.viewing.lines import plain as plain
-from packline.viewing.lines import table as table
+from packline.viewing.text import Line as Line
+from packline.viewing.text import Piece as Piece
+from packline.viewing.text import plain as plain
+from packline.viewing.text import table as table
 from packline.viewing.text import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
+
+    from packline.viewing.page import Block, Page
 
 Mode = Literal["terminal", "plain", "json"]
 
@@ -100,6 +107,44 @@ class Output:
         """Print several lines of the result, except in json mode."""
         for line in lines:
             self.line(*line)
+
+    def page(self, page: Page, *, pager: bool = False) -> None:
+        """Print a page, except in json mode.
+
+        Args:
+            pager: True to show a long page by a pager.
+        """
+        if self.mode == "json":
+            return
+        from packline.viewing.terminal import render_lines
+
+        lines = render_lines(page, self.width, self.color, wrap=self.wrap is not None)
+        if pager:
+            self.show(lines)
+        else:
+            self.lines(lines)
+
+    def blocks(self, *blocks: Block) -> None:
+        """Print blocks of a page, except in json mode."""
+        if self.mode != "json":
+            from packline.viewing.terminal import render_blocks
+
+            self.lines(render_blocks(blocks, self.width, self.color, wrap=self.wrap is not None))
+
+    def show(self, lines: Sequence[Line]) -> None:
+        """Print lines; in a terminal, more than a screen of them by a pager."""
+        command = _pager() if self.mode == "terminal" and sys.stdin.isatty() else None
+        if command is None or len(lines) < shutil.get_terminal_size().lines:
+            self.lines(lines)
+            return
+        environment = {"LESS": "FRX", "LESSCHARSET": "utf-8"} | dict(os.environ)
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the pager handles Ctrl-C while it runs
+        try:
+            subprocess.run(command, input=self._ansi(lines).encode(), env=environment, check=False)
+        except OSError:
+            self.lines(lines)
+        finally:
+            signal.signal(signal.SIGINT, before)
 
     def note(self, *pieces: Piece) -> None:
         """Print a line about progress on standard error."""
@@ -186,6 +231,14 @@ class Output:
 
         yield tick
 
+    def _ansi(self, lines: Sequence[Line]) -> str:
+        """Lines in rich's rendering for this terminal."""
+        console = self._console(error=False)
+        with console.capture() as captured:
+            for line in lines:
+                console.print(styled(line), soft_wrap=True)
+        return captured.get()
+
     def _console(self, *, error: bool) -> Console:
         if error not in self._consoles:
             from rich.console import Console
@@ -211,6 +264,13 @@ def styled(pieces: Line) -> Text:
     return text
 
 
+def _pager() -> list[str] | None:
+    """Command of the pager; None if there is none, or it is disabled (`PAGER=cat`, `PAGER=`)."""
+    chosen = os.environ.get("PAGER")
+    command = ["less", "-R"] if chosen is None else shlex.split(chosen)
+    return command if command and command != ["cat"] and shutil.which(command[0]) else None
+
+
 def _write_result(text: str) -> None:
     """Write one line to standard output.
 
@@ -218,7 +278,7 @@ def _write_result(text: str) -> None:
         BrokenPipeError: the reader has closed it.
         OutputError: it is closed or not writable.
     """
-    hint = "what the command has made is complete; only what it has to say of it is missing"
+    hint = "the files that the command made are complete; only its printed result is missing"
     if sys.stdout is None:
         raise OutputError("cannot write to standard output: it is closed", hint=hint)
     try:

@@ -9,12 +9,13 @@ from cyclopts import Group, Parameter
 from packline.cli.analyze import watching
 from packline.cli.arguments import Flags, option
 from packline.cli.main import DONE
-from packline.cli.output import Line, output, table
-from packline.viewing.page_file import check_place, write_page
+from packline.cli.output import output
+from packline.viewing.html import check_place, write_page
+from packline.viewing.page import KeyValues, Note
 from packline.viewing.report import ROWS, SEQ_LEN, report_page
 from packline.viewing.text import size
 
-CONTENTS = Group("What is in it", sort_key=10)
+CONTENTS = Group("Contents", sort_key=10)
 RUNNING = Group("Running", sort_key=20)
 _FLAGS = Flags()
 
@@ -23,23 +24,21 @@ def report(
     store: Annotated[str, Parameter(help="Folder of a finished store.")],
     *,
     out: Annotated[
-        str, Parameter(name=["--out", "-o"], help="The file; replaced if it is there.")
+        str, Parameter(name=["--out", "-o"], help="File to write; replaced if it exists.")
     ] = "report.html",
     seq_len: Annotated[
-        int | None, option(f"Tokens of a row. Default: {SEQ_LEN:,}, or less in a small store.", CONTENTS)
+        int | None, option(f"Tokens per row. Default: {SEQ_LEN:,}, or fewer for a small store.", CONTENTS)
     ] = None,
     packing: Annotated[
         Literal["concat", "best_fit", "pad"] | None,
-        option("Of the rows that are shown. Default: concat.", CONTENTS),
+        option("Packing of the rows shown. Default: concat.", CONTENTS),
     ] = None,
     against: Annotated[
         list[str] | None,
-        option("A tokenizer to hold the store's against. May be given several times.", CONTENTS),
+        option("Tokenizer to compare with. May be repeated.", CONTENTS),
     ] = None,
-    rows: Annotated[int, option(f"How many rows to show. Default: {ROWS}.", CONTENTS)] = ROWS,
-    workers: Annotated[
-        int | None, option("Processes. Default: as many as this process may use.", RUNNING)
-    ] = None,
+    rows: Annotated[int, option(f"Number of rows to show. Default: {ROWS}.", CONTENTS)] = ROWS,
+    workers: Annotated[int | None, option("Processes. Default: one per usable core.", RUNNING)] = None,
     flags: Flags = _FLAGS,
 ) -> int:
     """Write a report; see `pages`."""
@@ -56,13 +55,12 @@ def report(
         )
     write_page(page, path)
     written = path.stat().st_size
-    lines: list[Line] = [
-        [("report", "quiet"), (str(path), "title")],
-        [("on", "quiet"), f"{store}: {page.summary}"],
-        [("size", "quiet"), f"{size(written)}, opens in any browser"],
-    ]
-    lines += [[("warning", "warning"), warning] for warning in page.warnings]
-    output.lines(table(lines, "ll", width=output.wrap))
+    facts = (
+        ("report", str(path)),
+        ("store", f"{store}: {page.summary}"),
+        ("size", f"{size(written)}, opens in any browser"),
+    )
+    output.blocks(KeyValues(facts), *(Note(f"warning: {text}", "warning") for text in page.warnings))
     output.result(
         {
             "command": "report",

@@ -12,24 +12,24 @@ from packline.cli.output import output
 from packline.viewing.text import plural
 
 SERVER = Group("Server", sort_key=5)
-SHOWN = Group("What is shown", sort_key=10)
+SHOWN = Group("Contents", sort_key=10)
 _FLAGS = Flags()
 
 
 def serve(
-    *stores: Annotated[str, Parameter(help="Folders of finished stores; with several, two can be compared.")],
-    port: Annotated[int, Parameter(help="Port; 0 for any that is free.", group=SERVER)] = 8642,
+    *stores: Annotated[str, Parameter(help="Folders of finished stores; two of several can be compared.")],
+    port: Annotated[int, Parameter(help="Port number; 0: any free port.", group=SERVER)] = 8642,
     host: Annotated[
         str,
-        Parameter(help="Where to listen. Beyond this machine, pages ask for a token.", group=SERVER),
+        Parameter(help="Host to listen on. Beyond this machine, pages require a token.", group=SERVER),
     ] = "127.0.0.1",
     allow_host: Annotated[
         list[str] | None,
-        option("What else readers call this machine, as behind a proxy. May be repeated.", SERVER),
+        option("Further name of this machine, such as that of a proxy. May be repeated.", SERVER),
     ] = None,
     tokenizer: Annotated[
         list[str] | None,
-        option("A tokenizer to compare with. May be repeated.", SHOWN),
+        option("Tokenizer to compare with. May be repeated.", SHOWN),
     ] = None,
     flags: Flags = _FLAGS,
 ) -> int:
@@ -56,9 +56,9 @@ def serve(
         output.line()
         if listening.token is not None:
             output.line(
-                "  ", ("others can reach this port: only who has this address can read the pages", "quiet")
+                "  ", ("others can reach this port; the pages require the token of this address", "quiet")
             )
-        output.line("  ", ("Ctrl-C ends it", "quiet"))
+        output.line("  ", ("Ctrl-C stops it", "quiet"))
         output.result(
             {"command": "serve", "url": listening.url, "port": listening.port, "token": listening.token}
         )

@@ -3,7 +3,7 @@
     row 3  rank 0, place 3: row 12,038 of store, epoch 0; 1,024 tokens in 2 spans, 100 of padding
          0  866 tokens: document 14,895 from 115 of 981
             web/a.jsonl at 7,749,032, id a1b2
-            the│ begin│ning│ of│ its│ text│↵│ …
+            the│ begin│ning│ of│ its│ text│↵ …
 
 Text and names never control the terminal: all of them go through `output`.
 """
@@ -12,11 +12,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from packline.cli.output import Line, Piece, output, table
-from packline.cli.tokens import COLORS, split_text
 from packline.store.reader import StoreReader
 from packline.store.shard import Provenance
-from packline.viewing.text import cells, plural, visible
+from packline.viewing.page import TokenStrip
+from packline.viewing.terminal import GUTTER, strip_lines
+from packline.viewing.text import plural
+from packline.viewing.tokens import Vocabulary, cells_of
 
 if TYPE_CHECKING:
     from packline.loading.trace import RowTrace, SpanTrace, StepTrace
@@ -89,19 +93,8 @@ def _first_tokens(store: StoreReader, span: SpanTrace) -> list[int]:
 
 
 def _token_line(store: StoreReader, span: SpanTrace, width: int, color: bool) -> list[Piece]:
-    """The first tokens in one line of at most `width` columns, including line ends."""
-    entry = store.manifest.tokenizer
-    line: list[Piece] = []
-    used, ids = 0, _first_tokens(store, span)
-    shown = 0
-    for number, (text, held) in enumerate(split_text(store.tokenizer, ids)):
-        bar = "" if color or not used else "│"
-        room = cells(visible(bar + text))
-        if used + room > width - 2:
-            break
-        control = entry.eod_id in held or (entry.bos_id is not None and entry.bos_id in held)
-        line += [(bar, "quiet"), (text, "control" if control else f"token-{number % COLORS}")]
-        used, shown = used + room, shown + len(held)
-    if shown < span.tokens:
-        line.append((" …", "quiet"))
-    return line
+    """The first tokens in one line of at most `width` columns, up to the first line end."""
+    ids = np.array(_first_tokens(store, span), np.int64)
+    strip = TokenStrip("", cells_of(Vocabulary.of_store(store), ids, first=span.start))
+    (_, *pieces), *more = strip_lines(strip, width + GUTTER, color)
+    return [*pieces, (" …", "quiet")] if more or len(ids) < span.tokens else pieces

@@ -131,8 +131,7 @@ def compare_tokenizers(
 ) -> int:
     """Compare a tokenizer with others: bytes per token, by kind of text and by language."""
     from packline.encoders.tokenizer import load_tokenizer
-    from packline.viewing.page_file import check_place, write_page
-    from packline.viewing.terminal import render
+    from packline.viewing.html import check_place, write_page
     from packline.viewing.tokenizer_page import evaluation_markdown, evaluation_page
     from packline.vocabulary.evaluating import compare_tokenizers as measure
     from packline.vocabulary.evaluating import read_text
@@ -152,7 +151,7 @@ def compare_tokenizers(
         for line in evaluation_markdown(found).splitlines():
             output.line(line)
     else:
-        output.lines(render(evaluation_page(found), output.width, output.color))
+        output.page(evaluation_page(found))
     if html is not None:
         write_page(evaluation_page(found), Path(html))
         output.note(("written: ", "quiet"), html)

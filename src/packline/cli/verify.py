@@ -1,4 +1,4 @@
-"""`packline verify`: check a store, or a data set of another project, and list its problems."""
+"""`packline verify`: check a store, a data set of another project, or a store against evaluation sets."""
 
 from __future__ import annotations
 
@@ -10,17 +10,22 @@ from cyclopts import Group, Parameter
 
 from packline.cli.arguments import Flags, _token, option
 from packline.cli.main import DONE, FAILED, UNCHECKED
-from packline.cli.output import Line, output, table
+from packline.cli.output import Line, output
 from packline.errors import RecipeError
+from packline.store.reader import StoreReader
 from packline.store.report import OnProgress, Report
+from packline.viewing.page import Block, Heading, KeyValues, Mood, Note, Page, Table
 from packline.viewing.text import bar, duration, plural, size
 
 if TYPE_CHECKING:
+    from packline.evals.contamination_report import ContaminationReport, GramOf
     from packline.formats.check import DatasetReport
 
 FOREIGN = Group("Data sets of other projects", sort_key=20)
 AGAINST = Group("Evaluation sets", sort_key=15)
 R = TypeVar("R")
+SHOWN = 20
+"""Overlaps of evaluation sets shown, the longest first."""
 _FLAGS = Flags()
 
 
@@ -34,12 +39,13 @@ def verify(
     against: Annotated[
         list[str] | None,
         option(
-            "Look for these questions instead: a bundle of CORE, a file, a folder. May be repeated.", AGAINST
+            "Search for these questions: a bundle of CORE, a file, a folder. May be repeated.",
+            AGAINST,
         ),
     ] = None,
-    ngram: Annotated[int | None, option("How many in a row count. Default: 13.", AGAINST)] = None,
+    ngram: Annotated[int | None, option("Length of an overlap that counts. Default: 13.", AGAINST)] = None,
     ngram_of: Annotated[
-        Literal["words", "tokens"] | None, option("Of what: words (default), or tokens.", AGAINST)
+        Literal["words", "tokens"] | None, option("Unit of that length: words (default) or tokens.", AGAINST)
     ] = None,
     from_: Annotated[
         str | None,
@@ -48,7 +54,7 @@ def verify(
         ),
     ] = None,
     tokenizer: Annotated[
-        str | None, option("That made its ids. Default: what the data set says of it.", FOREIGN)
+        str | None, option("Tokenizer that made the ids. Default: as recorded in the data set.", FOREIGN)
     ] = None,
     eod: Annotated[str | None, option("End of its documents: a token's string, or an id.", FOREIGN)] = None,
     bos: Annotated[
@@ -63,32 +69,32 @@ def verify(
     """Check a store from its files alone; see `pages`."""
     if against:
         if from_ is not None or deep:
-            raise RecipeError("--against goes with neither --from nor --deep", hint="ask one after the other")
+            raise RecipeError("--against goes with neither --from nor --deep", hint="run one after the other")
         return verify_against(store, against, 13 if ngram is None else ngram, ngram_of or "words")
     if ngram is not None or ngram_of is not None:
-        raise RecipeError("--ngram and --ngram-of say how to look --against evaluation sets")
+        raise RecipeError("--ngram and --ngram-of belong to --against")
     if from_ is not None:
         return verify_foreign(store, from_, tokenizer, eod, bos, set)
     if tokenizer is not None or eod is not None or bos is not None or set:
         raise RecipeError(
-            "--tokenizer, --eod, --bos and --set are for data sets of other projects",
-            hint="name the format with --from; a store knows its own tokenizer",
+            "--tokenizer, --eod, --bos and --set belong to --from",
+            hint="name the format with --from; a store contains its own tokenizer",
         )
     report = run_verify(store, deep)
-    output.lines(report_lines(report))
+    output.blocks(*report_blocks(report))
     code = DONE if report.ok else FAILED
     values: dict[str, Any] = msgspec.to_builtins(report)
     output.result({"command": "verify", "store": store, "exit_code": code, **values})
     return code
 
 
-def verify_against(store: str, against: list[str], n: int, gram_of: Literal["words", "tokens"]) -> int:
-    """Search a store for evaluation sets."""
-    from packline.cli.contamination import contamination_page, find_contamination
-    from packline.viewing.terminal import render
+def verify_against(store: str, against: list[str], n: int, gram_of: GramOf) -> int:
+    """Search a store for the questions of evaluation sets."""
+    from packline.evals.contamination import search
 
-    report = _with_bar(find_contamination(store, against, n, gram_of), "")
-    output.lines(render(contamination_page(report, store), output.width, output.color))
+    opened = StoreReader(store)
+    report = _with_bar(lambda hear: search(opened, against, n=n, gram_of=gram_of, on_progress=hear), "")
+    output.page(contamination_page(report, store))
     code = FAILED if report.found else UNCHECKED if report.unchecked else DONE
     values: dict[str, Any] = msgspec.to_builtins(report)
     output.result({"command": "verify", "store": store, "exit_code": code, **values})
@@ -114,9 +120,7 @@ def verify_foreign(
         )
 
     report = _with_bar(run, "")
-    output.lines(report_lines(report))
-    for note in report.notes:
-        output.line("  ", ("note", "warning"), "  ", note)
+    output.blocks(*report_blocks(report), *(Note(f"note: {note}", "warning") for note in report.notes))
     code = DONE if report.ok else FAILED
     values: dict[str, Any] = msgspec.to_builtins(report)
     output.result({"command": "verify", "path": path, "exit_code": code, **values})
@@ -152,27 +156,123 @@ def _with_bar(run: Callable[[OnProgress | None], R], at_the_end: str) -> R:
         return run(hear)
 
 
-def report_lines(report: Report) -> list[Line]:
+def report_blocks(report: Report) -> list[Block]:
     """Scope and problems of a report."""
-    lines: list[Line] = [[("problem: ", "error"), str(problem)] for problem in report.problems]
+    blocks: list[Block] = [Note(f"problem: {problem}", "bad") for problem in report.problems]
     if report.problems_not_listed:
-        lines.append([("problem: ", "error"), f"and {report.problems_not_listed:,} more"])
-    looked = f"{plural(report.files, 'file')}, {size(report.bytes)}, {plural(report.documents, 'document')}"
-    whole = f"{looked}, {plural(report.tokens, 'token')} in {duration(report.seconds)}"
-    rows: list[Line] = [[("checked", "quiet"), whole]]
+        blocks.append(Note(f"problem: and {report.problems_not_listed:,} more", "bad"))
+    read = f"{plural(report.files, 'file')}, {size(report.bytes)}, {plural(report.documents, 'document')}"
+    rows = [("checked", f"{read}, {plural(report.tokens, 'token')} in {duration(report.seconds)}")]
     if report.deep is not None:
         deep = report.deep
         if deep.documents or not deep.notes:
             compared = f"{plural(deep.documents, 'document')} of {plural(deep.shards, 'shard')}"
             by = f"by the reference tokenizer, {deep.decoded:,} of them also decoded"
-            rows.append([("encoded again", "quiet"), f"{compared} {by}"])
-        rows += [[("not compared", "warning"), note] for note in deep.notes]
+            rows.append(("encoded again", f"{compared} {by}"))
+        rows += [("not compared", note) for note in deep.notes]
     count = len(report.problems) + report.problems_not_listed
+    verdict = Note("all is well", "good")
     if not report.ok:
-        verdict = (plural(count, "problem"), "error")
+        verdict = Note(plural(count, "problem"), "bad")
     elif report.deep is not None and report.deep.notes:
-        verdict = ("no problem found, but not everything was compared", "warning")
-    else:
-        verdict = ("all is well", "good")
-    rows.append([("verdict", "quiet"), verdict])
-    return [*lines, *table(rows, "ll", width=output.wrap)]
+        verdict = Note("no problem found, but not everything was compared", "warning")
+    return [*blocks, KeyValues(tuple(rows)), verdict]
+
+
+# -------------------------------------------------------------------------------- evaluation sets
+
+
+def contamination_page(report: ContaminationReport, store: str) -> Page:
+    """Page for a result."""
+    unit = report.gram_of[:-1]
+    left_out = f"{plural(report.common_grams, 'gram')} of too many questions, "
+    left_out += f"{report.repetitive_grams:,} that repeat"
+    rate = report.bytes / max(report.seconds, 1e-9)
+    blocks: list[Block] = [
+        KeyValues(
+            (
+                ("compared", f"{report.n} {report.gram_of} in a row; {report.normalisation}"),
+                ("searched for", f"{plural(report.grams, 'gram')}; left out: {left_out}"),
+                (
+                    "searched",
+                    f"{plural(report.documents, 'document')}, {plural(report.tokens, 'token')}",
+                ),
+                ("time", f"{duration(report.seconds)}, {size(int(rate))} of tokens per second"),
+            )
+        ),
+        Heading("Evaluation sets"),
+        Table(
+            "",
+            ("set", "questions", "not checked", "found", "documents"),
+            tuple(
+                (
+                    name,
+                    f"{found.questions:,}",
+                    f"{found.unchecked:,}" if found.unchecked else "",
+                    f"{found.found:,}",
+                    f"{sum(found.documents.values()):,}",
+                )
+                for name, found in report.sets.items()
+            ),
+            "lrrrr",
+        ),
+        Heading("Sources"),
+        Table(
+            "",
+            ("source", "documents", "with an overlap"),
+            tuple((name, f"{whole:,}", f"{bad:,}") for name, (bad, whole) in report.sources.items()),
+            "lrr",
+        ),
+    ]
+    if report.overlaps:
+        blocks += [
+            Heading("The longest overlaps"),
+            Table(
+                "",
+                ("document", "from", "set", "question", f"{unit}s", "text"),
+                tuple(
+                    (
+                        f"{one.document:,}",
+                        f"{one.file} at {one.position:,}" + (f", id {one.id}" if one.id is not None else ""),
+                        one.set,
+                        f"{one.question:,}",
+                        f"{one.length:,}",
+                        one.text if len(one.text) <= 120 else f"{one.text[:120]}...",
+                    )
+                    for one in report.overlaps[:SHOWN]
+                ),
+                "rllrrl",
+            ),
+        ]
+        more = report.not_listed + max(len(report.overlaps) - SHOWN, 0)
+        if more:
+            blocks.append(Note(f"and {more:,} more; --json lists {len(report.overlaps)}"))
+    if report.unchecked:
+        blocks.append(Note(_reasons(report)))
+    blocks.append(Note(*_verdict(report)))
+    return Page(f"Evaluation sets in {store}", tuple(blocks))
+
+
+def _verdict(report: ContaminationReport) -> tuple[str, Mood]:
+    """Last line of the page: the findings; never clean if something was not checked."""
+    left = f"{report.unchecked:,} of {plural(report.questions, 'question')} could not be checked"
+    if report.found:
+        documents = sum(bad for bad, _ in report.sources.values())
+        found = f"{plural(report.found, 'question')} found in {plural(documents, 'document')}"
+        return f"{found}; {left}." if report.unchecked else f"{found}.", "bad"
+    if report.unchecked:
+        return f"clean, but {left}", "warning"
+    return "No question was found.", "good"
+
+
+def _reasons(report: ContaminationReport) -> str:
+    """Reasons why questions were not checked, and remedies."""
+    short = sum(found.too_short for found in report.sets.values())
+    reasons = []
+    if short:
+        reasons.append(
+            f"{short:,} with fewer than {report.n} {report.gram_of} (a smaller --ngram checks more)"
+        )
+    if rest := report.unchecked - short:
+        reasons.append(f"{rest:,} of which every gram repeats itself or is in too many questions")
+    return f"Not checked: {'; '.join(reasons)}."

@@ -12,21 +12,17 @@ from cyclopts import Group, Parameter
 from packline.cli.arguments import Flags, option
 from packline.cli.main import DONE
 from packline.cli.output import Line, output
-from packline.cli.pager import show
 from packline.cli.trace import StoreSettings, open_loader
 from packline.errors import RecipeError
 from packline.packing.packer import RowOptions
 from packline.packing.rows import Rows
 from packline.store.reader import StoreReader
 from packline.viewing.batch_files import SUFFIXES, BatchFile, read_batch
-from packline.viewing.batch_page import batch_page
-from packline.viewing.grid import grid_lines
-from packline.viewing.page import Page, Strip
-from packline.viewing.page_file import write_page
-from packline.viewing.pages import document_page, row_page, step_page
-from packline.viewing.strips import MOST
-from packline.viewing.terminal import render
-from packline.viewing.vocabulary import Vocabulary
+from packline.viewing.chuk import grid_lines
+from packline.viewing.html import write_page
+from packline.viewing.page import Page, TokenStrip
+from packline.viewing.token_pages import batch_page, document_page, row_page, step_page
+from packline.viewing.tokens import MOST, Vocabulary
 
 WHAT = Group("What to view", sort_key=5)
 SHOWN = Group("How much, and where to", sort_key=10)
@@ -120,7 +116,7 @@ def view(
         write_page(page, Path(shown.out))
         output.line("  ", ("wrote", "quiet"), f"  {shown.out}")
     else:
-        show(render(page, output.width, output.color))
+        output.page(page, pager=True)
     output.result({"command": "view", "target": target, "exit_code": DONE, **facts(page)})
     return DONE
 
@@ -224,7 +220,7 @@ def show_grid(target: str, batch: Batch) -> int:
     lines: list[Line] = []
     for grid in grids.values():
         lines += [[], *([line] for line in grid)] if lines else [[line] for line in grid]
-    show(lines)
+    output.show(lines)
     output.result({"command": "view", "target": target, "exit_code": DONE, "grid": grids})
     return DONE
 
@@ -235,11 +231,11 @@ def facts(page: Page) -> dict[str, Any]:
         "title": page.title,
         "summary": page.summary,
         "warnings": list(page.warnings),
-        "strips": [_strip(block) for block in page.blocks if isinstance(block, Strip)],
+        "strips": [_strip(block) for block in page.blocks if isinstance(block, TokenStrip)],
     }
 
 
-def _strip(strip: Strip) -> dict[str, Any]:
+def _strip(strip: TokenStrip) -> dict[str, Any]:
     return {
         "caption": strip.caption,
         "more": strip.more,

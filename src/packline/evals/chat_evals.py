@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from packline.chat.chat_template import ChatTemplate, strips_of
-from packline.chat.conversations import Conversation, Malformed, Message
+from packline.chat.conversations import Conversation, Message
 from packline.chat.named_templates import TEMPLATES, resolve_template
 from packline.chat.pieces import Piece
 from packline.chat.questions import Lettered, render, shuffled
@@ -27,6 +27,7 @@ from packline.encoders.tokenizer import Tokenizer, read_chat_template
 from packline.errors import RecipeError, TokenizerError
 from packline.evals.task import LetterTask
 from packline.ragged import Ragged, offsets_of
+from packline.sources.batch import RecordProblem
 
 USER_START, USER_END, ASSISTANT_START = "<|user_start|>", "<|user_end|>", "<|assistant_start|>"
 Ask: TypeAlias = Callable[[str], list[Piece]]
@@ -161,7 +162,7 @@ def _ask_by(template: str, tokenizer: Tokenizer) -> Ask:
     def ask(question: str) -> list[Piece]:
         try:
             pieces = chat.prompt(Conversation((Message("user", question),)))
-        except Malformed as error:
+        except RecordProblem as error:
             raise RecipeError(f"the chat template refuses a question: {error.detail}") from error
         if not pieces:
             raise RecipeError("the chat template writes nothing where a question is asked")

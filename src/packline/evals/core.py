@@ -33,11 +33,11 @@ from typing import Literal, TypeAlias, TypeVar
 import msgspec
 import numpy as np
 
-from packline.chat.record_files import lines_of
 from packline.encoders.encoder import Encoder
 from packline.errors import InputError, RecipeError
 from packline.evals.task import ScoredTask
 from packline.ragged import Ragged, concatenate, offsets_of
+from packline.sources.records import lines_of
 
 BUNDLE, DATA, BASELINES = "core.yaml", "eval_data", "eval_meta_data.csv"
 BATCH_CHARS = 8 << 20

@@ -20,7 +20,6 @@ from typing import Any
 import msgspec
 
 from packline.chat.questions import MMLU_LETTERS, Lettered, _Arc, _Mmlu, _OriginalArc
-from packline.chat.record_files import files_of, lines_of, records_of
 from packline.errors import InputError
 from packline.evals.core import (
     BUNDLE,
@@ -35,7 +34,8 @@ from packline.evals.core import (
 )
 from packline.evals.hellaswag import _Published
 from packline.evals.task import CONFIG, QUESTIONS, EvaluationText
-from packline.sources.paths import expand
+from packline.sources.files import expand
+from packline.sources.records import files_of, lines_of, records_of
 from packline.storage.inputs import is_remote
 
 HEADER = ("question", "answer")

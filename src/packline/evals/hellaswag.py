@@ -14,12 +14,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from packline.chat.record_files import files_of, records_of
 from packline.encoders.encoder import Encoder
 from packline.errors import InputError
 from packline.evals.core import MultipleChoice
 from packline.evals.task import ScoredTask
 from packline.ragged import Ragged, offsets_of
+from packline.sources.records import files_of, records_of
 
 LABEL = "hellaswag"
 

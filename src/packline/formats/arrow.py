@@ -29,13 +29,11 @@ from packline.formats.document_view import DocumentView
 from packline.formats.format import DatasetReader, DocumentFormat
 from packline.formats.layouts.column_reader import ColumnsReader
 from packline.formats.layouts.columns import (
-    LIMITS,
     SPLITS,
     ColumnOptions,
     column_types,
-    estimated_bytes,
     make_schema,
-    plan_parts,
+    plan_columns,
     record_batches,
 )
 from packline.formats.layouts.hf_disk import (
@@ -47,7 +45,7 @@ from packline.formats.layouts.hf_disk import (
     write_stream,
 )
 from packline.formats.target import Target
-from packline.formats.types import Edges, ExportPart, ExportPlan, WrittenPart, fitting_dtype
+from packline.formats.types import ExportPart, ExportPlan, WrittenPart
 from packline.store.report import Findings
 
 BATCH_DOCUMENTS = 1000
@@ -66,29 +64,17 @@ class Arrow(DocumentFormat):
     title = "datasets: a folder for load_from_disk, a document a row in input_ids"
     options = ArrowOptions
 
-    def edges_of(self, options: ArrowOptions) -> Edges:
-        return options.edges
-
     def plan(self, view: DocumentView, options: ArrowOptions) -> ExportPlan:
-        fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
-        parts = plan_parts(view, options, self.name, _folder(view, "{split}") + FILE)
-        lost = view.not_preserved(
-            self.name, keeps_loss=options.loss != "none", keeps_provenance=options.provenance
-        )
-        return ExportPlan(tuple(parts), estimated_bytes(view, options), lost=lost)
+        return plan_columns(view, options, self.name, _folder(view, "{split}") + FILE)
 
     def write(
         self, view: DocumentView, part: ExportPart, target: Target, options: ArrowOptions
     ) -> dict[str, Any]:
-        def counted() -> Any:
-            for batch in record_batches(
-                view, part, options, most_documents=BATCH_DOCUMENTS, most_tokens=BATCH_TOKENS
-            ):
-                yield batch
-                target.progress(len(batch.column(0).values))
-
+        batches = record_batches(
+            view, part, options, target, most_documents=BATCH_DOCUMENTS, most_tokens=BATCH_TOKENS
+        )
         schema = make_schema(column_types(view, options))
-        return {"checksum": write_stream(target, part.name, schema, counted())}
+        return {"checksum": write_stream(target, part.name, schema, batches)}
 
     def finish(
         self, view: DocumentView, written: list[WrittenPart], target: Target, options: ArrowOptions

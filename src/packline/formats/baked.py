@@ -30,9 +30,8 @@ import numpy as np
 from packline.errors import CorruptStore, InputError, RecipeError
 from packline.formats.export_record import RECORD, read_record
 from packline.formats.format import RowFormat
-from packline.formats.layouts.row_records import dataset_file
 from packline.formats.options import Options
-from packline.formats.types import ExportPart, ExportPlan, RowFiles, WrittenPart
+from packline.formats.types import DatasetFile, ExportPart, ExportPlan, RowFiles, WrittenPart
 from packline.packing.batch import ALL_FIELDS, FIELDS, IGNORED, Layout
 from packline.packing.packer import Spans
 from packline.ragged import offsets_of
@@ -122,7 +121,7 @@ class Baked(RowFormat):
         check_files(path, facts, entries, findings)
         names = [BAKED, *(f"{file.name}{ending}" for file in facts.files for ending in ENDINGS)]
         metadata = {"vocab_size": facts.vocab_size, "eod_id": facts.eod_id, "bos_id": facts.bos_id}
-        return RowFiles([dataset_file(path, path / name) for name in names], metadata)
+        return RowFiles([DatasetFile.of(path / name, path) for name in names], metadata)
 
 
 def _rows(view: RowView, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
@@ -215,7 +214,7 @@ def read_entries(folder: Path) -> Entries:
             raise InputError(f"{folder} holds no baked rows: it has no {BAKED}")
         raise CorruptStore(
             f"{folder} has no {RECORD}: expected the one that was written with {BAKED}",
-            hint="without it nothing tells damaged rows; put it back, or bake the rows again",
+            hint="without it damaged rows cannot be detected; put it back, or bake the rows again",
         )
     entries = {entry.name: entry for entry in record.files}
     if BAKED not in entries:

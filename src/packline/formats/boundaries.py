@@ -114,8 +114,8 @@ class BoundaryPolicy:
             ends: int64 `[D]`, their end offsets.
         """
         kept = np.ones(stop - start, np.bool_)
-        for wanted, places in ((self.drop_first, begins), (self.drop_last, ends - 1)):
-            if wanted:
+        for drops, places in ((self.drop_first, begins), (self.drop_last, ends - 1)):
+            if drops:
                 kept[places[(places >= start) & (places < stop)] - start] = False
         return kept
 

@@ -105,14 +105,14 @@ def check_dataset(
             if entry.name == path.name:
                 check_file(path.parent, entry, findings)
     elif not findings.problems:
-        notes.append(f"files were not held against checksums: there is no {RECORD}")
+        notes.append(f"files were not compared with checksums: there is no {RECORD}")
     try:
         if not isinstance(chosen, DocumentFormat):
             notes += _check_rows(chosen, path, tokenizer, eod, record, options or {}, findings)
             return _report(findings, chosen, notes, started)
         if tokenizer is not None:
             opened = open_dataset(path, chosen.name, str(tokenizer), eod, bos, options or {}, findings)
-            plan = _Plan(opened.reader, opened.restoring, opened.notes)
+            plan = _Plan(opened.reader, opened.policy, opened.notes)
         else:
             plan = _without_tokenizer(chosen, path, record, options or {}, eod, bos, findings)
     except (TokenizerError, CorruptStore) as error:
@@ -136,7 +136,7 @@ class _Plan:
     """Data set to check, and how to check it."""
 
     reader: DatasetReader
-    restoring: BoundaryPolicy
+    policy: BoundaryPolicy
     notes: list[str]
     truncated: int = 0
 
@@ -164,8 +164,8 @@ def _check_rows(
     if tokenizer is None or len(findings.problems) > problems:
         return notes
     loaded = load_tokenizer(str(tokenizer))
-    said_eod, _ = declared_boundary(record, found.metadata)
-    boundary = resolve_boundary(loaded, said_eod if eod is None else eod, None)
+    declared_eod, _ = declared_boundary(record, found.metadata)
+    boundary = resolve_boundary(loaded, declared_eod if eod is None else eod, None)
     return notes + check_metadata(str(path), loaded, boundary.eod_id, record, found.metadata)
 
 
@@ -179,26 +179,26 @@ def _without_tokenizer(
     findings: Findings,
 ) -> _Plan:
     """Plan based on the metadata of the data set."""
-    for role, asked in (("eod", eod), ("bos", bos)):
-        if isinstance(asked, str):
+    for role, requested in (("eod", eod), ("bos", bos)):
+        if isinstance(requested, str):
             raise RecipeError(
-                f"{role} {asked!r} is a token's string: expected an id, as no tokenizer was named",
+                f"{role} {requested!r} is a token's string: expected an id, as no tokenizer was named",
                 hint="name the tokenizer with --tokenizer, or the token by its id",
             )
     given = make_options(format, options, record)
     reader = read_headers(format, path, given, Findings())
-    said_eod, said_bos = declared_boundary(record, reader.facts)
-    end, begin = (said_eod if eod is None else eod), (said_bos if bos is None else bos)
+    declared_eod, declared_bos = declared_boundary(record, reader.facts)
+    end, begin = (declared_eod if eod is None else eod), (declared_bos if bos is None else bos)
     assert not isinstance(end, str) and not isinstance(begin, str)
     known = with_marker(given, begin if reader.edges == "bos" and begin is not None else end)
     reader = read_headers(format, path, known, findings)
     notes: list[str] = []
     size = record.tokenizer.vocab_size if record else reader.facts.get("vocab_size")
     if not isinstance(size, int):
-        notes.append("ids were not held against a vocabulary: --tokenizer names it")
+        notes.append("ids were not compared with a vocabulary: name it with --tokenizer")
         size = ANY_VOCABULARY
     if end is None:
-        notes.append("documents' boundaries were not checked: --tokenizer or --eod says what they are")
+        notes.append("boundaries of documents were not checked: name the end with --tokenizer or --eod")
         return _Plan(reader, BoundaryPolicy("none", 0, None, size), notes)
     return _Plan(reader, BoundaryPolicy(reader.edges, end, begin, size), notes)
 
@@ -215,10 +215,10 @@ def _warnings(
 
 def _check_unit(plan: _Plan, unit: ReadTask, findings: Findings) -> None:
     name = plan.reader.files[unit.file].name
-    checks_ends = plan.restoring.edges != "none" or plan.reader.edges == "none"
+    checks_ends = plan.policy.edges != "none" or plan.reader.edges == "none"
     try:
         for block in read_document_blocks(plan.reader, unit):
-            for wrong in plan.restoring.problems(block):
+            for wrong in plan.policy.problems(block):
                 at = "" if block.positions is None else f" at {int(block.positions[wrong.document]):,}"
                 place = (
                     f"{wrong.what} ({wrong.count:,}), the first in the document{at}, token {wrong.token:,}"

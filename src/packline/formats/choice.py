@@ -12,6 +12,7 @@ import msgspec
 
 from packline.errors import InputError, RecipeError
 from packline.formats.types import Edges
+from packline.store.manifest import MANIFEST
 from packline.store.reader import StoreReader
 
 if TYPE_CHECKING:
@@ -77,6 +78,11 @@ def is_run(source: str | Path) -> bool:
     return str(source).endswith(".toml")
 
 
+def is_store(source: str | Path, format: str | None) -> bool:
+    """True if a folder should be read as a store: it is one, and no format is given."""
+    return format is None and (Path(source) / MANIFEST).is_file()
+
+
 def document_view(source: str, edges: Edges, choice: ExportChoice) -> DocumentView:
     """Documents of a store.
 
@@ -94,7 +100,7 @@ def document_view(source: str, edges: Edges, choice: ExportChoice) -> DocumentVi
         if name not in DOCUMENT_FIELDS:
             raise RecipeError(
                 f"{_option(name)} is for rows, and this format holds documents",
-                hint="packline formats says which formats hold rows",
+                hint="packline formats lists the formats of rows",
             )
     return DocumentView(open_store(source), edges=edges, **given)
 
@@ -113,10 +119,10 @@ def row_view(source: str, choice: ExportChoice) -> RowView:
 
         for name in given:
             if name != "stage":
-                raise RecipeError(f"{_option(name)} stands in the run file {source}", hint="change it there")
+                raise RecipeError(f"{_option(name)} is set by the run file {source}", hint="change it there")
         return RowView.of_loader(Loader.from_file(source, prefetch=0), choice.stage)
     if choice.stage is not None:
-        raise RecipeError("--stage goes with a run file", hint="packline export run.toml --stage 0 ...")
+        raise RecipeError("--stage requires a run file", hint="packline export run.toml --stage 0 ...")
     if choice.seq_len is None:
         raise RecipeError("this format holds rows, and no row length was given", hint="--seq-len 2048")
     return RowView.of_store(open_store(source), **given)
@@ -132,7 +138,7 @@ def open_store(source: str) -> StoreReader:
     if Path(source).is_file():
         raise InputError(
             f"{source} is a file: expected the folder of a store, or a run file (.toml)",
-            hint="text is tokenized on the way with --tokenizer T",
+            hint="--tokenizer T tokenizes text first",
         )
     return StoreReader(source)
 

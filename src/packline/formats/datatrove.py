@@ -61,23 +61,23 @@ class DatatroveOptions(Options, frozen=True):
     """Options of datatrove's files."""
 
     dtype: Literal["auto", "uint16", "uint32"] = "auto"
-    """Of tokens; read: what the files say, and for files that do not say it."""
+    """Dtype of the tokens; when reading, that of files which do not declare it."""
     edges: Edges = "eod"
-    """Which boundary tokens documents have."""
+    """Boundary tokens of documents."""
     step: str = "unshuffled"
-    """What names of files end with, before `.ds`."""
+    """Suffix of file names, before `.ds`."""
     first_rank: int = 0
     """Number of the first file of each split."""
     metadata: bool = True
     """Write `.metadata`."""
     tokenizer: str = ""
-    """What `.metadata` calls the tokenizer; by default as the store does, without the folders of a path."""
+    """Name of the tokenizer in `.metadata`; default: that of the store, without the folders of a path."""
     shard_tokens: int = SHARD_TOKENS
-    """Tokens of a file, about, where it is not a shard of the store."""
+    """Approximate tokens per file, where it is not a shard of the store."""
     vocab_size: int | None = None
-    """Decides the dtype of files that do not say it."""
+    """Determines the dtype of files that do not declare it."""
     marker: int | None = None
-    """The id behind documents of files without an index; comes from the tokenizer unless given."""
+    """The id at the end of documents in files without an index; taken from the tokenizer unless given."""
 
 
 class Datatrove(DocumentFormat):
@@ -91,9 +91,6 @@ class Datatrove(DocumentFormat):
         if path.is_file():
             return path.suffix == ".ds"
         return path.is_dir() and any(next(path.glob(pattern), None) for pattern in ("*.ds", "*/*.ds"))
-
-    def edges_of(self, options: DatatroveOptions) -> Edges:
-        return options.edges
 
     def plan(self, view: DocumentView, options: DatatroveOptions) -> ExportPlan:
         dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
@@ -150,7 +147,7 @@ class Datatrove(DocumentFormat):
             format=self.name,
             limits=LIMITS,
             dtypes=DTYPES,
-            needed=".index or .metadata beside .ds files",
+            needed=".index or .metadata next to .ds files",
             facts=facts,
         )
 
@@ -162,13 +159,13 @@ def _open_file(path: Path, listed: FileList) -> TokensAndEnds:
     mask = listed.add_if_there(path.with_name(f"{path.name}.loss"))
     index = listed.add_if_there(path.with_name(f"{path.name}.index"))
     metadata = listed.add_if_there(path.with_name(f"{path.name}.metadata"))
-    beside = [one for one in (index, metadata) if one is not None]
-    return TokensAndEnds(file, number, f"{file.name}.index", mask=mask, beside=beside)
+    companions = [one for one in (index, metadata) if one is not None]
+    return TokensAndEnds(file, number, f"{file.name}.index", mask=mask, companions=companions)
 
 
 def _read_index(one: TokensAndEnds, listed: FileList, findings: Findings) -> None:
     """Enter the document ends; empty for an invalid index."""
-    if not one.beside or (index := listed.files[one.beside[0]]).name != one.index:
+    if not one.companions or (index := listed.files[one.companions[0]]).name != one.index:
         return
     whole = index.bytes - index.bytes % 8
     right = findings.compare(index.name, "size in bytes, a multiple of 8", whole, index.bytes)
@@ -178,7 +175,7 @@ def _read_index(one: TokensAndEnds, listed: FileList, findings: Findings) -> Non
 
 def _read_metadata(one: TokensAndEnds, listed: FileList, findings: Findings) -> str:
     """Enter the bytes and number of tokens; return the name of the tokenizer, if there is one."""
-    if not one.beside or not (file := listed.files[one.beside[-1]]).name.endswith(".metadata"):
+    if not one.companions or not (file := listed.files[one.companions[-1]]).name.endswith(".metadata"):
         return ""
     lines = Path(file.path).read_bytes().decode("utf-8", "replace").split("\n")
     tokenizer, bar, size = lines[0].rpartition("|")

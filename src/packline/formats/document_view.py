@@ -119,10 +119,10 @@ class DocumentView(TokenizerProperties):
             "shuffle_documents": shuffle_documents,
         }
         there = {shard.entry.split for shard in store.shards if len(shard)}
-        wanted = [split] if split != "all" else [name for name in SPLITS if name in there]
+        chosen = [split] if split != "all" else [name for name in SPLITS if name in there]
         self._streams: dict[str, DocumentStream] = {}
         refused: StoreError | None = None
-        for name in wanted or ["all"]:  # for an empty store, let the selection raise
+        for name in chosen or ["all"]:  # for an empty store, let the selection raise
             try:
                 self._streams[name] = DocumentStream(
                     self, Selection(store, DocumentFilter(split=name, **settings))

@@ -61,17 +61,17 @@ class ForagerOptions(Options, frozen=True):
     """Options of Forager's files."""
 
     dtype: Literal["auto", "uint16", "uint32"] = "auto"
-    """Of tokens."""
+    """Dtype of the tokens."""
     edges: Edges = "eod"
-    """Which boundary tokens documents have."""
+    """Boundary tokens of documents."""
     sample_size: int | None = None
-    """Tokens of each sample, whatever documents it cuts; None: a sample is a document."""
+    """Tokens of each sample, across documents; none: a sample is a document."""
     shard_tokens: int = SHARD_TOKENS
-    """Tokens of a file, about, where it is not a shard of the store."""
+    """Approximate tokens per file, where it is not a shard of the store."""
     vocab_size: int | None = None
-    """Decides the dtype when reading: 65,536 and more are uint32."""
+    """Determines the dtype when reading: 65,536 and more are uint32."""
     marker: int | None = None
-    """The id behind documents when windows are read; comes from the tokenizer unless given."""
+    """The id at the end of documents when windows are read; taken from the tokenizer unless given."""
 
 
 class Forager(DocumentFormat):
@@ -83,9 +83,6 @@ class Forager(DocumentFormat):
 
     def recognises(self, path: Path) -> bool:
         return path.is_dir() and bool(_bases(path))
-
-    def edges_of(self, options: ForagerOptions) -> Edges:
-        return options.edges
 
     def plan(self, view: DocumentView, options: ForagerOptions) -> ExportPlan:
         dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
@@ -154,7 +151,7 @@ class Forager(DocumentFormat):
             dtype = fitting_dtype(self.name, options.vocab_size, LIMITS)
         if dtype is None:
             raise InputError(
-                f"{path}: expected to be told how wide tokens are, which Forager does not write down",
+                f"{path}: expected the width of tokens, which Forager does not record",
                 hint="--set dtype=uint16 or dtype=uint32",
             )
         opened = [one for base in bases for one in _open_base(path, base, dtype, listed, findings)]
@@ -248,8 +245,8 @@ def _open_base(
     path: Path, base: Path, dtype: np.dtype, listed: FileList, findings: Findings
 ) -> list[tuple[TokenFile, _SampleEnds]]:
     """The consistent files of one data set, in the order of its index."""
-    beside = [listed.add(base / LOCATIONS), listed.add(base / FILES)]
-    name, size = listed.files[beside[0]].name, listed.files[beside[0]].bytes
+    companions = [listed.add(base / LOCATIONS), listed.add(base / FILES)]
+    name, size = listed.files[companions[0]].name, listed.files[companions[0]].bytes
     if not findings.compare(name, "size in bytes, a multiple of 24", size - size % 24, size):
         return []
     whole = np.asarray(np.memmap(base / LOCATIONS, "<u8", "r")) if size else np.empty(0, "<u8")
@@ -265,7 +262,7 @@ def _open_base(
     for number, line in enumerate(lines):
         mine = triples[cuts[number] : cuts[number + 1]]
         if (place := _place_of(base, line)) is None:
-            findings.add(listed.files[beside[1]].name, f"file of line {number + 1}", "a file", line)
+            findings.add(listed.files[companions[1]].name, f"file of line {number + 1}", "a file", line)
             continue
         file = listed.add(place)
         if not _back_to_back(name, int(cuts[number]), mine, dtype.itemsize, findings):
@@ -277,7 +274,7 @@ def _open_base(
             findings,
             split=split_of_folder(f"{base.relative_to(path).as_posix()}/x"),
             declared={"the last of its samples": (ends := _SampleEnds(mine, dtype.itemsize)).last},
-            beside=() if opened else tuple(beside),
+            companions=() if opened else tuple(companions),
         )
         if source is None:
             continue

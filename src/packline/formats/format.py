@@ -115,9 +115,10 @@ class DocumentFormat(Format):
 
     kind = "documents"
 
-    @abstractmethod
     def edges_of(self, options: Any) -> Edges:
-        """Boundary tokens of documents in the files."""
+        """Boundary tokens of documents in the files: by default the option `edges`."""
+        edges: Edges = options.edges
+        return edges
 
     @abstractmethod
     def plan(self, view: DocumentView, options: Any) -> ExportPlan:

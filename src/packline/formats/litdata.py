@@ -35,17 +35,11 @@ import numpy as np
 from packline.errors import InputError, RecipeError
 from packline.fingerprint import hash_value
 from packline.formats.format import RowFormat
-from packline.formats.layouts.row_records import (
-    BLOCK_TOKENS,
-    INDEX,
-    dataset_file,
-    read_index,
-    row_tokens,
-    split_folders,
-)
+from packline.formats.layouts.row_records import BLOCK_TOKENS, INDEX, read_index, split_folders
 from packline.formats.layouts.token_files import read_numbers
 from packline.formats.options import Options
 from packline.formats.types import DatasetFile, ExportPart, ExportPlan, RowFiles, WrittenPart, fitting_dtype
+from packline.packing.batch import IGNORED
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
@@ -174,7 +168,7 @@ class Litdata(RowFormat):
         root, files = path if path.is_dir() else path.parent, []
         for _, folder in split_folders(path):
             index = read_index(folder)
-            files.append(own := dataset_file(root, folder / INDEX))
+            files.append(own := DatasetFile.of(folder / INDEX, root))
             entries, config = index.get("chunks"), index.get("config")
             if not isinstance(entries, list) or not isinstance(config, dict):
                 raise InputError(
@@ -191,13 +185,23 @@ class Litdata(RowFormat):
                     wanted = "a file name, sizes and counts"
                     findings.add(own.name, f"entry {number} of chunks", wanted, entry)
                     continue
-                file = dataset_file(root, folder / filename)
+                file = DatasetFile.of(folder / filename, root)
                 if not Path(file.path).is_file():
                     findings.add(file.name, "a file that index.json names", "there", "missing")
                     continue
                 files.append(file)
                 _check_file(file, numbers, dtype, bool(config.get("compression")), findings)
         return RowFiles(files)
+
+
+def row_tokens(view: RowView, start: int, stop: int) -> np.ndarray:
+    """Rows with one more token at the end: int32 `[n, L+1]`.
+
+    The last column is the target of the last token, or padding if it has none.
+    """
+    arrays = view.read(start, stop, ("tokens", "targets"))
+    last = arrays["targets"][:, -1:]
+    return np.concatenate([arrays["tokens"], np.where(last == IGNORED, view.pad_id, last)], axis=1)
 
 
 def _check_file(

@@ -42,7 +42,7 @@ from packline.formats.layouts.header_shards import (
     write_tokens,
 )
 from packline.formats.layouts.token_files import TokenFile
-from packline.formats.types import DatasetFile, Edges, ExportPart, ExportPlan, fitting_dtype
+from packline.formats.types import DatasetFile, ExportPart, ExportPlan, fitting_dtype
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
@@ -82,9 +82,6 @@ class Llmc(DocumentFormat):
         heads = first_bytes(path, (".bin",), 4)
         known = any(len(head) == 4 and int.from_bytes(head, "little") in MAGICS for _, head in heads)
         return known and not any(one.name.endswith("_mask.bin") for one, _ in heads)
-
-    def edges_of(self, options: LlmcOptions) -> Edges:
-        return options.edges
 
     def plan(self, view: DocumentView, options: LlmcOptions) -> ExportPlan:
         itemsize = _layout(view, options)[2].itemsize

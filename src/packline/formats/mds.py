@@ -30,7 +30,7 @@ import numpy as np
 
 from packline.errors import InputError, RecipeError
 from packline.formats.format import RowFormat
-from packline.formats.layouts.row_records import BLOCK_TOKENS, INDEX, dataset_file, read_index, split_folders
+from packline.formats.layouts.row_records import BLOCK_TOKENS, INDEX, read_index, split_folders
 from packline.formats.layouts.token_files import read_numbers
 from packline.formats.options import Options
 from packline.formats.types import DatasetFile, ExportPart, ExportPlan, RowFiles, WrittenPart
@@ -150,7 +150,7 @@ class Mds(RowFormat):
             entries = read_index(folder).get("shards")
             if not isinstance(entries, list):
                 raise InputError(f"{folder / INDEX}: expected shards, found none")
-            files.append(dataset_file(root, folder / INDEX))
+            files.append(DatasetFile.of(folder / INDEX, root))
             for entry in entries:
                 _check_shard(folder, entry if isinstance(entry, dict) else {}, files, root, findings)
         return RowFiles(files)
@@ -170,7 +170,7 @@ def _check_shard(
         raise InputError(f"{folder / INDEX}: expected shards 'mds' of version {VERSION}, found {found}")
     is_packed = packed is not None and not (folder / raw[0]).is_file()
     name, size = packed if packed is not None and is_packed else raw
-    file = dataset_file(root, folder / name)
+    file = DatasetFile.of(folder / name, root)
     if not (folder / name).is_file():
         findings.add(file.name, "a file that index.json names", "there", "missing")
         return

@@ -101,9 +101,6 @@ class Megatron(DocumentFormat):
             for one, head in first_bytes(_index_of(path), (".idx",), len(MAGIC))
         )
 
-    def edges_of(self, options: MegatronOptions) -> Edges:
-        return options.edges
-
     def trainer_lines(self, out: str, record: ExportRecord, options: MegatronOptions) -> tuple[str, ...]:
         pairs = [entry.name.removesuffix(".idx") for entry in record.files if entry.name.endswith(".idx")]
         lines = []
@@ -164,18 +161,18 @@ class Megatron(DocumentFormat):
         files: list[DatasetFile] = []
         indexed: list[tuple[TokenFile, DocumentEnds]] = []
         for index in files_with_suffix(
-            _index_of(path), (".idx",), "Megatron's indexes, *.idx beside their *.bin"
+            _index_of(path), (".idx",), "Megatron's indexes, *.idx next to their *.bin"
         ):
             number = len(files)
             tokens = Path(index.path).with_suffix(".bin")
             if not tokens.is_file():
-                findings.add(index.name, "tokens beside the index", tokens.name, "no such file")
+                findings.add(index.name, "tokens next to the index", tokens.name, "no such file")
                 continue
             name = str(Path(index.name).with_suffix(".bin"))
             files += [DatasetFile(name, str(tokens), tokens.stat().st_size), index]
             if (ends := open_index(index, files[number], findings)) is not None:
                 split = split_of_name(index.name)
-                source = TokenFile(files, number, ends.dtype, split=split, beside=(number + 1,))
+                source = TokenFile(files, number, ends.dtype, split=split, companions=(number + 1,))
                 indexed.append((source, ends))
         return IndexedReader(files, indexed, edges=options.edges, findings=findings)
 
@@ -229,10 +226,10 @@ def _index_of(path: Path) -> Path:
     """Index for a path: the `.idx` itself, its `.bin`, or the prefix of both; else the path unchanged."""
     if path.is_dir():
         return path
-    beside = (
+    companions = (
         path.with_suffix(".idx") if path.suffix in (".bin", ".idx") else path.with_name(f"{path.name}.idx")
     )
-    return beside if beside.is_file() else path
+    return companions if companions.is_file() else path
 
 
 FORMAT = Megatron()

@@ -38,7 +38,7 @@ from packline.formats.layouts.header_shards import (
 from packline.formats.layouts.token_files import ScannedReader, TokenFile
 from packline.formats.llmc import EVALUATION, HEAD, MAGICS
 from packline.formats.options import Options
-from packline.formats.types import DatasetFile, Edges, ExportPart, ExportPlan, WrittenPart, fitting_dtype
+from packline.formats.types import DatasetFile, ExportPart, ExportPlan, WrittenPart, fitting_dtype
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
@@ -86,9 +86,6 @@ class Nanogpt(DocumentFormat):
             name in NAMES and head not in magics and not (path / name).with_suffix(".idx").exists()
             for name, head in heads.items()
         )
-
-    def edges_of(self, options: NanogptOptions) -> Edges:
-        return options.edges
 
     def trainer_lines(self, out: str, record: ExportRecord, options: NanogptOptions) -> tuple[str, ...]:
         lines = [f"dataset = {out!r}  # or --dataset={shlex.quote(out)}"]

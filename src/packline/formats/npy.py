@@ -36,7 +36,7 @@ from packline.formats.layouts.header_shards import (
     write_tokens,
 )
 from packline.formats.layouts.token_files import TokenFile
-from packline.formats.types import DatasetFile, Edges, ExportPart, ExportPlan, fitting_dtype
+from packline.formats.types import DatasetFile, ExportPart, ExportPlan, fitting_dtype
 from packline.store.report import Findings
 
 if TYPE_CHECKING:
@@ -67,9 +67,6 @@ class Npy(DocumentFormat):
 
     def recognises(self, path: Path) -> bool:
         return any(head == MAGIC for _, head in first_bytes(path, (".npy",), len(MAGIC)))
-
-    def edges_of(self, options: NpyOptions) -> Edges:
-        return options.edges
 
     def plan(self, view: DocumentView, options: NpyOptions) -> ExportPlan:
         dtype = _dtype(view, options)

@@ -38,8 +38,8 @@ import numpy as np
 
 from packline.errors import InputError, RecipeError
 from packline.formats.format import RowFormat
-from packline.formats.layouts.torch_file import DAMAGE
 from packline.formats.options import Options
+from packline.formats.pt import DAMAGE
 from packline.formats.types import DatasetFile, ExportPart, ExportPlan, NotPreserved, RowFiles
 from packline.packing.batch import IGNORED
 from packline.store.report import Findings
@@ -146,7 +146,7 @@ class Npz(RowFormat):
                 f"{path}: expected batches, *_batch_0001.npz and so on, found none",
                 hint="name the folder that has the files in it, or one file",
             )
-        files = [DatasetFile(one.name, str(one), one.stat().st_size) for one in paths]
+        files = [DatasetFile.of(one, one.parent) for one in paths]
         first: tuple[np.dtype, int] | None = None
         for file in files:
             try:

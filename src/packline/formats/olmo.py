@@ -106,9 +106,6 @@ class Olmo(DocumentFormat):
         found = [one for pattern in ("*.npy", "*/*.npy") for one in path.glob(pattern) if one.is_file()]
         return any(_lines_of(one).is_file() and not _has_magic(one) for one in found)
 
-    def edges_of(self, options: OlmoOptions) -> Edges:
-        return options.edges
-
     def plan(self, view: DocumentView, options: OlmoOptions) -> ExportPlan:
         dtype = fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
         if "/" in options.prefix or not options.prefix:
@@ -162,7 +159,7 @@ class Olmo(DocumentFormat):
             format=self.name,
             limits=LIMITS,
             dtypes=DTYPES,
-            needed=".csv.gz beside .npy files",
+            needed=".csv.gz next to .npy files",
             ids=lambda number, start, stop: _ids(lines[number], start, stop),
         )
 
@@ -178,7 +175,7 @@ def _open_file(path: Path, listed: FileList, masks: Path, findings: Findings) ->
         findings.add(file.name, "a header", "none, in a .npy of OLMo's", "NumPy's")
         one.readable = False
     if lines is not None:
-        one.beside.append(lines)
+        one.companions.append(lines)
         ends = _read_ends(_lines_of(path), listed.files[lines].name, findings)
         one.readable = one.readable and ends is not None
         one.set_ends(np.empty(0, np.int64) if ends is None else ends, "lines", DTYPES)

@@ -47,7 +47,7 @@ class OpenedDataset:
     """Oddities that are no contradiction."""
 
     @property
-    def restoring(self) -> BoundaryPolicy:
+    def policy(self) -> BoundaryPolicy:
         """Conversion of its documents to stored ones."""
         boundary = self.boundary
         return BoundaryPolicy(self.reader.edges, boundary.eod_id, boundary.bos_id, self.tokenizer.vocab_size)
@@ -105,8 +105,10 @@ def open_dataset(
     tokenizer = load_tokenizer(tokenizer_name)
     given = with_vocabulary(make_options(format, options, record), tokenizer.vocab_size)
     reader = read_headers(format, path, given, first := Findings())
-    said_eod, said_bos = declared_boundary(record, reader.facts)
-    boundary = resolve_boundary(tokenizer, said_eod if eod is None else eod, said_bos if bos is None else bos)
+    declared_eod, declared_bos = declared_boundary(record, reader.facts)
+    boundary = resolve_boundary(
+        tokenizer, declared_eod if eod is None else eod, declared_bos if bos is None else bos
+    )
     before = reader.edges == "bos" and boundary.bos_id is not None
     known = with_marker(given, boundary.bos_id if before else boundary.eod_id)
     if known is not given:
@@ -228,9 +230,9 @@ def check_metadata(
     """
     hint = "name the tokenizer that made these ids"
     if record is not None and record.tokenizer.fingerprint != tokenizer.fingerprint:
-        said = record.tokenizer
+        own = record.tokenizer
         raise TokenizerError(
-            f"{where} was made with another tokenizer: expected {said.name} ({said.fingerprint[:12]}), "
+            f"{where} was made with another tokenizer: expected {own.name} ({own.fingerprint[:12]}), "
             f"found {tokenizer.name} ({tokenizer.fingerprint[:12]})",
             hint=hint,
         )
@@ -241,15 +243,15 @@ def check_metadata(
             f"found {tokenizer.vocab_size:,} of {tokenizer.name}",
             hint=hint,
         )
-    said_eod = facts.get("eod_id")
-    if isinstance(said_eod, int) and said_eod != eod_id:
+    declared_eod = facts.get("eod_id")
+    if isinstance(declared_eod, int) and declared_eod != eod_id:
         raise TokenizerError(
-            f"{where}: expected {said_eod} at the end of documents, as it says itself, found {eod_id}",
+            f"{where}: expected {declared_eod} at the end of documents, by its metadata, found {eod_id}",
             hint="name the right tokenizer, or that token with --eod",
         )
     name = facts.get("tokenizer")
     if isinstance(name, str) and name and not _may_be_called(name, tokenizer):
-        return [f"{where} says that its tokenizer is {name}, and not {tokenizer.name}"]
+        return [f"{where} names the tokenizer {name}, and not {tokenizer.name}"]
     return []
 
 

@@ -30,18 +30,16 @@ from packline.formats.document_view import DocumentView
 from packline.formats.format import DatasetReader, DocumentFormat
 from packline.formats.layouts.column_reader import ColumnFile, Columns, ColumnsReader, split_of_path
 from packline.formats.layouts.columns import (
-    LIMITS,
     ColumnOptions,
     column_types,
-    estimated_bytes,
     make_schema,
-    plan_parts,
+    plan_columns,
     record_batches,
 )
 from packline.formats.layouts.document_files import FileList, find_below
 from packline.formats.layouts.token_files import BLOCK_DOCUMENTS, BLOCK_TOKENS
 from packline.formats.target import Target
-from packline.formats.types import DatasetFile, Edges, ExportPart, ExportPlan, fitting_dtype
+from packline.formats.types import DatasetFile, ExportPart, ExportPlan
 from packline.ragged import offsets_of
 from packline.store.report import Findings
 
@@ -65,16 +63,8 @@ class Parquet(DocumentFormat):
     title = "Parquet: train-00000-of-00001.parquet, a document a row in input_ids"
     options = ParquetOptions
 
-    def edges_of(self, options: ParquetOptions) -> Edges:
-        return options.edges
-
     def plan(self, view: DocumentView, options: ParquetOptions) -> ExportPlan:
-        fitting_dtype(self.name, view.vocab_size, LIMITS, options.dtype)
-        parts = plan_parts(view, options, self.name, FILE)
-        lost = view.not_preserved(
-            self.name, keeps_loss=options.loss != "none", keeps_provenance=options.provenance
-        )
-        return ExportPlan(tuple(parts), estimated_bytes(view, options), lost=lost)
+        return plan_columns(view, options, self.name, FILE)
 
     def write(
         self, view: DocumentView, part: ExportPart, target: Target, options: ParquetOptions
@@ -93,10 +83,9 @@ class Parquet(DocumentFormat):
             ) as writer,
         ):
             for batch in record_batches(
-                view, part, options, most_documents=GROUP_DOCUMENTS, most_tokens=GROUP_TOKENS
+                view, part, options, target, most_documents=GROUP_DOCUMENTS, most_tokens=GROUP_TOKENS
             ):
                 writer.write_batch(batch, row_group_size=max(batch.num_rows, 1))
-                target.progress(len(batch.column(0).values))
         return {}
 
     def recognises(self, path: Path) -> bool:

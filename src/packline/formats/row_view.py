@@ -64,16 +64,16 @@ class RowView(TokenizerProperties):
     (5, 25, [[0, 0, 1, 0, 0]])
     """
 
-    def __init__(self, stretches: Sequence[ScheduledStage], batch_size: int | None, fingerprint: str) -> None:
-        self._stages = list(stretches)
-        self._firsts = np.cumsum([0, *(stretch.steps * stretch.batch_size for stretch in stretches)])
+    def __init__(self, stages: Sequence[ScheduledStage], batch_size: int | None, fingerprint: str) -> None:
+        self._stages = list(stages)
+        self._firsts = np.cumsum([0, *(placed.steps * placed.batch_size for placed in stages)])
         self.rows = int(self._firsts[-1])
         """Number of rows, R."""
         self.batch_size = batch_size
         """Rows per global batch, if known."""
         self.fingerprint = fingerprint
         """Fingerprint of everything that decides the content of the rows."""
-        self._sources = [rows for stretch in stretches for rows in stretch.mixture.rows]
+        self._sources = [rows for placed in stages for rows in placed.mixture.rows]
         first = self._sources[0]
         self.seq_len: int = first.seq_len
         """Tokens per row, L."""
@@ -84,7 +84,7 @@ class RowView(TokenizerProperties):
         if len(pads) > 1:
             raise RecipeError(
                 f"the sources pad with {' and '.join(map(str, sorted(pads)))}: expected one token for all",
-                hint="say pad_id of the stage in the run file",
+                hint="set pad_id of the stage in the run file",
             )
         self.pad_id: int = pads.pop()
         """Token at padded positions."""
@@ -131,20 +131,20 @@ class RowView(TokenizerProperties):
         Raises:
             RecipeError: no such stage, or stages that differ.
         """
-        stretches = loader.schedule.stages
+        stages = loader.schedule.stages
         if stage is not None:
-            if not 0 <= stage < len(stretches):
-                raise RecipeError(f"stage is {stage}: expected 0 to {len(stretches) - 1}")
-            stretches = [stretches[stage]]
-        shapes = {(stretch.mixture.seq_len, stretch.batch_size) for stretch in stretches}
+            if not 0 <= stage < len(stages):
+                raise RecipeError(f"stage is {stage}: expected 0 to {len(stages) - 1}")
+            stages = [stages[stage]]
+        shapes = {(placed.mixture.seq_len, placed.batch_size) for placed in stages}
         if len(shapes) > 1:
-            said = ", ".join(f"{size:,} rows of {length:,} tokens" for length, size in sorted(shapes))
+            shown = ", ".join(f"{size:,} rows of {length:,} tokens" for length, size in sorted(shapes))
             raise RecipeError(
-                f"the stages of the run have different batches: {said}",
+                f"the stages of the run have different batches: {shown}",
                 hint="export them one at a time: --stage 0, --stage 1, ...",
             )
-        mark = hash_value({"run": loader.fingerprint, "stage": stage, "steps": [s.steps for s in stretches]})
-        return cls(stretches, stretches[0].batch_size, mark)
+        mark = hash_value({"run": loader.fingerprint, "stage": stage, "steps": [s.steps for s in stages]})
+        return cls(stages, stages[0].batch_size, mark)
 
     @cached_property
     def has_loss(self) -> bool:
@@ -223,7 +223,7 @@ class RowView(TokenizerProperties):
             sum(count.dropped_tokens for count in counts),
             sum(count.truncated_tokens for count in counts),
         )
-        left = sum(stretch.left_over for stretch in self._stages)
+        left = sum(placed.left_over for placed in self._stages)
         found = (
             NotPreserved(
                 "dropped tokens", dropped, "tokens", "a tail too short for a row, or documents too long"
@@ -277,11 +277,11 @@ class RowView(TokenizerProperties):
         if not 0 <= start <= stop <= self.rows:
             raise IndexError(f"rows {start:,} to {stop:,} of {self.rows:,}")
         before = 0
-        for stretch, first, last in zip(self._stages, self._firsts, self._firsts[1:], strict=False):
+        for placed, first, last in zip(self._stages, self._firsts, self._firsts[1:], strict=False):
             low, high = max(start, int(first)), min(stop, int(last))
             if low < high:
                 inner = (low - int(first), high - int(first))
-                sources = stretch.mixture.interleaving.sources(*inner)
-                for source, rows in stretch.rows_by_source(*inner):
+                sources = placed.mixture.interleaving.sources(*inner)
+                for source, rows in placed.rows_by_source(*inner):
                     yield before + source, np.flatnonzero(sources == source) + (low - start), rows
-            before += len(stretch.mixture)
+            before += len(placed.mixture)

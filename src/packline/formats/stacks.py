@@ -163,16 +163,16 @@ class Stacks(DocumentFormat):
                 "found none",
                 hint="shards without masks are those of llmc",
             )
-        files = [DatasetFile(one.name, str(one), one.stat().st_size) for pair in pairs for one in pair]
+        files = [DatasetFile.of(one, one.parent) for pair in pairs for one in pair]
         facts: dict[str, Any] = {}
-        beside: tuple[int, ...] = ()
+        companions: tuple[int, ...] = ()
         if (config := pairs[0][0].parent / CONFIG).is_file():
-            beside = (len(files),)
-            files.append(DatasetFile(CONFIG, str(config), config.stat().st_size))
+            companions = (len(files),)
+            files.append(DatasetFile.of(config, config.parent))
             facts = _read_config(config, findings)
         sources: list[TokenFile] = []
         for number in range(0, 2 * len(pairs), 2):
-            source = _open_pair(files, number, beside if not sources else (), findings)
+            source = _open_pair(files, number, companions if not sources else (), findings)
             if source is not None:
                 sources.append(source)
         marker = options.marker if options.marker is not None else facts.get("bos_id")
@@ -266,7 +266,7 @@ def _head(path: str | Path) -> tuple[int, ...]:
 
 
 def _open_pair(
-    files: list[DatasetFile], number: int, beside: tuple[int, ...], findings: Findings
+    files: list[DatasetFile], number: int, companions: tuple[int, ...], findings: Findings
 ) -> TokenFile | None:
     counts = []
     for file in files[number : number + 2]:
@@ -286,18 +286,18 @@ def _open_pair(
     assert split is not None
     loss = LossFile(number + 1, files[number + 1].path, UINT16, HEADER_BYTES)
     return TokenFile(
-        files, number, UINT16, split=split["split"], header=HEADER_BYTES, loss=loss, beside=beside
+        files, number, UINT16, split=split["split"], header=HEADER_BYTES, loss=loss, companions=companions
     )
 
 
 def _read_config(path: Path, findings: Findings) -> dict[str, Any]:
     """Read the facts about ids from config.json."""
     try:
-        said = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        metadata = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         findings.add(CONFIG, f"not JSON: {error}")
         return {}
-    return {key: said[key] for key in ("vocab_size", "bos_id") if isinstance(said.get(key), int)}
+    return {key: metadata[key] for key in ("vocab_size", "bos_id") if isinstance(metadata.get(key), int)}
 
 
 FORMAT = Stacks()

@@ -139,11 +139,11 @@ class Target:
         copy_file(source, target)
         return "copied"
 
-    def _refuse_if(self, asked: str, path: Path, error: OSError) -> None:
+    def _refuse_if(self, requested: str, path: Path, error: OSError) -> None:
         if error.errno not in _CANNOT:
             raise error
-        if self.link == asked:
-            what = "hard links" if asked == "hard" else "reflinks"
+        if self.link == requested:
+            what = "hard links" if requested == "hard" else "reflinks"
             raise PacklineError(
                 f"cannot share {path} with {self.folder}: no {what} there: {error.strerror}",
                 hint="--link auto copies where it must",

@@ -120,7 +120,7 @@ class TokenStream:
             raise CorruptStore(
                 f"{self.selection.store.path}: expected an index whose lengths agree with its offsets, "
                 "found one in which they do not",
-                hint="packline verify says which document",
+                hint="packline verify names the document",
             )
         spans = Spans(np.array([0, len(documents)], np.int64), documents, starts, lengths)
         copies = GatherPlan.of(self.selection.store, Layout.of(spans, stop - start))
@@ -146,6 +146,6 @@ class TokenStream:
             raise CorruptStore(
                 f"{self.selection.store.path}: expected documents of {self.selection.tokens:,} tokens, "
                 f"found {sums.total:,}",
-                hint="an index is damaged; packline verify says which",
+                hint="an index is damaged; packline verify names it",
             )
         return sums

@@ -6,6 +6,7 @@ Formats, views and drivers share them; they depend on none of those.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -96,6 +97,12 @@ class DatasetFile(msgspec.Struct, frozen=True):
     """Path relative to the data set's folder."""
     path: str
     bytes: int
+
+    @classmethod
+    def of(cls, path: Path, folder: Path) -> DatasetFile:
+        """Description of a file below a folder; size 0 if it is missing."""
+        size = path.stat().st_size if path.is_file() else 0
+        return cls(path.relative_to(folder).as_posix(), str(path), size)
 
 
 class RowFiles(msgspec.Struct, frozen=True):

@@ -46,8 +46,7 @@ from packline.jobs.unit import KEEP, Task, UnitRunner, check_unchanged, judge
 from packline.jobs.units import Stream, Unit
 from packline.recipe import Recipe, RunOptions
 from packline.sources.files import InputFile, not_text_notes
-from packline.sources.reader import Span
-from packline.sources.reading import read_span
+from packline.sources.reader import Span, read_span
 from packline.sources.slices import StreamEnd, cut_slices
 from packline.storage.inputs import open_input
 from packline.store.ledger import totals_by_source

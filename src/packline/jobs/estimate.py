@@ -44,8 +44,7 @@ from packline.recipe import Recipe, RunOptions, Source
 from packline.sources.batch import Batch
 from packline.sources.compression import DecompressedStream
 from packline.sources.files import InputFile, not_text_notes
-from packline.sources.reader import Span
-from packline.sources.reading import read_span
+from packline.sources.reader import Span, read_span
 from packline.sources.texts import Texts
 from packline.storage.inputs import open_input
 from packline.store.ledger import Ledger
@@ -379,7 +378,7 @@ def _spans(file: InputFile, source: Source, budget: int) -> Iterator[Span]:
         yield from (
             Span(file.index, group, group + 1) for group in sorted({0, groups // 2}) if group < groups
         )
-    elif file.compression or file.size <= budget or _has_separators(file, source):
+    elif file.compression or file.format == "json" or file.size <= budget or _has_separators(file, source):
         yield Span(file.index, 0, file.size)
     else:
         count = min(max(budget // ENOUGH_RANGE, 2), MOST_RANGES)

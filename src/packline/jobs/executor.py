@@ -11,6 +11,7 @@ each a share of the units. All processes end with the driver, for whatever reaso
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import subprocess
@@ -240,13 +241,15 @@ class LocalProcesses:
 
     def start(self) -> None:
         """Start the host, so that it loads its modules while the job is prepared."""
-        self._socket, theirs = socket.socketpair()
+        self._socket, theirs = map(_above_standard, socket.socketpair())
         self._pipe = Connection(os.dup(self._socket.fileno()))
         with theirs:
             words = [str(theirs.fileno()), str(os.getpid()), self._preload]
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "packline.jobs.host", *words],
                 stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL if sys.__stderr__ is None else None,
                 env=_environment(),
                 pass_fds=[theirs.fileno()],
             )
@@ -340,6 +343,12 @@ class LocalProcesses:
             self._process.kill()
             self._process.wait()
         self._process = None
+
+
+def _above_standard(one: socket.socket) -> socket.socket:
+    """The same socket with a descriptor above those of the standard streams, which may be closed."""
+    with one:
+        return socket.socket(fileno=fcntl.fcntl(one.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
 
 
 def _environment() -> dict[str, str]:

@@ -114,13 +114,13 @@ class WorkFolder(ABC, Generic[Identity]):
     def __enter__(self) -> Self:
         root = self.storage.path
         try:
-            with disk_errors(root):
+            with disk_errors(self.parent):
                 self.descriptor = self._take_lock(root / self._lock_name)
         except OSError as error:
             if isinstance(error, PacklineError):
                 raise
             raise StoreError(
-                f"cannot write into {self.described}: {error.strerror}",
+                f"cannot write into {self.parent}: {error.strerror}",
                 hint="check its permissions, or choose another --out",
             ) from error
         return self
@@ -141,12 +141,12 @@ class WorkFolder(ABC, Generic[Identity]):
             except OSError as error:
                 os.close(descriptor)
                 if error.errno not in (errno.EAGAIN, errno.EACCES):
-                    raise StoreError(f"cannot lock {self.described}: {error.strerror}") from error
+                    raise StoreError(f"cannot lock {self.place}: {error.strerror}") from error
                 if time.monotonic() < end:
                     time.sleep(0.02)
                     continue
                 raise StoreBusy(
-                    f"{self.busy} {self.described}", hint="wait for it to end, or choose another --out"
+                    f"{self.busy} {self.place}", hint="wait for it to end, or choose another --out"
                 ) from None
             if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
                 return descriptor
@@ -154,8 +154,13 @@ class WorkFolder(ABC, Generic[Identity]):
 
     @property
     @abstractmethod
-    def described(self) -> str:
+    def place(self) -> Path:
         """Place of the result, for messages."""
+
+    @property
+    def parent(self) -> Path:
+        """Folder that must be writable."""
+        return self.place
 
     def identity(self) -> Identity | None:
         """Identity of the job that was begun here; None if there is none."""
@@ -204,9 +209,9 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         self.rejects = path / REJECTS
 
     @property
-    def described(self) -> str:
+    def place(self) -> Path:
         """Path of the store."""
-        return str(self.path)
+        return self.path
 
     def __enter__(self) -> Self:
         path = self.path

@@ -369,7 +369,7 @@ def main(descriptor: int, parent: int, preload: str) -> int:
     ignore_signals()
     if os.getppid() != parent:
         return 1  # the driver ended before this process was set to end with it
-    os.dup2(2, 1)
+    os.dup2(2, 1)  # no output but on standard error
     with contextlib.suppress(ImportError):  # reported, if it matters, when the job is opened
         importlib.import_module(preload)
     driver = Connection(descriptor)

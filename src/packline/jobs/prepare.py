@@ -23,9 +23,9 @@ from packline.jobs.unit import UnitSettings
 from packline.jobs.units import Stream, Unit, plan_units
 from packline.ragged import dtype_for
 from packline.recipe import Recipe, RunOptions, check_options, check_recipe
+from packline.sources.fields import find_files
 from packline.sources.files import InputFile
-from packline.sources.reader import Span
-from packline.sources.reading import find_files, read_span
+from packline.sources.reader import Span, read_span
 from packline.store.ledger import source_names
 
 SAMPLE_FILES, SAMPLE_DOCUMENTS = 8, 12

@@ -30,8 +30,7 @@ from packline.ragged import Ragged
 from packline.recipe import SPLITS, Recipe, Source
 from packline.sources.batch import Batch, Reject
 from packline.sources.files import InputFile
-from packline.sources.reader import Span
-from packline.sources.reading import read_slice, read_span
+from packline.sources.reader import Span, read_slice, read_span
 from packline.sources.slices import Slice
 from packline.sources.texts import Texts
 from packline.storage.inputs import file_facts

@@ -127,8 +127,8 @@ def _row_groups(file: InputFile) -> list[int]:
 
 def _must_stream(file: InputFile, recipe: Recipe, size: _FileSize, unit_bytes: int) -> bool:
     source = recipe.sources[file.source]
-    if file.format == "text" and source.documents == "file":
-        return False
+    if file.format == "json" or (file.format == "text" and source.documents == "file"):
+        return False  # one document, or one array
     if file.format == "parquet":
         return max(size.groups) > 2 * unit_bytes
     # Separators may overlap themselves, so where one begins depends on all text before it.
@@ -136,7 +136,8 @@ def _must_stream(file: InputFile, recipe: Recipe, size: _FileSize, unit_bytes: i
 
 
 def _split(file: InputFile, recipe: Recipe, size: _FileSize, unit_bytes: int) -> Iterator[tuple[Span, int]]:
-    if file.format == "text" and recipe.sources[file.source].documents == "file":
+    source = recipe.sources[file.source]
+    if file.format == "json" or (file.format == "text" and source.documents == "file"):
         yield Span(file.index, 0, size.end), size.text
     elif file.format == "parquet":
         start = held = 0

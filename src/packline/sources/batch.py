@@ -7,10 +7,11 @@ of the same range. Its texts are one buffer, so that a document costs no Python 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
+from packline.errors import BadRecord
 from packline.sources.texts import Texts
 
 BATCH_BYTES = 1 << 20
@@ -51,6 +52,27 @@ Reason = Literal[
 ]
 
 
+class RecordProblem(BadRecord):
+    """A record that is not a document or conversation: the reason under which it is counted, and details.
+
+    Args:
+        reason: one of the reasons for rejects.
+        detail: position within the record, and description of the problem.
+    """
+
+    def __init__(self, reason: Reason, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason: Reason = reason
+        self.detail = detail
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.reason, self.detail)
+
+    def reject(self, file: int, position: int, raw: bytes) -> Reject:
+        """The bad record, with its place and bytes."""
+        return Reject(file, position, self.reason, self.detail, raw)
+
+
 @dataclass(slots=True)
 class Reject:
     """A record that is not a document: its bytes, verbatim, and what is wrong with it."""
@@ -81,6 +103,13 @@ class Block:
     detail: str = ""
     continued: bool = False
     """True if it is not the first piece of its record."""
+    places: np.ndarray | None = None
+    """int64 `[D]`: offset of each record in the file, if they are not adjacent there."""
+
+    @property
+    def positions(self) -> np.ndarray:
+        """Offset of each record in the file, int64 `[D]`."""
+        return self.starts + self.position if self.places is None else self.places
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Check that the fields named in a recipe exist, so that a misspelt one is reported before any work.
+"""Files of a recipe, and the fields that it names: a misspelt field is reported before any work.
 
     named in the recipe     text, id, fields of filters          refused if no sampled record has it
     sampled                 16 files spread over a source, of each the records in the first 256 KiB;
@@ -15,16 +15,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from packline.errors import RecipeError, did_you_mean
-from packline.recipe import Source
+import msgspec
+
+from packline.errors import InputError, RecipeError, did_you_mean
+from packline.recipe import Recipe, Source
 from packline.sources.compression import DecompressedStream
-from packline.sources.files import HEAD_BYTES, InputFile, first_line, first_records
-from packline.sources.odd_json import ABSENT, value_at
+from packline.sources.files import HEAD_BYTES, InputFile, first_records, list_files, refuse_twice
+from packline.sources.jsonl import ABSENT, value_at
+from packline.sources.record_text import needs_records, transform_of
 from packline.storage.inputs import open_input, read_fully
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+FIRST_ROWS = 64
+"""Number of rows of a Parquet file on which a template is tried."""
 LOOKED_FILES = 16
 MOST_RECORDS = 4096
 """Maximum number of records per file."""
@@ -104,15 +109,13 @@ def first_of(file: InputFile) -> Iterator[dict[str, Any]]:
         with open_input(file.path) as raw:
             schema = open_parquet(raw, file.path).schema_arrow
         yield _row_of_nulls(schema)
-    elif file.format == "jsonl":
+    elif file.format != "text":
         with open_input(file.path) as raw:
             if file.compression:
                 head = DecompressedStream(raw, file.compression).read(HEAD_BYTES)
             else:
                 head = read_fully(raw, HEAD_BYTES)
-        if b"\n" not in head and len(head) == HEAD_BYTES:
-            head = first_line(file.path, file.compression)
-        yield from first_records(head, MOST_RECORDS)
+        yield from first_records(file.path, file.format, file.compression, head, MOST_RECORDS)
 
 
 def _row_of_nulls(schema: pa.Schema) -> dict[str, Any]:
@@ -142,3 +145,105 @@ def _names(record: dict[str, Any], before: str = "", depth: int = 1) -> Iterator
         yield f"{before}{name}"
         if isinstance(value, dict) and depth < DEEPEST:
             yield from _names(value, f"{before}{name}.", depth + 1)
+
+
+def check_transforms(recipe: Recipe) -> None:
+    """Refuse templates that cannot run, before any input is read.
+
+    Raises:
+        RecipeError: a template is invalid; the message names the source.
+    """
+    for number, source in enumerate(recipe.sources):
+        try:
+            if needs_records(source):
+                transform_of(source, source.text or "", recipe.max_document_bytes)
+        except RecipeError as error:
+            where = source.name or f"sources[{number}]"
+            raise RecipeError(f"{where}: {error.message}", hint=error.hint) from error
+
+
+def find_files(recipe: Recipe) -> list[InputFile]:
+    """Find all files of a recipe, in the order of their documents.
+
+    Raises:
+        RecipeError: a template is refused.
+        InputError: nothing found, unreadable files, or files without a required column.
+    """
+    check_transforms(recipe)
+    files = list_files(recipe)
+    _check_fields(recipe, files)
+    return [
+        _with_columns(file, recipe) if needs_records(recipe.sources[file.source]) else file for file in files
+    ]
+
+
+def _check_fields(recipe: Recipe, files: list[InputFile]) -> None:
+    """Refuse fields that no record has; for a template only if it then produces no text."""
+    of_source: dict[int, list[InputFile]] = {}
+    for file in files:
+        of_source.setdefault(file.source, []).append(file)
+    for number, source in enumerate(recipe.sources):
+        named = named_fields(source)
+        if not named and source.template is msgspec.UNSET:
+            continue
+        looked, rare = look_at(of_source[number]), source.rare_fields or ()
+        where = source.name or f"sources[{number}]"
+        refuse_strange(rare, where, looked, named)
+        if source.template is not msgspec.UNSET:
+            transform = transform_of(source, "", recipe.max_document_bytes)
+            if strange := [name for name in transform.fields or () if not looked.has(name)]:
+                rows = next((file for file in of_source[number] if file.format == "parquet"), None)
+                records = looked.records if rows is None else _first_rows(rows)
+                if not any(map(transform.renders, records)):
+                    refuse_strange(rare, where, looked, [("the template", name) for name in strange])
+
+
+def _first_rows(file: InputFile) -> list[dict[str, Any]]:
+    from packline.sources.arrow_values import row_values
+    from packline.sources.parquet import open_parquet
+
+    with open_input(file.path) as raw:
+        for rows in open_parquet(raw, file.path).iter_batches(FIRST_ROWS, use_threads=False):
+            return row_values(rows)[0]
+    return []
+
+
+def _with_columns(file: InputFile, recipe: Recipe) -> InputFile:
+    source = recipe.sources[file.source]
+    if file.format == "text":
+        raise InputError(
+            f"{file.path} is plain text: expected records with fields, for a template or filters",
+            hint="give JSON lines or Parquet, or take the template and the filters away",
+        )
+    if file.format != "parquet":
+        return file
+    from packline.sources.parquet import open_parquet
+
+    with open_input(file.path) as raw:
+        schema = open_parquet(raw, file.path).schema_arrow
+    fields = transform_of(source, file.text, recipe.max_document_bytes).fields
+    wanted = tuple(schema.names) if fields is None else (fields or tuple(schema.names[:1]))
+    if file.id is not None:
+        wanted = tuple(dict.fromkeys([*wanted, file.id.partition(".")[0]]))
+    there = tuple(name for name in wanted if name in schema.names)
+    if not there:
+        found = ", ".join(f"{field.name} ({field.type})" for field in schema)
+        raise InputError(f"{file.path} has no column {' or '.join(wanted)}: found {found}")
+    refuse_twice(file.path, schema, there)
+    for name in there:
+        _refuse_nanoseconds(file.path, name, schema.field(name).type)
+    return msgspec.structs.replace(file, columns=there)
+
+
+def _refuse_nanoseconds(path: str, name: str, kind: pa.DataType) -> None:
+    """Refuse nanoseconds: Python's times have microseconds, and conversions depend on installed packages."""
+    import pyarrow as pa
+
+    parts = [kind.field(number).type for number in range(kind.num_fields)] if pa.types.is_nested(kind) else []
+    for part in parts:
+        _refuse_nanoseconds(path, name, part)
+    if getattr(kind, "unit", None) == "ns":
+        raise InputError(
+            f"{path}: column {name} has times in nanoseconds ({kind}), which a template cannot print",
+            hint="leave the column out of template and filters, or write it as microseconds",
+        )

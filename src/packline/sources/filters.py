@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from packline.recipe import Where
-from packline.sources.records import RecordProblem
+from packline.sources.batch import RecordProblem
 
 Check = Callable[[Any], bool]
 """Function that returns True if a present, non-null value passes."""

@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from packline.errors import InputError
+from packline.sources.arrow_values import id_texts
 from packline.sources.batch import CUT_BYTES, Batch, Reject, without_documents
-from packline.sources.delimited import TOO_LARGE
 from packline.sources.jsonl import not_utf8
-from packline.sources.odd_values import id_texts
+from packline.sources.lines import TOO_LARGE
 from packline.sources.texts import Texts
 
 MAX_ROWS = 16_384

@@ -1,243 +1,287 @@
-"""Documents from whole records, for sources with templates or filters.
+"""Whole records of JSONL, JSON, CSV and Parquet files: each with its position, and its bytes if it is bad.
 
-    JSON line, Parquet row ──> {"title": ..., "body": ...} ──transform──> text | left out | bad record
+    line of JSON ──> (position, value)          position: byte offset in the (decompressed) file
+    element of an array ─> (position, value)    the same, of a file that is one JSON array
+    row of Parquet ─> (position, value)         position: number of the row
+    unreadable record ──> Reject
 
-    The transform (`sources.reading`) decides the result for each record. This module decodes records,
-    only with the wanted top-level fields if these are known, and combines the documents into batches with
-    their positions.
+Readers of text take one field of a record and skip the rest; a conversation is the whole record, so each line
+is decoded to Python values. Arrow has nulls where a JSON record would lack the field; they are removed from
+objects, since calls of different tools share one column. Cost: about 100 MB/s, 30 MB/s for an array. Memory:
+one block of lines or rows.
 
-Cost: one Python object for every wanted field and the time of the transform, about 5 to 20 microseconds per
-record. Not used for sources without template and filter.
+`read_records` reads files of conversations. `records_of` reads files of evaluation sets, which are small and
+taken as a whole, and whose records are all expected to be good.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+import csv
+import io
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import msgspec
-import numpy as np
-import pyarrow as pa
 
-from packline.sources.batch import Batch, Block, Reason, Reject, reject_block
-from packline.sources.jsonl import BOM, fits_a_type, not_utf8, one_object_a_line
-from packline.sources.odd_json import ABSENT, decode_odd, has_raw, id_text, is_utf8, value_at
-from packline.sources.odd_values import Odd, row_values
-from packline.sources.texts import Texts
+from packline.errors import InputError
+from packline.sources.batch import Block, Reason, Reject, reject_block
+from packline.sources.compression import DecompressedStream, detect_compression
+from packline.sources.files import DEFAULT_ID, InputFile, expand, plain_name
+from packline.sources.json_array import read_array
+from packline.sources.jsonl import BOM, decode_json, has_raw, is_utf8
+from packline.sources.lines import read_lines, reader_of, seek_record
+from packline.storage.inputs import open_input
 
-
-class RecordProblem(Exception):
-    """A record that is not a document; raised by a transform.
-
-    Args:
-        reason: one of the reasons for rejects.
-        detail: what was wrong with it.
-    """
-
-    def __init__(self, reason: Reason, detail: str) -> None:
-        super().__init__(reason, detail)
-        self.reason: Reason = reason
-        self.detail = detail
+MAX_RECORD_BYTES = 64 << 20
+"""Maximum bytes of a line or element: a longer one is a bad record."""
+DECODE = msgspec.json.Decoder().decode
+ROWS = 256
+"""Rows of a Parquet file to hold in memory."""
+TEST = re.compile(r"(?:^|[/_.-])test(?:[/_.-]|$)", re.IGNORECASE)
+ENDINGS = (".jsonl", ".ndjson", ".json", ".csv", ".parquet")
 
 
-class Transform(Protocol):
-    """Interface that makes the text of a record. Hashable, so that decoders can be cached by it."""
+class Record(NamedTuple):
+    """One record as read."""
 
-    fields: tuple[str, ...] | None
-    """Top-level fields that it needs; None for all."""
+    position: int
+    value: Any
+    raw: bytes | None
+    """Bytes of its line or element; None for a row."""
+    where: str = ""
+    """Prefix for messages if a position alone is hard to find: "element 3: "."""
+    odd: bool = False
+    """True if it may contain lone surrogates, or numbers out of Python's range as `msgspec.Raw`."""
 
-    def __hash__(self) -> int: ...
-
-    def text(self, record: dict[str, Any]) -> str | None:
-        """Make the text of a record; None if a filter removes it.
-
-        Raises:
-            RecordProblem: the record has no valid text.
-        """
-
-
-class Collected:
-    """Builder of a batch, record by record."""
-
-    def __init__(self, file: int, transform: Transform, id: str | None) -> None:
-        self._file, self._transform = file, transform
-        self._id = None if id is None else id.split(".")
-        self._texts: list[str] = []
-        self._positions: list[int] = []
-        self._ids: list[str | None] = []
-        self._rejects: list[Reject] = []
-        self._filtered: list[int] = []
-
-    def take(self, record: dict[str, Any], position: int) -> RecordProblem | None:
-        """Add a record; return its problem, if any, since the caller has the bytes."""
-        try:
-            text = self._transform.text(record)
-        except RecordProblem as problem:
-            return problem
-        if text is None:
-            self._filtered.append(position)
-            return None
-        self._texts.append(text)
-        self._positions.append(position)
-        if self._id is not None:
-            value = value_at(record, self._id)
-            self._ids.append(None if value is ABSENT else id_text(value))
-        return None
-
-    def reject(self, position: int, reason: Reason, detail: str, raw: bytes) -> None:
-        """Keep a bad record."""
-        self._rejects.append(Reject(self._file, position, reason, detail, raw))
-
-    def batch(self, consumed_bytes: int) -> Batch:
-        """Build the batch."""
-        ids = None if self._id is None else self._ids
-        positions = np.array(self._positions, np.int64)
-        texts = Texts.of(self._texts)
-        return Batch(self._file, texts, positions, ids, self._rejects, consumed_bytes, self._filtered)
+    def reject(self, file: int, reason: Reason, detail: str) -> Reject:
+        """Turn it into a bad record, verbatim; a row as JSON."""
+        raw = self.raw
+        if self.odd:
+            detail = detail.encode("utf-8", "backslashreplace").decode("utf-8")
+        if raw is None:
+            raw = msgspec.json.encode(self.value, enc_hook=str)
+        return Reject(file, self.position, reason, f"{self.where}{detail}", raw)
 
 
-class JsonlRecords:
-    """Decoder of blocks of lines to batches, with a transform.
+def read_records(file: InputFile, start: int, stop: int, max_bytes: int) -> Iterator[Record | Reject]:
+    """Records that begin in a range of a file, in order.
 
     Args:
-        transform: makes the texts.
-        id: field of the document's id, `a.b` for a nested one, or None.
+        start: first byte, if the file can be split; else 0.
+        stop: end of the range (exclusive); else the file's size.
+        max_bytes: maximum size of a line; a longer one is a bad record.
     """
-
-    def __init__(self, transform: Transform, id: str | None) -> None:
-        self._transform, self._id = transform, id
-        self._names = None if transform.fields is None else _with_head(transform.fields, id)
-        self._decoder: Any = msgspec.json.Decoder(dict[str, Any])
-        if self._names is not None and not all(map(fits_a_type, self._names)):
-            self._names = None
-        if self._names is not None:
-            places = {f"f{number}": name for number, name in enumerate(self._names)}
-            fields: list[tuple[Any, ...]] = [(place, Any, msgspec.UNSET) for place in places]
-            kind = msgspec.defstruct("Record", fields, rename=places, gc=False)
-            self._decoder = msgspec.json.Decoder(kind)
-            self._places = tuple(places)
-
-    def decode(self, file: int, block: Block) -> Batch:
-        """Documents and rejects of one block of whole lines."""
-        if block.problem:
-            return reject_block(file, block)
-        data, starts = block.data, block.starts
-        if block.position == 0 and bytes(data[:3]) == BOM:
-            data = memoryview(b"   " + bytes(data[3:]))  # white space keeps the offsets
-        collected = Collected(file, self._transform, self._id)
-        ends = [*starts[1:].tolist(), len(data)]
-        lines = list(zip(starts.tolist(), ends, strict=True))
-        for (start, end), record in zip(lines, self._records(data, starts, lines), strict=True):
-            if record is None:
-                continue
-            position = start + block.position
-            problem = record if isinstance(record, RecordProblem) else collected.take(record, position)
-            if problem is not None:
-                raw = bytes(block.data[start:end]).removesuffix(b"\n")
-                collected.reject(position, problem.reason, problem.detail, raw)
-        return collected.batch(len(data))
-
-    def _records(self, data: memoryview, starts: np.ndarray, lines: list[tuple[int, int]]) -> list[Any]:
-        """For each line its record, a problem, or None if it is empty."""
-        try:
-            values = self._decoder.decode_lines(data)
-            if len(values) == len(starts) and one_object_a_line(data, starts):
-                return [self._as_dict(value) for value in values]
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            pass
-        return [self._record(bytes(data[start:end])) for start, end in lines]
-
-    def _record(self, line: bytes) -> dict[str, Any] | RecordProblem | None:
-        if not line.strip():
-            return None
-        try:
-            return self._as_dict(self._decoder.decode(line))
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            return self._odd_record(line, error)
-
-    def _odd_record(self, line: bytes, error: Exception) -> dict[str, Any] | RecordProblem:
-        """Decode a record that the fast decoder refused; a problem if the fault is in a wanted field."""
-        try:
-            record = decode_odd(line)
-        except (ValueError, RecursionError):
-            record = None
-        if not isinstance(record, dict):
-            if isinstance(error, UnicodeDecodeError):
-                return RecordProblem("invalid_utf8", not_utf8(error))
-            return RecordProblem("malformed_json", str(error))
-        wanted = self._transform.fields
-        read = {name: record[name] for name in record if wanted is None or name in wanted}
-        if has_raw(read):
-            return RecordProblem("malformed_json", str(error))
-        try:
-            line.decode("utf-8")
-        except UnicodeDecodeError as wrong:
-            if not is_utf8(read):
-                return RecordProblem("invalid_utf8", not_utf8(wrong))
-        return (
-            record if self._names is None else {name: record[name] for name in self._names if name in record}
+    if file.format == "parquet":
+        yield from _read_rows(file)
+        return
+    if file.format == "text":
+        yield from (
+            _read_table(file) if plain_name(file.name).endswith(".csv") else _read_array(file, max_bytes)
         )
+        return
+    with open_input(file.path) as raw:
+        if file.compression:
+            stream = DecompressedStream(raw, file.compression)
+            blocks = read_lines(stream.readinto, 0, max_bytes=max_bytes, problem=lambda: stream.problem)
+            yield from _read_lines(file.index, blocks)
+            return
+        begin = seek_record(raw, start)
+        if begin < stop:
+            yield from _read_lines(
+                file.index, read_lines(reader_of(raw), begin, stop=stop, max_bytes=max_bytes)
+            )
 
-    def _as_dict(self, value: Any) -> dict[str, Any]:
-        if self._names is None:
-            return value
-        pairs = zip(self._names, [getattr(value, place) for place in self._places], strict=True)
-        return {name: field for name, field in pairs if field is not msgspec.UNSET}
+
+def _read_lines(file: int, blocks: Iterator[Block]) -> Iterator[Record | Reject]:
+    for block in blocks:
+        if block.problem:
+            yield from reject_block(file, block).rejects
+            continue
+        data = bytes(block.data)
+        starts = block.starts.tolist()
+        for start, end in zip(starts, [*starts[1:], len(data)], strict=True):
+            line = data[start:end].removesuffix(b"\n")
+            position = block.position + start
+            text = line.removeprefix(BOM) if position == 0 else line
+            if text.strip():
+                yield _decode(file, position, text, line)
 
 
-def row_batch(
-    file: int, rows: pa.RecordBatch, row: int, transform: Transform, id: str | None, hasher: Any = None
-) -> Batch:
-    """Make documents from rows of a Parquet file.
+def _decode(file: int, position: int, text: bytes, raw: bytes, where: str = "") -> Record | Reject:
+    try:
+        return Record(position, DECODE(text), raw, where)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        reason = error
+    except RecursionError as error:
+        return Reject(file, position, "malformed_json", f"{where}{error}", raw)
+    try:
+        return Record(position, decode_json(text), raw, where, odd=True)
+    except UnicodeDecodeError as error:
+        return Reject(file, position, "invalid_utf8", f"{where}not UTF-8: {error.reason}", raw)
+    except (ValueError, RecursionError):
+        return Reject(file, position, "malformed_json", f"{where}{reason}", raw)
 
-    Args:
-        rows: the wanted columns.
-        row: number of the first row in the file.
-        hasher: updated with the values of the rows, independent of the layout of their buffers.
+
+def _read_array(file: InputFile, max_bytes: int) -> Iterator[Record | Reject]:
+    with open_input(file.path) as raw:
+        stream = DecompressedStream(raw, file.compression) if file.compression else None
+        elements = read_array((stream or raw).read, max_bytes, lambda: stream.problem if stream else None)
+        number = -1
+        for one in elements:
+            number += not one.continued
+            if one.problem:
+                reason, detail = one.problem
+                detail = f"element {number}: {detail}"
+                yield Reject(file.index, one.position, reason, detail, one.data, continued=one.continued)
+            else:
+                yield _decode(file.index, one.position, one.data, one.data, f"element {number}: ")
+
+
+def read_whole(file: InputFile) -> bytes:
+    """All bytes of a small file, decompressed."""
+    with open_input(file.path) as raw:
+        stream = DecompressedStream(raw, file.compression) if file.compression else raw
+        parts = []
+        while data := stream.read(1 << 20):
+            parts.append(data)
+    if file.compression and stream.problem:  # type: ignore[union-attr]
+        raise InputError(f"{file.path}: {stream.problem[1]}")  # type: ignore[union-attr]
+    return b"".join(parts)
+
+
+def _read_table(file: InputFile) -> Iterator[Record]:
+    """Rows of CSV as lists of strings, without the header; a position is the number of the row."""
+    try:
+        text = read_whole(file).decode("utf-8-sig")
+        for number, row in enumerate(csv.reader(io.StringIO(text, newline=""), strict=True)):
+            if row and not (number == 0 and row[0] == "question"):
+                yield Record(number, row, None)
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise InputError(f"{file.path} is not CSV in UTF-8: {error}") from error
+
+
+def _read_rows(file: InputFile) -> Iterator[Record | Reject]:
+    import pyarrow as pa
+
+    from packline.sources.arrow_values import row_values
+    from packline.sources.parquet import lost_rows, open_parquet
+
+    with open_input(file.path) as raw:
+        parquet = open_parquet(raw, file.path)
+        row = 0
+        for group in range(parquet.metadata.num_row_groups):
+            end = row + parquet.metadata.row_group(group).num_rows
+            try:
+                for batch in parquet.iter_batches(ROWS, row_groups=[group], use_threads=False):
+                    values, odd = row_values(batch)
+                    for value in values:
+                        yield _row(file.index, row, value, odd)
+                        row += 1
+            except (pa.ArrowException, OSError) as error:
+                yield from lost_rows(file.index, group, row, end, OSError(str(error))).rejects
+            row = end
+
+
+def _row(file: int, row: int, value: dict[str, Any], odd: set[str]) -> Record | Reject:
+    """Record of a row, without values that Python cannot represent; invalid text makes a bad row."""
+    from packline.sources.arrow_values import Odd
+
+    for name in odd:
+        if isinstance(one := value[name], Odd):
+            value[name] = one.text
+            if one.reason == "invalid_utf8" and name != DEFAULT_ID:
+                return Record(row, value, None).reject(file, one.reason, f"column {name}: {one.detail}")
+    return Record(row, _without_nulls(value), None)
+
+
+def _without_nulls(value: Any) -> Any:
+    """Remove the nulls of objects; lists keep theirs."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(inner) for name, inner in value.items() if inner is not None}
+    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
+
+
+def files_of(path: str) -> list[str]:
+    """Files below a path, in order of name; only those of the test split if their names show it.
+
+    Raises:
+        InputError: there are none.
     """
-    collected = Collected(file, transform, id)
-    records, problems = _plain_rows(rows)
-    if hasher is not None:
-        _hash(hasher, records)
-    for number, record in enumerate(records):
-        position = row + number
-        problem = _problem(problems.get(number, {}), transform, id) or collected.take(record, position)
-        if problem is not None:
-            collected.reject(position, problem.reason, problem.detail, msgspec.json.encode(record))
-    return collected.batch(rows.nbytes)
+    paths = [found for found in expand(path) if plain_name(found).endswith(ENDINGS)]
+    if not paths:
+        raise InputError(f"{path}: expected {', '.join(ENDINGS)}, found no such file")
+    root = path.rstrip("/")
+    tests = [found for found in paths if TEST.search(found.removeprefix(root))] if len(paths) > 1 else []
+    return tests or paths
 
 
-def hash_rows(hasher: Any, rows: pa.RecordBatch) -> None:
-    """Update a hasher with the values of rows, as `row_batch` does."""
-    _hash(hasher, _plain_rows(rows)[0])
+def read_bytes(path: str) -> bytes:
+    """Read a whole file, decompressed.
 
-
-def _hash(hasher: Any, records: list[Any]) -> None:
-    for record in records:
-        hasher.update(msgspec.json.encode(record))
-
-
-def _plain_rows(rows: pa.RecordBatch) -> tuple[list[dict[str, Any]], dict[int, dict[str, Odd]]]:
-    """Convert rows to JSON types: dates as ISO 8601, decimals as strings, bytes as base64.
-
-    A value that Python cannot represent is replaced by its text or null; such values are in the second
-    result, by row and column.
+    Raises:
+        InputError: it cannot be read.
     """
-    records, names = row_values(rows)
-    problems: dict[int, dict[str, Odd]] = {}
-    for number, record in enumerate(records if names else ()):
-        if odd := {name: record[name] for name in names if isinstance(record[name], Odd)}:
-            problems[number] = odd
-            record |= {name: value.text for name, value in odd.items()}
-    return msgspec.to_builtins(records), problems
+    with open_input(path) as file:
+        try:
+            data = file.read()
+        except OSError as error:
+            raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+    kind = detect_compression(data[:64])
+    if not kind:
+        return data
+    stream = DecompressedStream(io.BytesIO(data), kind)
+    parts = []
+    while part := stream.read(1 << 24):
+        parts.append(part)
+    return b"".join(parts)
 
 
-def _problem(odd: dict[str, Odd], transform: Transform, id: str | None) -> RecordProblem | None:
-    """Problem of a row; None if only its id is affected, which is then left out."""
-    for name, value in odd.items():
-        if name != id or transform.fields is None or name in transform.fields:
-            return RecordProblem(value.reason, f"column {name}: {value.detail}")
-    return None
+def lines_of(path: str) -> Iterator[tuple[int, bytes]]:
+    """Non-blank lines, numbered from 1."""
+    data = read_bytes(path).removeprefix(BOM)
+    for number, line in enumerate(data.split(b"\n"), 1):
+        if line := line.strip():
+            yield number, line
 
 
-def _with_head(fields: tuple[str, ...], id: str | None) -> tuple[str, ...]:
-    return fields if id is None else tuple(dict.fromkeys([*fields, id.partition(".")[0]]))
+def records_of(path: str) -> Iterator[tuple[str, Any]]:
+    """Read each record, a dict, or for CSV a row of strings, with its location for messages.
+
+    Raises:
+        InputError: a file is not of the type that its name indicates.
+    """
+    if (name := plain_name(path)).endswith(".parquet"):
+        yield from _rows_of(path)
+    elif name.endswith(".csv"):
+        try:
+            rows = csv.reader(io.StringIO(read_bytes(path).decode("utf-8-sig"), newline=""), strict=True)
+            yield from ((f"{path}, row {number}", row) for number, row in enumerate(rows, 1) if row)
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise InputError(f"{path} is not CSV in UTF-8: {error}") from error
+    else:
+        for number, line in lines_of(path):
+            where = f"{path}, line {number}"
+            try:
+                record = decode_json(line)
+            except (ValueError, RecursionError) as error:
+                raise InputError(f"{where}: not JSON: {error}") from error
+            yield where, _usable(record)
+
+
+def _usable(record: Any) -> Any:
+    """Record without fields that contain lone surrogates or numbers out of range; few fields are used."""
+    if not isinstance(record, dict) or (is_utf8(record) and not has_raw(record)):
+        return record
+    return {name: value for name, value in record.items() if is_utf8({name: value}) and not has_raw(value)}
+
+
+def _rows_of(path: str) -> Iterator[tuple[str, Any]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        rows = pq.read_table(pa.BufferReader(read_bytes(path)), use_threads=False).to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path} is not Parquet: {error}") from error
+    yield from ((f"{path}, row {number}", row) for number, row in enumerate(rows))

@@ -39,7 +39,7 @@ from jinja2.utils import _PassArg
 from jinja2.visitor import NodeTransformer
 
 from packline.errors import RecipeError
-from packline.sources.records import RecordProblem
+from packline.sources.batch import RecordProblem
 
 MOST_STEPS = 1_000_000
 MOST_SECONDS = 60.0
@@ -68,11 +68,6 @@ WIDE = re.compile(r"%[^a-zA-Z%]*(?:\*|\d{5})")
 
 class TemplateTimeout(RecipeError):
     """A template that has used up its processor time for one record; the job stops there."""
-
-    def at(self, where: str) -> RecipeError:
-        """The same error with the place of the record."""
-        hint = "leave the record out with a filter, or look at the loops of the template"
-        return RecipeError(f"{where}: {self.message}", hint=hint)
 
 
 def measure(value: Any, most: int) -> tuple[int, int]:
@@ -123,7 +118,10 @@ class Budget:
         if monotonic() > self._alarm:
             left = self._began + MOST_SECONDS - thread_time()
             if left <= 0:
-                raise TemplateTimeout(f"the template took {MOST_SECONDS:g} seconds of processor time")
+                raise TemplateTimeout(
+                    f"the template took {MOST_SECONDS:g} seconds of processor time",
+                    hint="leave the record out with a filter, or look at the loops of the template",
+                )
             self._alarm = monotonic() + left
 
     def need(self, characters: int) -> None:

@@ -21,8 +21,8 @@ import msgspec
 from packline.recipe import Source
 from packline.sources.batch import CUT_BYTES, Block, Reason
 from packline.sources.compression import DecompressedStream
-from packline.sources.delimited import NEWLINE, read_blocks
 from packline.sources.files import InputFile
+from packline.sources.lines import NEWLINE, read_lines
 from packline.storage.inputs import open_input, read_fully
 from packline.storage.local import disk_errors
 
@@ -89,7 +89,7 @@ def cut_slices(
     with open_input(file.path) as raw:
         stream = _Stream(raw, file)
         delimiter = delimiter_of(file, source)
-        blocks = read_blocks(
+        blocks = read_lines(
             stream.fill, 0, delimiter=delimiter, max_bytes=max_document_bytes, block_bytes=CUT_BYTES
         )
         number = position = 0
@@ -206,7 +206,7 @@ def _hashed_rows(
     import pyarrow as pa
 
     from packline.sources.parquet import hash_text, read_columns, read_row_group, text_bytes
-    from packline.sources.records import hash_rows
+    from packline.sources.record_text import hash_rows
 
     if file.columns:
         for rows in read_columns(parquet, group, file.columns):

@@ -13,7 +13,7 @@ from typing import Any
 from packline.errors import InputError
 from packline.fingerprint import Hasher
 from packline.recipe import Recipe, Source
-from packline.sources.files import TEXT_FIELDS, InputFile, find_files
+from packline.sources.files import TEXT_FIELDS, InputFile, list_files
 from packline.sources.filters import field_value, kind_of
 from packline.sources.jsonl import fits_a_type
 from packline.sources.reader import Span, read_span
@@ -141,7 +141,7 @@ def survey(given: str) -> Survey:
     """
     # With a template no field has to be the text, and nothing is refused for having none.
     source = Source(inputs=(given,), template="-")
-    files = find_files(Recipe(sources=(source,), tokenizer="none"))
+    files = list_files(Recipe(sources=(source,), tokenizer="none"))
     formats = {file.format for file in files}
     if "text" in formats and len(formats) > 1:
         names = ", ".join(sorted(formats))

@@ -28,7 +28,7 @@ from jinja2.sandbox import safe_range
 from jinja2.visitor import NodeTransformer
 
 from packline.errors import RecipeError
-from packline.sources.records import RecordProblem
+from packline.sources.batch import RecordProblem
 from packline.sources.sandbox import BUDGET, Budget, Sandbox, TemplateTimeout, join, through, to_json
 
 MOST_CHARACTERS = 100_000

@@ -30,10 +30,10 @@ from packline.encoders.tokenizer import Tokenizer
 from packline.errors import PacklineError, TokenizerError
 from packline.fingerprint import Hasher, split_of
 from packline.recipe import Source
+from packline.sources.fields import find_files
 from packline.sources.files import InputFile
-from packline.sources.reader import Span
-from packline.sources.reading import find_files, read_span
-from packline.sources.text import BOM
+from packline.sources.jsonl import BOM
+from packline.sources.reader import Span, read_span
 from packline.storage.inputs import open_input, read_fully
 from packline.store.ledger import source_names
 from packline.store.manifest import WHOLE_STREAM, InputPiece, Manifest
@@ -384,7 +384,7 @@ def _spans(file: InputFile, source: Source, positions: list[int]) -> Iterator[tu
             inside = [position for position, one in zip(positions, groups, strict=True) if one == group]
             if group < len(rows):
                 yield Span(file.index, group, group + 1), inside
-    elif file.compression or (file.format == "text" and source.documents != "line"):
+    elif file.compression or file.format == "json" or (file.format == "text" and source.documents != "line"):
         yield Span(file.index, 0, file.size), positions
     else:
         for position in positions:

@@ -23,29 +23,16 @@ import numpy as np
 
 from packline.packing.stats import PackingStats
 from packline.store.lookup import provenance_of
-from packline.store.reader import StoreReader, shard_labels
+from packline.store.reader import StoreReader
 from packline.viewing.counting import OnProgress, count_store
 from packline.viewing.duplicates import Duplicates, count_files, find_duplicates
-from packline.viewing.lengths import Lengths, measure_lengths
-from packline.viewing.rates import Rates, measure_rates
+from packline.viewing.store_counts import DocumentLengths, Group, group_shards, measure_lengths
 from packline.viewing.suspicious import REASONS
-from packline.viewing.tally import Suspect, Tally, add_up
-from packline.viewing.vocabulary import Vocabulary
+from packline.viewing.tally import Rates, Suspect, Tally, add_up, measure_rates
+from packline.viewing.tokens import Vocabulary
 
 TOP = 20
-FEW, MANY = "few bytes a token", "many bytes a token"
-
-
-class Group(msgspec.Struct, frozen=True):
-    """Totals for one split, source and label of a store."""
-
-    split: str
-    source: str
-    label: str | None
-    documents: int
-    tokens: int
-    text_bytes: int
-    shards: int
+FEW, MANY = "few bytes per token", "many bytes per token"
 
 
 class TokenCount(msgspec.Struct, frozen=True):
@@ -81,7 +68,7 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     text_bytes: int
     text_tokens: int
     """Tokens without the boundary tokens of documents."""
-    lengths: Lengths
+    lengths: DocumentLengths
     groups: list[Group]
     special: list[TokenCount]
     """Special tokens that occur, boundary tokens included."""
@@ -172,7 +159,7 @@ def analyze(
         path=str(opened.path),
         format="store",
         lengths=measure_lengths(opened),
-        groups=_groups(opened, tally.text_bytes),
+        groups=group_shards(opened, tally.text_bytes),
         duplicates=duplicates,
         prices=prices,
         places={},
@@ -205,30 +192,19 @@ def put_together(
         text_bytes=sum(tally.text_bytes.values()),
         text_tokens=tally.tokens - sum(boundary.values()),
         special=[
-            TokenCount(int(one), text_of(vocabulary, int(one)), int(used[one]))
+            TokenCount(int(one), vocabulary.text(int(one)), int(used[one]))
             for one in np.flatnonzero(special & (used > 0))
         ],
         boundary=dict(boundary),
         most_used=[
-            TokenCount(int(one), text_of(vocabulary, int(one)), int(plain[one])) for one in most if plain[one]
+            TokenCount(int(one), vocabulary.text(int(one)), int(plain[one])) for one in most if plain[one]
         ],
         never_used=len(never),
-        never_used_first=[TokenCount(int(one), text_of(vocabulary, int(one)), 0) for one in never[:top]],
+        never_used_first=[TokenCount(int(one), vocabulary.text(int(one)), 0) for one in never[:top]],
         rates=rates,
         suspicious=_suspicious(tally, rates, top),
         **known,
     )
-
-
-def text_of(vocabulary: Vocabulary, number: int) -> str:
-    """Text of a token, or its name if it is special.
-
-    >>> text_of(Vocabulary("tiny", [b"a", b"\\xc3", b""], {2: "</s>"}), 1)
-    '\\\\xc3'
-    """
-    if number in vocabulary.special:
-        return vocabulary.special[number]
-    return vocabulary.data[number].decode("utf-8", "backslashreplace") or f"id {number}"
 
 
 def _suspicious(tally: Tally, rates: Rates, top: int) -> list[Suspicious]:
@@ -264,20 +240,6 @@ def _prices(store: StoreReader, lengths: Sequence[int], packing: str | None) -> 
 def _splits(store: StoreReader) -> list[str]:
     """Split of each shard."""
     return [entry.split for entry in store.manifest.shards]
-
-
-def _groups(store: StoreReader, text_bytes: Mapping[int, int]) -> list[Group]:
-    """Sum over shards, with sources in the order of the recipe."""
-    groups: dict[tuple[str, int, str, str | None], list[int]] = {}
-    for number, (shard, origin) in enumerate(zip(store.manifest.shards, shard_labels(store), strict=True)):
-        sums = groups.setdefault((shard.split, *origin), [0, 0, 0, 0])
-        counts = (shard.documents, shard.tokens, text_bytes.get(number, 0), 1)
-        for place, count in enumerate(counts):
-            sums[place] += count
-    return [
-        Group(split, source, label, *sums)
-        for (split, _, source, label), sums in sorted(groups.items(), key=lambda item: item[0][:2])
-    ]
 
 
 def _places(store: StoreReader, analysis: Analysis) -> dict[int, str]:

@@ -22,7 +22,7 @@ import numpy as np
 
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import CorruptStore, InputError, TokenizerError
-from packline.formats.layouts.torch_file import DAMAGE, read_tensor
+from packline.formats.pt import DAMAGE, read_tensor
 from packline.packing.batch import IGNORED
 
 KEYS = {

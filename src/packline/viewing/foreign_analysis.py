@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -21,14 +20,13 @@ from packline.encoders.token_bytes import TextBytes
 from packline.errors import CorruptStore
 from packline.formats.export_record import check_export
 from packline.formats.opening import OpenedDataset, find_record, open_dataset, read_document_blocks
-from packline.store.reader import StoreReader
 from packline.store.report import Findings
-from packline.viewing.analysis import TOP, Analysis, Group, put_together
+from packline.viewing.analysis import TOP, Analysis, put_together
 from packline.viewing.counting import OnProgress
 from packline.viewing.duplicates import HashFiles, find_duplicates
-from packline.viewing.lengths import measure_lengths
+from packline.viewing.store_counts import Group, summarize_lengths
 from packline.viewing.tally import Counter
-from packline.viewing.vocabulary import Vocabulary
+from packline.viewing.tokens import Vocabulary
 
 HASH_FILES = 64
 """Fixed number of hash files, since the number of documents is not known in advance."""
@@ -72,13 +70,14 @@ def analyze_foreign(
     if findings.problems:
         raise CorruptStore(
             f"{path} is damaged: {findings.problems[0]}",
-            hint="packline verify --from shows all that is wrong",
+            hint="packline verify --from shows all problems",
         )
     vocabulary = Vocabulary.of_tokenizer(opened.tokenizer, eod_id=opened.boundary.eod_id)
     entry = opened.boundary
     before = 0 if entry.bos_id is None else 1
     special = {*vocabulary.special, entry.eod_id, *([entry.bos_id] if entry.bos_id is not None else [])}
-    groups, lengths = [], _Counted([], _Sum(0))
+    groups: list[Group] = []
+    lengths: list[np.ndarray] = []
     with tempfile.TemporaryDirectory(prefix="packline-") as folder:
         hashes = HashFiles(Path(folder), HASH_FILES, 0)
         counter = Counter(opened.tokenizer.vocab_size, special, before, hashes)
@@ -91,8 +90,7 @@ def analyze_foreign(
             size = counter.tally.text_bytes.get(number, 0)
             groups.append(Group(split, opened.format.name, None, documents, tokens, size, 0))
         tally = counter.finish()
-        lengths.manifest.tokens = tally.tokens
-        every = np.concatenate([np.empty(0, np.int64), *(shard.lengths for shard in lengths.shards)])
+        every = np.concatenate([np.empty(0, np.int64), *lengths])
         duplicates = find_duplicates(
             Path(folder),
             HASH_FILES,
@@ -110,7 +108,7 @@ def analyze_foreign(
         top,
         path=str(path),
         format=opened.format.name,
-        lengths=measure_lengths(cast("StoreReader", lengths)),
+        lengths=summarize_lengths(iter([every] if len(every) else [])),
         groups=groups,
         duplicates=duplicates,
         prices=[],
@@ -123,48 +121,28 @@ def _count_split(
     split: str,
     number: int,
     counter: Counter,
-    lengths: _Counted,
+    lengths: list[np.ndarray],
     on_progress: OnProgress,
 ) -> None:
     """Count the documents of a split, in unit order."""
-    restoring, sizes = opened.restoring, TextBytes(opened.tokenizer)
+    policy, sizes = opened.policy, TextBytes(opened.tokenizer)
     before = 0 if opened.boundary.bos_id is None else 1
     for unit in opened.reader.units:
         if unit.split != split:
             continue
         file = opened.reader.files[unit.file]
         for block in read_document_blocks(opened.reader, unit):
-            if wrong := next(restoring.problems(block), None):
+            if wrong := next(policy.problems(block), None):
                 place = f"document {counter.tally.documents + wrong.document:,}, token {wrong.token:,}"
                 raise CorruptStore(
                     f"{file.path}: {place}: {wrong}",
-                    hint="another tokenizer? packline verify --from shows all that is wrong",
+                    hint="another tokenizer? packline verify --from shows all problems",
                 )
-            ragged, _ = restoring.restore(block)
+            ragged, _ = policy.restore(block)
             tokens = np.ascontiguousarray(ragged.tokens)
             if tokens.dtype.itemsize not in (2, 4):  # ids are below 2**31
                 tokens = tokens.astype(np.uint32)
             text_bytes = sizes.of(tokens, ragged.offsets, before, 1)
             counter.add(counter.tally.documents, tokens, ragged.offsets, text_bytes, number, file.path)
-            lengths.shards.append(_Shard(ragged.lengths))
+            lengths.append(ragged.lengths)
             on_progress(len(tokens))
-
-
-@dataclass
-class _Shard:
-    """Lengths of some documents, in the form of a shard."""
-
-    lengths: np.ndarray
-
-
-@dataclass
-class _Sum:
-    tokens: int
-
-
-@dataclass
-class _Counted:
-    """The part of a store's interface that `measure_lengths` uses."""
-
-    shards: list[_Shard]
-    manifest: _Sum

@@ -10,9 +10,10 @@ from functools import singledispatch
 from packline.loading.loader import Loader
 from packline.packing.rows import Row, Rows
 from packline.store.reader import StoreReader
-from packline.viewing.html import notebook
+from packline.viewing.describe import store_page
+from packline.viewing.html import render_notebook
 from packline.viewing.page import Page
-from packline.viewing.pages import NOTEBOOK_TOKENS, loader_page, row_page, rows_page, store_page
+from packline.viewing.token_pages import NOTEBOOK_TOKENS, loader_page, row_page, rows_page
 
 
 def to_html(value: object) -> str:
@@ -21,7 +22,7 @@ def to_html(value: object) -> str:
     Raises:
         TypeError: it has none.
     """
-    return str(notebook(page_of(value)))
+    return str(render_notebook(page_of(value)))
 
 
 @singledispatch

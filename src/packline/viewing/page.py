@@ -1,10 +1,10 @@
 """A page as data: its content, without its appearance.
 
-    store, rows, batch ──> Page of blocks ──┬── terminal.render  lines of a terminal, or of a pipe
-                                            └── html.render      a file that opens offline, or a web page
+    describe(store, row, batch, ...) ──> Page of blocks ──┬── terminal.render_lines   a terminal, or a pipe
+                                                          └── html.render_file        a file, or a web page
 
 Blocks hold plain values. Their strings come from files and may contain anything. Each renderer makes them
-harmless in one place (`text.visible`, `html.escaped`), so code that describes a page need not escape.
+harmless in one place, so code that describes a page need not escape.
 """
 
 from __future__ import annotations
@@ -23,7 +23,19 @@ class Link:
     href: str
 
 
-Value: TypeAlias = str | Link
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """Number with a bar."""
+
+    shown: str
+    share: float
+    """Length of the bar, 0 to 1."""
+    part: float = 0.0
+    """Share of the bar to mark, 0 to 1, such as tokens that are not trained on."""
+    mood: Mood = "plain"
+
+
+Value: TypeAlias = str | Link | Bar
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +55,7 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class KeyValues:
     """List of names and values."""
 
     rows: tuple[tuple[str, Value], ...]
@@ -55,44 +67,12 @@ class Table:
 
     caption: str
     head: tuple[str, ...]
+    """Column headings; empty: none."""
     rows: tuple[tuple[Value, ...], ...]
     align: str
     """`l` or `r` for each column."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """One bar: its length and its label."""
-
-    label: str
-    value: float
-    shown: str
-    part: float = 0.0
-    """Part of the value to mark, such as padding within a row."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bars:
-    """Horizontal bars, one below another, with a common zero."""
-
-    caption: str
-    rows: tuple[Bar, ...]
     part: str = ""
-    """Meaning of the marked parts; empty if there are none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Several measures of several items: one row per item, one column per measure."""
-
-    caption: str
-    noun: str
-    """Noun for the items, such as `packing`."""
-    measures: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[Bar, ...]], ...]
-    """Name of each item, and a bar for each measure."""
-    top: float = 0.0
-    """Value of a full bar; 0: the largest value of each measure."""
+    """Meaning of the marked parts of bars; empty if there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,36 +87,6 @@ class Histogram:
     """Unit of the counts, such as `documents`."""
     marks: tuple[tuple[str, int], ...] = ()
     """Names and class numbers of marks, such as the median."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """Part of a flow, with `count` as its width."""
-
-    label: str
-    count: int
-    mood: Mood = "plain"
-    """`warning` or `bad` for a loss."""
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """Stage of a flow: the amount that enters, and the parts that it splits into."""
-
-    label: str
-    count: int
-    unit: str
-    kept: Stream
-    lost: tuple[Stream, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Flow:
-    """Flow from left to right through stages, with every loss named."""
-
-    caption: str
-    stages: tuple[Stage, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +110,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class DocumentOrigin:
     """Origin of a document of a strip."""
 
     segment: int
@@ -171,12 +121,12 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Strip:
+class TokenStrip:
     """Tokens in order, as the tokenizer split them."""
 
     caption: str
     cells: tuple[Cell, ...]
-    origins: tuple[Origin, ...] = ()
+    origins: tuple[DocumentOrigin, ...] = ()
     more: int = 0
     """Number of tokens that are not shown."""
 
@@ -187,12 +137,12 @@ class Links:
 
     label: str
     """Description for screen readers."""
-    links: tuple[Value, ...]
+    links: tuple[str | Link, ...]
     """Links; a plain text is an unavailable link or the current page."""
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class FormField:
     """Input field of a form."""
 
     name: str
@@ -209,20 +159,18 @@ class Form:
 
     label: str
     action: str
-    fields: tuple[Field, ...]
+    fields: tuple[FormField, ...]
     submit: str = "Show"
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
-    """Blocks side by side for comparison; stacked if there is no room."""
+class SideBySide:
+    """Blocks in columns for comparison; stacked if there is no room."""
 
     parts: tuple[tuple[Block, ...], ...]
 
 
-Block: TypeAlias = (
-    Heading | Note | Facts | Table | Bars | Comparison | Histogram | Flow | Strip | Links | Form | Beside
-)
+Block: TypeAlias = Heading | Note | KeyValues | Table | Histogram | TokenStrip | Links | Form | SideBySide
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,3 +182,17 @@ class Page:
     warnings: tuple[str, ...] = field(default=())
     summary: str = ""
     """Line below the title."""
+
+
+def bar_cells(values: tuple[tuple[float, str], ...], top: float = 0.0) -> tuple[Bar, ...]:
+    """Bars on one scale.
+
+    Args:
+        values: a value and its label for each bar.
+        top: value of a full bar; 0: the largest value.
+
+    >>> [bar.share for bar in bar_cells(((1, "1"), (4, "4")))]
+    [0.25, 1.0]
+    """
+    top = top or max((value for value, _ in values), default=0.0) or 1.0
+    return tuple(Bar(shown, min(value / top, 1.0)) for value, shown in values)

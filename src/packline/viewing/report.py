@@ -1,52 +1,58 @@
 """A report on a store: one HTML file that opens anywhere, without a network or a script.
 
     analysis (every token, one pass) ─┐
-    manifest, ledger ─────────────────┼──> Page ──> html.document ──> report.html, below 1 MB
+    manifest, ledger ─────────────────┼──> Page ──> html.render_file ──> report.html, below 1 MB
     a sample against other tokenizers ┤
     a few rows, token by token ───────┘
 
 Warnings come first, then the identity of the store, its ledger, sources of tokens, lengths of documents,
 costs of packings, some rows, and suspicious documents.
 
-Cost: that of an analysis, which is close to the time to read the store. The file stays below a megabyte:
-tokens of rows are left out if necessary, and the page reports it.
+Other tokenizers are compared by bytes per token on a sample, since encoding a whole store again would take as
+long as building it: the beginnings of documents spread evenly over each source, a few hundred kilobytes, the
+same for every tokenizer and every time. Names of control tokens in a text are text, as in a build; control
+tokens themselves are left out.
+
+Cost: that of an analysis, which is close to the time to read the store; about a second per megabyte of the
+sample and tokenizer. The file stays below a megabyte: tokens of rows are left out if necessary, and the page
+reports it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
+from packline.encoders.special import without_special_tokens
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import RecipeError, StoreError
 from packline.packing.packer import RowOptions
 from packline.packing.rows import Rows
-from packline.store.reader import StoreReader
+from packline.store.manifest import TOKENIZER
+from packline.store.reader import StoreReader, shard_labels
 from packline.viewing.analysis import Analysis, analyze
-from packline.viewing.analysis_page import (
-    duplicate_blocks,
-    lengths_histogram,
-    suspicious_blocks,
-    token_tables,
-    warnings_of,
-)
 from packline.viewing.counting import OnProgress
-from packline.viewing.html import document
-from packline.viewing.page import Block, Heading, Note, Page
-from packline.viewing.page_file import check_place, write_page
-from packline.viewing.report_blocks import (
-    compression_blocks,
-    identity,
-    ledger_flow,
-    ledger_warnings,
-    price_blocks,
-    source_blocks,
-    with_quantiles,
+from packline.viewing.describe import (
+    RATE,
+    analysis_warnings,
+    finding_blocks,
+    ledger_table,
+    length_facts,
+    length_histogram,
+    packing_tables,
+    short_name,
+    source_tables,
+    store_facts,
+    store_warnings,
+    vocabulary_facts,
 )
-from packline.viewing.strips import row_strip
-from packline.viewing.text import plural, size
+from packline.viewing.html import check_place, render_file, write_page
+from packline.viewing.page import Bar, Block, Heading, KeyValues, Note, Page, Table, Value
+from packline.viewing.text import percent, plural, size
+from packline.viewing.tokens import row_strip
 
 LARGEST = 950_000
 """Maximum size of the file, in bytes."""
@@ -56,6 +62,14 @@ SEQ_LEN = 2048
 TOP = 12
 NEIGHBOURS = 64
 """Neighbouring rows from which one is chosen to be shown."""
+SAMPLED_SOURCES = 24
+"""Sources that are sampled, the largest first."""
+DOCUMENTS = 64
+"""Documents sampled per source, at most."""
+SAMPLE_BYTES = 192 << 10
+"""Bytes of text sampled per source; the document that reaches this size is the last."""
+MOST_TOKENS = 8192
+"""Tokens read from the beginning of a document, at most."""
 
 
 def report(
@@ -128,17 +142,17 @@ def report_page(
         opened, seq_len=(length,) if length else (), top=TOP, workers=workers, on_event=on_event
     )
     before = _store_blocks(opened, analysis, others)
-    after = _finding_blocks(analysis)
+    after = finding_blocks(analysis) if analysis.documents else []
     tokens = ROW_TOKENS
     while True:
         page = Page(
             f"Report on {opened.path}",
             (*before, *_row_blocks(opened, length, packing, rows, tokens), *after),
-            warnings=(*ledger_warnings(opened), *warnings_of(analysis)),
+            warnings=(*store_warnings(opened), *analysis_warnings(analysis)),
             summary=f"{plural(analysis.documents, 'document')}, {plural(analysis.tokens, 'token')}, "
             f"{size(analysis.text_bytes)} of text",
         )
-        if tokens < 8 or len(document(page).encode("utf-8")) <= LARGEST:
+        if tokens < 8 or len(render_file(page).encode("utf-8")) <= LARGEST:
             return page
         tokens //= 2
 
@@ -151,21 +165,29 @@ def fitting_length(store: StoreReader) -> int:
 
 def _store_blocks(store: StoreReader, analysis: Analysis, others: Sequence[Tokenizer]) -> list[Block]:
     """Blocks on the store, its ledger, sources, lengths, costs of packings and compression."""
+    facts = (*store_facts(store), *vocabulary_facts(analysis), *length_facts(analysis.lengths))
     blocks: list[Block] = [
         Heading("The store"),
-        identity(store, analysis),
-        Heading("From documents to tokens"),
+        KeyValues(facts),
+        Heading("From records to tokens"),
+        ledger_table(store.manifest.ledger, analysis.prices),
     ]
-    blocks.append(ledger_flow(store, analysis))
     if not analysis.documents:
-        return [*blocks, Note("There is no document in this store.", "warning")]
-    blocks += [Heading("Sources"), *source_blocks(analysis)]
-    blocks += [Heading("Lengths"), with_quantiles(lengths_histogram(analysis), analysis.lengths)]
+        return [*blocks, Note("There are no documents in this store.", "warning")]
+    blocks += [Heading("Sources"), *source_tables(analysis.groups)]
+    blocks += [Heading("Lengths"), length_histogram(analysis.lengths)]
     if analysis.prices:
-        blocks += [Heading("Packing"), *price_blocks(analysis)]
+        about = (
+            "Padding is a share of the positions of all rows, lost tokens a share of all tokens, split "
+            "documents a share of all documents. A full bar is the largest of its column."
+        )
+        blocks += [Heading("Packing"), *packing_tables(analysis.prices), Note(about)]
     if others:
         blocks += [Heading("Compression"), *compression_blocks(store, others)]
     return blocks
+
+
+# ------------------------------------------------------------------------------------------- rows
 
 
 def _row_blocks(store: StoreReader, length: int, packing: str, rows: int, tokens: int) -> list[Block]:
@@ -180,15 +202,15 @@ def _row_blocks(store: StoreReader, length: int, packing: str, rows: int, tokens
     except StoreError as error:
         return [Heading("Rows"), Note(error.message, "warning")]
     count = min(rows, len(found))
-    said = (
-        f"{plural(count, 'row')} of {len(found):,}, packed by {packing}, from all over the store: of "
+    about = (
+        f"{plural(count, 'row')} of {len(found):,}, packed by {packing}, spread over the store: of each "
         f"{NEIGHBOURS} neighbours the one with most documents in the first {min(tokens, length):,} tokens."
     )
-    strips = [row_strip(found, place, most=tokens) for place in telling_rows(found, count, tokens)]
-    return [Heading("Rows"), Note(said), *strips]
+    strips = [row_strip(found, place, most=tokens) for place in sample_rows(found, count, tokens)]
+    return [Heading("Rows"), Note(about), *strips]
 
 
-def telling_rows(rows: Rows, count: int, tokens: int) -> list[int]:
+def sample_rows(rows: Rows, count: int, tokens: int) -> list[int]:
     """Choose rows evenly over the store, of each neighbourhood the one that begins with most documents.
 
     Args:
@@ -207,15 +229,119 @@ def telling_rows(rows: Rows, count: int, tokens: int) -> list[int]:
     return found
 
 
-def _finding_blocks(analysis: Analysis) -> list[Block]:
-    """Blocks of most used and unused tokens, suspicious documents, and duplicates."""
-    if not analysis.documents:
-        return []
-    return [
-        Heading("Tokens"),
-        *token_tables(analysis),
-        Heading("Documents that look wrong"),
-        *suspicious_blocks(analysis),
-        Heading("Duplicated documents"),
-        *duplicate_blocks(analysis),
+# ------------------------------------------------------------------------------------ compression
+
+
+class Compression(msgspec.Struct, frozen=True):
+    """Token counts for a sample of one source."""
+
+    source: str
+    documents: int
+    text_bytes: int
+    tokens: tuple[int, ...]
+    """Tokens with the store's tokenizer, then with each of the others; without boundary tokens."""
+
+    def rates(self) -> list[float]:
+        """Bytes per token with each tokenizer; 0 if there are no tokens.
+
+        >>> Compression("web", 1, 12, (3, 4)).rates()
+        [4.0, 3.0]
+        """
+        return [self.text_bytes / count if count else 0.0 for count in self.tokens]
+
+
+def compression_blocks(store: StoreReader, others: Sequence[Tokenizer]) -> list[Block]:
+    """Table of bytes per token by source, compared with other tokenizers."""
+    found = measure_compression(store, others, SAMPLED_SOURCES)
+    names = (short_name(store.manifest.tokenizer.name), *(short_name(one.name) for one in others))
+    sizes = (store.manifest.tokenizer.vocab_size, *(one.vocab_size for one in others))
+    head = ("source", *(f"{name} ({count:,})" for name, count in zip(names, sizes, strict=True)))
+    top = max((rate for one in found for rate in one.rates()), default=0.0) or 1.0
+    rows: list[tuple[Value, ...]] = []
+    for one in found:
+        own, *rates = one.rates()
+        bars = [Bar(f"{own:.2f}", own / top)]
+        bars += [Bar(f"{rate:.2f}" + (f" (×{rate / own:.2f})" if own else ""), rate / top) for rate in rates]
+        rows.append((one.source, *bars))
+    about = (
+        "More bytes per token mean fewer tokens. Measured on "
+        f"{size(sum(one.text_bytes for one in found))} of "
+        f"{plural(sum(one.documents for one in found), 'document')} of the "
+        f"{plural(len(found), 'largest source', 'largest sources')}, the same for all. In parentheses: "
+        f"vocabulary size, and ratio to {names[0]}."
+    )
+    caption = f"{RATE.capitalize()}, by source"
+    blocks: list[Block] = [Table(caption, head, tuple(rows), "l" + "r" * len(names)), Note(about)]
+    for place, name in enumerate(names[1:], 1):
+        own_tokens, other = (sum(one.tokens[column] for one in found) for column in (0, place))
+        if own_tokens and other:
+            word = "fewer" if other <= own_tokens else "more"
+            change = f"{percent(abs(1 - other / own_tokens))} {word} tokens"
+            blocks.append(Note(f"On this text {name} makes {change} than {names[0]}."))
+    return blocks
+
+
+def measure_compression(store: StoreReader, others: Sequence[Tokenizer], sources: int) -> list[Compression]:
+    """Encode samples of the largest sources.
+
+    Args:
+        others: tokenizers to compare with the store's.
+        sources: maximum number of sources, those with the most tokens first.
+
+    Raises:
+        TokenizerError: `tokenizers` cannot read one of the tokenizers.
+        CorruptStore: a receipt is missing or damaged.
+    """
+    references = [
+        msgspec.structs.replace(one, json=without_special_tokens(one)).reference() for one in others
     ]
+    found = []
+    for source, ranges in list(_largest(store).items())[:sources]:
+        sample = list(_sample(store, ranges))
+        texts = [text for parts in sample for text, _ in parts]
+        tokens = [sum(count for parts in sample for _, count in parts)]
+        for reference in references:
+            encoded = reference.encode_batch_fast(texts, add_special_tokens=False)
+            tokens.append(sum(len(one.ids) for one in encoded))
+        size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+        found.append(Compression(source, len(sample), size, tuple(tokens)))
+    return found
+
+
+def _largest(store: StoreReader) -> dict[str, list[range]]:
+    """Document numbers of each source, the source with the most tokens first."""
+    ranges: dict[str, list[range]] = {}
+    tokens: dict[str, int] = {}
+    for number, (shard, origin) in enumerate(zip(store.manifest.shards, shard_labels(store), strict=True)):
+        first = int(store.firsts[number])
+        ranges.setdefault(origin.source, []).append(range(first, first + shard.documents))
+        tokens[origin.source] = tokens.get(origin.source, 0) + shard.tokens
+    return {source: ranges[source] for source in sorted(ranges, key=lambda name: (-tokens[name], name))}
+
+
+def _sample(store: StoreReader, ranges: list[range]) -> Iterator[list[tuple[str, int]]]:
+    """For each document, the texts between its control tokens with their numbers of store tokens."""
+    control = np.array(sorted(load_tokenizer(str(store.path / TOKENIZER)).special_tokens.values()), np.int64)
+    ends = np.cumsum([len(one) for one in ranges])
+    whole, size = int(ends[-1]), 0
+    before = 0 if store.manifest.tokenizer.bos_id is None else 1
+    for turn in range(min(DOCUMENTS, whole)):
+        place = (2 * turn + 1) * whole // (2 * min(DOCUMENTS, whole))
+        number = int(np.searchsorted(ends, place, side="right"))
+        document = ranges[number][place - (int(ends[number - 1]) if number else 0)]
+        body = store.documents[document][before:-1][:MOST_TOKENS]
+        parts = [
+            (str(store.tokenizer.decode(part.tolist(), skip_special_tokens=False)), len(part))
+            for part in _between(body, control)
+        ]
+        yield parts
+        size += sum(len(text) for text, _ in parts)
+        if size >= SAMPLE_BYTES:
+            return
+
+
+def _between(body: np.ndarray, control: np.ndarray) -> list[np.ndarray]:
+    """Ranges of a document between its control tokens."""
+    edges = np.flatnonzero(np.isin(body, control))
+    parts = np.split(body, edges)
+    return [part for part in (parts[0], *(one[1:] for one in parts[1:])) if len(part)]

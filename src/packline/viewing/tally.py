@@ -8,6 +8,14 @@
 A `Tally` holds the counts of one process. The tallies of ranges of documents add up to the tally of all of
 them, whatever the ranges. A tally keeps a few documents of each kind by number and counts the others.
 
+Bytes per token of documents have a usual range, and documents outside it. Text that a tokenizer was not made
+for (another script, base64, noise) has few bytes per token, and text of spaces or of one long known word has
+many. The limits come from the store itself: one and a half times the interquartile distance of the logarithm
+beyond the quartiles, and at least a factor of two from the median. Rates are counted in classes of a 32nd of
+an octave (2% wide), and limits lie between classes, so counts add up over processes and the number of
+documents outside is exact. Only documents of at least 32 tokens are counted. Languages are not distinguished,
+so in a store of many languages only extreme documents are outside the range.
+
 Cost: 4 nanoseconds per token of prose, 2 of them for counting ids; 7 for code with much white space, most of
 which is examined twice. Memory: a block of a million tokens, or the longest document if memory-mapped (and
 140 MB while it is counted exactly), plus eight bytes per id.
@@ -22,12 +30,17 @@ import numpy as np
 
 from packline.errors import CorruptStore
 from packline.viewing.duplicates import HashFiles
-from packline.viewing.rates import CLASSES, class_of
 from packline.viewing.suspicious import REASONS, SHORTEST, judge, screen
 
 BLOCK_TOKENS = 1 << 20
 KEPT = 100
 """Documents of each kind kept by number."""
+CLASSES_AN_OCTAVE = 32
+LOWEST, HIGHEST = -6, 14
+"""Octaves: from 1/64 byte per token to 16,384; rates beyond count in the outermost class."""
+CLASSES = (HIGHEST - LOWEST) * CLASSES_AN_OCTAVE
+BEYOND = 1.5
+"""Distance of the limits beyond the quartiles, in interquartile distances."""
 
 
 class Suspect(msgspec.Struct, frozen=True):
@@ -184,7 +197,7 @@ class Counter:
         if not len(asked):
             return
         rates = text_bytes[asked] / lengths[asked]
-        self._rates += np.bincount(class_of(rates), minlength=CLASSES)
+        self._rates += np.bincount(rate_class(rates), minlength=CLASSES)
         order = np.lexsort((asked, rates))
         few, many = order[:KEPT], np.lexsort((asked, -rates))[:KEPT]
         for reason, places in (("few", few), ("many", many)):
@@ -193,3 +206,62 @@ class Counter:
                 edge = worst[-1].value
                 places = places[rates[places] < edge if reason == "few" else rates[places] > edge]
             self.tally.keep(reason, [Suspect(first + int(asked[one]), float(rates[one])) for one in places])
+
+
+class Rates(msgspec.Struct, frozen=True):
+    """Bytes per token of the documents that were counted, and the limits of the usual range."""
+
+    documents: int
+    median: float
+    low: float
+    """Lower limit; documents below it have few bytes per token."""
+    high: float
+    """Upper limit; documents at or above it have many bytes per token."""
+    few: int
+    """Number of documents below `low`."""
+    many: int
+
+
+def rate_class(rates: np.ndarray) -> np.ndarray:
+    """Class of each rate, int64.
+
+    >>> rate_class(np.array([1.0, 2.0, 0.0])).tolist()
+    [192, 224, 0]
+    """
+    octaves = np.log2(np.maximum(rates, 2.0**LOWEST)) - LOWEST
+    return np.minimum((octaves * CLASSES_AN_OCTAVE).astype(np.int64), CLASSES - 1)
+
+
+def edge_of(number: int) -> float:
+    """Rate at which a class begins.
+
+    >>> edge_of(192), edge_of(224)
+    (1.0, 2.0)
+    """
+    return float(2.0 ** (number / CLASSES_AN_OCTAVE + LOWEST))
+
+
+def measure_rates(counts: np.ndarray) -> Rates:
+    """Compute the usual range from counts of documents by class.
+
+    >>> counts = np.zeros(CLASSES, np.int64)
+    >>> counts[[192, 250, 320]] = 1, 100, 1
+    >>> rates = measure_rates(counts)
+    >>> rates.documents, rates.few, rates.many
+    (102, 1, 1)
+    """
+    documents = int(counts.sum())
+    if not documents:
+        return Rates(0, 0.0, 0.0, 0.0, 0, 0)
+    sums = np.cumsum(counts)
+    first, middle, last = (
+        int(np.searchsorted(sums, min(int(share * documents), documents - 1), side="right"))
+        for share in (0.25, 0.5, 0.75)
+    )
+    beyond = round(BEYOND * (last - first))
+    low = max(min(first - beyond, middle - CLASSES_AN_OCTAVE), 0)
+    high = min(max(last + 1 + beyond, middle + 1 + CLASSES_AN_OCTAVE), CLASSES)
+    few, many = int(counts[:low].sum()), int(counts[high:].sum())
+    return Rates(
+        documents, (edge_of(middle) + edge_of(middle + 1)) / 2, edge_of(low), edge_of(high), few, many
+    )

@@ -1,53 +1,68 @@
 """A page as lines: for a terminal with colors, and for a pipe without a control character.
 
-    render(page, width, color)  ──>  lines of (text, style), which `cli.output` prints
+    render_lines(page, width, color)  ──>  lines of (text, style), which `cli.output` prints
 
-Warnings come first. Tables have aligned columns, charts consist of block characters, and tokens are rendered
-by `terminal_strip`. `cli.output` prints the lines and defines the styles.
+Warnings come first. Tables have aligned columns and charts consist of block characters. Tokens have a rule
+before each document, positions at the left, and line ends where the text has them:
+
+    ── document 14,895  web/a.jsonl at 7,749,032, id a1b2; from token 115
+       115  the│ begin│ning│ of│ its│ text│↵
+       121  ⟨and│ what│ is│ not│ learned⟩│⟦<|endoftext|>⟧
+       ·×12 padding
+
+With color, each token has its own background and marks are styles. Without color, bars separate tokens,
+`⟦ ⟧` enclose special ones and `⟨ ⟩` those that are not learned. The appearance of styles is decided where
+lines are printed. Every text passes through `visible`, so nothing in a document or a file name can control a
+terminal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import itertools
+import sys
+from collections.abc import Sequence
 
-from packline.viewing.lines import Line, plain, table, wrapped
 from packline.viewing.page import (
-    Bars,
-    Beside,
+    Bar,
     Block,
-    Comparison,
-    Facts,
-    Flow,
+    Cell,
+    DocumentOrigin,
     Form,
     Heading,
     Histogram,
+    KeyValues,
     Link,
     Links,
     Note,
     Page,
-    Strip,
+    SideBySide,
     Table,
+    TokenStrip,
     Value,
 )
-from packline.viewing.terminal_strip import strip_lines
-from packline.viewing.text import columns
+from packline.viewing.text import Line, Piece, cells, columns, plain, plural, table, visible, wrapped
+from packline.viewing.tokens import Kind, visible_pieces
 
 MOODS = {"plain": "", "good": "good", "warning": "warning", "bad": "bad"}
-LONGEST_BAR = 40
+LONGEST_BAR, SHORTEST_BAR = 40, 8
+UNBOUNDED = sys.maxsize // 2
 MARKED = "┄"
 """Character for the marked part of a bar."""
+COLORS = 5
+GUTTER = 9
+NARROWEST = 16
 
 
-def render(page: Page, width: int, color: bool) -> list[Line]:
+def render_lines(page: Page, width: int, color: bool, *, wrap: bool = True) -> list[Line]:
     """Lines of a page.
 
     Args:
         width: columns of the terminal.
         color: True if styles are visible; otherwise marks replace them.
+        wrap: False for a pipe, whose lines a program may read: texts and last columns stay on one line.
 
-    >>> page = Page("Store", (Facts((("documents", "12"),)), Note("All is well.", "good")))
-    >>> for line in render(page, 80, color=False):
+    >>> page = Page("Store", (KeyValues((("documents", "12"),)), Note("All is well.", "good")))
+    >>> for line in render_lines(page, 80, color=False):
     ...     print(plain(line))
       Store
     <BLANKLINE>
@@ -55,24 +70,32 @@ def render(page: Page, width: int, color: bool) -> list[Line]:
     <BLANKLINE>
       All is well.
     """
+    room = width if wrap else UNBOUNDED
     lines: list[Line] = [["  ", (page.title, "title")]]
     if page.summary:
-        lines += [["  ", (text, "quiet")] for text in wrapped(page.summary, width - 2)]
+        lines += [["  ", (text, "quiet")] for text in wrapped(page.summary, room - 2)]
     if page.warnings:
         lines.append([])
     for warning in page.warnings:
-        first, *more = wrapped(warning, width - 11)
+        first, *more = wrapped(warning, room - 11)
         lines.append(["  ", ("warning: ", "warning"), first])
         lines += [[" " * 11, text] for text in more]
-    return lines + render_blocks(page.blocks, width, color)
+    return [*lines, [], *render_blocks(page.blocks, width, color, wrap=wrap)] if page.blocks else lines
 
 
-def render_blocks(blocks: Sequence[Block], width: int, color: bool) -> list[Line]:
-    """Lines of blocks, each block after an empty line. Links and forms are omitted."""
+def render_blocks(blocks: Sequence[Block], width: int, color: bool, *, wrap: bool = True) -> list[Line]:
+    """Lines of blocks, with an empty line between two; see `render_lines`. Links and forms are omitted.
+
+    Notes of one mood, such as problems, are a list without empty lines.
+    """
     lines: list[Line] = []
+    before: Block | None = None
     for block in blocks:
-        if not isinstance(block, Links | Form):
-            lines += [[], *_block_lines(block, width, color)]
+        if isinstance(block, Links | Form):
+            continue
+        listed = isinstance(block, Note) and isinstance(before, Note) and block.mood == before.mood != "plain"
+        lines += [*([[]] if lines and not listed else []), *_block_lines(block, width, color, wrap)]
+        before = block
     return lines
 
 
@@ -82,64 +105,84 @@ def render_text(page: Page, width: int = 100) -> str:
     >>> render_text(Page("Store", ()))
     '  Store\\n'
     """
-    return "".join(f"{plain(line)}\n" for line in render(page, width, color=False))
+    return "".join(f"{plain(line)}\n" for line in render_lines(page, width, color=False))
 
 
-def _block_lines(block: Block, width: int, color: bool) -> list[Line]:
-    if isinstance(block, Strip):
-        return strip_lines(block, width, color)
-    if isinstance(block, Beside):
-        parts = [render_blocks(part, width, color) for part in block.parts]
-        return [line for part in parts for line in part][1:]
-    return _DRAWN[type(block)](block, width)
+def _block_lines(block: Block, width: int, color: bool, wrap: bool) -> list[Line]:
+    room = width if wrap else UNBOUNDED
+    match block:
+        case Heading():
+            return [["  ", (block.text, "heading" if block.level == 2 else "title")]]
+        case Note():
+            return [["  ", (text, MOODS[block.mood])] for text in wrapped(block.text, room - 2)]
+        case KeyValues():
+            pairs = [[(name, "quiet"), _styled(value)] for name, value in block.rows]
+            return table(pairs, "ll", width=room)
+        case Table():
+            return _table_lines(block, width, room)
+        case Histogram():
+            return _histogram_lines(block, width)
+        case TokenStrip():
+            return strip_lines(block, width, color)
+        case SideBySide():
+            return render_blocks([one for part in block.parts for one in part], width, color, wrap=wrap)
+        case Links() | Form():
+            return []
 
 
-def _heading(block: Heading, width: int) -> list[Line]:
-    return [["  ", (block.text, "heading" if block.level == 2 else "title")]]
+def _styled(value: Value) -> Piece:
+    if isinstance(value, Bar):
+        return value.shown, MOODS[value.mood]
+    return value.text if isinstance(value, Link) else value
 
 
-def _note(block: Note, width: int) -> list[Line]:
-    return [["  ", (text, MOODS[block.mood])] for text in wrapped(block.text, width - 2)]
-
-
-def _facts(block: Facts, width: int) -> list[Line]:
-    return table([[(name, "quiet"), _text(value)] for name, value in block.rows], "ll", width=width)
-
-
-def _table(block: Table, width: int) -> list[Line]:
-    head: Line = [(word, "quiet") for word in block.head]
-    rows: list[Line] = [[_text(value) for value in row] for row in block.rows]
+def _table_lines(block: Table, width: int, room: int) -> list[Line]:
+    rows: list[list[Piece]] = [[_styled(value) for value in row] for row in block.rows]
+    heads, align = [list(block.head)] if block.head else [], block.align
+    widths = [max((cells(plain([row[at]])) for row in rows), default=0) + 2 for at in range(len(align))]
+    if heads and sum(map(max, widths, (cells(text) + 2 for text in block.head))) > room:
+        heads = _wrapped_heads(block.head, widths)
+    places = {place for row in block.rows for place, value in enumerate(row) if isinstance(value, Bar)}
+    if len(places) == 1:  # with several columns of bars, their numbers alone
+        place = places.pop() + 1
+        taken = sum(max(own, *(cells(head[at]) + 2 for head in heads), 0) for at, own in enumerate(widths))
+        longest = max(min(LONGEST_BAR, width - taken - 4), SHORTEST_BAR)
+        align = f"{align[:place]}l{align[place:]}"
+        for head in heads:
+            head.insert(place, "")
+        for row, values in zip(rows, block.rows, strict=True):
+            value = values[place - 1]
+            row.insert(place, _bar(value, longest) if isinstance(value, Bar) else "")
     caption: list[Line] = [["  ", (block.caption, "title")]] if block.caption else []
-    return [*caption, *table([head, *rows], block.align, width=width)]
+    part: list[Line] = [["  ", (f"{MARKED}{MARKED} {block.part}", "quiet")]] if block.part else []
+    head_rows: list[Line] = [[(word, "quiet") for word in head] for head in heads]
+    return [*caption, *table([*head_rows, *rows], align, width=room), *part]
 
 
-def _bars(block: Bars, width: int) -> list[Line]:
-    top = max((bar.value for bar in block.rows), default=0.0) or 1.0
-    rows: list[Line] = []
-    for bar in block.rows:
-        whole = round(LONGEST_BAR * bar.value / top)
-        marked = min(round(LONGEST_BAR * bar.part / top), whole)
-        drawn = "━" * (whole - marked) + MARKED * marked
-        rows.append([bar.label, (bar.shown, ""), (drawn or "·", "number")])
-    lines: list[Line] = [["  ", (block.caption, "title")], *table(rows, "lrl")]
-    if block.part:
-        lines.append(["  ", (f"{MARKED}{MARKED} {block.part}", "quiet")])
-    return lines
+def _wrapped_heads(head: Sequence[str], widths: Sequence[int]) -> list[list[str]]:
+    """Column headings over several lines, each no wider than its column needs."""
+    parts = [
+        wrapped(text, max(own - 2, *map(cells, text.split()), 1))
+        for text, own in zip(head, widths, strict=True)
+    ]
+    height = max(map(len, parts))
+    padded = [[""] * (height - len(part)) + part for part in parts]
+    return [list(line) for line in zip(*padded, strict=True)]
 
 
-def _comparison(block: Comparison, width: int) -> list[Line]:
-    rows = tuple((label, *(bar.shown for bar in bars)) for label, bars in block.rows)
-    head = (block.noun, *block.measures)
-    return _table(Table(block.caption, head, rows, "l" + "r" * len(block.measures)), width)
+def _bar(value: Bar, longest: int) -> Piece:
+    whole = round(longest * min(value.share, 1.0))
+    marked = min(round(longest * value.share * value.part), whole)
+    return "━" * (whole - marked) + MARKED * marked or "·", MOODS[value.mood] or "number"
 
 
-def _histogram(block: Histogram, width: int) -> list[Line]:
-    lines: list[Line] = [["  ", (block.caption, "title")]]
+def _histogram_lines(block: Histogram, width: int) -> list[Line]:
+    lines: list[Line] = [["  ", (text, "title")] for text in wrapped(block.caption, width - 2)]
     if not sum(block.counts):
         return [*lines, ["  ", (f"no {block.unit}", "quiet")]]
     wide = max(1, min(4, (width - 4) // len(block.counts)))
-    drawn = columns([count for count in block.counts for _ in range(wide)], height=5)
-    lines += [["  ", (line, "number")] for line in drawn]
+    bars = columns([count for count in block.counts for _ in range(wide)], height=5)
+    lines += [["  ", (line, "number")] for line in bars]
     ends = f"{block.labels[0]} … {block.labels[-1]}"
     lines.append(
         ["  ", (f"{ends}; {sum(block.counts):,} {block.unit}, at most {max(block.counts):,}", "quiet")]
@@ -148,27 +191,115 @@ def _histogram(block: Histogram, width: int) -> list[Line]:
     return lines
 
 
-def _flow(block: Flow, width: int) -> list[Line]:
-    rows: list[Line] = []
-    for stage in block.stages:
-        rows.append([(stage.label, "title"), f"{stage.count:,}", stage.unit])
-        for stream in stage.lost:
-            rows.append([(f"  - {stream.label}", MOODS[stream.mood]), f"{stream.count:,}", stream.note])
-        rows.append([f"  = {stage.kept.label}", f"{stage.kept.count:,}", stage.kept.note])
-    return [["  ", (block.caption, "title")], *table(rows, "lrl", width=width)]
+# ----------------------------------------------------------------------------------------- tokens
 
 
-def _text(value: Value) -> str:
-    return value.text if isinstance(value, Link) else value
+def strip_lines(strip: TokenStrip, width: int, color: bool) -> list[Line]:
+    """Lines of a strip, of at most `width` columns where possible.
+
+    >>> padding = Cell("", (0,), b"", 2, -1, padding=True)
+    >>> strip = TokenStrip("row 0", (Cell("one", (1,), b"one", 0), Cell(" two", (2,), b" two", 1), padding))
+    >>> [plain(line) for line in strip_lines(strip, 40, color=False)]
+    ['  row 0', '        0  one│ two', '     ·×1  padding']
+    """
+    lines: list[Line] = [["  ", (strip.caption, "title")]] if strip.caption else []
+    origins = {origin.segment: origin for origin in strip.origins}
+    for number, group in itertools.groupby(strip.cells, lambda cell: -1 if cell.padding else cell.segment):
+        held = list(group)
+        if number < 0:
+            count = f"·×{sum(len(cell.ids) for cell in held):,}"
+            lines.append([(f"{count:>{GUTTER}}  padding", "padding")])
+            continue
+        if number in origins:
+            lines.append(_edge(held, origins[number]))
+        lines += _Wrapped(width, color).lines(held)
+    if strip.more:
+        lines.append([" " * GUTTER, (f"  and {plural(strip.more, 'more token')}", "quiet")])
+    return lines
 
 
-_DRAWN: dict[type, Callable[[Any, int], list[Line]]] = {
-    Heading: _heading,
-    Note: _note,
-    Facts: _facts,
-    Table: _table,
-    Bars: _bars,
-    Comparison: _comparison,
-    Histogram: _histogram,
-    Flow: _flow,
-}
+def _edge(held: list[Cell], origin: DocumentOrigin) -> Line:
+    name = "" if origin.document is None else f"document {origin.document:,}"
+    position = f"; from token {held[0].position:,}" if held[0].position else ""
+    return ["  ── ", (name, "edge"), "  " if name else "", (f"{origin.text}{position}", "quiet")]
+
+
+class _Wrapped:
+    """Wraps tokens in lines of a given width."""
+
+    def __init__(self, width: int, color: bool) -> None:
+        self._room = max(width - GUTTER - 2, NARROWEST)
+        self._color = color
+        self._lines: list[Line] = []
+        self._line: list[Piece] = []
+        self._used = 0
+        self._position = self._first = 0
+        """Positions of the current token and of the first token of the line."""
+
+    def lines(self, held: Sequence[Cell]) -> list[Line]:
+        """Lines of the tokens of a document."""
+        after: bool | None = None  # True if the token before was marked as not learned
+        for number, cell in enumerate(held):
+            self._position = cell.position
+            follows = held[number + 1] if number + 1 < len(held) else None
+            unlearned = cell.loss is False and not self._color
+            start = "│" if self._used and not self._color else ""
+            start += "⟨" if unlearned and not after else ""
+            last = unlearned and (follows is None or follows.loss is not False)
+            self._token(cell, start, "⟩" if last else "", self._style(cell, number))
+            after = unlearned
+        self._end()
+        return self._lines
+
+    def _style(self, cell: Cell, number: int) -> str:
+        if cell.special:
+            return "control"
+        return "unlearned" if cell.loss is False else f"token-{number % COLORS}"
+
+    def _token(self, cell: Cell, start: str, end: str, style: str) -> None:
+        pieces: list[tuple[str, Kind]] = visible_pieces(cell)
+        if cell.special and not self._color:
+            pieces = [(f"⟦{text}⟧", kind) for text, kind in pieces]
+        whole = sum(cells(text) for text, _ in pieces) + cells(start + end)
+        if self._used and self._used + whole > self._room:
+            self._end()
+            start = start.removeprefix("│")
+        self._put(start, "quiet")
+        for place, (text, kind) in enumerate(pieces):
+            self._put(text, "escape" if kind == "escape" and self._color else style)
+            if kind == "break" and (place + 1 < len(pieces) or not end):
+                self._end()
+        self._put(end, "quiet")
+
+    def _put(self, text: str, style: str) -> None:
+        """Add a piece of text, over several lines if it is longer than one."""
+        while text:
+            if self._used >= self._room:
+                self._end()
+            taken = _fitting(text, self._room - self._used)
+            if not taken and self._used:
+                self._end()
+                continue
+            taken = taken or 1  # a character wider than the line
+            if not self._line:
+                self._first = self._position
+            self._line.append((text[:taken], style))
+            self._used += cells(visible(text[:taken]))
+            text = text[taken:]
+
+    def _end(self) -> None:
+        if self._line:
+            self._lines.append([(f"{self._first:>{GUTTER},}  ", "quiet"), *self._line])
+        self._line, self._used = [], 0
+
+
+def _fitting(text: str, room: int) -> int:
+    """Number of characters that fit, each with its combining marks."""
+    if cells(text) <= room:
+        return len(text)
+    used = 0
+    for place, character in enumerate(text):
+        used += cells(character)
+        if used > room:
+            return place
+    return len(text)

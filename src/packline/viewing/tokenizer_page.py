@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from packline.encoders.parity import RoundTrip
-from packline.viewing.page import Block, Facts, Heading, Note, Page, Table
+from packline.viewing.page import Block, Heading, KeyValues, Note, Page, Table
 from packline.viewing.text import percent
 from packline.vocabulary.evaluating import ComparisonRow, Evaluation, Measured, TokenizerComparison
 
@@ -24,7 +24,7 @@ ROUND_TRIPS: dict[RoundTrip, str] = {
 def evaluation_page(found: Evaluation) -> Page:
     """Page of a whole evaluation."""
     blocks: list[Block] = [
-        Facts(
+        KeyValues(
             (
                 ("vocabulary", f"{found.vocab_size:,} tokens"),
                 ("not needed by these texts", _unused(found.unused, found.vocab_size)),
@@ -97,8 +97,8 @@ def _unused(count: int, whole: int) -> str:
     return f"{count:,} tokens, {percent(count / max(whole, 1))}"
 
 
-def _facts(one: TokenizerComparison) -> Facts:
-    return Facts(
+def _facts(one: TokenizerComparison) -> KeyValues:
+    return KeyValues(
         (
             ("vocabulary", f"{one.base_vocab_size:,} tokens"),
             ("not needed by these texts", _unused(one.base_unused, one.base_vocab_size)),
@@ -133,7 +133,7 @@ def evaluation_markdown(found: Evaluation) -> str:
             lines.append(f"## {_safe(block.text)}")
         elif isinstance(block, Note):
             lines.append(_safe(block.text))
-        elif isinstance(block, Facts):
+        elif isinstance(block, KeyValues):
             lines += [f"- {name}: {_safe(str(value))}" for name, value in block.rows]
         elif isinstance(block, Table):
             lines += [f"### {block.caption}", "", _line(block.head)]

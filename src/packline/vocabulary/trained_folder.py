@@ -37,9 +37,9 @@ from packline.encoders.tokenizer import CONFIG, JSON, Tokenizer, config_bytes
 from packline.errors import RecipeError, StoreError, TokenizerError
 from packline.fingerprint import Hasher, split_of
 from packline.recipe import Recipe, Source
+from packline.sources.fields import find_files
 from packline.sources.files import InputFile
-from packline.sources.reader import Span
-from packline.sources.reading import find_files, read_span
+from packline.sources.reader import Span, read_span
 from packline.sources.texts import Texts
 from packline.storage.inputs import open_input
 from packline.storage.local import disk_errors, publish_bytes, publish_folder, sync_folder

@@ -8,8 +8,9 @@ import pytest
 from tests.viewing.browser.harness import PAGES, SCHEMES, Chrome, Scheme, axe
 
 from packline.facade import Store
-from packline.viewing.html import document
-from packline.viewing.pages import document_page, row_page, store_page
+from packline.viewing.describe import store_page
+from packline.viewing.html import render_file
+from packline.viewing.token_pages import document_page, row_page
 
 POOR = """<!doctype html><title>x</title><main><p style="color:#999">pale</p><img src="data:,"><input>
 <a href="#"></a></main>"""
@@ -29,7 +30,7 @@ def test_files(chrome: Chrome, store: Store, tmp_path: Path, scheme: Scheme) -> 
     page = chrome.open(scheme=scheme)
     for number, one in enumerate((store_page(store), document_page(store, 7), row_page(rows, 3))):
         path = tmp_path / f"{number}.html"
-        path.write_text(document(one), "utf-8")
+        path.write_text(render_file(one), "utf-8")
         page.goto(path.as_uri())
         assert axe(page) == [], one.title
 

@@ -14,25 +14,22 @@ from tests.viewing.browser.harness import VIEWER_OWN, Chrome, Watch, assert_iner
 from tests.viewing.browser.hostile import NAME, RUN, TEXTS
 
 from packline.facade import Store
-from packline.viewing.html import document, notebook
+from packline.viewing.describe import store_page
+from packline.viewing.html import render_file, render_notebook
 from packline.viewing.page import (
     Bar,
-    Bars,
     Cell,
-    Facts,
-    Flow,
+    DocumentOrigin,
     Heading,
     Histogram,
+    KeyValues,
     Link,
     Note,
-    Origin,
     Page,
-    Stage,
-    Stream,
-    Strip,
     Table,
+    TokenStrip,
 )
-from packline.viewing.pages import document_page, row_page, rows_page, store_page
+from packline.viewing.token_pages import document_page, row_page, rows_page
 
 ACTIVE = [
     text for text in TEXTS if any(mark in text.lower() for mark in ("<script", "<img", "<svg", "<iframe"))
@@ -63,17 +60,17 @@ def every_block(text: str) -> Page:
             Heading(text),
             *(Note(text, mood) for mood in ("plain", "good", "warning", "bad")),
             Heading(text, 3),
-            Facts(((text, text), (text, Link(text, text)))),
+            KeyValues(((text, text), (text, Link(text, text)))),
             Table(
                 text, (text, text), ((text, Link(text, text)), (Link(text, f"javascript:{RUN}"), text)), "lr"
             ),
-            Bars(text, (Bar(text, 2, text, 1), Bar(text, 1, text)), text),
+            Table(text, (), ((text, Bar(text, 1.0, 0.5, "bad")), (text, Bar(text, 0.5))), "lr", text),
             Histogram(text, (text, text, text), (1, 5, 2), text, ((text, 1),)),
-            Flow(text, (Stage(text, 9, text, Stream(text, 5), (Stream(text, 4, "bad", text),)),)),
-            Strip(
+            Table(text, (text, text, text), ((text, Bar(text, 1.0), Bar(text, 0.5)),), "lrr"),
+            TokenStrip(
                 text,
                 (cell, Cell(text, (0,), b"", 1, special=True, loss=False)),
-                (Origin(0, 1, text, text),),
+                (DocumentOrigin(0, 1, text, text),),
                 3,
             ),
         ),
@@ -102,7 +99,7 @@ def test_pages_of_a_hostile_store_are_inert(
     watch = chrome.watch_of(page)
     for number, one in enumerate(text_pages(hostile)):
         path = tmp_path / f"{number}.html"
-        path.write_text(document(one), "utf-8")
+        path.write_text(render_file(one), "utf-8")
         page.goto(path.as_uri())
         assert_inert(watch)
         assert fits(page) == "", one.title
@@ -116,7 +113,7 @@ def test_markup_is_read_as_it_was_written(chrome: Chrome, hostile: Store, tmp_pa
     shown = []
     for number in range(len(hostile.documents)):
         path = tmp_path / f"{number}.html"
-        path.write_text(document(document_page(hostile, number)), "utf-8")
+        path.write_text(render_file(document_page(hostile, number)), "utf-8")
         page.goto(path.as_uri())
         shown.append(page.locator(".tokens").inner_text().replace("\xb7", " ").replace("\u2423", " "))
     assert len(plain) > 15
@@ -131,7 +128,7 @@ def test_every_block_takes_every_text(chrome: Chrome, tmp_path: Path, policy: bo
     watch = chrome.watch_of(page)
     for number, text in enumerate((*TEXTS, NAME)):
         path = tmp_path / f"{number}.html"
-        path.write_text(document(every_block(text)), "utf-8")
+        path.write_text(render_file(every_block(text)), "utf-8")
         page.goto(path.as_uri())
         assert_inert(watch)
         assert fits(page) == "", text[:80]
@@ -143,7 +140,7 @@ def test_a_notebook_is_not_taken_over(chrome: Chrome, hostile: Store, tmp_path: 
     """As in a notebook's cell: no policy at all, and the style reaches nothing outside."""
     page = chrome.open()
     path = tmp_path / "notebook.html"
-    cells = "".join(notebook(one) for one in (*map(every_block, TEXTS), *text_pages(hostile)))
+    cells = "".join(render_notebook(one) for one in (*map(every_block, TEXTS), *text_pages(hostile)))
     path.write_text(
         "<!doctype html><html lang=en><meta charset=utf-8><title>notebook</title>"
         f"<main><p id=mine>mine</p>{cells}</main>",

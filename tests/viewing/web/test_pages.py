@@ -19,9 +19,7 @@ import packline
 from packline.facade import Store
 from packline.loading.loader import Loader
 from packline.packing.packer import Packing, SplitChoice
-from packline.viewing.web.origins import Origins
-from packline.viewing.web.params import number
-from packline.viewing.web.site import Site
+from packline.viewing.web.site import ProvenanceCache, Site, number
 
 ROWS = "seq_len=32"
 OWN_ELEMENTS = """
@@ -152,7 +150,7 @@ def test_text_that_is_searched_for_is_found(client: TestClient, store: Store) ->
         ("/row/0?split=test", 400, "expected one of train, val, all"),
         ("/rows?seq_len=99999999", 400, "expected 2 to"),
         ("/rows?page=99", 400, "page is 99"),
-        ("/batch?batch_size=0", 400, "rows a batch is 0"),
+        ("/batch?batch_size=0", 400, "rows per batch is 0"),
         ("/batch?seq_len=32&batch_size=4&world_size=3", 400, "that 3 ranks can share"),
         ("/batch?seq_len=32&batch_size=4&step=9999", 400, "step is 9,999"),
         ("/batch?seq_len=32&batch_size=4&world_size=2&rank=2", 400, "rank is 2"),
@@ -301,7 +299,7 @@ def test_an_error_of_ours_shows_nothing_of_itself(
     def broken(*_: object) -> None:
         raise ValueError("a secret of the inside")
 
-    monkeypatch.setattr(pages, "groups_table", broken)
+    monkeypatch.setattr(pages, "group_table", broken)
     found = page(client, "/", 500)
     assert "secret" not in found.of("main") and "could not be made" in found.of("main")
 
@@ -351,9 +349,9 @@ def test_any_word_is_a_number_or_an_error(word: str) -> None:
 
 def test_where_documents_are_from_does_not_depend_on_the_budget(store: Store) -> None:
     asked = [119, 3, 60, 3, 0, 118]
-    whole = Origins(store).of(asked, budget=60)
+    whole = ProvenanceCache(store).of(asked, budget=60)
     assert whole == {one: store.provenance(one) for one in asked}
-    few = Origins(store).of(asked, budget=-1)
+    few = ProvenanceCache(store).of(asked, budget=-1)
     assert few and all(whole[one] == found for one, found in few.items()) and len(few) < len(whole)
 
 

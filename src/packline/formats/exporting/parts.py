@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,77 +9,66 @@ import msgspec
 
 from packline.formats.choice import ExportChoice, document_view, row_view
 from packline.formats.document_view import DocumentView
+from packline.formats.exporting.staging import PartReceipt, Staging
 from packline.formats.format import DocumentFormat, Format, RowFormat, get_format
 from packline.formats.options import Options, convert_options
 from packline.formats.row_view import RowView
-from packline.formats.target import Link, Target
+from packline.formats.target import Link, Target, sync_files
 from packline.formats.types import ExportPart
-from packline.jobs.task_worker import Runner
-from packline.store.files import FileEntry
+from packline.jobs.job import Report, Runner, WorkUnit
 
 View = DocumentView | RowView
 
-QUICK = 1 << 20
-"""Bytes, apart from links, below which a part is not synced to disk."""
+
+class PartUnit(WorkUnit, frozen=True, kw_only=True):
+    """A part to be written; its name is that of the part."""
+
+    number: int
+    part: ExportPart
 
 
-class ExportJob(msgspec.Struct, frozen=True, kw_only=True):
-    """Description of an export for a worker process."""
+class PartSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings common to all parts of an export."""
 
     format: str
     options: dict[str, Any]
     source: str
+    """Path of the store or run file; empty if a view is open already."""
     choice: ExportChoice
-    folder: str
-    """Folder to write files to."""
+    out: str
     link: Link
 
-
-class PartReceipt(msgspec.Struct, frozen=True):
-    """Commit record of a part whose files are on the disk."""
-
-    part: ExportPart
-    facts: dict[str, Any]
-    files: tuple[FileEntry, ...]
-    shared: dict[str, int]
-
-    @property
-    def linked_bytes(self) -> int:
-        """Bytes of files that take no extra disk space."""
-        return self.shared.get("linked", 0) + self.shared.get("reflinked", 0)
-
-    @property
-    def own_bytes(self) -> int:
-        """Bytes of the other files."""
-        return sum(entry.bytes for entry in self.files) - self.linked_bytes
-
-    @property
-    def is_quick(self) -> bool:
-        """True if the part is little more than links: writing it again is faster than syncing its receipt."""
-        return self.linked_bytes > 0 and self.own_bytes <= QUICK
+    def open(self) -> ExportRunner:
+        """Open a view of the source."""
+        return ExportRunner(self)
 
 
-def open_job(job: msgspec.Raw) -> Runner:
-    """Runner that writes the parts of a job."""
-    return make_runner(msgspec.json.decode(job, type=ExportJob))
+class ExportRunner(Runner[PartUnit, PartReceipt]):
+    """Writes parts of an export.
 
+    Args:
+        view: a view that is open already.
+    """
 
-def make_runner(job: ExportJob, view: View | None = None) -> Runner:
-    """Runner that writes the parts of a job, with an optional view that is already open."""
-    format = get_format(job.format)
-    options = convert_options(format, job.options)
-    opened = view if view is not None else open_view(format, options, job.source, job.choice)
+    unit = PartUnit
 
-    def run(task: msgspec.Raw, report: Callable[[int], None]) -> PartReceipt:
-        part = msgspec.json.decode(task, type=ExportPart)
-        target = Target(Path(job.folder), link=job.link, on_progress=report)
-        facts = writing(format).write(opened, part, target, options)
-        receipt = PartReceipt(part, facts or {}, tuple(target.files), dict(target.shared))
-        if not receipt.is_quick:
-            target.sync()
-        return receipt
+    def __init__(self, settings: PartSettings, view: View | None = None) -> None:
+        self._format = format = get_format(settings.format)
+        self._options = options = convert_options(format, settings.options)
+        self._view = view or open_view(format, options, settings.source, settings.choice)
+        self._staging, self._link = Staging(Path(settings.out)), settings.link
 
-    return run
+    def run(self, unit: PartUnit, report: Report) -> PartReceipt:
+        """Write the files of a part."""
+        target = Target(self._staging.files, link=self._link, on_progress=report)
+        facts = writing(self._format).write(self._view, unit.part, target, self._options)
+        return PartReceipt(unit.part, facts or {}, tuple(target.files), dict(target.shared))
+
+    def commit(self, unit: PartUnit, result: PartReceipt) -> None:
+        """Wait until the files are on the disk, and record that they are; not for quick parts."""
+        if not result.is_quick:
+            sync_files(self._staging.files, [entry.name for entry in result.files])
+            self._staging.commit(unit.number, result)
 
 
 def open_view(format: Format, options: Options, source: str, choice: ExportChoice) -> View:

@@ -16,33 +16,34 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from packline.encoders.tokenizer import CONFIG, config_bytes
-from packline.errors import OutOfSpace, RecipeError
+from packline.errors import RecipeError
 from packline.formats.choice import ExportChoice, is_run
 from packline.formats.export_record import TOKENIZER_FILE, ExportIdentity, ExportRecord
 from packline.formats.exporting.parts import (
-    ExportJob,
-    PartReceipt,
+    ExportRunner,
+    PartSettings,
+    PartUnit,
     View,
-    make_runner,
-    open_job,
     open_view,
     writing,
 )
-from packline.formats.exporting.staging import Staging, clear_leftovers, finished_export
+from packline.formats.exporting.staging import PartReceipt, Staging, clear_leftovers, finished_export
 from packline.formats.format import get_format
 from packline.formats.options import Options, convert_options
 from packline.formats.row_view import RowView
 from packline.formats.target import Link, Target, sync_files
-from packline.formats.types import ExportPart, ExportPlan, NotPreserved, WrittenPart
-from packline.jobs.resources import free_disk, usable_cores
-from packline.jobs.task_pool import run_here, run_tasks
+from packline.formats.types import NotPreserved, WrittenPart
+from packline.jobs.engine import run_job
+from packline.jobs.events import OnEvent, Planned, UnitDone
+from packline.jobs.job import Job, Session
+from packline.jobs.resources import require_disk, usable_cores
 from packline.storage.local import disk_errors
 from packline.store.files import read_file
 from packline.store.manifest import MANIFEST
@@ -54,14 +55,11 @@ SMALL = 64 << 20
 """Bytes of output below which no process is started."""
 
 
-class Planned(msgspec.Struct, frozen=True, kw_only=True):
-    """Plan of an export, before anything is written."""
+class ExportPlanned(Planned, frozen=True, kw_only=True):
+    """Plan of an export; its units are the parts. For rows, `tokens` include padding."""
 
     format: str
     out: str
-    parts: int
-    parts_kept: int
-    """Number of parts kept from an earlier run."""
     bytes: int
     shared_bytes: int
     """Bytes of files shared with the store."""
@@ -69,23 +67,9 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     """Way of sharing: `linked`, `reflinked` or `copied`; empty if there are none."""
     documents: int | None
     rows: int | None
-    tokens: int
-    """Tokens of all parts, the total for `Advanced`; for rows, padding included."""
     lost: tuple[NotPreserved, ...]
     warnings: tuple[str, ...] = ()
     """Reasons why the trainer may stop, such as a file that it opens and that will be missing."""
-
-
-class Advanced(msgspec.Struct, frozen=True):
-    """Number of tokens written since the last event."""
-
-    tokens: int
-
-
-class PartDone(msgspec.Struct, frozen=True):
-    """A part is finished and will be kept."""
-
-    name: str
 
 
 class Exported(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,9 +96,6 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
     nothing_to_do: bool = False
 
 
-ExportEvent = Planned | Advanced | PartDone
-
-
 def export(
     source: str | Path | RowView,
     *,
@@ -125,7 +106,7 @@ def export(
     link: Link = "auto",
     workers: int | None = None,
     with_tokenizer: bool = True,
-    on_event: Callable[[ExportEvent], None] | None = None,
+    on_event: OnEvent | None = None,
 ) -> Exported:
     """Write a store, or rows of a store or run, in another layout.
 
@@ -147,7 +128,7 @@ def export(
     """
     if workers is not None and workers < 0:
         raise RecipeError(f"workers is {workers}: expected 0 or more")
-    began, tell = time.monotonic(), on_event or (lambda event: None)
+    began = time.monotonic()
     format = get_format(to)
     chosen = convert_options(format, dict(options or {}))
     view = source if isinstance(source, RowView) else open_view(format, chosen, str(source), choice)
@@ -165,95 +146,112 @@ def export(
         clear_leftovers(place, identity)
         lines = format.trainer_lines(str(place), record, chosen)
         return _exported(place, record, lines, 0, 0, began, nothing_to_do=True)
-    job = ExportJob(
+    settings = PartSettings(
         format=to,
         options=identity.options,
         source="" if isinstance(source, RowView) else str(source),
         choice=choice,
-        folder="",
+        out=str(place),
         link=link,
     )
-    plan = writing(format).plan(view, chosen)
-    staging = Staging(place)
-    try:
-        return _Export(format, chosen, view, plan, staging, tell, with_tokenizer).run(
-            job, identity, workers, began
-        )
-    finally:
-        staging.close()
+    return run_job(
+        ExportJob(settings, identity, format, chosen, view, workers, with_tokenizer, began), on_event
+    )
 
 
-class _Export:
-    """One export with valid settings."""
+class ExportJob(Job[PartUnit, PartReceipt, Exported]):
+    """One export with valid settings; its source is open."""
+
+    result = PartReceipt
+    if_died = "what is finished is kept: run the same command again, with fewer --workers if memory ran out"
+    folder: Staging
 
     def __init__(
         self,
+        settings: PartSettings,
+        identity: ExportIdentity,
         format: Format,
         options: Options,
         view: View,
-        plan: ExportPlan,
-        staging: Staging,
-        tell: Callable[[ExportEvent], None],
+        processes: int | None,
         with_tokenizer: bool,
+        began: float,
     ) -> None:
-        self._format, self._options, self._view, self._plan = format, options, view, plan
-        self._staging, self._tell, self._with_tokenizer = staging, tell, with_tokenizer
+        self._settings, self._identity = settings, identity
+        self._format, self._options, self._view = format, options, view
+        self._processes, self._with_tokenizer, self._began = processes, with_tokenizer, began
+        self._plan = plan = writing(format).plan(view, options)
         self._lost = plan.lost
         if isinstance(view, RowView):
             self._lost += tuple(lost for lost in view.lost if lost not in plan.lost)
             self._warnings = plan.warnings
         else:
             self._warnings = format.missing(view.splits) + plan.warnings
+        self.folder = Staging(Path(settings.out))
+        self._receipts: dict[str, PartReceipt] = {}
+        self._kept = 0
+        self._sharing = ""
 
-    def run(self, job: ExportJob, identity: ExportIdentity, workers: int | None, began: float) -> Exported:
-        plan, staging = self._plan, self._staging
-        receipts = staging.begin(identity, plan.parts)
-        kept = len(receipts)
-        job = msgspec.structs.replace(job, folder=str(staging.files))
-        sharing = self._how_shared(job.link) if plan.shared_bytes else ""
-        self._announce(sharing, kept)
-        self._preflight(sharing, receipts)
-        numbers = {part.name: number for number, part in enumerate(plan.parts)}
-        tasks = [(part.name, part) for part in plan.parts if part.name not in receipts]
-        for name, result in self._written(job, tasks, workers):
-            receipt = msgspec.json.decode(result, type=PartReceipt)
-            if not receipt.is_quick:
-                staging.commit(numbers[name], receipt)
-            receipts[name] = receipt
-            self._tell(PartDone(name))
-        record = self._sum_up(identity, [receipts[part.name] for part in plan.parts], job.link)
-        staging.publish(record)
-        lines = self._format.trainer_lines(str(staging.out), record, self._options)
-        return _exported(staging.out, record, lines, len(plan.parts), kept, began)
+    def begin(self) -> list[PartUnit]:
+        """Start or resume; the parts without a receipt."""
+        plan = self._plan
+        self._receipts = self.folder.begin(self._identity, plan.parts)
+        self._kept = len(self._receipts)
+        return [
+            PartUnit(name=part.name, number=number, part=part)
+            for number, part in enumerate(plan.parts)
+            if part.name not in self._receipts
+        ]
 
-    def _written(self, job: ExportJob, tasks: list[tuple[str, ExportPart]], workers: int | None) -> Any:
-        def advance(tokens: int) -> None:
-            self._tell(Advanced(tokens))
+    def workers(self, units: int) -> int:
+        """Number of processes; small exports, and those of open rows, are written in this one."""
+        count = usable_cores() if self._processes is None else self._processes
+        small = self._processes is None and self._plan.bytes < SMALL
+        return 0 if not self._settings.source or small or units < 2 else min(count, units)
 
-        count = usable_cores() if workers is None else workers
-        if not job.source or count == 0 or len(tasks) < 2 or (workers is None and self._plan.bytes < SMALL):
-            return run_here(make_runner(job, self._view), tasks, advance)
-        return run_tasks(open_job, job, tasks, workers=count, on_tokens=advance)
+    def opening(self) -> PartSettings:
+        """Settings of the parts."""
+        return self._settings
 
-    def _how_shared(self, link: Link) -> str:
+    def open_here(self) -> ExportRunner:
+        """Runner with the view that is open already."""
+        return ExportRunner(self._settings, self._view)
+
+    def take(self, name: str, result: PartReceipt) -> None:
+        """Record a receipt."""
+        self._receipts[name] = result
+        self.tell(UnitDone(name))
+
+    def finish(self, session: Session) -> Exported:
+        """Write what summarises the parts, and publish all at once."""
+        parts = self._plan.parts
+        record = self._sum_up([self._receipts[part.name] for part in parts])
+        self.folder.publish(record)
+        lines = self._format.trainer_lines(str(self.folder.out), record, self._options)
+        return _exported(self.folder.out, record, lines, len(parts), self._kept, self._began)
+
+    def _how_shared(self) -> str:
         """Share something small to find out which way works."""
-        target = Target(self._staging.folder, link=link)
+        target = Target(self.folder.folder, link=self._settings.link)
         target.share(self._view.store.path / MANIFEST, "probe")
-        (self._staging.folder / "probe").unlink()
+        (self.folder.folder / "probe").unlink()
         return next(iter(target.shared))
 
-    def _announce(self, sharing: str, kept: int) -> None:
+    def announce(self, todo: Sequence[PartUnit], workers: int) -> None:
+        """Report the plan."""
         view, plan = self._view, self._plan
         of_rows = isinstance(view, RowView)
-        self._tell(
-            Planned(
+        self._sharing = self._how_shared() if plan.shared_bytes else ""
+        self.tell(
+            ExportPlanned(
                 format=self._format.name,
-                out=str(self._staging.out),
-                parts=len(plan.parts),
-                parts_kept=kept,
+                out=str(self.folder.out),
+                units=len(plan.parts),
+                units_done=self._kept,
+                workers=workers,
                 bytes=plan.bytes,
                 shared_bytes=plan.shared_bytes,
-                sharing=sharing,
+                sharing=self._sharing,
                 documents=None if of_rows else view.documents,
                 rows=view.rows if isinstance(view, RowView) else None,
                 tokens=view.rows * view.seq_len if isinstance(view, RowView) else view.tokens,
@@ -262,25 +260,19 @@ class _Export:
             )
         )
 
-    def _preflight(self, sharing: str, receipts: dict[str, PartReceipt]) -> None:
+    def check(self) -> None:
         """Refuse to begin an export that cannot finish.
 
         Raises:
             OutOfSpace: more bytes are to be written than are free.
         """
-        needed = self._plan.bytes + (self._plan.shared_bytes if sharing == "copied" else 0)
-        for receipt in receipts.values():  # files written, not linked, by an earlier run exist
+        needed = self._plan.bytes + (self._plan.shared_bytes if self._sharing == "copied" else 0)
+        for receipt in self._receipts.values():  # files written, not linked, by an earlier run exist
             needed -= receipt.own_bytes
-        free = free_disk(self._staging.folder)
-        if needed > free:
-            raise OutOfSpace(
-                f"the disk of {self._staging.out.parent} has {free:,} bytes free: expected {needed:,} "
-                f"for {self._format.name}",
-                hint="make room, or choose an --out on another disk",
-            )
+        require_disk(self.folder.out.parent, needed, self._format.name)
 
-    def _sum_up(self, identity: ExportIdentity, receipts: list[PartReceipt], link: Link) -> ExportRecord:
-        target = Target(self._staging.files, link=link)
+    def _sum_up(self, receipts: list[PartReceipt]) -> ExportRecord:
+        target = Target(self.folder.files, link=self._settings.link)
         written = [WrittenPart(receipt.part, receipt.facts) for receipt in receipts]
         writing(self._format).finish(self._view, written, target, self._options)
         if self._with_tokenizer:
@@ -294,7 +286,7 @@ class _Export:
         files = [entry for receipt in receipts for entry in receipt.files] + target.files
         view = self._view
         return ExportRecord(
-            **msgspec.structs.asdict(identity),
+            **msgspec.structs.asdict(self._identity),
             tokenizer=view.tokenizer,
             documents=view.documents,
             tokens=view.tokens,

@@ -11,16 +11,14 @@ does not exist before the export is complete.
 
 from __future__ import annotations
 
-import errno
-import fcntl
-import os
 import shutil
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from packline.errors import CorruptStore, PacklineError, ResumeMismatch, StoreBusy, StoreError
+from packline.errors import CorruptStore, PacklineError, StoreError
 from packline.formats.export_record import (
     RECORD,
     ExportIdentity,
@@ -29,8 +27,8 @@ from packline.formats.export_record import (
     read_record,
     record_bytes,
 )
-from packline.formats.exporting.parts import PartReceipt
 from packline.formats.types import ExportPart
+from packline.jobs.folder import WorkFolder, refuse_differences
 from packline.recipe import recipe_difference
 from packline.storage.local import disk_errors, publish_bytes, publish_folder
 from packline.store.files import FileEntry
@@ -73,8 +71,9 @@ def clear_leftovers(out: Path, identity: ExportIdentity) -> None:
     """Remove the leftovers next to OUT of an export that was stopped just after its publication."""
     if not _folder_of(out).is_dir():
         return
+    staging = Staging(out)
     try:
-        staging = Staging(out)
+        staging.__enter__()
     except StoreError:
         return  # its process is about to remove it, or no one may
     staging.close(discard=staging.is_of(identity))
@@ -85,16 +84,43 @@ def refuse_another(place: Path, old: ExportIdentity, new: ExportIdentity) -> Non
     before, after = msgspec.to_builtins(old), msgspec.to_builtins(new)
     if old.format != new.format:  # options then differ anyway
         before, after = {"format": old.format}, {"format": new.format}
-    differences = recipe_difference(before, after)
-    if differences:
-        more = f"; and {len(differences) - 5} more" if len(differences) > 5 else ""
-        raise ResumeMismatch(
-            f"{place} holds an export of something else: {'; '.join(differences[:5])}{more}",
-            hint=f"choose another --out, or delete {place}",
-        )
+    refuse_differences(
+        place,
+        recipe_difference(before, after),
+        kind="an export",
+        hint=f"choose another --out, or delete {place}",
+    )
 
 
-class Staging:
+QUICK = 1 << 20
+"""Bytes, apart from links, below which a part is not synced to disk."""
+
+
+class PartReceipt(msgspec.Struct, frozen=True):
+    """Commit record of a part whose files are on the disk."""
+
+    part: ExportPart
+    facts: dict[str, Any]
+    files: tuple[FileEntry, ...]
+    shared: dict[str, int]
+
+    @property
+    def linked_bytes(self) -> int:
+        """Bytes of files that take no extra disk space."""
+        return self.shared.get("linked", 0) + self.shared.get("reflinked", 0)
+
+    @property
+    def own_bytes(self) -> int:
+        """Bytes of the other files."""
+        return sum(entry.bytes for entry in self.files) - self.linked_bytes
+
+    @property
+    def is_quick(self) -> bool:
+        """True if the part is little more than links: writing it again is faster than syncing its receipt."""
+        return self.linked_bytes > 0 and self.own_bytes <= QUICK
+
+
+class Staging(WorkFolder[ExportIdentity]):
     """An export in progress; only one process can have it open.
 
     Raises:
@@ -102,53 +128,29 @@ class Staging:
         StoreError: the folder cannot be written.
     """
 
-    def __init__(self, out: Path) -> None:
-        self.out = out
-        self.folder = _folder_of(out)
-        self.files = self.folder / "files"
-        self._parts = self.folder / "parts"
-        self._began = False
-        try:
-            with disk_errors(out.parent):
-                self._lock = self._take_lock()
-        except OSError as error:
-            if isinstance(error, PacklineError):
-                raise
-            raise StoreError(
-                f"cannot write into {out.parent}: {error.strerror}",
-                hint="check its permissions, or choose another --out",
-            ) from error
+    busy = "another export is writing"
 
-    def _take_lock(self) -> int:
-        while True:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            path = self.folder / "lock"
-            try:
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-            except FileNotFoundError:
-                continue  # another export has just ended and removed its folder
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                os.close(descriptor)
-                if error.errno not in (errno.EAGAIN, errno.EACCES):
-                    raise
-                raise StoreBusy(
-                    f"another export is writing {self.out}",
-                    hint="wait for it to end, or choose another --out",
-                ) from None
-            if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
-                return descriptor
-            os.close(descriptor)
+    def __init__(self, out: Path) -> None:
+        folder = _folder_of(out)
+        super().__init__(folder, ExportIdentity, record="export.json", receipts="parts", lock="lock")
+        self.out, self.folder, self.files = out, folder, folder / "files"
+        self._parts = folder / "parts"
+        self._began = False
+
+    @property
+    def place(self) -> Path:
+        """Path of the export."""
+        return self.out
+
+    @property
+    def parent(self) -> Path:
+        """Folder that must be writable."""
+        return self.out.parent
 
     def is_of(self, identity: ExportIdentity) -> bool:
         """True if the folder's content belongs to this export."""
-        earlier = self._identity()
+        earlier = self.identity()
         return earlier is not None and msgspec.to_builtins(earlier) == msgspec.to_builtins(identity)
-
-    def _identity(self) -> ExportIdentity | None:
-        path = self.folder / "export.json"
-        return msgspec.json.decode(path.read_bytes(), type=ExportIdentity) if path.exists() else None
 
     def begin(self, identity: ExportIdentity, parts: tuple[ExportPart, ...]) -> dict[str, PartReceipt]:
         """Start, or resume an earlier run: the receipts of finished parts, by name.
@@ -156,15 +158,14 @@ class Staging:
         Raises:
             ResumeMismatch: the folder holds another export.
         """
-        path = self.folder / "export.json"
-        if (earlier := self._identity()) is not None:
+        if (earlier := self.identity()) is not None:
             refuse_another(self.folder, earlier, identity)
         self._began = True
         with disk_errors(self.folder):
             for folder in (self.files, self._parts):
                 folder.mkdir(exist_ok=True)
-            if not path.exists():
-                publish_bytes(path, to_json(identity))
+            if earlier is None:
+                self.storage.put_new(self._record, to_json(identity))
         kept: dict[str, PartReceipt] = {}
         for number, part in enumerate(parts):
             place = self._receipt(number)
@@ -182,7 +183,7 @@ class Staging:
 
     def commit(self, number: int, receipt: PartReceipt) -> None:
         """Record that a part is finished; its files are on the disk."""
-        publish_bytes(self._receipt(number), to_json(receipt))
+        self.commit_record(f"{number:06d}", receipt)
 
     def publish(self, record: ExportRecord) -> None:
         """Publish the export at OUT, all at once.
@@ -205,7 +206,7 @@ class Staging:
         kept = not discard and self._parts.is_dir() and any(self._parts.iterdir()) and self.files.is_dir()
         if (discard or self._began or not (self.folder / "export.json").exists()) and not kept:
             shutil.rmtree(self.folder, ignore_errors=True)
-        os.close(self._lock)
+        super().close()
 
     def _receipt(self, number: int) -> Path:
         return self._parts / f"{number:06d}.json"

@@ -262,11 +262,11 @@ class ColumnFile(ABC):
             CorruptStore: they cannot be read.
         """
 
-    def units(self, beside: Sequence[tuple[int, int, int]]) -> Iterator[ReadTask]:
+    def units(self, companions: Sequence[tuple[int, int, int]]) -> Iterator[ReadTask]:
         """Units of groups with about `UNIT_TOKENS` together; a unit's `start` and `stop` are groups.
 
         Args:
-            beside: pieces of other files that the first unit also covers.
+            companions: pieces of other files that the first unit also covers.
         """
         ends, start, count = np.cumsum(self.tokens), 0, len(self.tokens)
         while start < count or start == 0:
@@ -274,7 +274,7 @@ class ColumnFile(ABC):
             stop = min(max(int(ends.searchsorted(reached, "right")), start + 1), count)
             begin = int(self.begins[start]) if start else 0
             end = int(self.begins[stop]) if stop < count else self.size
-            extra = tuple(beside) if start == 0 else ()
+            extra = tuple(companions) if start == 0 else ()
             yield ReadTask(self.split, self.file, start, stop, ((self.file, begin, end), *extra))
             start = max(stop, 1)
 

@@ -25,12 +25,13 @@ import pyarrow as pa
 from packline.errors import RecipeError
 from packline.formats.layouts.token_files import BLOCK_DOCUMENTS
 from packline.formats.options import Options
-from packline.formats.types import Edges, ExportPart
+from packline.formats.types import Edges, ExportPart, ExportPlan, fitting_dtype
 from packline.packing.batch import IGNORED
 from packline.ragged import offsets_of
 
 if TYPE_CHECKING:
     from packline.formats.document_view import DocumentStream, DocumentView
+    from packline.formats.target import Target
 
 LABELS = "labels"
 LOSS_MASK = "loss_mask"
@@ -47,19 +48,19 @@ class ColumnOptions(Options, frozen=True):
     """Options of documents in columns."""
 
     edges: Edges = "eod"
-    """Which boundary tokens documents have."""
+    """Boundary tokens of documents."""
     column: str = "input_ids"
     """Name of the column with the ids."""
     dtype: Literal["int32", "int64"] = "int32"
-    """Writing: of ids and labels."""
+    """Writing: dtype of ids and labels."""
     lists: Literal["list", "large_list"] = "list"
     """Writing: large lists have room for documents of more than 2**31 tokens."""
     loss: Literal["labels", "loss_mask", "none"] = "labels"
-    """Writing: the column for a loss mask, where the store has one; reading: `none` passes over all."""
+    """Writing: the column for a loss mask, where the store has one; reading: `none` ignores all masks."""
     provenance: bool = False
     """Writing: columns source, file, position and id."""
     shard_tokens: int = 1 << 27
-    """Writing: tokens of a file, up to the document that goes beyond: 512 MB."""
+    """Writing: tokens per file, up to the end of a document: 512 MB."""
 
 
 def list_array(values: np.ndarray, offsets: np.ndarray, *, large: bool = False) -> pa.Array:
@@ -121,15 +122,17 @@ def column_types(view: DocumentView, options: ColumnOptions) -> dict[str, pa.Dat
     return {options.column: ids} | columns
 
 
-def plan_parts(view: DocumentView, options: ColumnOptions, format: str, name: str) -> list[ExportPart]:
+def plan_columns(view: DocumentView, options: ColumnOptions, format: str, name: str) -> ExportPlan:
     """One part per file, cut between documents, independent of the shards of the store.
 
     Args:
         name: template of file names with `split`, `number` and `count`; also the names of the parts.
 
     Raises:
-        RecipeError: an invalid file size, or a document too long for 32-bit lists.
+        RecipeError: an invalid file size, a vocabulary that does not fit, or a document too long for 32-bit
+            lists.
     """
+    fitting_dtype(format, view.vocab_size, LIMITS, options.dtype)
     if options.shard_tokens < 1:
         raise RecipeError(f"{format}: expected shard_tokens of at least 1, found {options.shard_tokens:,}")
     parts: list[ExportPart] = []
@@ -145,7 +148,8 @@ def plan_parts(view: DocumentView, options: ColumnOptions, format: str, name: st
         for number, (start, stop) in enumerate(cuts):
             file = name.format(split=SPLITS[split], number=number, count=len(cuts))
             parts.append(ExportPart(file, split, number, start, stop))
-    return parts
+    lost = view.not_preserved(format, keeps_loss=options.loss != "none", keeps_provenance=options.provenance)
+    return ExportPlan(tuple(parts), _estimated_bytes(view, options), lost=lost)
 
 
 def _longest(stream: DocumentStream) -> int:
@@ -156,7 +160,7 @@ def _longest(stream: DocumentStream) -> int:
     return max(int(stream.lengths(start, start + BLOCK_DOCUMENTS).max()) for start in starts)
 
 
-def estimated_bytes(view: DocumentView, options: ColumnOptions) -> int:
+def _estimated_bytes(view: DocumentView, options: ColumnOptions) -> int:
     """Estimated bytes of all columns, without compression and framing."""
     lists, rest = [kind for kind in column_types(view, options).values() if is_list_type(kind)], 0
     if options.provenance:
@@ -166,9 +170,17 @@ def estimated_bytes(view: DocumentView, options: ColumnOptions) -> int:
 
 
 def record_batches(
-    view: DocumentView, part: ExportPart, options: ColumnOptions, *, most_documents: int, most_tokens: int
+    view: DocumentView,
+    part: ExportPart,
+    options: ColumnOptions,
+    target: Target,
+    *,
+    most_documents: int,
+    most_tokens: int,
 ) -> Iterator[pa.RecordBatch]:
     """Record batches of a part, with at most `most_documents` and `most_tokens`; a longer document alone.
+
+    Each is reported as progress of the target when the next one is requested.
 
     Cuts are the same for any store with the same documents.
     """
@@ -192,6 +204,7 @@ def record_batches(
             table = stream.provenance(start, start + count).combine_chunks()
             columns += [table[name].cast(schema.field(name).type).combine_chunks() for name in PROVENANCE]
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
+        target.progress(size)
         begin, start = begin + size, start + count
 
 

@@ -212,7 +212,7 @@ class TokensAndEnds:
     """Declared number of tokens, by the place of the declaration."""
     mask: int | None = None
     """Number of its loss mask."""
-    beside: list[int] = field(default_factory=list)
+    companions: list[int] = field(default_factory=list)
     """Numbers of other files that belong to it."""
     readable: bool = True
 
@@ -273,7 +273,7 @@ def open_documents(
             split=split_of_folder(one.file.name),
             declared=one.declared,
             mask=one.mask,
-            beside=tuple(one.beside),
+            companions=tuple(one.companions),
         ) if one.readable else None  # fmt: skip
         if source is None:
             continue
@@ -300,12 +300,12 @@ def open_source(
     split: str,
     declared: dict[str, int | None],
     mask: int | None = None,
-    beside: tuple[int, ...] = (),
+    companions: tuple[int, ...] = (),
 ) -> TokenFile | None:
     """Tokens of a file, if its size and its mask's are consistent; otherwise problems go into `findings`.
 
     Args:
-        number, mask, beside: numbers of the file, its mask, and files that belong to it.
+        number, mask, companions: numbers of the file, its mask, and files that belong to it.
         dtype: None if unknown: then the size is wrong, or the file is empty.
         declared: declared number of tokens, by the place of the declaration.
     """
@@ -326,8 +326,10 @@ def open_source(
     if mask is not None:
         values = listed.files[mask]
         loss = LossFile(mask, values.path, np.dtype(np.uint8))
-        right = right and findings.compare(values.name, "bytes, one a token", tokens, values.bytes)
-    return TokenFile(listed.files, number, dtype, split=split, loss=loss, beside=beside) if right else None
+        right = right and findings.compare(values.name, "bytes, one per token", tokens, values.bytes)
+    if not right:
+        return None
+    return TokenFile(listed.files, number, dtype, split=split, loss=loss, companions=companions)
 
 
 def declared_dtype(path: Path, format: str, limits: dict[str, int], choice: str) -> np.dtype | None:
@@ -344,8 +346,8 @@ def declared_dtype(path: Path, format: str, limits: dict[str, int], choice: str)
     record = read_record(path if path.is_dir() else path.parent)
     if record is None or record.format != format:
         return None
-    asked = str(record.options.get("dtype", "auto"))
-    return fitting_dtype(format, record.tokenizer.vocab_size, limits, asked)
+    exported = str(record.options.get("dtype", "auto"))
+    return fitting_dtype(format, record.tokenizer.vocab_size, limits, exported)
 
 
 def split_of_folder(name: str) -> str:

@@ -53,17 +53,17 @@ class ShardOptions(Options, frozen=True):
     """Options of shards with a fixed number of tokens."""
 
     prefix: str = ""
-    """What names of files begin with, before `_train_000001`."""
+    """Prefix of file names, before `_train_000001`."""
     shard_tokens: int = 100_000_000
-    """Tokens of a shard."""
+    """Tokens per shard."""
     numbering: Literal["shared", "own"] = "shared"
-    """`shared`: val first, train goes on from there; `own`: each split from 0."""
+    """`shared`: val first, train continues the numbers; `own`: each split from 0."""
     last_shard: Literal["keep", "drop"] = "keep"
-    """The last shard of train where it is not full; what is dropped stands in the ledger."""
+    """The last shard of train, if it is not full; dropped tokens are reported."""
     edges: StreamEdges = "bos"
-    """Which boundary tokens documents have."""
+    """Boundary tokens of documents."""
     marker: int | None = None
-    """The id that tells documents apart when reading; comes from the tokenizer unless given."""
+    """Reading: the id that separates documents; taken from the tokenizer unless given."""
 
 
 def plan_shards(
@@ -155,7 +155,7 @@ def files_with_suffix(path: Path, endings: tuple[str, ...], what: str) -> list[D
             hint="name the folder that has the files in it, or one file",
         )
     folder = path if path.is_dir() else path.parent
-    return [DatasetFile(str(one.relative_to(folder)), str(one), one.stat().st_size) for one in found]
+    return [DatasetFile.of(one, folder) for one in found]
 
 
 def open_shards(

@@ -123,8 +123,8 @@ class SavedFiles:
             raise InputError(f"{folder / STATE}: expected _data_files, found {', '.join(state) or 'nothing'}")
         if state.get("_indices_data_files"):
             findings.add(name, "a selection of rows beside the files", "none", "one; save it again flattened")
-        if isinstance(said := state.get("_split"), str) and split == "train":
-            split = split_of_path(said)
+        if isinstance(declared := state.get("_split"), str) and split == "train":
+            split = split_of_path(declared)
         self._add(folder / STATE)
         if (folder / INFO).is_file():
             self._add(folder / INFO)
@@ -143,8 +143,7 @@ class SavedFiles:
         self.streams.append((self._add(path), split))
 
     def _add(self, path: Path) -> int:
-        name = path.relative_to(self._root).as_posix()
-        self.files.append(DatasetFile(name, str(path), path.stat().st_size))
+        self.files.append(DatasetFile.of(path, self._root))
         return len(self.files) - 1
 
     def open(self, column: str, with_loss: bool, findings: Findings) -> list[ArrowFile]:

@@ -1,4 +1,4 @@
-"""Common parts of formats of rows: `index.json` of records, rows with the token that follows, and losses."""
+"""`index.json` of rows in records, and folders of splits that have one: common parts of litdata and MDS."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 
 from packline.errors import InputError
-from packline.formats.types import DatasetFile
-from packline.packing.batch import IGNORED
 
 if TYPE_CHECKING:
-    from packline.formats.row_view import RowView
+    pass
 
 INDEX = "index.json"
 BLOCK_TOKENS = 1 << 20
@@ -38,7 +35,7 @@ def split_folders(path: Path) -> list[tuple[str, Path]]:
     splits = [split for split, _ in found]
     if len(set(splits)) < len(splits):
         names = ", ".join(folder.name for _, folder in found)
-        raise InputError(f"{path}: expected one folder a split, found {names}", hint="import one of them")
+        raise InputError(f"{path}: expected one folder per split, found {names}", hint="name one of them")
     return found
 
 
@@ -58,19 +55,3 @@ def read_index(folder: Path) -> dict[str, Any]:
     if not isinstance(index, dict):
         raise InputError(f"{path}: expected an object, found {type(index).__name__}")
     return index
-
-
-def dataset_file(root: Path, path: Path) -> DatasetFile:
-    """Description of a file of a data set; size 0 if it is missing."""
-    size = path.stat().st_size if path.is_file() else 0
-    return DatasetFile(path.relative_to(root).as_posix(), str(path), size)
-
-
-def row_tokens(view: RowView, start: int, stop: int) -> np.ndarray:
-    """Rows with one more token at the end: int32 `[n, L+1]`.
-
-    The last column is the target of the last token, or padding if it has none.
-    """
-    arrays = view.read(start, stop, ("tokens", "targets"))
-    last = arrays["targets"][:, -1:]
-    return np.concatenate([arrays["tokens"], np.where(last == IGNORED, view.pad_id, last)], axis=1)

@@ -65,7 +65,7 @@ class TokenFile:
         header: bytes before the first token.
         tokens: number of tokens; by default all that the file holds.
         loss: its loss mask.
-        beside: numbers of files that belong to it, such as its index; covered by the first unit.
+        companions: numbers of files that belong to it, such as its index; covered by the first unit.
     """
 
     def __init__(
@@ -78,14 +78,14 @@ class TokenFile:
         header: int = 0,
         tokens: int | None = None,
         loss: LossFile | None = None,
-        beside: tuple[int, ...] = (),
+        companions: tuple[int, ...] = (),
     ) -> None:
         self.file, self.name, self.path = number, files[number].name, files[number].path
         self.split, self.dtype, self.header = split, dtype, header
         room = max(files[number].bytes - header, 0) // dtype.itemsize
         self.tokens = room if tokens is None else tokens
         self.loss, self.has_loss = loss, loss is not None
-        self._files, self._beside = files, beside
+        self._files, self._beside = files, companions
 
     def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
         """Tokens from `start` up to `stop`, and uint8 0 or 1 per token, if there is a loss mask.
@@ -440,7 +440,7 @@ def _cut(
             raise CorruptStore(
                 f"no token {marker} within {size:,} tokens from token {opened:,} of the stream: "
                 f"expected one {'before' if before else 'behind'} every document",
-                hint="name the token that stands between documents, and say on which side it is (edges)",
+                hint="name the token between documents, and its side (edges)",
             )
 
 

@@ -1,9 +1,9 @@
 """The site: addresses, the header of every page, and the handling of errors.
 
-    GET /document/7 ── Guard ── endpoint ── View ── pages.document ── Page ── html.document ── response
+    GET /document/7 ── Guard ── endpoint ── View ── pages.document ── Page ── html.render_file ── response
 
-Pages are made in threads of the server's pool. An error of packline becomes a page that states what is wrong
-and what to do; any other error is logged and becomes a page without its details.
+Pages are made in threads of the server's pool. An error of packline becomes a page with the problem
+and its remedy; any other error is logged and becomes a page without its details.
 """
 
 from __future__ import annotations
@@ -13,22 +13,20 @@ import hashlib
 import logging
 from collections.abc import Callable
 from functools import cache
-from importlib import resources
 from typing import TYPE_CHECKING
 
+from markupsafe import Markup
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from packline.errors import CorruptStore, PacklineError, RecipeError, StoreError
-from packline.viewing.html import Assets, document, style
-from packline.viewing.markup import Markup, element, joined
+from packline.viewing.html import Assets, macro, read_static, render_file, style
 from packline.viewing.page import Note, Page
-from packline.viewing.web import compare, finding, pages, rows
-from packline.viewing.web.params import choice, number
+from packline.viewing.web import compare, pages, rows
 from packline.viewing.web.security import Guard
-from packline.viewing.web.site import Site, Unclear, View
+from packline.viewing.web.site import InvalidForm, Site, View, choice, number
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -40,7 +38,7 @@ STATUS = {
     404: "Not found",
     405: "Not possible",
     421: "Not this machine",
-    500: "Something went wrong",
+    500: "Error",
 }
 NAVIGATION = (
     ("Overview", "/"),
@@ -65,8 +63,7 @@ log = logging.getLogger("packline.serve")
 @cache
 def static(name: str) -> tuple[str, str]:
     """Content of a file of the viewer, and its short hash, which is part of its address."""
-    folder = resources.files("packline.viewing").joinpath("static")
-    text = folder.joinpath(name).read_text("utf-8")
+    text = read_static(name)
     if name == "viewer.css":
         text = style() + text
     return text, hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -106,7 +103,7 @@ def make_app(
         route("/rows", lambda view, _: rows.rows(view)),
         route("/row/{number}", lambda view, request: rows.row(view, _path_number(request, "row"))),
         route("/batch", lambda view, _: rows.batch(view)),
-        route("/search", lambda view, _: finding.search(view)),
+        route("/search", lambda view, _: pages.search(view)),
         route("/compare/tokenizers", lambda view, _: compare.tokenizers(view)),
         route("/compare/stores", lambda view, _: compare.stores(view)),
         Route("/jump", lambda request: _jump(site, request), methods=["GET"]),
@@ -128,7 +125,7 @@ def warm_up(site: Site) -> None:
         view = View(site, place, {})
         for render in (pages.overview, pages.documents, rows.rows, rows.batch):
             with contextlib.suppress(PacklineError):
-                document(render(view), assets=assets(), header=header(view, "/"))
+                render_file(render(view), assets=assets(), header=header(view, "/"))
 
 
 def _respond(site: Site, request: Request, render: Callable[[View], Page]) -> Response:
@@ -138,7 +135,7 @@ def _respond(site: Site, request: Request, render: Callable[[View], Page]) -> Re
     try:
         view = _view(site, request)
         page = render(view)
-    except Unclear as error:
+    except InvalidForm as error:
         status, page = 400, error.page
     except (PacklineError, IndexError) as error:
         status = _status(error)
@@ -146,7 +143,9 @@ def _respond(site: Site, request: Request, render: Callable[[View], Page]) -> Re
     except Exception:
         log.exception("while making %s", request.url.path)
         status = 500
-        page = _error_page(500, "This page could not be made", "The terminal of packline serve says why.")
+        page = _error_page(
+            500, "This page could not be made", "The terminal of packline serve shows the reason."
+        )
     return _html(view, request.url.path, page, status)
 
 
@@ -171,57 +170,23 @@ def _error_page(status: int, text: str, hint: str) -> Page:
 
 def _html(view: View, path: str, page: Page, status: int = 200) -> Response:
     title = f"{page.title} · {view.opened.name}" if page.title != view.opened.name else page.title
-    text = document(page, assets=assets(), header=header(view, path), title=title)
+    text = render_file(page, assets=assets(), header=header(view, path), title=title)
     return Response(text.encode("utf-8", "backslashreplace"), status, media_type="text/html")
 
 
 def header(view: View, path: str) -> Markup:
     """Header of every page: navigation, and a form to jump."""
     links = [
-        element(
-            "li",
-            element(
-                "a", text, href=view.href(target), aria_current="page" if target == _section(path) else None
-            ),
-        )
+        (text, view.href(target), target == _section(path))
         for text, target in NAVIGATION
         if target != "/compare/stores" or len(view.site.stores) > 1
     ]
-    kept = [
-        element("input", type="hidden", name=name, value=view.params[name])
-        for name in KEPT
-        if view.params.get(name)
-    ]
+    kept = [(name, view.params[name]) for name in KEPT if view.params.get(name)]
     if view.number:
-        kept.append(element("input", type="hidden", name="store", value=view.number))
-    kind = next((kind for kind in ("row", "batch") if path.startswith(f"/{kind}")), "document")
-    kind = "step" if kind == "batch" else kind
-    choices = [element("option", one, value=one, selected=one == kind) for one in JUMPS]
-    jump = element(
-        "form",
-        element("label", "Go to", for_="jump-to", class_="hidden"),
-        element("select", choices, id="jump-to", name="to"),
-        element("label", "its number", for_="jump-number", class_="hidden"),
-        element(
-            "input",
-            type="text",
-            id="jump-number",
-            name="number",
-            inputmode="numeric",
-            autocomplete="off",
-            placeholder="number",
-            required=True,
-        ),
-        kept,
-        element("button", "Go", type="submit"),
-        method="get",
-        action="/jump",
-        class_="jump",
-        role="search",
-        aria_label="Jump",
-    )
-    brand = element("a", view.opened.name, href=view.href("/"), class_="brand")
-    return joined(brand, element("nav", element("ul", links), aria_label="Viewer"), jump)
+        kept.append(("store", str(view.number)))
+    kind = "row" if path.startswith("/row") else "step" if path.startswith("/batch") else "document"
+    found: Markup = macro("viewer_header")(view.opened.name, view.href("/"), links, JUMPS, kind, kept)
+    return found
 
 
 def _section(path: str) -> str:
@@ -278,4 +243,4 @@ def _missing(site: Site, request: Request, error: HTTPException) -> Response:
 
 
 def _refusal(status: int, text: str, hint: str) -> str:
-    return document(_error_page(status, text, hint), assets=assets())
+    return render_file(_error_page(status, text, hint), assets=assets())

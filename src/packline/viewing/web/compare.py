@@ -12,27 +12,25 @@ import numpy as np
 
 from packline.errors import RecipeError
 from packline.store.lookup import document_number
-from packline.viewing.cells import cells_of
-from packline.viewing.html_controls import LONGEST_TEXT
+from packline.viewing.describe import length_facts, store_facts
+from packline.viewing.html import LONGEST_TEXT
 from packline.viewing.page import (
-    Beside,
     Block,
     Cell,
-    Field,
     Form,
+    FormField,
     Heading,
     Link,
     Links,
     Note,
     Page,
-    Strip,
+    SideBySide,
     Table,
+    TokenStrip,
 )
-from packline.viewing.strips import document_strip
-from packline.viewing.text import plural
-from packline.viewing.web.pages import groups, plain_text, store_field
-from packline.viewing.web.params import choice, number
-from packline.viewing.web.site import Choice, Opened, View
+from packline.viewing.tokens import cells_of, document_strip
+from packline.viewing.web.pages import plain_text, store_field
+from packline.viewing.web.site import ServedStore, SiteTokenizer, View, choice, number
 
 SPECIAL = (("text", "are text, as in a build"), ("control", "are control tokens"))
 """Meaning of a name such as `<|endoftext|>` in the text."""
@@ -54,10 +52,10 @@ def tokenizers(view: View) -> Page:
         "What to compare",
         "/compare/tokenizers",
         (
-            Field("text", "Text", text, "area"),
-            Field("left", "Left", left, "choice", names),
-            Field("right", "Right", right, "choice", names),
-            Field("special", "Names of control tokens", special, "choice", SPECIAL),
+            FormField("text", "Text", text, "area"),
+            FormField("left", "Left", left, "choice", names),
+            FormField("right", "Right", right, "choice", names),
+            FormField("special", "Names of control tokens", special, "choice", SPECIAL),
             *store_field(view),
         ),
         "Compare",
@@ -66,7 +64,7 @@ def tokenizers(view: View) -> Page:
     if len(known) == 1:
         blocks.append(
             Note(
-                "There is one tokenizer only, that of the store. To compare it with others, name them when "
+                "There is only one tokenizer, that of the store. To compare it with others, name them when "
                 "the viewer is started: packline serve STORE --tokenizer OTHER."
             )
         )
@@ -75,10 +73,10 @@ def tokenizers(view: View) -> Page:
         cut = [_cut(one, text, control=special == "control") for one in chosen]
         blocks.append(_table(text, chosen, cut))
         blocks.append(
-            Beside(
+            SideBySide(
                 tuple(
                     (
-                        Strip(
+                        TokenStrip(
                             one.name,
                             cells[:SHOWN_TOKENS],
                             more=sum(len(cell.ids) for cell in cells[SHOWN_TOKENS:]),
@@ -115,12 +113,12 @@ def _text(view: View) -> tuple[str, str]:
     return text[:LONGEST_TEXT], f"the text of document {wanted:,}{part}"
 
 
-def _cut(one: Choice, text: str, *, control: bool) -> tuple[Cell, ...]:
+def _cut(one: SiteTokenizer, text: str, *, control: bool) -> tuple[Cell, ...]:
     ids = one.encode(text, control=control)
     return cells_of(one.vocabulary, np.array(ids, np.int64))
 
 
-def _table(text: str, chosen: list[Choice], cut: list[tuple[Cell, ...]]) -> Table:
+def _table(text: str, chosen: list[SiteTokenizer], cut: list[tuple[Cell, ...]]) -> Table:
     """Table that compares the token sequences in numbers."""
     size = len(text.encode("utf-8", "surrogatepass"))
     edges = [_edges(cells) for cells in cut]
@@ -152,24 +150,27 @@ def stores(view: View) -> Page:
     """Page of two stores side by side."""
     known = view.site.stores
     if len(known) == 1:
-        text = "There is one store only. To compare two, name both when the viewer is started: "
+        text = "There is only one store. To compare two, name both when the viewer is started: "
         text += "packline serve ONE TWO."
         return Page("Compare stores", (Note(text),))
     default = "0" if view.number else "1"
     other = known[int(choice(view.params, "other", [str(place) for place in range(len(known))], default))]
     names = tuple((str(place), f"{place}: {one.name}") for place, one in enumerate(known))
     fields = (
-        Field("store", "Store", str(view.number), "choice", names),
-        Field("other", "Other store", view.params.get("other") or default, "choice", names),
-        Field("document", "Document", view.params.get("document", ""), "number"),
+        FormField("store", "Store", str(view.number), "choice", names),
+        FormField("other", "Other store", view.params.get("other") or default, "choice", names),
+        FormField("document", "Document", view.params.get("document", ""), "number"),
     )
     pair = (view.opened, other)
     blocks: list[Block] = [Form("What to compare", "/compare/stores", fields, "Compare"), _facts(pair)]
-    blocks += [Heading("Sources"), _sources(view, pair)]
+    blocks += [Heading("Sources"), _sources(pair)]
     if view.params.get("document"):
         most = min(len(one.store.documents) for one in pair) - 1
         wanted = number(view.params, "document", 0, most=most)
-        blocks += [Heading(f"Document {wanted:,}"), Beside(tuple((_document(one, wanted),) for one in pair))]
+        blocks += [
+            Heading(f"Document {wanted:,}"),
+            SideBySide(tuple((_document(one, wanted),) for one in pair)),
+        ]
         ways = (
             Link(
                 f"document {place:,}",
@@ -182,53 +183,39 @@ def stores(view: View) -> Page:
     return Page("Compare stores", tuple(blocks), summary=f"{pair[0].name} and {pair[1].name}")
 
 
-def _document(opened: Opened, wanted: int) -> Strip:
-    provenance = opened.origins.of([wanted])[wanted]
+def _document(opened: ServedStore, wanted: int) -> TokenStrip:
+    provenance = opened.provenance.of([wanted])[wanted]
     strip = document_strip(opened.store, wanted, most=SHOWN_TOKENS, provenance=provenance)
-    return Strip(opened.name, strip.cells, strip.origins, strip.more)
+    return TokenStrip(opened.name, strip.cells, strip.origins, strip.more)
 
 
-def _facts(pair: tuple[Opened, Opened]) -> Table:
-    def values(opened: Opened) -> dict[str, str]:
-        manifest, lengths = opened.store.manifest, opened.lengths
-        ledger, entry = manifest.ledger, manifest.tokenizer
-        found = {
-            "documents": f"{manifest.documents:,}",
-            "tokens": f"{manifest.tokens:,}",
-            "text": f"{ledger.text_bytes:,} bytes",
-            "bytes/token": f"{ledger.text_bytes / max(ledger.text_tokens, 1):.3f}",
-            "tokenizer": entry.name,
-            "tokenizer's fingerprint": entry.fingerprint[:12],
-            "vocabulary": f"{entry.vocab_size:,}",
-            "end of document": f"{entry.eod} ({entry.eod_id})",
-            "type of ids": manifest.dtype,
-            "bad records": f"{ledger.bad:,}",
-        }
-        if lengths is not None:
-            found |= {
-                "median length": plural(lengths.median, "token"),
-                "99% at most": plural(lengths.p99, "token"),
-                "longest": plural(lengths.longest, "token"),
-            }
-        return found
+def _facts(pair: tuple[ServedStore, ServedStore]) -> Table:
+    def values(opened: ServedStore) -> dict[str, str]:
+        lengths = () if opened.lengths is None else length_facts(opened.lengths)
+        fingerprint = opened.store.manifest.tokenizer.fingerprint[:12]
+        return dict((*store_facts(opened.store), ("tokenizer fingerprint", fingerprint), *lengths))
 
     left, right = map(values, pair)
     rows = tuple(
-        (name, value, right.get(name, ""), "same" if value == right.get(name) else "differs")
-        for name, value in left.items()
+        (
+            name,
+            left.get(name, ""),
+            right.get(name, ""),
+            "same" if left.get(name) == right.get(name) else "differs",
+        )
+        for name in dict.fromkeys([*left, *right])
     )
-    return Table("What they are", ("", pair[0].name, pair[1].name, "compared"), rows, "llll")
+    return Table("Facts", ("", pair[0].name, pair[1].name, "compared"), rows, "llll")
 
 
-def _sources(view: View, pair: tuple[Opened, Opened]) -> Table:
+def _sources(pair: tuple[ServedStore, ServedStore]) -> Table:
     """Table of the tokens of each source in both stores."""
     found: dict[str, list[int]] = {}
     for place, opened in enumerate(pair):
-        of = View(view.site, view.site.stores.index(opened), {})
-        for (_, source, _), (documents, tokens, _, _) in groups(of).items():
-            counts = found.setdefault(source, [0, 0, 0, 0])
-            counts[2 * place] += documents
-            counts[2 * place + 1] += tokens
+        for group in opened.groups:
+            counts = found.setdefault(group.source, [0, 0, 0, 0])
+            counts[2 * place] += group.documents
+            counts[2 * place + 1] += group.tokens
     rows = tuple((source, *(f"{count:,}" for count in counts)) for source, counts in sorted(found.items()))
     left, right = (opened.name for opened in pair)
     head = ("source", f"documents of {left}", "tokens", f"documents of {right}", "tokens")

@@ -1,24 +1,34 @@
-"""Pages about a store and its documents: overview, sources, a list of documents, one document.
+"""Pages about a store and its documents: overview, sources, documents, one document, search.
 
 Each function turns a `View` into a `Page`, in time that does not depend on the number of documents: totals
-are sums over shards, and documents are found by searching in shards.
+are sums over shards, documents are found by searching in shards, and each page of a search covers a part of
+the store.
 """
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
+from packline.errors import RecipeError
 from packline.packing.documents import Selection
 from packline.packing.packer import DocumentFilter
 from packline.store.lookup import document_number
 from packline.store.shard import Provenance
+from packline.viewing.describe import (
+    group_table,
+    length_facts,
+    length_histogram,
+    store_facts,
+    store_warnings,
+)
 from packline.viewing.page import (
     Block,
-    Facts,
-    Field,
     Form,
+    FormField,
     Heading,
-    Histogram,
+    KeyValues,
     Link,
     Links,
     Note,
@@ -26,47 +36,44 @@ from packline.viewing.page import (
     Table,
     Value,
 )
-from packline.viewing.pages import document_facts
-from packline.viewing.strips import describe_origin, document_strip
 from packline.viewing.text import plural, size, whole_characters
-from packline.viewing.vocabulary import Vocabulary
-from packline.viewing.web.params import choice, number
-from packline.viewing.web.site import View
+from packline.viewing.token_pages import document_facts
+from packline.viewing.tokens import Vocabulary, describe_origin, document_strip
+from packline.viewing.web.search import MOST_IDS, Found, Hit, find_origins, find_tokens
+from packline.viewing.web.site import InvalidForm, View, choice, number
 
-A_PAGE = 25
+PAGE_ITEMS = 25
+"""Items of a list per page."""
 BEGINNING = 24
 """Tokens shown of each document in a list."""
 SHOWN_CHARACTERS = 60
-TOKENS_A_PAGE = 1024
-"""Tokens of a document on one page."""
+PAGE_TOKENS = 1024
+"""Tokens of a document per page."""
 ALL = "all"
-Group = tuple[str, str, str | None]
+SEARCHES = (
+    ("text", "text"),
+    ("ids", "token ids"),
+    ("id", "document id"),
+    ("file", "file"),
+)
+AROUND = 12
+"""Tokens before and after a hit."""
+LONGEST_QUERY = 2000
+BEFORE_HIT = 64
+"""Tokens shown before a hit on the page of its document."""
 
 
 def overview(view: View) -> Page:
     """Overview page of the store."""
-    store, manifest = view.store, view.store.manifest
-    entry, ledger = manifest.tokenizer, manifest.ledger
-    rate = f"{ledger.text_bytes / ledger.text_tokens:.2f}" if ledger.text_tokens else "none"
-    ends = f"{entry.eod} ({entry.eod_id})"
-    facts: list[tuple[str, Value]] = [
-        ("documents", Link(f"{manifest.documents:,}", view.href("/documents"))),
-        ("tokens", f"{manifest.tokens:,}"),
-        ("text", size(ledger.text_bytes)),
-        ("bytes/token", rate),
-        ("tokenizer", f"{entry.name}, {entry.vocab_size:,} tokens"),
-        ("documents end", f"with {ends}"),
-        ("on disk", f"{size(manifest.store_bytes)}, {manifest.dtype}"),
-        ("shards", f"{len(store.shards):,}"),
-        ("folder", str(store.path)),
-    ]
-    if entry.bos is not None:
-        facts.insert(6, ("documents begin", f"with {entry.bos} ({entry.bos_id})"))
-    blocks: list[Block] = [Facts(tuple(facts))]
-    if not manifest.documents:
-        blocks.append(Note("This store is empty: there is no document to show.", "warning"))
-    else:
-        blocks += [Heading("Sources"), groups_table(view), Heading("Lengths"), lengths_block(view)]
+    store, manifest, lengths = view.store, view.store.manifest, view.opened.lengths
+    facts: list[tuple[str, Value]] = [("folder", str(store.path)), *store_facts(store)]
+    facts[1] = ("documents", Link(f"{manifest.documents:,}", view.href("/documents")))
+    facts += length_facts(lengths) if lengths is not None else ()
+    blocks: list[Block] = [KeyValues(tuple(facts))]
+    if manifest.documents:
+        pending = Note("Lengths are being counted; reload this page to see them.")
+        blocks += [Heading("Sources"), groups(view), Heading("Lengths")]
+        blocks.append(pending if lengths is None else length_histogram(lengths))
     if len(view.site.stores) > 1:
         others = [
             Link(f"{place}: {opened.name}", "/" if place == 0 else f"/?store={place}")
@@ -76,81 +83,21 @@ def overview(view: View) -> Page:
         compare = Link("compare them", view.href("/compare/stores"))
         blocks.append(Links("Other stores", ("Other stores:", *others, compare)))
     summary = f"{plural(manifest.documents, 'document')}, {plural(manifest.tokens, 'token')}"
-    return Page(view.opened.name, tuple(blocks), tuple(warnings(view)), summary)
+    return Page(view.opened.name, tuple(blocks), store_warnings(store), summary)
 
 
-def warnings(view: View) -> list[str]:
-    """Warnings to read first."""
-    ledger = view.store.manifest.ledger
-    found = []
-    if ledger.bad:
-        share = f"{100 * ledger.bad_fraction:.2g}%"
-        found.append(f"{plural(ledger.bad, 'bad record')} ({share} of what was read) were left out.")
-    if ledger.special_token_strings:
-        count = plural(ledger.special_token_strings, "special-token string")
-        found.append(f"{count} stood in the texts of documents.")
-    return found
-
-
-def groups(view: View) -> dict[Group, list[int]]:
-    """Documents, tokens, shards and first document by split, source and label."""
-    found: dict[Group, list[int]] = {}
-    for shard, origin, first in zip(
-        view.store.shards, view.opened.whence, view.store.firsts.tolist(), strict=False
-    ):
-        counts = found.setdefault((shard.entry.split, origin.source, origin.label), [0, 0, 0, first])
-        for place, count in enumerate((shard.entry.documents, shard.entry.tokens, 1)):
-            counts[place] += count
-    return found
-
-
-def groups_table(view: View) -> Table:
-    """Table of documents and tokens by split, source and label."""
-    total = view.store.manifest.tokens or 1
-    rows = tuple(
-        (
-            Link(source, view.href("/documents", split=split, source=source)),
-            label or "",
-            split,
-            f"{documents:,}",
-            f"{tokens:,}",
-            f"{100 * tokens / total:.1f}%",
-            f"{tokens / documents:,.0f}" if documents else "",
-        )
-        for (split, source, label), (documents, tokens, _, _) in groups(view).items()
+def groups(view: View) -> Table:
+    """Table of documents and tokens by split, source and label, with links to the documents."""
+    return group_table(
+        view.opened.groups, lambda group: view.href("/documents", split=group.split, source=group.source)
     )
-    head = ("source", "label", "split", "documents", "tokens", "share", "tokens per document")
-    return Table("Documents and tokens by source, label and split", head, rows, "lllrrrr")
-
-
-def lengths_block(view: View) -> Block:
-    """Histogram of the lengths of documents, once they are counted."""
-    lengths = view.opened.lengths
-    if lengths is None:
-        return Note("Lengths are being counted; this page shows them when it is loaded again.")
-    first = next((place for place, count in enumerate(lengths.histogram) if count), 0)
-    counts = tuple(lengths.histogram[first:])
-    labels = tuple(
-        f"{2**power:,}" if power == 0 else f"{2**power:,} to {2 ** (power + 1) - 1:,}"
-        for power in range(first, len(lengths.histogram))
-    )
-    marks = tuple(
-        (name, value.bit_length() - 1 - first)
-        for name, value in (("median", lengths.median), ("99%", lengths.p99))
-        if value
-    )
-    caption = (
-        f"Tokens a document: shortest {lengths.shortest:,}, median {lengths.median:,}, "
-        f"mean {lengths.mean:,.0f}, 99% at most {lengths.p99:,}, longest {lengths.longest:,}"
-    )
-    return Histogram(caption, labels, counts, "documents", marks)
 
 
 def sources(view: View) -> Page:
     """Page of the sources, and the files that they were read from."""
     manifest = view.store.manifest
     page = number(view.params, "page", 0)
-    first, count = page * A_PAGE, len(manifest.inputs)
+    first, count = page * PAGE_ITEMS, len(manifest.inputs)
     rows = tuple(
         (
             Link(entry.name, view.href("/search", by="file", q=entry.name)),
@@ -158,14 +105,14 @@ def sources(view: View) -> Page:
             entry.compression or "none",
             f"{entry.bytes:,}",
         )
-        for entry in manifest.inputs[first : first + A_PAGE]
+        for entry in manifest.inputs[first : first + PAGE_ITEMS]
     )
-    blocks: list[Block] = [groups_table(view), Heading("Files")]
+    blocks: list[Block] = [groups(view), Heading("Files")]
     if rows:
         caption = f"Files {first:,} to {first + len(rows) - 1:,} of {count:,}, as they were read"
         blocks.append(Table(caption, ("file", "format", "compression", "bytes"), rows, "lllr"))
     else:
-        blocks.append(Note("There is no file on this page."))
+        blocks.append(Note("There are no files on this page."))
     blocks += steps(view, "/sources", page, count, {})
     summary = f"{plural(len(manifest.sources), 'source')}, {plural(count, 'file')}"
     return Page("Sources", tuple(blocks), summary=summary)
@@ -175,31 +122,33 @@ def documents(view: View) -> Page:
     """Page of a list of documents: all, or those of a split and a source."""
     params = view.params
     split = choice(params, "split", (ALL, *view.opened.splits), ALL)
-    known = tuple(dict.fromkeys(origin.source for origin in view.opened.whence))
+    known = tuple(dict.fromkeys(group.source for group in view.opened.groups))
     source = choice(params, "source", (ALL, *known), ALL)
     form = Form(
         "Which documents",
         "/documents",
         (
-            Field("source", "Source", source, "choice", tuple((one, one) for one in (ALL, *known))),
-            Field("split", "Split", split, "choice", tuple((one, one) for one in (ALL, *view.opened.splits))),
-            Field("page", "Page", "0", "hidden"),
+            FormField("source", "Source", source, "choice", tuple((one, one) for one in (ALL, *known))),
+            FormField(
+                "split", "Split", split, "choice", tuple((one, one) for one in (ALL, *view.opened.splits))
+            ),
+            FormField("page", "Page", "0", "hidden"),
             *store_field(view),
         ),
     )
     if not len(view.store.documents):
-        return Page("Documents", (Note("This store is empty: there is no document to show.", "warning"),))
+        return Page("Documents", (Note("This store is empty: there are no documents to show.", "warning"),))
     selection = Selection(view.store, DocumentFilter(split=split, sources=None if source == ALL else source))
     count = len(selection)
-    page = number(params, "page", 0, most=(count - 1) // A_PAGE)
+    page = number(params, "page", 0, most=(count - 1) // PAGE_ITEMS)
     numbers = selection.documents(
-        np.arange(page * A_PAGE, min((page + 1) * A_PAGE, count), dtype=np.int64)
+        np.arange(page * PAGE_ITEMS, min((page + 1) * PAGE_ITEMS, count), dtype=np.int64)
     ).tolist()
     chosen = {"source": "" if source == ALL else source, "split": "" if split == ALL else split}
-    found = view.opened.origins.of(numbers)
+    found = view.opened.provenance.of(numbers)
     rows = tuple(_listed(view, one, found.get(one)) for one in numbers)
     head = ("document", "begins", "tokens", "bytes", "source")
-    first = page * A_PAGE
+    first = page * PAGE_ITEMS
     caption = f"{first:,} to {first + len(rows) - 1:,} of {plural(count, 'document')}"
     blocks: tuple[Block, ...] = (
         form,
@@ -254,25 +203,25 @@ def document(view: View, wanted: int) -> Page:
     wanted = document_number(store, wanted)
     count = len(store.documents[wanted])
     first = number(view.params, "first", 0, most=count - 1, what="first token")
-    provenance = view.opened.origins.of([wanted])[wanted]
-    strip = document_strip(store, wanted, first=first, most=TOKENS_A_PAGE, provenance=provenance)
+    provenance = view.opened.provenance.of([wanted])[wanted]
+    strip = document_strip(store, wanted, first=first, most=PAGE_TOKENS, provenance=provenance)
     facts: list[tuple[str, Value]] = [*document_facts(provenance)]
     seq_len = default_seq_len(view, provenance.split)
     if seq_len is not None:
         found = view.opened.rows(seq_len, "concat", provenance.split).rows_of(wanted)
         if len(found):
             row = int(found[0])
-            href = view.href(f"/row/{row}", seq_len=seq_len, split=split_of(provenance.split))
+            href = view.href(f"/row/{row}", seq_len=seq_len, split=split_param(provenance.split))
             facts.append(("in row", Link(f"{row:,}, rows of {seq_len:,} tokens", href)))
     neighbors = (
         _numbered(view, "‹ document", wanted - 1),
         _numbered(view, "document", wanted + 1, " ›"),
     )
-    blocks: list[Block] = [Links("Neighbors", neighbors), Facts(tuple(facts)), strip]
-    if count > TOKENS_A_PAGE or first:
+    blocks: list[Block] = [Links("Neighbors", neighbors), KeyValues(tuple(facts)), strip]
+    if count > PAGE_TOKENS or first:
         path = f"/document/{wanted}"
-        before, after = max(first - TOKENS_A_PAGE, 0), first + TOKENS_A_PAGE
-        ways: tuple[Value, ...] = (
+        before, after = max(first - PAGE_TOKENS, 0), first + PAGE_TOKENS
+        ways: tuple[str | Link, ...] = (
             Link("‹ tokens before", view.href(path, first=before or None)) if first else "first tokens",
             f"tokens {first:,} to {min(after, count) - 1:,} of {count:,}",
             Link("tokens after ›", view.href(path, first=after)) if after < count else "last tokens",
@@ -286,7 +235,7 @@ def document(view: View, wanted: int) -> Page:
     return Page(f"Document {wanted:,}", tuple(blocks), summary=summary)
 
 
-def _numbered(view: View, word: str, document: int, end: str = "") -> Value:
+def _numbered(view: View, word: str, document: int, end: str = "") -> str | Link:
     if 0 <= document < len(view.store.documents):
         return Link(f"{word} {document:,}{end}", view.document(document))
     return "first document" if document < 0 else "last document"
@@ -299,23 +248,23 @@ def default_seq_len(view: View, split: str) -> int | None:
     return min(2048, tokens) if tokens >= 2 else None
 
 
-def split_of(split: str) -> str | None:
+def split_param(split: str) -> str | None:
     """Parameter for a split in an address; None for the default split."""
     return None if split == "train" else split
 
 
-def store_field(view: View) -> tuple[Field, ...]:
+def store_field(view: View) -> tuple[FormField, ...]:
     """Hidden field that keeps the store in a form."""
-    return (Field("store", "store", str(view.number), "hidden"),) if view.number else ()
+    return (FormField("store", "store", str(view.number), "hidden"),) if view.number else ()
 
 
 def steps(view: View, path: str, page: int, count: int, params: dict[str, str]) -> tuple[Links, ...]:
     """Links to the neighbouring pages of a list; none if there is only one page."""
-    last = max((count - 1) // A_PAGE, 0)
+    last = max((count - 1) // PAGE_ITEMS, 0)
     if last == 0 and page == 0:
         return ()
 
-    def to(text: str, target: int, there: bool) -> Value:
+    def to(text: str, target: int, there: bool) -> str | Link:
         return Link(text, view.href(path, page=target or None, **params)) if there else text
 
     pages = Links(
@@ -329,3 +278,137 @@ def steps(view: View, path: str, page: int, count: int, params: dict[str, str]) 
         ),
     )
     return (pages,)
+
+
+def search(view: View) -> Page:
+    """Page of the search form, with the hits in this part of the store."""
+    params = view.params
+    by = choice(params, "by", [name for name, _ in SEARCHES], "text")
+    query = params.get("q", "")
+    form = Form(
+        "Search",
+        "/search",
+        (
+            FormField("q", "Search for", query, "text"),
+            FormField("by", "as", by, "choice", SEARCHES),
+            *store_field(view),
+        ),
+        "Search",
+    )
+    if not query:
+        text = (
+            "Text is found exactly as typed, also inside tokens and across them. Control tokens are not "
+            "text: search for their ids. Write token ids with spaces between them. Document ids and names "
+            "of files must match completely."
+        )
+        return Page("Search", (form, Note(text)))
+    try:
+        found, how, size = _run_search(view, by, query)
+    except RecipeError as error:
+        raise InvalidForm.of("Search", form, error) from error
+    return Page("Search", (form, *_search_blocks(view, by, found, size)), summary=how)
+
+
+def _run_search(view: View, by: str, query: str) -> tuple[Found, str, int | None]:
+    """Search for one page: the result, how the query was understood, and the number of bytes of a text.
+
+    Raises:
+        RecipeError: the query cannot be understood.
+    """
+    if len(query) > LONGEST_QUERY:
+        raise RecipeError(f"{len(query):,} characters to search for: expected at most {LONGEST_QUERY:,}")
+    store = view.store
+    if by in ("id", "file"):
+        after = number(view.params, "after", 0, most=max(len(store.documents) - 1, 0))
+        found = find_origins(store, by, query, after=after)
+        return found, "documents with this id" if by == "id" else "documents of this file", None
+    after = number(view.params, "after", 0, most=max(store.manifest.tokens - 1, 0))
+    if by == "ids":
+        words = re.split(r"[\s,]+", query.strip(" ,[]()\t"))
+        vocab_size = len(view.vocabulary)
+        if not all(re.fullmatch(r"[0-9]{1,9}", word) and int(word) < vocab_size for word in words):
+            raise RecipeError(
+                f"token ids: expected numbers from 0 to {vocab_size - 1:,} with spaces between them"
+            )
+        if len(words) > MOST_IDS:
+            raise RecipeError(f"{plural(len(words), 'token')} to search for: expected 1 to {MOST_IDS}")
+        return find_tokens(store, [[int(word) for word in words]], after=after), "token ids", None
+    texts = view.opened.texts
+    wanted = texts.spell(query)
+    spelled = wanted.decode("utf-8", "replace")
+    how = "text, exactly as typed" if spelled == query else f"text, as the tokenizer writes it: {spelled}"
+    return texts.find(store, wanted, after=after), how, len(wanted)
+
+
+def _search_blocks(view: View, by: str, found: Found, size: int | None) -> list[Block]:
+    blocks: list[Block] = []
+    percent = f"{100 * found.done:.0f}%"
+    if found.hits:
+        origin = by in ("id", "file")
+        blocks.append(_found_documents(view, found.hits) if origin else _found_places(view, found.hits, size))
+    elif found.after is None:
+        text = "Nothing was found" + (" to the end of the store." if view.params.get("after") else ".")
+        blocks.append(Note(text))
+    else:
+        blocks.append(Note("Nothing was found so far."))
+    if found.after is None:
+        blocks.append(Links("Search", ("The store has been searched to its end.",)))
+    else:
+        more = Link("continue from there", view.href("/search", q=view.params["q"], by=by, after=found.after))
+        blocks.append(Links("Search", (f"{percent} of the store has been searched:", more)))
+    if by == "text" and not view.opened.texts.kept:
+        text = "The tokenizer of this store does not keep texts unchanged: case, accents, white space or "
+        blocks.append(Note(text + "unknown characters may be lost, and cannot be found then."))
+    return blocks
+
+
+def _found_places(view: View, hits: tuple[Hit, ...], size: int | None) -> Table:
+    """Table of hits with the text around them.
+
+    Args:
+        view: view of the store.
+        hits: places of the hits.
+        size: bytes of the text found; None if whole tokens were found.
+    """
+    rows: list[tuple[Value, ...]] = []
+    for hit in hits:
+        tokens = view.store.documents[hit.document]
+        stop = hit.start + hit.length
+        before, within, after = (
+            plain_bytes(view.vocabulary, tokens[max(begin, 0) : end].tolist())
+            for begin, end in ((hit.start - AROUND, hit.start), (hit.start, stop), (stop, stop + AROUND))
+        )
+        end = len(within) if size is None else hit.skip + size
+        first = max(hit.start - BEFORE_HIT, 0)
+        href = view.href(f"/document/{hit.document}", first=first or None)
+        rows.append(
+            (
+                Link(f"{hit.document:,}", href),
+                f"{hit.start:,}",
+                whole_characters(before + within[: hit.skip], last=False)[-SHOWN_CHARACTERS:],
+                within[hit.skip : end].decode("utf-8", "backslashreplace"),
+                whole_characters(within[end:] + after, first=False)[:SHOWN_CHARACTERS],
+            )
+        )
+    head = ("document", "token", "before", "found", "after")
+    return Table(f"{plural(len(rows), 'place')} in this part of the store", head, tuple(rows), "lrrll")
+
+
+def _found_documents(view: View, hits: tuple[Hit, ...]) -> Table:
+    """Table of documents with their origins."""
+    found = view.opened.provenance.of([hit.document for hit in hits])
+    rows: list[tuple[Value, ...]] = []
+    for hit in hits:
+        origin = found.get(hit.document)
+        rows.append(
+            (
+                Link(f"{hit.document:,}", view.document(hit.document)),
+                origin.source if origin else "",
+                origin.file if origin else "",
+                f"{origin.position:,}" if origin else "",
+                (origin.id or "") if origin else "",
+                f"{len(view.store.documents[hit.document]):,}",
+            )
+        )
+    head = ("document", "source", "file", "position", "id", "tokens")
+    return Table(plural(len(rows), "document"), head, tuple(rows), "lllrlr")

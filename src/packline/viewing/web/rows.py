@@ -16,13 +16,23 @@ from packline.packing.packer import PACKINGS
 from packline.packing.rows import Rows
 from packline.ragged import offsets_of
 from packline.store.shard import Provenance
-from packline.viewing.page import Block, Facts, Field, Form, Link, Links, Note, Page, Strip, Table, Value
-from packline.viewing.pages import row_facts
-from packline.viewing.strips import row_strip
+from packline.viewing.page import (
+    Block,
+    Form,
+    FormField,
+    KeyValues,
+    Link,
+    Links,
+    Note,
+    Page,
+    Table,
+    TokenStrip,
+)
 from packline.viewing.text import plural
-from packline.viewing.web.pages import A_PAGE, default_seq_len, split_of, steps, store_field
-from packline.viewing.web.params import choice, number
-from packline.viewing.web.site import Unclear, View
+from packline.viewing.token_pages import row_facts
+from packline.viewing.tokens import row_strip
+from packline.viewing.web.pages import PAGE_ITEMS, default_seq_len, split_param, steps, store_field
+from packline.viewing.web.site import InvalidForm, View, choice, number
 
 TOKENS_OF_ROW = 2048
 TOKENS_IN_BATCH = 192
@@ -50,26 +60,26 @@ def settings_of(view: View) -> tuple[Rows, dict[str, str | int | None]]:
     params: dict[str, str | int | None] = {
         "seq_len": seq_len,
         "packing": None if packing == "concat" else packing,
-        "split": split_of(split),
+        "split": split_param(split),
     }
     return view.opened.rows(seq_len, packing, split), params
 
 
-def fields_of(view: View) -> tuple[Field, ...]:
+def fields_of(view: View) -> tuple[FormField, ...]:
     """Fields of a form for rows, filled in from the address."""
     splits = (*view.opened.splits, *(("all",) if len(view.opened.splits) > 1 else ()))
     split = view.params.get("split") or (splits[0] if splits else "train")
     default = str(default_seq_len(view, split) or "")
     return (
-        Field("seq_len", "Tokens a row", view.params.get("seq_len") or default, "number"),
-        Field(
+        FormField("seq_len", "Tokens per row", view.params.get("seq_len") or default, "number"),
+        FormField(
             "packing",
             "Packing",
             view.params.get("packing") or "concat",
             "choice",
             tuple((one, one.replace("_", " ")) for one in PACKINGS),
         ),
-        Field("split", "Split", split, "choice", tuple((one, one) for one in splits)),
+        FormField("split", "Split", split, "choice", tuple((one, one) for one in splits)),
         *store_field(view),
     )
 
@@ -82,10 +92,10 @@ def rows(view: View) -> Page:
     try:
         found, params = settings_of(view)
     except RecipeError as error:
-        raise Unclear.of("Rows", form, error) from error
-    page = number(view.params, "page", 0, most=(len(found) - 1) // A_PAGE)
-    first = page * A_PAGE
-    numbers = np.arange(first, min(first + A_PAGE, len(found)), dtype=np.int64)
+        raise InvalidForm.of("Rows", form, error) from error
+    page = number(view.params, "page", 0, most=(len(found) - 1) // PAGE_ITEMS)
+    first = page * PAGE_ITEMS
+    numbers = np.arange(first, min(first + PAGE_ITEMS, len(found)), dtype=np.int64)
     spans = found.spans(numbers)
     table = []
     for row, filled, (start, stop) in zip(
@@ -130,31 +140,31 @@ def row(view: View, wanted: int) -> Page:
             f"row {wanted:,}: expected 0 to {len(found) - 1:,}, the rows of {found.seq_len:,} tokens"
         )
     strip = strips_of_rows(view, found, [wanted], most=TOKENS_OF_ROW)[0]
-    neighbors: tuple[Value, ...] = (
+    neighbors: tuple[str | Link, ...] = (
         Link(f"‹ row {wanted - 1:,}", view.href(f"/row/{wanted - 1}", **params)) if wanted else "first row",
-        Link("all rows", view.href("/rows", page=wanted // A_PAGE or None, **params)),
+        Link("all rows", view.href("/rows", page=wanted // PAGE_ITEMS or None, **params)),
         Link(f"row {wanted + 1:,} ›", view.href(f"/row/{wanted + 1}", **params))
         if wanted + 1 < len(found)
         else "last row",
     )
     split = view.params.get("split") or view.opened.splits[0]
-    facts: tuple[tuple[str, Value], ...] = (
+    facts: tuple[tuple[str, str], ...] = (
         *row_facts(found, wanted),
         ("packing", found.packing.replace("_", " ")),
         ("split", split),
     )
-    blocks: tuple[Block, ...] = (Links("Neighbors", neighbors), Facts(facts), strip)
+    blocks: tuple[Block, ...] = (Links("Neighbors", neighbors), KeyValues(facts), strip)
     summary = f"one of {plural(len(found), 'row')} of {found.seq_len:,} tokens"
     return Page(f"Row {wanted:,}", blocks, summary=summary)
 
 
-def strips_of_rows(view: View, rows: Rows, numbers: list[int], *, most: int) -> list[Strip]:
+def strips_of_rows(view: View, rows: Rows, numbers: list[int], *, most: int) -> list[TokenStrip]:
     """Strips of rows, with the origins of their documents as far as they can be read quickly."""
     spans = rows.spans(np.array(numbers, np.int64))
     documents, offsets = spans.documents.tolist(), spans.offsets.tolist()
     before = offsets_of(spans.lengths)[:-1]
     columns = before - np.repeat(before[spans.offsets[:-1]], np.diff(spans.offsets))
-    known = view.opened.origins.of(spans.documents[columns < most].tolist())
+    known = view.opened.provenance.of(spans.documents[columns < most].tolist())
     strips = []
     for number_of_row, (start, stop) in zip(numbers, pairwise(offsets), strict=True):
         strip = row_strip(
@@ -174,13 +184,13 @@ def batch(view: View) -> Page:
     """Page of the rows of one step, for all ranks or one."""
     params = view.params
     settings = (
-        Field("batch_size", "Rows a batch", params.get("batch_size") or "32", "number"),
-        Field("seed", "Seed", params.get("seed") or "0", "number"),
-        Field("world_size", "Ranks", params.get("world_size") or "1", "number"),
+        FormField("batch_size", "Rows per batch", params.get("batch_size") or "32", "number"),
+        FormField("seed", "Seed", params.get("seed") or "0", "number"),
+        FormField("world_size", "Ranks", params.get("world_size") or "1", "number"),
     )
     wanted = (
-        Field("step", "Step", params.get("step") or "0", "number"),
-        Field("rank", "Rank", params.get("rank") or "", "number"),
+        FormField("step", "Step", params.get("step") or "0", "number"),
+        FormField("rank", "Rank", params.get("rank") or "", "number"),
     )
     form = Form("Which batch", "/batch", (*wanted, *settings, *fields_of(view)))
     if not len(view.store.documents):
@@ -188,7 +198,7 @@ def batch(view: View) -> Page:
     try:
         found, chosen = settings_of(view)
         size = number(
-            params, "batch_size", min(32, len(found)), least=1, most=len(found), what="rows a batch"
+            params, "batch_size", min(32, len(found)), least=1, most=len(found), what="rows per batch"
         )
         ranks = number(params, "world_size", 1, least=1, most=size, what="ranks")
         seed = number(params, "seed", 0, most=2**31 - 1)
@@ -196,15 +206,15 @@ def batch(view: View) -> Page:
         step = number(params, "step", 0, most=len(loader) - 1)
         rank = number(params, "rank", -1, most=ranks - 1)
     except RecipeError as error:
-        raise Unclear.of("Batch", form, error) from error
+        raise InvalidForm.of("Batch", form, error) from error
     chosen |= {"batch_size": size, "seed": seed or None, "world_size": ranks if ranks > 1 else None}
     blocks: list[Block] = [form, _steps_of_run(view, loader, step, rank, chosen)]
     share = size // ranks
     indices = range(size) if rank < 0 else range(rank * share, (rank + 1) * share)
-    drawn = loader.rows_of_step(step)
+    taken = loader.rows_of_step(step)
     page = number(params, "page", 0, most=(len(indices) - 1) // ROWS_OF_BATCH)
     shown = indices[page * ROWS_OF_BATCH : (page + 1) * ROWS_OF_BATCH]
-    numbers = drawn.rows[list(shown)].tolist()
+    numbers = taken.rows[list(shown)].tolist()
     for index, one, strip in zip(
         shown, numbers, strips_of_rows(view, found, numbers, most=TOKENS_IN_BATCH), strict=True
     ):
@@ -233,7 +243,7 @@ def _of_rows(params: dict[str, str | int | None]) -> dict[str, str | int | None]
 def _steps_of_run(
     view: View, loader: Loader, step: int, rank: int, params: dict[str, str | int | None]
 ) -> Links:
-    def to(text: str, target: int) -> Value:
+    def to(text: str, target: int) -> str | Link:
         there = 0 <= target < len(loader)
         return Link(text, view.href("/batch", step=target, rank=_rank(rank), **params)) if there else text
 
@@ -243,7 +253,7 @@ def _steps_of_run(
 def _pages_of_batch(view: View, page: int, count: int, params: dict[str, str | int | None]) -> Links:
     last = (count - 1) // ROWS_OF_BATCH
 
-    def to(text: str, target: int) -> Value:
+    def to(text: str, target: int) -> str | Link:
         there = 0 <= target <= last
         return Link(text, view.href("/batch", page=target or None, **params)) if there else text
 

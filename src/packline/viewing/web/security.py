@@ -7,6 +7,9 @@
     headers       a content security policy that allows the viewer's own style and script, and nothing inline
                   or from elsewhere; no frames, no sniffing, no referrer
 
+Starlette's TrustedHostMiddleware takes a list of names; here any address of the machine is valid, since
+addresses cannot be rebound, and two Host headers are refused.
+
 Limits: connections are not encrypted. On a network that others can monitor, use a tunnel (`ssh -L`).
 """
 
@@ -16,48 +19,33 @@ import hmac
 import ipaddress
 import re
 from collections.abc import Callable
-from http.cookies import CookieError, SimpleCookie
-from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, quote, urlencode
+from urllib.parse import quote, urlencode
 
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 COOKIE = "packline_{port}"
 """Name of the cookie; it includes the port because all ports of a host share cookies."""
 POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
 )
-HEADERS = (
-    ("content-security-policy", POLICY),
-    ("x-content-type-options", "nosniff"),
-    ("x-frame-options", "DENY"),
-    ("referrer-policy", "no-referrer"),
-    ("cross-origin-opener-policy", "same-origin"),
-    ("cross-origin-resource-policy", "same-origin"),
-    ("permissions-policy", "camera=(), geolocation=(), microphone=()"),
-)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+}
 OPEN = ("/static/", "/favicon.ico")
 """Paths that need no token: they are the same for everyone, and the refusal page uses them."""
 
 Refuse = Callable[[int, str, str], str]
-"""Function from a status, what is wrong and what to do to a page."""
-
-
-def is_loopback(host: str) -> bool:
-    """Return True if only this machine can reach a server on this host.
-
-    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0")
-    (True, True, False)
-    """
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+"""Function from a status, the problem and the remedy to a page."""
 
 
 def host_name(header: str) -> str | None:
@@ -88,46 +76,37 @@ class Guard:
         self._cookie = COOKIE.format(port=port)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        headers = _headers(scope)
-        hosts = headers.get("host", [])
-        if len(hosts) != 1 or not self._known(host_name(hosts[0])):
-            text = "The address that was asked for does not name this machine."
-            await self._answer(send, 421, text, "Use the address that packline serve printed.")
-        elif scope["method"] not in ("GET", "HEAD"):
-            await self._answer(
-                send, 405, "Pages can be read, and nothing else.", "", (("allow", "GET, HEAD"),)
-            )
-        elif self._token is not None and not scope["path"].startswith(OPEN):
-            await self._with_token(self._token, headers, scope, receive, send)
-        else:
-            await self._app(scope, receive, _with_headers(send))
+        if scope["type"] == "http":
+            answer = self._check(Request(scope)) or self._app
+            await answer(scope, receive, _with_headers(send))
 
-    async def _with_token(
-        self, token: str, headers: dict[str, list[str]], scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        params = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+    def _check(self, request: Request) -> Response | None:
+        """Answer to a request that is not passed on; None for one that is."""
+        hosts = request.headers.getlist("host")
+        if len(hosts) != 1 or not self._is_own(host_name(hosts[0])):
+            text = "The address of the request does not name this machine."
+            return self._answer(421, text, "Use the address that packline serve printed.")
+        if request.method not in ("GET", "HEAD"):
+            return self._answer(405, "Pages can only be read.", allow="GET, HEAD")
+        if self._token is None or request.url.path.startswith(OPEN):
+            return None
+        params = request.query_params.multi_items()
         given = [value for name, value in params if name == "token"]
-        if any(_equal(value, token) for value in given):
+        if any(_equal(value, self._token) for value in given):
             rest = urlencode([(name, value) for name, value in params if name != "token"])
-            path = "/" + quote(scope["path"].lstrip("/\\"))  # `//host` would lead elsewhere
-            cookie = f"{self._cookie}={token}; Path=/; HttpOnly; SameSite=Lax"
-            where = (("location", path + (f"?{rest}" if rest else "")), ("set-cookie", cookie))
-            await self._answer(send, 303, "This way.", "", where)
-        elif any(_equal(value, token) for value in _cookies(headers, self._cookie)):
-            await self._app(scope, receive, _with_headers(send))
-        else:
-            text = "This viewer asks for its token." if not given else "That is not this viewer's token."
-            await self._answer(
-                send, 401, text, "Open the address that packline serve printed, ?token= and all."
-            )
+            path = "/" + quote(request.scope["path"].lstrip("/\\"))  # `//host` would lead elsewhere
+            answer = self._answer(303, "See the address without the token.")
+            answer.headers["location"] = path + (f"?{rest}" if rest else "")
+            answer.set_cookie(self._cookie, self._token, httponly=True, samesite="lax")
+            return answer
+        if _equal(request.cookies.get(self._cookie, ""), self._token):
+            return None
+        text = "That is not this viewer's token." if given else "This viewer requires its token."
+        return self._answer(401, text, "Open the whole address that packline serve printed, with ?token=.")
 
-    def _known(self, name: str | None) -> bool:
-        if name is None:
-            return False
-        if name in self._names:
-            return True
+    def _is_own(self, name: str | None) -> bool:
+        if name is None or name in self._names:
+            return name is not None
         try:
             address = ipaddress.ip_address(name)
         except ValueError:
@@ -135,49 +114,19 @@ class Guard:
         # Addresses cannot be rebound; any address is accepted if the viewer listens beyond this machine.
         return address.is_loopback or self._token is not None
 
-    async def _answer(
-        self, send: Send, status: int, text: str, hint: str, more: tuple[tuple[str, str], ...] = ()
-    ) -> None:
-        body = self._refuse(status, text, hint).encode()
-        found = (("content-type", "text/html; charset=utf-8"), ("content-length", str(len(body))), *more)
-        headers = [(name.encode(), value.encode("latin-1")) for name, value in found]
-        await _with_headers(send)({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+    def _answer(self, status: int, text: str, hint: str = "", **headers: str) -> Response:
+        return HTMLResponse(self._refuse(status, text, hint), status, headers)
 
 
 def _with_headers(send: Send) -> Send:
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
-            headers = list(message.get("headers", []))
-            names = {name.lower() for name, _ in headers}
-            headers += [(name.encode(), value.encode()) for name, value in HEADERS]
-            if b"cache-control" not in names:
-                headers.append((b"cache-control", b"private, no-cache"))
-            message = {**message, "headers": headers}
+            headers = MutableHeaders(scope=message)
+            headers.update(HEADERS)
+            headers.setdefault("cache-control", "private, no-cache")
         await send(message)
 
     return sending
-
-
-def _headers(scope: Scope) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for name, value in scope["headers"]:
-        found.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
-    return found
-
-
-def _cookies(headers: dict[str, list[str]], name: str) -> list[str]:
-    """Values of a cookie."""
-    found = []
-    for header in headers.get("cookie", []):
-        cookies: SimpleCookie = SimpleCookie()
-        try:
-            cookies.load(header)
-        except CookieError:
-            continue
-        if name in cookies:
-            found.append(cookies[name].value)
-    return found
 
 
 def _equal(given: str, token: str) -> bool:

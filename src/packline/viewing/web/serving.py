@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
+import ipaddress
 import secrets
 import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from packline.errors import PacklineError, RecipeError
-from packline.viewing.web.security import LOOPBACK_NAMES, is_loopback
 
 if TYPE_CHECKING:
     from packline.viewing.web.site import Site
@@ -24,6 +24,7 @@ PORT = 8642
 REQUEST_BYTES = 128 << 10
 """Maximum size of a request's first line and headers: room for a text of 8,000 characters in an address."""
 INSTALL = "pip install 'packline[web]'"
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,20 @@ class Listening:
             name = socket.gethostname()
         shown = f"[{name}]" if ":" in name else name
         return f"http://{shown}:{self.port}/" + (f"?token={self.token}" if self.token else "")
+
+
+def is_loopback(host: str) -> bool:
+    """Return True if only this machine can reach a server on this host.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0")
+    (True, True, False)
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def check_installed() -> None:
@@ -86,7 +101,8 @@ def listen(host: str = "127.0.0.1", port: int = PORT, *, names: tuple[str, ...] 
         )[0]
     except (OSError, UnicodeError) as error:
         raise PacklineError(
-            f"cannot listen on {host}: it is no address of this machine", hint="--host 127.0.0.1 or 0.0.0.0"
+            f"cannot listen on {host}: it is not an address of this machine",
+            hint="--host 127.0.0.1 or 0.0.0.0",
         ) from error
     opened = socket.socket(family, kind, protocol)
     try:
@@ -110,9 +126,7 @@ def _cannot_listen(host: str, port: int, error: OSError) -> PacklineError:
             hint="choose another with --port, or any that is free with --port 0",
         )
     if error.errno == errno.EACCES:
-        return PacklineError(
-            f"port {port} is not for everybody: {error.strerror}", hint="--port 1024 or above"
-        )
+        return PacklineError(f"cannot open port {port}: {error.strerror}", hint="--port 1024 or above")
     return PacklineError(f"cannot listen on {host} at port {port}: {error.strerror}", hint="--host 127.0.0.1")
 
 

@@ -1,18 +1,21 @@
 """The content of the viewer: the stores and tokenizers named when it was started, and no others.
 
-    Site ── stores: Opened ── store, origins of its documents, rows by their settings, lengths
-         └─ tokenizers: Choice ── a name, a vocabulary, encoding: as a build, or with control tokens
+    Site ── stores: ServedStore ── store, provenance of documents, rows by their settings, lengths
+         └─ tokenizers: SiteTokenizer ── a name, a vocabulary, encoding: as a build, or with control tokens
 
-A page is a function of a `View`: one of the stores and the parameters of the address. Work that takes a pass
-over a whole store (lengths) starts in a thread when the viewer starts, and pages show the result once it is
-complete.
+A page is a function of a `View`: one of the stores and the parameters of the address. Parameters are
+checked: numbers within bounds, choices from a list; invalid input raises an error with the valid values. Work
+that takes a pass over a whole store (lengths) starts in a thread when the viewer starts, and pages show the
+result once it is complete.
 """
 
 from __future__ import annotations
 
+import re
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,25 +29,82 @@ from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import RecipeError
 from packline.packing.packer import RowOptions
 from packline.packing.rows import Rows
+from packline.ragged import offsets_of
 from packline.store.manifest import TOKENIZER
-from packline.store.reader import ShardLabel, StoreReader, shard_labels
-from packline.viewing.lengths import Lengths, measure_lengths
+from packline.store.reader import StoreReader
+from packline.store.shard import Provenance, ProvenanceFile, to_provenance
 from packline.viewing.page import Form, Note, Page
-from packline.viewing.vocabulary import Vocabulary
-from packline.viewing.web.origins import Origins
-from packline.viewing.web.text_search import TextSearch
+from packline.viewing.store_counts import DocumentLengths, Group, group_shards, measure_lengths
+from packline.viewing.tokens import Vocabulary
+from packline.viewing.web.search import TextSearch
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     import tokenizers
 
 ROWS_HELD = 8
 PACKED_MOST = 1 << 20
 """Maximum documents for which a page computes best_fit in memory, in a twentieth of a second. For more
 documents an existing plan on disk is used; the viewer never writes one."""
+HELD = 24
+FILES = 64
+BUDGET = 0.03
+"""Seconds of reading per page."""
+NUMBER = re.compile(r"-?[0-9]{1,18}")
+
+
+def number(
+    params: Mapping[str, str],
+    name: str,
+    default: int,
+    *,
+    least: int = 0,
+    most: int | None = None,
+    what: str = "",
+) -> int:
+    """Parse a whole number; spaces and thousands separators are ignored.
+
+    Args:
+        default: value if the parameter is missing or empty.
+        most: largest valid number; None: unlimited.
+        what: noun for the numbered item, for the error.
+
+    Raises:
+        RecipeError: the value is not a number, or out of bounds.
+
+    >>> number({"row": "12,345"}, "row", 0), number({}, "row", 7)
+    (12345, 7)
+    """
+    given = re.sub(r"[\s,_]", "", params.get(name, ""))
+    if not given:
+        return default
+    title = what or name.replace("_", " ")
+    expected = f"{least:,} or more" if most is None else f"{least:,} to {most:,}"
+    if not NUMBER.fullmatch(given):
+        raise RecipeError(f"{title} is {params[name][:40]!r}: expected a whole number, {expected}")
+    found = int(given)
+    if found < least or (most is not None and found > most):
+        raise RecipeError(f"{title} is {found:,}: expected {expected}")
+    return found
+
+
+def choice(params: Mapping[str, str], name: str, known: Sequence[str], default: str) -> str:
+    """Parse one of several words.
+
+    Raises:
+        RecipeError: the word is not one of them.
+
+    >>> choice({"packing": "pad"}, "packing", ("concat", "pad"), "concat")
+    'pad'
+    """
+    given = params.get(name, "") or default
+    if given not in known:
+        raise RecipeError(f"{name} is {given[:40]!r}: expected one of {', '.join(known)}")
+    return given
 
 
 @dataclass(frozen=True)
-class Choice:
+class SiteTokenizer:
     """A tokenizer that texts can be compared with."""
 
     name: str
@@ -52,13 +112,13 @@ class Choice:
     tokenizer: Tokenizer
 
     @classmethod
-    def of_store(cls, store: StoreReader) -> Choice:
+    def of_store(cls, store: StoreReader) -> SiteTokenizer:
         """Load the tokenizer kept with a store."""
         tokenizer = load_tokenizer(str(store.path / TOKENIZER))
         return cls(store.manifest.tokenizer.name, Vocabulary.of_store(store), tokenizer)
 
     @classmethod
-    def load(cls, name: str) -> Choice:
+    def load(cls, name: str) -> SiteTokenizer:
         """Load a tokenizer named on the command line.
 
         Raises:
@@ -88,7 +148,7 @@ class Choice:
         return encoder.encode(text, add_special_tokens=False).ids
 
 
-class Unclear(RecipeError):
+class InvalidForm(RecipeError):
     """Invalid input of a form, with a page that shows the error below the form."""
 
     def __init__(self, page: Page, error: RecipeError) -> None:
@@ -96,7 +156,7 @@ class Unclear(RecipeError):
         self.page = page
 
     @classmethod
-    def of(cls, title: str, form: Form, error: RecipeError) -> Unclear:
+    def of(cls, title: str, form: Form, error: RecipeError) -> InvalidForm:
         """Make the error with a page of the form, the error and its remedy."""
         notes = (Note(f"{error.message}.", "warning"), *((Note(error.hint),) if error.hint else ()))
         return cls(Page(title, (form, *notes)), error)
@@ -117,7 +177,7 @@ def distinct(paths: Sequence[Path]) -> list[str]:
     return [name(own, 1) for own in parts]
 
 
-class Opened:
+class ServedStore:
     """A store, with data that pages use repeatedly.
 
     Args:
@@ -125,11 +185,11 @@ class Opened:
         choice: its tokenizer.
     """
 
-    def __init__(self, store: StoreReader, choice: Choice) -> None:
+    def __init__(self, store: StoreReader, choice: SiteTokenizer) -> None:
         self.store = store
         self.name = store.path.name or str(store.path)
-        self.origins = Origins(store)
-        self.lengths: Lengths | None = None
+        self.provenance = ProvenanceCache(store)
+        self.lengths: DocumentLengths | None = None
         """Lengths of documents; None until they are counted."""
         self.choice = choice
         self._rows: OrderedDict[tuple[Any, ...], Rows] = OrderedDict()
@@ -141,9 +201,9 @@ class Opened:
         self.lengths = measure_lengths(self.store)
 
     @cached_property
-    def whence(self) -> list[ShardLabel]:
-        """Source and label of each shard."""
-        return shard_labels(self.store)
+    def groups(self) -> list[Group]:
+        """Totals by split, source and label."""
+        return group_shards(self.store)
 
     @cached_property
     def texts(self) -> TextSearch:
@@ -206,17 +266,17 @@ class Site:
     """
 
     def __init__(self, stores: Sequence[str | Path], tokenizers: Sequence[str] = ()) -> None:
-        found: dict[str, Choice] = {}
-        self.stores: list[Opened] = []
+        found: dict[str, SiteTokenizer] = {}
+        self.stores: list[ServedStore] = []
         for store in map(StoreReader, stores):
             fingerprint = store.manifest.tokenizer.fingerprint
             if fingerprint not in found:
-                found[fingerprint] = Choice.of_store(store)
-            self.stores.append(Opened(store, found[fingerprint]))
+                found[fingerprint] = SiteTokenizer.of_store(store)
+            self.stores.append(ServedStore(store, found[fingerprint]))
         for opened, name in zip(self.stores, distinct([one.store.path for one in self.stores]), strict=True):
             opened.name = name
         for name in tokenizers:
-            found[f"named {name}"] = Choice.load(name)
+            found[f"named {name}"] = SiteTokenizer.load(name)
         self.tokenizers = list(found.values())
         for one in self.tokenizers:
             one.encode("")  # so that the first page need not wait
@@ -236,7 +296,7 @@ class View:
     params: Mapping[str, str]
 
     @property
-    def opened(self) -> Opened:
+    def opened(self) -> ServedStore:
         """The store with its cached data."""
         return self.site.stores[self.number]
 
@@ -262,3 +322,75 @@ class View:
     def document(self, number: int) -> str:
         """Address of a document."""
         return self.href(f"/document/{number}")
+
+
+class ProvenanceCache:
+    """Provenance of a store's documents for pages that must be quick; safe for use by several threads.
+
+    A row group of provenance has 65,536 documents and takes 10 ms to read. Neighbouring documents are in one
+    or two row groups, but a row packed by best_fit has documents from all over the store. Reading therefore
+    has a budget: once it is spent, only cached provenance is returned, and pages show the other documents by
+    number alone. Memory: 4 MB per row group with ids, for at most `HELD` of them.
+    """
+
+    def __init__(self, store: StoreReader) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._files: OrderedDict[int, ProvenanceFile] = OrderedDict()
+        self._tables: OrderedDict[tuple[int, int], pa.Table] = OrderedDict()
+
+    def of(self, documents: Iterable[int], *, budget: float = BUDGET) -> dict[int, Provenance]:
+        """Provenance of documents, without those that would take longer than the budget.
+
+        Args:
+            documents: existing numbers in `store.documents`.
+            budget: seconds; the first row group is read however long it takes.
+
+        Raises:
+            CorruptStore: a shard's provenance cannot be read.
+        """
+        found: dict[int, Provenance] = {}
+        groups: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        with self._lock:
+            start = time.monotonic()
+            shards: dict[int, list[tuple[int, int]]] = {}
+            for document in dict.fromkeys(documents):
+                shard = int(self._store.firsts.searchsorted(document, "right")) - 1
+                shards.setdefault(shard, []).append((document, document - int(self._store.firsts[shard])))
+            for shard, held in shards.items():
+                if found and time.monotonic() - start > budget and shard not in self._files:
+                    continue
+                file = self._file(shard)
+                firsts = offsets_of(file.rows)
+                for document, inner in held:
+                    group = int(firsts.searchsorted(inner, "right")) - 1
+                    groups.setdefault((shard, group), []).append((document, inner - int(firsts[group])))
+                for key in [key for key in groups if key[0] == shard]:
+                    spent = time.monotonic() - start > budget
+                    if found and spent and key not in self._tables:
+                        continue
+                    table, split = self._table(key), self._store.shards[shard].entry.split
+                    rows = table.take([place for _, place in groups[key]])
+                    for (document, _), one in zip(
+                        groups[key], to_provenance(rows, split, file.path), strict=True
+                    ):
+                        found[document] = one
+        return found
+
+    def _file(self, shard: int) -> ProvenanceFile:
+        """Provenance file of a shard, kept open for a while."""
+        if shard not in self._files:
+            self._files[shard] = self._store.shards[shard].open_provenance()
+            if len(self._files) > FILES:
+                self._files.popitem(last=False)
+        return self._files[shard]
+
+    def _table(self, key: tuple[int, int]) -> pa.Table:
+        if key in self._tables:
+            self._tables.move_to_end(key)
+            return self._tables[key]
+        shard, group = key
+        table = self._tables[key] = self._file(shard).read(group)
+        if len(self._tables) > HELD:
+            self._tables.popitem(last=False)
+        return table

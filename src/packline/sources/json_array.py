@@ -1,4 +1,4 @@
-"""Split one JSON array, a common format of conversation dumps, into its elements in bounded memory.
+"""Split one JSON array of records, a common format of dumps, into its elements in bounded memory.
 
     [ {"conversations": [..]} ,  {"conversations": [..]} ]
       ^ position 2               ^ position 29
@@ -13,11 +13,15 @@ arrays, such as in `{"data": [...]}`.
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from packline.sources.batch import Reason
+import numpy as np
+
+from packline.sources.batch import BATCH_BYTES, Block, Reason
+from packline.sources.jsonl import BOM, decode_json
 
 STRING = rb'"(?:[^"\\]++|\\.)*+"'
 BETWEEN = re.compile(rb'(?:[^][{},"]++|' + STRING + rb')*+([][{},"])', re.DOTALL)
@@ -26,7 +30,6 @@ INSIDE = re.compile(rb'(?:[^][{}"]++|' + STRING + rb')*+([][{}"])', re.DOTALL)
 STRING_END = re.compile(rb'(["\\])')
 BLOCK_BYTES = 1 << 20
 BLANK = b" \t\r\n"
-BOM = b"\xef\xbb\xbf"
 
 Problem = tuple[Reason, str]
 
@@ -61,6 +64,62 @@ def read_array(
     while data := read(BLOCK_BYTES):
         yield from cutter.take(data)
     yield from cutter.finish(problem())
+
+
+def starts_array(head: bytes) -> bool:
+    """True if a file that begins with these bytes is one JSON array, unless it is not JSON.
+
+    >>> starts_array(b'\\n [{"text": '), starts_array(b'{"text": ')
+    (True, False)
+    """
+    return head.removeprefix(BOM).lstrip(BLANK).startswith(b"[")
+
+
+def first_element(head: bytes) -> Any:
+    """First element of an array; None if `head` does not contain all of it."""
+    first = next(read_array(io.BytesIO(head).read, len(head)), None)
+    try:
+        return decode_json(first.data) if first and not first.problem else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def read_blocks(
+    read: Callable[[int], bytes], max_bytes: int, problem: Callable[[], Problem | None] = lambda: None
+) -> Iterator[Block]:
+    """Read the elements of an array as blocks of JSON lines, with their offsets in the file.
+
+    Arguments as in `read_array`.
+
+    >>> import io
+    >>> [block] = read_blocks(io.BytesIO(b'[{"a": 1},\\n {"a": 2}]').read, 99)
+    >>> bytes(block.data), block.positions.tolist()
+    (b'{"a": 1}\\n{"a": 2}\\n', [1, 12])
+    """
+    held: list[Element] = []
+    size = 0
+    for one in read_array(read, max_bytes, problem):
+        wrong = one.problem or (None if one.data else ("malformed_json", "an element without a value"))
+        if held and (wrong or size >= BATCH_BYTES):
+            yield _block(held)
+            held, size = [], 0
+        if wrong:
+            reason, detail = wrong
+            yield Block(
+                memoryview(one.data), np.zeros(1, np.int64), one.position, reason, detail, one.continued
+            )
+        else:
+            held.append(one)
+            size += len(one.data)
+    if held:
+        yield _block(held)
+
+
+def _block(elements: list[Element]) -> Block:
+    ends = np.cumsum([len(one.data) + 1 for one in elements])
+    data = b"".join(b"%b\n" % one.data for one in elements)
+    positions = np.array([one.position for one in elements], np.int64)
+    return Block(memoryview(data), np.append(0, ends[:-1]), int(positions[0]), places=positions)
 
 
 class _Cutter:
@@ -117,7 +176,10 @@ class _Cutter:
 
     def _element(self, end: int, *, last: bool) -> Iterator[Element]:
         data = bytes(self._buffer[self._start : end])
-        position = self._base + self._start + len(data) - len(data.lstrip(BLANK))
+        position = self._base + self._start
+        if not self._too_long:
+            position += len(data) - len(data.lstrip(BLANK))
+            data = data.lstrip(BLANK)
         if self._too_long or len(data) > self._max_bytes:
             yield Element(position, data, self._limit(), self._too_long)
         elif not last or data.strip(BLANK):

@@ -16,7 +16,7 @@ one is requested. Records are not parsed.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 import numpy as np
 
@@ -34,7 +34,7 @@ Fill = Callable[[memoryview], int]
 Problem = tuple[Reason, str]
 
 
-def read_blocks(
+def read_lines(
     fill: Fill,
     start: int,
     *,
@@ -53,7 +53,7 @@ def read_blocks(
 
     >>> import io
     >>> lines = io.BytesIO(b"a\\nb\\nc")
-    >>> [bytes(block.data) for block in read_blocks(lines.readinto, 0, stop=3, max_bytes=9)]
+    >>> [bytes(block.data) for block in read_lines(lines.readinto, 0, stop=3, max_bytes=9)]
     [b'a\\nb\\n']
     """
     buffer, held, searched, position = bytearray(2 * block_bytes), 0, 0, start
@@ -175,6 +175,11 @@ def _skip_long(
                 yield piece(len(data))
             return bytearray(), position + len(data)
         data = data + fresh[:count]
+
+
+def reader_of(raw: BinaryIO) -> Fill:
+    """`readinto` of a file; a remote one may have only `read`."""
+    return cast("Fill", raw.readinto)  # type: ignore[attr-defined]
 
 
 def seek_record(file: BinaryIO, start: int, delimiter: bytes = NEWLINE) -> int:

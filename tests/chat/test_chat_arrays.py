@@ -15,10 +15,11 @@ from tests.chat import talks
 from tests.chat.templates import CHATML, CHATML_TOKENS
 
 import packline
-from packline.chat import json_array, records
-from packline.chat.json_array import Element, read_array
 from packline.errors import InputError
 from packline.facade import Store
+from packline.sources import json_array
+from packline.sources.files import plain_name
+from packline.sources.json_array import Element, read_array
 
 PLAIN = [{"role": "user", "content": "Say a word."}, {"role": "assistant", "content": "A word, then."}]
 VALUES = st.recursive(
@@ -152,4 +153,4 @@ def test_an_array_of_messages_is_refused_and_json_lines_named_json_are_read(
         packline.build_chat(tmp_path / "one.json", tokenizer, out=tmp_path / "none", workers=0)
     talks.write(tmp_path / "lines.json", [{"messages": PLAIN}] * 2)
     assert build(tmp_path / "lines.json", tmp_path / "store", tokenizer).manifest.documents == 2
-    assert records.plain_name("A/b.JSON.gz") == "a/b.json"
+    assert plain_name("A/b.JSON.gz") == "a/b.json"

@@ -1,22 +1,34 @@
-"""Pages that show tokens: a document, a row, a batch; and summaries of stores and rows for notebooks.
+"""Pages that show tokens: a document, a row, a step of training, a batch file; and summaries for notebooks.
 
-Each page has facts and a strip of tokens. `terminal` and `html` render them; counts over a whole store are in
-`analysis`.
+Each page has facts and strips of tokens. A batch file of another tool does not contain the boundaries of
+documents; special tokens show where one ends. Its targets may be aligned with their tokens (Hugging Face's
+labels) or shifted by one position, which is found by comparing them with the tokens.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
+from packline.errors import RecipeError
 from packline.packing.batch import IGNORED
 from packline.store.lookup import document_number, provenance_of
-from packline.store.reader import StoreReader, shard_labels
+from packline.store.reader import StoreReader
 from packline.store.shard import Provenance
-from packline.viewing.page import Block, Facts, Heading, Page, Table
-from packline.viewing.strips import MOST, AnyRows, Href, document_strip, row_strip
+from packline.viewing.batch_files import BatchFile
+from packline.viewing.page import Block, Heading, KeyValues, Note, Page
 from packline.viewing.text import percent, plural, size
+from packline.viewing.tokens import (
+    MOST,
+    AnyRows,
+    Href,
+    Vocabulary,
+    batch_strip,
+    document_strip,
+    row_strip,
+)
 
 if TYPE_CHECKING:
     from packline.loading.loader import Loader
@@ -40,7 +52,7 @@ def document_page(
     strip = document_strip(store, document, first=first, most=most, provenance=provenance, href=href)
     return Page(
         f"Document {document:,} of {store.path}",
-        (Facts(document_facts(provenance)), strip),
+        (KeyValues(document_facts(provenance)), strip),
         summary=f"{plural(provenance.tokens, 'token')}, {size(provenance.text_bytes)} of text",
     )
 
@@ -55,7 +67,7 @@ def document_facts(provenance: Provenance) -> tuple[tuple[str, str], ...]:
         ("id", provenance.id),
         ("label", provenance.label),
         ("split", provenance.split),
-        ("bytes/token", f"{rate:.2f}" if provenance.text_bytes else None),
+        ("bytes per token", f"{rate:.2f}" if provenance.text_bytes else None),
     ]
     return tuple((name, value) for name, value in facts if value is not None)
 
@@ -70,7 +82,7 @@ def row_page(rows: AnyRows, index: int, *, most: int = MOST, href: Href | None =
     strip = row_strip(rows, index, caption="", most=most, href=href)
     return Page(
         f"Row {index:,} of {len(rows):,}",
-        (Facts(row_facts(rows, index)), strip),
+        (KeyValues(row_facts(rows, index)), strip),
         summary=f"rows of {plural(rows.seq_len, 'token')} over {rows.store.path}",
     )
 
@@ -117,7 +129,7 @@ def step_page(
     )
     shown = "" if len(found.rows) == found.batch_size else f"{plural(len(found.rows), 'row')} of it shown"
     title = f"Step {found.step:,} of {found.steps:,}"
-    return Page(title, (Facts(facts), *strips), summary=shown or "counted from 0; all of its rows")
+    return Page(title, (KeyValues(facts), *strips), summary=shown or "counted from 0; all of its rows")
 
 
 def _row_strips(loader: Loader, found: StepTrace, most: int, href: Href | None = None) -> list[Block]:
@@ -139,34 +151,6 @@ def _row_strips(loader: Loader, found: StepTrace, most: int, href: Href | None =
     return strips
 
 
-def store_page(store: StoreReader) -> Page:
-    """Summary of a store, read from its manifest alone."""
-    manifest = store.manifest
-    entry, ledger = manifest.tokenizer, manifest.ledger
-    rate = f", {ledger.text_bytes / ledger.text_tokens:.2f} bytes/token" if ledger.text_tokens else ""
-    facts = (
-        ("documents", f"{manifest.documents:,}"),
-        ("tokens", f"{manifest.tokens:,}"),
-        ("tokenizer", f"{entry.name}, {entry.vocab_size:,} tokens as {manifest.dtype}"),
-        ("text", f"{size(ledger.text_bytes)} of {plural(len(manifest.inputs), 'file')}{rate}"),
-        ("documents end with", f"{entry.eod} ({entry.eod_id})"),
-        ("on disk", plural(len(manifest.shards), "shard")),
-    )
-    groups: dict[tuple[str, str, str], list[int]] = {}
-    for shard, origin in zip(manifest.shards, shard_labels(store), strict=True):
-        counts = groups.setdefault((shard.split, origin.source, origin.label or ""), [0, 0])
-        counts[0] += shard.documents
-        counts[1] += shard.tokens
-    labels = any(label for _, _, label in groups)
-    rows = tuple(
-        (source, split, *([label] if labels else []), f"{documents:,}", f"{tokens:,}")
-        for (split, source, label), (documents, tokens) in sorted(groups.items())
-    )
-    head = ("source", "split", *(["label"] if labels else []), "documents", "tokens")
-    table = Table("By source", head, rows, "lllrr" if labels else "llrr")
-    return Page(f"Store {store.path}", (Facts(facts), table))
-
-
 def rows_page(rows: Rows) -> Page:
     """Summary of rows, with the beginning of the first."""
     facts = (
@@ -175,7 +159,7 @@ def rows_page(rows: Rows) -> Page:
         ("packs", f"{plural(len(rows.selection), 'document')}, {plural(rows.selection.tokens, 'token')}"),
     )
     strip = row_strip(rows, 0, most=NOTEBOOK_TOKENS)
-    return Page(f"Rows of {rows.store.path}", (Facts(facts), strip))
+    return Page(f"Rows of {rows.store.path}", (KeyValues(facts), strip))
 
 
 def loader_page(loader: Loader) -> Page:
@@ -196,4 +180,99 @@ def loader_page(loader: Loader) -> Page:
     )
     beyond = loader.step >= steps
     heading = Heading(f"The {'last' if beyond else 'next'} batch, step {step:,}, its first rows")
-    return Page("Loader", (Facts(facts), heading, *strips))
+    return Page("Loader", (KeyValues(facts), heading, *strips))
+
+
+def batch_page(
+    batch: BatchFile,
+    vocabulary: Vocabulary | None,
+    tensors: tuple[str, ...],
+    *,
+    first: int = 0,
+    rows: int | None = None,
+    most: int = 512,
+) -> Page:
+    """Page of rows of a batch.
+
+    Args:
+        vocabulary: None: ids are shown as numbers.
+        tensors: `input`, `target`, or both.
+        first: the first row to show.
+        rows: number of rows to show; None: all.
+        most: maximum number of tokens per row.
+
+    Raises:
+        RecipeError: the row does not exist.
+
+    >>> batch = BatchFile("b.npz", {"input": np.array([[1, 0]])}, None, 0)
+    >>> page = batch_page(batch, None, ("input",))
+    >>> [(cell.text, cell.padding) for cell in page.blocks[1].cells]
+    [('1', False), ('', True)]
+    """
+    count, seq_len = next(iter(batch.tensors.values())).shape
+    if not 0 <= first < max(count, 1):
+        raise RecipeError(f"row {first:,}: expected 0 to {count - 1:,}, the rows of {batch.name}")
+    wanted = range(first, count if rows is None else min(first + rows, count))
+    shown = _numbers(batch) if vocabulary is None else vocabulary
+    learned = learned_in(batch)
+    blocks: list[Block] = []
+    for name in tensors:
+        if name not in batch.tensors:
+            blocks.append(Note(f"No {name} tensor found in {batch.name}", "warning"))
+            continue
+        ids, real = batch.tensors[name], batch.real[name]
+        for row in wanted:
+            there = real[row] & (ids[row] != IGNORED)
+            strip = batch_strip(
+                shown,
+                np.where(there, ids[row], 0),
+                learned=learned[row] if name == "input" and learned is not None else None,
+                segment_ids=np.where(there, 0, -1),
+                caption=f"row {row:,}" if name == "input" else f"row {row:,}, {name}s",
+                most=most,
+            )
+            blocks.append(strip)
+    facts = (
+        ("rows", f"{count:,} of {plural(seq_len, 'token')}"),
+        ("tensors", ", ".join(f"{name} ({array.dtype.name})" for name, array in batch.tensors.items())),
+        ("tokenizer", vocabulary.name if vocabulary is not None else "none: ids are shown"),
+        ("padding by", batch.told_by),
+    )
+    return Page(f"Batch {batch.name}", (KeyValues(facts), *blocks))
+
+
+def learned_in(batch: BatchFile) -> np.ndarray | None:
+    """Tokens that are learned, int8 `[B, L]` as `cells_of` takes it; None without targets."""
+    if "target" not in batch.tensors or "input" not in batch.tensors:
+        return None
+    has = batch.real["target"]
+    ids, targets = batch.tensors["input"], batch.tensors["target"]
+    if has.any() and (ids == targets)[has].all():
+        return has.astype(np.int8)
+    learned = np.full(has.shape, -1, np.int8)
+    learned[:, 1:] = has[:, :-1]
+    return learned
+
+
+class _Numbers(Sequence[bytes]):
+    """Ids as their own text, created on access: there may be any number of them."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[bytes]: ...
+    def __getitem__(self, index: int | slice) -> bytes | list[bytes]:
+        if isinstance(index, slice):
+            return [self[one] for one in range(self._count)[index]]
+        return b"%d" % range(self._count)[index]
+
+
+def _numbers(batch: BatchFile) -> Vocabulary:
+    top = max(int(array.max(initial=0)) for array in batch.tensors.values())
+    return Vocabulary("ids", _Numbers(top + 1), {})

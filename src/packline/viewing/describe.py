@@ -1,0 +1,470 @@
+"""Descriptions of a store, an analysis and packings as blocks of a page.
+
+    manifest, ledger, indexes ──> facts, groups, ledger, lengths ──┬── info, serve, notebooks
+    every token (`analysis`) ───> tokens, suspicious, duplicates ──┼── analyze
+    lengths and a packing ──────> costs of packings ───────────────┼── pack
+                                  all of them ─────────────────────┴── report
+
+Every surface shows these same blocks. Nothing is rendered here; documents, rows and batches are described in
+`token_pages`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packline.store.ledger import Ledger
+from packline.viewing.page import (
+    Bar,
+    Block,
+    Heading,
+    Histogram,
+    KeyValues,
+    Link,
+    Mood,
+    Note,
+    Page,
+    Table,
+    Value,
+    bar_cells,
+)
+from packline.viewing.store_counts import DocumentLengths, Group, group_shards
+from packline.viewing.text import percent, plural, size
+from packline.viewing.tokens import document_strip
+
+if TYPE_CHECKING:
+    from packline.packing.stats import PackingStats
+    from packline.store.reader import StoreReader
+    from packline.viewing.analysis import Analysis, Suspicious, TokenCount
+
+LARGEST_SOURCES = 24
+"""Sources shown by name in charts, the largest first."""
+ROUND_TRIPS = {
+    "exact": "exactly to the text",
+    "normalized": "to the normalized text",
+    "lossy": "not to the exact text",
+}
+RATE = "bytes per token"
+FIRST_TOKENS = 48
+"""Tokens shown of a document in the summary of a store."""
+
+
+# ------------------------------------------------------------------------------------------ store
+
+
+def store_page(
+    store: StoreReader, lengths: DocumentLengths | None = None, *, documents: Sequence[int] = ()
+) -> Page:
+    """Summary of a store, read from its manifest.
+
+    Args:
+        lengths: None: without the ledger and lengths, for a notebook.
+        documents: numbers of documents whose first tokens are shown.
+    """
+    facts, groups = store_facts(store), group_table(group_shards(store))
+    blocks: list[Block] = [KeyValues(facts), groups]
+    if lengths is not None:
+        blocks = [KeyValues((*facts, *length_facts(lengths))), groups, ledger_table(store.manifest.ledger)]
+        blocks += [length_histogram(lengths)] if lengths.histogram else []
+    strips = [document_strip(store, number, most=FIRST_TOKENS) for number in documents]
+    return Page(f"Store {store.path}", (*blocks, *strips), store_warnings(store))
+
+
+def store_facts(store: StoreReader) -> tuple[tuple[str, str], ...]:
+    """Facts that identify a store: contents, tokenizer, files."""
+    manifest = store.manifest
+    entry, ledger = manifest.tokenizer, manifest.ledger
+    begin = f", begin with {entry.bos} ({entry.bos_id:,})" if entry.bos is not None else ""
+    facts = (
+        ("documents", f"{manifest.documents:,}"),
+        ("tokens", f"{manifest.tokens:,}"),
+        ("text", f"{size(ledger.text_bytes)} of {plural(len(manifest.inputs), 'file')}"),
+        ("imported from", manifest.imported.format if manifest.imported else ""),
+        (RATE, f"{ledger.text_bytes / ledger.text_tokens:.2f}" if ledger.text_tokens else ""),
+        ("tokenizer", f"{short_name(entry.name)}, {entry.vocab_size:,} tokens as {manifest.dtype}"),
+        ("boundaries", f"documents end with {entry.eod} ({entry.eod_id:,}){begin}"),
+        ("decodes", ROUND_TRIPS.get(entry.round_trip, ROUND_TRIPS["lossy"])),
+        ("on disk", _disk(store)),
+        ("made by", f"packline {manifest.packline}"),
+        ("fingerprint", manifest.checksum[:16]),
+    )
+    return tuple((name, value) for name, value in facts if value)
+
+
+def _disk(store: StoreReader) -> str:
+    """Shards and bytes of a store, by kind of file."""
+    manifest = store.manifest
+    kinds: dict[str, int] = {}
+    for shard in manifest.shards:
+        for entry in shard.files:
+            kind = entry.name.removeprefix(shard.name)
+            kinds[kind] = kinds.get(kind, 0) + entry.bytes
+    parts = [f"{kind} {size(count)}" for kind, count in kinds.items()]
+    if rejects := sum(entry.bytes for entry in manifest.rejects):
+        parts.append(f"rejects {size(rejects)}")
+    whole = f"{plural(len(manifest.shards), 'shard')}, {size(manifest.store_bytes)}"
+    return f"{whole}: {', '.join(parts)}" if parts else whole
+
+
+def store_warnings(store: StoreReader) -> tuple[str, ...]:
+    """Warnings from the ledger and the tokenizer to read before training."""
+    manifest = store.manifest
+    ledger = manifest.ledger
+    found = [f"the ledger does not balance: {problem}" for problem in ledger.imbalance()]
+    if not ledger.documents:
+        found.append("the store is empty")
+    if ledger.bad:
+        share = percent(ledger.bad_fraction)
+        found.append(f"{plural(ledger.bad, 'record')} of the input could not be read ({share}); see rejects/")
+    left_out = ledger.left_out - (ledger.filtered or 0)  # records left out by a filter are intended
+    if ledger.documents_in and left_out >= 0.01 * ledger.documents_in:
+        share = percent(left_out / ledger.documents_in)
+        found.append(f"{share} of the input was left out: empty, too short or too long")
+    if ledger.special_token_strings:
+        count = plural(ledger.special_token_strings, "time")
+        found.append(f"the text of documents contains the name of a special token {count}")
+    if manifest.tokenizer.round_trip == "lossy":
+        found.append(f"{manifest.tokenizer.name} does not decode to the exact text")
+    return tuple(found)
+
+
+def group_table(groups: Sequence[Group], link: Callable[[Group], str] | None = None) -> Table:
+    """Table of totals by split, source and label.
+
+    Args:
+        link: function from a group to the address of the page of its documents.
+    """
+    labels = any(group.label is not None for group in groups)
+    texts = any(group.text_bytes for group in groups)
+    tokens = sum(group.tokens for group in groups) or 1
+    head = ("split", "source", "label", "documents", "tokens", "share", "tokens per document", RATE)
+    keep = [labels or name != "label" for name in head[:-1]] + [texts]
+    rows = [
+        (
+            group.split,
+            Link(group.source, link(group)) if link else group.source,
+            group.label or "",
+            f"{group.documents:,}",
+            f"{group.tokens:,}",
+            percent(group.tokens / tokens),
+            f"{group.tokens / group.documents:,.0f}" if group.documents else "",
+            f"{group.text_bytes / max(group.tokens, 1):.2f}",
+        )
+        for group in groups
+    ]
+    return Table(
+        "By split and source",
+        tuple(name for name, there in zip(head, keep, strict=True) if there),
+        tuple(tuple(value for value, there in zip(row, keep, strict=True) if there) for row in rows),
+        "".join(side for side, there in zip("lllrrrrr", keep, strict=True) if there),
+    )
+
+
+def source_tables(groups: Sequence[Group]) -> list[Block]:
+    """Tables of tokens by source and by label, the largest first; bars mark validation and test."""
+    found: list[Block] = [_summed("source", [(group.source, group) for group in groups])]
+    if labelled := [(group.label, group) for group in groups if group.label is not None]:
+        found.append(_summed("label", labelled))
+    return found
+
+
+def _summed(noun: str, named: Sequence[tuple[str, Group]]) -> Table:
+    sums: dict[str, list[int]] = {}
+    for name, group in named:
+        counts = sums.setdefault(name, [0, 0, 0, 0])
+        held = group.tokens if group.split != "train" else 0
+        for place, count in enumerate((group.tokens, group.documents, held, group.text_bytes)):
+            counts[place] += count
+    ordered = sorted(sums.items(), key=lambda item: (-item[1][0], item[0]))
+    shown, rest = ordered[:LARGEST_SOURCES], ordered[LARGEST_SOURCES:]
+    if rest:
+        shown.append(
+            (f"{len(rest):,} more", [sum(column) for column in zip(*(row for _, row in rest), strict=True)])
+        )
+    whole = sum(group.tokens for _, group in named) or 1
+    top = max((counts[0] for _, counts in shown), default=0) or 1
+    rows = tuple(
+        (
+            name,
+            f"{documents:,}",
+            Bar(f"{tokens:,} ({percent(tokens / whole)})", tokens / top, held / max(tokens, 1)),
+            f"{held:,}",
+            size(text_bytes),
+        )
+        for name, (tokens, documents, held, text_bytes) in shown
+    )
+    head = (noun, "documents", "tokens", "not for training", "text")
+    marked = "validation and test" if any(counts[2] for _, counts in shown) else ""
+    return Table(f"Tokens by {noun}", head, rows, "lrrrr", marked)
+
+
+def length_facts(lengths: DocumentLengths) -> tuple[tuple[str, str], ...]:
+    """Lengths of documents in one line."""
+    if not lengths.histogram:
+        return (("tokens per document", "no documents"),)
+    shown = f"{lengths.shortest:,} to {lengths.longest:,}, mean {lengths.mean:,.0f}, "
+    shown += f"median {lengths.median:,}, 90% at most {lengths.p90:,}, 99% at most {lengths.p99:,}"
+    return (("tokens per document", shown),)
+
+
+def length_histogram(lengths: DocumentLengths) -> Histogram:
+    """Histogram of tokens per document by powers of two, from the first class that is not empty."""
+    counts = lengths.histogram
+    first = next((place for place, count in enumerate(counts) if count), 0)
+    labels = [
+        f"{2**power:,}" if not power else f"{2**power:,} to {2 ** (power + 1) - 1:,}"
+        for power in range(first, len(counts))
+    ]
+    quantiles = (("half", lengths.median), ("90%", lengths.p90), ("99%", lengths.p99))
+    marks = tuple(
+        (f"{name} ≤ {value:,}", value.bit_length() - 1 - first)
+        for name, value in quantiles
+        if value.bit_length() > first
+    )
+    return Histogram("Tokens per document", tuple(labels), tuple(counts[first:]), "documents", marks)
+
+
+def ledger_table(ledger: Ledger, prices: Sequence[PackingStats] = ()) -> Table:
+    """The ledger: records read, each loss by name, documents; their tokens, and what becomes of them.
+
+    Args:
+        prices: costs of packings; the first decides which tokens are in rows.
+
+    >>> ledger = Ledger(documents_in=3, documents=2, empty=1, tokens=9, text_tokens=7, eod_tokens=2)
+    >>> table = ledger_table(ledger)
+    >>> [f"{row[0]}: {row[1].shown}" for row in table.rows][:3]
+    ['records in: 3', '- without text: 1', '= documents: 2']
+    """
+    rows: list[tuple[Value, ...]] = []
+
+    def add(label: str, count: int, whole: int, mood: Mood = "plain", note: str = "") -> None:
+        rows.append((label, Bar(f"{count:,}", count / whole if whole else 0.0, mood=mood), note))
+
+    def lose(label: str, count: int, whole: int, mood: Mood = "warning") -> None:
+        if count:
+            add(f"- {label}", count, whole, mood, f"{percent(count / whole)}" if whole else "")
+
+    records = ledger.documents_in
+    add("records in", records, records)
+    lose("without text", ledger.empty, records)
+    lose("too short", ledger.too_short, records)
+    lose("too long", ledger.too_long, records)
+    lose("left out by filters", ledger.filtered or 0, records)
+    for reason, count in ledger.rejected.items():
+        lose(f"bad: {reason.replace('_', ' ')}", count, records, "bad")
+    rate = f"{ledger.text_bytes / ledger.text_tokens:.2f} {RATE}" if ledger.text_tokens else ""
+    add("= documents", ledger.documents, records, "good")
+    add("tokens of text", ledger.text_tokens, ledger.tokens, note=rate)
+    add("+ end of document", ledger.eod_tokens, ledger.tokens)
+    if ledger.bos_tokens:
+        add("+ begin of document", ledger.bos_tokens, ledger.tokens)
+    add("= tokens", ledger.tokens, ledger.tokens, "good")
+    if ledger.mask:
+        add("trained on", ledger.mask.trained_tokens, ledger.tokens)
+    if prices:
+        price, counts = prices[0], prices[0].counts
+        lost = counts.dropped_tokens + counts.truncated_tokens
+        lose("validation and test", ledger.tokens - counts.tokens, ledger.tokens, "plain")
+        lose("a tail too short for a row", lost, ledger.tokens)
+        made = f"{plural(counts.rows, 'row')} of {price.seq_len:,}, {price.name}"
+        add("= tokens in rows", counts.tokens - lost, ledger.tokens, "good", made)
+    return Table("From records to tokens", (), tuple(rows), "lrl")
+
+
+# --------------------------------------------------------------------------------------- packings
+
+
+def packing_tables(prices: Sequence[PackingStats]) -> list[Block]:
+    """Tables of the costs of every packing, one for each row length."""
+    found: list[Block] = []
+    for length in dict.fromkeys(price.seq_len for price in prices):
+        shown = [price for price in prices if price.seq_len == length]
+        columns = [
+            bar_cells(tuple((price.counts.rows, f"{price.counts.rows:,}") for price in shown)),
+            *(
+                bar_cells(tuple((share, percent(share)) for share in shares))
+                for shares in zip(
+                    *((price.padding, price.lost, price.split, price.shared) for price in shown), strict=True
+                )
+            ),
+        ]
+        rows = tuple(
+            (price.name, *bars) for price, bars in zip(shown, zip(*columns, strict=True), strict=True)
+        )
+        head = ("packing", "rows", "padding", "tokens lost", "documents split", "rows shared")
+        found.append(Table(f"Packings in rows of {length:,} tokens", head, rows, "lrrrrr"))
+    return found
+
+
+def cheapest_facts(prices: Sequence[PackingStats]) -> tuple[tuple[str, str], ...]:
+    """The cheapest packings of one row length, by each of three costs."""
+    lost = {price.name: price.lost for price in prices}
+    whole = [price for price in prices if price.lost == min(lost.values())]
+    return (
+        ("loses fewest tokens", _cheapest(lost)),
+        ("of these, splits fewest documents", _cheapest({price.name: price.split for price in whole})),
+        ("pads least", _cheapest({price.name: price.padding for price in prices})),
+    )
+
+
+def _cheapest(shares: dict[str, float]) -> str:
+    """Names of all packings with the lowest share, and the share."""
+    least = min(shares.values())
+    names = [name.replace(",", "") for name, share in shares.items() if share == least]
+    several = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
+    return f"{several}: {percent(least) if least else 'none'}"
+
+
+# --------------------------------------------------------------------------------------- analysis
+
+
+def analysis_page(analysis: Analysis) -> Page:
+    """Page of a whole analysis."""
+    title = f"Analysis of {analysis.path}"
+    facts = KeyValues(
+        (
+            ("documents", f"{analysis.documents:,}"),
+            ("tokens", f"{analysis.tokens:,}, of text {analysis.text_tokens:,}"),
+            ("text", size(analysis.text_bytes)),
+            (RATE, f"{analysis.bytes_per_token:.2f}"),
+            ("tokenizer", f"{analysis.tokenizer}, {analysis.vocab_size:,} tokens"),
+            *vocabulary_facts(analysis),
+            *length_facts(analysis.lengths),
+        )
+    )
+    if not analysis.documents:
+        return Page(title, (facts, Note("There are no documents.", "warning")))
+    blocks: list[Block] = [facts, group_table(analysis.groups), length_histogram(analysis.lengths)]
+    blocks += packing_tables(analysis.prices)
+    return Page(title, (*blocks, *finding_blocks(analysis)), warnings=analysis_warnings(analysis))
+
+
+def vocabulary_facts(analysis: Analysis) -> tuple[tuple[str, str], ...]:
+    """Number of tokens that never occur."""
+    never = analysis.never_used
+    share = percent(never / analysis.vocab_size)
+    return (("never used", f"{plural(never, 'token')}, {share} of the vocabulary"),)
+
+
+def analysis_warnings(analysis: Analysis) -> tuple[str, ...]:
+    """Findings to check before training, one line each."""
+    found = []
+    twice = analysis.duplicates
+    if twice.across_splits:
+        what = plural(twice.across_splits, "text")
+        found.append(f"{what} in several splits: validation text was trained on")
+    if twice.documents and twice.documents >= 0.01 * analysis.documents:
+        found.append(f"{percent(twice.documents / analysis.documents)} of the documents are duplicates")
+    for one in analysis.suspicious:
+        if one.count and one.count >= 0.01 * analysis.documents:
+            share = percent(one.count / analysis.documents)
+            found.append(f"{one.reason}: {share} of the documents ({one.rule})")
+    for token in analysis.special:
+        if count := token.count - analysis.boundary.get(token.id, 0):
+            found.append(f"the special token {token.text} occurs {plural(count, 'time')} inside documents")
+    return tuple(found)
+
+
+def finding_blocks(analysis: Analysis) -> list[Block]:
+    """Most used and unused tokens, suspicious documents, and duplicates."""
+    return [
+        Heading("Tokens"),
+        *token_tables(analysis),
+        Heading("Suspicious documents"),
+        *suspicious_blocks(analysis),
+        Heading("Duplicate documents"),
+        *duplicate_blocks(analysis),
+    ]
+
+
+def token_tables(analysis: Analysis) -> list[Block]:
+    """Tables of special tokens, the most used tokens, and some that are never used."""
+    blocks: list[Block] = []
+    if analysis.special:
+        rows = tuple(
+            (f"{one.id:,}", one.text, f"{one.count:,}", f"{one.count - analysis.boundary.get(one.id, 0):,}")
+            for one in analysis.special
+        )
+        blocks.append(Table("Special tokens", ("id", "token", "count", "inside documents"), rows, "rlrr"))
+    rows = tuple(
+        (
+            f"{one.id:,}",
+            marked_spaces(one),
+            f"{one.count:,}",
+            percent(one.count / max(analysis.text_tokens, 1)),
+        )
+        for one in analysis.most_used
+    )
+    blocks.append(Table("Most used tokens", ("id", "token", "count", "share"), rows, "rlrr"))
+    if analysis.never_used:
+        some = " ".join(marked_spaces(one) for one in analysis.never_used_first)
+        more = " …" if analysis.never_used > len(analysis.never_used_first) else ""
+        blocks.append(Note(f"Never used: {plural(analysis.never_used, 'token')}, such as {some}{more}"))
+    return blocks
+
+
+def marked_spaces(token: TokenCount) -> str:
+    """Text of a token with visible spaces.
+
+    >>> from packline.viewing.analysis import TokenCount
+    >>> marked_spaces(TokenCount(262, " the", 3))
+    '␣the'
+    """
+    return token.text.replace(" ", "␣")
+
+
+def suspicious_blocks(analysis: Analysis) -> list[Block]:
+    """Number of suspicious documents of each kind, and the worst of them."""
+    rows = tuple((one.reason, f"{one.count:,}", one.rule) for one in analysis.suspicious)
+    blocks: list[Block] = [Table("", ("reason", "documents", "rule"), rows, "lrl")]
+    for kind in analysis.suspicious:
+        if kind.documents:
+            found = tuple(
+                (f"{one.document:,}", severity(kind, one.value), analysis.places.get(one.document, ""))
+                for one in kind.documents
+            )
+            blocks.append(Table(kind.reason.capitalize(), ("document", "value", "origin"), found, "rrl"))
+    return blocks
+
+
+def severity(kind: Suspicious, value: float) -> str:
+    """Severity of a suspicious document, in the unit of its kind."""
+    if kind.reason.endswith(RATE):
+        return f"{value:.2f} {RATE}"
+    return plural(int(value), "token") if kind.reason == "long run" else percent(value)
+
+
+def duplicate_blocks(analysis: Analysis) -> list[Block]:
+    """Number of duplicates, and the groups with the most duplicate tokens."""
+    found = analysis.duplicates
+    if not found.groups:
+        return [Note("No two documents have the same tokens.", "good")]
+    share = percent(found.tokens / max(analysis.tokens, 1))
+    total = (
+        f"{plural(found.groups, 'text')} more than once: {plural(found.documents, 'document')} beyond the "
+        f"first of each, {plural(found.tokens, 'token')}, {share} of all."
+    )
+    rows = tuple(
+        (
+            f"{group.copies:,}",
+            f"{group.tokens:,}",
+            ", ".join(f"{one:,}" for one in group.documents)
+            + (" …" if group.copies > len(group.documents) else ""),
+            analysis.places.get(group.documents[0], ""),
+        )
+        for group in found.largest
+    )
+    head = ("copies", "tokens each", "documents", "origin of the first")
+    return [Note(total), Table("Largest groups", head, rows, "rrll")]
+
+
+def short_name(name: str) -> str:
+    """Name of a tokenizer, without the folders before it.
+
+    >>> short_name("tokenizers/gpt2/tokenizer.json"), short_name("Qwen/Qwen3-8B"), short_name("a/b/c/")
+    ('gpt2', 'Qwen3-8B', 'c')
+    """
+    path = Path(name)
+    return (path.parent.name or path.name) if path.name == "tokenizer.json" else path.name

@@ -1,0 +1,39 @@
+"""Write the tables of options in docs/formats.md from the declarations of the formats.
+
+python -m tools.format_tables
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from packline.cli.formats import facts, load, shown_default
+from packline.formats.format import NAMES
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "formats.md"
+
+
+def table_rows(name: str) -> str:
+    """Rows of a format's table: option, default, description."""
+    rows = (
+        f"| `{one['name']}` | `{shown_default(one['default'])}` | {one['about']} |"
+        for one in facts(load(name))["options"]
+    )
+    return "".join(f"{row}\n" for row in rows)
+
+
+def with_tables(page: str) -> str:
+    """The page, with the rows of all tables made anew."""
+    for name in NAMES:
+        begin = page.index(f"### {name}\n")
+        head = re.compile(r"\| `--set` \|.*\n\|[-|]+\|\n").search(page, begin)
+        assert head is not None, f"no table for {name}"
+        end = re.compile(r"(?:\| `.*\n)*").match(page, head.end())
+        assert end is not None
+        page = page[: head.end()] + table_rows(name) + page[end.end() :]
+    return page
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_tables(PAGE.read_text("utf-8")), "utf-8")
