@@ -36,8 +36,7 @@ from packline.fingerprint import hash_bytes
 from packline.packing.packer import OVERFLOWS, PACKINGS, RowOptions
 from packline.ragged import Ragged, offsets_of
 from packline.recipe import Recipe, Source
-from packline.sources.batch import Batch
-from packline.sources.texts import Texts
+from packline.sources.batch import Batch, Texts
 from packline.store.files import FileEntry
 from packline.store.ledger import Ledger, total
 from packline.store.manifest import (

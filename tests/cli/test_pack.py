@@ -100,7 +100,7 @@ def test_a_plan_is_written_when_asked_for_and_checked_the_next_time(store: Path,
     assert first.returncode == 0, first.stderr
     (folder,) = (tmp_path / "plans").iterdir()
     assert f"{folder}: " in first.stdout and "written" in first.stdout
-    assert "whole" in run(*words).stdout
+    assert "already exists, and is complete" in run(*words).stdout
     values = result(run(*words, "--json"))
     assert [price["packing"] for price in values["prices"]] == ["best_fit"]
     assert values["plans"][0]["folder"] == str(folder)
@@ -122,8 +122,8 @@ def test_a_plan_is_written_when_asked_for_and_checked_the_next_time(store: Path,
     [
         (["--seq-len", "1"], "seq_len is 1: expected 2 to"),
         (["--seq-len", "999999"], "seq_len is 999,999: expected 2 to"),
-        (["--seq-len", "8", "--write"], "--write goes with --packing best_fit"),
-        (["--seq-len", "8", "--write", "--packing", "pad"], "--write goes with --packing best_fit"),
+        (["--seq-len", "8", "--write"], "--write belongs to --packing best_fit"),
+        (["--seq-len", "8", "--write", "--packing", "pad"], "--write belongs to --packing best_fit"),
         (["--seq-len", "8", "--label", "nope"], "the label 'nope'"),
         (["--seq-len", "8", "--packing", "nope"], "--packing"),
         ([], "--seq-len"),

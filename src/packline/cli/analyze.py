@@ -57,7 +57,7 @@ def analyze(
     reading: Annotated[Reading | None, Parameter(name="*")] = None,
     flags: Flags = _FLAGS,
 ) -> int:
-    """Analyze the tokens of a store, data set or batch; see `pages`."""
+    """Analyze the tokens of a store, data set or batch; see `help_texts`."""
     reading = reading or Reading()
     if top < 0:
         raise RecipeError(f"--top is {top}: expected 0 or more")

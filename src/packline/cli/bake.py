@@ -27,7 +27,7 @@ def bake(
     ] = None,
     flags: Flags = _FLAGS,
 ) -> int:
-    """Write rows in training order; see `pages`."""
+    """Write rows in training order; see `help_texts`."""
     return run_export(
         "bake",
         [source],

@@ -38,7 +38,7 @@ def convert(
     ] = None,
     flags: Flags = _FLAGS,
 ) -> int:
-    """Convert a data set to another layout; see `pages`."""
+    """Convert a data set to another layout; see `help_texts`."""
     choice, _ = make_choice(rows.settings())
     store, tally = source, Tally()
     try:

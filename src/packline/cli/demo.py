@@ -68,7 +68,7 @@ def demo(
     ] = "packline-demo",
     flags: Flags = _FLAGS,
 ) -> int:
-    """Build, verify and show a store of Python's own library; see `pages`."""
+    """Build, verify and show a store of Python's own library; see `help_texts`."""
     folder = Path(out)
     prepare_folder(folder)
     corpus = _gather(folder)

@@ -56,7 +56,7 @@ def export(
     documents: DocumentArguments = _DOCUMENTS,
     flags: Flags = _FLAGS,
 ) -> int:
-    """Export a store, a run or text in another layout; see `pages`."""
+    """Export a store, a run or text in another layout; see `help_texts`."""
     of_text = {
         "eod": None if eod is None else _token(eod),
         "bos": None if bos is None else _token(bos),

@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import packline
+from packline.cli.help_texts import GROUPS, PAGES, SUMMARY, SUMMARY_END
 from packline.cli.output import discard, output
-from packline.cli.pages import GROUPS, PAGES, SUMMARY, SUMMARY_END
 from packline.errors import OutputError, PacklineError, RecipeError
 from packline.jobs.signals import interrupt_on_signals, signal_of
 from packline.storage.local import plain_error

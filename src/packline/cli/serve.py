@@ -33,7 +33,7 @@ def serve(
     ] = None,
     flags: Flags = _FLAGS,
 ) -> int:
-    """Serve pages about stores; see `pages`."""
+    """Serve pages about stores; see `help_texts`."""
     from packline.errors import RecipeError
     from packline.viewing.web.serving import check_installed, listen
     from packline.viewing.web.serving import serve as run

@@ -25,7 +25,7 @@ STATES: dict[str, Piece] = {
 def status(
     store: Annotated[str, Parameter(help="Folder of a store or of a build.")], *, flags: Flags = _FLAGS
 ) -> int:
-    """Show the progress of a build; see `pages`."""
+    """Show the progress of a build; see `help_texts`."""
     from packline.jobs.status import status as look
 
     found = look(store)

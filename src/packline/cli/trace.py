@@ -92,7 +92,7 @@ def trace(
     settings: Annotated[StoreSettings | None, Parameter(name="*")] = None,
     flags: Flags = _FLAGS,
 ) -> int:
-    """Trace a batch to its documents, or a document to its batches; see `pages`."""
+    """Trace a batch to its documents, or a document to its batches; see `help_texts`."""
     wanted = wanted or TraceTarget()
     _check(wanted)
     loader = open_loader(target, wanted.world_size, settings or StoreSettings())

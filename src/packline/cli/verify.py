@@ -66,7 +66,7 @@ def verify(
     ] = None,
     flags: Flags = _FLAGS,
 ) -> int:
-    """Check a store from its files alone; see `pages`."""
+    """Check a store from its files alone; see `help_texts`."""
     if against:
         if from_ is not None or deep:
             raise RecipeError("--against goes with neither --from nor --deep", hint="run one after the other")

@@ -20,8 +20,6 @@ from heapq import nsmallest
 from itertools import chain, pairwise
 from pathlib import Path
 
-import msgspec
-
 from packline.encoders.token_bytes import TokenText, keeps_text, token_bytes
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import RecipeError
@@ -29,11 +27,12 @@ from packline.evals import scanning
 from packline.evals.contamination_report import NORMALISATION, ContaminationReport, GramOf, Overlap
 from packline.evals.evaluation_texts import read_evaluations
 from packline.evals.ngram_index import QuestionGrams, Questions, write_questions
-from packline.evals.scanning import ScanJob, ShardFound, open_job
+from packline.evals.scanning import ScanSettings, ShardFound
 from packline.evals.task import EvaluationText, text_encoder
 from packline.evals.words import LOWER, spelled
+from packline.jobs.engine import run_units
+from packline.jobs.job import Numbered
 from packline.jobs.resources import usable_cores
-from packline.jobs.task_pool import run_tasks
 from packline.storage.local import disk_errors
 from packline.store.files import read_file
 from packline.store.manifest import TOKENIZER
@@ -44,7 +43,6 @@ N = 13
 MOST_TEXTS = 10
 ALONE_TOKENS = 1 << 24
 """Tokens below which the search runs in this process: starting another takes half a second."""
-IF_DIED = "use fewer workers if memory ran out"
 MOST_LISTED = 100
 MOST_SHOWN = 400
 """Maximum characters of an overlap to keep."""
@@ -85,7 +83,7 @@ def search(
         folder = Path(name)
         with disk_errors(folder):
             questions = _prepare(folder, store, texts, gram_of, n, most_texts)
-        job = ScanJob(str(store.path), name, n, gram_of, scanning.STRETCH)
+        job = ScanSettings(str(store.path), name, n, gram_of, scanning.STRETCH)
         started = time.perf_counter()
         found = _look(store, job, workers, on_progress)
         return _sum_up(store, job, questions, QuestionGrams(folder), found, time.perf_counter() - started)
@@ -134,7 +132,9 @@ def _prepare(
     return write_questions(folder, texts, n, most_texts, spell=spell)
 
 
-def _look(store: StoreReader, job: ScanJob, workers: int, on_progress: OnProgress | None) -> list[ShardFound]:
+def _look(
+    store: StoreReader, job: ScanSettings, workers: int, on_progress: OnProgress | None
+) -> list[ShardFound]:
     """Search all shards; return the overlaps of each."""
     whole = store.manifest.tokens * store.dtype.itemsize
     read = 0
@@ -145,15 +145,13 @@ def _look(store: StoreReader, job: ScanJob, workers: int, on_progress: OnProgres
         if on_progress is not None:
             on_progress(read, whole)
 
-    tasks = [(str(number), number) for number in range(len(store.shards))]
-    done = run_tasks(open_job, job, tasks, workers=workers, on_tokens=hear, if_died=IF_DIED)
-    found = {name: msgspec.json.decode(result, type=ShardFound) for name, result in done}
-    return [found[name] for name, _ in tasks]
+    shards = [Numbered.of(number) for number in range(len(store.shards))]
+    return run_units(job, shards, ShardFound, workers=workers, on_tokens=hear)
 
 
 def _sum_up(
     store: StoreReader,
-    job: ScanJob,
+    job: ScanSettings,
     questions: Questions,
     asked: QuestionGrams,
     found: list[ShardFound],

@@ -27,7 +27,7 @@ from packline.errors import CorruptStore
 from packline.evals.contamination_report import GramOf
 from packline.evals.ngram_index import QuestionGrams, gram_hashes, mix, runs_of
 from packline.evals.words import split_words
-from packline.jobs.task_worker import Runner
+from packline.jobs.job import Numbered, Report, Runner
 from packline.store.reader import StoreReader
 from packline.store.shard import Shard
 
@@ -35,7 +35,7 @@ STRETCH = 1 << 17
 """Tokens to search at a time."""
 
 
-class ScanJob(msgspec.Struct, frozen=True):
+class ScanSettings(msgspec.Struct, frozen=True):
     """Settings common to all shards."""
 
     store: str
@@ -44,6 +44,10 @@ class ScanJob(msgspec.Struct, frozen=True):
     n: int
     gram_of: GramOf
     stretch: int = STRETCH
+
+    def open(self) -> Scan:
+        """Open the store and the questions."""
+        return Scan(self)
 
 
 class ShardFound(msgspec.Struct, frozen=True):
@@ -68,16 +72,12 @@ class _Stretch(NamedTuple):
     pieces: Callable[[int, int], list[bytes] | list[int]]
 
 
-def open_job(job: msgspec.Raw) -> Runner:
-    """Runner that searches the shards of a job."""
-    scan = Scan(msgspec.json.decode(job, type=ScanJob))
-    return lambda task, report: scan.look(msgspec.json.decode(task, type=int), report)
-
-
-class Scan:
+class Scan(Runner[Numbered, ShardFound]):
     """Searches one shard after another."""
 
-    def __init__(self, job: ScanJob) -> None:
+    unit = Numbered
+
+    def __init__(self, job: ScanSettings) -> None:
         self._job, self._n = job, job.n
         self._store, self._asked = StoreReader(job.store), QuestionGrams(job.folder)
         self._vocab_size = self._store.manifest.tokenizer.vocab_size
@@ -87,16 +87,13 @@ class Scan:
         else:
             self._ids = mix(np.arange(self._vocab_size))
 
-    def look(self, number: int, report: Callable[[int], None]) -> ShardFound:
-        """Search a shard.
-
-        Args:
-            number: number of the shard.
-            report: called with the number of tokens done.
+    def run(self, unit: Numbered, report: Report) -> ShardFound:
+        """Search the shard of this number.
 
         Raises:
             CorruptStore: an id outside the vocabulary.
         """
+        number = unit.number
         shard = self._store.shards[number]
         places = np.append(shard.places(slice(None)), shard.entry.tokens)
         found: list[tuple[int, int, int, int]] = []

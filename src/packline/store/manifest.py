@@ -34,8 +34,8 @@ from packline.store.ledger import Ledger, losses, source_names, total, totals_by
 from packline.version import __version__
 
 if TYPE_CHECKING:
-    from packline.encoders.boundary import Boundary
     from packline.encoders.parity import RoundTrip
+    from packline.encoders.special_tokens import Boundary
     from packline.encoders.tokenizer import Tokenizer
 
 FORMAT_VERSION = 1

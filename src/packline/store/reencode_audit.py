@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 
 from packline.encoders.parity import UNSURE_TOKENS, Reference, text_beginning
-from packline.encoders.special import without_special_tokens
+from packline.encoders.special_tokens import without_special_tokens
 from packline.encoders.token_bytes import TextBytes
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import PacklineError, TokenizerError

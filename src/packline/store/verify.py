@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from packline.encoders.boundary import resolve_boundary
+from packline.encoders.special_tokens import resolve_boundary
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import CorruptStore, PacklineError
 from packline.ragged import dtype_for
