@@ -236,7 +236,7 @@ def batch_page(
         ("rows", f"{count:,} of {plural(seq_len, 'token')}"),
         ("tensors", ", ".join(f"{name} ({array.dtype.name})" for name, array in batch.tensors.items())),
         ("tokenizer", vocabulary.name if vocabulary is not None else "none: ids are shown"),
-        ("padding by", batch.told_by),
+        ("padding by", batch.padding_source),
     )
     return Page(f"Batch {batch.name}", (KeyValues(facts), *blocks))
 

@@ -280,7 +280,7 @@ def steps(view: View, path: str, page: int, count: int, params: dict[str, str]) 
     return (pages,)
 
 
-def search(view: View) -> Page:
+def search_page(view: View) -> Page:
     """Page of the search form, with the hits in this part of the store."""
     params = view.params
     by = choice(params, "by", [name for name, _ in SEARCHES], "text")
