@@ -105,7 +105,7 @@ def _recipe(
 
 def guess_eod(tokenizer: str) -> tuple[str | None, str]:
     """End of document: the tokenizer's only candidate or the likeliest one, and a note on the choice."""
-    from packline.encoders.boundary import END_OF_TEXT, resolve_boundary
+    from packline.encoders.special_tokens import END_OF_TEXT, resolve_boundary
     from packline.encoders.tokenizer import load_tokenizer
 
     try:

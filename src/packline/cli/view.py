@@ -25,7 +25,7 @@ from packline.viewing.token_pages import batch_page, document_page, row_page, st
 from packline.viewing.tokens import MOST, Vocabulary
 
 WHAT = Group("What to view", sort_key=5)
-SHOWN = Group("Output", sort_key=10)
+SHOWN = Group("Amount and file", sort_key=10)
 BATCH = Group("For a batch file", sort_key=15)
 
 _FLAGS = Flags()
@@ -111,23 +111,23 @@ def view(
     elif given := batch.given():
         raise RecipeError(f"--{given[0]} is for a batch file, .npz or .pt; {target} is not one")
     else:
-        page = page_of(target, wanted, shown, settings)
+        page = _page_of(target, wanted, shown, settings)
     if shown.out is not None:
         write_page(page, Path(shown.out))
         output.line("  ", ("wrote", "quiet"), f"  {shown.out}")
     else:
         output.page(page, pager=True)
-    output.result({"command": "view", "target": target, "exit_code": DONE, **facts(page)})
+    output.result({"command": "view", "target": target, "exit_code": DONE, **_as_json(page)})
     return DONE
 
 
-def page_of(target: str, wanted: ViewTarget, shown: Shown, settings: StoreSettings) -> Page:
+def _page_of(target: str, wanted: ViewTarget, shown: Shown, settings: StoreSettings) -> Page:
     """Page for a command line.
 
     Raises:
         RecipeError: options contradict each other.
     """
-    check(wanted, settings, run_file=target.endswith(".toml"))
+    _check(wanted, settings, run_file=target.endswith(".toml"))
     if wanted.step is not None:
         loader = open_loader(target, wanted.world_size, settings)
         most = shown.tokens or (BATCH_TOKENS if wanted.row is None else MOST)
@@ -142,7 +142,7 @@ def page_of(target: str, wanted: ViewTarget, shown: Shown, settings: StoreSettin
     return document_page(store, wanted.document or 0, first=shown.first, most=most)
 
 
-def check(wanted: ViewTarget, settings: StoreSettings, *, run_file: bool) -> None:
+def _check(wanted: ViewTarget, settings: StoreSettings, *, run_file: bool) -> None:
     """Refuse options that contradict each other, rather than ignore some of them.
 
     Raises:
@@ -225,7 +225,7 @@ def show_grid(target: str, batch: BatchFileOptions) -> int:
     return DONE
 
 
-def facts(page: Page) -> dict[str, Any]:
+def _as_json(page: Page) -> dict[str, Any]:
     """A page as values for JSON output: its facts, and its strips as lists of cells."""
     return {
         "title": page.title,

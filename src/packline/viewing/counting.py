@@ -1,7 +1,7 @@
 """Count the documents of a store, in worker processes or in this one.
 
     documents 0 .. D, cut into one range per process, of about equal numbers of tokens
-    process:   range ── blocks of a million tokens ──> Counter ──> Tally
+    process:   range ── blocks of a million tokens ──> Counter ──> TokenTally
     together:  add_up
 
 A range is a work unit (`jobs.engine.run_units`), and its tally is the result.
@@ -21,7 +21,7 @@ from packline.jobs.job import Report, Runner, WorkUnit
 from packline.store.reader import StoreReader
 from packline.store.shard import contradiction
 from packline.viewing.duplicates import HashFiles
-from packline.viewing.tally import BLOCK_TOKENS, Counter, Tally
+from packline.viewing.tally import BLOCK_TOKENS, Counter, TokenTally
 
 ALONE_TOKENS = 1 << 24
 """Smaller stores are counted in this process, since starting a process takes a quarter of a second."""
@@ -52,7 +52,7 @@ class Range(WorkUnit, frozen=True, kw_only=True):
     stop: int
 
 
-class RangeCounter(Runner[Range, Tally]):
+class RangeCounter(Runner[Range, TokenTally]):
     """Counts ranges of a store."""
 
     unit = Range
@@ -60,7 +60,7 @@ class RangeCounter(Runner[Range, Tally]):
     def __init__(self, settings: CountSettings) -> None:
         self._settings, self._store = settings, StoreReader(settings.store)
 
-    def run(self, unit: Range, report: Report) -> Tally:
+    def run(self, unit: Range, report: Report) -> TokenTally:
         """Count a range of documents."""
         return count_range(self._settings, unit, self._store, report)
 
@@ -73,7 +73,7 @@ def count_store(
     *,
     workers: int,
     on_progress: OnProgress = lambda tokens: None,
-) -> list[Tally]:
+) -> list[TokenTally]:
     """Count all documents.
 
     Args:
@@ -94,7 +94,7 @@ def count_store(
         for number, (start, stop) in enumerate(itertools.pairwise(cuts))
     ]
     processes = wanted if wanted > 1 else 0
-    return run_units(settings, ranges, Tally, workers=processes, on_tokens=on_progress)
+    return run_units(settings, ranges, TokenTally, workers=processes, on_tokens=on_progress)
 
 
 def cut_documents(store: StoreReader, ranges: int) -> list[int]:
@@ -112,7 +112,7 @@ def cut_documents(store: StoreReader, ranges: int) -> list[int]:
 
 def count_range(
     settings: CountSettings, documents: Range, store: StoreReader, on_progress: OnProgress
-) -> Tally:
+) -> TokenTally:
     """Count a range of documents in this process."""
     entry = store.manifest.tokenizer
     before = 0 if entry.bos_id is None else 1
