@@ -95,7 +95,7 @@ def run_export(
     choice, _ = make_choice(settings)
     try:
         place = _store_of(sources, tokenizer, out, workers, of_text or {})
-        with watch_export() as hear:
+        with watch_export(out) as hear:
             exported: Exported = export_store(
                 place,
                 to=to,
