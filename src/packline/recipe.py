@@ -29,7 +29,6 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from packline.errors import RecipeError
-from packline.storage.inputs import refuse_name
 
 Format = Literal["auto", "jsonl", "parquet", "text"]
 Documents = Literal["file", "line", "separator"]
@@ -351,6 +350,8 @@ def _check_val_documents(recipe: Recipe, count: int) -> None:
 def _check_source(source: Source, where: str) -> None:
     if not source.inputs:
         raise RecipeError(f"{where} has no inputs", hint="name at least one file, folder or glob")
+    from packline.storage.inputs import refuse_name
+
     for given in source.inputs:
         refuse_name(given)
     if (source.documents == "separator") != (source.separator is not None):

@@ -39,7 +39,7 @@ from packline.chat.sources import (
     find_conversation_files,
     plan_conversations,
 )
-from packline.encoders.boundary import END_OF_TEXT, Boundary, resolve_boundary
+from packline.encoders.special_tokens import END_OF_TEXT, Boundary, resolve_boundary
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer, read_chat_template
 from packline.errors import InputError, RecipeError
 from packline.jobs.engine import run_job

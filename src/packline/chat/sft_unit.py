@@ -23,9 +23,8 @@ from packline.chat.encoding import Encoded, PieceEncoder
 from packline.chat.pieces import Piece, check_pieces, mute, render_nanochat
 from packline.chat.sources import ConversationSource, ConversationUnit
 from packline.chat.tasks import GENERATORS, adapter_of, read_words
-from packline.encoders.boundary import Boundary
 from packline.encoders.parity import audited
-from packline.encoders.special import SpecialTokenCounter
+from packline.encoders.special_tokens import Boundary, SpecialTokenCounter
 from packline.encoders.token_bytes import TextBytes
 from packline.encoders.tokenizer import load_tokenizer
 from packline.fingerprint import share_of, split_of

@@ -85,7 +85,7 @@ def sft(
     ] = None,
     flags: Flags = _FLAGS,
 ) -> int:
-    """Build a store from conversations; see `pages`."""
+    """Build a store from conversations; see `help_texts`."""
     if tokenizer is None:
         raise RecipeError("no tokenizer", hint="name one with --tokenizer")
     if (not inputs) == (preset is None):

@@ -21,9 +21,9 @@ from typing import Any
 import msgspec
 
 from packline.encoders import EngineName, EngineReport
-from packline.encoders.boundary import Boundary
 from packline.encoders.encoder import Encoder
 from packline.encoders.parity import RoundTrip
+from packline.encoders.special_tokens import Boundary
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import PacklineError
 from packline.fingerprint import Hasher, share_of

@@ -19,7 +19,7 @@ import numpy as np
 
 from packline.encoders.encoder import Encoder
 from packline.encoders.parity import audited
-from packline.encoders.special import SpecialTokenCounter
+from packline.encoders.special_tokens import SpecialTokenCounter
 from packline.errors import BadRecord, InputChanged, InputError, PacklineError
 from packline.fingerprint import Hasher, split_of
 from packline.jobs.job import NeedsFreshProcess, Report, WorkUnit
