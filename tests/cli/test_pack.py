@@ -9,12 +9,12 @@ import msgspec
 import pytest
 from tests.cli.command import result, run
 from tests.packing import by_hand
-from tests.packing.stores import make_store
 
 from packline.facade import Store
 from packline.packing import best_fit
 from packline.packing.documents import Selection
 from packline.packing.packer import Counts, DocumentFilter
+from packline.testing import make_store
 
 WEB, BOOKS, VAL = [5, 9, 3, 3, 8, 30, 1] * 4, [41, 17, 2], [6, 6]
 NAMES = ["concat", "best_fit", "pad, truncate", "pad, split", "pad, drop"]

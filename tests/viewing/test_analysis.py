@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.packing import by_hand
-from tests.packing.stores import EOD, EOD_ID, make_store
 from tests.store.stores import relist
 from tests.viewing.token_stores import equal_groups, store_of, what_is_wrong
 
 import packline
 from packline.errors import CorruptStore, RecipeError, StoreNotFound, WorkerDied
 from packline.facade import Store
+from packline.testing import EOD, EOD_ID, make_store
 from packline.viewing import counting
 from packline.viewing.analysis import Analysis, Suspicious, analyze
 from packline.viewing.describe import analysis_page, analysis_warnings

@@ -46,7 +46,7 @@ def convert(
             store = f"{out.rstrip('/')}.store"
             with watch(tally, store) as hear:
                 run_import(reading.request(source, store, workers), hear)
-        with watch_export() as hear_export:
+        with watch_export(out) as hear_export:
             exported = export(
                 store,
                 to=to,

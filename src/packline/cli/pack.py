@@ -9,7 +9,7 @@ import msgspec
 from cyclopts import Parameter
 
 from packline.cli.arguments import Flags, option
-from packline.cli.choice import ROWS, DocumentOptions
+from packline.cli.choice import ROWS, DocumentArguments
 from packline.cli.main import DONE
 from packline.cli.output import output
 from packline.errors import RecipeError
@@ -21,7 +21,7 @@ from packline.viewing.describe import cheapest_facts, packing_tables
 from packline.viewing.page import Block, KeyValues
 from packline.viewing.text import plural, size
 
-_FLAGS, _DOCUMENTS = Flags(), DocumentOptions()
+_FLAGS, _DOCUMENTS = Flags(), DocumentArguments()
 
 
 def pack(
@@ -35,7 +35,7 @@ def pack(
         bool, option("With --packing best_fit: write the plan, or check an existing one.", ROWS)
     ] = False,
     plans: Annotated[str | None, option("Folder of plans. Default: in the store.", ROWS)] = None,
-    documents: DocumentOptions = _DOCUMENTS,
+    documents: DocumentArguments = _DOCUMENTS,
     flags: Flags = _FLAGS,
 ) -> int:
     """Show the cost of every packing; see `help_texts`."""

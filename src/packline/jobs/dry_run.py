@@ -41,7 +41,7 @@ from packline.sources.files import InputFile
 from packline.sources.reader import Span, read_span
 from packline.storage.inputs import open_input
 from packline.store.ledger import Ledger
-from packline.store.rereading import far_apart
+from packline.store.reencode_audit import spread_indices
 
 SAMPLE_BYTES, REFERENCE_SAMPLE_BYTES = 4 << 20, 1 << 20
 """Bytes of (decompressed) input to sample, over all files; fewer with the reference, which is 100 times
@@ -126,7 +126,7 @@ def _run_source(work: Work, runner: UnitRunner, number: int, budget: int) -> Sam
     started = time.perf_counter()
     unit = UnitRun(runner, Task(name=f"{number:06d}", source=number), lambda *_: None)
     try:
-        for file in (chosen[place] for place in far_apart(len(chosen))):
+        for file in (chosen[place] for place in spread_indices(len(chosen))):
             if done >= least and sample.sampled_bytes >= budget:
                 break
             done += 1

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from packline.packing.stats import PackingStats
-from packline.store.finding import provenance_of
+from packline.store.lookup import provenance_of
 from packline.store.reader import StoreReader
 from packline.viewing.counting import OnProgress, count_store
 from packline.viewing.duplicates import Duplicates, count_files, find_duplicates
