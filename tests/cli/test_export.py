@@ -22,7 +22,7 @@ from packline.cli.output import plain
 from packline.cli.progress import Tally, draw
 from packline.facade import Store
 from packline.formats.baked import BakedRows
-from packline.formats.exporting.run import ExportPlanned
+from packline.formats.export import ExportPlanned
 from packline.formats.types import NotPreserved
 from packline.jobs.events import Progress, UnitDone
 from packline.store.reader import shard_labels
