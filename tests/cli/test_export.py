@@ -244,7 +244,7 @@ def test_a_validation_file_that_will_be_missing_is_told_before_after_and_by_veri
     assert "nothing to do" in again.stdout and re.search(told, again.stdout, re.M)
     (warning,) = result(run(*words, "--json", cwd=tmp_path))["warnings"]
     checked = run("verify", "out", "--from", "nanogpt", cwd=tmp_path)
-    assert checked.returncode == 0 and f"note  {warning}" in checked.stdout
+    assert checked.returncode == 0 and f"note: {warning}" in checked.stdout
     assert result(run("verify", "out", "--from", "nanogpt", "--json", cwd=tmp_path))["notes"] == [warning]
 
 

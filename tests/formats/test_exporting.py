@@ -75,7 +75,7 @@ CRASHING = """
 import os, signal, sys
 from packline.formats import target
 from packline.formats import staging
-from packline.formats.export import export
+from packline.formats.export import run_export
 from packline.formats.choice import ExportChoice
 from packline.store.writer import HashedFile
 import packline.storage.local, packline.store.writer
@@ -160,7 +160,7 @@ def test_a_process_that_dies_takes_its_workers_with_it(store: Store, tmp_path: P
         pytest.skip("looks at processes through /proc")
     out = tmp_path / "work" / "out"
     code = f"""
-from packline.formats.export import export
+from packline.formats.export import run_export
 from packline.formats.choice import ExportChoice
 for number in range(20):
     run_export({str(store.path)!r}, to="baked", out={str(out)!r} + str(number), workers=2,
@@ -456,7 +456,13 @@ def test_text_to_batches_in_one_call(tmp_path: Path) -> None:
     model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2}, "unk_token": "</s>"}
     tokenizer = tmp_path / "tokenizer.json"
     tokenizer.write_bytes(msgspec.json.encode({"model": model, "pre_tokenizer": {"type": "Whitespace"}}))
-    settings: dict[str, Any] = {"to": "npz", "seq_len": 8, "batch_size": 4, "eod": "</s>", "workers": 0}
+    settings: dict[str, Any] = {
+        "to_format": "npz",
+        "seq_len": 8,
+        "batch_size": 4,
+        "eod": "</s>",
+        "workers": 0,
+    }
     done = packline.export(tmp_path / "text", tokenizer=tokenizer, out=tmp_path / "out", **settings)
     assert packline.open(tmp_path / "out.store").verify().ok
     batches = [np.load(path) for path in sorted((tmp_path / "out").glob("*.npz"))]

@@ -52,7 +52,7 @@ def test_killed_between_publishing_and_clearing_up_leaves_nothing_behind(
         "        os.unlink(folder / 'export.json')\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
         "staging.shutil.rmtree = killed\n"
-        "from packline.formats.export import export\n"
+        "from packline.formats.export import run_export\n"
         "from packline.formats.choice import ExportChoice\n"
         f"settings = ExportChoice(**{msgspec.to_builtins(settings)})\n"
         f"more = {{'to': {to!r}, 'workers': 0, 'options': {options}}}\n"
