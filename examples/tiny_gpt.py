@@ -1,18 +1,18 @@
-"""A tiny GPT, trained on CPU in about a minute on the demo's store, stopped half way and resumed exactly.
+"""Train a tiny GPT on CPU in about a minute on the demo's store, stop half way, and resume exactly.
 
     packline demo                                            # makes packline-demo/store
-    python examples/tiny_gpt.py packline-demo/store          # trains, saves itself half way
-    python examples/tiny_gpt.py packline-demo/store --resume # goes on from there: the same losses
+    python examples/tiny_gpt.py packline-demo/store          # trains, and saves a checkpoint half way
+    python examples/tiny_gpt.py packline-demo/store --resume # resumes from there, with the same losses
 
-What it shows of packline:
+It uses these parts of packline:
 
-- `store.rows(...)` packs whole documents into rows; `Loader` gives shuffled batches of them.
-- `sdpa_mask(segment_ids)` keeps documents of a row from seeing each other, `position_ids` begin anew at
-  each of them, and `targets` are shifted already: -100 where there is nothing to learn.
-- `loader.state_dict()` is a few integers. With it and the weights, training goes on in the middle of an
-  epoch as if it had never stopped. `--resume` compares each loss with the first run's, bit for bit.
+- `store.rows(...)` packs whole documents into rows; `Loader` returns shuffled batches of them.
+- `sdpa_mask(segment_ids)` prevents attention between the documents of a row, `position_ids` restart at each
+  document, and `targets` are already shifted, and -100 without loss.
+- `loader.state_dict()` is a few integers. With it and the weights, training resumes in the middle of an
+  epoch. `--resume` compares each loss with that of the first run, bit for bit.
 
-Nothing here is tuned: four layers and 150 steps learn how code and prose look, not what they mean.
+Nothing is tuned: four layers and 150 steps learn the look of code and prose, not their meaning.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LEARNING_RATE, WARMUP_STEPS = 2e-3, 20
 
 
 class Block(nn.Module):
-    """Attention and a small network, each added to what comes in."""
+    """Attention and a small network, each with a residual connection."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Block(nn.Module):
 
 
 class TinyGPT(nn.Module):
-    """Tokens to logits; the embedding of tokens is also the head."""
+    """Tokens to logits; the token embedding is also the head."""
 
     def __init__(self, vocab_size: int) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class TinyGPT(nn.Module):
         nn.init.normal_(self.tokens.weight, std=0.02)
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        """A batch of `[B, L]` to logits `[B, L, V]`."""
+        """Compute the logits `[B, L, V]` of a batch `[B, L]`."""
         mask = sdpa_mask(batch["segment_ids"])
         turn = rotation(batch["position_ids"], WIDTH // HEADS)
         x = self.tokens(batch["tokens"])
@@ -76,19 +76,19 @@ class TinyGPT(nn.Module):
 
 
 def rotation(positions: Tensor, width: int) -> Tensor:
-    """The turn of each position as complex numbers `[B, 1, L, W/2]`: rotary position embedding."""
+    """Rotary position embedding: rotation of each position as complex numbers `[B, 1, L, W/2]`."""
     rates = 10_000.0 ** -(torch.arange(0, width, 2) / width)
     angles = positions[:, None, :, None] * rates
     return torch.polar(torch.ones_like(angles), angles)
 
 
 def rotate(x: Tensor, turn: Tensor) -> Tensor:
-    """Queries or keys `[B, H, L, W]`, turned by their positions."""
+    """Rotate queries or keys `[B, H, L, W]` by their positions."""
     return torch.view_as_real(torch.view_as_complex(x.unflatten(-1, (-1, 2))) * turn).flatten(-2)
 
 
 class Training:
-    """Model, optimizer and loader, and how all three are saved: arrays and JSON, no pickle."""
+    """Model, optimizer and loader, saved as arrays and JSON, without pickle."""
 
     def __init__(self, store_path: Path, out: Path) -> None:
         torch.manual_seed(SEED)
@@ -105,7 +105,7 @@ class Training:
         return int(self.loader.state_dict()["step"])
 
     def run(self, steps: int) -> Iterator[tuple[int, float]]:
-        """Steps as they are done, and their losses, until `steps` are done in all."""
+        """Train until `steps` steps are done; yield each step and its loss."""
         batches = iter(self.loader)
         while self.step < steps:
             step = self.step
@@ -121,7 +121,7 @@ class Training:
             yield step, loss.item()
 
     def save(self) -> None:
-        """Weights and the optimizer's moments as arrays, the loader's place as JSON."""
+        """Save weights and the optimizer's moments as arrays, and the loader's state as JSON."""
         arrays = {f"model/{name}": value.numpy() for name, value in self.model.state_dict().items()}
         for number, moments in self.optimizer.state_dict()["state"].items():
             arrays |= {f"optimizer/{number}/{name}": value.numpy() for name, value in moments.items()}
@@ -129,7 +129,7 @@ class Training:
         (self.out / "loader.json").write_text(json.dumps(self.loader.state_dict()), encoding="utf-8")
 
     def restore(self) -> None:
-        """What `save` wrote."""
+        """Load what `save` wrote."""
         model: dict[str, Tensor] = {}
         moments: dict[int, dict[str, Tensor]] = {}
         with np.load(self.out / "weights.npz", allow_pickle=False) as arrays:
@@ -147,7 +147,7 @@ class Training:
 
 
 def main() -> None:
-    """Train, or go on and compare."""
+    """Train, or resume and compare."""
     parser = argparse.ArgumentParser(description="Train a tiny GPT on a store.")
     parser.add_argument("store", type=Path, help="a store, such as packline-demo/store")
     parser.add_argument(
@@ -188,7 +188,7 @@ def main() -> None:
 
 
 def read_losses(history: Path) -> dict[int, float]:
-    """Losses of an earlier run by step. JSON keeps every bit of a number."""
+    """Losses of an earlier run by step. JSON preserves every bit of a number."""
     lines = map(json.loads, history.read_text("utf-8").splitlines())
     return {line["step"]: line["loss"] for line in lines}
 

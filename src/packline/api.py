@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from packline.errors import CorruptStore, RecipeError
 from packline.settings import (
-    BuildSettings,
-    ExportSettings,
-    RowSettings,
+    BuildKeywords,
+    ExportKeywords,
+    RowKeywords,
     convert_setting,
     is_recipe,
     make_recipe,
@@ -45,7 +45,7 @@ def build(
     *,
     out: str | Path,
     on_event: Callable[[Event], None] | None = None,
-    **settings: Unpack[BuildSettings],
+    **settings: Unpack[BuildKeywords],
 ) -> Store:
     """Build a store from text, or resume an interrupted build.
 
@@ -54,7 +54,7 @@ def build(
         tokenizer: a tokenizer.json, a folder with one, a hub id, a `.tiktoken` or SentencePiece file.
         out: folder of the store: new, empty, or containing the same build.
         on_event: called with every event of `packline.jobs.events` while the build runs.
-        **settings: see `packline.settings.BuildSettings`; with a recipe they replace what it contains:
+        **settings: see `packline.settings.BuildKeywords`; with a recipe they replace what it contains:
             `text="a.b"`, `eod="<|endoftext|>"`, `val_fraction=0.01` or `val_documents=100`,
             `engine="auto"`, `workers=2`, `memory="4GiB"`, ...
 
@@ -85,7 +85,7 @@ def estimate(
     tokenizer: str | Path | None = None,
     *,
     out: str | Path = ".",
-    **settings: Unpack[BuildSettings],
+    **settings: Unpack[BuildKeywords],
 ) -> Estimate:
     """Predict time, size and memory of `build` with the same arguments; write nothing.
 
@@ -145,7 +145,7 @@ def export(
     link: Link = "auto",
     workers: int | None = None,
     on_event: Callable[[Event], None] | None = None,
-    **settings: Unpack[ExportSettings],
+    **settings: Unpack[ExportKeywords],
 ) -> Exported:
     """Export a store, or rows of a store or run, to the layout of another project; or resume an export.
 
@@ -161,8 +161,8 @@ def export(
         workers: number of processes; None: one per usable core, 0: run in this process.
         on_event: called with every event while the export runs.
         **settings: documents or rows to export, such as `split`, `labels`, `seq_len`, `packing`,
-            `batch_size`, `seed`, `stage`; see `packline.settings.RowSettings`. For text, how to build its
-            store; see `packline.settings.TextSettings`.
+            `batch_size`, `seed`, `stage`; see `packline.settings.RowKeywords`. For text, how to build its
+            store; see `packline.settings.TextKeywords`.
 
     Raises:
         RecipeError: invalid settings, or ids too large for the format.
@@ -222,8 +222,8 @@ def convert(
     import_options: Mapping[str, Any] | None = None,
     link: Link = "auto",
     workers: int | None = None,
-    on_event: Callable[[Event | Event], None] | None = None,
-    **settings: Unpack[RowSettings],
+    on_event: Callable[[Event], None] | None = None,
+    **settings: Unpack[RowKeywords],
 ) -> Exported:
     """Write a data set in another layout, or resume an interrupted conversion.
 
@@ -245,7 +245,7 @@ def convert(
         link: how bytes of the store are shared; see `export`.
         workers: number of processes; 0: run in this process.
         on_event: called with every event of the import and of the export.
-        **settings: documents or rows to export; see `packline.settings.RowSettings`.
+        **settings: documents or rows to export; see `packline.settings.RowKeywords`.
 
     Raises:
         PacklineError: any error of the import or the export. Finished work is kept.
@@ -307,7 +307,7 @@ def write_rows(
     options: Mapping[str, Any] | None = None,
     workers: int | None = None,
     on_event: Callable[[Event], None] | None = None,
-    **settings: Unpack[RowSettings],
+    **settings: Unpack[RowKeywords],
 ) -> BakedRows:
     """Write rows in training order as native shards, and open them.
 
@@ -318,7 +318,7 @@ def write_rows(
         workers: number of processes; None: one per usable core, 0: run in this process.
         on_event: called with every event while rows are written.
         **settings: rows and their order: `seq_len`, `packing`, `seed`, `epochs`, `stage`, ...; see
-            `packline.settings.RowSettings`.
+            `packline.settings.RowKeywords`.
 
     Raises:
         PacklineError: see `export`.

@@ -15,7 +15,7 @@ from packline.store.reader import StoreReader
 if TYPE_CHECKING:
     from packline.packing.packer import Overflow, Packing, SplitChoice
     from packline.packing.rows import Rows
-    from packline.store.verify import Report
+    from packline.store.report import Report
 
 
 class Store(StoreReader, Notebook):

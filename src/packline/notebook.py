@@ -1,6 +1,6 @@
-"""How values show themselves in a notebook, without a dependency on the code that draws them.
+"""Display of values in a notebook, without a dependency on the code that renders them.
 
-`viewing.notebook` draws; it is loaded when a notebook requests the first value.
+`viewing.notebook` renders; it is loaded when a notebook displays the first value.
 """
 
 from __future__ import annotations

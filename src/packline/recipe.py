@@ -18,6 +18,7 @@ On disk a recipe is TOML:
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections import Counter
 from fractions import Fraction
@@ -28,7 +29,6 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from packline.errors import RecipeError
-from packline.storage.inputs import refuse_name
 
 Format = Literal["auto", "jsonl", "parquet", "text"]
 Documents = Literal["file", "line", "separator"]
@@ -286,12 +286,21 @@ def _relative_to(recipe: Recipe, folder: Path) -> Recipe:
 
 
 def check_recipe(recipe: Recipe) -> Recipe:
-    """Refuse values that no build can use.
+    """Refuse values that no build can use; return the recipe, with tuples for lists and strings for paths.
+
+    Raises:
+        RecipeError: a field of the wrong type, or a value that no build can use.
 
     >>> check_recipe(Recipe(sources=(Source(inputs=("a",)),), tokenizer="t", val_fraction=2.0))
     Traceback (most recent call last):
     packline.errors.RecipeError: val_fraction is 2.0: expected 0 <= val_fraction < 1
     """
+    try:  # Python does not check the types of fields
+        recipe = msgspec.convert(msgspec.to_builtins(recipe, enc_hook=os.fspath), Recipe)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise RecipeError(
+            f"the recipe: {error}", hint="the fields of a recipe are listed in docs/recipe.md"
+        ) from error
     if not recipe.sources:
         raise RecipeError("the recipe has no sources", hint="name at least one input")
     if not 0 <= recipe.val_fraction < 1:
@@ -336,6 +345,8 @@ def _check_val_documents(recipe: Recipe, count: int) -> None:
 def _check_source(source: Source, where: str) -> None:
     if not source.inputs:
         raise RecipeError(f"{where} has no inputs", hint="name at least one file, folder or glob")
+    from packline.storage.inputs import refuse_name
+
     for given in source.inputs:
         refuse_name(given)
     if (source.documents == "separator") != (source.separator is not None):

@@ -1,7 +1,7 @@
 """Keyword settings of the public functions, and the recipe that the settings of a build make.
 
-    BuildSettings   keywords of `build` and `estimate`, and of `export` for text
-    RowSettings     keywords of `export`, `convert` and `write_rows` that choose documents or rows
+    BuildKeywords   keywords of `build` and `estimate`, and of `export` for text
+    RowKeywords     keywords of `export`, `convert` and `write_rows` that choose documents or rows
 
 Each key has the name and meaning of a field of `Source`, `Recipe`, `RunOptions` or `RowOptions`; a test keeps
 them equal. A key that is absent or None keeps the default, or what the recipe contains.
@@ -38,7 +38,7 @@ RECIPE_FIELDS = set(Recipe.__struct_fields__) - {"sources", "tokenizer"}
 OPTION_FIELDS = set(RunOptions.__struct_fields__) - {"memory_bytes"}
 
 
-class RowSettings(TypedDict, total=False):
+class RowKeywords(TypedDict, total=False):
     """Documents or rows of a source, and their order. Those from `seq_len` on apply to rows only."""
 
     split: Literal["train", "val", "test", "all"] | None
@@ -63,8 +63,8 @@ class RowSettings(TypedDict, total=False):
     """Stage of a run file."""
 
 
-class TextSettings(TypedDict, total=False):
-    """How to build a store from text: fields of `Source`, `Recipe` and `RunOptions`."""
+class TextKeywords(TypedDict, total=False):
+    """Keywords of a build from text: fields of `Source`, `Recipe` and `RunOptions`."""
 
     format: Format | None
     text: str | None
@@ -93,7 +93,7 @@ class TextSettings(TypedDict, total=False):
     max_bad_fraction: float | None
 
 
-class BuildSettings(TextSettings, total=False):
+class BuildKeywords(TextKeywords, total=False):
     """Settings of a build."""
 
     split: Split | None
@@ -104,7 +104,7 @@ class BuildSettings(TextSettings, total=False):
     """Number of encoding processes; 0: run in this process."""
 
 
-class ExportSettings(TextSettings, RowSettings, total=False):
+class ExportKeywords(TextKeywords, RowKeywords, total=False):
     """Documents or rows to export; and for text, how to build its store."""
 
 

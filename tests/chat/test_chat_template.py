@@ -17,8 +17,7 @@ from tests.chat.templates import (
 
 from packline.chat.chat_template import ChatTemplate
 from packline.chat.conversations import Conversation, Message, Part, read_conversation
-from packline.chat.nanochat import TOKENS, render_nanochat
-from packline.chat.pieces import Piece, check_pieces, mute, trained_runs
+from packline.chat.pieces import TOKENS, Piece, check_pieces, mute, render_nanochat, trained_runs
 from packline.errors import RecipeError
 from packline.sources.batch import RecordProblem
 

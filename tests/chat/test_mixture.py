@@ -15,13 +15,9 @@ from tokenizers import Tokenizer
 
 import packline
 from packline.chat.conversations import read_conversation
-from packline.chat.gsm8k import read_gsm8k
-from packline.chat.mixture import PARTS, preset_sources
-from packline.chat.mmlu import read_mmlu
-from packline.chat.nanochat import render_nanochat
-from packline.chat.pieces import check_pieces
-from packline.chat.sources import ConversationSource
-from packline.chat.spelling import read_words, spelling, spelling_bee
+from packline.chat.pieces import check_pieces, render_nanochat
+from packline.chat.sources import PARTS, ConversationSource, preset_sources
+from packline.chat.tasks import read_gsm8k, read_mmlu, read_words, spelling, spelling_bee
 from packline.errors import InputError, RecipeError
 from packline.sources.batch import RecordProblem
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.cli.command import result, run
-from tests.packing.stores import make_store
 from tests.viewing.test_seed_table import GOLDEN
 from tests.viewing.token_stores import store_of
 
 import packline
+from packline.testing import make_store
 from packline.viewing.analysis import analyze
 
 BODIES = [[5] * 200, [1, 2, 3], [1, 2, 3], [4, 9]]

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.command import result, run
 
 import packline
-from packline.cli.pages import GROUPS, PAGES
+from packline.cli.help_texts import GROUPS, PAGES
 
 TEXTS = ["one document", "another one, a little longer", "naïve 漢字 👍🏽", "it says <|endoftext|> inside"]
 WriteJsonl = Callable[..., Path]

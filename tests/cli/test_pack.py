@@ -9,12 +9,12 @@ import msgspec
 import pytest
 from tests.cli.command import result, run
 from tests.packing import by_hand
-from tests.packing.stores import make_store
 
 from packline.facade import Store
 from packline.packing import best_fit
 from packline.packing.documents import Selection
 from packline.packing.packer import Counts, DocumentFilter
+from packline.testing import make_store
 
 WEB, BOOKS, VAL = [5, 9, 3, 3, 8, 30, 1] * 4, [41, 17, 2], [6, 6]
 NAMES = ["concat", "best_fit", "pad, truncate", "pad, split", "pad, drop"]
@@ -100,7 +100,7 @@ def test_a_plan_is_written_when_asked_for_and_checked_the_next_time(store: Path,
     assert first.returncode == 0, first.stderr
     (folder,) = (tmp_path / "plans").iterdir()
     assert f"{folder}: " in first.stdout and "written" in first.stdout
-    assert "whole" in run(*words).stdout
+    assert "already exists, and is complete" in run(*words).stdout
     values = result(run(*words, "--json"))
     assert [price["packing"] for price in values["prices"]] == ["best_fit"]
     assert values["plans"][0]["folder"] == str(folder)
@@ -122,8 +122,8 @@ def test_a_plan_is_written_when_asked_for_and_checked_the_next_time(store: Path,
     [
         (["--seq-len", "1"], "seq_len is 1: expected 2 to"),
         (["--seq-len", "999999"], "seq_len is 999,999: expected 2 to"),
-        (["--seq-len", "8", "--write"], "--write goes with --packing best_fit"),
-        (["--seq-len", "8", "--write", "--packing", "pad"], "--write goes with --packing best_fit"),
+        (["--seq-len", "8", "--write"], "--write belongs to --packing best_fit"),
+        (["--seq-len", "8", "--write", "--packing", "pad"], "--write belongs to --packing best_fit"),
         (["--seq-len", "8", "--label", "nope"], "the label 'nope'"),
         (["--seq-len", "8", "--packing", "nope"], "--packing"),
         ([], "--seq-len"),

@@ -160,7 +160,7 @@ def test_a_grid_has_the_rows_and_tensors_that_were_asked_for(folder: Path) -> No
     [
         (["store", "--row", "1"], 2, "--seq-len is missing"),
         (["store", "--row", "99999", *ROWS], 2, "row 99,999: expected 0 to "),
-        (["store", *ROWS], 2, "belongs to rows"),
+        (["store", *ROWS], 2, "belongs to --row"),
         (["store", "--document", "999"], 1, "has no document 999: expected 0 to "),
         (["store", "--document", "1", "--row", "1", *ROWS], 2, "expected one of --document"),
         (["store", "--row", "1", *ROWS, "--seed", "4"], 2, "--seed belongs to --step"),

@@ -9,7 +9,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from packline.encoders.features import SPLITS
+from packline.encoders.engines import SPLITS
 from packline.encoders.token_bytes import LETTERS
 from packline.vocabulary.passages import LANGUAGES, PASSAGES
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packline.encoders.boundary import END_OF_TEXT, END_OF_TURN, resolve_boundary
+from packline.encoders.special_tokens import END_OF_TEXT, END_OF_TURN, resolve_boundary
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import TokenizerError
 

@@ -11,7 +11,7 @@ import pytest
 from packline.encoders import EngineName
 from packline.encoders.encoder import TRYING, Chooser, script_of
 from packline.ragged import Ragged, offsets_of
-from packline.sources.texts import Texts
+from packline.sources.batch import Texts
 
 LATIN, WIDE = "plain words " * 4000, "漢字とかな" * 4000
 

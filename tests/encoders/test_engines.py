@@ -11,7 +11,7 @@ import pytest
 
 from packline.encoders import ENGINE_NAMES, EngineName
 from packline.encoders.engines import FEW, Engine, load_engine
-from packline.sources.texts import Texts
+from packline.sources.batch import Texts
 
 TEXTS = ["plain words", "", "naïve – “quotes”", "漢字とかな", " ", "a\x00b", "\n\nx\ty", "🧑‍🚀"]
 

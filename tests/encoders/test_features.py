@@ -14,13 +14,20 @@ from tests.encoders.hostile_texts import forms, hostile_texts
 from tests.encoders.tokenizer_fuzzer import FAST, Report, reference_of, try_variant
 
 from packline.encoders import EngineName
-from packline.encoders.engines import ENGINES, load_engine, load_engines
-from packline.encoders.features import MARKS, SPLITS, tokenizer_features, unsupported
+from packline.encoders.engines import (
+    ENGINES,
+    MARKS,
+    SPLITS,
+    load_engine,
+    load_engines,
+    tokenizer_features,
+    unsupported,
+)
 from packline.encoders.parity import Reference, try_engines
-from packline.encoders.special import without_special_tokens
+from packline.encoders.special_tokens import without_special_tokens
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import TokenizerError
-from packline.sources.texts import Texts
+from packline.sources.batch import Texts
 
 BOTH, GIGATOKEN, FASTOKENS, NONE = {"gigatoken", "fastokens"}, {"gigatoken"}, {"fastokens"}, set[str]()
 EXPECTED = {

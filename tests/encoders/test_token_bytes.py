@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packline.encoders.special import without_special_tokens
+from packline.encoders.special_tokens import without_special_tokens
 from packline.encoders.token_bytes import TextBytes, token_bytes
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.ragged import offsets_of

@@ -5,7 +5,7 @@
 A variant is a tokenizer.json made from a seed: a small model, and for each part of the file (normalizer,
 pre-tokenizer, settings of the model, merges, added tokens and their flags, post-processor, decoder,
 truncation, padding, dropout) a random choice, plain or odd. Each engine encodes hostile text with it, whether
-or not its table of features (`packline.encoders.features`) allows the tokenizer. A difference inside the
+or not its table of features (`packline.encoders.engines`) allows the tokenizer. A difference inside the
 table is an error in the table; the counts outside it say what could be added. The command runs each variant
 in a child process, because a library may crash, and prints counts by feature.
 """
@@ -30,11 +30,10 @@ from tests.encoders.fuzzed_files import make_contents
 from tests.encoders.hostile_texts import hostile_texts
 
 from packline.encoders import EngineName
-from packline.encoders.engines import ENGINES, load_engine
-from packline.encoders.features import SUPPORTED, tokenizer_features, unsupported
+from packline.encoders.engines import ENGINES, SUPPORTED, load_engine, tokenizer_features, unsupported
 from packline.encoders.tokenizer import _tokenizer, refusals
 from packline.errors import TokenizerError
-from packline.sources.texts import Texts
+from packline.sources.batch import Texts
 
 Verdict = Literal["refused", "failed", "equal", "differs"]
 FAST: tuple[EngineName, ...] = tuple(SUPPORTED)

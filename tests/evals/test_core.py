@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.evals import second_way
 
-from packline.encoders.boundary import begin_of_sequence
 from packline.encoders.encoder import Encoder
+from packline.encoders.special_tokens import begin_of_sequence
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import InputError, RecipeError, TokenizerError
 from packline.evals.core import core_task, draw_shots, read_baselines, read_bundle, read_questions, shuffle

@@ -24,7 +24,7 @@ import packline
 from packline.errors import PacklineError
 from packline.facade import Store
 from packline.packing.batch import ALL_FIELDS
-from packline.store.finding import find_by_id, provenance_of
+from packline.store.lookup import find_by_id, provenance_of
 from packline.store.reader import shard_labels
 from packline.store.verify import verify
 

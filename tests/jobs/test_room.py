@@ -15,7 +15,7 @@ import packline
 from packline.errors import OutOfMemory
 from packline.jobs.estimate import estimate_build
 from packline.recipe import Recipe, RunOptions, Source
-from packline.store import rereading
+from packline.store import reencode_audit
 from packline.store.verify import verify
 
 MIB = 1 << 20
@@ -142,8 +142,8 @@ def test_deep_verification_passes_over_a_large_document_and_says_so(
     assert whole.deep is not None and whole.deep.documents == 3 and not whole.deep.notes
     # A text that is passed over by its size, and one whose record alone is too large.
     for largest, record in ((1 << 19, 1 << 22), (1 << 22, 1 << 19)):
-        monkeypatch.setattr(rereading, "LARGEST", largest)
-        monkeypatch.setattr(rereading, "LARGEST_RECORD", record)
+        monkeypatch.setattr(reencode_audit, "LARGEST", largest)
+        monkeypatch.setattr(reencode_audit, "LARGEST_RECORD", record)
         report = verify(tmp_path / "out", deep=True)
         assert report.ok and report.deep is not None and report.deep.documents == 2
         assert [note for note in report.deep.notes if note.startswith("1 document was not compared")]

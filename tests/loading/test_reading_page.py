@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.packing.stores import make_store
 
 import packline
 from packline.loading.run_file import LoaderSettings, SourceSettings, StageSettings
+from packline.testing import make_store
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reading.md").read_text("utf-8")
 FIELDS = ("tokens", "targets", "position_ids", "segment_ids", "loss_mask")

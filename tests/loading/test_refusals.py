@@ -6,11 +6,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.packing.stores import make_store
 
 import packline
 from packline.errors import CorruptStore, StoreError
 from packline.facade import Store
+from packline.testing import make_store
 
 
 @pytest.fixture

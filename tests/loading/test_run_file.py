@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from tests.packing.stores import make_store
 
 from packline.errors import RecipeError, StoreError, StoreNotFound
 from packline.facade import Store
@@ -24,6 +23,7 @@ from packline.loading.run_file import (
     read_run,
 )
 from packline.packing.rows import Rows
+from packline.testing import make_store
 
 PLAN = """
 [loader]

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.packing.stores import make_store
 
 from packline.facade import Store
 from packline.loading.loader import Loader
@@ -18,6 +17,7 @@ from packline.loading.mixture import Mixture, Stage
 from packline.packing.batch import ALL_FIELDS
 from packline.packing.packer import RowOptions
 from packline.packing.rows import Rows
+from packline.testing import make_store
 
 LENGTHS = [int(length) for length in np.random.default_rng(3).integers(1, 60, 400)]
 

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.packing.stores import make_store
 
 from packline.errors import RecipeError, StoreError
 from packline.facade import Store
@@ -21,6 +20,7 @@ from packline.loading.loader import Loader
 from packline.loading.mixture import Mixture, Stage
 from packline.loading.trace import Occurrence, store_of, stores_of, trace_document, trace_step
 from packline.packing.packer import Packing
+from packline.testing import make_store
 
 SEQ_LEN, BATCH = 12, 6
 

@@ -12,14 +12,13 @@ from unittest import mock
 
 import numpy as np
 from hypothesis import strategies as st
-from tests.packing.stores import make_store
 
 from packline.facade import Store
 from packline.packing import offsets
 from packline.packing.packer import Counts, Spans
+from packline.testing import make_store, shards
 
-LENGTHS = st.one_of(st.integers(1, 9), st.just(1), st.integers(1, 40))
-SHARDS = st.lists(st.lists(LENGTHS, min_size=1, max_size=25), min_size=1, max_size=4)
+SHARDS = shards()
 SEQ_LENS = st.integers(2, 12)
 
 Place = tuple[int, int]

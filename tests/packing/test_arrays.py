@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.packing.stores import make_store
 from tests.store.stores import relist
 
 import packline
@@ -18,6 +17,7 @@ from packline.errors import CorruptStore, RecipeError
 from packline.facade import Store
 from packline.packing.batch import ALL_FIELDS, FIELDS, fill
 from packline.packing.packer import Spans
+from packline.testing import make_store
 
 PAD = 777
 LENGTHS = [[5, 1, 9, 30, 2], [1], [7, 7, 1, 1, 64, 3], [12, 40]]

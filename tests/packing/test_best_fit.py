@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.packing.stores import make_store
 
 from packline.errors import CorruptStore
 from packline.packing import best_fit
@@ -24,6 +23,7 @@ from packline.packing.best_fit import BestFit, Fit, best_fit_counts, fit, make_p
 from packline.packing.cache import PLAN, PlanFile, save_arrays
 from packline.packing.documents import Selection
 from packline.packing.packer import DocumentFilter, Spans
+from packline.testing import make_store
 
 
 def naive_room(pieces: list[int], seq_len: int) -> list[int]:

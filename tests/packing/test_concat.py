@@ -19,7 +19,6 @@ from tests.packing.counting import (
     made,
     tokens_of,
 )
-from tests.packing.stores import make_store
 from tests.store.stores import relist
 
 from packline.errors import CorruptStore, RecipeError
@@ -28,6 +27,7 @@ from packline.packing import documents, offsets
 from packline.packing.concat import Concat
 from packline.packing.documents import Selection
 from packline.packing.packer import DocumentFilter
+from packline.testing import make_store
 
 SETTINGS = st.fixed_dictionaries(
     {},

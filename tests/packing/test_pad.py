@@ -20,12 +20,12 @@ from tests.packing.counting import (
     made,
     tokens_of,
 )
-from tests.packing.stores import make_store
 
 from packline.errors import RecipeError
 from packline.packing.documents import Selection
 from packline.packing.packer import OVERFLOWS, DocumentFilter
 from packline.packing.pad import Pad
+from packline.testing import make_store
 
 
 def reference(order: list[int], flat: list[int], seq_len: int, overflow: str) -> list[list[Place]]:

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.packing.stores import make_store
 
 from packline.errors import CorruptStore, OutOfSpace, StoreError
 from packline.facade import Store
@@ -30,6 +29,7 @@ from packline.packing.cache import (
     plan_folder,
     save_arrays,
 )
+from packline.testing import make_store
 
 ARRAYS = {"order": np.array([3, 1, 2], "<u4"), "long_rows": np.array([0, 2**40], "<i8")}
 FACTS = {"rows": 7, "name": "é", "deep": {"a": [1, 2.5, None]}}

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.packing import by_hand
-from tests.packing.stores import make_store
 
 from packline.errors import RecipeError
 from packline.facade import Store
 from packline.packing.documents import Selection
 from packline.packing.packer import DocumentFilter
 from packline.packing.stats import PackingStats, compare_packings
+from packline.testing import make_store
 
 NAMES = ["concat", "best_fit", "pad, truncate", "pad, split", "pad, drop"]
 

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.packing.counting import SHARDS, all_tokens, check_conservation, check_rows_of, made
-from tests.packing.stores import EOD_ID, document_tokens, make_store
 
 from packline.errors import RecipeError, StoreError
 from packline.facade import Store
@@ -22,6 +21,7 @@ from packline.packing.batch import ALL_FIELDS
 from packline.packing.documents import SampledOffsets, Selection
 from packline.packing.packer import PACKINGS, Packing
 from packline.packing.rows import RowReader, Rows, RowSource, RowSpan
+from packline.testing import EOD_ID, document_tokens, make_store
 
 SETTINGS: list[dict[str, Any]] = [
     {},

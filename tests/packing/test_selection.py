@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.packing.counting import SHARDS, made
-from tests.packing.stores import make_store
 from tests.store.stores import relist
 
 from packline.errors import CorruptStore, RecipeError, StoreError
@@ -17,6 +16,7 @@ from packline.facade import Store
 from packline.packing import cache, offsets
 from packline.packing.documents import Selection, ShardRange
 from packline.packing.packer import DocumentFilter
+from packline.testing import make_store
 
 LABELS = [None, "web", "code"]
 

@@ -19,10 +19,10 @@ from tests.packing.counting import (
     counted,
     made,
 )
-from tests.packing.stores import make_store
 
 from packline.errors import RecipeError
 from packline.packing.packer import PACKINGS
+from packline.testing import make_store
 
 
 @given(

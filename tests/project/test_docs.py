@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from packline.cli.pages import GROUPS
+from packline.cli.help_texts import GROUPS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MOST_LINES = 500
 
 # One word an idea: these nouns have another name here (document, row, shard, unit).
-OTHER_NOUNS = {"example", "examples", "chunk", "chunks", "instance", "instances"}
+OTHER_NOUNS = {"example", "examples", "instance", "instances"}
 
 # A path below somebody's home or a mount of one machine. `/data/...` stands for the reader's own.
 MACHINE_PATH = re.compile(r"(?<![\w./~-])/(?:home|root|Users|work|mnt|opt|srv)/[\w.]")
@@ -109,7 +109,7 @@ def test_one_word_an_idea() -> None:
 
 def test_another_word_for_a_document_is_noticed() -> None:
     source = "def f(example): chunk_size = 1\nclass TextInstance: pass\nisinstance(a, b.chunks)"
-    assert other_nouns(source) == {"example", "chunk_size", "TextInstance"}
+    assert other_nouns(source) == {"example", "TextInstance"}
 
 
 def pins() -> dict[str, str]:

@@ -118,7 +118,7 @@ def test_every_parameter_has_a_name_and_a_type(name: str) -> None:
     for parameter in inspect.signature(public_callables()[name]).parameters.values():
         assert parameter.kind is not parameter.VAR_POSITIONAL
         if parameter.kind is parameter.VAR_KEYWORD:
-            assert re.fullmatch(r"Unpack\[\w+Settings\]", str(parameter.annotation)), parameter
+            assert re.fullmatch(r"Unpack\[\w+Keywords\]", str(parameter.annotation)), parameter
         elif parameter.name != "self":
             assert parameter.annotation not in (parameter.empty, "Any"), parameter
 
@@ -127,11 +127,11 @@ def test_the_keywords_are_the_fields_of_the_settings() -> None:
     of_source = set(Source.__struct_fields__) - {"inputs", "name", "label"}
     of_recipe = set(Recipe.__struct_fields__) - {"sources", "tokenizer"}
     of_run = set(RunOptions.__struct_fields__) - {"memory_bytes"} | {"memory"}
-    build = set(get_type_hints(settings.BuildSettings))
+    build = set(get_type_hints(settings.BuildKeywords))
     assert build == of_source | of_recipe | of_run
-    rows = set(get_type_hints(settings.RowSettings))
+    rows = set(get_type_hints(settings.RowKeywords))
     assert rows == set(RowOptions.__struct_fields__) | {"seq_len", "seed", "epochs", "batch_size", "stage"}
-    assert set(get_type_hints(settings.ExportSettings)) == build - {"workers"} | rows
+    assert set(get_type_hints(settings.ExportKeywords)) == build - {"workers"} | rows
     given = inspect.signature(packline.Store.rows).parameters
     assert set(given) == {"self", "seq_len", "plans", *RowOptions.__struct_fields__}
     for name, default in zip(RowOptions.__struct_fields__, RowOptions.__struct_defaults__, strict=True):

@@ -22,12 +22,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.cli.command import environment, result, run
-from tests.packing.stores import EOD_ID, make_store, token_of
 from tests.seeds.workspace import make_workspace, write_lines
 
 import packline
 from packline.loading.loader import Loader
 from packline.loading.trace import trace_step
+from packline.testing import EOD_ID, make_store, token_of
 
 # ------------------------------------------------------------------------------------- S0: batches in .npz
 

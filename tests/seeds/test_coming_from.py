@@ -15,7 +15,7 @@ import pytest
 from tests.seeds.workspace import HUB, make_workspace
 
 import packline
-from packline.chat import mixture
+from packline.chat import sources as mixture
 from packline.cli.main import UNCHECKED, main
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "coming-from.md").read_text("utf-8")

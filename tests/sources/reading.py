@@ -15,8 +15,8 @@ from packline.recipe import Recipe, Source
 from packline.sources.batch import Batch, Reject
 from packline.sources.files import InputFile, list_files
 from packline.sources.parquet import open_parquet
-from packline.sources.reader import Span, read_slice, read_span
-from packline.sources.slices import StreamEnd, cut_slices
+from packline.sources.reader import Span, read_chunk, read_span
+from packline.sources.stream_splitter import StreamEnd, split_stream
 from packline.storage.inputs import open_input
 
 MOST = 1 << 30
@@ -77,18 +77,18 @@ def read_sliced(source: Source, folder: Path, slice_bytes: int, most: int = MOST
     (file,) = files_of(source)
 
     def batches() -> Iterator[Batch]:
-        for piece in cut_slices(file, source, folder, slice_bytes=slice_bytes, max_document_bytes=most):
+        for piece in split_stream(file, source, folder, chunk_bytes=slice_bytes, max_document_bytes=most):
             if isinstance(piece, StreamEnd):
                 ends.append(piece)
                 continue
-            yield from read_slice(file, source, piece, most)
+            yield from read_chunk(file, source, piece, most)
             Path(piece.path).unlink()
 
     ends: list[StreamEnd] = []
     folder.mkdir(exist_ok=True)
     read = collect(batches())
     assert not any(folder.iterdir())
-    return read, ends[0].slices
+    return read, ends[0].chunks
 
 
 def set_block_bytes(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
@@ -98,4 +98,4 @@ def set_block_bytes(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     defaults = lines.read_lines.__kwdefaults__
     assert defaults is not None and "block_bytes" in defaults
     monkeypatch.setitem(defaults, "block_bytes", size)
-    monkeypatch.setattr("packline.sources.slices.CUT_BYTES", size)
+    monkeypatch.setattr("packline.sources.stream_splitter.CUT_BYTES", size)

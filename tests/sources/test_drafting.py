@@ -20,8 +20,7 @@ import packline
 from packline.errors import InputError, RecipeError
 from packline.facade import Store
 from packline.recipe import Share, load_recipe, load_shares
-from packline.sources.drafting import PRESETS, draft_preset, draft_recipe, find_preset, quoted
-from packline.sources.survey import survey
+from packline.sources.drafting import PRESETS, draft_preset, draft_recipe, find_preset, quoted, survey
 
 SHAPES: dict[str, tuple[dict[str, Any], str]] = {
     "text": ({"id": "a", "text": "some text", "title": "T", "score": 3}, "some text"),

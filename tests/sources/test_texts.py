@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from packline.sources.batch import Texts
 from packline.sources.parquet import arrow_batch
-from packline.sources.texts import Texts
 
 some_texts = st.lists(st.text(max_size=12), max_size=8)
 

@@ -11,7 +11,7 @@ from tests.store.stores import build_store
 
 from packline.errors import CorruptStore, StoreError
 from packline.facade import Store
-from packline.store.finding import check_document, find_by_id, find_by_place, provenance_of
+from packline.store.lookup import document_number, find_by_id, find_by_place, provenance_of
 
 
 def test_every_document_is_found_by_its_id_and_by_its_place(built: Store) -> None:
@@ -94,10 +94,10 @@ def test_what_is_not_there_is_named_with_what_is(built: Store) -> None:
 
 def test_a_number_outside_the_store_is_an_error(built: Store) -> None:
     count = len(built.documents)
-    assert (check_document(built, 0), check_document(built, -1)) == (0, count - 1)
+    assert (document_number(built, 0), document_number(built, -1)) == (0, count - 1)
     for number in (count, -count - 1):
         with pytest.raises(StoreError, match=f"expected 0 to {count - 1:,}"):
-            check_document(built, number)
+            document_number(built, number)
 
 
 def test_damaged_provenance_is_reported_with_its_file(damaged: Path) -> None:

@@ -10,16 +10,16 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.packing.stores import make_store
 from tests.store.stores import relist
 
 import packline
 from packline.errors import CorruptStore, PacklineError
 from packline.facade import Store
 from packline.store import shard
-from packline.store.finding import find_by_id, provenance_of
+from packline.store.lookup import find_by_id, provenance_of
 from packline.store.manifest import Manifest, ShardEntry, read_manifest, to_json
 from packline.store.verify import verify
+from packline.testing import make_store
 
 NAME = "train-000000"
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.packing.stores import make_store
 
 from packline.errors import CorruptStore
 from packline.facade import Store
 from packline.fingerprint import hash_bytes
 from packline.store.files import FileEntry
 from packline.store.reader import shard_labels
+from packline.testing import make_store
 from packline.viewing.store_counts import group_shards
 
 LABELS = ["b", None, "a", "b", None]

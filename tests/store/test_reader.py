@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import packline
-from packline.encoders.special import without_special_tokens
+from packline.encoders.special_tokens import without_special_tokens
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import CorruptStore, StoreNotFound
 from packline.facade import Store

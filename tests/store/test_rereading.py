@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tests.store.stores import build_store, edit_tokens, reseal
 
 from packline.facade import Store
-from packline.store import rereading
-from packline.store.rereading import far_apart
+from packline.store import reencode_audit
+from packline.store.reencode_audit import spread_indices
 from packline.store.verify import verify
 
 
@@ -33,7 +33,7 @@ def test_a_clean_store(built: Store) -> None:
     assert deep.notes == []
     assert deep.shards == len(built.manifest.shards) == 2
     assert deep.decoded == deep.documents >= 64
-    assert deep.text_bytes <= 2 * rereading.TEXT_BYTES
+    assert deep.text_bytes <= 2 * reencode_audit.TEXT_BYTES
     assert verify(built.path, deep=True) == report
 
 
@@ -166,7 +166,7 @@ def test_a_wrong_split_is_found(damaged: Path) -> None:
 def test_a_long_document_is_compared_by_its_beginning(
     tmp_path: Path, tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rereading, "LONGEST_TEXT", 1000)
+    monkeypatch.setattr(reencode_audit, "LONGEST_TEXT", 1000)
     (tmp_path / "a.txt").write_text("some words and more of them " * 500)
     store = build_store(tmp_path / "a.txt", tokenizer_json, tmp_path / "store")
     report = verify(store.path, deep=True)
@@ -195,7 +195,7 @@ def test_a_moved_store_is_found_by_the_paths_of_its_inputs(built: Store, tmp_pat
 
 @given(st.integers(0, 300))
 def test_an_order_that_is_far_apart_has_every_place_once(count: int) -> None:
-    order = far_apart(count)
+    order = spread_indices(count)
     assert sorted(order) == list(range(count))
     if count > 8:
         assert set(order[:2]) == {0, count - 1}

@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packline.ragged import Ragged, dtype_for, offsets_of
-from packline.sources.batch import Batch, Reject
-from packline.sources.texts import Texts
+from packline.sources.batch import Batch, Reject, Texts
 from packline.store import writer as writer_module
 from packline.store.manifest import ShardEntry
 from packline.store.writer import RejectEntry, RejectsWriter, ShardWriter

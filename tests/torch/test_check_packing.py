@@ -9,11 +9,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the optional torch is not installed")
 
-from tests.packing.stores import make_store  # noqa: E402
 from tests.torch import transformer  # noqa: E402
 from torch import nn  # noqa: E402
 
 from packline.errors import MixedDocuments, RecipeError  # noqa: E402
+from packline.testing import make_store  # noqa: E402
 from packline.torch import check_packing, to_tensors  # noqa: E402
 
 LENGTH, VOCAB = 48, 211

@@ -16,7 +16,6 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the optional torch is not installed")
 
-from tests.packing.stores import document_tokens, make_store  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
 from packline.errors import PacklineError, RecipeError  # noqa: E402
@@ -24,6 +23,7 @@ from packline.facade import Store  # noqa: E402
 from packline.loading.loader import Loader  # noqa: E402
 from packline.packing import masks  # noqa: E402
 from packline.packing.packer import Packing  # noqa: E402
+from packline.testing import document_tokens, make_store  # noqa: E402
 from packline.torch import LoaderDataset, RowsDataset, block_mask, sdpa_mask, to_tensors, varlen  # noqa: E402
 
 SHARDS, DOCUMENTS, LENGTH = 3, 700, 64

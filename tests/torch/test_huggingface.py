@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from tests.formats.peers import run_peer
-from tests.packing.stores import make_store
+
+from packline.testing import make_store
 
 VOCAB, LENGTH = 211, 48
 LENGTHS = [[9, 1, 30, 14, 48, 3, 121, 5], [22, 70, 11, 2, 26, 17, 8, 40]]

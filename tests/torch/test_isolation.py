@@ -13,11 +13,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the optional torch is not installed")
 
-from tests.packing.stores import make_store  # noqa: E402
 from tests.torch import transformer  # noqa: E402
 
 from packline.facade import Store  # noqa: E402
 from packline.packing.packer import Spans  # noqa: E402
+from packline.testing import make_store  # noqa: E402
 from packline.torch import to_tensors  # noqa: E402
 
 LENGTH, VOCAB = 48, 211

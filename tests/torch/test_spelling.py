@@ -20,7 +20,7 @@ from torch import Tensor, nn  # noqa: E402
 
 import packline  # noqa: E402
 import packline.torch  # noqa: E402
-from packline.chat.nanochat import TOKENS  # noqa: E402
+from packline.chat.pieces import TOKENS  # noqa: E402
 from packline.chat.sources import ConversationSource  # noqa: E402
 
 SECONDS = 60.0

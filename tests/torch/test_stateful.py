@@ -14,11 +14,10 @@ stateful = pytest.importorskip(
     "torchdata.stateful_dataloader", reason="torchdata, a peer of the tests, is not installed"
 )
 
-from tests.packing.stores import make_store  # noqa: E402
-
 from packline.errors import PacklineError  # noqa: E402
 from packline.facade import Store  # noqa: E402
 from packline.loading.loader import Loader  # noqa: E402
+from packline.testing import make_store  # noqa: E402
 from packline.torch import LoaderDataset  # noqa: E402
 
 pytestmark = [

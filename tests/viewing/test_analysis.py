@@ -15,14 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.packing import by_hand
-from tests.packing.stores import EOD, EOD_ID, make_store
 from tests.store.stores import relist
 from tests.viewing.token_stores import equal_groups, store_of, what_is_wrong
 
 import packline
 from packline.errors import CorruptStore, RecipeError, StoreNotFound, WorkerDied
 from packline.facade import Store
-from packline.jobs import task_pool
+from packline.testing import EOD, EOD_ID, make_store
 from packline.viewing import counting
 from packline.viewing.analysis import Analysis, Suspicious, analyze
 from packline.viewing.describe import analysis_page, analysis_warnings
@@ -121,8 +120,8 @@ def test_ranges_of_documents_add_up_to_the_same(shards: Shards, ranges: int) -> 
                 "count_store",
                 lambda store, special, folder, files, **_: [
                     counting.count_range(
-                        counting.Job(str(store.path), special, str(folder), files),
-                        counting.Range(number, start, stop),
+                        counting.CountSettings(str(store.path), special, str(folder), files),
+                        counting.Range(name="range", writer=number, start=start, stop=stop),
                         store,
                         lambda tokens: None,
                     )
@@ -157,16 +156,24 @@ def test_processes_give_the_same_as_this_one(large: Store, monkeypatch: pytest.M
     assert [one.id for one in apart.most_used] == [int(one) for one in most if one != EOD_ID][:20]
 
 
-def test_a_dead_worker_is_an_error(large: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+KILLED = """
+import sys
+if "packline.jobs.host" in sys.orig_argv:
+    import os, signal
+    from packline.viewing import counting
+    count = counting.count_range
+    def killed(settings, documents, *others):
+        if documents.writer == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return count(settings, documents, *others)
+    counting.count_range = killed
+"""
+
+
+def test_a_dead_worker_is_an_error(large: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counting, "ALONE_TOKENS", 1000)
-    send = task_pool._Worker.send
-
-    def killed(worker: task_pool._Worker, line: bytes) -> None:
-        if b'"writer":1' in line:
-            worker.process.kill()
-        send(worker, line)
-
-    monkeypatch.setattr(task_pool._Worker, "send", killed)
+    (tmp_path / "sitecustomize.py").write_text(KILLED)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(WorkerDied, match="SIGKILL") as error:
         analyze(large, workers=2)
     assert error.value.hint == "use fewer workers if memory ran out"

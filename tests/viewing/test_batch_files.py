@@ -56,7 +56,7 @@ def test_a_mask_or_lengths_tell_whatever_the_ids_are(rows: list[list[int]], pad:
         tensors["attention_mask"] = right.astype(np.int32)
     batch = BatchFile("b", tensors, np.full(len(rows), L) if masked else lengths, pad)
     if masked or (lengths != L).any():
-        assert batch.told_by == ("the attention mask" if masked else "the lengths")
+        assert batch.padding_source == ("the attention mask" if masked else "the lengths")
         assert np.array_equal(batch.real["input"], right)
 
 
@@ -82,10 +82,10 @@ def test_targets_that_are_ignored_tell(rows: list[list[int]], pad: int) -> None:
 def test_padding_at_the_end_is_all_there_is_to_go_by() -> None:
     inputs = np.array([[5, 0, 6, 0, 0], [0, 0, 0, 0, 0], [0, 5, 5, 5, 5]])
     batch = BatchFile("b", {"input": inputs}, np.full(3, 5), 0)
-    assert batch.told_by == "the padding tokens (id 0) at the end of each row"
+    assert batch.padding_source == "the padding tokens (id 0) at the end of each row"
     assert batch.real["input"].sum(axis=1).tolist() == [3, 0, 5]
     unknown = BatchFile("b", {"input": inputs}, None, None)
-    assert unknown.real["input"].all() and unknown.told_by.startswith("nothing")
+    assert unknown.real["input"].all() and unknown.padding_source.startswith("nothing")
 
 
 def test_targets_as_chuk_mlx_shifts_them() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.viewing.token_stores import longest_run as slow_run
 from tests.viewing.token_stores import what_is_wrong
 
-from packline.viewing.suspicious import LONGEST, all_grams, grams_at, judge, longest_run, screen
+from packline.viewing.suspicious import LONGEST, all_grams, grams_at, judge_document, longest_run, screen
 
 SPECIAL = np.zeros(1000, bool)
 SPECIAL[[0, 7]] = True
@@ -27,7 +27,7 @@ def found_in(bodies: Sequence[Sequence[int]], dtype: type) -> list[dict[str, flo
     starts = ends - [len(body) for body in bodies]
     asked = screen(tokens, starts, ends, SPECIAL)
     return [
-        judge(tokens[starts[place] : ends[place]], SPECIAL, asked[place]) if place in asked else {}
+        judge_document(tokens[starts[place] : ends[place]], SPECIAL, asked[place]) if place in asked else {}
         for place in range(len(bodies))
     ]
 
@@ -88,16 +88,16 @@ def test_counting_is_exact_at_the_limits(length: int) -> None:
     count = length - 3
     for same in (int(np.ceil(0.3 * count)), int(np.ceil(0.3 * count)) - 1):
         body = [*[5] * (same + 3), *(8 + place % 990 for place in range(length - same - 3))]
-        assert ("repetition" in judge(np.array(body, np.uint16), SPECIAL)) == (same / count >= 0.3)
-        assert judge(np.array(body, np.uint32), SPECIAL) == what_is_wrong(body, (0, 7))
+        assert ("repetition" in judge_document(np.array(body, np.uint16), SPECIAL)) == (same / count >= 0.3)
+        assert judge_document(np.array(body, np.uint32), SPECIAL) == what_is_wrong(body, (0, 7))
 
 
 def test_only_the_first_part_of_an_enormous_document_is_looked_at() -> None:
     body = np.arange(LONGEST + 10_000, dtype=np.uint32) % 900 + 8
     body[LONGEST:] = 5
-    assert judge(body, SPECIAL) == {}
+    assert judge_document(body, SPECIAL) == {}
     body[LONGEST - 100 :] = 5
-    assert judge(body, SPECIAL) == {"long run": 100.0}
+    assert judge_document(body, SPECIAL) == {"long run": 100.0}
 
 
 @DTYPES

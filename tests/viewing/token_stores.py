@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.packing.stores import EOD_ID, make_store
 
 from packline.facade import Store
+from packline.testing import EOD_ID, make_store
 
 Bodies = Sequence[Sequence[int]]
 

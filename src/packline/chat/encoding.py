@@ -22,8 +22,8 @@ from itertools import pairwise
 import numpy as np
 
 from packline.chat.pieces import Piece
-from packline.encoders.boundary import Boundary
 from packline.encoders.encoder import Encoder
+from packline.encoders.special_tokens import Boundary
 from packline.encoders.tokenizer import Tokenizer
 from packline.ragged import Ragged, concatenate
 from packline.sources.batch import RecordProblem

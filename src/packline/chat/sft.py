@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from packline.chat.named_templates import TEMPLATES, nearest_template, resolve_template
-from packline.chat.nanochat import BOS, TOKENS
+from packline.chat.pieces import BOS, TOKENS
 from packline.chat.sft_unit import (
     FORMAT,
     ChatResult,
@@ -34,7 +34,7 @@ from packline.chat.sft_unit import (
     make_template,
 )
 from packline.chat.sources import ConversationSource, check_sources, find_conversation_files, plan_units
-from packline.encoders.boundary import END_OF_TEXT, Boundary, resolve_boundary
+from packline.encoders.special_tokens import END_OF_TEXT, Boundary, resolve_boundary
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer, read_chat_template
 from packline.errors import InputError, RecipeError
 from packline.jobs.engine import run_job

@@ -17,17 +17,14 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from packline.chat.adapters import adapter_of
 from packline.chat.chat_template import ChatTemplate, strips_of
 from packline.chat.conversations import Conversation, read_conversation
 from packline.chat.encoding import Encoded, PieceEncoder
-from packline.chat.nanochat import render_nanochat
-from packline.chat.pieces import Piece, check_pieces, mute
+from packline.chat.pieces import Piece, check_pieces, mute, render_nanochat
 from packline.chat.sources import ConversationSource, ConversationUnit
-from packline.chat.spelling import GENERATORS, read_words
-from packline.encoders.boundary import Boundary
+from packline.chat.tasks import GENERATORS, adapter_of, read_words
 from packline.encoders.parity import audited
-from packline.encoders.special import SpecialTokenCounter
+from packline.encoders.special_tokens import Boundary, SpecialTokenCounter
 from packline.encoders.token_bytes import TextBytes
 from packline.encoders.tokenizer import load_tokenizer
 from packline.fingerprint import share_of, split_of
@@ -36,11 +33,10 @@ from packline.jobs.held_out import Shares, Smallest
 from packline.jobs.job import Numbered, Report, Runner
 from packline.jobs.unit import check_unchanged
 from packline.ragged import Ragged, offsets_of
-from packline.sources.batch import RecordProblem, Reject
+from packline.sources.batch import RecordProblem, Reject, Texts
 from packline.sources.files import InputFile
 from packline.sources.jsonl import has_raw, id_text
 from packline.sources.records import MAX_RECORD_BYTES, Record, read_records, read_whole
-from packline.sources.texts import Texts
 from packline.storage.inputs import hash_range
 from packline.storage.local import disk_errors
 from packline.store.ledger import Ledger, MaskCounts

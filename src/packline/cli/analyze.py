@@ -57,7 +57,7 @@ def analyze(
     reading: Annotated[Reading | None, Parameter(name="*")] = None,
     flags: Flags = _FLAGS,
 ) -> int:
-    """Analyze the tokens of a store, data set or batch; see `pages`."""
+    """Analyze the tokens of a store, data set or batch; see `help_texts`."""
     reading = reading or Reading()
     if top < 0:
         raise RecipeError(f"--top is {top}: expected 0 or more")
@@ -82,7 +82,7 @@ def analyze(
         else:
             found = read_foreign(target, reading, bool(seq_len), top, on_progress)
     output.page(analysis_page(found))
-    output.result({"command": "analyze", "target": target, "exit_code": DONE, **facts(found)})
+    output.result({"command": "analyze", "target": target, "exit_code": DONE, **_as_json(found)})
     return DONE
 
 
@@ -140,7 +140,7 @@ def show_batch(target: str, tokenizer: str | None, tensor_type: str | None, pad_
         found.append(summary)
         for line in table_lines(target, summary):
             output.line(line)
-    output.note((f"padding is determined by {batch.told_by}", "quiet"))
+    output.note((f"padding is determined by {batch.padding_source}", "quiet"))
     if tokenizer is None:
         output.note(("ids were not checked: --tokenizer names their vocabulary", "quiet"))
     output.result(
@@ -148,7 +148,7 @@ def show_batch(target: str, tokenizer: str | None, tensor_type: str | None, pad_
             "command": "analyze",
             "target": target,
             "exit_code": 0,
-            "padding_told_by": batch.told_by,
+            "padding_told_by": batch.padding_source,
             "pad_id": batch.pad_id,
             "tensors": [msgspec.to_builtins(one) for one in found],
             "missing": [tensor for tensor in wanted if tensor not in batch.tensors],
@@ -156,7 +156,7 @@ def show_batch(target: str, tokenizer: str | None, tensor_type: str | None, pad_
     )
 
 
-def facts(analysis: Analysis) -> dict[str, Any]:
+def _as_json(analysis: Analysis) -> dict[str, Any]:
     """An analysis as values for JSON output."""
     values: dict[str, Any] = msgspec.to_builtins(analysis, str_keys=True)
     values["bytes_per_token"] = analysis.bytes_per_token

@@ -7,11 +7,11 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from packline.cli.arguments import MAIN, RUNNING, Flags, option
-from packline.cli.choice import DocumentOptions, RowOptions
+from packline.cli.choice import DocumentArguments, RowArguments
 from packline.cli.export import run_export
 from packline.cli.exporting import options_of
 
-_FLAGS, _ROWS, _DOCUMENTS = Flags(), RowOptions(), DocumentOptions()
+_FLAGS, _ROWS, _DOCUMENTS = Flags(), RowArguments(), DocumentArguments()
 
 
 def bake(
@@ -20,14 +20,14 @@ def bake(
     *,
     out: Annotated[str, Parameter(help="Folder of the rows: new, empty, or with these very rows.")],
     set: Annotated[list[str] | None, option("file_rows=N: rows of a file.", MAIN)] = None,
-    rows: RowOptions = _ROWS,
-    documents: DocumentOptions = _DOCUMENTS,
+    rows: RowArguments = _ROWS,
+    documents: DocumentArguments = _DOCUMENTS,
     workers: Annotated[
         int | None, option("Processes. Default: as many as this process may use.", RUNNING)
     ] = None,
     flags: Flags = _FLAGS,
 ) -> int:
-    """Write rows in training order; see `pages`."""
+    """Write rows in training order; see `help_texts`."""
     return run_export(
         "bake",
         [source],

@@ -28,7 +28,7 @@ def build(
     settings: Settings = _SETTINGS,
     flags: Flags = _FLAGS,
 ) -> int:
-    """Build a token store from text; see `pages`."""
+    """Build a token store from text; see `help_texts`."""
     recipe, options = recipe_of(inputs, settings)
     tally = Tally()
     from packline.jobs.build import run_build

@@ -34,7 +34,7 @@ class RowShape(_Given):
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class RowOptions(RowShape):
+class RowArguments(RowShape):
     """Shape of rows, and their choice and order."""
 
     seed: Annotated[int | None, option("Seed for the order of rows. Default: as packed.", ROWS)] = None
@@ -44,7 +44,7 @@ class RowOptions(RowShape):
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class DocumentOptions(_Given):
+class DocumentArguments(_Given):
     """Choice and order of documents."""
 
     split: Annotated[str | None, option("train, val, test or all. Default: all; rows: train.", CHOICE)] = None

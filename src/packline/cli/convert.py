@@ -38,7 +38,7 @@ def convert(
     ] = None,
     flags: Flags = _FLAGS,
 ) -> int:
-    """Convert a data set to another layout; see `pages`."""
+    """Convert a data set to another layout; see `help_texts`."""
     choice, _ = make_choice(rows.settings())
     store, tally = source, Tally()
     try:
@@ -46,7 +46,7 @@ def convert(
             store = f"{out.rstrip('/')}.store"
             with watch(tally, store) as hear:
                 run_import(reading.request(source, store, workers), hear)
-        with watch_export() as hear_export:
+        with watch_export(out) as hear_export:
             exported = run_export(
                 store,
                 to=to,

@@ -68,7 +68,7 @@ def demo(
     ] = "packline-demo",
     flags: Flags = _FLAGS,
 ) -> int:
-    """Build, verify and show a store of Python's own library; see `pages`."""
+    """Build, verify and show a store of Python's own library; see `help_texts`."""
     folder = Path(out)
     prepare_folder(folder)
     corpus = _gather(folder)
@@ -140,7 +140,7 @@ def _build(corpus: Corpus, tally: Tally) -> Finished:
     from packline.jobs.build import run_build
 
     recipe, options = load_recipe(corpus.recipe)
-    with watch(tally, corpus.store) as hear:
+    with watch(tally, str(corpus.store)) as hear:
         return run_build(recipe, corpus.store, options, hear)
 
 

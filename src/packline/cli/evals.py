@@ -82,7 +82,7 @@ def evals(
     force: Annotated[bool, option("Write over sets that are there.", FILES)] = False,
     flags: Flags = _FLAGS,
 ) -> int:
-    """Write evaluation sets; see `pages`."""
+    """Write evaluation sets; see `help_texts`."""
     chat = {"MMLU": mmlu, "ARC-Easy": arc_easy, "ARC-Challenge": arc_challenge}
     _check(kind, path, chat, task, chat_template)
     settings = EvalsSettings(

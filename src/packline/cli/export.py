@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from cyclopts import Group, Parameter
 
 from packline.cli.arguments import MAIN, RUNNING, Flags, _token, option
-from packline.cli.choice import DocumentOptions, RowOptions
+from packline.cli.choice import DocumentArguments, RowArguments
 from packline.cli.exporting import export_facts, options_of, show_exported, watch_export
 from packline.cli.main import DONE, interrupted
 from packline.cli.output import output
@@ -22,7 +22,7 @@ from packline.formats.target import Link
 from packline.settings import is_recipe, make_recipe
 
 TEXT = Group("Text", sort_key=10)
-_FLAGS, _ROWS, _DOCUMENTS = Flags(), RowOptions(), DocumentOptions()
+_FLAGS, _ROWS, _DOCUMENTS = Flags(), RowArguments(), DocumentArguments()
 
 
 def export(
@@ -52,11 +52,11 @@ def export(
     text: Annotated[str | None, option("Field of the text.", TEXT)] = None,
     val_fraction: Annotated[float | None, option("Share of documents for validation.", TEXT)] = None,
     val_documents: Annotated[int | None, option("Number of documents for validation.", TEXT)] = None,
-    rows: RowOptions = _ROWS,
-    documents: DocumentOptions = _DOCUMENTS,
+    rows: RowArguments = _ROWS,
+    documents: DocumentArguments = _DOCUMENTS,
     flags: Flags = _FLAGS,
 ) -> int:
-    """Export a store, a run or text in another layout; see `pages`."""
+    """Export a store, a run or text in another layout; see `help_texts`."""
     of_text = {
         "eod": None if eod is None else _token(eod),
         "bos": None if bos is None else _token(bos),
@@ -95,7 +95,7 @@ def run_export(
     choice, _ = make_choice(settings)
     try:
         place = _store_of(sources, tokenizer, out, workers, of_text or {})
-        with watch_export() as hear:
+        with watch_export(out) as hear:
             exported: Exported = export_store(
                 place,
                 to=to,

@@ -24,7 +24,7 @@ def formats(
     *,
     flags: Flags = _FLAGS,
 ) -> int:
-    """List the formats, or describe one; see `pages`."""
+    """List the formats, or describe one; see `help_texts`."""
     if name is None:
         every = [facts(load(one)) for one in NAMES]
         output.lines(list_lines(every))

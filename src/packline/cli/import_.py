@@ -31,7 +31,7 @@ def import_(
     ] = None,
     flags: Flags = _FLAGS,
 ) -> int:
-    """Import a data set of another project into a store; see `pages`."""
+    """Import a data set of another project into a store; see `help_texts`."""
     request = reading.request(path, out, workers)
     tally = Tally()
     try:

@@ -37,7 +37,7 @@ def init(
     tokens: Annotated[int | None, option("Of the stage. Default: the sum of budgets.", RUN)] = None,
     flags: Flags = _FLAGS,
 ) -> int:
-    """Write a recipe or a run file; see `pages`."""
+    """Write a recipe or a run file; see `help_texts`."""
     if sum([bool(inputs), preset is not None, run is not None]) != 1:
         raise RecipeError("init takes INPUTS, --preset or --run", hint="packline init --help")
     of_runs = {"--recipe": recipe, "--seq-len": seq_len, "--batch-size": batch_size, "--tokens": tokens}
@@ -89,8 +89,7 @@ def _run_file(
 def _recipe(
     inputs: tuple[str, ...], preset: str | None, tokenizer: str | None, eod: str | None, path: Path
 ) -> str:
-    from packline.sources.drafting import draft_preset, draft_recipe, find_preset
-    from packline.sources.survey import survey
+    from packline.sources.drafting import draft_preset, draft_recipe, find_preset, survey
 
     found = find_preset(preset) if preset is not None else None
     surveys = [(given, survey(given)) for given in inputs]
@@ -106,7 +105,7 @@ def _recipe(
 
 def guess_eod(tokenizer: str) -> tuple[str | None, str]:
     """End of document: the tokenizer's only candidate or the likeliest one, and a note on the choice."""
-    from packline.encoders.boundary import END_OF_TEXT, resolve_boundary
+    from packline.encoders.special_tokens import END_OF_TEXT, resolve_boundary
     from packline.encoders.tokenizer import load_tokenizer
 
     try:

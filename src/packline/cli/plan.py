@@ -14,7 +14,7 @@ _FLAGS, _SETTINGS = Flags(), Settings()
 
 
 def plan(*inputs: Inputs, settings: Settings = _SETTINGS, flags: Flags = _FLAGS) -> int:
-    """Estimate the cost of a build; see `pages`."""
+    """Estimate the cost of a build; see `help_texts`."""
     from packline.jobs.estimate import estimate_build
 
     recipe, options = recipe_of(inputs, settings)

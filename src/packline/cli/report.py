@@ -41,7 +41,7 @@ def report(
     workers: Annotated[int | None, option("Processes. Default: one per usable core.", RUNNING)] = None,
     flags: Flags = _FLAGS,
 ) -> int:
-    """Write a report; see `pages`."""
+    """Write a report; see `help_texts`."""
     path = check_place(out)
     with watching() as on_progress:
         page = report_page(

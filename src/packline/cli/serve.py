@@ -33,10 +33,9 @@ def serve(
     ] = None,
     flags: Flags = _FLAGS,
 ) -> int:
-    """Serve pages about stores; see `pages`."""
+    """Serve pages about stores; see `help_texts`."""
     from packline.errors import RecipeError
-    from packline.viewing.web.serving import check_installed, listen
-    from packline.viewing.web.serving import serve as run
+    from packline.viewing.web.serving import check_installed, listen, run_server
 
     if not stores:
         raise RecipeError("no store was named", hint="packline serve STORE")
@@ -62,5 +61,5 @@ def serve(
         output.result(
             {"command": "serve", "url": listening.url, "port": listening.port, "token": listening.token}
         )
-        run(site, listening)
+        run_server(site, listening)
     return DONE

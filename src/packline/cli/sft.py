@@ -9,10 +9,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from cyclopts import Parameter
 
-from packline.chat.mixture import preset_sources
 from packline.chat.named_templates import TEMPLATES
 from packline.chat.sft import SftRequest, run_sft
-from packline.chat.sources import ConversationSource
+from packline.chat.sources import ConversationSource, preset_sources
 from packline.cli.arguments import DOCUMENTS, MAIN, RUNNING, SPLITS, TOKENS, Flags, _token, option
 from packline.cli.import_ import finished_lines, import_interrupted
 from packline.cli.main import DONE, TOO_MANY_BAD
@@ -86,7 +85,7 @@ def sft(
     ] = None,
     flags: Flags = _FLAGS,
 ) -> int:
-    """Build a store from conversations; see `pages`."""
+    """Build a store from conversations; see `help_texts`."""
     if tokenizer is None:
         raise RecipeError("no tokenizer", hint="name one with --tokenizer")
     if (not inputs) == (preset is None):

@@ -10,9 +10,9 @@ import msgspec
 from cyclopts import App, Group, Parameter
 
 from packline.cli.arguments import Flags, option
+from packline.cli.help_texts import PAGES
 from packline.cli.main import DONE, FAILED
 from packline.cli.output import Line, output, table
-from packline.cli.pages import PAGES
 from packline.cli.training import training_lines, watch_training
 from packline.encoders.tiktoken import PatternName
 from packline.errors import RecipeError
@@ -115,7 +115,7 @@ def train(
 
 
 @tokenizer.command(name="eval")
-def compare_tokenizers(
+def evaluate(
     name: Annotated[str, Parameter(help="A tokenizer: a file, a folder or a hub id.")],
     *,
     against: Annotated[
@@ -133,8 +133,7 @@ def compare_tokenizers(
     from packline.encoders.tokenizer import load_tokenizer
     from packline.viewing.html import check_place, write_page
     from packline.viewing.tokenizer_page import evaluation_markdown, evaluation_page
-    from packline.vocabulary.evaluating import compare_tokenizers as measure
-    from packline.vocabulary.evaluating import read_text
+    from packline.vocabulary.evaluating import compare_tokenizers, read_text
     from packline.vocabulary.passages import PASSAGES
 
     if html is not None:
@@ -146,7 +145,7 @@ def compare_tokenizers(
         if named in texts or named == "all":  # the name of their sum
             raise RecipeError(f"two texts are called {named!r}", hint="name one with --text NAME=FILE")
         texts[named] = read_text(path)
-    found = measure(load_tokenizer(name), against or (), texts)
+    found = compare_tokenizers(load_tokenizer(name), against or (), texts)
     if markdown:
         for line in evaluation_markdown(found).splitlines():
             output.line(line)

@@ -62,7 +62,7 @@ class StoreSettings:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class TraceTarget:
     """Choice of what to trace."""
 
     step: Annotated[
@@ -88,12 +88,12 @@ class Wanted:
 def trace(
     target: Annotated[str, Parameter(help="A run file (run.toml), or the folder of a store.")],
     *,
-    wanted: Annotated[Wanted | None, Parameter(name="*")] = None,
+    wanted: Annotated[TraceTarget | None, Parameter(name="*")] = None,
     settings: Annotated[StoreSettings | None, Parameter(name="*")] = None,
     flags: Flags = _FLAGS,
 ) -> int:
-    """Trace a batch to its documents, or a document to its batches; see `pages`."""
-    wanted = wanted or Wanted()
+    """Trace a batch to its documents, or a document to its batches; see `help_texts`."""
+    wanted = wanted or TraceTarget()
     _check(wanted)
     loader = open_loader(target, wanted.world_size, settings or StoreSettings())
     if wanted.step is not None:
@@ -129,7 +129,7 @@ def open_loader(target: str, world_size: int, settings: StoreSettings) -> Loader
     return Loader(rows, world_size=world_size, shuffle=shuffle, prefetch=0, **{"seed": 0, **of_loader})
 
 
-def _check(wanted: Wanted) -> None:
+def _check(wanted: TraceTarget) -> None:
     ways = [
         name
         for name, value in (
@@ -152,7 +152,7 @@ def _check(wanted: Wanted) -> None:
         raise RecipeError("--row and --rank belong to --step")
 
 
-def show_step(loader: Loader, target: str, wanted: Wanted) -> None:
+def show_step(loader: Loader, target: str, wanted: TraceTarget) -> None:
     """Print the rows of a batch, one block each."""
     from packline.loading.trace import store_of, trace_step
 
@@ -172,7 +172,7 @@ def show_step(loader: Loader, target: str, wanted: Wanted) -> None:
         output.result({"command": "trace", "target": target, "exit_code": DONE, **facts})
 
 
-def show_documents(loader: Loader, target: str, wanted: Wanted) -> None:
+def show_documents(loader: Loader, target: str, wanted: TraceTarget) -> None:
     """Print the uses of documents, one table each."""
     from packline.loading.trace import trace_document
 
@@ -193,7 +193,7 @@ def show_documents(loader: Loader, target: str, wanted: Wanted) -> None:
     output.result({"command": "trace", "target": target, "exit_code": DONE, "documents": results})
 
 
-def find_documents(loader: Loader, wanted: Wanted) -> list[tuple[StoreReader, int]]:
+def find_documents(loader: Loader, wanted: TraceTarget) -> list[tuple[StoreReader, int]]:
     """Documents named on the command line, each with its store.
 
     Raises:
@@ -201,7 +201,7 @@ def find_documents(loader: Loader, wanted: Wanted) -> list[tuple[StoreReader, in
         RecipeError: a number is given alone, but there are several stores.
     """
     from packline.loading.trace import stores_of
-    from packline.store.finding import check_document, find_by_id, find_by_place
+    from packline.store.lookup import document_number, find_by_id, find_by_place
 
     stores = stores_of(loader)
     if wanted.store is not None:
@@ -217,7 +217,7 @@ def find_documents(loader: Loader, wanted: Wanted) -> list[tuple[StoreReader, in
                 f"document {wanted.document} of which store? The run reads {known}",
                 hint="name it with --store",
             )
-        return [(stores[0], check_document(stores[0], wanted.document))]
+        return [(stores[0], document_number(stores[0], wanted.document))]
     if wanted.file is not None:
         named = [store for store in stores if wanted.file in (entry.name for entry in store.manifest.inputs)]
         stores = named or stores  # the error of a store that has the file is more specific

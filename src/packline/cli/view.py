@@ -25,8 +25,8 @@ from packline.viewing.token_pages import batch_page, document_page, row_page, st
 from packline.viewing.tokens import MOST, Vocabulary
 
 WHAT = Group("What to view", sort_key=5)
-SHOWN = Group("How much, and where to", sort_key=10)
-BATCH = Group("Of a batch file", sort_key=15)
+SHOWN = Group("Amount and file", sort_key=10)
+BATCH = Group("For a batch file", sort_key=15)
 
 _FLAGS = Flags()
 OF_LOADER = ("batch_size", "seed", "epochs", "in_order")
@@ -35,18 +35,18 @@ BATCH_TOKENS = 512
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class ViewTarget:
     """Choice of what to view."""
 
-    document: Annotated[int | None, option("A document by its number. Default of a store: 0.", WHAT)] = None
+    document: Annotated[int | None, option("Document by its number. Default for a store: 0.", WHAT)] = None
     row: Annotated[
         int | None,
-        option("A row by its number, with --seq-len. With --step or of a file: of the batch.", WHAT),
+        option("Row by its number, with --seq-len; with --step or a batch file: row of the batch.", WHAT),
     ] = None
-    step: Annotated[
-        int | None, option("The batch of a step, counted from 0, as packline trace does.", WHAT)
-    ] = None
-    rank: Annotated[int | None, option("Of a batch: only the rows of this rank.", WHAT)] = None
+    step: Annotated[int | None, option("Batch of this step, counted from 0 as in packline trace.", WHAT)] = (
+        None
+    )
+    rank: Annotated[int | None, option("With --step: only the rows of this rank.", WHAT)] = None
     world_size: Annotated[int, option("Ranks that share a batch. Default: 1.", WHAT)] = 1
 
 
@@ -57,29 +57,29 @@ class Shown:
 
     tokens: Annotated[
         int | None,
-        option(f"Tokens at most. Default: {MOST}; of each row of a batch {BATCH_TOKENS}.", SHOWN),
+        option(f"Maximum tokens. Default: {MOST}; for each row of a batch {BATCH_TOKENS}.", SHOWN),
     ] = None
-    first: Annotated[int, option("Of a document: the token to begin with. Default: 0.", SHOWN)] = 0
+    first: Annotated[int, option("With --document: first token to show. Default: 0.", SHOWN)] = 0
     out: Annotated[
-        str | None, option("Write a page (.html) that opens offline, and print nothing.", SHOWN)
+        str | None, option("Write an HTML file that opens offline, instead of printing.", SHOWN)
     ] = None
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Batch:
+class BatchFileOptions:
     """Viewing options for a batch file; None for those not given."""
 
     tokenizer: Annotated[
-        str | None, option("The tokenizer that made the ids. Default: none, ids are shown.", BATCH)
+        str | None, option("Tokenizer that made the ids. Default: none; ids are shown.", BATCH)
     ] = None
-    grid: Annotated[bool | None, option("The first and last tokens of each row in columns.", BATCH)] = None
-    rows: Annotated[int | None, option("Rows at most. Default: all.", BATCH)] = None
+    grid: Annotated[bool | None, option("First and last tokens of each row, in columns.", BATCH)] = None
+    rows: Annotated[int | None, option("Maximum rows. Default: all.", BATCH)] = None
     tensor_type: Annotated[
         Literal["input", "target", "both"] | None,
-        option("Which tensor. Default: input, in a grid both.", BATCH),
+        option("Tensor to show. Default: input; with --grid both.", BATCH),
     ] = None
-    pad_id: Annotated[int | None, option("What pads, where the file does not say it.", BATCH)] = None
+    pad_id: Annotated[int | None, option("Padding id, if the file has no lengths or mask.", BATCH)] = None
 
     def given(self) -> list[str]:
         """Names of the given options."""
@@ -92,14 +92,14 @@ def view(
         str, Parameter(help="Folder of a store, a run file (run.toml), or a batch file (.npz).")
     ],
     *,
-    wanted: Annotated[Wanted | None, Parameter(name="*")] = None,
+    wanted: Annotated[ViewTarget | None, Parameter(name="*")] = None,
     shown: Annotated[Shown | None, Parameter(name="*")] = None,
-    batch: Annotated[Batch | None, Parameter(name="*")] = None,
+    batch: Annotated[BatchFileOptions | None, Parameter(name="*")] = None,
     settings: Annotated[StoreSettings | None, Parameter(name="*")] = None,
     flags: Flags = _FLAGS,
 ) -> int:
-    """Show tokens; see `pages`."""
-    wanted, shown, batch = wanted or Wanted(), shown or Shown(), batch or Batch()
+    """Show tokens; see `help_texts`."""
+    wanted, shown, batch = wanted or ViewTarget(), shown or Shown(), batch or BatchFileOptions()
     settings = settings or StoreSettings()
     if shown.first < 0 or (shown.tokens is not None and shown.tokens < 1):
         raise RecipeError("expected --first of 0 or more and --tokens of 1 or more")
@@ -109,25 +109,25 @@ def view(
             return show_grid(target, batch)
         page = page_of_batch(target, wanted, shown, batch)
     elif given := batch.given():
-        raise RecipeError(f"--{given[0]} is for a batch file, .npz or .pt: {target} is none")
+        raise RecipeError(f"--{given[0]} is for a batch file, .npz or .pt; {target} is not one")
     else:
-        page = page_of(target, wanted, shown, settings)
+        page = _page_of(target, wanted, shown, settings)
     if shown.out is not None:
         write_page(page, Path(shown.out))
         output.line("  ", ("wrote", "quiet"), f"  {shown.out}")
     else:
         output.page(page, pager=True)
-    output.result({"command": "view", "target": target, "exit_code": DONE, **facts(page)})
+    output.result({"command": "view", "target": target, "exit_code": DONE, **_as_json(page)})
     return DONE
 
 
-def page_of(target: str, wanted: Wanted, shown: Shown, settings: StoreSettings) -> Page:
+def _page_of(target: str, wanted: ViewTarget, shown: Shown, settings: StoreSettings) -> Page:
     """Page for a command line.
 
     Raises:
         RecipeError: options contradict each other.
     """
-    check(wanted, settings, run_file=target.endswith(".toml"))
+    _check(wanted, settings, run_file=target.endswith(".toml"))
     if wanted.step is not None:
         loader = open_loader(target, wanted.world_size, settings)
         most = shown.tokens or (BATCH_TOKENS if wanted.row is None else MOST)
@@ -142,7 +142,7 @@ def page_of(target: str, wanted: Wanted, shown: Shown, settings: StoreSettings) 
     return document_page(store, wanted.document or 0, first=shown.first, most=most)
 
 
-def check(wanted: Wanted, settings: StoreSettings, *, run_file: bool) -> None:
+def _check(wanted: ViewTarget, settings: StoreSettings, *, run_file: bool) -> None:
     """Refuse options that contradict each other, rather than ignore some of them.
 
     Raises:
@@ -155,20 +155,20 @@ def check(wanted: Wanted, settings: StoreSettings, *, run_file: bool) -> None:
         if wanted.rank is not None or wanted.world_size != 1:
             raise RecipeError("--rank and --world-size belong to --step")
         if extra := [name for name in OF_LOADER if name in given]:
-            raise RecipeError(f"--{extra[0].replace('_', '-')} belongs to --step: it says which rows meet")
+            raise RecipeError(f"--{extra[0].replace('_', '-')} belongs to --step, the batch of a step")
     if wanted.document is not None and (wanted.step is not None or wanted.row is not None):
         raise RecipeError("expected one of --document, --row and --step, found several")
     if wanted.step is None and wanted.row is None and given:
         name = min(given).replace("_", "-")
-        raise RecipeError(f"--{name} belongs to rows: which one? --row is missing", hint="--row 0")
+        raise RecipeError(f"--{name} belongs to --row, which is missing", hint="--row 0")
     if wanted.step is None and wanted.row is not None and "seq_len" not in given:
         raise RecipeError(
-            "--seq-len is missing: rows are as long as one asks for",
+            "--seq-len is missing: it is the length of the rows",
             hint=f"packline view STORE --row {wanted.row} --seq-len 4096 --packing best_fit",
         )
 
 
-def check_batch(wanted: Wanted, shown: Shown, batch: Batch, settings: StoreSettings) -> None:
+def check_batch(wanted: ViewTarget, shown: Shown, batch: BatchFileOptions, settings: StoreSettings) -> None:
     """Refuse options that apply to stores only.
 
     Raises:
@@ -179,16 +179,16 @@ def check_batch(wanted: Wanted, shown: Shown, batch: Batch, settings: StoreSetti
     )
     if of_store or wanted.world_size != 1 or shown.first:
         name = [*of_store, "first" if shown.first else "world_size"][0].replace("_", "-")
-        raise RecipeError(f"--{name} is for a store or a run file, and this is a batch file")
+        raise RecipeError(f"--{name} is for a store or a run file, not for a batch file")
     if batch.rows is not None and batch.rows < 1:
         raise RecipeError(f"--rows is {batch.rows}: expected 1 or more")
     if batch.grid and (wanted.row is not None or shown.out is not None or shown.tokens is not None):
-        raise RecipeError("--grid shows the first rows (--rows N): --row, --tokens and --out do without it")
+        raise RecipeError("--grid shows the first rows (--rows N): it excludes --row, --tokens and --out")
     if wanted.row is not None and batch.rows is not None:
-        raise RecipeError("expected --row N, the row of that number, or --rows N, so many; found both")
+        raise RecipeError("expected --row N, one row, or --rows N, the first N rows; found both")
 
 
-def read(target: str, batch: Batch) -> tuple[BatchFile, Vocabulary | None]:
+def read(target: str, batch: BatchFileOptions) -> tuple[BatchFile, Vocabulary | None]:
     """A batch file, and the vocabulary of its tokenizer if one is named."""
     from packline.encoders.tokenizer import load_tokenizer
 
@@ -197,7 +197,7 @@ def read(target: str, batch: Batch) -> tuple[BatchFile, Vocabulary | None]:
     return found, None if tokenizer is None else Vocabulary.of_tokenizer(tokenizer)
 
 
-def page_of_batch(target: str, wanted: Wanted, shown: Shown, batch: Batch) -> Page:
+def page_of_batch(target: str, wanted: ViewTarget, shown: Shown, batch: BatchFileOptions) -> Page:
     """Page for a batch file."""
     found, vocabulary = read(target, batch)
     chosen = batch.tensor_type or ("input" if "input" in found.tensors else "target")
@@ -211,7 +211,7 @@ def page_of_batch(target: str, wanted: Wanted, shown: Shown, batch: Batch) -> Pa
     )
 
 
-def show_grid(target: str, batch: Batch) -> int:
+def show_grid(target: str, batch: BatchFileOptions) -> int:
     """Print the grid in the style of chuk-mlx."""
     found, vocabulary = read(target, batch)
     chosen = batch.tensor_type or "both"
@@ -225,7 +225,7 @@ def show_grid(target: str, batch: Batch) -> int:
     return DONE
 
 
-def facts(page: Page) -> dict[str, Any]:
+def _as_json(page: Page) -> dict[str, Any]:
     """A page as values for JSON output: its facts, and its strips as lists of cells."""
     return {
         "title": page.title,

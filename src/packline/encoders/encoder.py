@@ -22,15 +22,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from packline.encoders import EngineName, EngineReport
-from packline.encoders.boundary import Boundary
 from packline.encoders.engines import Engine, TokenizersEngine, load_engine, load_engines
 from packline.encoders.parity import Reference, audit_document, audited, try_engines
-from packline.encoders.special import without_special_tokens
+from packline.encoders.special_tokens import Boundary, without_special_tokens
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import EncoderMismatch, TokenizerError
 from packline.ragged import Ragged, concatenate, dtype_for
 from packline.recipe import Engine as RequestedEngine
-from packline.sources.texts import Texts
+from packline.sources.batch import Texts
 
 TRIED_TEXTS = 32
 """Maximum number of texts on which engines are tried if the caller does not try them."""

@@ -8,32 +8,47 @@ the same tokenizer.json, so the choice of engine affects the duration of a build
     fastokens    BPE, byte-level; fastest cold and on Chinese, Japanese, Korean
     tokenizers   all tokenizers; the reference, about 100 times slower
 
-The first two are loaded only for tokenizers whose features are all in their table (`features`). Texts with
-characters that one of them is known to handle differently are encoded by the reference instead. An engine is
-not thread-safe and runs in one thread: processes scale, threads do not.
+Texts with characters that one of them is known to handle differently are encoded by the reference instead. An
+engine is not thread-safe and runs in one thread: processes scale, threads do not.
+
+The first two are loaded only for tokenizers whose features have all been shown to match the reference:
+
+    tokenizer.json ── tokenizer_features ──> {"model BPE of bytes", "normalizer NFC", ...}
+                                                   │
+                      SUPPORTED[engine] ───────────┴──> used, or not used and for which feature
+
+A fast engine ignores what it does not know in a tokenizer.json, which changes the ids of only a few texts; a
+sample need not contain them. A feature is in the table if `tests/encoders/tokenizer_fuzzer.py` found equal
+ids for it on hostile text, alone and combined with others of the table. Normalizer and pre-tokenizer are one
+feature each, with all their steps and settings, so an unknown setting makes a feature that is in no table.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
 import numpy as np
 
 from packline.encoders import EngineName
-from packline.encoders.features import read_otherwise, tokenizer_features, unsupported
-from packline.encoders.special import BytesCounter
+from packline.encoders.special_tokens import BytesCounter
+from packline.encoders.tiktoken import PATTERNS, SPLIT_50K
+from packline.encoders.token_bytes import LETTERS
 from packline.encoders.tokenizer import refusals
 from packline.errors import TokenizerError
 from packline.ragged import Ragged, concatenate, offsets_of
-from packline.sources.texts import Texts
+from packline.sources.batch import Texts
 
 if TYPE_CHECKING:
     import tokenizers
 
 FEW = 512
 """Number of single-text calls of gigatoken that cost as much as the fixed cost of one batch call."""
+THREADS = "/proc/self/task"
 
 
 class Engine(Protocol):
@@ -58,7 +73,7 @@ class GigatokenEngine:
 
     def encode(self, texts: Texts) -> Ragged:
         if len(texts) <= FEW:
-            return of_documents([self._tokenizer.encode(text) for text in texts.strings or texts.raw()])
+            return _of_documents([self._tokenizer.encode(text) for text in texts.strings or texts.raw()])
         layout = self._tokenizer.encode_batch(_as_awkward(texts), parallel=False).layout
         offsets = np.asarray(layout.offsets.data, np.int64)
         tokens = np.asarray(layout.content.data)
@@ -99,7 +114,7 @@ class TokenizersEngine:
     def encode(self, texts: Texts) -> Ragged:
         # Its only output is a list of Python ints: the one engine that makes one object per token.
         encodings = self._tokenizer.encode_batch_fast(texts.to_list(), add_special_tokens=False)
-        return of_documents([np.array(encoding.ids, np.uint32) for encoding in encodings])
+        return _of_documents([np.array(encoding.ids, np.uint32) for encoding in encodings])
 
 
 class GuardedEngine:
@@ -173,7 +188,7 @@ def load_engines(names: tuple[EngineName, ...], json: str) -> dict[EngineName, E
         return dict(zip(names, pool.map(load, names), strict=True))
 
 
-def of_documents(ids: list[np.ndarray]) -> Ragged:
+def _of_documents(ids: list[np.ndarray]) -> Ragged:
     """Combine the ids of single documents."""
     lengths = np.array([len(one) for one in ids], np.int64)
     return Ragged(np.concatenate(ids) if ids else np.empty(0, np.uint32), offsets_of(lengths))
@@ -199,18 +214,287 @@ def _with_one_thread(first_use: Callable[[], object]) -> None:
         first_use()
         return
     allowed = os.sched_getaffinity(0)
-    before = set(_threads())
+    before = set(os.listdir(THREADS)) if os.path.isdir(THREADS) else set()
     os.sched_setaffinity(0, {min(allowed)})
     try:
         first_use()
     finally:
         os.sched_setaffinity(0, allowed)
-        for thread in set(_threads()) - before:
-            os.sched_setaffinity(thread, allowed)
+        for thread in set(os.listdir(THREADS)) - before if before else ():
+            os.sched_setaffinity(int(thread), allowed)
 
 
-def _threads() -> list[int]:
-    try:
-        return [int(thread) for thread in os.listdir("/proc/self/task")]
-    except OSError:
-        return []
+LETTERS_OF_TEXT = frozenset(
+    letter for letter, byte in LETTERS.items() if byte < 0xF5 and byte not in (0xC0, 0xC1)
+)
+"""Letters of the bytes that occur in UTF-8."""
+BYTE_TOKENS = frozenset(f"<0x{byte:02X}>" for byte in range(256))
+UNCHANGED_BY_NFC = re.compile(r"[\x00-:?@\[-_{-\x7fQq\uffff]*")
+"""Characters that NFC neither produces nor changes: ASCII that no canonical decomposition contains."""
+NOT_MADE_BY_NFC = re.compile(r"[\x00-\x7f\uffff]*")
+"""Characters that NFC does not produce from others, except three produced from the last of `MARKS`."""
+
+SPLITS: dict[str, str] = {
+    SPLIT_50K: "gpt2",
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+": "gpt2",
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]|\s+(?!\S)|\s+": "cl100k",
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+": "qwen3.5",
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+": "tekken",
+    r"\p{N}{1,3}": "3 digits",
+    "[一-龥\u3040-ゟ゠-ヿ]+": "deepseek cjk",
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
+    "| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+": "deepseek words",
+    "[0-9][0-9][0-9]": "3 ASCII digits",
+} | {pattern.expression: name for name, pattern in PATTERNS.items() if name not in ("gpt2", "gpt4")}
+"""Names of published regular expressions; any other expression is a separate feature."""
+
+WITH_SPLIT = ("gpt2", "llama3", "qwen2", "qwen3.5", "o200k", "tekken")
+COMMON = frozenset(
+    {
+        "model BPE",
+        "model of bytes",
+        "model ignore_merges",
+        "token spelled with a space",
+        "merges not in the order of ids",
+        "several merges of one token",
+        "normalizer none",
+        "pre-tokenizer ByteLevel",
+        "pre-tokenizer ByteLevel add_prefix_space",
+        *(f"pre-tokenizer Split {name} + ByteLevel without words" for name in WITH_SPLIT),
+        *("added token", "added token lstrip", "added token rstrip"),
+    }
+)
+SUPPORTED: dict[EngineName, frozenset[str]] = {
+    "gigatoken": COMMON
+    | {
+        "ids with gaps",
+        "normalizer NFC",
+        "model byte_fallback",
+        "model unk_token",
+        "model fuse_unk",
+        "normalizer Prepend '▁' + Replace ' ' by '▁'",
+        "normalizer Replace ' ' by '▁'",
+        "pre-tokenizer none",
+        *(f"pre-tokenizer Metaspace {prepend}" for prepend in ("always", "first", "never")),
+        *(f"pre-tokenizer Metaspace {prepend} split" for prepend in ("always", "first", "never")),
+        "pre-tokenizer Split ' ' MergedWithPrevious",
+        "added token normalized, with Prepend '▁' + Replace ' ' by '▁'",
+        "added token normalized, with Replace ' ' by '▁'",
+    },
+    "fastokens": COMMON
+    | {
+        "normalizer NFC",
+        "pre-tokenizer Split cl100k + ByteLevel without words",
+        "pre-tokenizer Split 3 digits + Split deepseek cjk + Split deepseek words + ByteLevel without words",
+        "pre-tokenizer Split nanochat + ByteLevel without words",
+        *(f"pre-tokenizer Digits individual_digits={single} + ByteLevel" for single in (True, False)),
+        "added token single_word",
+        "added token normalized, of characters that NFC makes or changes",
+        "added token that is not ASCII, with NFC",
+    },
+}
+"""Features on which each fast engine has been shown to match the reference."""
+
+_MARKS = (
+    "dfbd e0a2 e0a3 e0a7be e0b0bc e0b4bb e0b4bc e0baba e19c95 e1aabf e1ab e1b7b6 e1b7b7 e1b7b8 e1b7b9 e1b7ba"
+    " eaa0ac f09097 f090b4 f090b5 f090ba f090bb f090bd f090be f09181 f0918cbb f0918e f0918f f09191 f091a0"
+    " f091a4 f091a5 f091a7 f091a8 f091a9 f091aa f091b5 f091b6 f091bc f091bd f09684 f096b5 f096bf f09e82"
+    " f09e84 f09e8a f09e8b f09e93 f09e97 f09e9b cdbe e1bfaf e284aa"
+)
+MARKS = tuple(bytes.fromhex(beginning) for beginning in _MARKS.split())
+"""UTF-8 prefixes of the combining characters (and a few others) added to Unicode since version 10.
+
+The reference's NFC does not know them; gigatoken's does, and orders and composes them. The last three become
+ASCII: gigatoken looks for added tokens both before and after NFC.
+"""
+MONGOLIAN_SEPARATOR = ("\u180e".encode(),)
+"""White space in the regular expressions of fastokens, but not in those of the reference."""
+
+
+def read_otherwise(name: EngineName, json: str) -> tuple[bytes, ...]:
+    """UTF-8 prefixes of the characters for which the ids of an engine may differ from the reference's.
+
+    >>> json = '{"model": {"vocab": {}}, "normalizer": {"type": "NFC"}}'
+    >>> len(read_otherwise("gigatoken", json)), read_otherwise("fastokens", json)
+    (53, ())
+    """
+    features = tokenizer_features(json)
+    if name == "gigatoken" and "normalizer NFC" in features:
+        return MARKS
+    if name == "fastokens" and any(" Split " in feature for feature in features):
+        return MONGOLIAN_SEPARATOR
+    return ()
+
+
+def unsupported(name: EngineName, json: str) -> str | None:
+    """First feature of a tokenizer that rules out an engine; None if there is none.
+
+    Args:
+        name: an engine; the reference, `tokenizers`, supports everything.
+        json: a tokenizer.json.
+
+    >>> unsupported("gigatoken", '{"model": {"type": "WordPiece", "vocab": {"a": 0}}}')
+    'model WordPiece'
+    >>> unsupported("tokenizers", '{"model": {"type": "WordPiece", "vocab": {"a": 0}}}')
+    """
+    if name not in SUPPORTED:
+        return None
+    return next((feature for feature in tokenizer_features(json) if feature not in SUPPORTED[name]), None)
+
+
+@lru_cache(maxsize=4)
+def tokenizer_features(json: str) -> tuple[str, ...]:
+    """Features of a tokenizer.json that affect ids, each once, in processing order.
+
+    >>> tokenizer_features('{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}')
+    ('model BPE', 'model of characters', 'normalizer none', 'pre-tokenizer none')
+    """
+    whole = msgspec.json.decode(json)
+    normalizer = _chain(whole.get("normalizer"), "normalizers")
+    pre_tokenizer = _chain(whole.get("pre_tokenizer"), "pretokenizers")
+    model, added = whole["model"], whole.get("added_tokens") or []
+    found = [
+        *_of_model(model, added, "ByteLevel" in normalizer + pre_tokenizer),
+        f"normalizer {normalizer}",
+        f"pre-tokenizer {pre_tokenizer}",
+        *_of_added_tokens(added, normalizer, "add_prefix_space" in pre_tokenizer),
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def _chain(step: dict[str, Any] | None, inner: str) -> str:
+    """Description of a normalizer or pre-tokenizer with all its steps."""
+    return " + ".join(_spelled(one) for one in _steps(step, inner)) or "none"
+
+
+def _steps(step: dict[str, Any] | None, inner: str) -> Iterator[dict[str, Any]]:
+    if step is None:
+        return
+    if step.get("type") == "Sequence":
+        for one in step.get(inner) or []:
+            yield from _steps(one, inner)
+    else:
+        yield step
+
+
+def _spelled(step: dict[str, Any]) -> str:
+    """Description of a step and its settings, without default settings."""
+    rest = dict(step)
+    kind = str(rest.pop("type", "?"))
+    words = [kind]
+    if kind == "ByteLevel":
+        rest.pop("trim_offsets", None)
+        words += ["add_prefix_space"] if rest.pop("add_prefix_space", True) else []
+        words += [] if rest.pop("use_regex", True) else ["without words"]
+    elif kind == "Split":
+        pattern = rest.pop("pattern", None) or {}
+        expression = pattern.get("Regex")
+        words.append(SPLITS.get(expression, repr(expression)) if expression else repr(pattern.get("String")))
+        behavior, invert = str(rest.pop("behavior", "?")), rest.pop("invert", False)
+        words += [behavior] if behavior != "Isolated" else []
+        words += ["inverted"] if invert else []
+    elif kind == "Metaspace":
+        older = {True: "always", False: "never", None: "always"}[rest.pop("add_prefix_space", None)]
+        words.append(rest.pop("prepend_scheme", None) or older)
+        words += ["split"] if rest.pop("split", True) else []
+        words += [] if rest.get("replacement") == "▁" else [repr(rest.get("replacement"))]
+        rest.pop("replacement", None)
+    elif kind == "Replace":
+        pattern = rest.pop("pattern", None) or {}
+        words += [repr(pattern.get("String", pattern)), "by", repr(rest.pop("content", None))]
+    elif kind == "Prepend":
+        words.append(repr(rest.pop("prepend", None)))
+    return " ".join([*words, *(f"{key}={repr(value)[:40]}" for key, value in sorted(rest.items()))])
+
+
+def _of_model(model: dict[str, Any], added: list[dict[str, Any]], byte_level: bool) -> Iterator[str]:
+    kind = model.get("type", "BPE")
+    yield f"model {kind}"
+    vocab = model["vocab"]
+    if kind != "BPE" or not isinstance(vocab, dict):
+        return
+    fallback = bool(model.get("byte_fallback"))
+    yield "model of bytes" if byte_level else "model byte_fallback" if fallback else "model of characters"
+    if byte_level and fallback:
+        yield "model of bytes with byte_fallback"
+    if fallback and model.get("ignore_merges"):
+        yield "model byte_fallback with ignore_merges"
+    settings = ("ignore_merges", "unk_token", "fuse_unk", "continuing_subword_prefix", "end_of_word_suffix")
+    for setting in (*settings, "dropout"):
+        if model.get(setting):
+            yield f"model {setting}"
+    if byte_level:
+        if not vocab.keys() >= LETTERS_OF_TEXT:
+            yield "byte without a token"
+        yield from _spelled_otherwise(vocab, {token.get("content") for token in added})
+    elif fallback and not vocab.keys() >= BYTE_TOKENS:
+        yield "byte without a token"
+    yield from _of_merges(vocab, model.get("merges") or [])
+
+
+def _spelled_otherwise(vocab: dict[str, int], added: set[Any]) -> Iterator[str]:
+    """Tokens of a byte-level vocabulary that are not written in the byte-level alphabet."""
+    if LETTERS.keys() >= set("".join(vocab)):
+        return
+    others = [token for token in vocab if token not in added and not LETTERS.keys() >= set(token)]
+    if any(" " not in token for token in others):
+        yield "token spelled with other letters than bytes have"
+    elif others:
+        yield "token spelled with a space"
+
+
+def _of_merges(vocab: dict[str, int], merges: list[Any]) -> Iterator[str]:
+    ids = set(vocab.values())
+    if len(ids) < len(vocab):
+        yield "several tokens of one id"
+    if vocab and max(ids) >= len(vocab):
+        yield "ids with gaps"
+    spelled = [pair if isinstance(pair, str) else f"{pair[0]} {pair[1]}" for pair in merges]
+    made = [vocab.get(pair.replace(" ", "", 1), -1) for pair in spelled]
+    if len(set(spelled)) < len(spelled):
+        yield "merge stated twice"
+    if len(set(made)) < len(made):
+        yield "several merges of one token"
+    if made != sorted(made):
+        yield "merges not in the order of ids"
+
+
+def _of_added_tokens(added: list[dict[str, Any]], normalizer: str, prefix: bool) -> Iterator[str]:
+    contents = [str(token.get("content", "")) for token in added]
+    for token, content in zip(added, contents, strict=True):
+        yield "added token" if content else "added token without a character"
+        for flag in ("lstrip", "rstrip", "single_word"):
+            if token.get(flag):
+                yield f"added token {flag}"
+    strips = any(token.get("lstrip") or token.get("rstrip") for token in added)
+    if strips and any(content != content.strip() for content in contents):
+        yield "added token that strips beside one with white space at an end"
+    if prefix and any(content.startswith(" ") for content in contents):
+        yield "added token that begins with a space, with add_prefix_space"
+    normalized = [content for token, content in zip(added, contents, strict=True) if token.get("normalized")]
+    plain = [content for token, content in zip(added, contents, strict=True) if not token.get("normalized")]
+    if normalizer not in ("none", "NFC") and normalized:
+        yield f"added token normalized, with {normalizer}"
+    if normalizer == "NFC" and not all(map(UNCHANGED_BY_NFC.fullmatch, normalized)):
+        yield "added token normalized, of characters that NFC makes or changes"
+    if normalizer == "NFC" and not all(map(NOT_MADE_BY_NFC.fullmatch, plain)):
+        yield "added token that is not ASCII, with NFC"
+    if _overlap(normalized, plain):  # the reference matches the latter first, wherever they occur
+        yield "added tokens normalized and not that overlap"
+
+
+def _overlap(some: list[str], others: list[str]) -> bool:
+    """True if a string of one list contains one of the other, or ends with the beginning of one."""
+    if not some or not others:
+        return False
+    for ones, twos in ((some, others), (others, some)):
+        beginnings = {two[:end] for two in twos for end in range(1, len(two) + 1)}
+        if any(one[start:] in beginnings for one in ones for start in range(len(one))):
+            return True
+        if BytesCounter(two.encode("utf-8") for two in twos if two).count(Texts.of(ones)).any():
+            return True
+    return False

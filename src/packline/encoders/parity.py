@@ -29,10 +29,10 @@ import numpy as np
 
 from packline.encoders import EngineName, EngineReport
 from packline.encoders.engines import Engine
-from packline.encoders.special import MARK
+from packline.encoders.special_tokens import MARK
 from packline.encoders.tokenizer import refusals
 from packline.errors import EncoderMismatch, TokenizerError
-from packline.sources.texts import Texts
+from packline.sources.batch import Texts
 
 if TYPE_CHECKING:
     import tokenizers

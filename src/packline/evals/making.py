@@ -17,8 +17,8 @@ from typing import TypeAlias
 import msgspec
 
 from packline.chat.questions import Kind, read_lettered
-from packline.encoders.boundary import begin_of_sequence
 from packline.encoders.encoder import Encoder
+from packline.encoders.special_tokens import begin_of_sequence
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import RecipeError
 from packline.evals.chat_evals import chat_task, find_ask

@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from packline.encoders.boundary import resolve_boundary
+from packline.encoders.special_tokens import resolve_boundary
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import CorruptStore, PacklineError, RecipeError, TokenizerError
 from packline.formats.boundaries import BoundaryPolicy

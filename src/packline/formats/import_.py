@@ -28,7 +28,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from packline.encoders.boundary import Boundary
+from packline.encoders.special_tokens import Boundary
 from packline.encoders.token_bytes import TextBytes
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import CorruptStore, InputChanged, InputError, RecipeError

@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from packline.encoders.boundary import Boundary, resolve_boundary
+from packline.encoders.special_tokens import Boundary, resolve_boundary
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import InputError, PacklineError, RecipeError, TokenizerError
 from packline.formats.boundaries import BoundaryPolicy

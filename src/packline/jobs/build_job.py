@@ -21,9 +21,9 @@ from typing import Any
 import msgspec
 
 from packline.encoders import EngineName, EngineReport
-from packline.encoders.boundary import Boundary
 from packline.encoders.encoder import Encoder
 from packline.encoders.parity import RoundTrip
+from packline.encoders.special_tokens import Boundary
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import PacklineError
 from packline.fingerprint import Hasher, share_of
@@ -47,7 +47,7 @@ from packline.jobs.units import Stream, Unit
 from packline.recipe import Recipe, RunOptions
 from packline.sources.files import InputFile, not_text_notes
 from packline.sources.reader import Span, read_span
-from packline.sources.slices import StreamEnd, cut_slices
+from packline.sources.stream_splitter import StreamEnd, split_stream
 from packline.storage.inputs import open_input
 from packline.store.ledger import totals_by_source
 from packline.store.manifest import InputPiece, Manifest, Receipt, StreamReceipt, split_warnings
@@ -177,11 +177,11 @@ class BuildRunner(Runner[Task, BuildResult]):
         stream, work = unit.stream, self._work
         assert stream is not None
         file = work.files[stream.file]
-        pieces = cut_slices(
+        pieces = split_stream(
             file,
             work.recipe.sources[stream.source],
             self._folder.spool,
-            slice_bytes=stream.slice_bytes,
+            chunk_bytes=stream.slice_bytes,
             max_document_bytes=work.recipe.max_document_bytes,
             skip=_Unwanted(stream, unit),
         )
@@ -189,7 +189,7 @@ class BuildRunner(Runner[Task, BuildResult]):
             # Before each slice is passed on: a file truncated meanwhile looks like one always damaged.
             check_unchanged(file)
             if isinstance(piece, StreamEnd):
-                yield StreamRead(StreamReceipt(stream.file, piece.slices, piece.checksum))
+                yield StreamRead(StreamReceipt(stream.file, piece.chunks, piece.checksum))
             elif piece.path:
                 name = stream.unit_name(piece.number)
                 yield msgspec.structs.replace(
@@ -282,11 +282,11 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
 
     def _stream_checksum(self, stream: Stream) -> str:
         """Read a stream again to its end, without spilling slices."""
-        pieces = cut_slices(
+        pieces = split_stream(
             self.files[stream.file],
             self.recipe.sources[stream.source],
             Path(),
-            slice_bytes=stream.slice_bytes,
+            chunk_bytes=stream.slice_bytes,
             max_document_bytes=self.recipe.max_document_bytes,
             skip=range(2**62),
         )

@@ -12,14 +12,15 @@ whatever the executor.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any, TypeVar
 
-from packline.jobs.events import Event
+from packline.jobs.events import Event, Progress
 from packline.jobs.executor import Executor, LocalProcesses, Serial
-from packline.jobs.job import Job
+from packline.jobs.job import Job, Opening, Session, WorkUnit
 
+R = TypeVar("R")
 S = TypeVar("S")
 
 
@@ -58,3 +59,63 @@ def run_job(
         units = job.settle(session, todo)
         session.run(units, job.progress, job.take, job.enough())
         return job.finish(session)
+
+
+def run_units(
+    settings: Opening,
+    units: Sequence[WorkUnit],
+    result: type[R],
+    *,
+    workers: int,
+    on_tokens: Callable[[int], None] = lambda tokens: None,
+) -> list[R]:
+    """Run units whose results are not kept, such as counts; return the results in the order of the units.
+
+    Args:
+        settings: settings common to the units.
+        result: type of the results.
+        workers: maximum number of processes; 0: this one.
+        on_tokens: called with the number of tokens done since the last call.
+
+    Raises:
+        PacklineError: the error of the first unit that failed.
+        WorkerDied: a process ended unexpectedly.
+    """
+    return run_job(_Collection(settings, units, result, workers, on_tokens))
+
+
+class _Collection(Job[WorkUnit, R, list[R]]):
+    """A job without a folder, whose summary is its results."""
+
+    if_died = "use fewer workers if memory ran out"
+
+    def __init__(
+        self,
+        settings: Opening,
+        units: Sequence[WorkUnit],
+        result: type[R],
+        processes: int,
+        on_tokens: Callable[[int], None],
+    ) -> None:
+        self._settings, self._units, self.result = settings, units, result
+        self._processes, self._on_tokens = processes, on_tokens
+        self._results: dict[str, R] = {}
+
+    def begin(self) -> Sequence[WorkUnit]:
+        return self._units
+
+    def workers(self, units: int) -> int:
+        return min(self._processes, units)
+
+    def opening(self) -> Opening:
+        return self._settings
+
+    def progress(self, event: Event) -> None:
+        if isinstance(event, Progress):
+            self._on_tokens(event.tokens)
+
+    def take(self, name: str, result: R) -> None:
+        self._results[name] = result
+
+    def finish(self, session: Session) -> list[R]:
+        return [self._results[unit.name] for unit in self._units]

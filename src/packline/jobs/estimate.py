@@ -1,32 +1,19 @@
-"""Estimate of a build: a dry run of its units on a few MB of its inputs.
+"""Estimate of a build: documents, tokens, time, disk and memory, from a dry run on a few MB of its inputs.
 
-    prepare ──> ranges of some files ──> run as units into a temporary folder ──> scale to the whole
-    files       beginnings, middles      read, filter, encode, write, count       per file and source
+    prepare ──> choose engines ──> dry run of units on a sample ──> apply the limits ──> time, disk, memory
 
-The units are those of a build, so filters, templates, bad records and boundary tokens count as they will. The
-rest of a sampled file is assumed to be like the range that was read, and other files like those that were
-sampled. Per sampled file:
-
-    plain       documents that begin in the ranges        x the file's size / bytes of the ranges
-    compressed  those of its beginning                    x its size x expansion of its beginning / bytes read
-    Parquet     those of the rows                         x the file's rows / rows read
-
-Errors that would stop the build before its first document are raised here too. Time is a range, because
-engines cache words: the sample is run several times, and `seconds_cold` is at the rate of the first time,
-`seconds` at that of the last, which a long build of similar text reaches. On an idle machine a build rarely
-falls outside this range. Cost: 1 to 5 s, most of it loading the tokenizer.
+Errors that would stop the build before its first document are raised here too. Time is a range:
+`seconds_cold` is at the rate of the first run of the sample, `seconds` at that of the last, which a long
+build of similar text reaches. On an idle machine a build rarely falls outside this range. Cost: 1 to 5 s,
+most of it loading the tokenizer.
 
 Limits: the estimate knows only the sample; it is far off for a source whose files differ widely.
 """
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Generator, Iterator
-from contextlib import closing
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -34,39 +21,18 @@ import numpy as np
 
 from packline.encoders import EngineReport
 from packline.encoders.encoder import SCRIPTS, Encoder, script_of
-from packline.errors import EncoderMismatch, PacklineError
-from packline.fingerprint import Hasher
+from packline.jobs.dry_run import LEAST_RANGE, Sample, dry_run
 from packline.jobs.prepare import SampleTexts, Work, load_encoder, prepare, set_room
 from packline.jobs.resources import count_workers, free_disk, resident_memory
-from packline.jobs.unit import Task, UnitRun, UnitRunner
 from packline.jobs.units import COMPRESSION_GUESS, Stream
-from packline.recipe import Recipe, RunOptions, Source
-from packline.sources.batch import Batch
-from packline.sources.compression import DecompressedStream
+from packline.recipe import Recipe, RunOptions
+from packline.sources.batch import Texts
 from packline.sources.files import InputFile, not_text_notes
-from packline.sources.reader import Span, read_span
-from packline.sources.texts import Texts
-from packline.storage.inputs import open_input
-from packline.store.ledger import Ledger
-from packline.store.rereading import far_apart
 from packline.store.shard import index_size
 
-SAMPLE_BYTES, REFERENCE_SAMPLE_BYTES = 4 << 20, 1 << 20
-"""Bytes of (decompressed) input to sample, over all files; fewer with the reference, which is 100 times
-slower."""
-PASSES = 3
-"""Runs of the sample: the first two include trials of each engine."""
-LEAST_FILES, MOST_FILES = 12, 24
-"""Number of files to sample per source: tiny files take longer to open than to read."""
-LEAST_RANGE, ENOUGH_RANGE = 64 << 10, 1 << 20
-MOST_RANGES = 8
-STEP_BYTES = 32 << 10
-EXPANSION_BYTES = 4 << 20
-"""Bytes to read for the expansion: large compared with the block that a decompressor buffers."""
 UNIT_PROVENANCE_BYTES = 2048
 """Size of a `.docs.parquet` without documents."""
 SLICES_AHEAD = 2
-PROVENANCE = ".docs.parquet"
 
 
 class SourceEstimate(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,7 +136,7 @@ def estimate_build(recipe: Recipe, options: RunOptions = RunOptions(), *, out: s
     loading, base = time.perf_counter() - started, resident_memory()
     texts = list(SampleTexts(work))
     chosen = encoder.choose(texts)
-    samples = _dry_run(work, encoder)
+    samples = dry_run(work, encoder)
     sources = _limit(work, [_scale(work, one) for one in samples])
     text_bytes, tokens = sum(one.text_bytes for one in sources), sum(one.tokens for one in sources)
     documents = sum(one.documents for one in sources)
@@ -221,210 +187,7 @@ def estimate_build(recipe: Recipe, options: RunOptions = RunOptions(), *, out: s
     return msgspec.structs.replace(result, warnings=_warnings(work, samples, result))
 
 
-@dataclass(slots=True)
-class _Sample:
-    """Dry run of one source."""
-
-    files: list[InputFile]
-    bad_files: int
-    """Number of files that are one document each and known not to be text. They are not sampled."""
-    ledger: Ledger = field(default_factory=Ledger)
-    """Counts of the sample."""
-    sampled_bytes: int = 0
-    """Bytes of text in the sample, before filters."""
-    sampled_documents: int = 0
-    records: float = 0.0
-    """Estimates for the whole source: records, and what remains after filters."""
-    documents: float = 0.0
-    text_bytes: float = 0.0
-    text_tokens: float = 0.0
-    provenance_bytes: int = 0
-    """Bytes of the sample's provenance."""
-    seconds: float = 0.0
-    """Duration of the last pass."""
-    seconds_cold: float = 0.0
-    """Duration of the first pass."""
-    problems: list[str] = field(default_factory=list)
-
-    @property
-    def bad_fraction(self) -> float:
-        """Fraction of bad records in the whole source; each bad file counts as one record."""
-        records = self.records + self.bad_files
-        return (self.records * self.ledger.bad_fraction + self.bad_files) / records if records else 0.0
-
-    @property
-    def reject_reasons(self) -> dict[str, int]:
-        """Number of bad records in the sample and of bad files, by reason."""
-        reasons = Counter(self.ledger.rejected)
-        reasons["invalid_utf8"] += self.bad_files
-        return {reason: count for reason, count in sorted(reasons.items()) if count}
-
-
-def _dry_run(work: Work, encoder: Encoder) -> list[_Sample]:
-    """Run a sample of every source; the size of the sample is divided among them."""
-    by_reference = encoder.encodes_by_reference
-    size = REFERENCE_SAMPLE_BYTES if by_reference else SAMPLE_BYTES
-    budget = max(size // len(work.names), LEAST_RANGE)
-    with tempfile.TemporaryDirectory(prefix="packline-") as folder:
-        job = msgspec.structs.replace(work.settings, strict=False)
-        runner = UnitRunner(job, encoder, Path(folder))
-        passes = [
-            [_run_source(work, runner, number, budget) for number in range(len(work.names))]
-            for _ in range(1 if by_reference else PASSES)
-        ]
-    for first, last in zip(passes[0], passes[-1], strict=True):
-        last.seconds_cold = first.seconds
-    return passes[-1]
-
-
-def _run_source(work: Work, runner: UnitRunner, number: int, budget: int) -> _Sample:
-    """Run one unit made of ranges of some files of a source."""
-    source = work.recipe.sources[number]
-    files = [file for file in work.files if file.source == number]
-    good = [file for file in files if source.documents != "file" or not file.not_utf8]
-    sample = _Sample(files, len(files) - len(good))
-    chosen = good[:: max(-(-len(good) // MOST_FILES), 1)]
-    least = max(LEAST_FILES // len(work.names), 2)
-    done = sampled_size = 0
-    started = time.perf_counter()
-    unit = UnitRun(runner, Task(name=f"{number:06d}", source=number), lambda *_: None)
-    try:
-        for file in (chosen[place] for place in far_apart(len(chosen))):
-            if done >= least and sample.sampled_bytes >= budget:
-                break
-            done += 1
-            sampled_size += _run_file(work, unit, file, budget // len(chosen), sample)
-        sample.seconds = time.perf_counter() - started
-        receipt = unit.finish([])
-    except BaseException:
-        unit.abandon()
-        raise
-    sample.ledger = receipt.ledger
-    written = [file for shard in receipt.shards for file in shard.files]
-    sample.provenance_bytes = sum(file.bytes for file in written if file.name.endswith(PROVENANCE))
-    if sampled_size:
-        # Files that were not read are assumed to be like the others, by size.
-        factor = sum(file.size for file in good) / sampled_size
-        one_each = source.documents == "file" and all(file.format == "text" for file in good)
-        sample.text_bytes *= factor
-        sample.text_tokens *= factor
-        sample.documents *= len(good) / done if one_each else factor
-        sample.records *= len(good) / done if one_each else factor
-    return sample
-
-
-def _run_file(work: Work, unit: UnitRun, file: InputFile, budget: int, sample: _Sample) -> int:
-    """Run ranges of a file of about `budget` bytes, and add what they amount to; return the file's size.
-
-    A file that cannot be read is a problem of the sample and adds nothing.
-    """
-    source, budget = work.recipe.sources[file.source], max(budget, LEAST_RANGE)
-    before = msgspec.structs.replace(unit.ledger)
-    read = 0
-    try:
-        with closing(_read(file, source, work.recipe.max_document_bytes, budget)) as batches:
-            for batch, size in batches:
-                read += size
-                sample.sampled_documents += len(batch)
-                sample.sampled_bytes += len(batch.texts.data)
-                unit.take(batch)
-        whole = max(_size(file) / read, 1.0) if read else 1.0
-    except EncoderMismatch:
-        raise
-    except (PacklineError, OSError, EOFError) as error:
-        sample.problems.append(f"{file.path}: {error}")
-        return 0
-    counted = 1.0 if _is_one_document(file, source) else whole
-    sample.records += (unit.ledger.documents_in - before.documents_in) * counted
-    sample.documents += (unit.ledger.documents - before.documents) * counted
-    sample.text_bytes += (unit.ledger.text_bytes - before.text_bytes) * whole
-    sample.text_tokens += (unit.ledger.text_tokens - before.text_tokens) * whole
-    return file.size
-
-
-def _read(
-    file: InputFile, source: Source, max_document_bytes: int, budget: int
-) -> Generator[tuple[Batch, int], None, None]:
-    """Batches of the sampled ranges of a file, and the bytes (decompressed) or rows of each."""
-    if _is_one_document(file, source):
-        with open_input(file.path) as raw:
-            stream = DecompressedStream(raw, file.compression) if file.compression else raw
-            text = stream.read(budget).decode("utf-8", "ignore")
-        texts = Texts.of([text])
-        yield Batch(file.index, texts, np.zeros(1, np.int64)), len(texts.data)
-        return
-    spans = list(_spans(file, source, budget))
-    for span in spans:
-        read = 0
-        for batch in read_span(file, source, span, max_document_bytes, Hasher()):
-            rows = len(batch) + len(batch.filtered) + sum(reject.records for reject in batch.rejects)
-            yield batch, rows if file.format == "parquet" else batch.consumed_bytes
-            read += batch.consumed_bytes
-            if read >= budget // len(spans):
-                break
-
-
-def _is_one_document(file: InputFile, source: Source) -> bool:
-    return file.format == "text" and source.documents == "file"
-
-
-def _spans(file: InputFile, source: Source, budget: int) -> Iterator[Span]:
-    """Spans to sample: the beginning and, if a reader can start there, the middle, or several such places."""
-    if file.format == "parquet":
-        groups = _parquet_size(file)[0]
-        if file.size <= budget:
-            yield Span(file.index, 0, groups)
-            return
-        yield from (
-            Span(file.index, group, group + 1) for group in sorted({0, groups // 2}) if group < groups
-        )
-    elif file.compression or file.format == "json" or file.size <= budget or _has_separators(file, source):
-        yield Span(file.index, 0, file.size)
-    else:
-        count = min(max(budget // ENOUGH_RANGE, 2), MOST_RANGES)
-        for start in (file.size * place // count for place in range(count)):
-            yield Span(file.index, start, start + budget // count)
-
-
-def _has_separators(file: InputFile, source: Source) -> bool:
-    return file.format == "text" and source.documents == "separator"
-
-
-def _size(file: InputFile) -> float:
-    """Size of a file in the unit of `_read`: decompressed bytes or rows."""
-    return _parquet_size(file)[1] if file.format == "parquet" else file.size * _expansion(file)
-
-
-def _parquet_size(file: InputFile) -> tuple[int, int]:
-    """Number of row groups and rows."""
-    from packline.sources.parquet import open_parquet
-
-    with open_input(file.path) as raw:
-        metadata = open_parquet(raw, file.path).metadata
-        return int(metadata.num_row_groups), int(metadata.num_rows)
-
-
-def _expansion(file: InputFile) -> float:
-    """Decompressed bytes per compressed byte, measured on the beginning of the file.
-
-    The stream reads ahead, so the two are compared only when it reads the next block: by then everything read
-    before has been decompressed, except for less than one step.
-    """
-    if not file.compression:
-        return 1.0
-    given = raw_before = 0
-    with open_input(file.path) as raw:
-        stream = DecompressedStream(raw, file.compression)
-        while data := stream.read(STEP_BYTES):
-            if stream.raw_bytes > raw_before:
-                if given >= EXPANSION_BYTES:
-                    return given / raw_before
-                raw_before = stream.raw_bytes
-            given += len(data)
-        return given / max(stream.raw_bytes, 1)
-
-
-def _scale(work: Work, sample: _Sample) -> SourceEstimate:
+def _scale(work: Work, sample: Sample) -> SourceEstimate:
     boundary_tokens = 1 if work.boundary.bos_id is None else 2
     return SourceEstimate(
         files=len(sample.files),
@@ -490,7 +253,7 @@ def _units(work: Work, workers: int) -> tuple[int, int]:
     return units, largest * (workers + SLICES_AHEAD)
 
 
-def _store_bytes(work: Work, samples: list[_Sample], sources: list[SourceEstimate], units: int) -> int:
+def _store_bytes(work: Work, samples: list[Sample], sources: list[SourceEstimate], units: int) -> int:
     """Size of shards, provenance, tokenizer and receipts (counted again in the manifest)."""
     provenance = float(UNIT_PROVENANCE_BYTES * units)
     for sample, found in zip(samples, sources, strict=True):
@@ -515,7 +278,7 @@ def _text_bytes(file: InputFile) -> int:
     return file.size * (COMPRESSION_GUESS if file.compression or file.format == "parquet" else 1)
 
 
-def _warnings(work: Work, samples: list[_Sample], found: Estimate) -> list[str]:
+def _warnings(work: Work, samples: list[Sample], found: Estimate) -> list[str]:
     """Warnings to show before starting."""
     lines = not_text_notes(work.files, work.names)
     if not found.enough_disk:

@@ -139,7 +139,7 @@ class Job(ABC, Generic[U, R, S]):
         if_died: hint for a process that ended unexpectedly.
     """
 
-    result: ClassVar[Any]
+    result: Any
     folder: WorkFolder[Any] | None = None
     tell: OnEvent = staticmethod(lambda event: None)
     """Set by `run_job`: called with the job's own events."""

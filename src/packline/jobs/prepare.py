@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import overload
 
 from packline.encoders import EngineName
-from packline.encoders.boundary import Boundary, resolve_boundary
 from packline.encoders.encoder import Encoder
+from packline.encoders.special_tokens import Boundary, resolve_boundary
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import PacklineError
 from packline.fingerprint import Hasher

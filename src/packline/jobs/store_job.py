@@ -16,9 +16,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from packline.encoders.boundary import Boundary
 from packline.encoders.parity import Reference, RoundTrip
-from packline.encoders.special import without_special_tokens
+from packline.encoders.special_tokens import Boundary, without_special_tokens
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import PacklineError, ResumeMismatch, TokenizerError
 from packline.jobs.events import ImportPlanned, Note, UnitDone

@@ -19,7 +19,7 @@ import numpy as np
 
 from packline.encoders.encoder import Encoder
 from packline.encoders.parity import audited
-from packline.encoders.special import SpecialTokenCounter
+from packline.encoders.special_tokens import SpecialTokenCounter
 from packline.errors import BadRecord, InputChanged, InputError, PacklineError
 from packline.fingerprint import Hasher, split_of
 from packline.jobs.job import NeedsFreshProcess, Report, WorkUnit
@@ -28,11 +28,10 @@ from packline.jobs.room import LARGE, Room
 from packline.jobs.units import Stream
 from packline.ragged import Ragged
 from packline.recipe import SPLITS, Recipe, Source
-from packline.sources.batch import Batch, Reject
+from packline.sources.batch import Batch, Reject, Texts
 from packline.sources.files import InputFile
-from packline.sources.reader import Span, read_slice, read_span
-from packline.sources.slices import Slice
-from packline.sources.texts import Texts
+from packline.sources.reader import Span, read_chunk, read_span
+from packline.sources.stream_splitter import StreamChunk
 from packline.storage.inputs import file_facts
 from packline.storage.local import disk_errors
 from packline.store.ledger import Ledger, source_names
@@ -45,7 +44,7 @@ class Task(WorkUnit, frozen=True, kw_only=True):
 
     source: int
     spans: tuple[Span, ...] = ()
-    piece: Slice | None = None
+    piece: StreamChunk | None = None
     stream: Stream | None = None
     skip: tuple[str, ...] = ()
     """Names of units of the stream that are committed."""
@@ -152,7 +151,7 @@ class UnitRun:
         files = self._runner._job.files
         if self._task.piece is not None:
             piece = self._task.piece
-            yield from read_slice(files[piece.file], self._source, piece, self._limit(files[piece.file]))
+            yield from read_chunk(files[piece.file], self._source, piece, self._limit(files[piece.file]))
             return
         for span in self._task.spans:
             file, hasher = files[span.file], Hasher()

@@ -298,7 +298,7 @@ def _check_alike(sources: Sequence[RowSource]) -> None:
                 f"found {rows.seq_len:,}",
                 hint="make all rows of a mixture with one seq_len, or cut longer ones: rows.split_to(...)",
             )
-        check_tokenizer(rows, first, f"source {number}", "source 0")
+        check_same_tokenizer(rows, first, f"source {number}", "source 0")
         if rows.fingerprint in seen:
             raise RecipeError(
                 f"sources {seen[rows.fingerprint]} and {number} are the same rows: {rows!r}",
@@ -307,7 +307,7 @@ def _check_alike(sources: Sequence[RowSource]) -> None:
         seen[rows.fingerprint] = number
 
 
-def check_tokenizer(rows: RowSource, other: RowSource, name: str, other_name: str) -> None:
+def check_same_tokenizer(rows: RowSource, other: RowSource, name: str, other_name: str) -> None:
     """Reject rows whose ids have another meaning than the other's.
 
     Raises:

@@ -30,7 +30,7 @@ import numpy as np
 
 from packline.errors import RecipeError
 from packline.fingerprint import hash_value
-from packline.loading.mixture import Mixture, Stage, check_tokenizer
+from packline.loading.mixture import Mixture, Stage, check_same_tokenizer
 from packline.permutation import Permutation
 
 ORDER_BLOCK = 1 << 14
@@ -203,7 +203,7 @@ class Schedule:
             if size is None or size < 1:
                 raise RecipeError(f"stage {number}: expected a batch_size above 0, found {size!r}")
             first = stages[0].mixture.rows[0]
-            check_tokenizer(stage.mixture.rows[0], first, f"stage {number}", "stage 0")
+            check_same_tokenizer(stage.mixture.rows[0], first, f"stage {number}", "stage 0")
             for rows in stage.mixture.rows:
                 if rows.fingerprint not in orders:
                     orders[rows.fingerprint] = Order(len(rows), seed, len(orders), shuffle=shuffle)

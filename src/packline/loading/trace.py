@@ -23,7 +23,7 @@ from packline.errors import RecipeError
 from packline.loading.loader import Loader
 from packline.packing.rows import RowSource
 from packline.ragged import offsets_of
-from packline.store.finding import check_document, provenance_of
+from packline.store.lookup import document_number, provenance_of
 from packline.store.reader import StoreReader
 from packline.store.shard import Provenance
 
@@ -178,7 +178,7 @@ def trace_document(loader: Loader, document: int, *, store: StoreReader | None =
         StoreError: no such document.
     """
     store = _store_of_document(loader, store)
-    document = check_document(store, document)
+    document = document_number(store, document)
     uses: list[Occurrence] = []
     for stage in loader.schedule.stages:
         share = stage.batch_size // loader.world_size

@@ -199,8 +199,7 @@ def _check_fields(recipe: Recipe, files: list[InputFile]) -> None:
 
 
 def _first_rows(file: InputFile) -> list[dict[str, Any]]:
-    from packline.sources.arrow_values import row_values
-    from packline.sources.parquet import open_parquet
+    from packline.sources.parquet import open_parquet, row_values
 
     with open_input(file.path) as raw:
         for rows in open_parquet(raw, file.path).iter_batches(FIRST_ROWS, use_threads=False):

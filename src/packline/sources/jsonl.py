@@ -21,8 +21,7 @@ import msgspec
 import numpy as np
 
 from packline.errors import RecipeError
-from packline.sources.batch import Batch, Block, RecordProblem, Reject, reject_block
-from packline.sources.texts import Texts
+from packline.sources.batch import Batch, Block, RecordProblem, Reject, Texts, reject_block
 
 Getter = Callable[[Any], Any]
 BOM = b"\xef\xbb\xbf"

@@ -1,7 +1,7 @@
 """Common entry point of all sources: a range of a file in, batches of documents out.
 
     Span  a range of a plain file, some row groups of a Parquet file, or a whole file
-    Slice a piece of a compressed stream, stored in a file
+    StreamChunk a piece of a compressed stream, stored in a file
 
 Both give the same batches for the same bytes. Every reader computes a checksum of the bytes it reads. The
 texts of a source with a template or filters are made from whole records (`record_text`).
@@ -27,6 +27,7 @@ from packline.sources.batch import (
     Block,
     RecordProblem,
     Reject,
+    Texts,
     reject_block,
     without_documents,
 )
@@ -36,8 +37,7 @@ from packline.sources.json_array import read_blocks
 from packline.sources.jsonl import BOM, JsonlDecoder
 from packline.sources.lines import NEWLINE, read_lines, reader_of, seek_record
 from packline.sources.record_text import JsonlRecords, Transform, needs_records, row_batch, transform_of
-from packline.sources.slices import Slice, delimiter_of
-from packline.sources.texts import Texts
+from packline.sources.stream_splitter import StreamChunk, delimiter_of
 from packline.storage.inputs import open_input, read_fully
 
 if TYPE_CHECKING:
@@ -102,11 +102,13 @@ def read_span(
         yield from _decode(file, source, _hash_blocks(blocks, hasher), transform)
 
 
-def read_slice(file: InputFile, source: Source, piece: Slice, max_document_bytes: int) -> Iterator[Batch]:
-    """Read the documents of a slice, in order."""
+def read_chunk(
+    file: InputFile, source: Source, piece: StreamChunk, max_document_bytes: int
+) -> Iterator[Batch]:
+    """Read the documents of a chunk, in order."""
     transform = transform_of(source, file.text, max_document_bytes) if needs_records(source) else None
     if file.format == "parquet":
-        yield from _read_arrow_slice(file, piece, max_document_bytes, transform)
+        yield from _read_arrow_chunk(file, piece, max_document_bytes, transform)
         return
     delimiter = delimiter_of(file, source)
     with open(piece.path, "rb", buffering=0) as raw:
@@ -199,8 +201,8 @@ def _row_maker(
     return make
 
 
-def _read_arrow_slice(
-    file: InputFile, piece: Slice, max_bytes: int, transform: Transform | None
+def _read_arrow_chunk(
+    file: InputFile, piece: StreamChunk, max_bytes: int, transform: Transform | None
 ) -> Iterator[Batch]:
     import os
 

@@ -22,8 +22,7 @@ import pyarrow as pa
 
 from packline.errors import RecipeError
 from packline.recipe import Source
-from packline.sources.arrow_values import Odd, row_values
-from packline.sources.batch import Batch, Block, RecordProblem, Reject, reject_block
+from packline.sources.batch import Batch, Block, RecordProblem, Reject, Texts, reject_block
 from packline.sources.files import InputFile
 from packline.sources.filters import field_value, head_fields, make_filter
 from packline.sources.jsonl import (
@@ -38,9 +37,9 @@ from packline.sources.jsonl import (
     one_object_a_line,
     value_at,
 )
-from packline.sources.texts import Texts
 
 if TYPE_CHECKING:
+    from packline.sources.parquet import Odd
     from packline.sources.template import Template
 
 
@@ -313,6 +312,8 @@ def _plain_rows(rows: pa.RecordBatch) -> tuple[list[dict[str, Any]], dict[int, d
     A value that Python cannot represent is replaced by its text or null; such values are in the second
     result, by row and column.
     """
+    from packline.sources.parquet import Odd, row_values
+
     records, names = row_values(rows)
     problems: dict[int, dict[str, Odd]] = {}
     for number, record in enumerate(records if names else ()):

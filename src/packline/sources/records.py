@@ -164,8 +164,7 @@ def _read_table(file: InputFile) -> Iterator[Record]:
 def _read_rows(file: InputFile) -> Iterator[Record | Reject]:
     import pyarrow as pa
 
-    from packline.sources.arrow_values import row_values
-    from packline.sources.parquet import lost_rows, open_parquet
+    from packline.sources.parquet import lost_rows, open_parquet, row_values
 
     with open_input(file.path) as raw:
         parquet = open_parquet(raw, file.path)
@@ -185,7 +184,7 @@ def _read_rows(file: InputFile) -> Iterator[Record | Reject]:
 
 def _row(file: int, row: int, value: dict[str, Any], odd: set[str]) -> Record | Reject:
     """Record of a row, without values that Python cannot represent; invalid text makes a bad row."""
-    from packline.sources.arrow_values import Odd
+    from packline.sources.parquet import Odd
 
     for name in odd:
         if isinstance(one := value[name], Odd):

@@ -34,11 +34,13 @@ from packline.store.ledger import Ledger, losses, source_names, total, totals_by
 from packline.version import __version__
 
 if TYPE_CHECKING:
-    from packline.encoders.boundary import Boundary
     from packline.encoders.parity import RoundTrip
+    from packline.encoders.special_tokens import Boundary
     from packline.encoders.tokenizer import Tokenizer
 
 FORMAT_VERSION = 1
+DTYPES = ("uint16", "int32")
+"""Dtypes of tokens."""
 MANIFEST = "manifest.json"
 RECEIPTS = "receipts"
 REJECTS = "rejects"
@@ -55,6 +57,10 @@ class ShardEntry(msgspec.Struct, frozen=True, gc=False):
     documents: int
     tokens: int
     files: tuple[FileEntry, ...]
+
+
+WHOLE_STREAM = -1
+"""Stop of a piece that is a file read as a stream, whole."""
 
 
 class InputPiece(msgspec.Struct, frozen=True, gc=False):
@@ -255,10 +261,8 @@ def check_manifest(path: Path, manifest: Manifest) -> None:
 
 def _problems(manifest: Manifest) -> Iterator[tuple[str, str, object]]:
     """Problems, as (description, expected, found)."""
-    from packline.store.shard import CODES
-
-    if manifest.dtype not in CODES:
-        yield "dtype", " or ".join(CODES), repr(manifest.dtype)
+    if manifest.dtype not in DTYPES:
+        yield "dtype", " or ".join(DTYPES), repr(manifest.dtype)
     entry = manifest.tokenizer
     if not 1 <= entry.vocab_size <= MOST_IDS:
         yield "vocab_size of the tokenizer", f"1 to {MOST_IDS:,}", f"{entry.vocab_size:,}"

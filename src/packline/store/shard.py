@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -122,6 +123,24 @@ class Index:
         return len(self.lengths)
 
 
+@cache
+def documents_schema() -> pa.Schema:
+    """Columns of provenance: those of `NAME.docs.parquet`."""
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            pa.field("source", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+            pa.field("file", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+            pa.field("position", pa.int64(), nullable=False),
+            pa.field("id", pa.string()),
+            pa.field("text_bytes", pa.int64(), nullable=False),
+            pa.field("tokens", pa.int64(), nullable=False),
+            pa.field("label", pa.dictionary(pa.int32(), pa.string())),
+        ]
+    )
+
+
 def open_parquet(data: np.ndarray) -> pq.ParquetFile:
     """Open a Parquet file from its mapped bytes, uint8 `[N]`, without reading ahead in other threads."""
     import pyarrow as pa
@@ -159,8 +178,6 @@ class ProvenanceFile:
     """
 
     def __init__(self, path: Path, entry: ShardEntry, file: FileEntry | None) -> None:
-        from packline.store.writer import DOCUMENTS_SCHEMA
-
         self.path = path
         data = map_file(path)
         if file is None:
@@ -174,7 +191,7 @@ class ProvenanceFile:
                 metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)
             ]
             """Documents per row group."""
-        if not schema.equals(DOCUMENTS_SCHEMA):
+        if not schema.equals(documents_schema()):
             found = ", ".join(f"{field.name} {field.type}" for field in schema)
             raise CorruptStore(f"{path}: expected the columns of provenance, found {found}", hint=HINT)
         if sum(self.rows) != entry.documents:

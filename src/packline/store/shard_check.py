@@ -9,7 +9,7 @@
 Cost: one pass over the tokens in blocks of 1 MiB, hashed and checked while they are in the cache, about 1
 GB/s; provenance one row group at a time. Memory is a few blocks, whatever the size of the shard. There is no
 loop over documents or tokens. Does not check that the ids are the right ones for the text: that is
-`rereading`.
+`reencode_audit`.
 """
 
 from __future__ import annotations
@@ -331,12 +331,12 @@ def _check_documents(
     """Check provenance: one row per document, of the right source, with the lengths of the index."""
     import pyarrow.compute as pc
 
-    from packline.store.writer import DOCUMENTS_SCHEMA
+    from packline.store.shard import documents_schema
 
     try:
         with reading(folder / name):
             parquet = open_parquet(map_file(folder / name))
-            if not findings.compare(name, "columns", str(DOCUMENTS_SCHEMA), str(parquet.schema_arrow)):
+            if not findings.compare(name, "columns", str(documents_schema()), str(parquet.schema_arrow)):
                 return
             if not findings.compare(name, "rows", entry.documents, parquet.metadata.num_rows):
                 return

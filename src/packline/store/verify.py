@@ -1,13 +1,13 @@
 """Verify a store from its own files: whole, consistent with each other, and with nothing lost.
 
     manifest ── names ──> every file: size, checksum; no stray ones
-        │                    └─ shards: tokens, index, provenance (shard_check), rejects (rejects_check)
+        │                    └─ shards: tokens, index, provenance (shard_check), rejects
         ├── is the sum of ── receipts: units without a gap, ledgers that balance (receipts_check)
         │                    └─ each equal to what is counted in its unit's shards and rejects
-        └── agrees with ──── tokenizer: fingerprint, vocabulary, EOD, BOS, dtype (tokenizer_check)
+        └── agrees with ──── tokenizer: fingerprint, vocabulary, EOD, BOS, dtype
 
 All problems are collected; none of them hides the others. `deep` continues with the inputs and the reference
-tokenizer (`rereading`). Cost: every byte is read once, about 1 GB/s; memory is bounded.
+tokenizer (`reencode_audit`). Cost: every byte is read once, about 1 GB/s; memory is bounded.
 
 Limits: does not repair anything. A store that was built wrong throughout, with matching checksums, can be
 detected only by comparison with the inputs, and `deep` compares a part of them.
@@ -20,21 +20,78 @@ import re
 import time
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
-from packline.encoders.tokenizer import Tokenizer
-from packline.errors import CorruptStore
+from packline.encoders.special_tokens import resolve_boundary
+from packline.encoders.tokenizer import Tokenizer, load_tokenizer
+from packline.errors import CorruptStore, PacklineError
+from packline.ragged import dtype_for
 from packline.recipe import SPLITS
 from packline.store.files import FileEntry
 from packline.store.ledger import Ledger, source_names
 from packline.store.manifest import MANIFEST, RECEIPTS, REJECTS, TOKENIZER, Manifest, read_manifest, splits_of
-from packline.store.receipts_check import ReceiptsCheck
-from packline.store.rejects_check import check_rejects
-from packline.store.report import DeepReport, Findings, OnProgress, Problem, Report
+from packline.store.receipts_check import ReceiptsCheck, check_rejects
+from packline.store.report import Findings, OnProgress, Report
 from packline.store.shard_check import ShardCounts, ShardOrigin, TokenRules, check_file, check_shard
-from packline.store.tokenizer_check import check_tokenizer, control_ids
 
-__all__ = ["DeepReport", "Problem", "Report", "verify"]
+
+def check_kept_tokenizer(folder: Path, manifest: Manifest, findings: Findings) -> Tokenizer | None:
+    """Load the tokenizer kept with a store and check it; None if it cannot be read."""
+    entry = manifest.tokenizer
+    whole = [check_file(folder, file, findings) for file in manifest.tokenizer_files]
+    name = f"{TOKENIZER}/tokenizer.json"
+    if name not in [file.name for file in manifest.tokenizer_files]:
+        findings.add(MANIFEST, "tokenizer_files", name, "not among them")
+        return None
+    if not all(whole):
+        return None
+    try:
+        tokenizer = load_tokenizer(str(folder / name))
+        boundary = resolve_boundary(tokenizer, entry.eod, entry.bos)
+    except PacklineError as error:
+        findings.add(name, str(error))
+        return None
+    findings.compare(name, "fingerprint", entry.fingerprint, tokenizer.fingerprint)
+    findings.compare(name, "vocabulary", entry.vocab_size, tokenizer.vocab_size)
+    findings.compare(name, f"id of EOD {entry.eod}", entry.eod_id, boundary.eod_id)
+    findings.compare(name, f"id of BOS {entry.bos}", entry.bos_id, boundary.bos_id)
+    findings.compare(MANIFEST, "dtype", dtype_for(tokenizer.vocab_size).name, manifest.dtype)
+    for role, asked, token, number in (
+        ("eod", manifest.recipe.eod, entry.eod, entry.eod_id),
+        ("bos", manifest.recipe.bos, entry.bos, entry.bos_id),
+    ):
+        if asked is not None and asked not in (token, number):
+            findings.add(MANIFEST, f"{role} of the recipe and of the tokenizer", asked, token)
+    return tokenizer
+
+
+def control_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Ids of special tokens that no text can become.
+
+    A model without an id for every byte encodes unknown text as <unk>, so that one is left out.
+    """
+    contents = msgspec.json.decode(tokenizer.json)
+    model, control = contents["model"], dict(tokenizer.special_tokens)
+    unknown = model.get("unk_token")
+    if model.get("type") == "Unigram" and model.get("unk_id") is not None:
+        unknown = model["vocab"][model["unk_id"]][0]
+    if unknown is not None and not _knows_all_bytes(model):
+        control.pop(unknown, None)
+    return tuple(sorted(set(control.values())))
+
+
+def _knows_all_bytes(model: dict[str, object]) -> bool:
+    """True if a BPE has tokens for single bytes: as `<0x0A>`, or by the usual letters for bytes."""
+    vocab = model.get("vocab")
+    if not isinstance(vocab, dict) or "merges" not in model:
+        return False
+    if model.get("byte_fallback") is True:
+        return True
+    from tokenizers import pre_tokenizers
+
+    return all(letter in vocab for letter in pre_tokenizers.ByteLevel.alphabet())
+
 
 SHARD_FILE = re.compile(r"(train|val|test)-.*|.*\.(bin|idx|docs\.parquet|loss)")
 COUNTED = ("documents", "tokens", "text_bytes", "eod_tokens", "bos_tokens", "text_tokens")
@@ -73,9 +130,9 @@ def verify(path: str | Path, *, deep: bool = False, on_progress: OnProgress | No
     verification.run()
     deep_report = None
     if deep and verification.tokenizer is not None:
-        from packline.store.rereading import reread
+        from packline.store.reencode_audit import reencode_audit
 
-        deep_report = reread(
+        deep_report = reencode_audit(
             folder,
             manifest,
             verification.tokenizer,
@@ -104,7 +161,7 @@ class _Verification:
 
     def run(self) -> None:
         """Run all checks."""
-        self.tokenizer = check_tokenizer(self._folder, self._manifest, self._findings)
+        self.tokenizer = check_kept_tokenizer(self._folder, self._manifest, self._findings)
         self.receipts.run()
         self._check_units()
         self._check_strays()

@@ -23,23 +23,13 @@ from packline.ragged import Ragged
 from packline.sources.batch import Batch, Reject
 from packline.store.files import FileEntry
 from packline.store.manifest import ShardEntry
-from packline.store.shard import write_index
+from packline.store.shard import documents_schema, write_index
 
 ROW_GROUP = 1 << 16
 LONGEST = 2**31 - 1
 """Largest number of tokens of one document, from the index's int32."""
 
-DOCUMENTS_SCHEMA = pa.schema(
-    [
-        pa.field("source", pa.dictionary(pa.int32(), pa.string()), nullable=False),
-        pa.field("file", pa.dictionary(pa.int32(), pa.string()), nullable=False),
-        pa.field("position", pa.int64(), nullable=False),
-        pa.field("id", pa.string()),
-        pa.field("text_bytes", pa.int64(), nullable=False),
-        pa.field("tokens", pa.int64(), nullable=False),
-        pa.field("label", pa.dictionary(pa.int32(), pa.string())),
-    ]
-)
+DOCUMENTS_SCHEMA = documents_schema()
 
 
 class HashedFile:

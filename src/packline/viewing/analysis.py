@@ -1,7 +1,7 @@
 """Analysis of a store, or of another project's documents, counted from every token in one pass.
 
-    store ── ranges of documents, one process each ─> Tally ── add_up ─┐
-    data set of another format ── blocks, in this process ──> Tally ───┼──> Analysis ──> page, report, JSON
+    store ── ranges of documents, one process each ─> tally ── add_up ─┐
+    data set of another format ── blocks, in this process ──> tally ───┼──> Analysis ──> page, report, JSON
     indexes ── lengths, costs of packings ─────────────────────────────┘
 
 All counts are exact, except that screening may miss a document just at a limit (see `suspicious`). The
@@ -22,13 +22,13 @@ import msgspec
 import numpy as np
 
 from packline.packing.stats import PackingStats
-from packline.store.finding import provenance_of
+from packline.store.lookup import provenance_of
 from packline.store.reader import StoreReader
 from packline.viewing.counting import OnProgress, count_store
 from packline.viewing.duplicates import Duplicates, count_files, find_duplicates
 from packline.viewing.store_counts import DocumentLengths, Group, group_shards, measure_lengths
 from packline.viewing.suspicious import REASONS
-from packline.viewing.tally import Rates, Suspect, Tally, add_up, measure_rates
+from packline.viewing.tally import Rates, Suspect, TokenTally, add_up, measure_rates
 from packline.viewing.tokens import Vocabulary
 
 TOP = 20
@@ -168,7 +168,7 @@ def analyze(
 
 
 def put_together(
-    tally: Tally, vocabulary: Vocabulary, boundary: Mapping[int, int], top: int, **known: Any
+    tally: TokenTally, vocabulary: Vocabulary, boundary: Mapping[int, int], top: int, **known: Any
 ) -> Analysis:
     """Build an analysis from a tally.
 
@@ -207,7 +207,7 @@ def put_together(
     )
 
 
-def _suspicious(tally: Tally, rates: Rates, top: int) -> list[Suspicious]:
+def _suspicious(tally: TokenTally, rates: Rates, top: int) -> list[Suspicious]:
     found = [
         Suspicious(reason, rule, tally.found[reason], tally.suspects[reason][:top])
         for reason, rule in REASONS.items()

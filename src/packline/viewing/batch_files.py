@@ -4,11 +4,14 @@
            the names input_ids, labels, attention_mask are accepted too
     .pt    one row of integers, read without torch and without unpickling
 
-Padding is determined by the attention mask, unless that is the loss mask (as in exported `npz` files); then
-by `lengths`. Without a mask it is determined by `lengths`, unless every length is L (as in files of
-chuk-mlx). Otherwise a position is padding if it is in the run of padding tokens at the end of its row and, in
-files where some targets are ignored, after the last target that is trained on. The value of an id alone never
-makes a position padding: token 0 may be an ordinary token, and an end-of-document token may also pad.
+Padding is determined by the first of these that a file has:
+
+    attention mask    unless it is the loss mask, as in exported `npz` files
+    lengths           unless every length is L without a loss mask, as in files of chuk-mlx
+    ids and targets   the run of padding tokens at the end of a row, after the last target that is trained on
+
+The value of an id alone never makes a position padding: token 0 may be an ordinary token, and an
+end-of-document token may also pad.
 
 A file is read at once, since a batch fits into memory. Arrays of objects are rejected.
 """
@@ -39,7 +42,7 @@ class BatchFile:
     """A batch read from a file.
 
     >>> batch = BatchFile("b.npz", {"input": np.array([[5, 0, 0]])}, None, 0)
-    >>> batch.real["input"].tolist(), batch.told_by
+    >>> batch.real["input"].tolist(), batch.padding_source
     ([[True, False, False]], 'the padding tokens (id 0) at the end of each row')
     """
 
@@ -53,16 +56,16 @@ class BatchFile:
     """Id of the padding token; None if unknown."""
 
     @property
-    def told_by(self) -> str:
+    def padding_source(self) -> str:
         """Description of how padding was determined."""
-        if "attention_mask" in self.tensors and not self._mask_is_of_loss:
+        if "attention_mask" in self.tensors and not self._has_loss_mask:
             return "the attention mask"
-        if self._lengths_tell:
+        if self._has_lengths:
             return "the lengths"
-        known = ["the targets"] if self._targets_tell else []
+        known = ["the targets"] if self._has_ignored else []
         if self.pad_id is not None:
             known.append(f"the padding tokens (id {self.pad_id:,}) at the end of each row")
-        return " and ".join(known) or "nothing: every place counts as a token"
+        return " and ".join(known) or "nothing: every position counts as a token"
 
     @property
     def real(self) -> dict[str, np.ndarray]:
@@ -74,14 +77,14 @@ class BatchFile:
         found: dict[str, np.ndarray] = {}
         if "attention_mask" in self.tensors:
             found["attention_mask"] = found["input"] = self.tensors["attention_mask"] != 0
-        if "input" in self.tensors and (self._mask_is_of_loss or "input" not in found):
+        if "input" in self.tensors and (self._has_loss_mask or "input" not in found):
             found["input"] = self._real_input()
         if "target" in self.tensors:
             found["target"] = self._real_target(found.get("input"))
         return {name: found[name] for name in self.tensors}
 
     @property
-    def _mask_is_of_loss(self) -> bool:
+    def _has_loss_mask(self) -> bool:
         tensors = self.tensors
         if self.lengths is None or "target" not in tensors or "attention_mask" not in tensors:
             return False
@@ -89,13 +92,13 @@ class BatchFile:
         return not trained.all() and np.array_equal(tensors["attention_mask"] != 0, trained)
 
     @property
-    def _lengths_tell(self) -> bool:
+    def _has_lengths(self) -> bool:
         if self.lengths is None:
             return False
-        return self._mask_is_of_loss or bool((self.lengths != self._shape[1]).any())
+        return self._has_loss_mask or bool((self.lengths != self._shape[1]).any())
 
     @property
-    def _targets_tell(self) -> bool:
+    def _has_ignored(self) -> bool:
         return "target" in self.tensors and bool((self.tensors["target"] == IGNORED).any())
 
     @property
@@ -106,13 +109,13 @@ class BatchFile:
     def _real_input(self) -> np.ndarray:
         rows, length = self._shape
         places = np.arange(length)
-        if self._lengths_tell and self.lengths is not None:
+        if self._has_lengths and self.lengths is not None:
             return np.asarray(places < self.lengths[:, None])
         ids = self.tensors["input"]
         ends = np.full(rows, length)
         if self.pad_id is not None:
             ends = _ends(ids != self.pad_id)
-        if self._targets_tell:
+        if self._has_ignored:
             trained = np.minimum(_ends(self.tensors["target"] != IGNORED) + 1, length)
             trained[~(self.tensors["target"] != IGNORED).any(axis=1)] = 0
             ends = trained if self.pad_id is None else np.maximum(ends, trained)
@@ -120,7 +123,7 @@ class BatchFile:
 
     def _real_target(self, real: np.ndarray | None) -> np.ndarray:
         target = self.tensors["target"]
-        if self._targets_tell:
+        if self._has_ignored:
             return np.asarray(target != IGNORED)
         padded = np.zeros(target.shape, bool) if self.pad_id is None else target == self.pad_id
         if real is None:

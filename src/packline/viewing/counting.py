@@ -1,10 +1,10 @@
 """Count the documents of a store, in worker processes or in this one.
 
     documents 0 .. D, cut into one range per process, of about equal numbers of tokens
-    process:   range ── blocks of a million tokens ──> Counter ──> Tally
+    process:   range ── blocks of a million tokens ──> Counter ──> TokenTally
     together:  add_up
 
-Processes are those of `jobs.task_pool`: a range is a task, and its tally is the result.
+A range is a work unit (`jobs.engine.run_units`), and its tally is the result.
 """
 
 from __future__ import annotations
@@ -16,22 +16,21 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from packline.jobs.task_pool import run_tasks
-from packline.jobs.task_worker import Runner
+from packline.jobs.engine import run_units
+from packline.jobs.job import Report, Runner, WorkUnit
 from packline.store.reader import StoreReader
 from packline.store.shard import contradiction
 from packline.viewing.duplicates import HashFiles
-from packline.viewing.tally import BLOCK_TOKENS, Counter, Tally
+from packline.viewing.tally import BLOCK_TOKENS, Counter, TokenTally
 
 ALONE_TOKENS = 1 << 24
 """Smaller stores are counted in this process, since starting a process takes a quarter of a second."""
-IF_DIED = "use fewer workers if memory ran out"
 OnProgress = Callable[[int], None]
 """Callback that takes the number of tokens counted since the last call."""
 
 
-class Job(msgspec.Struct, frozen=True):
-    """Parameters common to all ranges of a store."""
+class CountSettings(msgspec.Struct, frozen=True):
+    """Settings common to all ranges of a store."""
 
     store: str
     special: list[int]
@@ -39,14 +38,31 @@ class Job(msgspec.Struct, frozen=True):
     """Folder of the hash files."""
     files: int
 
+    def open(self) -> RangeCounter:
+        """Open the store."""
+        return RangeCounter(self)
 
-class Range(msgspec.Struct, frozen=True):
-    """A range of documents that one task counts."""
+
+class Range(WorkUnit, frozen=True, kw_only=True):
+    """A range of documents to count."""
 
     writer: int
     """Number of the range, which separates its hash files from those of other ranges."""
     start: int
     stop: int
+
+
+class RangeCounter(Runner[Range, TokenTally]):
+    """Counts ranges of a store."""
+
+    unit = Range
+
+    def __init__(self, settings: CountSettings) -> None:
+        self._settings, self._store = settings, StoreReader(settings.store)
+
+    def run(self, unit: Range, report: Report) -> TokenTally:
+        """Count a range of documents."""
+        return count_range(self._settings, unit, self._store, report)
 
 
 def count_store(
@@ -57,7 +73,7 @@ def count_store(
     *,
     workers: int,
     on_progress: OnProgress = lambda tokens: None,
-) -> list[Tally]:
+) -> list[TokenTally]:
     """Count all documents.
 
     Args:
@@ -72,14 +88,13 @@ def count_store(
     """
     wanted = min(workers, store.manifest.tokens // ALONE_TOKENS)
     cuts = cut_documents(store, max(wanted, 1))
-    job = Job(str(store.path), special, str(folder), files)
-    ranges = [Range(number, *ends) for number, ends in enumerate(itertools.pairwise(cuts))]
-    if wanted < 2:
-        return [count_range(job, one, store, on_progress) for one in ranges]
-    tasks = [(str(one.writer), one) for one in ranges]
-    done = run_tasks(open_job, job, tasks, workers=wanted, on_tokens=on_progress, if_died=IF_DIED)
-    tallies = {name: msgspec.json.decode(tally, type=Tally) for name, tally in done}
-    return [tallies[name] for name, _ in tasks]
+    settings = CountSettings(str(store.path), special, str(folder), files)
+    ranges = [
+        Range(name=f"range-{number}", writer=number, start=start, stop=stop)
+        for number, (start, stop) in enumerate(itertools.pairwise(cuts))
+    ]
+    processes = wanted if wanted > 1 else 0
+    return run_units(settings, ranges, TokenTally, workers=processes, on_tokens=on_progress)
 
 
 def cut_documents(store: StoreReader, ranges: int) -> list[int]:
@@ -95,23 +110,14 @@ def cut_documents(store: StoreReader, ranges: int) -> list[int]:
     return [*cuts, len(store.documents)]
 
 
-def open_job(job: msgspec.Raw) -> Runner:
-    """Runner that counts the ranges of a job."""
-    decoded = msgspec.json.decode(job, type=Job)
-    store = StoreReader(decoded.store)
-
-    def run(task: msgspec.Raw, report: OnProgress) -> Tally:
-        return count_range(decoded, msgspec.json.decode(task, type=Range), store, report)
-
-    return run
-
-
-def count_range(job: Job, documents: Range, store: StoreReader, on_progress: OnProgress) -> Tally:
+def count_range(
+    settings: CountSettings, documents: Range, store: StoreReader, on_progress: OnProgress
+) -> TokenTally:
     """Count a range of documents in this process."""
     entry = store.manifest.tokenizer
     before = 0 if entry.bos_id is None else 1
-    hashes = HashFiles(Path(job.folder), job.files, documents.writer)
-    counter = Counter(entry.vocab_size, job.special, before, hashes)
+    hashes = HashFiles(Path(settings.folder), settings.files, documents.writer)
+    counter = Counter(entry.vocab_size, settings.special, before, hashes)
     for number, shard in enumerate(store.shards):
         first = int(store.firsts[number])
         start, stop = max(documents.start - first, 0), min(documents.stop - first, len(shard))

@@ -1,6 +1,6 @@
 """HTML of stores, rows and loaders in a notebook: the page of each, with its style.
 
-Values ask for it through `packline.notebook.Notebook`, so that no module below depends on this one.
+`packline.notebook.Notebook` imports this module on demand, so that no module below depends on this one.
 """
 
 from __future__ import annotations

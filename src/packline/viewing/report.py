@@ -26,7 +26,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from packline.encoders.special import without_special_tokens
+from packline.encoders.special_tokens import without_special_tokens
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import RecipeError, StoreError
 from packline.packing.packer import RowOptions
@@ -169,7 +169,7 @@ def _store_blocks(store: StoreReader, analysis: Analysis, others: Sequence[Token
     blocks: list[Block] = [
         Heading("The store"),
         KeyValues(facts),
-        Heading("From records to tokens"),
+        Heading("Ledger"),
         ledger_table(store.manifest.ledger, analysis.prices),
     ]
     if not analysis.documents:

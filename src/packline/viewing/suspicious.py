@@ -88,27 +88,29 @@ def screen(
     return wanted
 
 
-def judge(body: np.ndarray, special: np.ndarray, asked: Sequence[str] = tuple(REASONS)) -> dict[str, float]:
+def judge_document(
+    body: np.ndarray, special: np.ndarray, reasons: Sequence[str] = tuple(REASONS)
+) -> dict[str, float]:
     """Count one document exactly: its share of tokens for each reason that applies, or the tokens of a run.
 
     Args:
         body: its ids, contiguous unsigned `[n]`, without boundary tokens.
         special: see `screen`.
-        asked: reasons to check.
+        reasons: reasons to check.
 
-    >>> judge(np.array([3, 4] * 50, np.uint16), np.zeros(8, bool))
+    >>> judge_document(np.array([3, 4] * 50, np.uint16), np.zeros(8, bool))
     {'repetition': 0.5051546391752577, 'one token': 0.5}
     """
     body = body[:LONGEST]
     found: dict[str, float] = {}
-    if "repetition" in asked and len(body) >= SHORTEST:
+    if "repetition" in reasons and len(body) >= SHORTEST:
         found["repetition"] = _repetition(body)
-    if "one token" in asked and len(body) >= SHORTEST:
+    if "one token" in reasons and len(body) >= SHORTEST:
         sampled = len(body) < 4 * MORE_PLACES or _most_common(body[_more_places(len(body))]) >= MORE_TOKENS
         found["one token"] = _most_common(body) / len(body) if sampled else 0.0
-    if "long run" in asked:
+    if "long run" in reasons:
         found["long run"] = float(longest_run(body))
-    if "no text" in asked:
+    if "no text" in reasons:
         found["no text"] = float(special[body].all())
     return {reason: value for reason, value in found.items() if value >= LIMITS[reason]}
 

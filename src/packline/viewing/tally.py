@@ -5,7 +5,7 @@
                            ├── suspicious ones     screened, then counted
                            └── bytes per token     by class
 
-A `Tally` holds the counts of one process. The tallies of ranges of documents add up to the tally of all of
+A tally holds the counts of one process. The tallies of ranges of documents add up to the tally of all of
 them, whatever the ranges. A tally keeps a few documents of each kind by number and counts the others.
 
 Bytes per token of documents have a usual range, and documents outside it. Text that a tokenizer was not made
@@ -30,7 +30,7 @@ import numpy as np
 
 from packline.errors import CorruptStore
 from packline.viewing.duplicates import HashFiles
-from packline.viewing.suspicious import REASONS, SHORTEST, judge, screen
+from packline.viewing.suspicious import REASONS, SHORTEST, judge_document, screen
 
 BLOCK_TOKENS = 1 << 20
 KEPT = 100
@@ -51,7 +51,7 @@ class Suspect(msgspec.Struct, frozen=True):
     """Severity: a share, the tokens of a run, or bytes per token."""
 
 
-class Tally(msgspec.Struct):
+class TokenTally(msgspec.Struct):
     """Counts of a range of documents."""
 
     vocab_size: int
@@ -81,13 +81,13 @@ class Tally(msgspec.Struct):
         self.suspects[reason] = sorted(both, key=lambda one: (sign * one.value, one.document))[:KEPT]
 
 
-def add_up(tallies: Iterable[Tally], vocab_size: int) -> Tally:
+def add_up(tallies: Iterable[TokenTally], vocab_size: int) -> TokenTally:
     """Add tallies up to one.
 
-    >>> add_up([Tally(2, 1, 5), Tally(2, 2, 7)], 2).tokens
+    >>> add_up([TokenTally(2, 1, 5), TokenTally(2, 2, 7)], 2).tokens
     12
     """
-    whole = Tally(vocab_size)
+    whole = TokenTally(vocab_size)
     used, rates = whole.used().copy(), np.zeros(CLASSES, np.int64)
     for one in tallies:
         whole.documents += one.documents
@@ -122,7 +122,7 @@ class Counter:
     """
 
     def __init__(self, vocab_size: int, special: Iterable[int], before: int, hashes: HashFiles) -> None:
-        self.tally = Tally(vocab_size)
+        self.tally = TokenTally(vocab_size)
         self._special = np.zeros(vocab_size, bool)
         self._special[[one for one in special if one < vocab_size]] = True
         self._before, self._hashes = before, hashes
@@ -145,7 +145,7 @@ class Counter:
             tokens: ids, uint16 or 32 bits `[T]`.
             offsets: int64 `[D+1]`, the first 0, the last T.
             text_bytes: bytes of text of each document, int64 `[D]`.
-            shard: key for them in `Tally.text_bytes`.
+            shard: key for them in `TokenTally.text_bytes`.
             where: file that contains the documents, for errors.
 
         Raises:
@@ -160,8 +160,10 @@ class Counter:
             raise CorruptStore(f"{where}: document {document:,}: expected boundary tokens, found none")
         self._hashes.add(first, ids, starts, ends)
         found: dict[str, list[Suspect]] = {}
-        for place, asked in screen(ids, starts, ends, self._special).items():
-            for reason, value in judge(ids[starts[place] : ends[place]], self._special, asked).items():
+        for place, reasons in screen(ids, starts, ends, self._special).items():
+            for reason, value in judge_document(
+                ids[starts[place] : ends[place]], self._special, reasons
+            ).items():
                 found.setdefault(reason, []).append(Suspect(first + place, value))
         for reason, suspects in found.items():
             self.tally.found[reason] += len(suspects)
@@ -172,7 +174,7 @@ class Counter:
         known = self.tally.text_bytes.get(shard, 0)
         self.tally.text_bytes[shard] = known + int(text_bytes.sum())
 
-    def finish(self) -> Tally:
+    def finish(self) -> TokenTally:
         """Complete the counts and return them."""
         self._hashes.flush()
         self.tally.counts = self._used.astype("<i8").tobytes()

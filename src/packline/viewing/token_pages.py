@@ -14,7 +14,7 @@ import numpy as np
 
 from packline.errors import RecipeError
 from packline.packing.batch import IGNORED
-from packline.store.finding import check_document, provenance_of
+from packline.store.lookup import document_number, provenance_of
 from packline.store.reader import StoreReader
 from packline.store.shard import Provenance
 from packline.viewing.batch_files import BatchFile
@@ -47,7 +47,7 @@ def document_page(
     Raises:
         StoreError: the document does not exist.
     """
-    document = check_document(store, document)
+    document = document_number(store, document)
     provenance = provenance_of(store, np.array([document]))[0]
     strip = document_strip(store, document, first=first, most=most, provenance=provenance, href=href)
     return Page(
@@ -236,7 +236,7 @@ def batch_page(
         ("rows", f"{count:,} of {plural(seq_len, 'token')}"),
         ("tensors", ", ".join(f"{name} ({array.dtype.name})" for name, array in batch.tensors.items())),
         ("tokenizer", vocabulary.name if vocabulary is not None else "none: ids are shown"),
-        ("padding by", batch.told_by),
+        ("padding by", batch.padding_source),
     )
     return Page(f"Batch {batch.name}", (KeyValues(facts), *blocks))
 

@@ -11,8 +11,8 @@ from packline.vocabulary.evaluating import ComparisonRow, Evaluation, Measured, 
 
 OURS = ("Text Type", "Bytes", "Tokens", "Ratio", "Fertility")
 LEGEND = (
-    "Ratio: bytes that a token stands for, more is better. Relative Diff: how much fewer tokens ours needs"
-    " than the other. Fertility: tokens a word, of words between white space."
+    "Ratio: bytes per token, more is better. Relative Diff: how much fewer tokens ours needs"
+    " than the other. Fertility: tokens per word, of words between white space."
 )
 ROUND_TRIPS: dict[RoundTrip, str] = {
     "exact": "exact, asserted on every text",
@@ -103,7 +103,7 @@ def _facts(one: TokenizerComparison) -> KeyValues:
             ("vocabulary", f"{one.base_vocab_size:,} tokens"),
             ("not needed by these texts", _unused(one.base_unused, one.base_vocab_size)),
             ("round trip", ROUND_TRIPS[one.base_round_trip]),
-            ("tokens a word", f"{one.whole.base.fertility:.2f}, ours {one.whole.ours.fertility:.2f}"),
+            ("tokens per word", f"{one.whole.base.fertility:.2f}, ours {one.whole.ours.fertility:.2f}"),
         )
     )
 

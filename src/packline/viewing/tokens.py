@@ -36,7 +36,7 @@ from packline.errors import TokenizerError
 from packline.packing.batch import IGNORED
 from packline.packing.rows import RowReader, RowSource
 from packline.store.files import FileEntry, read_file
-from packline.store.finding import check_document, provenance_of
+from packline.store.lookup import document_number, provenance_of
 from packline.store.manifest import TOKENIZER, TokenizerEntry
 from packline.store.reader import StoreReader
 from packline.store.shard import Provenance
@@ -378,7 +378,7 @@ def document_strip(
         StoreError: the document does not exist.
         TokenizerError: a token is outside the vocabulary.
     """
-    document = check_document(store, document)
+    document = document_number(store, document)
     shard, inner = store.locate(document)
     tokens = shard.document(inner)
     learned = None

@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 
 from packline.encoders.parity import Reference, RoundTrip
-from packline.encoders.special import without_special_tokens
+from packline.encoders.special_tokens import without_special_tokens
 from packline.encoders.tokenizer import JSON, Tokenizer, load_tokenizer
 from packline.errors import InputError, TokenizerError
 from packline.recipe import Recipe, Source

@@ -29,18 +29,18 @@ import msgspec
 import numpy as np
 import pyarrow.compute as pc
 
-from packline.encoders.boundary import END_OF_TEXT
 from packline.encoders.parity import PROBES
+from packline.encoders.special_tokens import END_OF_TEXT
 from packline.encoders.tiktoken import pattern_of
 from packline.encoders.token_bytes import token_bytes
 from packline.encoders.tokenizer import CONFIG, JSON, Tokenizer, config_bytes
 from packline.errors import RecipeError, StoreError, TokenizerError
 from packline.fingerprint import Hasher, split_of
 from packline.recipe import Recipe, Source
+from packline.sources.batch import Texts
 from packline.sources.fields import find_files
 from packline.sources.files import InputFile
 from packline.sources.reader import Span, read_span
-from packline.sources.texts import Texts
 from packline.storage.inputs import open_input
 from packline.storage.local import disk_errors, publish_bytes, publish_folder, sync_folder
 from packline.vocabulary.training import (

@@ -18,7 +18,7 @@ import msgspec
 
 from packline.encoders.tiktoken import ALPHABET, Pattern, PatternName, pattern_of, special_entries
 from packline.errors import RecipeError, TokenizerError
-from packline.sources.texts import Texts
+from packline.sources.batch import Texts
 from packline.vocabulary.word_counts import WordCounts, batches_of, count_words
 
 SpecialPlace = Literal["first", "last"]

@@ -37,7 +37,7 @@ import numpy as np
 import pyarrow as pa
 
 from packline.encoders.tiktoken import Pattern
-from packline.sources.texts import Texts
+from packline.sources.batch import Texts
 
 JOIN_BYTES = 64 << 20
 """Total size of the tables of batches that wait to be joined."""

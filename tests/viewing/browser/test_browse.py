@@ -118,7 +118,7 @@ def test_rows_and_batches(chrome: Chrome, site: str, store: Store) -> None:
     page = chrome.open(site)
     go(page, "Rows")
     form = page.get_by_role("form", name="Which rows")
-    form.get_by_label("Tokens a row").fill("256")
+    form.get_by_label("Tokens per row").fill("256")
     form.get_by_label("Packing").select_option("pad")
     follow(page, form.get_by_role("button"))
     rows = store.rows(seq_len=256, packing="pad", split="train")
@@ -131,11 +131,11 @@ def test_rows_and_batches(chrome: Chrome, site: str, store: Store) -> None:
     form = page.get_by_role("form", name="Which batch")
     for label, value in (
         ("Step", "2"),
-        ("Rows a batch", "4"),
+        ("Rows per batch", "4"),
         ("Seed", "5"),
         ("Ranks", "2"),
         ("Rank", "1"),
-        ("Tokens a row", "256"),
+        ("Tokens per row", "256"),
     ):
         form.get_by_label(label, exact=True).fill(value)
     follow(page, form.get_by_role("button"))

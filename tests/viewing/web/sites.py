@@ -14,7 +14,7 @@ from tests.formats.stores import make_store, random_documents
 
 from packline.facade import Store
 from packline.store import writer
-from packline.viewing.web.app import make_app
+from packline.viewing.web.app import make_site_app
 from packline.viewing.web.site import Site
 
 VOID = {"br", "col", "hr", "input", "link", "meta", "wbr"}
@@ -32,7 +32,7 @@ def client_of(stores: Sequence[Store], tokenizers: Sequence[str] = (), **setting
     """A client of a site with these stores."""
     site = Site([store.path for store in stores], tokenizers)
     site.wait(30)
-    app = make_app(site, **settings)
+    app = make_site_app(site, **settings)
     return TestClient(app, base_url="http://localhost", follow_redirects=False)
 
 

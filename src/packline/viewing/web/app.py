@@ -74,7 +74,7 @@ def assets() -> Assets:
     return Assets(*(f"/static/{name}?v={static(name)[1]}" for name in ("viewer.css", "viewer.js")))
 
 
-def make_app(
+def make_site_app(
     site: Site, *, port: int = 0, names: frozenset[str] = frozenset({"localhost"}), token: str | None = None
 ) -> ASGIApp:
     """Make the ASGI application of a site.
@@ -103,7 +103,7 @@ def make_app(
         route("/rows", lambda view, _: rows.rows(view)),
         route("/row/{number}", lambda view, request: rows.row(view, _path_number(request, "row"))),
         route("/batch", lambda view, _: rows.batch(view)),
-        route("/search", lambda view, _: pages.search(view)),
+        route("/search", lambda view, _: pages.search_page(view)),
         route("/compare/tokenizers", lambda view, _: compare.tokenizers(view)),
         route("/compare/stores", lambda view, _: compare.stores(view)),
         Route("/jump", lambda request: _jump(site, request), methods=["GET"]),

@@ -11,7 +11,7 @@ from itertools import accumulate
 import numpy as np
 
 from packline.errors import RecipeError
-from packline.store.finding import check_document
+from packline.store.lookup import document_number
 from packline.viewing.describe import length_facts, store_facts
 from packline.viewing.html import LONGEST_TEXT
 from packline.viewing.page import (
@@ -103,7 +103,7 @@ def _text(view: View) -> tuple[str, str]:
         raise RecipeError(f"a text of {len(text):,} characters: expected at most {LONGEST_TEXT:,}")
     if text or not view.params.get("document"):
         return text, ""
-    wanted = check_document(
+    wanted = document_number(
         view.store, number(view.params, "document", 0, most=len(view.store.documents) - 1)
     )
     entry = view.store.manifest.tokenizer

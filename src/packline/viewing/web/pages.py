@@ -14,7 +14,7 @@ import numpy as np
 from packline.errors import RecipeError
 from packline.packing.documents import Selection
 from packline.packing.packer import DocumentFilter
-from packline.store.finding import check_document
+from packline.store.lookup import document_number
 from packline.store.shard import Provenance
 from packline.viewing.describe import (
     group_table,
@@ -200,7 +200,7 @@ def document(view: View, wanted: int) -> Page:
         StoreError: the document does not exist.
     """
     store = view.store
-    wanted = check_document(store, wanted)
+    wanted = document_number(store, wanted)
     count = len(store.documents[wanted])
     first = number(view.params, "first", 0, most=count - 1, what="first token")
     provenance = view.opened.provenance.of([wanted])[wanted]
@@ -280,7 +280,7 @@ def steps(view: View, path: str, page: int, count: int, params: dict[str, str]) 
     return (pages,)
 
 
-def search(view: View) -> Page:
+def search_page(view: View) -> Page:
     """Page of the search form, with the hits in this part of the store."""
     params = view.params
     by = choice(params, "by", [name for name, _ in SEARCHES], "text")

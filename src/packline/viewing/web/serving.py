@@ -130,7 +130,7 @@ def _cannot_listen(host: str, port: int, error: OSError) -> PacklineError:
     return PacklineError(f"cannot listen on {host} at port {port}: {error.strerror}", hint="--host 127.0.0.1")
 
 
-def serve(site: Site, listening: Listening) -> None:
+def run_server(site: Site, listening: Listening) -> None:
     """Serve pages until Ctrl-C or a termination signal, then return.
 
     Raises:
@@ -139,9 +139,9 @@ def serve(site: Site, listening: Listening) -> None:
     check_installed()
     import uvicorn
 
-    from packline.viewing.web.app import make_app
+    from packline.viewing.web.app import make_site_app
 
-    app = make_app(site, port=listening.port, names=listening.names, token=listening.token)
+    app = make_site_app(site, port=listening.port, names=listening.names, token=listening.token)
     config = uvicorn.Config(
         app,
         log_level="warning",

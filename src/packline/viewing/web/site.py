@@ -24,7 +24,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from packline.encoders.special import without_special_tokens
+from packline.encoders.special_tokens import without_special_tokens
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import RecipeError
 from packline.packing.packer import RowOptions

@@ -13,11 +13,11 @@ from tests.encoders.fuzzed_files import GPT2
 
 import packline
 from packline.encoders.parity import Reference
-from packline.encoders.special import SpecialTokenCounter, without_special_tokens
+from packline.encoders.special_tokens import SpecialTokenCounter, without_special_tokens
 from packline.encoders.token_bytes import LETTERS
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import TokenizerError
-from packline.sources.texts import Texts
+from packline.sources.batch import Texts
 
 SPECIAL = {"<s>": 0, "x<s>y": 1, "<s><s>": 2, "é": 3, "|": 4}
 

@@ -1,4 +1,4 @@
-"""Find documents by the names their source gives them: an id, or a file and a position in it.
+"""Look documents up by the names their source gives them: an id, or a file and a position in it.
 
     find_by_id(store, "a1b2")                  every document with this id
     find_by_place(store, "web/a.jsonl", 1234)  the document that starts there
@@ -24,6 +24,7 @@ from packline.store.shard import Provenance, to_provenance
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
 
 NEAR = 3
 """Largest number of near matches that an error names."""
@@ -120,7 +121,7 @@ def provenance_of(store: StoreReader, documents: np.ndarray) -> list[Provenance]
     return [found[number] for number in numbers.tolist()]
 
 
-def check_document(store: StoreReader, document: int) -> int:
+def document_number(store: StoreReader, document: int) -> int:
     """Number of an existing document; negative ones count from the end.
 
     Raises:

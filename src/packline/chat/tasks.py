@@ -1,26 +1,88 @@
-"""Two tasks generated from a list of words, to teach a small model how its tokens are spelled.
+"""Tasks: named conversions of a dataset's records to conversations.
 
+conversations             unchanged
+gsm8k, mmlu               one conversation per record
+spelling, spelling_bee    made from a list of words, to teach a small model how its tokens are spelled
+
+    gsm8k         word problems whose `<<expression=result>>` marks become Python calls and their output
+    mmlu          a question with lettered choices, answered by the right letter alone; layouts are those of
+                  `packline evals chat`, and of the auxiliary training set, nested under `train`
     spelling      Spell the word: apple                 apple: a,p,p,l,e
     spelling_bee  How many p are in the word apple?     the letters one by one with a running count, then the
                                                         same computed in Python, then #### 2
 
-The n-th conversation is a pure function of the words, the seed and n: words and phrasings are chosen by a
-hash, not by a random generator whose stream may change with a new Python. Words of the
-held-out share are never in train.
-
-Cost: 5 to 20 microseconds per conversation.
+The n-th generated conversation is a pure function of the words, the seed and n: words and phrasings are
+chosen by a hash, not by a random generator whose stream may change with a new Python. Words of the held-out
+share are never in train. Cost: 5 to 20 microseconds per conversation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
 
 import msgspec
 import xxhash
 
+from packline.chat.questions import _read_mmlu, render
 from packline.errors import InputError, RecipeError
 from packline.fingerprint import split_of
+from packline.sources.batch import RecordProblem
+
+MARK = re.compile(r"<<([^<>]*)>>")
+
+
+def read_gsm8k(record: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """Convert a record with question and answer to a conversation.
+
+    Raises:
+        RecordProblem: the record has no such fields.
+
+    >>> talk = read_gsm8k({"question": "1+1?", "answer": "It is <<1+1=2>>2.\\n#### 2"}, {})
+    >>> [(part["type"], part["text"]) for part in talk["messages"][1]["content"]]
+    [('text', 'It is '), ('python', '1+1'), ('python_output', '2'), ('text', '2.\\n#### 2')]
+    """
+    question, answer = (
+        (record.get(name) for name in ("question", "answer")) if isinstance(record, dict) else (0, 0)
+    )
+    if not isinstance(question, str) or not isinstance(answer, str):
+        raise RecordProblem("not_a_conversation", "expected question and answer, both strings")
+    parts = []
+    for place, piece in enumerate(MARK.split(answer)):
+        if place % 2 == 0:
+            parts.append({"type": "text", "text": piece})
+            continue
+        expression, equals, result = piece.rpartition("=")
+        if not equals:
+            expression, result = piece, ""
+        parts.append({"type": "python", "text": expression})
+        parts.append({"type": "python_output", "text": result})
+    said = [part for part in parts if part["text"] or part["type"] != "text"]
+    return {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": said}]}
+
+
+def read_mmlu(record: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """Convert a record to a conversation.
+
+    Raises:
+        RecordProblem: a record of another layout.
+
+    >>> talk = read_mmlu({"question": "Sky?", "choices": ["red", "blue", "green", "grey"], "answer": 1}, {})
+    >>> talk["messages"][1]["content"]
+    'B'
+    """
+    if isinstance(record, dict) and isinstance(record.get("train"), dict):
+        record = record["train"]
+    try:
+        question = _read_mmlu(record, "the record")
+    except InputError as error:
+        raise RecordProblem("not_a_conversation", str(error)) from error
+    if question is None:
+        raise RecordProblem("not_a_conversation", "the names of columns")
+    asked, said = render(question), question.letters[question.gold]
+    return {"messages": [{"role": "user", "content": asked}, {"role": "assistant", "content": said}]}
+
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 OTHER_LETTER = 10
@@ -140,3 +202,40 @@ def _count_out(word: str, letter: str) -> list[dict[str, str]]:
 
 def _conversation(asked: str, said: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": asked}, {"role": "assistant", "content": said}]}
+
+
+Adapter = Callable[[Any, dict[str, Any]], Any]
+"""Converts a record, with the task's options, to a conversation of a known shape; raises `RecordProblem`."""
+
+
+def as_it_is(record: Any, options: dict[str, Any]) -> Any:
+    """Return a record that is a conversation already."""
+    return record
+
+
+ADAPTERS: dict[str, Adapter] = {
+    "conversations": as_it_is,
+    "gsm8k": read_gsm8k,
+    "mmlu": read_mmlu,
+    **dict.fromkeys(GENERATORS, as_it_is),
+}
+
+
+def adapter_of(task: str) -> Adapter:
+    """Adapter of a task.
+
+    Raises:
+        RecipeError: there is no such task.
+
+    >>> adapter_of("conversations")([], {})
+    []
+    """
+    if task not in ADAPTERS:
+        raise RecipeError(f"unknown task {task!r}: expected one of {', '.join(sorted(ADAPTERS))}")
+    return ADAPTERS[task]
+
+
+def kind_of(task: str, name: str) -> Literal["jsonl", "text"]:
+    """Kind of a task's files other than Parquet: text is a list of words, or a table (CSV)."""
+    adapter_of(task)
+    return "text" if task in GENERATORS or (task == "mmlu" and name.endswith(".csv")) else "jsonl"

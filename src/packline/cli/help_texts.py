@@ -15,15 +15,15 @@ SUMMARY_END = """Examples:
   packline build corpus/ --tokenizer gpt2/tokenizer.json --out store
   packline info store
 
-More of each command: packline COMMAND --help"""
+Help on a command: packline COMMAND --help"""
 
 PAGES: dict[str, tuple[str, str]] = {
     "build": (
         """Turn text into a token store.
 
-INPUTS are files of text and --tokenizer names the tokenizer, or the one
-input is a recipe that names both. Interrupt it at any time: the same command
-goes on where it stopped, and the bytes come out the same.""",
+INPUTS are files of text, and --tokenizer names the tokenizer; or the one
+input is a recipe that names both. A build may be interrupted at any time:
+the same command resumes it, and the result is the same, byte for byte.""",
         """Examples:
 
   packline build corpus/ --tokenizer gpt2/tokenizer.json --out store
@@ -33,17 +33,17 @@ goes on where it stopped, and the bytes come out the same.""",
       --val-fraction 0.01 --out store
   packline build recipe.toml --out store --workers 8 --memory 12GiB
 
-Exit codes: 0 done, 1 error, 2 wrong usage, 3 done but with more bad
-records than --max-bad-fraction, 129, 130 or 143 interrupted by a signal.""",
+Exit codes: 0 done, 1 error, 2 wrong usage, 3 done with more bad records than
+--max-bad-fraction, 129, 130 or 143 interrupted by a signal.""",
     ),
     "sft": (
         """Turn conversations into a token store with a loss mask.
 
-INPUTS are JSONL or Parquet: OpenAI's messages, ShareGPT, bare lists of
-messages, prompt and response. They are written by the tokenizer's own chat
-template, by one that is chosen by name or by nanochat's scheme. Trained on is
-what the assistant said and nothing else. A conversation that is malformed, too
-long or not told by its template is kept in rejects/, and counted.""",
+INPUTS are JSONL or Parquet: OpenAI's messages, ShareGPT, plain lists of
+messages, or prompt and response. They are formatted by the tokenizer's own
+chat template, by another template or by nanochat's scheme. Only the replies
+of the assistant are trained on. Conversations that are malformed, too long or
+rejected by the template are counted and kept in rejects/.""",
         """Examples:
 
   packline sft chat.jsonl --tokenizer Qwen/Qwen3-8B --chat-template qwen3 \\
@@ -56,17 +56,16 @@ long or not told by its template is kept in rejects/, and counted.""",
       --scheme nanochat --max-tokens 2049 --overflow truncate --out store
   packline view store --document 0
 
-Exit codes: 0 done, 1 error, 2 wrong usage, 3 done but with more bad
-records than --max-bad-fraction, 129, 130 or 143 interrupted by a signal.""",
+Exit codes: 0 done, 1 error, 2 wrong usage, 3 done with more bad records than
+--max-bad-fraction, 129, 130 or 143 interrupted by a signal.""",
     ),
     "init": (
-        """Write a recipe, or a run file, to begin with.
+        """Write a first recipe, or a run file.
 
-Looks at the first records of INPUTS: which fields there are, which is the text
-or which make it together, what it is about. The recipe that comes out builds
-as it stands; its comments are what else could be chosen. --preset writes that
-of a well-known data set, --run a run file for a store, with the weights or
-budgets of --recipe.""",
+Reads the first records of INPUTS to find their fields and which of them hold
+the text. The recipe can be built unchanged; its comments show other choices.
+--preset writes the recipe of a well-known data set. --run writes a run file
+for a store, with the weights or budgets of --recipe.""",
         """Examples:
 
   packline init 'web/*.jsonl.zst' books/ --tokenizer gpt2/tokenizer.json
@@ -77,10 +76,10 @@ budgets of --recipe.""",
 Presets: fineweb-edu, wikitext-103, tinystories, openwebtext, climbmix.""",
     ),
     "plan": (
-        """Predict what a build would take, and write nothing.
+        """Predict the result and cost of a build, and write nothing.
 
-Takes the same arguments as build, --out aside: looks at the inputs, encodes
-a little of them, and says how many units, tokens, bytes and minutes it makes.""",
+Takes the arguments of build, except --out. Encodes a small sample of the
+inputs and reports units, tokens, bytes and minutes.""",
         """Examples:
 
   packline plan 'web/*.jsonl.zst' --tokenizer gpt2/tokenizer.json
@@ -89,8 +88,8 @@ a little of them, and says how many units, tokens, bytes and minutes it makes.""
     "status": (
         """Show the progress of a build.
 
-Reads what is committed and touches nothing, so it may be asked while the
-build runs and after it was interrupted.""",
+Reads committed work only and changes nothing, so it may run during a build
+and after an interruption.""",
         """Examples:
 
   packline status store
@@ -99,12 +98,12 @@ build runs and after it was interrupted.""",
     "verify": (
         """Check a store, or another project's data set, from its files alone.
 
-Sizes, checksums, indexes, provenance, end-of-document tokens, and a ledger
-counted anew. With --deep the inputs are read again and a sample of documents
-is encoded by the reference tokenizer and compared. With --from the data set of
-another project is checked: sizes, indexes, ids, boundaries. With --against
-the documents that have 13 words in a row in common with a question of an
-evaluation set are listed, and what could not be checked is counted.""",
+Checks sizes, checksums, indexes, provenance and end-of-document tokens, and
+counts the ledger again. --deep also reads the inputs again and compares a
+sample of documents with the reference tokenizer. --from checks the data set of
+another project: sizes, indexes, ids, boundaries. --against lists the documents
+that share 13 words in a row with a question of an evaluation set, and counts
+the questions that could not be checked.""",
         """Examples:
 
   packline verify store
@@ -112,14 +111,14 @@ evaluation set are listed, and what could not be checked is counted.""",
   packline verify store --against eval_bundle --against gsm8k/test.jsonl
   packline verify data --from megatron --tokenizer gpt2/tokenizer.json
 
-Exit codes: 0 all is well, 1 problems or questions were found, 4 no question
-was found but some could not be checked.""",
+Exit codes: 0 no problem, 1 problems or questions found, 4 no question found
+but some could not be checked.""",
     ),
     "info": (
-        """Show what is in a store.
+        """Show the contents of a store.
 
-Documents and tokens by split, source and label, how long documents are, and
-the beginnings of the first documents, token by token.""",
+Documents and tokens by split, source and label, the ledger of the build, the
+lengths of documents, and the first tokens of the first documents.""",
         """Examples:
 
   packline info store
@@ -127,12 +126,12 @@ the beginnings of the first documents, token by token.""",
   packline info store --json""",
     ),
     "analyze": (
-        """Count what is in a store, a data set or a batch, and what looks wrong.
+        """Count the tokens of a store, a data set or a batch, and find bad documents.
 
-Every token is read: how many, how long documents are, padding for rows of
---seq-len, special tokens, the most used and the never used, documents that
-repeat themselves or take few or many bytes per token, documents that are there
-twice. Of a batch (.npz, .pt), chuk-mlx's table of tokens and padding.""",
+Reads every token: totals, lengths of documents, padding in rows of --seq-len,
+special tokens, the most used and the unused tokens, documents that repeat
+themselves, have few or many bytes per token, or are duplicates. For a batch
+(.npz, .pt) it prints chuk-mlx's table of tokens and padding.""",
         """Examples:
 
   packline analyze store
@@ -145,9 +144,9 @@ twice. Of a batch (.npz, .pt), chuk-mlx's table of tokens and padding.""",
     "view": (
         """Show the tokens of a document, a row or a batch.
 
-As the tokenizer cut them: special tokens marked, the edges of documents with
-where each is from, padding, and which tokens are learned. What would act on a
-terminal is shown, not obeyed. Scrolls in a terminal, prints plainly in a pipe.""",
+Each token as the tokenizer split it: special tokens, the origin and edges of
+documents, padding, and which tokens are learned. Control characters are
+visible and have no effect. Uses a pager in a terminal, plain text in a pipe.""",
         """Examples:
 
   packline view store --document 7
@@ -159,10 +158,10 @@ terminal is shown, not obeyed. Scrolls in a terminal, prints plainly in a pipe."
     "report": (
         """Write a self-contained HTML summary of a store.
 
-Warnings first; then the ledger as a flow from records in to tokens in rows,
-tokens by source and label, how long documents are, what every packing costs,
-rows token by token, the most used tokens, documents that look wrong or are
-there twice. Below 1 MB, without a script; nothing is fetched when it opens.""",
+Warnings first; then the ledger from records to tokens in rows, tokens by
+source and label, lengths of documents, costs of every packing, rows token by
+token, the most used tokens, suspicious documents and duplicates. The file is
+below 1 MB, has no script and loads nothing from elsewhere.""",
         """Examples:
 
   packline report store -o report.html
@@ -170,12 +169,11 @@ there twice. Below 1 MB, without a script; nothing is fetched when it opens.""",
   packline report store --against Qwen/Qwen3-8B --against gpt2""",
     ),
     "pack": (
-        """Show what every packing costs on the documents of a store.
+        """Compare the costs of every packing on the documents of a store.
 
-For rows of --seq-len tokens: how many rows, how much of them is padding, which
-tokens are lost, how many documents are split over rows, how many rows hold
-several documents. Counted from lengths alone; nothing is written unless --write
-is given.""",
+For rows of --seq-len tokens: number of rows, padding, lost tokens, documents
+split over several rows, and rows with several documents. Counted from lengths
+alone; writes nothing without --write.""",
         """Examples:
 
   packline pack store --seq-len 4096
@@ -183,12 +181,11 @@ is given.""",
   packline pack store --seq-len 4096 --packing best_fit --write""",
     ),
     "trace": (
-        """Show what is in a batch, and in which batches a document is.
+        """Show the documents of a batch, or the batches of a document.
 
-TARGET is a run file (run.toml) or a store; for a store, give the settings
-that the training run had. Steps are counted from 0: step N is the batch that
-follows after N batches, and the one that a loader whose state says "step": N
-hands out next.""",
+TARGET is a run file (run.toml) or a store; for a store, give the settings of
+the training run. Steps are counted from 0: step N is the batch after N
+batches, the next one of a loader whose state has "step": N.""",
         """Examples:
 
   packline trace run.toml --step 1200
@@ -201,10 +198,10 @@ hands out next.""",
         """Write a store, a run or text in the layout of another project.
 
 SOURCE is the folder of a store; or a run file (run.toml), for formats of rows;
-or text with --tokenizer, which becomes a store at OUT.store on the way. What
-the format cannot carry is said before anything is written. Files whose bytes
-are the store's own are linked to it where that can be: do not write into them.
-Interrupt it at any time: the same command goes on where it stopped.""",
+or text with --tokenizer, which first becomes a store at OUT.store. Anything
+that the format cannot represent is reported before the export begins. Files
+with the same bytes as the store's are hard links if possible: do not change
+them. After an interruption the same command resumes the export.""",
         """Examples:
 
   packline export store --to megatron --out data
@@ -218,9 +215,9 @@ Interrupt it at any time: the same command goes on where it stopped.""",
     "bake": (
         """Write rows in training order as native shards.
 
-What a loader would give batch by batch, in one run of rows on the disk: for
-trainers that read from end to end, and for machines that have nothing but the
-files. packline.formats.baked.BakedRows reads them back.""",
+The rows of a loader, batch by batch, as one sequence on disk: for trainers
+that read from beginning to end, and for machines without the store.
+packline.formats.baked.BakedRows reads them.""",
         """Examples:
 
   packline bake run.toml --out rows
@@ -229,10 +226,10 @@ files. packline.formats.baked.BakedRows reads them back.""",
     "import": (
         """Turn another project's data set into a store.
 
-PATH is its file or folder, and --tokenizer the one that made its ids. Every
-id and every document's boundary tokens are checked; any damage is an error
-with its place, and no store appears. Interrupt it at any time: the same
-command goes on where it stopped.""",
+PATH is its file or folder, and --tokenizer the tokenizer that made its ids.
+Every id and the boundary tokens of every document are checked; damage is an
+error that names the place, and no store is written. After an interruption the
+same command resumes the import.""",
         """Examples:
 
   packline import data --from megatron --tokenizer gpt2/tokenizer.json \\
@@ -243,10 +240,10 @@ command goes on where it stopped.""",
       --eod '<|endoftext|>' --out store""",
     ),
     "convert": (
-        """Convert a dataset to another format (keeps the intermediate store).
+        """Convert a data set to another format (keeps the intermediate store).
 
-SOURCE is a store, or a data set that --from names and whose ids --tokenizer
-made; it becomes a store at OUT.store, which is then exported to OUT.""",
+SOURCE is a store; or a data set in the format of --from, whose ids --tokenizer
+made, which first becomes a store at OUT.store. It is then exported to OUT.""",
         """Examples:
 
   packline convert data out --from megatron --to llmc \\
@@ -270,7 +267,7 @@ KIND is core (PATH: a bundle of the CORE benchmark), chat (MMLU and ARC as
 questions to an assistant, in nanochat's tokens or by the chat template; files
 by --mmlu, --arc-easy, --arc-challenge) or hellaswag (PATH: its JSON lines).
 Few-shot prompts, seeds, truncation, start and end are those of nanochat and
-stacks. Writes a file a task, and config.json.""",
+stacks. Writes one file per task, and config.json.""",
         """Examples:
 
   packline evals core eval_bundle --tokenizer my/tokenizer.json --out core
@@ -286,10 +283,10 @@ stacks. Writes a file a task, and config.json.""",
     "serve": (
         """Show stores in a browser.
 
-Pages about sources, documents, rows and batches, with every token where the
-tokenizer cut it; search, and comparison of tokenizers and of two stores. Only
-this machine can open them, unless --host says otherwise; then they ask for a
-token. Nothing is written. Needs packline[web].""",
+Pages of sources, documents, rows and batches with every token as the tokenizer
+split it; search; comparison of tokenizers and of two stores. Only this machine
+can open them by default; with --host, pages require a token. Writes nothing.
+Needs packline[web].""",
         """Examples:
 
   packline serve store
@@ -298,12 +295,12 @@ token. Nothing is written. Needs packline[web].""",
   packline serve store --host 0.0.0.0""",
     ),
     "tokenizer": (
-        """Train a vocabulary, compare it with others, check it against a model.
+        """Train a tokenizer, compare it with others, check it against a model.
 
-train learns a byte-level BPE from text of any size; its merges are those of
-HF's trainer. eval measures bytes per token next to baselines, by
-kind of text and by language. check holds a tokenizer against a model's
-embedding, its own declarations, hard text and every engine.""",
+train learns a byte-level BPE from text of any size, with the same merges as
+HF's trainer. eval measures bytes per token next to baselines, by kind of text
+and by language. check compares a tokenizer with a model's embedding, its own
+declarations, hard text and every engine.""",
         """Examples:
 
   packline tokenizer train 'web/*.jsonl.zst' --vocab-size 32768 --out tok
@@ -317,8 +314,8 @@ embedding, its own declarations, hard text and every engine.""",
     "demo": (
         """Build, verify and show a store of Python's own library. No network.
 
-The corpus is the source code and the documentation that come with every
-Python. A tokenizer is trained on it, a store is built, verified and shown.""",
+The corpus is the source code and documentation of the installed Python. The
+demo trains a tokenizer on it, builds a store, verifies it and shows it.""",
         """Examples:
 
   packline demo

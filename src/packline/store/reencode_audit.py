@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 
 from packline.encoders.parity import UNSURE_TOKENS, Reference, text_beginning
-from packline.encoders.special import without_special_tokens
+from packline.encoders.special_tokens import without_special_tokens
 from packline.encoders.token_bytes import TextBytes
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import PacklineError, TokenizerError
@@ -36,7 +36,7 @@ from packline.sources.jsonl import BOM
 from packline.sources.reader import Span, read_span
 from packline.storage.inputs import open_input, read_fully
 from packline.store.ledger import source_names
-from packline.store.manifest import InputPiece, Manifest
+from packline.store.manifest import WHOLE_STREAM, InputPiece, Manifest
 from packline.store.report import DeepReport, Findings
 from packline.store.shard import Provenance, Shard
 
@@ -50,12 +50,10 @@ LARGEST = 16 << 20
 LARGEST_RECORD = 4 * LARGEST
 """Bytes of the largest record that is read on the way to one."""
 MOST_A_SHARD = 64
-WHOLE_STREAM = -1
-"""`stop` of a piece that represents a file read as a stream."""
 
 
 @dataclass(slots=True)
-class _Picked:
+class _AuditedDocument:
     """One document to compare."""
 
     shard: str
@@ -70,7 +68,7 @@ class _Picked:
         return f"document {self.index:,} ({self.provenance.file} at {self.provenance.position:,})"
 
 
-def reread(
+def reencode_audit(
     folder: Path,
     manifest: Manifest,
     tokenizer: Tokenizer,
@@ -95,7 +93,7 @@ def reread(
     findings.compare(
         "tokenizer/tokenizer.json", "round trip", manifest.tokenizer.round_trip, reference.round_trip
     )
-    reading = _Rereading(manifest, reference, pieces, findings)
+    reading = _Audit(manifest, reference, pieces, findings)
     dtype = np.dtype(manifest.dtype).newbyteorder("<")
     shards = [entry for entry in manifest.shards if entry.name in readable]
     budget = min(max(TEXT_BYTES // max(len(shards), 1), LEAST_A_SHARD), LONGEST_TEXT * 4)
@@ -123,7 +121,7 @@ def reread(
     )
 
 
-class _Rereading:
+class _Audit:
     """State of one deep verification."""
 
     def __init__(
@@ -140,7 +138,7 @@ class _Rereading:
         self._manifest, self._reference, self._findings = manifest, reference, findings
         self._names = source_names(manifest.recipe)
         self._pieces = pieces
-        self._picked: dict[tuple[str, str], list[_Picked]] = {}
+        self._picked: dict[tuple[str, str], list[_AuditedDocument]] = {}
         self._keeps = reference.keeps()
         self._large = 0
 
@@ -150,7 +148,7 @@ class _Rereading:
         spread = np.linspace(0, len(shard) - 1, count).astype(np.int64)
         # The two ends first, then halfway between, and so on: the sample is spread wherever the budget ends.
         taken = 0
-        for rank in far_apart(count):
+        for rank in spread_indices(count):
             if taken >= budget:
                 break
             index = int(spread[rank])
@@ -160,7 +158,9 @@ class _Rereading:
                 continue
             ids = shard.document(index)[bos:-1]
             key = (provenance.source, provenance.file)
-            self._picked.setdefault(key, []).append(_Picked(shard.entry.name, index, ids, provenance))
+            self._picked.setdefault(key, []).append(
+                _AuditedDocument(shard.entry.name, index, ids, provenance)
+            )
             taken += min(provenance.text_bytes, LONGEST_TEXT, budget)
 
     def note_large(self) -> None:
@@ -262,7 +262,7 @@ class _Rereading:
             self.notes.append(f"{len(new)} inputs are new since the build, the first {new[0]}")
         return same
 
-    def _compare_with_text(self, one: _Picked, text: str, id: str | None, longest: int) -> None:
+    def _compare_with_text(self, one: _AuditedDocument, text: str, id: str | None, longest: int) -> None:
         """Compare everything that is stored of a document with its text."""
         findings, recipe, where = self._findings, self._manifest.recipe, one.provenance
         encoded = text.encode("utf-8")
@@ -289,7 +289,7 @@ class _Rereading:
             if found == expected and not self._reference.gives_back(text, found):
                 self.undecoded += 1
 
-    def _compare_with_itself(self, one: _Picked) -> None:
+    def _compare_with_itself(self, one: _AuditedDocument) -> None:
         """Check without the text: ids decode to the right size, and to the same ids again.
 
         If the tokenizer does not keep every character, this may fail although the ids are right.
@@ -308,7 +308,7 @@ class _Rereading:
         if self._findings.compare(f"{one.shard}.bin", what, one.provenance.text_bytes, size):
             self._compare_ids(one, self._reference.encode(text))
 
-    def _compare_ids(self, one: _Picked, expected: list[int]) -> None:
+    def _compare_ids(self, one: _AuditedDocument, expected: list[int]) -> None:
         found = one.ids.tolist()
         if found != expected:
             pairs = zip(found, expected, strict=False)
@@ -317,13 +317,13 @@ class _Rereading:
             what = f"{one.place} differs from the reference tokenizer at its token {at:,}"
             self._findings.add(f"{one.shard}.bin", what, expected[at : at + 5], found[at : at + 5])
 
-    def _count(self, one: _Picked, size: int) -> None:
+    def _count(self, one: _AuditedDocument, size: int) -> None:
         self.documents += 1
         self.text_bytes += size
         self.shards.add(one.shard)
 
 
-def far_apart(count: int) -> list[int]:
+def spread_indices(count: int) -> list[int]:
     """Order places 0 to count - 1 so that each one is far from those before it.
 
     >>> far_apart(9)

@@ -1,12 +1,12 @@
 """Cutting of data that has no natural ranges into units: a compressed file, a huge row group.
 
-A compressed stream can only be read from its start, so one reader decompresses it and writes slices of about
-`slice_bytes` to files, each of whole records; encoders read them like ranges of a plain file. The ends of
-slices depend on the stream alone, never on the reader.
+A compressed stream can only be read from its start, so one reader decompresses it and writes chunks of about
+`chunk_bytes` to files, each of whole records; encoders read them like ranges of a plain file. The ends of
+chunks depend on the stream alone, never on the reader.
 
-    x.jsonl.zst ──decompress──> [slice 0][slice 1][slice 2]...   each a separate unit
+    x.jsonl.zst ──decompress──> [chunk 0][chunk 1][chunk 2]...   each a separate unit
 
-Cost: one write and one read of the decompressed bytes, normally within the page cache. A slice that a
+Cost: one write and one read of the decompressed bytes, normally within the page cache. A chunk that a
 finished unit already covers is decompressed but not written. Records are not decoded.
 """
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class LostRows(msgspec.Struct, frozen=True):
-    """Rows of a damaged row group, which are in no slice."""
+    """Rows of a damaged row group, which are in no chunk."""
 
     group: int
     row: int
@@ -40,8 +40,8 @@ class LostRows(msgspec.Struct, frozen=True):
     detail: str
 
 
-class Slice(msgspec.Struct, frozen=True):
-    """One slice, stored in a file."""
+class StreamChunk(msgspec.Struct, frozen=True):
+    """One chunk, stored in a file."""
 
     number: int
     file: int
@@ -58,7 +58,7 @@ class Slice(msgspec.Struct, frozen=True):
 class StreamEnd(msgspec.Struct, frozen=True):
     """Totals of a file that has been read to its end."""
 
-    slices: int
+    chunks: int
     checksum: str
 
 
@@ -69,22 +69,22 @@ def delimiter_of(file: InputFile, source: Source) -> bytes:
     return NEWLINE
 
 
-def cut_slices(
+def split_stream(
     file: InputFile,
     source: Source,
     folder: Path,
     *,
-    slice_bytes: int,
+    chunk_bytes: int,
     max_document_bytes: int,
     skip: Container[int] = (),
-) -> Iterator[Slice | StreamEnd]:
-    """Cut slices in order, with one `StreamEnd` at the end. The caller deletes the files of slices.
+) -> Iterator[StreamChunk | StreamEnd]:
+    """Cut chunks in order, with one `StreamEnd` at the end. The caller deletes the files of chunks.
 
     Args:
-        skip: numbers of slices that need no file.
+        skip: numbers of chunks that need no file.
     """
     if file.format == "parquet":
-        yield from _cut_parquet(file, folder, slice_bytes, skip)
+        yield from _cut_parquet(file, folder, chunk_bytes, skip)
         return
     with open_input(file.path) as raw:
         stream = _Stream(raw, file)
@@ -93,17 +93,17 @@ def cut_slices(
             stream.fill, 0, delimiter=delimiter, max_bytes=max_document_bytes, block_bytes=CUT_BYTES
         )
         number = position = 0
-        writer = _SliceFile(folder, file, number, skip)
+        writer = _ChunkFile(folder, file, number, skip)
         try:
             for block in blocks:
-                if writer.size >= slice_bytes and not block.continued:
-                    yield Slice(number, file.index, position, writer.size, writer.close())
+                if writer.size >= chunk_bytes and not block.continued:
+                    yield StreamChunk(number, file.index, position, writer.size, writer.close())
                     position, number = block.position, number + 1
-                    writer = _SliceFile(folder, file, number, skip)
+                    writer = _ChunkFile(folder, file, number, skip)
                 writer.write(block)
         finally:
             writer.close()
-        yield Slice(number, file.index, position, writer.size, writer.close(), stream.problem)
+        yield StreamChunk(number, file.index, position, writer.size, writer.close(), stream.problem)
         yield StreamEnd(number + 1, stream.checksum())
 
 
@@ -133,8 +133,8 @@ class _Stream:
         return self._stream.problem if self._stream else None
 
 
-class _SliceFile:
-    """One slice being written, or only counted."""
+class _ChunkFile:
+    """One chunk being written, or only counted."""
 
     def __init__(self, folder: Path, file: InputFile, number: int, skip: Container[int]) -> None:
         self.size = 0
@@ -158,9 +158,9 @@ class _SliceFile:
 
 
 def _cut_parquet(
-    file: InputFile, folder: Path, slice_bytes: int, skip: Container[int]
-) -> Iterator[Slice | StreamEnd]:
-    """Slices as Arrow files of the wanted columns, so that no row group is decoded twice."""
+    file: InputFile, folder: Path, chunk_bytes: int, skip: Container[int]
+) -> Iterator[StreamChunk | StreamEnd]:
+    """Chunks as Arrow files of the wanted columns, so that no row group is decoded twice."""
     import pyarrow as pa
 
     from packline.fingerprint import Hasher
@@ -171,13 +171,13 @@ def _cut_parquet(
     held: list[pa.RecordBatch] = []
     lost: list[LostRows] = []
 
-    def finish() -> Slice:
+    def finish() -> StreamChunk:
         path = ""
         if number not in skip:
             path = str(folder / f"{file.index:06d}-{number:06d}")
             with disk_errors(folder):
                 _write_arrow(path, held)
-        return Slice(number, file.index, start, size, path, lost=tuple(lost))
+        return StreamChunk(number, file.index, start, size, path, lost=tuple(lost))
 
     with open_input(file.path) as raw:
         parquet = open_parquet(raw, file.path)
@@ -185,7 +185,7 @@ def _cut_parquet(
             end = row + parquet.metadata.row_group(group).num_rows
             try:
                 for rows, row_bytes in _hashed_rows(parquet, group, file, hasher):
-                    if size >= slice_bytes:
+                    if size >= chunk_bytes:
                         yield finish()
                         held, lost = [], []
                         number, start, size = number + 1, row, 0

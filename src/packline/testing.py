@@ -1,0 +1,358 @@
+"""Strategies of hypothesis, and small stores, for tests of code that reads stores. Needs `packline[testing]`.
+
+    from hypothesis import given
+    from packline import testing
+
+    @given(testing.store_shapes(), testing.row_options())
+    def test_every_row_is_full(shape, options):
+        with shape.opened() as store:
+            ...
+
+    documents()      texts: many scripts, empty ones, control characters, very long words
+    ragged()         tokens of many documents, as `packline.ragged.Ragged`
+    store_shapes()   lengths, splits and labels of small stores; `opened()` writes one
+    row_options()    documents of a store, and how they fill rows
+    recipes()        recipes that a build accepts
+
+`make_store` writes one store of given lengths.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from hypothesis import strategies as st
+
+from packline.encoders.tokenizer import load_tokenizer
+from packline.facade import Store
+from packline.fingerprint import hash_bytes
+from packline.packing.packer import OVERFLOWS, PACKINGS, RowOptions
+from packline.ragged import Ragged, offsets_of
+from packline.recipe import Recipe, Source
+from packline.sources.batch import Batch, Texts
+from packline.store.files import FileEntry
+from packline.store.ledger import Ledger, total
+from packline.store.manifest import (
+    FORMAT_VERSION,
+    InputEntry,
+    InputPiece,
+    Manifest,
+    Receipt,
+    ShardEntry,
+    TokenizerEntry,
+    to_json,
+)
+from packline.store.writer import ShardWriter
+from packline.version import __version__
+
+EOD, EOD_ID = "<|endoftext|>", 0
+VOCAB_SIZE = {"uint16": 1000, "int32": 70_000}
+
+
+def token_of(
+    document: int | np.ndarray, place: int | np.ndarray, vocab_size: int = VOCAB_SIZE["uint16"]
+) -> np.ndarray:
+    """Token at a place of a document of `make_store`, by the document's number; never the end of document."""
+    mixed = np.asarray(document, np.int64) * 7919 + np.asarray(place, np.int64) * 31
+    return 1 + mixed % (vocab_size - 1)
+
+
+def document_tokens(document: int, length: int, vocab_size: int = VOCAB_SIZE["uint16"]) -> list[int]:
+    """All tokens of a document of `make_store`, with its end."""
+    return [*token_of(document, np.arange(length - 1), vocab_size).tolist(), EOD_ID]
+
+
+def make_store(
+    folder: Path,
+    lengths: Sequence[Sequence[int]],
+    *,
+    dtype: str = "uint16",
+    splits: Sequence[str] | None = None,
+    labels: Sequence[str | None] | None = None,
+    sources: Sequence[str] | None = None,
+    vocab_size: int | None = None,
+) -> Store:
+    """Write a store of documents with these lengths, without an encoder, and open it; `verify` accepts it.
+
+    A token depends on its place alone (`token_of`), so a test knows what it must read without a copy of the
+    store. The last token of every document is its end, and a document of length 1 is nothing else. Every
+    shard is a separate unit. A source is made for every label and name, in the order of their first use.
+
+    Args:
+        folder: folder of the store: new or empty.
+        lengths: tokens of each document, at least 1, end of document included; one list per shard.
+        dtype: dtype of the tokens, uint16 or int32.
+        splits: `train`, `val` or `test` per shard; default all train.
+        labels: label per shard; default none.
+        sources: name of the source per shard; default `made`, with the label where there is one. A source has
+            one label.
+        vocab_size: below 65,500 for uint16, else at least that.
+
+    >>> import tempfile
+    >>> store = make_store(Path(tempfile.mkdtemp()) / "store", [[5, 1, 9], [4]], splits=["train", "val"])
+    >>> [len(document) for document in store.documents], store.documents[0].tolist() == document_tokens(0, 5)
+    ([5, 1, 9, 4], True)
+    """
+    count = len(lengths)
+    splits = splits or ["train"] * count
+    labels = labels or [None] * count
+    names = sources or ["made" if label is None else f"made-{label}" for label in labels]
+    vocab_size = vocab_size or VOCAB_SIZE[dtype]
+    kinds = list(dict.fromkeys(zip(names, labels, strict=True)))
+    assert len(kinds) == len(set(names)), "a source has one label"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "receipts").mkdir()
+    (folder / "tokenizer").mkdir()
+
+    receipts: list[Receipt] = []
+    inputs: list[InputEntry] = []
+    document = 0
+    for number, tokens in enumerate(lengths):
+        kind = kinds.index((names[number], labels[number]))
+        unit = f"{number:06d}"
+        shard = _write_shard(
+            folder,
+            f"{splits[number]}-{unit}",
+            splits[number],
+            kinds[kind],
+            tokens,
+            document,
+            dtype,
+            vocab_size,
+        )
+        document += len(tokens)
+        checksum = hash_bytes(unit.encode())
+        size = _text_bytes(tokens)
+        inputs.append(InputEntry(f"{unit}.jsonl", kind, size, "jsonl", "", "text", checksum))
+        ledger = Ledger(
+            documents_in=len(tokens),
+            documents=len(tokens),
+            text_bytes=size,
+            tokens=shard.tokens,
+            text_tokens=shard.tokens - len(tokens),
+            eod_tokens=len(tokens),
+        )
+        piece = InputPiece(number, 0, size, checksum)
+        receipts.append(Receipt(unit, kind, (piece,), (shard,), (), ledger, 0))
+    receipt_files = tuple(
+        _write(folder, f"receipts/{receipt.unit}.json", to_json(receipt)) for receipt in receipts
+    )
+    text = _tokenizer_json(vocab_size)
+    tokenizer_file = _write(folder, "tokenizer/tokenizer.json", text)
+    ledgers = {
+        name: total(receipt.ledger for receipt in receipts if receipt.source == number)
+        for number, (name, _) in enumerate(kinds)
+    }
+    recipe = Recipe(
+        sources=tuple(
+            Source(inputs=("*.jsonl",), name=name, format="jsonl", label=label) for name, label in kinds
+        ),
+        tokenizer="made",
+        eod=EOD,
+        val_fraction=0.5 if "val" in splits else 0.0,
+        test_fraction=0.25 if "test" in splits else msgspec.UNSET,
+    )
+    manifest = Manifest(
+        format_version=FORMAT_VERSION,
+        packline=__version__,
+        recipe=recipe,
+        tokenizer=TokenizerEntry(
+            name="made",
+            kind="huggingface",
+            fingerprint=_fingerprint(folder / "tokenizer" / "tokenizer.json", vocab_size),
+            vocab_size=vocab_size,
+            eod_id=EOD_ID,
+            eod=EOD,
+            bos_id=None,
+            bos=None,
+            round_trip="exact",
+        ),
+        dtype=dtype,
+        inputs=tuple(inputs),
+        shards=tuple(shard for receipt in receipts for shard in receipt.shards),
+        rejects=(),
+        receipts=receipt_files,
+        tokenizer_files=(tokenizer_file,),
+        ledger=total(ledgers.values()),
+        sources=ledgers,
+    )
+    (folder / "manifest.json").write_bytes(to_json(manifest))
+    return Store(folder)
+
+
+@dataclass(frozen=True)
+class StoreShape:
+    """Lengths, splits and labels of a small store."""
+
+    lengths: tuple[tuple[int, ...], ...]
+    """Tokens of each document, end of document included, per shard."""
+    splits: tuple[str, ...]
+    """Split of each shard."""
+    labels: tuple[str | None, ...]
+    """Label of each shard."""
+    dtype: str = "uint16"
+
+    def make(self, folder: Path) -> Store:
+        """Write the store to a folder, and open it."""
+        return make_store(folder, self.lengths, dtype=self.dtype, splits=self.splits, labels=self.labels)
+
+    @contextmanager
+    def opened(self) -> Iterator[Store]:
+        """The store in a temporary folder, which is removed afterwards."""
+        with tempfile.TemporaryDirectory(prefix="packline-") as folder:
+            yield self.make(Path(folder) / "store")
+
+
+def documents(min_size: int = 0, max_size: int = 20) -> st.SearchStrategy[list[str]]:
+    """Texts of documents, without lone surrogates, which no file can contain."""
+    letters = st.characters(codec="utf-8")
+    words = st.sampled_from(["the", "lock", "12", "größe", "文字", "مرحبا", "->"])
+    texts = st.one_of(
+        st.text(letters, max_size=60),
+        st.sampled_from(["", " ", "\n\n", "<|endoftext|>", "e\u0301", "\u200d", "\x00", "a" * 300]),
+        st.lists(words, max_size=30).map(" ".join),
+    )
+    return st.lists(texts, min_size=min_size, max_size=max_size)
+
+
+def lengths(max_length: int = 40, max_documents: int = 25) -> st.SearchStrategy[list[int]]:
+    """Lengths of the documents of a shard: mostly short ones, many of a single token."""
+    length = st.one_of(st.integers(1, min(9, max_length)), st.just(1), st.integers(1, max_length))
+    return st.lists(length, min_size=1, max_size=max_documents)
+
+
+def shards(
+    max_shards: int = 4, *, max_length: int = 40, max_documents: int = 25
+) -> st.SearchStrategy[list[list[int]]]:
+    """Lengths of documents per shard, as `make_store` takes them."""
+    return st.lists(lengths(max_length, max_documents), min_size=1, max_size=max_shards)
+
+
+@st.composite
+def ragged(draw: st.DrawFn, vocab_size: int = 1000, dtype: str = "uint16") -> Ragged:
+    """Tokens of many documents; documents may be empty."""
+    counts = draw(st.lists(st.integers(0, 12), max_size=20))
+    size = sum(counts)
+    tokens = draw(st.lists(st.integers(0, vocab_size - 1), min_size=size, max_size=size))
+    return Ragged(np.array(tokens, dtype), offsets_of(counts))
+
+
+@st.composite
+def store_shapes(
+    draw: st.DrawFn, *, splits: Sequence[str] = ("train", "val"), labels: Sequence[str | None] = (None, "web")
+) -> StoreShape:
+    """Shapes of small stores, with at least one document in the split train."""
+    found = draw(shards())
+    count = len(found)
+    kinds = draw(st.lists(st.sampled_from(splits), min_size=count, max_size=count))
+    marks = draw(st.lists(st.sampled_from(labels), min_size=count, max_size=count))
+    dtype = draw(st.sampled_from(["uint16", "int32"]))
+    return StoreShape(tuple(map(tuple, found)), ("train", *kinds[1:]), tuple(marks), dtype)
+
+
+@st.composite
+def row_options(draw: st.DrawFn) -> RowOptions:
+    """Options of rows that fit together, for any store with documents in the split train."""
+    packing = draw(st.sampled_from(PACKINGS))
+    return RowOptions(
+        split=draw(st.sampled_from(["train", "all"])),
+        shuffle_documents=draw(st.none() | st.integers(0, 2**63 - 1)),
+        packing=packing,
+        min_tail_fraction=draw(st.sampled_from([0.0, 0.5, 1.0])) if packing == "concat" else 0.5,
+        overflow=draw(st.sampled_from(OVERFLOWS)) if packing == "pad" else "truncate",
+        boundary_loss=draw(st.booleans()),
+    )
+
+
+@st.composite
+def recipes(draw: st.DrawFn) -> Recipe:
+    """Recipes that `packline.build` accepts; their inputs do not exist."""
+    names = draw(st.lists(st.from_regex(r"[a-z]{1,8}", fullmatch=True), min_size=1, max_size=3, unique=True))
+    sources = tuple(
+        Source(
+            inputs=(f"{name}/*.jsonl",),
+            name=name,
+            label=draw(st.none() | st.sampled_from(["web", "code"])),
+            text=draw(st.none() | st.sampled_from(["text", "body.text"])),
+            min_chars=draw(st.integers(0, 100)),
+        )
+        for name in names
+    )
+    return Recipe(
+        sources=sources,
+        tokenizer="tokenizer.json",
+        eod=draw(st.none() | st.just("<|endoftext|>") | st.integers(0, 1000)),
+        val_fraction=draw(st.floats(0, 0.5)),
+        seed=draw(st.integers(0, 2**63 - 1)),
+        limit_documents=draw(st.none() | st.integers(1, 10**9)),
+    )
+
+
+def _write_shard(
+    folder: Path,
+    name: str,
+    split: str,
+    kind: tuple[str, str | None],
+    lengths: Sequence[int],
+    first: int,
+    dtype: str,
+    vocab_size: int,
+) -> ShardEntry:
+    counts = np.asarray(lengths, np.int64)
+    offsets = offsets_of(counts)
+    documents = np.repeat(np.arange(first, first + len(counts)), counts)
+    places = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)
+    tokens = token_of(documents, places, vocab_size)
+    tokens[offsets[1:] - 1] = EOD_ID
+    little = np.dtype(dtype).newbyteorder("<")
+    writer = ShardWriter(folder, name, split, kind[0], kind[1], little)
+    batch = Batch(
+        file=0,
+        texts=Texts.of(["x" * max(length - 1, 1) for length in lengths]),
+        positions=np.arange(len(counts)) * 100,
+        ids=[f"d{first + number}" for number in range(len(counts))],
+    )
+    file = f"{name.partition('-')[2]}.jsonl"
+    writer.write(Ragged(tokens.astype(little), offsets), batch, file)
+    return writer.close()
+
+
+def _text_bytes(lengths: Sequence[int]) -> int:
+    return sum(max(length - 1, 1) for length in lengths)
+
+
+def _write(folder: Path, name: str, data: bytes) -> FileEntry:
+    (folder / name).write_bytes(data)
+    return FileEntry(name, len(data), hash_bytes(data))
+
+
+@lru_cache(maxsize=4)
+def _tokenizer_json(vocab_size: int) -> bytes:
+    """Tokenizer whose token n is the word `wn`."""
+    special = {"id": EOD_ID, "content": EOD, "special": True}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    vocab = {EOD: EOD_ID} | {f"w{number}": number for number in range(1, vocab_size)}
+    contents = {
+        "version": "1.0",
+        "added_tokens": [special | flags],
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "w1"},
+    }
+    return msgspec.json.encode(contents)
+
+
+_FINGERPRINTS: dict[int, str] = {}
+
+
+def _fingerprint(path: Path, vocab_size: int) -> str:
+    """Fingerprint of the tokenizer, cached by size, since many stores have one vocabulary."""
+    if vocab_size not in _FINGERPRINTS:
+        _FINGERPRINTS[vocab_size] = load_tokenizer(str(path)).fingerprint
+    return _FINGERPRINTS[vocab_size]
