@@ -107,6 +107,11 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     rare_fields: tuple[str, ...] | UnsetType = UNSET
     """Fields named above that may be absent from the first records; any other such field is refused."""
 
+    @property
+    def uses_records(self) -> bool:
+        """True if its texts are made from whole records, by a template or filters."""
+        return self.template is not UNSET or bool(self.where)
+
 
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Everything that decides the bytes of a store, apart from the inputs' own bytes.
