@@ -19,8 +19,8 @@ from tests.evals.test_core import CHOICES, GOES_ON, SCHEMAS, write_bundle
 
 import packline
 from packline.errors import CorruptStore, InputError, RecipeError
-from packline.evals import contamination, ngram_index, scanning
-from packline.evals.contamination import search
+from packline.evals import contamination, ngram_index
+from packline.evals.contamination import find_questions
 from packline.evals.evaluation_texts import read_evaluations
 from packline.evals.making import EvalsSettings, make_chat, make_core
 from packline.evals.ngram_index import GramIndex, gram_hashes, mix, runs_of, sort_grams, varied
@@ -107,8 +107,8 @@ def test_what_is_found_is_what_a_plain_search_finds(
     texts = spoiled(seed)
     store = build(tmp_path, texts, tokenizer_json, write_jsonl)
     questions = write_jsonl(tmp_path / "questions.jsonl", QUESTIONS, field="prompt")
-    monkeypatch.setattr(scanning, "STRETCH", stretch)
-    report = search(store, [str(questions)])
+    monkeypatch.setattr(contamination, "CHUNK_TOKENS", stretch)
+    report = find_questions(store, [str(questions)])
     expected = second_way(texts, QUESTIONS, 13)
     assert len(expected) > 15
     found = {(one.document, one.question): one.length for one in report.overlaps}
@@ -143,8 +143,8 @@ def test_tokens_are_compared_as_ids(
     }
     assert len(expected) > 10
     for stretch in (64, 1 << 17):
-        monkeypatch.setattr(scanning, "STRETCH", stretch)
-        report = search(store, [str(questions)], gram_of="tokens")
+        monkeypatch.setattr(contamination, "CHUNK_TOKENS", stretch)
+        report = find_questions(store, [str(questions)], gram_of="tokens")
         assert {(one.document, one.question) for one in report.overlaps} == expected
 
 
@@ -154,7 +154,7 @@ def test_a_document_counts_once_however_questions_lie_over_its_end(
     long = words_of(5, 40).split()
     store = build(tmp_path, [" ".join(long[:20]), " ".join(long[20:])], tokenizer_json, write_jsonl)
     questions = [" ".join(long), " ".join(long[1:]), " ".join(long[:-1])]
-    report = search(store, [str(write_jsonl(tmp_path / "q.jsonl", questions))])
+    report = find_questions(store, [str(write_jsonl(tmp_path / "q.jsonl", questions))])
     assert list(report.sources.values()) == [(2, 2)]
     assert [sum(one.documents.values()) for one in report.sets.values()] == [2]
     assert sorted((one.document, one.question, one.length) for one in report.overlaps) == [
@@ -168,7 +168,7 @@ def test_of_a_question_that_is_said_twice_the_longer_stretch_counts(
     question = QUESTIONS[0].split()
     text = f"{' '.join(question[:14])} and {' '.join(question[3:])} and {' '.join(question[:13])}"
     store = build(tmp_path, [text], tokenizer_json, write_jsonl)
-    report = search(store, [str(write_jsonl(tmp_path / "q.jsonl", QUESTIONS))])
+    report = find_questions(store, [str(write_jsonl(tmp_path / "q.jsonl", QUESTIONS))])
     (one,) = report.overlaps
     assert (one.length, one.text, report.not_listed) == (17, " ".join(question[3:]), 0)
 
@@ -181,11 +181,11 @@ def test_equal_hashes_alone_are_no_overlap(
     monkeypatch: pytest.MonkeyPatch,
     gram_of: Any,
 ) -> None:
-    for module in (ngram_index, scanning):
+    for module in (ngram_index, contamination):
         monkeypatch.setattr(module, "gram_hashes", lambda values, n: gram_hashes(values, n) % np.uint64(50))
     store = build(tmp_path, [words_of(n, 60) for n in range(3000, 3010)], tokenizer_json, write_jsonl)
     path = str(write_jsonl(tmp_path / "q.jsonl", QUESTIONS))
-    assert search(store, [path], gram_of=gram_of, most_texts=1000, workers=0).clean
+    assert find_questions(store, [path], gram_of=gram_of, most_texts=1000, workers=0).clean
 
 
 @pytest.mark.parametrize("gram_of", ["words", "tokens"])
@@ -199,7 +199,9 @@ def test_processes_find_what_one_finds(
     path = str(write_jsonl(tmp_path / "q.jsonl", QUESTIONS))
     heard: list[tuple[int, int]] = []
     found = [
-        search(store, [path], gram_of=gram_of, workers=workers, on_progress=lambda *said: heard.append(said))
+        find_questions(
+            store, [path], gram_of=gram_of, workers=workers, on_progress=lambda *said: heard.append(said)
+        )
         for workers in (0, 2)
     ]
     for report in found:
@@ -224,19 +226,19 @@ def test_an_id_outside_the_vocabulary_is_told(
     tokens.tofile(path)
     question = str(write_jsonl(tmp_path / "q.jsonl", QUESTIONS))
     with pytest.raises(CorruptStore, match=r"an id outside the vocabulary .* found 65,000"):
-        search(packline.open(tmp_path / "store"), [question], gram_of=gram_of)
+        find_questions(packline.open(tmp_path / "store"), [question], gram_of=gram_of)
 
 
 def test_a_store_that_has_seen_nothing_is_clean(
     tmp_path: Path, tokenizer_json: Path, write_jsonl: WriteJsonl
 ) -> None:
     store = build(tmp_path, [words_of(n, 50) for n in range(2000, 2010)], tokenizer_json, write_jsonl)
-    report = search(store, [str(write_jsonl(tmp_path / "q.jsonl", [*QUESTIONS, "too short"]))])
+    report = find_questions(store, [str(write_jsonl(tmp_path / "q.jsonl", [*QUESTIONS, "too short"]))])
     assert report.overlaps == [] and report.sources == {next(iter(report.sources)): (0, 10)}
     only = report.sets["q"]
     assert (only.questions, only.unchecked, only.too_short, only.found) == (31, 1, 1, 0)
     assert (report.questions, report.unchecked, report.found, report.clean) == (31, 1, 0, False)
-    assert search(store, [str(write_jsonl(tmp_path / "q.jsonl", QUESTIONS))]).clean
+    assert find_questions(store, [str(write_jsonl(tmp_path / "q.jsonl", QUESTIONS))]).clean
 
 
 def test_what_many_questions_say_and_what_repeats_itself_is_left_out(
@@ -246,24 +248,24 @@ def test_what_many_questions_say_and_what_repeats_itself_is_left_out(
     questions = [f"{template} {words_of(n, 3)}" for n in range(11)] + ["so " * 20]
     store = build(tmp_path, [f"{template} nothing", "so " * 40], tokenizer_json, write_jsonl)
     path = str(write_jsonl(tmp_path / "q.jsonl", questions))
-    report = search(store, [path])
+    report = find_questions(store, [path])
     assert report.found == 0 and report.common_grams == 1 and report.repetitive_grams == 8
     assert (report.unchecked, report.sets["q"].too_short, report.clean) == (
         1,
         0,
         False,
     )  # so so so ...
-    assert search(store, [path], most_texts=11).found == 11
+    assert find_questions(store, [path], most_texts=11).found == 11
 
 
 def test_an_n_is_heeded(tmp_path: Path, tokenizer_json: Path, write_jsonl: WriteJsonl) -> None:
     store = build(tmp_path, ["aa bb cc dd ee", "bb cc"], tokenizer_json, write_jsonl)
     path = str(write_jsonl(tmp_path / "q.jsonl", ["zz bb cc dd yy"]))
-    assert search(store, [path], n=4).clean and search(store, [path], n=6).unchecked == 1
-    assert [one.document for one in search(store, [path], n=3).overlaps] == [0]
-    assert {one.document for one in search(store, [path], n=2).overlaps} == {0, 1}
+    assert find_questions(store, [path], n=4).clean and find_questions(store, [path], n=6).unchecked == 1
+    assert [one.document for one in find_questions(store, [path], n=3).overlaps] == [0]
+    assert {one.document for one in find_questions(store, [path], n=2).overlaps} == {0, 1}
     with pytest.raises(RecipeError, match="ngram is 0"):
-        search(store, [path], n=0)
+        find_questions(store, [path], n=0)
 
 
 def test_only_the_longest_are_listed_and_all_are_counted(
@@ -272,7 +274,7 @@ def test_only_the_longest_are_listed_and_all_are_counted(
     monkeypatch.setattr(contamination, "MOST_LISTED", 3)
     texts = [" ".join(QUESTIONS[n].split()[: 13 + n]) for n in range(7)]
     store = build(tmp_path, texts, tokenizer_json, write_jsonl)
-    report = search(store, [str(write_jsonl(tmp_path / "q.jsonl", QUESTIONS))])
+    report = find_questions(store, [str(write_jsonl(tmp_path / "q.jsonl", QUESTIONS))])
     assert [one.length for one in report.overlaps] == [19, 18, 17]
     assert report.not_listed == 4 and list(report.sources.values()) == [(7, 7)]
 
@@ -327,7 +329,7 @@ def test_sets_that_are_called_alike_are_counted_apart(
         file = tmp_path / f"{name}.jsonl"
         file.parent.mkdir(exist_ok=True)
         paths.append(str(write_jsonl(file, QUESTIONS[number : number + 1])))
-    report = search(store, [*paths, paths[0]])
+    report = find_questions(store, [*paths, paths[0]])
     names = ["one/test", "two/test", "q", f"q ({paths[3]})"]
     assert list(report.sets) == names
     assert [one.found for one in report.sets.values()] == [1, 1, 1, 0]

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tests.evals.plainly import WriteJsonl, build, plain_kind, plain_words, second_way
 
 import packline
-from packline.evals import scanning
-from packline.evals.contamination import search
+from packline.evals import contamination
+from packline.evals.contamination import find_questions
 from packline.evals.words import (
     BETWEEN,
     KIND,
@@ -169,8 +169,8 @@ def test_words_of_any_script_are_found_as_a_plain_search_finds_them(
         texts.append(text)
     store = build(tmp_path, texts, tokenizer_json, write_jsonl)
     path = write_jsonl(tmp_path / "questions.jsonl", questions, field="prompt")
-    monkeypatch.setattr(scanning, "STRETCH", stretch)
-    report = search(store, [str(path)], n=6)
+    monkeypatch.setattr(contamination, "CHUNK_TOKENS", stretch)
+    report = find_questions(store, [str(path)], n=6)
     expected = second_way(texts, questions, 6)
     assert len(expected) > 10
     found = {(one.document, one.question): one.length for one in report.overlaps}
@@ -196,7 +196,7 @@ def test_a_question_of_a_script_without_spaces_is_found(
     words = plain_words(question)
     assert len(words) > 13
     store = build(tmp_path, ["nothing", f"前{question}后"], tokenizer_json, write_jsonl)
-    (only,) = search(store, [str(write_jsonl(tmp_path / "q.jsonl", [question]))]).overlaps
+    (only,) = find_questions(store, [str(write_jsonl(tmp_path / "q.jsonl", [question]))]).overlaps
     assert (only.document, only.length) == (1, len(words))
     assert only.text.replace(" ", "") == "".join(words)
 
@@ -218,6 +218,6 @@ def test_a_tokenizer_that_loses_case_and_accents_is_applied_to_questions_too(
     packline.build(corpus, tokenizer, out=tmp_path / "store", eod="[SEP]", workers=0)
     store = packline.open(tmp_path / "store")
     asked = [" ".join(words).upper(), "какие слова не знает этот словарь из немногих слов на другом языке"]
-    report = search(store, [str(write_jsonl(tmp_path / "q.jsonl", asked))])
+    report = find_questions(store, [str(write_jsonl(tmp_path / "q.jsonl", asked))])
     assert [(one.question, one.length) for one in report.overlaps] == [(0, len(words))]
     assert (report.found, report.unchecked) == (1, 1)  # of the other the tokenizer keeps nothing

@@ -18,7 +18,8 @@ from packline.viewing.page import Block, Heading, KeyValues, Mood, Note, Page, T
 from packline.viewing.text import bar, duration, plural, size
 
 if TYPE_CHECKING:
-    from packline.evals.contamination_report import ContaminationReport, GramOf
+    from packline.evals.contamination import ContaminationReport
+    from packline.evals.ngram_index import GramOf
     from packline.formats.check import DatasetReport
 
 FOREIGN = Group("Data sets of other projects", sort_key=20)
@@ -90,10 +91,12 @@ def verify(
 
 def verify_against(store: str, against: list[str], n: int, gram_of: GramOf) -> int:
     """Search a store for the questions of evaluation sets."""
-    from packline.evals.contamination import search
+    from packline.evals.contamination import find_questions
 
     opened = StoreReader(store)
-    report = _with_bar(lambda hear: search(opened, against, n=n, gram_of=gram_of, on_progress=hear), "")
+    report = _with_bar(
+        lambda hear: find_questions(opened, against, n=n, gram_of=gram_of, on_progress=hear), ""
+    )
     output.page(contamination_page(report, store))
     code = FAILED if report.found else UNCHECKED if report.unchecked else DONE
     values: dict[str, Any] = msgspec.to_builtins(report)

@@ -27,12 +27,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+import msgspec
 import numpy as np
 
 from packline.errors import InputError
-from packline.evals.contamination_report import SetFound
 from packline.evals.task import EvaluationText
 from packline.evals.words import BASE, LOWER, split_words
 from packline.ragged import Ragged
@@ -43,6 +43,7 @@ FILTER_BITS = 24, 27
 other; less for few grams."""
 
 
+GramOf = Literal["words", "tokens"]
 BATCH = 1 << 20
 """Characters of questions to process at a time."""
 
@@ -208,6 +209,20 @@ def runs_of(matches: Matches) -> list[tuple[int, int, int, int]]:
     lengths = np.diff(np.append(starts, len(places)))
     runs = zip(*(one[starts].tolist() for one in (places, texts, positions)), lengths.tolist(), strict=True)
     return sorted(runs)
+
+
+class SetFound(msgspec.Struct):
+    """Results for one set."""
+
+    questions: int
+    unchecked: int = 0
+    """Questions not checked: too short, or all their grams left out."""
+    too_short: int = 0
+    """Unchecked questions with fewer words or tokens than a gram."""
+    found: int = 0
+    """Questions found in some document."""
+    documents: dict[str, int] = msgspec.field(default_factory=dict)
+    """Number of documents with an overlap with the set, by source."""
 
 
 class QuestionGrams:
