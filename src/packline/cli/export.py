@@ -16,8 +16,8 @@ from packline.cli.output import output
 from packline.cli.progress import Tally, watch
 from packline.errors import InputError
 from packline.formats.choice import make_choice
-from packline.formats.exporting.run import Exported
-from packline.formats.exporting.run import export as export_store
+from packline.formats.export import Exported
+from packline.formats.export import run_export as export_store
 from packline.formats.target import Link
 from packline.settings import is_recipe, make_recipe
 
