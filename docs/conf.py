@@ -49,6 +49,7 @@ def write_command_line_page(_: Sphinx) -> None:
     from packline.cli.main import make_app
 
     text = make_app().generate_docs(output_format="markdown", recursive=True)
+    text = text.replace(" -m sphinx ", " ")  # from `python -m sphinx`, in the usage of subcommands
     text = re.sub(
         r"^## Table of Contents\n.*?(?=^\*\*Commands\*\*)", "", text, flags=re.MULTILINE | re.DOTALL
     )

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from packline.chat.sources import ConversationSource
     from packline.facade import Store
     from packline.formats.baked import BakedRows
-    from packline.formats.exporting.run import Exported
+    from packline.formats.export import Exported
     from packline.formats.target import Link
     from packline.jobs.estimate import Estimate
     from packline.jobs.events import Event
@@ -176,7 +176,7 @@ def export(
     True
     """
     from packline.formats.choice import make_choice
-    from packline.formats.exporting.run import export as export_view
+    from packline.formats.export import run_export as export_view
     from packline.formats.row_view import RowView
     from packline.jobs.build import run_build
     from packline.loading.loader import Loader
@@ -267,7 +267,7 @@ def convert(
     (2, '02000000010002000100')
     """
     from packline.formats.choice import is_store, make_choice
-    from packline.formats.exporting.run import export as export_view
+    from packline.formats.export import run_export as export_view
 
     choice, rest = make_choice(dict(settings))
     if rest:

@@ -25,7 +25,6 @@ and the value found. `hint` suggests a remedy. Both are one line each.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 
@@ -55,6 +54,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     >>> did_you_mean("boddy", ["title", "body"]), did_you_mean("x", ["title", "body"])
     ("did you mean 'body'? ", '')
     """
+    import difflib
+
     near = difflib.get_close_matches(word, list(known), 1)
     return f"did you mean {near[0]!r}? " if near else ""
 

@@ -29,7 +29,6 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from packline.errors import RecipeError
-from packline.storage.inputs import refuse_name
 
 Format = Literal["auto", "jsonl", "parquet", "text"]
 Documents = Literal["file", "line", "separator"]
@@ -107,6 +106,11 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Split of all its documents, regardless of their hash."""
     rare_fields: tuple[str, ...] | UnsetType = UNSET
     """Fields named above that may be absent from the first records; any other such field is refused."""
+
+    @property
+    def uses_records(self) -> bool:
+        """True if its texts are made from whole records, by a template or filters."""
+        return self.template is not UNSET or bool(self.where)
 
 
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -346,6 +350,8 @@ def _check_val_documents(recipe: Recipe, count: int) -> None:
 def _check_source(source: Source, where: str) -> None:
     if not source.inputs:
         raise RecipeError(f"{where} has no inputs", hint="name at least one file, folder or glob")
+    from packline.storage.inputs import refuse_name
+
     for given in source.inputs:
         refuse_name(given)
     if (source.documents == "separator") != (source.separator is not None):

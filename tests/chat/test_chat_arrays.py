@@ -15,9 +15,9 @@ from tests.chat import talks
 from tests.chat.templates import CHATML, CHATML_TOKENS
 
 import packline
-from packline.errors import InputError
+from packline.errors import InputError, RecipeError
 from packline.facade import Store
-from packline.sources import json_array
+from packline.sources import json_array, sandbox
 from packline.sources.files import plain_name
 from packline.sources.json_array import Element, read_array
 
@@ -154,3 +154,17 @@ def test_an_array_of_messages_is_refused_and_json_lines_named_json_are_read(
     talks.write(tmp_path / "lines.json", [{"messages": PLAIN}] * 2)
     assert build(tmp_path / "lines.json", tmp_path / "store", tokenizer).manifest.documents == 2
     assert plain_name("A/b.JSON.gz") == "a/b.json"
+
+
+def test_a_template_that_does_not_end_stops_the_job_with_the_place_of_the_conversation(
+    tokenizer_json: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loops = "{% for i in range(99999) %}{% for j in range(9) %}{{ '' if i == j }}{% endfor %}{% endfor %}"
+    template = "{% if messages[0].content == 'loop' %}" + loops + "{% endif %}" + CHATML
+    tokenizer = talks.with_tokens(tokenizer_json, tmp_path / "tokenizer", CHATML_TOKENS, template)
+    loop = [{"role": "user", "content": "loop"}, PLAIN[1]]
+    path = talks.write(tmp_path / "chat.jsonl", [PLAIN, loop])
+    monkeypatch.setattr(sandbox, "MOST_SECONDS", 0.1)
+    position = path.read_bytes().index(b"\n") + 1
+    with pytest.raises(RecipeError, match=f"chat.jsonl, byte {position}: the template took 0.1 seconds"):
+        packline.build_chat(path, tokenizer, out=tmp_path / "store", workers=0)

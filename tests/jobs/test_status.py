@@ -99,3 +99,24 @@ def test_neither_store_nor_build(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
     with pytest.raises(StoreNotFound, match="not a store"):
         status(tmp_path)
+
+
+def test_an_export_has_a_status_too(stopped: tuple[Path, Callable[..., Any]]) -> None:
+    _, build = stopped
+    store, out = build(), stopped[0].parent / "rows"
+
+    def stop(event: Any) -> None:
+        if type(event).__name__ == "UnitDone":
+            raise Stop
+
+    def export(**more: Any) -> Any:
+        settings: dict[str, Any] = {"seq_len": 8, "options": {"file_rows": 64}, "workers": 0}
+        return packline.export(store, to_format="baked", out=out, **settings, **more)
+
+    with pytest.raises(Stop):
+        export(on_event=stop)
+    found = status(out)
+    assert (found.kind, found.state) == ("export", "interrupted")
+    assert found.units_done >= 1 and found.bytes_on_disk > 0
+    export()
+    assert status(out).state == "finished"

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packline.errors import RecipeError
-from packline.sources.batch import RecordProblem
+from packline.sources.batch import RecordProblem, TemplateTimeout
 from packline.sources.template import Template
 
 GOOD = (
@@ -254,7 +254,7 @@ def test_a_template_that_does_not_end_stops_instead_of_costing_one_record(
     def render(words: list[str]) -> None:
         try:
             found.append(template.render({"words": words}))
-        except (sandbox.TemplateTimeout, RecordProblem) as error:
+        except (TemplateTimeout, RecordProblem) as error:
             found.append(error)
 
     render([])
@@ -263,7 +263,7 @@ def test_a_template_that_does_not_end_stops_instead_of_costing_one_record(
     thread = threading.Thread(target=render, args=(["a"] * 99999,))
     thread.start()
     thread.join(60)
-    assert not thread.is_alive() and isinstance(found[1], sandbox.TemplateTimeout)
+    assert not thread.is_alive() and isinstance(found[1], TemplateTimeout)
     assert "0.2 seconds of processor time" in str(found[1])
 
 

@@ -33,8 +33,8 @@ from jinja2.runtime import Context
 from packline.chat.conversations import Conversation, Message, as_messages
 from packline.chat.pieces import Piece, check_pieces, join_pieces, trained_runs
 from packline.errors import RecipeError
-from packline.sources.batch import RecordProblem
-from packline.sources.sandbox import BUDGET, Sandbox, TemplateTimeout
+from packline.sources.batch import RecordProblem, TemplateTimeout
+from packline.sources.sandbox import BUDGET, Sandbox
 
 HIDE, SHOW, OPEN, CLOSE = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3"
 """Noncharacters, which Unicode never assigns; if a text contains them, they are hidden too."""

@@ -33,7 +33,12 @@ from packline.chat.sft_unit import (
     Written,
     make_template,
 )
-from packline.chat.sources import ConversationSource, check_sources, find_conversation_files, plan_units
+from packline.chat.sources import (
+    ConversationSource,
+    check_sources,
+    find_conversation_files,
+    plan_conversations,
+)
 from packline.encoders.special_tokens import END_OF_TEXT, Boundary, resolve_boundary
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer, read_chat_template
 from packline.errors import InputError, RecipeError
@@ -95,7 +100,7 @@ class _ChatBuild(NumberedStoreJob[ChatResult, Imported]):
         self._template = make_template(self._options, tokenizer.json)
         self._doubt = self._template.unproven if self._template else ""
         files = find_conversation_files(request.sources)
-        self._parts = plan_units(request.sources, files)
+        self._parts = plan_conversations(request.sources, files)
         recipe = check_recipe(
             Recipe(
                 sources=tuple(

@@ -33,7 +33,7 @@ from packline.jobs.held_out import Shares, Smallest
 from packline.jobs.job import Numbered, Report, Runner
 from packline.jobs.unit import check_unchanged
 from packline.ragged import Ragged, offsets_of
-from packline.sources.batch import RecordProblem, Reject, Texts
+from packline.sources.batch import RecordProblem, Reject, TemplateTimeout, Texts
 from packline.sources.files import InputFile
 from packline.sources.jsonl import has_raw, id_text
 from packline.sources.records import MAX_RECORD_BYTES, Record, read_records, read_whole
@@ -262,7 +262,10 @@ class _Unit:
         except UnicodeEncodeError as error:
             detail = f"a lone surrogate \\u{ord(error.object[error.start]):04x}"
             raise RecordProblem("lone_surrogate", detail) from error
-        pieces = self._runner.render(conversation)
+        try:
+            pieces = self._runner.render(conversation)
+        except TemplateTimeout as error:
+            raise error.at(self._file.path, self._file.format, record.position) from error
         check_pieces(conversation, pieces)
         return mute(conversation, pieces)
 

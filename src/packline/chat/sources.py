@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, Literal, cast
 
 import msgspec
 
-from packline.chat.tasks import kind_of
+from packline.chat.tasks import file_kind
 from packline.errors import InputError, RecipeError
 from packline.recipe import Split
 from packline.sources.compression import Compression, DecompressedStream, detect_compression
@@ -138,7 +138,7 @@ def _describe(index: int, number: int, name: str, path: str, source: Conversatio
     kind: Literal["jsonl", "parquet", "text"] = "parquet" if head.startswith(b"PAR1") else "jsonl"
     plain = plain_name(name)
     if kind == "jsonl":
-        kind = kind_of(source.task, plain)
+        kind = file_kind(source.task, plain)
     if kind == "jsonl" and plain.endswith(".json") and _is_array(path, compression):
         kind = "text"
     return InputFile(index, number, name, path, facts.size, facts.modified, kind, compression)
@@ -164,7 +164,9 @@ def _is_array(path: str, compression: Compression) -> bool:
     return True
 
 
-def plan_units(sources: tuple[ConversationSource, ...], files: list[InputFile]) -> list[ConversationUnit]:
+def plan_conversations(
+    sources: tuple[ConversationSource, ...], files: list[InputFile]
+) -> list[ConversationUnit]:
     """Plan the units of all files, in order.
 
     Cost: for a source with a limit and several files, these are read up to the limit.

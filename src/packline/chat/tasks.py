@@ -235,7 +235,7 @@ def adapter_of(task: str) -> Adapter:
     return ADAPTERS[task]
 
 
-def kind_of(task: str, name: str) -> Literal["jsonl", "text"]:
+def file_kind(task: str, name: str) -> Literal["jsonl", "text"]:
     """Kind of a task's files other than Parquet: text is a list of words, or a table (CSV)."""
     adapter_of(task)
     return "text" if task in GENERATORS or (task == "mmlu" and name.endswith(".csv")) else "jsonl"

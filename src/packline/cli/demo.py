@@ -140,7 +140,7 @@ def _build(corpus: Corpus, tally: Tally) -> Finished:
     from packline.jobs.build import run_build
 
     recipe, options = load_recipe(corpus.recipe)
-    with watch(tally, corpus.store) as hear:
+    with watch(tally, str(corpus.store)) as hear:
         return run_build(recipe, corpus.store, options, hear)
 
 

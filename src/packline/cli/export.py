@@ -16,8 +16,8 @@ from packline.cli.output import output
 from packline.cli.progress import Tally, watch
 from packline.errors import InputError
 from packline.formats.choice import make_choice
-from packline.formats.exporting.run import Exported
-from packline.formats.exporting.run import export as export_store
+from packline.formats.export import Exported
+from packline.formats.export import run_export as export_store
 from packline.formats.target import Link
 from packline.settings import is_recipe, make_recipe
 
@@ -95,7 +95,7 @@ def run_export(
     choice, _ = make_choice(settings)
     try:
         place = _store_of(sources, tokenizer, out, workers, of_text or {})
-        with watch_export() as hear:
+        with watch_export(out) as hear:
             exported: Exported = export_store(
                 place,
                 to=to,

@@ -12,7 +12,7 @@ import msgspec
 from packline.cli.output import Line, output, table
 from packline.cli.progress import Tally, watch
 from packline.errors import RecipeError
-from packline.formats.exporting.run import Exported, ExportPlanned
+from packline.formats.export import Exported, ExportPlanned
 from packline.jobs.events import OnEvent, Planned
 from packline.viewing.text import duration, plural, size
 
@@ -38,9 +38,9 @@ def options_of(words: list[str] | None) -> dict[str, Any]:
 
 
 @contextmanager
-def watch_export() -> Iterator[OnEvent]:
+def watch_export(out: str) -> Iterator[OnEvent]:
     """Show a running export: a bar on a terminal, otherwise an occasional line."""
-    with watch(Tally(), plan=plan_lines) as hear:
+    with watch(Tally(), out, plan_lines) as hear:
         yield hear
 
 

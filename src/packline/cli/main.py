@@ -125,11 +125,11 @@ def interrupted(error: KeyboardInterrupt, kept: str) -> int:
     return 128 + signal_of(error)
 
 
-def note_command(out: str | Path) -> None:
-    """Record in the folder of an unfinished store how to resume it, for `packline status`."""
-    from packline.jobs.folder import Command, remember_command
+def note_command(out: str, units: int) -> None:
+    """Record in the work folder of a job how to resume it, for `packline status`."""
+    from packline.jobs.folder import Command, remember_command, work_folder
 
-    remember_command(Path(out), Command(command_line(), os.getcwd()))
+    remember_command(work_folder(Path(out)), Command(command_line(), os.getcwd(), units))
 
 
 def command_line() -> str:

@@ -169,13 +169,13 @@ class Tally:
 @contextmanager
 def watch(
     tally: Tally,
-    out: str | Path | None = None,
+    out: str | None = None,
     plan: Callable[[Planned], list[Line]] | None = None,
 ) -> Iterator[Callable[[Event], None]]:
     """Show a running job. Yields the function that receives its events.
 
     Args:
-        out: folder of the store, in which the command that resumes the job is recorded.
+        out: where the result will be; the command that resumes the job is recorded in its work folder.
         plan: lines that describe the plan; by default those for a store.
     """
     describe = plan or plan_lines
@@ -185,7 +185,7 @@ def watch(
             tally.hear(event)
             if isinstance(event, Planned):
                 if out is not None:
-                    note_command(out)
+                    note_command(out, event.units)
                 for line in describe(event):
                     output.note(*line)
             elif isinstance(event, EnginesTried):

@@ -1,4 +1,4 @@
-"""`packline status`: the progress of a build, from its committed units."""
+"""`packline status`: the progress of a job, from its committed units."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ STATES: dict[str, Piece] = {
 
 
 def status(
-    store: Annotated[str, Parameter(help="Folder of a store or of a build.")], *, flags: Flags = _FLAGS
+    store: Annotated[str, Parameter(help="A store, or the --out of any job.")],
+    *,
+    flags: Flags = _FLAGS,
 ) -> int:
-    """Show the progress of a build; see `help_texts`."""
+    """Show the progress of a job; see `help_texts`."""
     from packline.jobs.status import status as look
 
     found = look(store)
@@ -43,7 +45,13 @@ def status_lines(found: Status) -> list[Line]:
         if Path(found.command_folder) != Path.cwd():
             resume.append([("in", "quiet"), found.command_folder])
     ledger = found.ledger
-    lines = table([[("build", "quiet"), found.path], [("state", "quiet"), STATES[found.state]]], "ll", gap=7)
+    name = "build" if found.kind == "store" else "export"
+    lines = table([[(name, "quiet"), found.path], [("state", "quiet"), STATES[found.state]]], "ll", gap=7)
+    if found.kind == "export":
+        if found.state != "finished":
+            parts = _units(found).replace("unit", "part")
+            lines.append(["  ", ("committed   ", "quiet"), (done, "good"), (rest, "quiet"), f"  {parts}"])
+        return lines + table([[("on disk", "quiet"), size(found.bytes_on_disk)], *resume], "ll", gap=3)
     lines.append(["  ", ("committed   ", "quiet"), (done, "good"), (rest, "quiet"), f"  {_units(found)}"])
     rows: list[Line] = [
         [

@@ -50,6 +50,8 @@ ENDING_SECONDS = 2
 """Time to wait for a lock: the workers of a process that was just killed hold it until they have ended."""
 STREAM = "stream-"
 """Begin of the names of receipts of streams."""
+PARTS = "parts"
+"""Folder of the receipts of an export."""
 COMMAND = "command.json"
 """File in the work folder with the command that resumes the build, for users; nothing depends on it."""
 
@@ -62,20 +64,37 @@ class Command(msgspec.Struct, frozen=True):
 
     line: str
     folder: str
+    units: int = 0
+    """Number of units of the job, as planned."""
 
 
-def remember_command(path: Path, command: Command) -> None:
-    """Record the command that resumes an unfinished build in its folder; ignore failures."""
+def remember_command(work: Path, command: Command) -> None:
+    """Record the command that resumes an unfinished job in its work folder; ignore failures."""
     with contextlib.suppress(OSError):
-        publish_bytes(path / WORK / COMMAND, to_json(command))
+        publish_bytes(work / COMMAND, to_json(command))
 
 
-def read_command(path: Path) -> Command | None:
-    """Command that resumes a build; None if not recorded."""
+def read_command(work: Path) -> Command | None:
+    """Command that resumes a job; None if not recorded."""
     try:
-        return msgspec.json.decode((path / WORK / COMMAND).read_bytes(), type=Command)
+        return msgspec.json.decode((work / COMMAND).read_bytes(), type=Command)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
+
+
+def staging_folder(out: Path) -> Path:
+    """Work folder of a job whose result appears at `out` by one rename.
+
+    >>> staging_folder(Path("data/rows")).as_posix()
+    'data/.rows.packline'
+    """
+    return out.with_name(f".{out.name}.packline")
+
+
+def work_folder(out: Path) -> Path:
+    """Work folder of an unfinished job: that of an export if there is one, else that of a store."""
+    staging = staging_folder(Path(os.path.abspath(out)))
+    return staging if staging.is_dir() and not out.exists() else out / WORK
 
 
 class BuildIdentity(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Status of a build, read from its folder, whether or not the build is running.
+"""Status of a job, read from its folder, whether or not the job is running.
 
     manifest.json there            finished
     else .packline/lock is held    running
@@ -16,25 +16,29 @@ import fcntl
 import os
 from collections import Counter
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from packline.errors import CorruptStore, PacklineError
-from packline.jobs.folder import BuildIdentity, read_command
+from packline.jobs.folder import PARTS, BuildIdentity, read_command, staging_folder
 from packline.jobs.units import Stream, plan_units
 from packline.recipe import Recipe
+from packline.storage.local import LocalFolder
 from packline.store.ledger import Ledger, source_names, total, totals_by_source
 from packline.store.manifest import MANIFEST, RECEIPTS, WORK, Receipt, StreamReceipt, read_manifest
 
+EXPORTED = "packline.json"
+"""Record of a finished export."""
 State = Literal["finished", "running", "interrupted"]
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """State of a build and its committed work."""
+    """State of a job and its committed work; of an export, only the number of its parts is known."""
 
     path: str
     state: State
+    kind: Literal["store", "export"] = "store"
     units_done: int
     units_total: int | None
     """Number of units; None if unknown, because the inputs cannot be reached."""
@@ -75,6 +79,8 @@ def status(path: str | Path) -> Status:
     packline.errors.StoreNotFound: nowhere does not exist
     """
     folder = Path(path)
+    if (found := _export(folder)) is not None:
+        return found
     if (folder / MANIFEST).exists() or not (folder / WORK).is_dir():
         return _finished(folder)  # or an error that names what is there
     state: State = "running" if _is_locked(folder / WORK / "lock") else "interrupted"
@@ -82,24 +88,9 @@ def status(path: str | Path) -> Status:
     if identity is None:
         if (folder / MANIFEST).exists():  # it has finished in the meantime
             return _finished(folder)
-        return Status(
-            path=str(folder),
-            state=state,
-            units_done=0,
-            units_total=None,
-            total_is_exact=False,
-            documents=0,
-            tokens=0,
-            ledger=Ledger(),
-            sources={},
-            bytes_on_disk=_bytes_below(folder),
-            recipe=None,
-            tokenizer_fingerprint="",
-            eod="",
-            eod_id=None,
-        )
+        return _without_recipe(folder, state)
     receipts, streams = _receipts(folder)
-    command = read_command(folder)
+    command = read_command(folder / WORK)
     names = source_names(identity.recipe)
     ledger = total(receipt.ledger for receipt in receipts)
     units_total, exact = _units_in_all(identity, receipts, streams)
@@ -118,6 +109,45 @@ def status(path: str | Path) -> Status:
         tokenizer_fingerprint=identity.tokenizer,
         eod=str(identity.boundary.get("eod", "")),
         eod_id=identity.boundary.get("eod_id"),
+        command="" if command is None else command.line,
+        command_folder="" if command is None else command.folder,
+    )
+
+
+def _without_recipe(folder: Path, state: State, **known: Any) -> Status:
+    """Status of which little is known."""
+    unknown: dict[str, Any] = {"units_done": 0, "units_total": None, "total_is_exact": False} | known
+    return Status(
+        path=str(folder),
+        state=state,
+        documents=0,
+        tokens=0,
+        ledger=Ledger(),
+        sources={},
+        bytes_on_disk=_bytes_below(folder) + _bytes_below(staging_folder(folder)),
+        recipe=None,
+        tokenizer_fingerprint="",
+        eod="",
+        eod_id=None,
+        **unknown,
+    )
+
+
+def _export(out: Path) -> Status | None:
+    """Status of an export; None if there is none."""
+    work = staging_folder(Path(os.path.abspath(out)))
+    if (out / EXPORTED).exists():
+        return _without_recipe(out, "finished", kind="export")
+    if out.exists() or not work.is_dir():
+        return None
+    command = read_command(work)
+    return _without_recipe(
+        out,
+        "running" if _is_locked(work / "lock") else "interrupted",
+        kind="export",
+        units_done=len(LocalFolder(work).list(PARTS)),
+        units_total=command.units if command else None,
+        total_is_exact=command is not None,
         command="" if command is None else command.line,
         command_folder="" if command is None else command.folder,
     )

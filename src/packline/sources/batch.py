@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from packline.errors import BadRecord
+from packline.errors import BadRecord, RecipeError
 
 BATCH_BYTES = 1 << 20
 """Input bytes per batch: half or twice as much takes 4% longer, because of calls or of cache misses.
@@ -161,6 +161,16 @@ class RecordProblem(BadRecord):
     def reject(self, file: int, position: int, raw: bytes) -> Reject:
         """The bad record, with its place and bytes."""
         return Reject(file, position, self.reason, self.detail, raw)
+
+
+class TemplateTimeout(RecipeError):
+    """A template that has used up its processor time for one record; the job stops there."""
+
+    def at(self, path: str, format: str, position: int) -> RecipeError:
+        """The error with the place of the record: a row of Parquet, or a byte."""
+        unit = "row" if format == "parquet" else "byte"
+        hint = "leave the record out with a filter, or look at the loops of the template"
+        return RecipeError(f"{path}, {unit} {position}: {self.message}", hint=hint)
 
 
 @dataclass(slots=True)

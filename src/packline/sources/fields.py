@@ -22,7 +22,7 @@ from packline.recipe import Recipe, Source
 from packline.sources.compression import DecompressedStream
 from packline.sources.files import HEAD_BYTES, InputFile, first_records, list_files, refuse_twice
 from packline.sources.jsonl import ABSENT, value_at
-from packline.sources.record_text import needs_records, transform_of
+from packline.sources.record_text import transform_of
 from packline.storage.inputs import open_input, read_fully
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def check_transforms(recipe: Recipe) -> None:
     """
     for number, source in enumerate(recipe.sources):
         try:
-            if needs_records(source):
+            if source.uses_records:
                 transform_of(source, source.text or "", recipe.max_document_bytes)
         except RecipeError as error:
             where = source.name or f"sources[{number}]"
@@ -173,7 +173,7 @@ def find_files(recipe: Recipe) -> list[InputFile]:
     files = list_files(recipe)
     _check_fields(recipe, files)
     return [
-        _with_columns(file, recipe) if needs_records(recipe.sources[file.source]) else file for file in files
+        _with_columns(file, recipe) if recipe.sources[file.source].uses_records else file for file in files
     ]
 
 

@@ -119,7 +119,7 @@ def read_row_groups(
         row = end
 
 
-def read_records(
+def read_row_batches(
     file: int,
     parquet: pq.ParquetFile,
     groups: range,

@@ -36,7 +36,7 @@ from packline.sources.files import InputFile
 from packline.sources.json_array import read_blocks
 from packline.sources.jsonl import BOM, JsonlDecoder
 from packline.sources.lines import NEWLINE, read_lines, reader_of, seek_record
-from packline.sources.record_text import JsonlRecords, Transform, needs_records, row_batch, transform_of
+from packline.sources.record_text import JsonlRecords, Transform, row_batch, transform_of
 from packline.sources.stream_splitter import StreamChunk, delimiter_of
 from packline.storage.inputs import open_input, read_fully
 
@@ -66,17 +66,17 @@ def read_span(
         hasher: updated with the bytes of the batches (for a compressed file: its compressed bytes).
         transform: makes texts from whole records; by default that of a source with a template or filters.
     """
-    if transform is None and needs_records(source):
+    if transform is None and source.uses_records:
         transform = transform_of(source, file.text, max_document_bytes)
     if file.format == "parquet":
-        from packline.sources.parquet import open_parquet, read_records, read_row_groups
+        from packline.sources.parquet import open_parquet, read_row_batches, read_row_groups
 
         with open_input(file.path) as raw:
             groups = range(span.start, span.stop)
             parquet = open_parquet(raw, file.path)
             if transform is not None:
                 make = _row_maker(file, transform, hasher)
-                yield from read_records(file.index, parquet, groups, file.columns or (), make)
+                yield from read_row_batches(file.index, parquet, groups, file.columns or (), make)
                 return
             yield from read_row_groups(
                 file.index, parquet, groups, file.text, file.id, hasher, max_document_bytes
@@ -106,7 +106,7 @@ def read_chunk(
     file: InputFile, source: Source, piece: StreamChunk, max_document_bytes: int
 ) -> Iterator[Batch]:
     """Read the documents of a chunk, in order."""
-    transform = transform_of(source, file.text, max_document_bytes) if needs_records(source) else None
+    transform = transform_of(source, file.text, max_document_bytes) if source.uses_records else None
     if file.format == "parquet":
         yield from _read_arrow_chunk(file, piece, max_document_bytes, transform)
         return

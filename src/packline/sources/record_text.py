@@ -20,9 +20,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from packline.errors import RecipeError
 from packline.recipe import Source
-from packline.sources.batch import Batch, Block, RecordProblem, Reject, Texts, reject_block
+from packline.sources.batch import Batch, Block, RecordProblem, Reject, TemplateTimeout, Texts, reject_block
 from packline.sources.files import InputFile
 from packline.sources.filters import field_value, head_fields, make_filter
 from packline.sources.jsonl import (
@@ -125,11 +124,6 @@ class RecordText:
         raise RecordProblem("not_a_string", f"field {self._field!r}: expected a string, found {found}")
 
 
-def needs_records(source: Source) -> bool:
-    """True if the texts of a source are made from whole records."""
-    return source.template is not msgspec.UNSET or bool(source.where)
-
-
 @cache
 def transform_of(source: Source, field: str, max_bytes: int) -> RecordText:
     """Transform of a source, cached per process since templates are compiled."""
@@ -158,9 +152,8 @@ class Collected:
             text = self._transform.text(record)
         except RecordProblem as problem:
             return problem
-        except RecipeError as error:
-            unit = "row" if self._file.format == "parquet" else "byte"
-            raise RecipeError(f"{self._file.path}, {unit} {position}: {error}", hint=error.hint) from error
+        except TemplateTimeout as error:
+            raise error.at(self._file.path, self._file.format, position) from error
         if text is None:
             self._filtered.append(position)
             return None

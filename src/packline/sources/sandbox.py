@@ -38,8 +38,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import _PassArg
 from jinja2.visitor import NodeTransformer
 
-from packline.errors import RecipeError
-from packline.sources.batch import RecordProblem
+from packline.sources.batch import RecordProblem, TemplateTimeout
 
 MOST_STEPS = 1_000_000
 MOST_SECONDS = 60.0
@@ -64,10 +63,6 @@ WIDTHS = frozenset(("center", "ljust", "rjust", "zfill", "expandtabs", "indent",
 SPECIAL = WIDTHS | GROWING.keys() | {"replace", "split", "rsplit", "splitlines", "wordcount"}
 WIDE = re.compile(r"%[^a-zA-Z%]*(?:\*|\d{5})")
 """A format of `%` with a large width, or one from a value."""
-
-
-class TemplateTimeout(RecipeError):
-    """A template that has used up its processor time for one record; the job stops there."""
 
 
 def measure(value: Any, most: int) -> tuple[int, int]:
@@ -118,10 +113,7 @@ class Budget:
         if monotonic() > self._alarm:
             left = self._began + MOST_SECONDS - thread_time()
             if left <= 0:
-                raise TemplateTimeout(
-                    f"the template took {MOST_SECONDS:g} seconds of processor time",
-                    hint="leave the record out with a filter, or look at the loops of the template",
-                )
+                raise TemplateTimeout(f"the template took {MOST_SECONDS:g} seconds of processor time")
             self._alarm = monotonic() + left
 
     def need(self, characters: int) -> None:
@@ -245,7 +237,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         for name in ("random", "urlize", "wordwrap", "xmlattr"):  # without order or bounds, or for HTML alone
             del self.filters[name]
         del self.globals["lipsum"]  # random text
-        self.filters.update(join=join, tojson=to_json)
+        self.filters.update(join=join, tojson=json_text)
 
     def bound(self) -> None:
         """Count all filters and tests, and add those of `_Hooks`; after the last change to them."""
@@ -338,10 +330,10 @@ def join(context: Context, values: Any, separator: str = "", attribute: Any = No
     return str(separator).join(texts)
 
 
-def to_json(value: Any, ensure_ascii: bool = False, indent: Any = None, **more: Any) -> str:
+def json_text(value: Any, ensure_ascii: bool = False, indent: Any = None, **more: Any) -> str:
     """Format a value as JSON, without escapes for HTML, as transformers does.
 
-    >>> to_json({"a": "<b>"})
+    >>> json_text({"a": "<b>"})
     '{"a": "<b>"}'
     """
     if indent is not None and not (isinstance(indent, int) and 0 <= indent <= MOST_INDENT):

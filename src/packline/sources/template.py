@@ -28,8 +28,8 @@ from jinja2.sandbox import safe_range
 from jinja2.visitor import NodeTransformer
 
 from packline.errors import RecipeError
-from packline.sources.batch import RecordProblem
-from packline.sources.sandbox import BUDGET, Budget, Sandbox, TemplateTimeout, join, through, to_json
+from packline.sources.batch import RecordProblem, TemplateTimeout
+from packline.sources.sandbox import BUDGET, Budget, Sandbox, join, json_text, through
 
 MOST_CHARACTERS = 100_000
 """Maximum length of a template."""
@@ -331,7 +331,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "sort": _list_filter(filters.do_sort, with_environment=True),
     "string": str,
     "title": filters.do_title,
-    "tojson": to_json,
+    "tojson": json_text,
     "trim": filters.do_trim,
     "unique": _list_filter(filters.sync_do_unique, with_environment=True),
     "upper": filters.do_upper,

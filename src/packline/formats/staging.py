@@ -28,7 +28,7 @@ from packline.formats.export_record import (
     record_bytes,
 )
 from packline.formats.types import ExportPart
-from packline.jobs.folder import WorkFolder, refuse_differences
+from packline.jobs.folder import PARTS, WorkFolder, refuse_differences, staging_folder
 from packline.recipe import recipe_difference
 from packline.storage.local import disk_errors, publish_bytes, publish_folder
 from packline.store.files import FileEntry
@@ -69,7 +69,7 @@ def finished_export(out: Path, identity: ExportIdentity) -> ExportRecord | None:
 
 def clear_leftovers(out: Path, identity: ExportIdentity) -> None:
     """Remove the leftovers next to OUT of an export that was stopped just after its publication."""
-    if not _folder_of(out).is_dir():
+    if not staging_folder(out).is_dir():
         return
     staging = Staging(out)
     try:
@@ -131,10 +131,10 @@ class Staging(WorkFolder[ExportIdentity]):
     busy = "another export is writing"
 
     def __init__(self, out: Path) -> None:
-        folder = _folder_of(out)
-        super().__init__(folder, ExportIdentity, record="export.json", receipts="parts", lock="lock")
+        folder = staging_folder(out)
+        super().__init__(folder, ExportIdentity, record="export.json", receipts=PARTS, lock="lock")
         self.out, self.folder, self.files = out, folder, folder / "files"
-        self._parts = folder / "parts"
+        self._parts = folder / PARTS
         self._began = False
 
     @property
@@ -218,10 +218,6 @@ class Staging(WorkFolder[ExportIdentity]):
                     path.rmdir()
             elif path.relative_to(self.files).as_posix() not in names:
                 path.unlink()
-
-
-def _folder_of(out: Path) -> Path:
-    return out.with_name(f".{out.name}.packline")
 
 
 def _check_files(folder: Path, entries: tuple[FileEntry, ...]) -> None:
