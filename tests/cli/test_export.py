@@ -22,7 +22,7 @@ from packline.cli.output import plain
 from packline.cli.progress import Tally, draw
 from packline.facade import Store
 from packline.formats.baked import BakedRows
-from packline.formats.exporting.run import ExportPlanned
+from packline.formats.export import ExportPlanned
 from packline.formats.types import NotPreserved
 from packline.jobs.events import Progress, UnitDone
 from packline.store.reader import shard_labels
@@ -244,7 +244,7 @@ def test_a_validation_file_that_will_be_missing_is_told_before_after_and_by_veri
     assert "nothing to do" in again.stdout and re.search(told, again.stdout, re.M)
     (warning,) = result(run(*words, "--json", cwd=tmp_path))["warnings"]
     checked = run("verify", "out", "--from", "nanogpt", cwd=tmp_path)
-    assert checked.returncode == 0 and f"note  {warning}" in checked.stdout
+    assert checked.returncode == 0 and f"note: {warning}" in checked.stdout
     assert result(run("verify", "out", "--from", "nanogpt", "--json", cwd=tmp_path))["notes"] == [warning]
 
 

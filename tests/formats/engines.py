@@ -18,7 +18,7 @@ from packline.errors import CorruptStore
 from packline.facade import Store
 from packline.formats.check import check_dataset
 from packline.formats.choice import ExportChoice
-from packline.formats.exporting.run import Exported, export
+from packline.formats.export import Exported, run_export
 from packline.formats.target import Link
 
 
@@ -32,7 +32,7 @@ def write(
     **choice: Any,
 ) -> Exported:
     """Export a store, in this process."""
-    return export(
+    return run_export(
         str(store.path),
         to=name,
         out=folder,

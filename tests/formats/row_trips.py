@@ -11,7 +11,7 @@ from tests.formats.stores import EOD, Case
 from packline.api import import_dataset
 from packline.facade import Store
 from packline.formats.choice import ExportChoice
-from packline.formats.exporting.run import export
+from packline.formats.export import run_export
 
 IGNORED = -100
 
@@ -61,7 +61,7 @@ def there_and_back(
     but_for: Sequence[str] = (),
 ) -> Store:
     """Export, import, export again: equal bytes; the imported store, which `verify` passes."""
-    export(store.path, to=name, out=folder / "there", choice=choice, options=options, workers=0)
+    run_export(store.path, to=name, out=folder / "there", choice=choice, options=options, workers=0)
     imported = import_dataset(
         folder / "there",
         from_format=name,
@@ -72,7 +72,7 @@ def there_and_back(
     )
     report = imported.verify()
     assert report.ok, report.problems
-    export(imported.path, to=name, out=folder / "back", choice=choice, options=options, workers=0)
+    run_export(imported.path, to=name, out=folder / "back", choice=choice, options=options, workers=0)
     there, back = files_of(folder / "there"), files_of(folder / "back")
     assert there.keys() == back.keys()
     assert [name for name in there if there[name] != back[name] and name not in but_for] == []

@@ -114,11 +114,11 @@ def flat(documents: Sequence[Sequence[int]]) -> list[int]:
 def round_trip(case: Case, name: str, folder: Path, options: dict[str, Any] | None = None) -> Store:
     """Export a store, import that, export it again: the same documents, the same bytes. The second store."""
     from packline.api import import_dataset
-    from packline.formats.exporting.run import export
+    from packline.formats.export import run_export
 
     store = case.make(folder / "store")
     there, back = folder / "there", folder / "back"
-    export(store.path, to=name, out=there, options=options, workers=0)
+    run_export(store.path, to=name, out=there, options=options, workers=0)
     imported = import_dataset(
         there, from_format=name, tokenizer=store.path / "tokenizer", out=folder / "imported", workers=0
     )
@@ -132,7 +132,7 @@ def round_trip(case: Case, name: str, folder: Path, options: dict[str, Any] | No
         found = [shard.document(number).tolist() for number in range(len(shard))]
         documents.setdefault(shard.entry.split, []).extend(found)
     assert documents == expected(case, "eod" if case.bos_id is None else "both")
-    export(imported.path, to=name, out=back, options=options, workers=0)
+    run_export(imported.path, to=name, out=back, options=options, workers=0)
     beside = {"packline.json", "tokenizer.json"}
     first, second = ({path.name: path.read_bytes() for path in out.iterdir()} for out in (there, back))
     assert first.keys() == second.keys() and beside <= first.keys()

@@ -14,7 +14,7 @@ import packline
 from packline.errors import CorruptStore, InputError
 from packline.facade import Store
 from packline.formats.baked import FORMAT, BakedRows
-from packline.formats.exporting.run import export
+from packline.formats.export import run_export
 from packline.formats.row_view import RowView
 from packline.packing.batch import ALL_FIELDS
 from packline.store.report import Findings
@@ -62,7 +62,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("file_rows", [0, 1, 7])
 def test_baked_rows_are_the_global_batches_bit_for_bit(run: Path, tmp_path: Path, file_rows: int) -> None:
-    export(run, to="baked", out=tmp_path / "rows", options={"file_rows": file_rows}, workers=0)
+    run_export(run, to="baked", out=tmp_path / "rows", options={"file_rows": file_rows}, workers=0)
     rows = BakedRows(tmp_path / "rows")
     loader = packline.Loader.from_file(run, fields=ALL_FIELDS)
     assert (len(rows), rows.seq_len, rows.batch_size) == (4 * len(loader), 16, 4)

@@ -16,8 +16,8 @@ from packline.errors import CorruptStore
 from packline.formats.baked import BakedRows
 from packline.formats.check import DatasetReport, check_dataset
 from packline.formats.choice import ExportChoice
+from packline.formats.export import ExportPlanned, run_export
 from packline.formats.export_record import RECORD, read_record, record_bytes
-from packline.formats.exporting.run import ExportPlanned, export
 from packline.formats.layouts import token_files
 from packline.formats.layouts.header_shards import USUAL_BATCH
 from packline.jobs.events import Event
@@ -32,7 +32,7 @@ def problems(report: DatasetReport) -> list[str]:
 @pytest.fixture
 def shards(tmp_path: Path) -> Path:
     store = CASES["splits"].make(tmp_path / "store")
-    export(store.path, to="megatron", out=tmp_path / "out", workers=0)
+    run_export(store.path, to="megatron", out=tmp_path / "out", workers=0)
     return tmp_path / "out"
 
 
@@ -97,7 +97,7 @@ def test_strays_are_told_and_what_readers_leave_is_not(shards: Path, tmp_path: P
 def test_a_folder_that_is_a_link_out_of_the_export_is_refused(tmp_path: Path) -> None:
     store = CASES["splits"].make(tmp_path / "store")
     out = tmp_path / "out"
-    export(store.path, to="arrow", out=out, workers=0)
+    run_export(store.path, to="arrow", out=out, workers=0)
     (out / "validation").rename(tmp_path / "elsewhere")
     (out / "validation").symlink_to(tmp_path / "elsewhere")
     assert any("link" in one for one in problems(check_dataset(out, "arrow")))
@@ -107,7 +107,7 @@ def test_a_folder_that_is_a_link_out_of_the_export_is_refused(tmp_path: Path) ->
 
 def test_an_import_takes_no_file_that_differs_from_the_record(tmp_path: Path) -> None:
     store = CASES["plain"].make(tmp_path / "store")
-    export(store.path, to="nanogpt", out=tmp_path / "out", workers=0, link="copy")
+    run_export(store.path, to="nanogpt", out=tmp_path / "out", workers=0, link="copy")
     path = tmp_path / "out" / "train.bin"
     tokens = np.fromfile(path, "<u2")
     tokens[3] = 7 if tokens[3] != 7 else 8  # an id like any other
@@ -125,7 +125,7 @@ def test_a_file_of_many_units_is_held_against_the_record(
     defaults = {**(made.__kwdefaults__ or {}), "unit_tokens": 100}
     monkeypatch.setattr(made, "__kwdefaults__", defaults)
     store = CASES["plain"].make(tmp_path / "store")
-    export(store.path, to="nanogpt", out=tmp_path / "out", workers=0, link="copy")
+    run_export(store.path, to="nanogpt", out=tmp_path / "out", workers=0, link="copy")
     tokenizer = store.path / "tokenizer"
     back = packline.import_dataset(tmp_path / "out", tokenizer=tokenizer, out=tmp_path / "back", workers=0)
     assert len(back.shards) > 3
@@ -141,7 +141,7 @@ def test_a_file_of_many_units_is_held_against_the_record(
 def test_baked_rows_without_their_record_are_not_whole(tmp_path: Path) -> None:
     store = CASES["loss"].make(tmp_path / "store")
     out = tmp_path / "out"
-    export(store.path, to="baked", out=out, choice=ROWS, workers=0)
+    run_export(store.path, to="baked", out=out, choice=ROWS, workers=0)
     (out / RECORD).unlink()
     for format in ("baked", None):
         assert any(f"has no {RECORD}" in one for one in problems(check_dataset(out, format)))
@@ -153,7 +153,7 @@ def test_baked_rows_without_their_record_are_not_whole(tmp_path: Path) -> None:
 def test_baked_rows_are_checked_before_the_first_is_given(tmp_path: Path, ending: str) -> None:
     store = CASES["loss"].make(tmp_path / "store")
     out = tmp_path / "out"
-    export(store.path, to="baked", out=out, choice=ROWS, options={"file_rows": 8}, workers=0)
+    run_export(store.path, to="baked", out=out, choice=ROWS, options={"file_rows": 8}, workers=0)
     first, *_, last = sorted(out.glob(f"*{ending}"))
     data = bytearray(last.read_bytes())
     data[len(data) // 2] ^= 1
@@ -185,12 +185,12 @@ def test_a_file_that_the_trainer_opens_and_that_is_missing_is_told(tmp_path: Pat
     options, expected = WITHOUT_VAL[to]
     for case, wanted in (("plain", expected), ("splits", [])):
         store, out, events = CASES[case].make(tmp_path / case), tmp_path / f"{case} {to}", list[Event]()
-        done = export(store.path, to=to, out=out, options=options, workers=0, on_event=events.append)
+        done = run_export(store.path, to=to, out=out, options=options, workers=0, on_event=events.append)
         (planned,) = (event for event in events if isinstance(event, ExportPlanned))
         told = [text for text in done.warnings if text.startswith("no ")]
         assert len(told) == len(wanted) and all(map(str.startswith, told, wanted))
         assert planned.warnings == done.warnings  # before the work and after it
-        assert export(store.path, to=to, out=out, options=options, workers=0).warnings == done.warnings
+        assert run_export(store.path, to=to, out=out, options=options, workers=0).warnings == done.warnings
         report = check_dataset(out, to)
         assert report.ok and report.notes == list(done.warnings)
         (out / RECORD).unlink()  # as if made by somebody else
@@ -203,7 +203,7 @@ def test_numbers_of_shards_that_stop_a_trainer_are_told(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store", documents, vocab_size=1000, eod_id=0, val=(1, 2))
 
     def warnings(to: str, out: str, **options: Any) -> tuple[str, ...]:
-        return export(store.path, to=to, out=tmp_path / out, options=options, workers=0).warnings
+        return run_export(store.path, to=to, out=tmp_path / out, options=options, workers=0).warnings
 
     (alone,) = warnings("llmc", "one")
     assert alone.startswith("one train shard: modded-nanogpt") and warnings("npy", "npy") == ()
@@ -220,11 +220,11 @@ def test_numbers_of_shards_that_stop_a_trainer_are_told(tmp_path: Path) -> None:
 def test_rows_say_which_splits_are_left_out(tmp_path: Path, to: str) -> None:
     store = CASES["splits"].make(tmp_path / "store")
     val = [shard.entry for shard in store.shards if shard.entry.split == "val"]
-    done = export(store.path, to=to, out=tmp_path / "out", choice=ROWS, workers=0)
+    done = run_export(store.path, to=to, out=tmp_path / "out", choice=ROWS, workers=0)
     (left,) = (lost for lost in done.lost if lost.what == "split val")
     assert (left.count, left.unit) == (sum(entry.documents for entry in val), "documents")
     assert left.why.startswith(f"{sum(entry.tokens for entry in val):,} tokens: rows are of train alone")
-    both = export(
+    both = run_export(
         store.path, to=to, out=tmp_path / "both", choice=ExportChoice(seq_len=16, split="all"), workers=0
     )
     assert not [lost for lost in both.lost if lost.what.startswith("split")]

@@ -28,12 +28,12 @@ from packline.errors import (
 )
 from packline.facade import Store
 from packline.fingerprint import hash_bytes
+from packline.formats import export as exporting
 from packline.formats.choice import ExportChoice
+from packline.formats.export import ExportPlanned, run_export
 from packline.formats.export_record import read_record
-from packline.formats.exporting import run as exporting
-from packline.formats.exporting.run import ExportPlanned, export
-from packline.formats.exporting.staging import Staging
 from packline.formats.format import NAMES
+from packline.formats.staging import Staging
 from packline.jobs import resources
 from packline.jobs.events import Progress, UnitDone
 from packline.store.writer import HashedFile
@@ -58,7 +58,7 @@ def expected(store: Store, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 
 
 def bake(store: Store, out: Path, **more: Any) -> exporting.Exported:
-    return export(store.path, to="baked", out=out, options=PARTS, choice=ROWS, **{"workers": 0, **more})
+    return run_export(store.path, to="baked", out=out, options=PARTS, choice=ROWS, **{"workers": 0, **more})
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -74,8 +74,8 @@ def left(out: Path) -> list[str]:
 CRASHING = """
 import os, signal, sys
 from packline.formats import target
-from packline.formats.exporting import staging
-from packline.formats.exporting.run import export
+from packline.formats import staging
+from packline.formats.export import run_export
 from packline.formats.choice import ExportChoice
 from packline.store.writer import HashedFile
 import packline.storage.local, packline.store.writer
@@ -93,7 +93,7 @@ def dying(call):
 
 HashedFile.write = dying(HashedFile.write)
 os.rename, os.replace, os.fsync, os.link = map(dying, (os.rename, os.replace, os.fsync, os.link))
-export(sys.argv[1], to=sys.argv[4], out=sys.argv[2], workers=0, options={options},
+run_export(sys.argv[1], to=sys.argv[4], out=sys.argv[2], workers=0, options={options},
        choice=ExportChoice(**{choice}))
 print(left)
 """
@@ -132,8 +132,8 @@ def test_linked_shards_survive_a_kill_as_well(store: Store, tmp_path: Path, afte
     before = digests(store.path)
     out, whole = tmp_path / "work" / "out", tmp_path / "whole"
     crash(store, out, after, "megatron", {}, {})
-    export(store.path, to="megatron", out=out, workers=0)
-    export(store.path, to="megatron", out=whole, workers=0)
+    run_export(store.path, to="megatron", out=out, workers=0)
+    run_export(store.path, to="megatron", out=whole, workers=0)
     assert digests(out) == digests(whole) and left(out) == ["out"]
     assert digests(store.path) == before
 
@@ -160,10 +160,10 @@ def test_a_process_that_dies_takes_its_workers_with_it(store: Store, tmp_path: P
         pytest.skip("looks at processes through /proc")
     out = tmp_path / "work" / "out"
     code = f"""
-from packline.formats.exporting.run import export
+from packline.formats.export import run_export
 from packline.formats.choice import ExportChoice
 for number in range(20):
-    export({str(store.path)!r}, to="baked", out={str(out)!r} + str(number), workers=2,
+    run_export({str(store.path)!r}, to="baked", out={str(out)!r} + str(number), workers=2,
            options={{"file_rows": 2}}, choice=ExportChoice(seq_len=16, epochs=2))
 """
     process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
@@ -179,9 +179,9 @@ for number in range(20):
         pytest.skip("it was done before it could be killed")
     choice = ExportChoice(seq_len=16, epochs=2)
     options = {"file_rows": 2}
-    again = export(store.path, to="baked", out=f"{out}0", options=options, choice=choice, workers=2)
+    again = run_export(store.path, to="baked", out=f"{out}0", options=options, choice=choice, workers=2)
     assert again.parts_kept > 0
-    export(store.path, to="baked", out=tmp_path / "whole", options=options, choice=choice, workers=0)
+    run_export(store.path, to="baked", out=tmp_path / "whole", options=options, choice=choice, workers=0)
     assert digests(Path(f"{out}0")) == digests(tmp_path / "whole")
 
 
@@ -272,9 +272,9 @@ def test_room_is_asked_for_before_anything_is_written(
         bake(store, out)
     assert left(out) == []
     # What is linked takes no room; what is copied does.
-    assert export(store.path, to="megatron", out=out, workers=0).shared["linked"] > 1000
+    assert run_export(store.path, to="megatron", out=out, workers=0).shared["linked"] > 1000
     with pytest.raises(OutOfSpace, match="1,000 bytes free"):
-        export(store.path, to="megatron", out=tmp_path / "copied", workers=0, link="copy")
+        run_export(store.path, to="megatron", out=tmp_path / "copied", workers=0, link="copy")
 
 
 def interrupted_after(parts: int) -> Any:
@@ -314,12 +314,14 @@ def test_another_export_is_refused_with_what_differs(store: Store, tmp_path: Pat
     with pytest.raises(KeyboardInterrupt):
         bake(store, out, on_event=interrupted_after(1))
     with pytest.raises(ResumeMismatch, match=r"settings\.seed: 1 -> 2"):
-        export(store.path, to="baked", out=out, options=PARTS, choice=msgspec.structs.replace(ROWS, seed=2))
+        run_export(
+            store.path, to="baked", out=out, options=PARTS, choice=msgspec.structs.replace(ROWS, seed=2)
+        )
     with pytest.raises(ResumeMismatch, match=r"options\.file_rows: 9 -> 8"):
-        export(store.path, to="baked", out=out, options={"file_rows": 8}, choice=ROWS)
+        run_export(store.path, to="baked", out=out, options={"file_rows": 8}, choice=ROWS)
     bake(store, out)
     with pytest.raises(ResumeMismatch, match="format: 'baked' -> 'megatron'"):
-        export(store.path, to="megatron", out=out)
+        run_export(store.path, to="megatron", out=out)
     other = CASES["plain"].make(tmp_path / "other")
     with pytest.raises(ResumeMismatch, match=r"source\.store"):
         bake(other, out)
@@ -372,13 +374,13 @@ def test_events_add_up(store: Store, tmp_path: Path) -> None:
     assert planned.lost == done.lost and [lost.what for lost in done.lost] == ["split val"]
     events.clear()
     choice = ExportChoice(seq_len=8, packing="pad")
-    cut = export(store.path, to="baked", out=tmp_path / "cut", choice=choice, on_event=events.append)
+    cut = run_export(store.path, to="baked", out=tmp_path / "cut", choice=choice, on_event=events.append)
     assert [lost.what for lost in cut.lost] == ["truncated tokens", "split val"]
     assert events[0].lost == cut.lost
 
 
 def test_the_record_says_what_is_there(store: Store, tmp_path: Path) -> None:
-    export(store.path, to="megatron", out=tmp_path / "out", workers=0)
+    run_export(store.path, to="megatron", out=tmp_path / "out", workers=0)
     record = read_record(tmp_path / "out")
     assert record is not None
     assert record.format == "megatron" and record.source == {"store": store.manifest.checksum}
@@ -400,8 +402,8 @@ def test_the_record_says_what_is_there(store: Store, tmp_path: Path) -> None:
 
 
 def test_shared_bytes_are_the_stores_own(store: Store, tmp_path: Path) -> None:
-    linked = export(store.path, to="megatron", out=tmp_path / "linked", workers=0)
-    copied = export(store.path, to="megatron", out=tmp_path / "copied", workers=0, link="copy")
+    linked = run_export(store.path, to="megatron", out=tmp_path / "linked", workers=0)
+    copied = run_export(store.path, to="megatron", out=tmp_path / "copied", workers=0, link="copy")
     assert list(linked.shared) == ["linked"] and list(copied.shared) == ["copied"]
     assert linked.shared["linked"] == copied.shared["copied"] >= store.manifest.tokens * 2
     same = {path.stat().st_ino for path in store.path.iterdir()}
@@ -411,7 +413,7 @@ def test_shared_bytes_are_the_stores_own(store: Store, tmp_path: Path) -> None:
 
 
 def test_every_setting_decides_the_documents(store: Store, tmp_path: Path) -> None:
-    export(store.path, to="nanogpt", out=tmp_path / "out", workers=0,
+    run_export(store.path, to="nanogpt", out=tmp_path / "out", workers=0,
            choice=ExportChoice(split="train", min_tokens=10, shuffle_documents=3))  # fmt: skip
     chosen = [document for document in store.documents if len(document) >= 10]
     names = {shard.entry.name for shard in store.shards if shard.entry.split == "val"}
@@ -433,7 +435,7 @@ def test_settings_that_make_no_sense(store: Store, tmp_path: Path) -> None:
     def refused(match: str, **settings: Any) -> None:
         given = {"source": store.path, "to": "megatron", "out": tmp_path / "out", **settings}
         with pytest.raises(RecipeError, match=match):
-            export(given.pop("source"), **given)
+            run_export(given.pop("source"), **given)
         assert left(tmp_path / "out") == []
 
     refused("no format 'tfrecord'", to="tfrecord")
@@ -445,7 +447,7 @@ def test_settings_that_make_no_sense(store: Store, tmp_path: Path) -> None:
     refused("workers is -1", workers=-1)
     refused("link is 'soft'", link="soft")
     with pytest.raises(InputError, match="is a file: expected the folder of a store"):
-        export(store.path / "manifest.json", to="megatron", out=tmp_path / "out")
+        run_export(store.path / "manifest.json", to="megatron", out=tmp_path / "out")
 
 
 def test_text_to_batches_in_one_call(tmp_path: Path) -> None:
@@ -454,7 +456,13 @@ def test_text_to_batches_in_one_call(tmp_path: Path) -> None:
     model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2}, "unk_token": "</s>"}
     tokenizer = tmp_path / "tokenizer.json"
     tokenizer.write_bytes(msgspec.json.encode({"model": model, "pre_tokenizer": {"type": "Whitespace"}}))
-    settings: dict[str, Any] = {"to": "npz", "seq_len": 8, "batch_size": 4, "eod": "</s>", "workers": 0}
+    settings: dict[str, Any] = {
+        "to_format": "npz",
+        "seq_len": 8,
+        "batch_size": 4,
+        "eod": "</s>",
+        "workers": 0,
+    }
     done = packline.export(tmp_path / "text", tokenizer=tokenizer, out=tmp_path / "out", **settings)
     assert packline.open(tmp_path / "out.store").verify().ok
     batches = [np.load(path) for path in sorted((tmp_path / "out").glob("*.npz"))]

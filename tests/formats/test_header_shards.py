@@ -9,7 +9,7 @@ import pytest
 from tests.formats.stores import CASES
 
 from packline.errors import InputError
-from packline.formats.exporting.run import export
+from packline.formats.export import run_export
 from packline.formats.format import recognise
 from packline.formats.layouts.header_shards import files_with_suffix, split_of_name
 
@@ -26,7 +26,7 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
 def test_an_export_is_recognised_for_what_it_is(tmp_path: Path, way: str) -> None:
     name, options = WAYS[way]
     store = CASES["splits"].make(tmp_path / "store")
-    export(store.path, to=name, out=tmp_path / "out", options=options, workers=0)
+    run_export(store.path, to=name, out=tmp_path / "out", options=options, workers=0)
     assert recognise(tmp_path / "out").name == name
 
 
@@ -35,7 +35,7 @@ def test_bytes_do_not_depend_on_processes(tmp_path: Path, way: str) -> None:
     name, options = WAYS[way]
     store = CASES["splits"].make(tmp_path / "store")
     for workers in (0, 2):
-        export(store.path, to=name, out=tmp_path / f"{workers}", options=options, workers=workers)
+        run_export(store.path, to=name, out=tmp_path / f"{workers}", options=options, workers=workers)
     ours, theirs = (
         {path.name: path.read_bytes() for path in (tmp_path / f"{workers}").iterdir()} for workers in (0, 2)
     )

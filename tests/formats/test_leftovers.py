@@ -16,7 +16,7 @@ from tests.formats.stores import make_store, random_documents
 from packline.facade import Store
 from packline.fingerprint import hash_bytes
 from packline.formats.choice import ExportChoice
-from packline.formats.exporting.run import export
+from packline.formats.export import run_export
 from packline.jobs.events import UnitDone
 
 ROWS, PARTS = ExportChoice(seq_len=16, seed=1, batch_size=2), {"file_rows": 9}
@@ -46,16 +46,17 @@ def test_killed_between_publishing_and_clearing_up_leaves_nothing_behind(
     options, settings = (PARTS, ROWS) if to == "baked" else ({}, ExportChoice())
     code = (
         "import os, shutil, signal, sys\n"
-        "from packline.formats.exporting import staging\n"
+        "from packline.formats import staging\n"
         "def killed(folder, ignore_errors):\n"
         "    if sys.argv[3] == 'False':\n"
         "        os.unlink(folder / 'export.json')\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
         "staging.shutil.rmtree = killed\n"
-        "from packline.formats.exporting.run import export\n"
+        "from packline.formats.export import run_export\n"
         "from packline.formats.choice import ExportChoice\n"
         f"settings = ExportChoice(**{msgspec.to_builtins(settings)})\n"
-        f"export(sys.argv[1], to={to!r}, out=sys.argv[2], workers=0, options={options}, choice=settings)\n"
+        f"more = {{'to': {to!r}, 'workers': 0, 'options': {options}}}\n"
+        "run_export(sys.argv[1], out=sys.argv[2], choice=settings, **more)\n"
     )
     out = tmp_path / "work" / "out"
     words = [sys.executable, "-c", code, str(store.path), str(out), str(before_clearing)]
@@ -63,7 +64,7 @@ def test_killed_between_publishing_and_clearing_up_leaves_nothing_behind(
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert beside(out) == [".out.packline", "out"]  # it was published, and the rest is still there
     before = digests(out)
-    again = export(store.path, to=to, out=out, options=options, choice=settings, workers=0)
+    again = run_export(store.path, to=to, out=out, options=options, choice=settings, workers=0)
     assert again.nothing_to_do and beside(out) == ["out"] and digests(out) == before
 
 
@@ -75,10 +76,10 @@ def test_what_another_export_left_is_kept(store: Store, tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        export(store.path, to="baked", out=out, options=PARTS, choice=ROWS, workers=0, on_event=stop)
+        run_export(store.path, to="baked", out=out, options=PARTS, choice=ROWS, workers=0, on_event=stop)
     kept = digests(remains)
     assert "parts/000000.json" in kept and not out.exists()
-    export(store.path, to="megatron", out=tmp_path / "whole", workers=0)
+    run_export(store.path, to="megatron", out=tmp_path / "whole", workers=0)
     shutil.copytree(tmp_path / "whole", out)  # by hand, to the place of the one that was stopped
-    assert export(store.path, to="megatron", out=out, workers=0).nothing_to_do
+    assert run_export(store.path, to="megatron", out=out, workers=0).nothing_to_do
     assert digests(remains) == kept

@@ -162,7 +162,7 @@ def test_what_is_lost_is_said(tmp_path: Path) -> None:
     mds = get_format("mds")
 
     def lost(*fields: str) -> set[str]:
-        plan = mds.plan(view, mds.options(fields=("tokens", *fields)))  # type: ignore[attr-defined]
+        plan = mds.plan(view, mds.options(fields=("tokens", *fields)))
         return {one.what for one in plan.lost}
 
     assert lost() == {"loss mask", "padding mask", "document boundaries", "provenance"}

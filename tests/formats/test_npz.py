@@ -18,7 +18,7 @@ from packline.errors import RecipeError
 from packline.facade import Store
 from packline.formats.check import check_dataset
 from packline.formats.choice import ExportChoice
-from packline.formats.exporting.run import export
+from packline.formats.export import run_export
 from packline.formats.format import get_format
 from packline.formats.row_view import RowView
 
@@ -208,7 +208,7 @@ def test_damage_is_told_with_its_place(tmp_path: Path, name: str) -> None:
     damage, match = DAMAGES[name]
     store = CASES["plain"].make(tmp_path / "store")
     choice = ExportChoice(seq_len=16, batch_size=3)
-    export(store.path, to="npz", out=tmp_path / "out", choice=choice, workers=0)
+    run_export(store.path, to="npz", out=tmp_path / "out", choice=choice, workers=0)
     (tmp_path / "out" / "packline.json").unlink()  # which would tell it before the layout does
     assert check_dataset(tmp_path / "out", "npz").ok
     damage(tmp_path / "out")
@@ -229,5 +229,5 @@ def test_equal_exports_have_equal_bytes(tmp_path: Path) -> None:
     store: Store = CASES["shards"].make(tmp_path / "store")
     choice = ExportChoice(seq_len=16, batch_size=3, seed=1)
     for name in ("a", "b"):
-        export(store.path, to="npz", out=tmp_path / name, choice=choice, workers=0)
+        run_export(store.path, to="npz", out=tmp_path / name, choice=choice, workers=0)
     assert files_of(tmp_path / "a") == files_of(tmp_path / "b")

@@ -22,7 +22,7 @@ from tests.formats.stores import CASES, Case, make_store, write_tokenizer
 from packline.api import import_dataset
 from packline.errors import InputError, TokenizerError
 from packline.formats import parquet
-from packline.formats.exporting.run import export
+from packline.formats.export import run_export
 from packline.formats.format import recognise
 
 LOAD = """
@@ -52,7 +52,7 @@ def test_the_library_finds_splits_and_reads_every_document(tmp_path: Path) -> No
     for name, case in CASES.items():
         store = case.make(tmp_path / name / "store")
         options = {"edges": edges_of(case), "shard_tokens": 150}
-        export(str(store.path), to="parquet", out=tmp_path / "out" / name, options=options, workers=0)
+        run_export(str(store.path), to="parquet", out=tmp_path / "out" / name, options=options, workers=0)
     assert (tmp_path / "out" / "plain" / "tokenizer.json").exists()
     found = run_peer(LOAD, tmp_path / "out", *CASES, modules=("datasets",))
     for name, case in CASES.items():

@@ -22,7 +22,7 @@ from packline.errors import CorruptStore, RecipeError
 from packline.formats import pt
 from packline.formats.check import check_dataset
 from packline.formats.choice import ExportChoice
-from packline.formats.exporting.run import export
+from packline.formats.export import run_export
 from packline.formats.format import RowFormat, get_format
 from packline.formats.pt import read_tensor, tensor_file, tensor_file_bytes
 from packline.formats.row_view import RowView
@@ -302,7 +302,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
 def test_damage_is_told_with_its_place(tmp_path: Path, name: str) -> None:
     damage, words = DAMAGES[name]
     store = CASES["plain"].make(tmp_path / "store")
-    export(store.path, to="pt", out=tmp_path / "out", choice=ExportChoice(seq_len=16), workers=0)
+    run_export(store.path, to="pt", out=tmp_path / "out", choice=ExportChoice(seq_len=16), workers=0)
     (tmp_path / "out" / "packline.json").unlink()  # which would tell it before the layout does
     assert problems(tmp_path / "out") == ""
     damage(tmp_path / "out")

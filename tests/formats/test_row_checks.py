@@ -13,7 +13,7 @@ from packline.errors import RecipeError
 from packline.facade import Store
 from packline.formats.check import check_dataset
 from packline.formats.choice import ExportChoice
-from packline.formats.exporting.run import export
+from packline.formats.export import run_export
 from packline.formats.format import ROW_FORMATS
 from packline.viewing.foreign_analysis import analyze_foreign
 
@@ -33,7 +33,7 @@ def store(tmp_path: Path) -> Store:
 
 def exported(store: Store, name: str, out: Path, **choice: Any) -> Path:
     chosen = ExportChoice(**{"seq_len": 16, "batch_size": 3, **choice})
-    export(store.path, to=name, out=out, options=SMALL.get(name), choice=chosen, workers=0)
+    run_export(store.path, to=name, out=out, options=SMALL.get(name), choice=chosen, workers=0)
     return out
 
 

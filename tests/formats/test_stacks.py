@@ -22,7 +22,7 @@ from packline.facade import Store
 from packline.formats import stacks
 from packline.formats.choice import ExportChoice
 from packline.formats.document_view import DocumentView
-from packline.formats.exporting.run import export
+from packline.formats.export import run_export
 from packline.formats.format import DOCUMENT_FORMATS, DocumentFormat, get_format
 from packline.formats.target import Target
 from packline.formats.types import ExportPlan, WrittenPart
@@ -184,7 +184,7 @@ def test_a_selection_in_another_order(tmp_path: Path) -> None:
     store = case.make(tmp_path / "store")
     choice = ExportChoice(shuffle_documents=3, min_tokens=5)
     options = {"shard_size": 60, "max_seq_len": 20}
-    export(store.path, to="stacks", out=tmp_path / "out", choice=choice, options=options, workers=0)
+    run_export(store.path, to="stacks", out=tmp_path / "out", choice=choice, options=options, workers=0)
     view = DocumentView(store, edges="bos", shuffle_documents=3, min_tokens=5)
     wanted = []
     for block in view.stream("train").blocks(0, view.documents, np.uint16):

@@ -10,8 +10,8 @@ from tests.formats.peers import run_peer
 from tests.formats.stores import EOD, make_store, random_documents
 
 from packline.formats.choice import ExportChoice
+from packline.formats.export import run_export
 from packline.formats.export_record import read_record
-from packline.formats.exporting.run import export
 
 ASK = """
 from transformers import AutoTokenizer
@@ -34,7 +34,7 @@ def test_transformers_knows_the_end_of_document_of_an_export(tmp_path: Path) -> 
             tmp_path / f"{name}.store", documents, vocab_size=300, eod_id=eod_id, bos_id=bos_id
         )
         choice = ExportChoice(seq_len=16) if name in ("npz", "mds") else ExportChoice()
-        export(store.path, to=name, out=tmp_path / name, choice=choice, workers=0)
+        run_export(store.path, to=name, out=tmp_path / name, choice=choice, workers=0)
     found = run_peer(ASK, *(tmp_path / name for name in cases), modules=("transformers",))
     assert found == [[EOD, eod_id, bos_id, 300, True] for eod_id, bos_id in cases.values()]
 
@@ -44,7 +44,7 @@ def test_it_is_recorded_and_the_same_for_equal_exports(tmp_path: Path, bos_id: i
     documents = random_documents(12, 300, longest=20, seed=1)
     store = make_store(tmp_path / "store", documents, vocab_size=300, eod_id=7, bos_id=bos_id)
     for name in ("a", "b"):
-        export(store.path, to="nanogpt", out=tmp_path / name, workers=0)
+        run_export(store.path, to="nanogpt", out=tmp_path / name, workers=0)
     text = (tmp_path / "a" / "tokenizer_config.json").read_bytes()
     assert text == (tmp_path / "b" / "tokenizer_config.json").read_bytes()
     config = json.loads(text)
@@ -56,5 +56,5 @@ def test_it_is_recorded_and_the_same_for_equal_exports(tmp_path: Path, bos_id: i
 
 def test_an_export_without_the_tokenizer_has_neither(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store", [[1, 2, 3]], vocab_size=300, eod_id=7)
-    export(store.path, to="nanogpt", out=tmp_path / "out", workers=0, with_tokenizer=False)
+    run_export(store.path, to="nanogpt", out=tmp_path / "out", workers=0, with_tokenizer=False)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["packline.json", "train.bin"]

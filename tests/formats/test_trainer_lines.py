@@ -14,7 +14,7 @@ from tests.formats.stores import make_store, random_documents
 
 from packline.facade import Store
 from packline.formats.choice import ExportChoice
-from packline.formats.exporting.run import Exported, export
+from packline.formats.export import Exported, run_export
 from packline.formats.format import NAMES, get_format
 from packline.packing.rows import RowReader
 
@@ -33,7 +33,7 @@ def lines_of(store: Store, name: str, out: Path, **options: Any) -> tuple[str, .
     rows = get_format(name).kind == "rows"
     choice = ExportChoice(seq_len=LENGTH, packing="best_fit") if rows else ExportChoice()
     done: list[Exported] = [
-        export(store.path, to=name, out=out, options=options, choice=choice, workers=0) for _ in range(2)
+        run_export(store.path, to=name, out=out, options=options, choice=choice, workers=0) for _ in range(2)
     ]
     assert done[1].nothing_to_do and done[0].trainer_lines == done[1].trainer_lines
     return done[0].trainer_lines

@@ -17,7 +17,7 @@ from packline.facade import Store
 from packline.formats import trl
 from packline.formats.check import check_dataset
 from packline.formats.choice import ExportChoice
-from packline.formats.exporting.run import export
+from packline.formats.export import run_export
 from packline.formats.row_view import RowView
 
 LOAD = """
@@ -58,7 +58,7 @@ def write(store: Store, folder: Path, options: dict[str, Any] | None = None, **c
     choice = {"seq_len": 32, "min_tail_fraction": 0.0, **choice}
     if choice.get("packing", "concat") != "concat":
         del choice["min_tail_fraction"]
-    return export(
+    return run_export(
         str(store.path), to="trl", out=folder, options=options, choice=ExportChoice(**choice), workers=0
     )
 

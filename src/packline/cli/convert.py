@@ -14,7 +14,7 @@ from packline.cli.main import DONE, interrupted
 from packline.cli.output import output
 from packline.cli.progress import Tally, watch
 from packline.formats.choice import is_store, make_choice
-from packline.formats.exporting.run import export
+from packline.formats.export import run_export
 from packline.formats.import_ import run_import
 from packline.formats.target import Link
 
@@ -47,7 +47,7 @@ def convert(
             with watch(tally, store) as hear:
                 run_import(reading.request(source, store, workers), hear)
         with watch_export(out) as hear_export:
-            exported = export(
+            exported = run_export(
                 store,
                 to=to,
                 out=out,

@@ -12,7 +12,7 @@ import msgspec
 from packline.cli.output import Line, output, table
 from packline.cli.progress import Tally, watch
 from packline.errors import RecipeError
-from packline.formats.exporting.run import Exported, ExportPlanned
+from packline.formats.export import Exported, ExportPlanned
 from packline.jobs.events import OnEvent, Planned
 from packline.viewing.text import duration, plural, size
 

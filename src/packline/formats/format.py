@@ -8,7 +8,7 @@
 
 A format describes a layout. Everything that formats have in common, such as processes, progress, staging,
 checksums, resuming after an interruption, and checking ids against the vocabulary, is done around it
-(`exporting`, `importing`). So a format is a handful of pure functions: equal views and options give equal
+(`export`, `import_`). So a format is a handful of pure functions: equal views and options give equal
 bytes, and a part needs nothing but the view and its own bounds. A format is imported on first use.
 """
 
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from packline.errors import InputError, RecipeError
+from packline.formats.choice import ExportChoice, document_view, row_view
 from packline.formats.options import Options
 from packline.formats.types import (
     DatasetFile,
@@ -106,6 +107,31 @@ class Format(ABC):
         return ()
 
     @abstractmethod
+    def view(self, source: str, choice: ExportChoice, options: Any) -> DocumentView | RowView:
+        """Documents or rows of a store or run, as the format needs them.
+
+        Raises:
+            RecipeError: a source or settings for the other kind of formats.
+        """
+
+    @abstractmethod
+    def plan(self, view: Any, options: Any) -> ExportPlan:
+        """Parts to write, from a view of the format's kind; reads lengths at most.
+
+        Raises:
+            RecipeError: options that are invalid for this view, or a vocabulary that does not fit.
+        """
+
+    @abstractmethod
+    def write(self, view: Any, part: ExportPart, target: Target, options: Any) -> dict[str, Any]:
+        """Write one part; return the values that `finish` needs, as JSON-compatible types."""
+
+    def finish(  # noqa: B027  optional
+        self, view: Any, written: list[WrittenPart], target: Target, options: Any
+    ) -> None:
+        """Write files that summarise all parts, if the format has any."""
+
+    @abstractmethod
     def recognises(self, path: Path) -> bool:
         """True if a file or folder is of this format beyond doubt, by magic numbers and names."""
 
@@ -120,20 +146,8 @@ class DocumentFormat(Format):
         edges: Edges = options.edges
         return edges
 
-    @abstractmethod
-    def plan(self, view: DocumentView, options: Any) -> ExportPlan:
-        """Parts to write; reads lengths at most.
-
-        Raises:
-            RecipeError: options that are invalid for these documents, or a vocabulary that does not fit.
-        """
-
-    @abstractmethod
-    def write(self, view: DocumentView, part: ExportPart, target: Target, options: Any) -> dict[str, Any]:
-        """Write one part; return the values that `finish` needs, as JSON-compatible types."""
-
-    def finish(self, view: DocumentView, written: list[WrittenPart], target: Target, options: Any) -> None:
-        """Write files that summarise all parts, if the format has any."""
+    def view(self, source: str, choice: ExportChoice, options: Any) -> DocumentView:
+        return document_view(source, self.edges_of(options), choice)
 
     @abstractmethod
     def open(self, path: Path, options: Any, findings: Findings) -> DatasetReader:
@@ -154,16 +168,8 @@ class RowFormat(Format):
 
     kind = "rows"
 
-    @abstractmethod
-    def plan(self, view: RowView, options: Any) -> ExportPlan:
-        """As for documents."""
-
-    @abstractmethod
-    def write(self, view: RowView, part: ExportPart, target: Target, options: Any) -> dict[str, Any]:
-        """As for documents."""
-
-    def finish(self, view: RowView, written: list[WrittenPart], target: Target, options: Any) -> None:
-        """As for documents."""
+    def view(self, source: str, choice: ExportChoice, options: Any) -> RowView:
+        return row_view(source, choice)
 
     @abstractmethod
     def check(self, path: Path, findings: Findings) -> RowFiles:

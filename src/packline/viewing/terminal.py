@@ -183,7 +183,7 @@ def _histogram_lines(block: Histogram, width: int) -> list[Line]:
     wide = max(1, min(4, (width - 4) // len(block.counts)))
     bars = columns([count for count in block.counts for _ in range(wide)], height=5)
     lines += [["  ", (line, "number")] for line in bars]
-    ends = f"{block.labels[0]} … {block.labels[-1]}"
+    ends = " … ".join(dict.fromkeys((block.labels[0], block.labels[-1])))
     lines.append(
         ["  ", (f"{ends}; {sum(block.counts):,} {block.unit}, at most {max(block.counts):,}", "quiet")]
     )

@@ -25,24 +25,17 @@ import msgspec
 from packline.encoders.tokenizer import CONFIG, config_bytes
 from packline.errors import RecipeError
 from packline.formats.choice import ExportChoice, is_run
+from packline.formats.document_view import DocumentView
 from packline.formats.export_record import TOKENIZER_FILE, ExportIdentity, ExportRecord
-from packline.formats.exporting.parts import (
-    ExportRunner,
-    PartSettings,
-    PartUnit,
-    View,
-    open_view,
-    writing,
-)
-from packline.formats.exporting.staging import PartReceipt, Staging, clear_leftovers, finished_export
-from packline.formats.format import get_format
+from packline.formats.format import Format, get_format
 from packline.formats.options import Options, convert_options
 from packline.formats.row_view import RowView
+from packline.formats.staging import PartReceipt, Staging, clear_leftovers, finished_export
 from packline.formats.target import Link, Target, sync_files
-from packline.formats.types import NotPreserved, WrittenPart
+from packline.formats.types import ExportPart, NotPreserved, WrittenPart
 from packline.jobs.engine import run_job
 from packline.jobs.events import OnEvent, Planned, UnitDone
-from packline.jobs.job import Job, Session
+from packline.jobs.job import Job, Report, Runner, Session, WorkUnit
 from packline.jobs.resources import require_disk, usable_cores
 from packline.storage.local import disk_errors
 from packline.store.files import read_file
@@ -50,6 +43,60 @@ from packline.store.manifest import MANIFEST
 
 if TYPE_CHECKING:
     from packline.formats.format import Format
+
+View = DocumentView | RowView
+
+
+class PartUnit(WorkUnit, frozen=True, kw_only=True):
+    """A part to be written; its name is that of the part."""
+
+    number: int
+    part: ExportPart
+
+
+class PartSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings common to all parts of an export."""
+
+    format: str
+    options: dict[str, Any]
+    source: str
+    """Path of the store or run file; empty if a view is open already."""
+    choice: ExportChoice
+    out: str
+    link: Link
+
+    def open(self) -> ExportRunner:
+        """Open a view of the source."""
+        return ExportRunner(self)
+
+
+class ExportRunner(Runner[PartUnit, PartReceipt]):
+    """Writes parts of an export.
+
+    Args:
+        view: a view that is open already.
+    """
+
+    unit = PartUnit
+
+    def __init__(self, settings: PartSettings, view: View | None = None) -> None:
+        self._format = format = get_format(settings.format)
+        self._options = options = convert_options(format, settings.options)
+        self._view = view or format.view(settings.source, settings.choice, options)
+        self._staging, self._link = Staging(Path(settings.out)), settings.link
+
+    def run(self, unit: PartUnit, report: Report) -> PartReceipt:
+        """Write the files of a part."""
+        target = Target(self._staging.files, link=self._link, on_progress=report)
+        facts = self._format.write(self._view, unit.part, target, self._options)
+        return PartReceipt(unit.part, facts or {}, tuple(target.files), dict(target.shared))
+
+    def commit(self, unit: PartUnit, result: PartReceipt) -> None:
+        """Wait until the files are on the disk, and record that they are; not for quick parts."""
+        if not result.is_quick:
+            sync_files(self._staging.files, [entry.name for entry in result.files])
+            self._staging.commit(unit.number, result)
+
 
 SMALL = 64 << 20
 """Bytes of output below which no process is started."""
@@ -96,7 +143,7 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True):
     nothing_to_do: bool = False
 
 
-def export(
+def run_export(
     source: str | Path | RowView,
     *,
     to: str,
@@ -131,7 +178,7 @@ def export(
     began = time.monotonic()
     format = get_format(to)
     chosen = convert_options(format, dict(options or {}))
-    view = source if isinstance(source, RowView) else open_view(format, chosen, str(source), choice)
+    view = source if isinstance(source, RowView) else format.view(str(source), choice, chosen)
     if isinstance(view, RowView) != (format.kind == "rows"):
         raise RecipeError(f"{to} holds {format.kind}, and was given rows")
     place = Path(os.path.abspath(out))
@@ -180,7 +227,7 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
         self._settings, self._identity = settings, identity
         self._format, self._options, self._view = format, options, view
         self._processes, self._with_tokenizer, self._began = processes, with_tokenizer, began
-        self._plan = plan = writing(format).plan(view, options)
+        self._plan = plan = format.plan(view, options)
         self._lost = plan.lost
         if isinstance(view, RowView):
             self._lost += tuple(lost for lost in view.lost if lost not in plan.lost)
@@ -274,7 +321,7 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
     def _sum_up(self, receipts: list[PartReceipt]) -> ExportRecord:
         target = Target(self.folder.files, link=self._settings.link)
         written = [WrittenPart(receipt.part, receipt.facts) for receipt in receipts]
-        writing(self._format).finish(self._view, written, target, self._options)
+        self._format.finish(self._view, written, target, self._options)
         if self._with_tokenizer:
             self._write_tokenizer(target)
         waiting = [entry.name for receipt in receipts if receipt.is_quick for entry in receipt.files]
