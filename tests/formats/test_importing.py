@@ -163,7 +163,7 @@ def hear(event):
             os.kill(os.getpid(), signal.SIGKILL)
 
 path, tokenizer, out = sys.argv[1:]
-import_dataset(path, format="llmc", tokenizer=tokenizer, out=out, eod=0, workers={workers}, on_event=hear)
+import_dataset(path, from_format="llmc", tokenizer=tokenizer, out=out, eod=0, workers={workers}, on_event=hear)
 """
 
 
@@ -360,7 +360,7 @@ def test_requests_that_make_no_sense_are_refused(
 ) -> None:
     def attempt(**more: Any) -> None:
         settings: dict[str, Any] = {
-            "format": "llmc",
+            "from_format": "llmc",
             "tokenizer": tokenizer,
             "out": tmp_path / "out",
             "eod": 0,
@@ -372,7 +372,7 @@ def test_requests_that_make_no_sense_are_refused(
     with pytest.raises(RecipeError, match="workers is -1"):
         attempt(workers=-1)
     with pytest.raises(RecipeError, match="no format 'csv'"):
-        attempt(format="csv")
+        attempt(from_format="csv")
     with pytest.raises(RecipeError, match="need a begin-of-document token"):
         attempt(options={"edges": "both"})
     with pytest.raises(InputError, match="cannot find"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 import re
 import subprocess
@@ -15,6 +16,9 @@ import pytest
 
 import packline
 from packline import settings
+from packline.cli.choice import DocumentArguments, RowArguments
+from packline.cli.trace import StoreSettings
+from packline.formats.choice import ExportChoice
 from packline.packing.packer import DocumentFilter, RowOptions
 from packline.recipe import Recipe, RunOptions, Source
 
@@ -137,6 +141,17 @@ def test_the_keywords_are_the_fields_of_the_settings() -> None:
     for name, default in zip(RowOptions.__struct_fields__, RowOptions.__struct_defaults__, strict=True):
         assert given[name].default == default
     assert set(DocumentFilter.__struct_fields__) < set(RowOptions.__struct_fields__)
+
+
+def test_exports_and_the_command_line_have_the_same_row_settings() -> None:
+    rows = set(get_type_hints(settings.RowKeywords))
+    assert set(ExportChoice.__struct_fields__) == rows
+    of_export = {
+        field.name for kind in (RowArguments, DocumentArguments) for field in dataclasses.fields(kind)
+    }
+    assert of_export < rows
+    of_training = {field.name for field in dataclasses.fields(StoreSettings)}
+    assert of_training - {"in_order"} == rows - {"pad_id", "stage"}
 
 
 def test_the_table_for_type_checkers_is_the_table_of_names() -> None:

@@ -12,6 +12,7 @@ import msgspec
 
 from packline.errors import InputError, RecipeError
 from packline.formats.types import Edges
+from packline.packing.packer import DocumentFilter
 from packline.store.manifest import MANIFEST
 from packline.store.reader import StoreReader
 
@@ -45,9 +46,6 @@ class ExportChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     """Rows per global batch."""
     stage: int | None = None
     """Stage of a run file."""
-
-
-DOCUMENT_FIELDS = ("split", "labels", "sources", "min_tokens", "max_tokens", "shuffle_documents")
 
 
 def make_choice(settings: dict[str, Any]) -> tuple[ExportChoice, dict[str, Any]]:
@@ -97,7 +95,7 @@ def document_view(source: str, edges: Edges, choice: ExportChoice) -> DocumentVi
         )
     given: dict[str, Any] = msgspec.to_builtins(choice)
     for name in given:
-        if name not in DOCUMENT_FIELDS:
+        if name not in DocumentFilter.__struct_fields__:
             raise RecipeError(
                 f"{_option(name)} is for rows, and this format holds documents",
                 hint="packline formats lists the formats of rows",

@@ -85,6 +85,10 @@ class RowOptions(DocumentFilter, frozen=True, forbid_unknown_fields=True, kw_onl
     """Token at padding; None: the end-of-document token."""
 
 
+DEFAULTS = RowOptions()
+"""Rows of the split train, packed by `concat`."""
+
+
 def _names(names: str | tuple[str, ...] | None) -> tuple[str, ...] | None:
     """One name or several, deduplicated and sorted."""
     if names is None:

@@ -34,11 +34,9 @@ from packline.fingerprint import hash_value
 from packline.notebook import Notebook
 from packline.packing.batch import ALL_FIELDS, FIELDS, fill
 from packline.packing.documents import Selection
-from packline.packing.packer import PACKINGS, Counts, Packer, RowOptions, Spans
+from packline.packing.packer import DEFAULTS, PACKINGS, Counts, Packer, RowOptions, Spans
 from packline.ragged import offsets_of
 from packline.store.reader import StoreReader
-
-DEFAULTS = RowOptions()
 
 
 class RowSource(Protocol):
