@@ -163,7 +163,8 @@ def hear(event):
             os.kill(os.getpid(), signal.SIGKILL)
 
 path, tokenizer, out = sys.argv[1:]
-import_dataset(path, from_format="llmc", tokenizer=tokenizer, out=out, eod=0, workers={workers}, on_event=hear)
+settings = dict(tokenizer=tokenizer, out=out, eod=0, workers={workers})
+import_dataset(path, from_format="llmc", **settings, on_event=hear)
 """
 
 
