@@ -176,7 +176,7 @@ def export(
     True
     """
     from packline.formats.choice import make_choice
-    from packline.formats.export import run_export as export_view
+    from packline.formats.export import run_export
     from packline.formats.row_view import RowView
     from packline.jobs.build import run_build
     from packline.loading.loader import Loader
@@ -197,7 +197,7 @@ def export(
         rest = {}
     if rest:
         raise RecipeError(f"unknown setting {min(rest)!r}")
-    return export_view(
+    return run_export(
         view,
         to=to_format,
         out=out,
@@ -267,7 +267,7 @@ def convert(
     (2, '02000000010002000100')
     """
     from packline.formats.choice import is_store, make_choice
-    from packline.formats.export import run_export as export_view
+    from packline.formats.export import run_export
 
     choice, rest = make_choice(dict(settings))
     if rest:
@@ -288,7 +288,7 @@ def convert(
             workers=workers,
             on_event=on_event,
         )
-    return export_view(
+    return run_export(
         store,
         to=to_format,
         out=out,

@@ -56,7 +56,7 @@ def test_an_end_of_turn_token_beside_it_is_refused_whatever_is_declared(
     with pytest.raises(TokenizerError) as caught:
         resolve_boundary(tokenizer_with(turn, end, eos=declared), None, None)
     assert f"{turn} (10), {end} (11)" in str(caught.value)
-    assert caught.value.hint == f"say which, for example --eod '{end}'"
+    assert caught.value.hint == f"choose one, for example --eod '{end}'"
 
 
 def test_a_declared_eos_decides_between_two_ends_of_text() -> None:
@@ -138,7 +138,7 @@ def test_where_only_a_beginning_parts_documents_the_hint_names_it_and_not_the_en
     tokenizer = tokenizer_with("<|bos|>", "<|user_end|>", "<|assistant_end|>", bos="<|bos|>")
     with pytest.raises(TokenizerError, match=r"<\|bos\|> \(10\), <\|user_end\|> \(11\)") as caught:
         resolve_boundary(tokenizer, None, None)
-    assert caught.value.hint == "say which, for example --eod '<|bos|>'"
+    assert caught.value.hint == "choose one, for example --eod '<|bos|>'"
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="needs ../shared/tokenizers")
@@ -147,7 +147,7 @@ def test_real_tokenizers_without_one_are_refused() -> None:
         TokenizerError, match=r"<\|endoftext\|> \(151643\), <\|im_end\|> \(151645\)"
     ) as caught:
         resolve_boundary(load_tokenizer(str(SHARED / "qwen3")), None, None)
-    assert caught.value.hint == "say which, for example --eod '<|endoftext|>'"
+    assert caught.value.hint == "choose one, for example --eod '<|endoftext|>'"
     with pytest.raises(TokenizerError, match=r"\[SEP\] \(102\)"):
         resolve_boundary(load_tokenizer(str(SHARED / "bert")), None, None)
     cl100k = load_tokenizer(str(SHARED / "tiktoken" / "cl100k_base.tiktoken"))

@@ -32,7 +32,7 @@ from packline.evals.words import (
 
 def split(text: str) -> list[str]:
     words = split_words(np.frombuffer(text.encode().translate(LOWER), np.uint8))
-    found = [word.decode() for word in words.said(0, len(words.starts))]
+    found = [word.decode() for word in words.spellings(0, len(words.starts))]
     assert (
         len({*words.hashes.tolist()})
         == len({*found})
@@ -113,7 +113,7 @@ def test_any_bytes_are_split(data: bytes) -> None:
     words = split_words(np.frombuffer(data.translate(LOWER), np.uint8))
     assert (words.starts < words.ends).all() and (words.ends[:-1] <= words.starts[1:]).all()
     assert len(words.hashes) == len(words.starts)
-    said = words.said(0, len(words.starts))
+    said = words.spellings(0, len(words.starts))
     assert all(said) and not any(b" " in word for word in said)
     if data.isascii():
         assert said == data.translate(LOWER).split()

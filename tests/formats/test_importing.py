@@ -163,8 +163,9 @@ def hear(event):
             os.kill(os.getpid(), signal.SIGKILL)
 
 path, tokenizer, out = sys.argv[1:]
-settings = dict(tokenizer=tokenizer, out=out, eod=0, workers={workers})
-import_dataset(path, from_format="llmc", **settings, on_event=hear)
+import_dataset(
+    path, from_format="llmc", tokenizer=tokenizer, out=out, eod=0, workers={workers}, on_event=hear
+)
 """
 
 

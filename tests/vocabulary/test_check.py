@@ -185,14 +185,14 @@ def test_a_decoder_that_loses_something(sound: Path, tmp_path: Path) -> None:
     ("config", "said"),
     [
         ({"vocab_size": 699}, "the embedding has 699 rows, but the highest id is 699"),
-        ({"vocab_size": 700, "eos_token_id": 1}, "config.json says 1, the tokenizer <|endoftext|> is 0"),
-        ({"vocab_size": 700, "pad_token_id": 700}, "says 700, which is no id"),
-        ({"vocab_size": 700, "pad_token_id": 300}, "says 300, which is no special token"),
+        ({"vocab_size": 700, "eos_token_id": 1}, "config.json has 1, the tokenizer <|endoftext|> is 0"),
+        ({"vocab_size": 700, "pad_token_id": 700}, "has 700, which is no id"),
+        ({"vocab_size": 700, "pad_token_id": 300}, "has 300, which is no special token"),
         ({"eos_token_id": 0}, "no vocab_size"),
-        ({"vocab_size": "700"}, "says vocab_size '700': expected a number"),
-        ({"vocab_size": 700, "eos_token_id": "0"}, "says '0': expected an id"),
-        ({"vocab_size": 700, "pad_token_id": [1, True]}, "says [1, True]: expected an id"),
-        ({"vocab_size": 700, "pad_token_id": -1}, "says -1, which is no id"),
+        ({"vocab_size": "700"}, "has vocab_size '700': expected a number"),
+        ({"vocab_size": 700, "eos_token_id": "0"}, "has '0': expected an id"),
+        ({"vocab_size": 700, "pad_token_id": [1, True]}, "has [1, True]: expected an id"),
+        ({"vocab_size": 700, "pad_token_id": -1}, "has -1, which is no id"),
     ],
 )
 def test_a_model_that_does_not_fit(sound: Path, tmp_path: Path, config: dict[str, Any], said: str) -> None:

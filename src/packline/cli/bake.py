@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from packline.cli.arguments import MAIN, RUNNING, Flags, option
 from packline.cli.choice import DocumentArguments, RowArguments
-from packline.cli.export import run_export
+from packline.cli.export import write_export
 from packline.cli.exporting import options_of
 
 _FLAGS, _ROWS, _DOCUMENTS = Flags(), RowArguments(), DocumentArguments()
@@ -28,7 +28,7 @@ def bake(
     flags: Flags = _FLAGS,
 ) -> int:
     """Write rows in training order; see `help_texts`."""
-    return run_export(
+    return write_export(
         "bake",
         [source],
         to="baked",

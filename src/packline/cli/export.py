@@ -16,8 +16,7 @@ from packline.cli.output import output
 from packline.cli.progress import Tally, watch
 from packline.errors import InputError
 from packline.formats.choice import make_choice
-from packline.formats.export import Exported
-from packline.formats.export import run_export as export_store
+from packline.formats.export import run_export
 from packline.formats.target import Link
 from packline.settings import is_recipe, make_recipe
 
@@ -64,7 +63,7 @@ def export(
         "val_fraction": val_fraction,
         "val_documents": val_documents,
     }
-    return run_export(
+    return write_export(
         "export",
         list(source),
         to=to,
@@ -78,7 +77,7 @@ def export(
     )
 
 
-def run_export(
+def write_export(
     command: str,
     sources: list[str],
     *,
@@ -96,7 +95,7 @@ def run_export(
     try:
         place = _store_of(sources, tokenizer, out, workers, of_text or {})
         with watch_export(out) as hear:
-            exported: Exported = export_store(
+            exported = run_export(
                 place,
                 to=to,
                 out=out,

@@ -117,5 +117,5 @@ def guess_eod(tokenizer: str) -> tuple[str | None, str]:
     except TokenizerError:
         likely = next((end for end in (*END_OF_TEXT, *SEPARATORS) if end in loaded.special_tokens), None)
         if likely is None:
-            return None, "This tokenizer does not say what ends a document: eod has to be given."
+            return None, "This tokenizer does not declare what ends a document: eod has to be given."
         return likely, "This tokenizer leaves a choice of what ends a document; this is a guess."

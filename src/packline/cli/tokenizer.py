@@ -57,8 +57,8 @@ def train(
     eos: Annotated[str | None, option("The special token that ends a document.", LEARNING)] = None,
     bos: Annotated[str | None, option("The one that begins it.", LEARNING)] = None,
     text: Annotated[str | None, option("Field of the text. Default: as build finds it.", TEXTS)] = None,
-    max_chars: Annotated[int | None, option("Read so many characters, from the beginning.", TEXTS)] = None,
-    doc_chars: Annotated[int | None, option("Of a document, read so many characters.", TEXTS)] = None,
+    max_chars: Annotated[int | None, option("Maximum characters, from the beginning.", TEXTS)] = None,
+    doc_chars: Annotated[int | None, option("Maximum characters of a document.", TEXTS)] = None,
     memory: Annotated[
         str, Parameter(help="Beyond it rare words are forgotten, and counted.", group=LEARNING)
     ] = "4GiB",
@@ -81,7 +81,7 @@ def train(
         raise RecipeError("no inputs", hint="name files, folders or globs of text, or a recipe")
     if len(inputs) == 1 and inputs[0].endswith(".toml"):
         if text is not None:
-            raise RecipeError("--text belongs to a source: in a recipe it stands under [[sources]]")
+            raise RecipeError("--text belongs to a source: in a recipe, write it under [[sources]]")
         recipe = load_recipe(inputs[0])[0]
     else:
         recipe = check_recipe(Recipe(sources=(Source(inputs=inputs, text=text),), tokenizer=""))

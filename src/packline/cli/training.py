@@ -81,7 +81,7 @@ def training_lines(
     rows: list[Line] = [[("tokenizer", "quiet"), (out, "title")]]
     rows += [[(name, "quiet"), fact] for name, fact in facts.items()]
     if report.vocab_size < report.asked_vocab_size:
-        text_ran_out = f"no pair was left to merge: {report.asked_vocab_size:,} tokens were asked for"
+        text_ran_out = f"no pair was left to merge: {report.asked_vocab_size:,} tokens were requested"
         rows.append([("note", "warning"), text_ran_out])
     if report.forgotten_words:
         forgotten = f"{report.forgotten_words:,} rare words did not fit into memory"

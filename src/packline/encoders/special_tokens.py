@@ -158,7 +158,7 @@ def _refuse_words(tokenizer: Tokenizer, whole: dict[str, Any], special: dict[str
         raise TokenizerError(
             f"the special token {min(words)!r} of {tokenizer.name} is also a token that ordinary text is made"
             " of: expected a string that merges do not make and that is no single byte",
-            hint="in tokenizer.json, mark it as not special, or give the special token a string of its own;"
+            hint="in tokenizer.json, mark it as not special, or give the special token another string;"
             " --special-tokens parse takes the tokenizer as it is: such text becomes the control token",
         )
 
@@ -284,9 +284,9 @@ def _choose(tokenizer: Tokenizer, tokens: dict[str, int]) -> str:
     raise TokenizerError(
         f"{tokenizer.name} leaves open what ends a document: {reason};"
         f" candidates are {_listed(candidates or tokenizer.special_tokens)}",
-        hint=f"say which, for example --eod '{likely}'"
+        hint=f"choose one, for example --eod '{likely}'"
         if likely
-        else "say which with --eod, as a string or an id",
+        else "choose one with --eod, as a string or an id",
     )
 
 

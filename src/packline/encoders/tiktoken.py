@@ -117,7 +117,7 @@ def pattern_of(name: str) -> Pattern:
     if name not in PATTERNS:
         raise RecipeError(
             f"{name!r} is no pattern: expected one of {', '.join(PATTERNS)}",
-            hint="a pattern says how text is cut into words before merging",
+            hint="a pattern defines how text is cut into words before merging",
         )
     return PATTERNS[name]
 

@@ -98,8 +98,8 @@ def refusals(what: str) -> Iterator[None]:
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
     except BaseException as error:  # a panic is not an `Exception`
-        said = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise TokenizerError(f"{what}: {said}") from error
+        message = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise TokenizerError(f"{what}: {message}") from error
 
 
 @lru_cache(maxsize=4)
@@ -139,9 +139,9 @@ def load_tokenizer(name: str, encoding: str | None = None) -> Tokenizer:
         data = file.read_bytes()
     except OSError as error:
         raise TokenizerError(f"cannot read the tokenizer {file}: {error.strerror}") from error
-    beside = _beside(file) if file.name == JSON or file.suffix == ".model" else {}
+    neighbors = _read_neighbors(file) if file.name == JSON or file.suffix == ".model" else {}
     kind, contents, declared = _contents(data, encoding, str(file))
-    return _tokenizer(name, kind, contents, declared | beside, revision, str(file))
+    return _tokenizer(name, kind, contents, declared | neighbors, revision, str(file))
 
 
 def _tokenizer_file(folder: Path) -> Path:
@@ -249,7 +249,7 @@ def _tokenizer(
     )
 
 
-def _beside(file: Path) -> dict[str, Any]:
+def _read_neighbors(file: Path) -> dict[str, Any]:
     """Declarations of the files next to a tokenizer; tokenizer_config.json overrides the older map."""
     declared: dict[str, Any] = {}
     for config in (SPECIAL_TOKENS_MAP, CONFIG):
@@ -307,7 +307,7 @@ def _from_hub(name: str) -> tuple[Path, str | None]:
     where = "the cache of the hub (HF_HUB_OFFLINE is set)" if constants.HF_HUB_OFFLINE else "the hub"
     raise TokenizerError(
         f"no tokenizer {name} in {where}: expected {JSON} or one of {', '.join(MODELS)}, found neither",
-        hint="a tokenizer that needs code of its own is not read; have it saved as a tokenizer.json first",
+        hint="a tokenizer that needs its own code is not read; save it as a tokenizer.json first",
     )
 
 

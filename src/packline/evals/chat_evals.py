@@ -79,41 +79,41 @@ def chat_task(
         letters[letter] = ids[0]
     framed = _encoded([ask(render(question)) for question in ordered], encoder, bos_id)
     kept = [number for number, ids in enumerate(framed) if len(ids) <= max_seq_len]
-    asked = [ordered[number] for number in kept]
+    included = [ordered[number] for number in kept]
     return LetterTask(
         label,
-        guessing(ordered, asked),
+        guessing(ordered, included),
         _ragged([framed[number] for number in kept], encoder.dtype),
         _ragged(
-            [np.array([letters[one] for one in question.letters]) for question in asked], np.dtype("<i4")
+            [np.array([letters[one] for one in question.letters]) for question in included], np.dtype("<i4")
         ),
-        np.array([question.gold for question in asked], np.int32),
+        np.array([question.gold for question in included], np.int32),
         np.array(kept, np.int32),
         len(framed) - len(kept),
     )
 
 
-def _encoded(asked: list[list[Piece]], encoder: Encoder, bos_id: int | None) -> list[np.ndarray]:
+def _encoded(included: list[list[Piece]], encoder: Encoder, bos_id: int | None) -> list[np.ndarray]:
     """Ids of each question's pieces: control tokens by their ids, text encoded as text."""
     ids = encoder.tokenizer.special_tokens
-    texts = encoder.encode([piece.text for pieces in asked for piece in pieces if not piece.control])
+    texts = encoder.encode([piece.text for pieces in included for piece in pieces if not piece.control])
     each = (texts[place] for place in range(len(texts)))
     found = []
-    for pieces in asked:
+    for pieces in included:
         parts = [np.array([ids[piece.text]]) if piece.control else next(each) for piece in pieces]
         whole = np.concatenate(parts)
         found.append(whole if bos_id is None or whole[0] == bos_id else np.concatenate([[bos_id], whole]))
     return found
 
 
-def guessing(ordered: Sequence[Lettered], asked: Sequence[Lettered]) -> float:
+def guessing(ordered: Sequence[Lettered], included: Sequence[Lettered]) -> float:
     """Accuracy of guessing: the mean of 1 / number of choices, over the questions included.
 
     >>> two, four = (Lettered("?", tuple("ABCD"[:n]), ("x",) * n, 0) for n in (2, 4))
     >>> guessing([two, four], [two, four]), guessing([four], [])
     (0.375, 0.25)
     """
-    shares = [1 / len(question.letters) for question in asked or ordered]
+    shares = [1 / len(question.letters) for question in included or ordered]
     return shares[0] if len(set(shares)) == 1 else sum(shares) / len(shares)
 
 

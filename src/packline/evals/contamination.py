@@ -231,7 +231,7 @@ def _sum_up(
     store: StoreReader,
     job: ScanSettings,
     questions: Questions,
-    asked: QuestionGrams,
+    grams: QuestionGrams,
     found: list[ShardFound],
     seconds: float,
 ) -> ContaminationReport:
@@ -263,7 +263,7 @@ def _sum_up(
                 names[text],
                 questions.numbers[text],
                 length,
-                _shown(store, asked.pieces(text, position, position + length)),
+                _shown(store, grams.pieces(text, position, position + length)),
             )
         )
     count = sum(len(here.documents) for here in found)
@@ -344,7 +344,7 @@ class Scan(Runner[Numbered, ShardFound]):
 
     def __init__(self, job: ScanSettings) -> None:
         self._job, self._n = job, job.n
-        self._store, self._asked = StoreReader(job.store), QuestionGrams(job.folder)
+        self._store, self._questions = StoreReader(job.store), QuestionGrams(job.folder)
         self._vocab_size = self._store.manifest.tokenizer.vocab_size
         self._by_words = job.gram_of == "words"
         if self._by_words:
@@ -364,7 +364,7 @@ class Scan(Runner[Numbered, ShardFound]):
         found: list[tuple[int, int, int, int]] = []
         done = 0
         for start, stop, skipped, chunk in self._chunks(shard):
-            matches = self._asked.index.find(gram_hashes(chunk.hashes[skipped:], self._n))
+            matches = self._questions.index.find(gram_hashes(chunk.hashes[skipped:], self._n))
             for place, text, position, grams in runs_of(matches):
                 run = (place + skipped, text, position, grams + self._n - 1)
                 found += self._compare(chunk, places, start, run)
@@ -408,7 +408,7 @@ class Scan(Runner[Numbered, ShardFound]):
         return _Chunk(
             words.hashes,
             lambda first, last: np.searchsorted(begins, words.starts[first:last], side="right") - 1,
-            words.said,
+            words.spellings,
         )
 
     def _compare(
@@ -418,11 +418,11 @@ class Scan(Runner[Numbered, ShardFound]):
         place, text, position, length = run
         tokens = offset + chunk.tokens(place, place + length)
         documents = np.searchsorted(places, tokens, side="right") - 1
-        said = chunk.pieces(place, place + length)
-        asked = self._asked.pieces(text, position, position + length)
+        spellings = chunk.pieces(place, place + length)
+        grams = self._questions.pieces(text, position, position + length)
         edges = np.flatnonzero(np.diff(documents)) + 1
         for begin, end in pairwise([0, *edges.tolist(), length]):
-            if end - begin >= self._n and said[begin:end] == asked[begin:end]:
+            if end - begin >= self._n and spellings[begin:end] == grams[begin:end]:
                 yield int(documents[begin]), text, end - begin, position + begin
 
 

@@ -83,7 +83,7 @@ def read_evaluations(path: str) -> Iterator[EvaluationText]:
     if inner:
         raise InputError(
             f"{path} is not one evaluation set: {inner[0]} is a bundle of CORE",
-            hint="name each set with an --against of its own",
+            hint="name each set with a separate --against",
         )
     counts: dict[str, int] = {}
     for file in files_of(path):

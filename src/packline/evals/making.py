@@ -209,9 +209,9 @@ def _write(
 def _report(task: Task, file: str, reason: str) -> TaskReport:
     sequences, tokens = len(task.sequences), len(task.sequences.tokens)
     if isinstance(task, LetterTask):
-        asked = len(task.gold)
+        questions = len(task.gold)
         return TaskReport(
-            task.label, "categorical", asked, sequences, tokens, 0, task.skipped, 0, file, reason
+            task.label, "categorical", questions, sequences, tokens, 0, task.skipped, 0, file, reason
         )
     assert isinstance(task, ScoredTask)
     return TaskReport(

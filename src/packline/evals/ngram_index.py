@@ -81,8 +81,8 @@ def gram_hashes(values: np.ndarray, n: int) -> np.ndarray:
             power = power[:-width] * np.uint64(pow(BASE, width, MASK + 1)) + power[width:]
             width *= 2
     for hashes, size in reversed(parts):
-        stretch = hashes[taken : taken + places]
-        found = stretch.copy() if found is None else found * np.uint64(pow(BASE, size, MASK + 1)) + stretch
+        part = hashes[taken : taken + places]
+        found = part.copy() if found is None else found * np.uint64(pow(BASE, size, MASK + 1)) + part
         taken += size
     assert found is not None
     return found ^ (found >> np.uint64(32))
@@ -299,18 +299,18 @@ def write_questions(
     repetitive = 0
     for batch in _batches(texts):
         if encode is None:
-            hashes, said, sizes, owners = _words_of(spell([one.text for one in batch]))
+            hashes, spellings, sizes, owners = _words_of(spell([one.text for one in batch]))
             lengths.append(sizes)
         else:
             ids = encode([one.text for one in batch])
-            hashes, said = mix(ids.tokens), ids.tokens.astype(np.int32)
+            hashes, spellings = mix(ids.tokens), ids.tokens.astype(np.int32)
             owners = np.repeat(np.arange(len(batch)), ids.lengths)
-        values.append(said)
+        values.append(spellings)
         counts.append(np.bincount(owners, minlength=len(batch)))
         whole = np.flatnonzero(owners[: max(len(owners) - n + 1, 0)] == owners[n - 1 :])
-        says = varied(hashes, n)[whole]
-        repetitive += len(whole) - int(says.sum())
-        whole = whole[says]
+        is_varied = varied(hashes, n)[whole]
+        repetitive += len(whole) - int(is_varied.sum())
+        whole = whole[is_varied]
         firsts = np.cumsum(counts[-1]) - counts[-1]
         places = whole - firsts[owners[whole]]
         texts_of = owners[whole] + len(names)
@@ -341,10 +341,10 @@ def _words_of(texts: list[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray, n
     parts = [text.translate(LOWER) for text in texts]
     words = split_words(np.frombuffer(b" ".join(parts), np.uint8))
     behind = np.cumsum([len(part) + 1 for part in parts])
-    said = words.said(0, len(words.starts))
-    sizes = np.array([len(word) + 1 for word in said], np.int64)
+    spellings = words.spellings(0, len(words.starts))
+    sizes = np.array([len(word) + 1 for word in spellings], np.int64)
     owners = np.searchsorted(behind, words.starts, side="right")
-    return words.hashes, np.frombuffer(b" ".join([*said, b""]), np.uint8), sizes, owners
+    return words.hashes, np.frombuffer(b" ".join([*spellings, b""]), np.uint8), sizes, owners
 
 
 def _save(folder: Path, name: str, array: np.ndarray) -> None:

@@ -95,10 +95,11 @@ class Words(NamedTuple):
     changed: dict[int, bytes]
     """Words that lower case or NFKC changes, by number."""
 
-    def said(self, first: int, last: int) -> list[bytes]:
+    def spellings(self, first: int, last: int) -> list[bytes]:
         """Words `first` to `last` (exclusive).
 
-        >>> split_words(np.frombuffer("ＧＰＴ模型".encode(), np.uint8)).said(0, 2) == [b"gpt", "模".encode()]
+        >>> words = split_words(np.frombuffer("ＧＰＴ模型".encode(), np.uint8))
+        >>> words.spellings(0, 2) == [b"gpt", "模".encode()]
         True
         """
         if first >= last:
@@ -123,7 +124,7 @@ def split_words(text: np.ndarray) -> Words:
         text: uint8, translated by `LOWER`. It is not changed.
 
     >>> words = split_words(np.frombuffer("Don’t stop!".encode().translate(LOWER), np.uint8))
-    >>> words.said(0, 3)
+    >>> words.spellings(0, 3)
     [b'don', b't', b'stop']
     """
     size = len(text)

@@ -61,7 +61,7 @@ class Arrow(DocumentFormat):
     """Data sets that `load_from_disk` reads."""
 
     name = "arrow"
-    title = "datasets: a folder for load_from_disk, a document a row in input_ids"
+    title = "datasets: a folder for load_from_disk, one document per row in input_ids"
     options = ArrowOptions
 
     def plan(self, view: DocumentView, options: ArrowOptions) -> ExportPlan:

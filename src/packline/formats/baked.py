@@ -56,7 +56,7 @@ class BakedOptions(Options, frozen=True):
     """Options of baked rows."""
 
     file_rows: int = 0
-    """Rows of a file; 0: as many as make about 256 MB of tokens."""
+    """Rows per file; 0: about 256 MB of tokens."""
 
 
 class Baked(RowFormat):

@@ -73,7 +73,7 @@ class DatatroveOptions(Options, frozen=True):
     tokenizer: str = ""
     """Name of the tokenizer in `.metadata`; default: that of the store, without the folders of a path."""
     shard_tokens: int = SHARD_TOKENS
-    """Approximate tokens per file, where it is not a shard of the store."""
+    """Approximate tokens per file, if it is not a shard of the store."""
     vocab_size: int | None = None
     """Determines the dtype of files that do not declare it."""
     marker: int | None = None

@@ -67,7 +67,7 @@ class ForagerOptions(Options, frozen=True):
     sample_size: int | None = None
     """Tokens of each sample, across documents; none: a sample is a document."""
     shard_tokens: int = SHARD_TOKENS
-    """Approximate tokens per file, where it is not a shard of the store."""
+    """Approximate tokens per file, if it is not a shard of the store."""
     vocab_size: int | None = None
     """Determines the dtype when reading: 65,536 and more are uint32."""
     marker: int | None = None

@@ -61,7 +61,7 @@ class Mds(RowFormat):
     """MosaicML's data shards."""
 
     name = "mds"
-    title = "MosaicML streaming (MDS): shard.NNNNN.mds and index.json, a record a row"
+    title = "MosaicML streaming (MDS): shard.NNNNN.mds and index.json, one record per row"
     options = MdsOptions
 
     def trainer_lines(self, out: str, record: ExportRecord, options: MdsOptions) -> tuple[str, ...]:

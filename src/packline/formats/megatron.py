@@ -72,7 +72,7 @@ class MegatronOptions(Options, frozen=True):
     files: Literal["many", "single"] = "many"
     """many: one pair per shard of the store, sharing its files; single: one pair per split."""
     prefix: str = ""
-    """Prefix of file names when files are single, before `train_text_document`."""
+    """Prefix of file names for `single`, before `train_text_document`."""
     dtype: Literal["auto", "uint16", "int32"] = "auto"
     """auto: uint16 for a vocabulary below 65,500."""
     shard_tokens: int = 1 << 28

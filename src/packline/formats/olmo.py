@@ -84,11 +84,13 @@ class OlmoOptions(Options, frozen=True):
     prefix: str = "part-0"
     """Prefix of file names, before `-00000.npy`."""
     shard_tokens: int = SHARD_TOKENS
-    """Approximate tokens per file, where it is not a shard of the store."""
+    """Approximate tokens per file, if it is not a shard of the store."""
     vocab_size: int | None = None
     """Determines the dtype of files that do not declare it."""
     marker: int | None = None
-    """The id at the end of documents in files without lines; taken from the tokenizer unless given."""
+    """Reading: the id after each document, for files without `.csv.gz`; taken from the tokenizer unless
+    given.
+    """
 
 
 class Olmo(DocumentFormat):

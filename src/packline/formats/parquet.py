@@ -60,7 +60,7 @@ class Parquet(DocumentFormat):
     """Parquet files with one row per document."""
 
     name = "parquet"
-    title = "Parquet: train-00000-of-00001.parquet, a document a row in input_ids"
+    title = "Parquet: train-00000-of-00001.parquet, one document per row in input_ids"
     options = ParquetOptions
 
     def plan(self, view: DocumentView, options: ParquetOptions) -> ExportPlan:

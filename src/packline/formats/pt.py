@@ -177,7 +177,7 @@ class PtOptions(Options, frozen=True):
     """Options for rows in torch files."""
 
     dataset: str = "packline"
-    """Name of the data set in metadata.json."""
+    """Name of the dataset in metadata.json."""
     max_files: int | None = None
     """Maximum number of files."""
 

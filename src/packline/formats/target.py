@@ -173,7 +173,7 @@ def _reflink(source: Path, target: Path) -> None:
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Copy a file inside the kernel, or through this process where the kernel cannot."""
+    """Copy inside the kernel, or through this process where the kernel cannot."""
     with open(source, "rb", buffering=0) as reading, open(target, "wb", buffering=0) as writing:
         size = os.fstat(reading.fileno()).st_size
         done = 0

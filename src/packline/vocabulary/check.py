@@ -78,10 +78,10 @@ def inspect_tokenizer(name: str, model: str | None = None) -> CheckReport:
         InputError: no config.json, or one that is not a JSON object.
     """
     tokenizer = load_tokenizer(name)
-    beside, ids = _beside(tokenizer), _ids(tokenizer)
-    findings = [*_id_findings(tokenizer, ids), *_special_findings(tokenizer, ids, beside)]
+    config, ids = _read_config(tokenizer), _ids(tokenizer)
+    findings = [*_id_findings(tokenizer, ids), *_special_findings(tokenizer, ids, config)]
     if model is not None:
-        findings += _model_findings(tokenizer, ids, beside, read_model_config(model))
+        findings += _model_findings(tokenizer, ids, config, read_model_config(model))
     tokenizer.reference()
     try:
         reference = plain_reference(tokenizer)
@@ -113,7 +113,7 @@ def read_model_config(path: str) -> dict[str, Any]:
     )
 
 
-def _beside(tokenizer: Tokenizer) -> dict[str, Any]:
+def _read_config(tokenizer: Tokenizer) -> dict[str, Any]:
     """Contents of the tokenizer_config.json next to a tokenizer, if there is one."""
     path = Path(tokenizer.name).expanduser()
     file = (path if path.is_dir() else path.parent) / CONFIG
@@ -149,28 +149,28 @@ def _id_findings(tokenizer: Tokenizer, ids: dict[str, int]) -> list[Finding]:
     return found
 
 
-def _special_findings(tokenizer: Tokenizer, ids: dict[str, int], beside: dict[str, Any]) -> list[Finding]:
+def _special_findings(tokenizer: Tokenizer, ids: dict[str, int], config: dict[str, Any]) -> list[Finding]:
     found = []
     count = len(tokenizer.special_tokens)
     found.append(Finding("special tokens", "ok" if count else "note", f"{count} in tokenizer.json"))
-    found += [Finding("special tokens", "problem", text) for text in _contradictions(tokenizer, ids, beside)]
+    found += [Finding("special tokens", "problem", text) for text in _contradictions(tokenizer, ids, config)]
     for role in ROLES:
-        token = _declared(tokenizer, beside, role)
+        token = _declared(tokenizer, config, role)
         if token is None:
             found += [Finding(role, "note", "none is declared")] if role in OF_MODEL.values() else []
         elif problem := _not_special(tokenizer, ids, token):
             found.append(Finding(role, "problem", problem))
         else:
             found.append(Finding(role, "ok", f"{token} is id {ids[token]}"))
-    eos, pad = (_declared(tokenizer, beside, role) for role in ("eos_token", "pad_token"))
+    eos, pad = (_declared(tokenizer, config, role) for role in ("eos_token", "pad_token"))
     if pad is not None and pad == eos:
         found.append(Finding("pad_token", "note", PAD_IS_EOS))
     return found
 
 
-def _contradictions(tokenizer: Tokenizer, ids: dict[str, int], beside: dict[str, Any]) -> Iterator[str]:
+def _contradictions(tokenizer: Tokenizer, ids: dict[str, int], config: dict[str, Any]) -> Iterator[str]:
     """Contradictions between tokenizer_config.json and tokenizer.json."""
-    decoder = beside.get("added_tokens_decoder")
+    decoder = config.get("added_tokens_decoder")
     for number, entry in decoder.items() if isinstance(decoder, dict) else ():
         content = entry.get("content") if isinstance(entry, dict) else None
         if not isinstance(content, str):
@@ -181,7 +181,7 @@ def _contradictions(tokenizer: Tokenizer, ids: dict[str, int], beside: dict[str,
         elif entry.get("special") and content not in tokenizer.special_tokens:
             yield f"{CONFIG} calls {content!r} special, tokenizer.json does not: text can become it"
     for field in ("additional_special_tokens", "extra_special_tokens"):
-        more = beside.get(field) or []
+        more = config.get(field) or []
         for token in map(_content, more.values() if isinstance(more, dict) else more):
             if problem := _not_special(tokenizer, ids, token):
                 yield f"{problem} ({field} of {CONFIG})"
@@ -196,9 +196,9 @@ def _not_special(tokenizer: Tokenizer, ids: dict[str, int], token: Any) -> str:
     return ""
 
 
-def _declared(tokenizer: Tokenizer, beside: dict[str, Any], role: str) -> Any:
+def _declared(tokenizer: Tokenizer, config: dict[str, Any], role: str) -> Any:
     """The eos_token, bos_token etc. declared by the tokenizer's files."""
-    return _content(beside.get(role, getattr(tokenizer, role, None)))
+    return _content(config.get(role, getattr(tokenizer, role, None)))
 
 
 def _content(token: Any) -> Any:
@@ -207,7 +207,7 @@ def _content(token: Any) -> Any:
 
 
 def _model_findings(
-    tokenizer: Tokenizer, ids: dict[str, int], beside: dict[str, Any], model: dict[str, Any]
+    tokenizer: Tokenizer, ids: dict[str, int], config: dict[str, Any], model: dict[str, Any]
 ) -> list[Finding]:
     found = [_embedding_finding(tokenizer.vocab_size, model.get("vocab_size"))]
     for field, role in OF_MODEL.items():
@@ -216,20 +216,20 @@ def _model_findings(
             continue
         several = given if isinstance(given, list) else [given]
         wanted: list[int] = [number for number in several if type(number) is int]
-        says = f"config.json says {', '.join(map(str, wanted))}"
-        token = _declared(tokenizer, beside, role)
+        text = f"config.json has {', '.join(map(str, wanted))}"
+        token = _declared(tokenizer, config, role)
         level: Level = "problem"
         if len(wanted) < len(several):
-            says = f"config.json says {given!r}: expected an id"
+            text = f"config.json has {given!r}: expected an id"
         elif beyond := [number for number in wanted if not 0 <= number < tokenizer.vocab_size]:
-            says = f"config.json says {beyond[0]}, which is no id of the tokenizer"
+            text = f"config.json has {beyond[0]}, which is no id of the tokenizer"
         elif token in ids and ids[token] not in wanted:
-            says += f", the tokenizer {token} is {ids[token]}"
+            text += f", the tokenizer {token} is {ids[token]}"
         elif ordinary := [number for number in wanted if number not in tokenizer.special_tokens.values()]:
-            says = f"config.json says {ordinary[0]}, which is no special token: text can become it"
+            text = f"config.json has {ordinary[0]}, which is no special token: text can become it"
         else:
             level = "ok"
-        found.append(Finding(field, level, says))
+        found.append(Finding(field, level, text))
     if model.get("pad_token_id") is not None and model["pad_token_id"] == model.get("eos_token_id"):
         found.append(Finding("pad_token_id", "note", PAD_IS_EOS))
     return found
@@ -238,8 +238,8 @@ def _model_findings(
 def _embedding_finding(size: int, rows: Any) -> Finding:
     """Check that an embedding has a row for each of `size` ids."""
     if type(rows) is not int:
-        says = "has no vocab_size" if rows is None else f"says vocab_size {rows!r}: expected a number"
-        return Finding("model", "problem", f"its config.json {says}")
+        text = "has no vocab_size" if rows is None else f"has vocab_size {rows!r}: expected a number"
+        return Finding("model", "problem", f"its config.json {text}")
     if rows < size:
         text = (
             f"the embedding has {rows:,} rows, but the highest id is {size - 1:,}: expected at least {size:,}"

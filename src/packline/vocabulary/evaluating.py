@@ -176,7 +176,7 @@ class _Measure:
                 where = _difference(piece, self._reference.decode(ids))
                 raise TokenizerError(
                     f"{self._name} does not give the text {name!r} back: {where}",
-                    hint="packline tokenizer check says more",
+                    hint="packline tokenizer check shows details",
                 )
             self._used[ids] = True
             tokens += len(ids)

@@ -177,7 +177,7 @@ def _check_place(folder: Path, force: bool) -> None:
         raise StoreError(f"{folder} is a file: expected a folder", hint="name a new folder")
     if not force and folder.exists() and any(folder.iterdir()):
         raise StoreError(
-            f"{folder} is there already and not empty", hint="name a new folder, or say --force to replace"
+            f"{folder} exists and is not empty", hint="name a new folder, or replace it with --force"
         )
     place = folder.resolve()
     try:
@@ -213,7 +213,7 @@ def _publish(folder: Path, files: dict[str, bytes]) -> None:
         except FileExistsError as error:
             raise StoreError(
                 f"{folder} was made by something else while the tokenizer was trained",
-                hint="move it away and run the same command again, or say --force to replace",
+                hint="move it away and run the same command again, or replace it with --force",
             ) from error
         except OSError as error:
             if error.errno not in (errno.EBUSY, errno.EXDEV):  # a separate disk, mounted there
@@ -284,7 +284,7 @@ def _report(
     tokenizer: Tokenizer,
     sizes: np.ndarray,
     pattern: str,
-    asked: int,
+    requested: int,
     eos: str | None,
     bos: str | None,
     started: float,
@@ -293,7 +293,7 @@ def _report(
     return TrainingReport(
         pattern=pattern,
         trainer=trained.trainer,
-        asked_vocab_size=asked,
+        asked_vocab_size=requested,
         vocab_size=tokenizer.vocab_size,
         merges=trained.merges,
         special_tokens=tokenizer.special_tokens,

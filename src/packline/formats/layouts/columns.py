@@ -50,15 +50,15 @@ class ColumnOptions(Options, frozen=True):
     edges: Edges = "eod"
     """Boundary tokens of documents."""
     column: str = "input_ids"
-    """Name of the column with the ids."""
+    """Name of the column of ids."""
     dtype: Literal["int32", "int64"] = "int32"
     """Writing: dtype of ids and labels."""
     lists: Literal["list", "large_list"] = "list"
-    """Writing: large lists have room for documents of more than 2**31 tokens."""
+    """Writing: `large_list` allows documents of more than 2**31 tokens."""
     loss: Literal["labels", "loss_mask", "none"] = "labels"
     """Writing: the column for a loss mask, where the store has one; reading: `none` ignores all masks."""
     provenance: bool = False
-    """Writing: columns source, file, position and id."""
+    """Writing: add columns source, file, position and id."""
     shard_tokens: int = 1 << 27
     """Writing: tokens per file, up to the end of a document: 512 MB."""
 
