@@ -17,7 +17,7 @@ from tests.cli.command import environment, result, run
 from tests.formats.stores import make_store, random_documents
 
 import packline
-from packline.cli.exporting import plan_lines
+from packline.cli.exporting import export_lines
 from packline.cli.output import plain
 from packline.cli.progress import Tally, draw
 from packline.facade import Store
@@ -226,7 +226,7 @@ def test_how_far_it_is(store: Store) -> None:
     for _ in range(3):
         tally.hear(UnitDone("x"))
     assert tally.fraction == 1
-    assert [plain(line) for line in plan_lines(planned)] == [
+    assert [plain(line) for line in export_lines(planned)] == [
         "  writes       npz: 100 rows, 8,000 tokens, 4 parts, 1 of them done by an earlier run",
         "  new on disk  about 2.0 MB",
         "  not carried  tail: 3 tokens: too short",

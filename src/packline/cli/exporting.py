@@ -40,11 +40,11 @@ def options_of(words: list[str] | None) -> dict[str, Any]:
 @contextmanager
 def watch_export(out: str) -> Iterator[OnEvent]:
     """Show a running export: a bar on a terminal, otherwise an occasional line."""
-    with watch(Tally(), out, plan_lines) as hear:
+    with watch(Tally(), out, export_lines) as hear:
         yield hear
 
 
-def plan_lines(planned: Planned) -> list[Line]:
+def export_lines(planned: Planned) -> list[Line]:
     """Lines on the planned output: its files, those shared with the store, and what it cannot represent."""
     assert isinstance(planned, ExportPlanned)
     what = (
