@@ -6,9 +6,9 @@ import gc
 
 import msgspec
 
-from packline.jobs.executor import Start, pack
+from packline.jobs.executor import Start, encode
 from packline.jobs.host import open_runner
-from packline.jobs.job import Report, Runner, WorkUnit
+from packline.jobs.job import ReportProgress, Runner, WorkUnit
 
 
 class Nothing(Runner[WorkUnit, None]):
@@ -19,7 +19,7 @@ class Nothing(Runner[WorkUnit, None]):
     def __init__(self) -> None:
         self.collecting = gc.isenabled()
 
-    def run(self, unit: WorkUnit, report: Report) -> None:
+    def run(self, unit: WorkUnit, report: ReportProgress) -> None:
         """Do nothing."""
 
 
@@ -35,7 +35,7 @@ def test_workers_are_forked_with_the_collector_on_and_nothing_to_look_through() 
     """It is off while the tokenizer is loaded; a worker without it would keep every cycle of its life."""
     before = len(gc.get_objects())
     try:
-        runner = open_runner(Start(__name__, "Settings", pack(Settings()), 1, ""))
+        runner = open_runner(Start(__name__, "Settings", encode(Settings()), 1, ""))
         assert isinstance(runner, Nothing) and not runner.collecting
         assert gc.isenabled()
         assert len(gc.get_objects()) < before / 10

@@ -30,7 +30,7 @@ from packline.encoders.tokenizer import load_tokenizer
 from packline.fingerprint import share_of, split_of
 from packline.jobs.folder import StoreFolder
 from packline.jobs.held_out import Shares, Smallest
-from packline.jobs.job import Numbered, Report, Runner
+from packline.jobs.job import Numbered, ReportProgress, Runner
 from packline.jobs.unit import check_unchanged
 from packline.ragged import Ragged, offsets_of
 from packline.sources.batch import RecordProblem, Reject, TemplateTimeout, Texts
@@ -122,7 +122,7 @@ class ConversationRunner(Runner[ChatUnit, ChatResult]):
         self.special = SpecialTokenCounter(tokenizer.special_tokens)
         self.render = make_renderer(job.options, tokenizer.json)
 
-    def run(self, unit: ChatUnit, report: Report) -> ChatResult:
+    def run(self, unit: ChatUnit, report: ReportProgress) -> ChatResult:
         """Write a unit's files into the work folder, or scan its texts.
 
         Raises:
@@ -171,7 +171,7 @@ def make_template(options: SftOptions, tokenizer_json: str) -> ChatTemplate | No
 class _Unit:
     """State of one unit."""
 
-    def __init__(self, runner: ConversationRunner, unit: ChatUnit, report: Report) -> None:
+    def __init__(self, runner: ConversationRunner, unit: ChatUnit, report: ReportProgress) -> None:
         self._runner, self._job, self._report = runner, runner.job, report
         self._name = f"{unit.number:06d}"
         self._unit = self._job.units[unit.number]
@@ -351,7 +351,7 @@ class _Unit:
 class _Scan(_Unit):
     """A unit that writes nothing, and collects the smallest shares of its documents' texts."""
 
-    def __init__(self, runner: ConversationRunner, unit: ChatUnit, report: Report) -> None:
+    def __init__(self, runner: ConversationRunner, unit: ChatUnit, report: ReportProgress) -> None:
         super().__init__(runner, unit, report)
         self._smallest = Smallest(runner.job.val_documents)
 

@@ -40,11 +40,11 @@ def options_of(words: list[str] | None) -> dict[str, Any]:
 @contextmanager
 def watch_export(out: str) -> Iterator[OnEvent]:
     """Show a running export: a bar on a terminal, otherwise an occasional line."""
-    with watch(Tally(), out, plan_lines) as hear:
+    with watch(Tally(), out, export_lines) as hear:
         yield hear
 
 
-def plan_lines(planned: Planned) -> list[Line]:
+def export_lines(planned: Planned) -> list[Line]:
     """Lines on the planned output: its files, those shared with the store, and what it cannot represent."""
     assert isinstance(planned, ExportPlanned)
     what = (
@@ -61,7 +61,7 @@ def plan_lines(planned: Planned) -> list[Line]:
     if planned.shared_bytes:
         rows.append([("the store's own", "quiet"), f"{size(planned.shared_bytes)} as {HOW[planned.sharing]}"])
     rows += [
-        [("not carried" if not number else "", "quiet"), str(lost)]
+        [("not preserved" if not number else "", "quiet"), str(lost)]
         for number, lost in enumerate(planned.lost)
     ]
     rows += [[("warning", "warning"), text] for text in planned.warnings]
@@ -71,7 +71,7 @@ def plan_lines(planned: Planned) -> list[Line]:
 def show_exported(exported: Exported) -> None:
     """Print the result of an export."""
     if exported.nothing_to_do:
-        output.line(f"  {exported.out} holds this very export: nothing to do")
+        output.line(f"  {exported.out} holds this export: nothing to do")
         output.lines(table(_warnings(exported), "ll", width=output.wrap))
         _show_trainer_lines(exported)
         return

@@ -49,7 +49,7 @@ from packline.evals.ngram_index import (
 from packline.evals.task import EvaluationText, text_encoder
 from packline.evals.words import LOWER, spelled, split_words
 from packline.jobs.engine import run_units
-from packline.jobs.job import Numbered, Report, Runner
+from packline.jobs.job import Numbered, ReportProgress, Runner
 from packline.jobs.resources import usable_cores
 from packline.storage.local import disk_errors
 from packline.store.files import read_file
@@ -235,7 +235,7 @@ def _sum_up(
     found: list[ShardFound],
     seconds: float,
 ) -> ContaminationReport:
-    """Report with counts of all overlaps, and the longest of them."""
+    """ReportProgress with counts of all overlaps, and the longest of them."""
     sets, names = questions.sets, questions.names
     sources: dict[str, tuple[int, int]] = {}
     for shard, origin, here in zip(store.shards, shard_labels(store), found, strict=True):
@@ -352,7 +352,7 @@ class Scan(Runner[Numbered, ShardFound]):
         else:
             self._ids = mix(np.arange(self._vocab_size))
 
-    def run(self, unit: Numbered, report: Report) -> ShardFound:
+    def run(self, unit: Numbered, report: ReportProgress) -> ShardFound:
         """Search the shard of this number.
 
         Raises:

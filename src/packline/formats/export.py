@@ -35,7 +35,7 @@ from packline.formats.target import Link, Target, sync_files
 from packline.formats.types import ExportPart, NotPreserved, WrittenPart
 from packline.jobs.engine import run_job
 from packline.jobs.events import OnEvent, Planned, UnitDone
-from packline.jobs.job import Job, Report, Runner, Session, WorkUnit
+from packline.jobs.job import Job, ReportProgress, Runner, Session, WorkUnit
 from packline.jobs.resources import require_disk, usable_cores
 from packline.storage.local import disk_errors
 from packline.store.files import read_file
@@ -85,7 +85,7 @@ class ExportRunner(Runner[PartUnit, PartReceipt]):
         self._view = view or format.view(settings.source, settings.choice, options)
         self._staging, self._link = Staging(Path(settings.out)), settings.link
 
-    def run(self, unit: PartUnit, report: Report) -> PartReceipt:
+    def run(self, unit: PartUnit, report: ReportProgress) -> PartReceipt:
         """Write the files of a part."""
         target = Target(self._staging.files, link=self._link, on_progress=report)
         facts = self._format.write(self._view, unit.part, target, self._options)
@@ -285,7 +285,7 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
         return next(iter(target.shared))
 
     def announce(self, todo: Sequence[PartUnit], workers: int) -> None:
-        """Report the plan."""
+        """ReportProgress the plan."""
         view, plan = self._view, self._plan
         of_rows = isinstance(view, RowView)
         self._sharing = self._how_shared() if plan.shared_bytes else ""

@@ -46,7 +46,7 @@ from packline.formats.types import DocumentBlock, ReadTask
 from packline.jobs.engine import run_job
 from packline.jobs.events import Note, OnEvent
 from packline.jobs.folder import StoreFolder
-from packline.jobs.job import Numbered, Report, Runner
+from packline.jobs.job import Numbered, ReportProgress, Runner
 from packline.jobs.store_job import Imported, NumberedStoreJob
 from packline.jobs.unit import check_unchanged
 from packline.ragged import Ragged
@@ -132,7 +132,7 @@ class UnitImporter(Runner[Numbered, ImportedUnit]):
         """Move the unit's files into the store."""
         self._folder.commit(result.receipt)
 
-    def run(self, unit: Numbered, report: Report) -> ImportedUnit:
+    def run(self, unit: Numbered, report: ReportProgress) -> ImportedUnit:
         """Write a unit's files into the work folder.
 
         Raises:
@@ -362,7 +362,7 @@ class _Import(NumberedStoreJob[ImportedUnit, Imported]):
         )
 
     def finished(self) -> Imported | None:
-        """Report notes on the data set, and look for its store."""
+        """ReportProgress notes on the data set, and look for its store."""
         for note in self._data.notes:
             self.tell(Note(note))
         return super().finished()

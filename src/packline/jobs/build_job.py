@@ -30,9 +30,8 @@ from packline.fingerprint import Hasher, share_of
 from packline.jobs.events import BuildPlanned, EnginesTried, Event, Finished, Note, Progress, UnitDone
 from packline.jobs.folder import BuildIdentity, StoreFolder
 from packline.jobs.held_out import VAL_NOTE, Shares, Smallest, run_scans, settle_share, share_below
-from packline.jobs.job import Report, Runner, Session
+from packline.jobs.job import ReportProgress, Runner, Session
 from packline.jobs.limits import InOrder, LimitWatch, apply_limits
-from packline.jobs.prepare import SampleTexts, Work, load_encoder, prepare, set_room
 from packline.jobs.resources import (
     count_workers,
     die_with_parent,
@@ -43,7 +42,7 @@ from packline.jobs.resources import (
 from packline.jobs.signals import ignore_signals
 from packline.jobs.store_job import StoreJob
 from packline.jobs.unit import KEEP, Task, UnitRunner, check_unchanged, judge
-from packline.jobs.units import Stream, Unit
+from packline.jobs.units import SampleTexts, Stream, Unit, Work, load_encoder, prepare, set_room
 from packline.recipe import Recipe, RunOptions
 from packline.sources.files import InputFile, not_text_notes
 from packline.sources.reader import Span, read_span
@@ -92,7 +91,7 @@ class BuildInfo(msgspec.Struct, frozen=True):
     round_trip: RoundTrip
 
 
-class BuildSettings(msgspec.Struct, frozen=True):
+class TokenizeSettings(msgspec.Struct, frozen=True):
     """Settings common to all units of a build."""
 
     recipe: Recipe
@@ -112,7 +111,7 @@ class BuildRunner(Runner[Task, BuildResult]):
 
     unit = Task
 
-    def __init__(self, settings: BuildSettings) -> None:
+    def __init__(self, settings: TokenizeSettings) -> None:
         self._work = work = Work(
             settings.recipe,
             settings.options,
@@ -146,7 +145,7 @@ class BuildRunner(Runner[Task, BuildResult]):
         """Name of the source."""
         return self._work.names[unit.source]
 
-    def run(self, unit: Task, report: Report) -> BuildResult:
+    def run(self, unit: Task, report: ReportProgress) -> BuildResult:
         """Write a unit's files into the work folder, or scan its texts."""
         if unit.is_scan:
             return Shares(self._scan(unit))
@@ -317,7 +316,7 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         return count_workers(self.work.options)[0]
 
     def announce(self, todo: Sequence[Task], workers: int) -> None:
-        """Report the plan, inputs that do not look like text, and a disk that may be too small."""
+        """ReportProgress the plan, inputs that do not look like text, and a disk that may be too small."""
         work, expected = self.work, self.work.source_bytes
         planned = BuildPlanned(
             units=len(self.units),
@@ -345,9 +344,9 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
                 Note(f"the store may need {needed / 1e9:.1f} GB, and the disk has {free / 1e9:.1f} GB free")
             )
 
-    def opening(self) -> BuildSettings:
+    def opening(self) -> TokenizeSettings:
         """Settings of the units."""
-        return BuildSettings(
+        return TokenizeSettings(
             self.recipe,
             self.work.options,
             self.files,
@@ -357,7 +356,7 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         )
 
     def settle(self, session: Session, todo: Sequence[Task]) -> Sequence[Task]:
-        """Report the engines, and choose the validation documents, if their number is given."""
+        """ReportProgress the engines, and choose the validation documents, if their number is given."""
         self._info = info = msgspec.convert(session.info(), BuildInfo)
         self.tell(EnginesTried(info.reports, list(info.names), info.reason))
         if not (count := self.recipe.val_documents):

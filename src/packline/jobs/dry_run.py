@@ -32,8 +32,8 @@ import numpy as np
 from packline.encoders.encoder import Encoder
 from packline.errors import EncoderMismatch, PacklineError
 from packline.fingerprint import Hasher
-from packline.jobs.prepare import Work
 from packline.jobs.unit import Task, UnitRun, UnitRunner
+from packline.jobs.units import Work
 from packline.recipe import Source
 from packline.sources.batch import Batch, Texts
 from packline.sources.compression import DecompressedStream

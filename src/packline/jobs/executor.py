@@ -77,7 +77,7 @@ REQUESTS = msgspec.msgpack.Decoder(Start | Run | Drop)
 REPLIES = msgspec.msgpack.Decoder(Opened | Progress | Committed | Dropped | Failed)
 
 
-def pack(value: Any) -> msgspec.Raw:
+def encode(value: Any) -> msgspec.Raw:
     """A value in the form in which it is sent."""
     return msgspec.Raw(msgspec.msgpack.encode(value))
 
@@ -267,7 +267,7 @@ class LocalProcesses:
             raise self._ended() from None
         opening = job.opening()
         kind = type(opening)
-        self._send(Start(kind.__module__, kind.__qualname__, pack(opening), workers, job.if_died))
+        self._send(Start(kind.__module__, kind.__qualname__, encode(opening), workers, job.if_died))
         reply = self._receive()
         assert isinstance(reply, Opened)
         self._info = msgspec.msgpack.decode(reply.info)
@@ -289,7 +289,7 @@ class LocalProcesses:
         left = {unit.name for unit in units}
         if not left or (enough is not None and enough()):
             return
-        self._send(Run([pack(unit) for unit in units], enough is not None))
+        self._send(Run([encode(unit) for unit in units], enough is not None))
         while left:
             reply = self._receive()
             if isinstance(reply, Progress):

@@ -34,7 +34,7 @@ import msgspec
 
 from packline.errors import WorkerDied
 from packline.jobs.events import Failed, Progress, as_failed
-from packline.jobs.executor import REQUESTS, Committed, Committer, Drop, Dropped, Opened, Run, Start, pack
+from packline.jobs.executor import REQUESTS, Committed, Committer, Drop, Dropped, Opened, Run, Start, encode
 from packline.jobs.job import NeedsFreshProcess, Runner, WorkUnit
 from packline.jobs.resources import die_with_parent, keep_freed_memory, resident_memory
 from packline.jobs.signals import ignore_signals
@@ -297,7 +297,7 @@ def _work(pipe: Connection, runner: Runner[Any, Any]) -> None:
             pipe.send_bytes(msgspec.msgpack.encode(event))
 
     def committed(name: str, result: Any) -> None:
-        send(Committed(name, pack(result)))
+        send(Committed(name, encode(result)))
 
     committer = Committer(runner, send, committed, at_once=True)
     try:
@@ -331,9 +331,9 @@ def _feed(pipe: Connection, runner: Runner[Any, Any], stream: WorkUnit, ahead: i
         for part in runner.cut(stream):
             if not isinstance(part, WorkUnit):
                 runner.commit(stream, part)
-                pipe.send_bytes(msgspec.msgpack.encode(CutEnd(pack(part))))
+                pipe.send_bytes(msgspec.msgpack.encode(CutEnd(encode(part))))
                 return
-            pipe.send_bytes(msgspec.msgpack.encode(Cut(pack(part))))
+            pipe.send_bytes(msgspec.msgpack.encode(Cut(encode(part))))
             ahead -= 1
             while ahead <= 0 or pipe.poll():
                 pipe.recv_bytes()
@@ -363,7 +363,7 @@ def open_runner(start: Start) -> Runner[Any, Any]:
     return runner
 
 
-def main(descriptor: int, parent: int, preload: str) -> int:
+def run_host(descriptor: int, parent: int, preload: str) -> int:
     """Open the job that the driver sends, and serve it."""
     die_with_parent()
     ignore_signals()
@@ -381,7 +381,7 @@ def main(descriptor: int, parent: int, preload: str) -> int:
         start = REQUESTS.decode(driver.recv_bytes())
         assert isinstance(start, Start)
         runner = open_runner(start)
-        driver.send_bytes(msgspec.msgpack.encode(Opened(pack(runner.info()))))
+        driver.send_bytes(msgspec.msgpack.encode(Opened(encode(runner.info()))))
         Host(driver, start, runner).serve()
     except (EOFError, ConnectionError):
         return 0  # the driver has closed, or is gone
@@ -396,4 +396,4 @@ def main(descriptor: int, parent: int, preload: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]))
+    sys.exit(run_host(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]))

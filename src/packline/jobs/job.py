@@ -54,7 +54,7 @@ R = TypeVar("R")
 S = TypeVar("S")
 
 
-class Report(Protocol):
+class ReportProgress(Protocol):
     """Callback for progress within a unit."""
 
     def __call__(self, tokens: int, documents: int = 0, text_bytes: int = 0) -> None:
@@ -72,7 +72,7 @@ class Runner(ABC, Generic[U, R]):
     """True in a worker that has run a unit: a fresh process would have more free memory."""
 
     @abstractmethod
-    def run(self, unit: U, report: Report) -> R:
+    def run(self, unit: U, report: ReportProgress) -> R:
         """Run a unit, and write its files where no one takes them for finished.
 
         Raises:
@@ -168,7 +168,7 @@ class Job(ABC, Generic[U, R, S]):
         return 0
 
     def announce(self, todo: Sequence[U], workers: int) -> None:
-        """Report the plan."""
+        """ReportProgress the plan."""
 
     def check(self) -> None:
         """Last check before work begins, after the plan was reported.

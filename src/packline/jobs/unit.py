@@ -14,7 +14,6 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
 from packline.encoders.encoder import Encoder
@@ -22,10 +21,9 @@ from packline.encoders.parity import audited
 from packline.encoders.special_tokens import SpecialTokenCounter
 from packline.errors import BadRecord, InputChanged, InputError, PacklineError
 from packline.fingerprint import Hasher, split_of
-from packline.jobs.job import NeedsFreshProcess, Report, WorkUnit
-from packline.jobs.resources import resident_memory
-from packline.jobs.room import LARGE, Room
-from packline.jobs.units import Stream
+from packline.jobs.job import NeedsFreshProcess, ReportProgress, WorkUnit
+from packline.jobs.resources import LARGE, resident_memory
+from packline.jobs.units import Stream, UnitSettings
 from packline.ragged import Ragged
 from packline.recipe import SPLITS, Recipe, Source
 from packline.sources.batch import Batch, Reject, Texts
@@ -60,15 +58,6 @@ class Task(WorkUnit, frozen=True, kw_only=True):
     """Stop before the document that would bring the tokens above this."""
 
 
-class UnitSettings(msgspec.Struct, frozen=True):
-    """Settings common to all units of a build."""
-
-    recipe: Recipe
-    files: list[InputFile]
-    strict: bool
-    room: Room = Room()
-
-
 class UnitRunner:
     """Runs units, one after another, with the encoder of one process."""
 
@@ -81,7 +70,7 @@ class UnitRunner:
         self.replaceable = False
         """True if a fresh process would have more free memory than this one."""
 
-    def run(self, task: Task, report: Report) -> Receipt:
+    def run(self, task: Task, report: ReportProgress) -> Receipt:
         """Write a unit's files into the work folder.
 
         Raises:
@@ -99,7 +88,7 @@ class UnitRunner:
 class UnitRun:
     """State of one unit: batches in, shards and a receipt out."""
 
-    def __init__(self, runner: UnitRunner, task: Task, report: Report) -> None:
+    def __init__(self, runner: UnitRunner, task: Task, report: ReportProgress) -> None:
         self._runner, self._task, self._report = runner, task, report
         self._recipe = runner._job.recipe
         self._source = self._recipe.sources[task.source]

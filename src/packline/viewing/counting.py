@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from packline.jobs.engine import run_units
-from packline.jobs.job import Report, Runner, WorkUnit
+from packline.jobs.job import ReportProgress, Runner, WorkUnit
 from packline.store.reader import StoreReader
 from packline.store.shard import contradiction
 from packline.viewing.duplicates import HashFiles
@@ -60,7 +60,7 @@ class RangeCounter(Runner[Range, TokenTally]):
     def __init__(self, settings: CountSettings) -> None:
         self._settings, self._store = settings, StoreReader(settings.store)
 
-    def run(self, unit: Range, report: Report) -> TokenTally:
+    def run(self, unit: Range, report: ReportProgress) -> TokenTally:
         """Count a range of documents."""
         return count_range(self._settings, unit, self._store, report)
 
