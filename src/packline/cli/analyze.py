@@ -35,7 +35,7 @@ TOP = 10
 
 def analyze(
     target: Annotated[
-        str, Parameter(help="Folder of a store; a data set of another project; a batch (.npz, .pt).")
+        str, Parameter(help="Folder of a store; a dataset of another project; a batch (.npz, .pt).")
     ],
     *,
     seq_len: Annotated[
@@ -44,7 +44,9 @@ def analyze(
     packing: Annotated[
         Literal["concat", "best_fit", "pad"] | None, option("Only this packing. Default: all.", STORE)
     ] = None,
-    workers: Annotated[int | None, option("Processes. Default: one per usable core.", STORE)] = None,
+    workers: Annotated[
+        int | None, option("Number of processes. Default: one per usable core.", STORE)
+    ] = None,
     tensor_type: Annotated[
         Literal["input", "target", "attention_mask", "both"] | None,
         option("Tensor to count. Default: input and target, and the mask if there is one.", BATCH),

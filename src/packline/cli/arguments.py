@@ -57,27 +57,27 @@ class Settings:
         option("A tokenizer.json, a folder with one, a hub id, a .tiktoken or SentencePiece file.", MAIN),
     ] = None
     encoding: Annotated[
-        str | None, option("Encoding of a .tiktoken file whose name does not tell it.", TOKENS)
+        str | None, option("Encoding of a .tiktoken file whose name does not reveal it.", TOKENS)
     ] = None
     eod: Annotated[
         str | None,
         option(
-            "End of document: a token's string, or an id. Default: the tokenizer's, where it has one.", TOKENS
+            "End-of-document token: its string or id. Default: the tokenizer's, if it has just one.", TOKENS
         ),
     ] = None
     bos: Annotated[
-        str | None, option("Beginning of document: a token's string, or an id. Default: none.", TOKENS)
+        str | None, option("Begin-of-document token: its string or id. Default: none.", TOKENS)
     ] = None
     special_tokens: Annotated[
         Literal["text", "parse", "reject"] | None,
         option(
-            "Special-token strings inside documents are text (default), control tokens, or bad records.",
+            "Treat special-token strings in documents as text (default), control tokens, or bad records.",
             TOKENS,
         ),
     ] = None
     engine: Annotated[
         Literal["auto", "gigatoken", "fastokens", "tokenizers"] | None,
-        option("What encodes. Default: auto. No byte of the store depends on it.", RUNNING),
+        option("Engine of the encoder. Default: auto. The store does not depend on it.", RUNNING),
     ] = None
     text: Annotated[
         str | None,
@@ -86,48 +86,52 @@ class Settings:
         ),
     ] = None
     template: Annotated[
-        str | None, option("Makes the text of fields, instead: '{{ title }}: {{ body }}'.", DOCUMENTS)
+        str | None, option("Template of the text, instead of --text: '{{ title }}: {{ body }}'.", DOCUMENTS)
     ] = None
     id: Annotated[str | None, option("Field of a document's id. Default: id.", DOCUMENTS)] = None
     format: Annotated[
         Literal["auto", "jsonl", "parquet", "text"] | None,
-        option("What the files are. Default: auto, by content and name.", DOCUMENTS),
+        option("Format of the files. Default: auto, by content and name.", DOCUMENTS),
     ] = None
     documents: Annotated[
-        Literal["file", "line"] | None, option("Plain text: what a document is. Default: file.", DOCUMENTS)
+        Literal["file", "line"] | None,
+        option("Plain text: one document per file or per line. Default: file.", DOCUMENTS),
     ] = None
     separator: Annotated[
-        str | None, option(r"Plain text: what stands between documents. \n and \t are understood.", DOCUMENTS)
+        str | None, option(r"Plain text: separator between documents. \n and \t are escapes.", DOCUMENTS)
     ] = None
-    label: Annotated[str | None, option("Kept with every document.", DOCUMENTS)] = None
+    label: Annotated[str | None, option("Label stored with every document.", DOCUMENTS)] = None
     min_chars: Annotated[int | None, option("Leave out shorter documents.", DOCUMENTS)] = None
     max_chars: Annotated[int | None, option("Leave out longer documents.", DOCUMENTS)] = None
     max_document_size: Annotated[
-        str | None, option("A larger document is a bad record. Default: 256MiB.", DOCUMENTS)
+        str | None, option("Maximum document size; a larger one is a bad record. Default: 256MiB.", DOCUMENTS)
     ] = None
     val_fraction: Annotated[
-        float | None, option("Share of documents for validation. Default: 0.", SPLITS)
+        float | None, option("Fraction of documents for validation. Default: 0.", SPLITS)
     ] = None
     val_documents: Annotated[
-        int | None, option("Documents for validation, instead of a share; reads the inputs twice.", SPLITS)
+        int | None,
+        option("Number of documents for validation, instead of a fraction; reads the inputs twice.", SPLITS),
     ] = None
-    test_fraction: Annotated[float | None, option("Share of documents for testing. Default: 0.", SPLITS)] = (
-        None
-    )
+    test_fraction: Annotated[
+        float | None, option("Fraction of documents for testing. Default: 0.", SPLITS)
+    ] = None
     seed: Annotated[int | None, option("Seed of the split. Default: 0.", SPLITS)] = None
     limit_documents: Annotated[int | None, option("Stop after the first N documents.", SPLITS)] = None
     limit_tokens: Annotated[
-        int | None, option("The first documents that have at most N tokens in all.", SPLITS)
+        int | None, option("Stop before the document that would exceed N tokens.", SPLITS)
     ] = None
     max_bad_fraction: Annotated[
-        float | None, option("Exit with 3 if more of the records are bad. Default: 0.01.", RUNNING)
+        float | None,
+        option("Fraction of bad records above which the exit code is 3. Default: 0.01.", RUNNING),
     ] = None
     strict: Annotated[bool | None, option("Stop at the first bad record.", RUNNING)] = None
-    workers: Annotated[
-        int | None, option("Processes that encode. Default: as many as this process may use.", RUNNING)
-    ] = None
+    workers: Annotated[int | None, option("Number of processes. Default: one per usable core.", RUNNING)] = (
+        None
+    )
     memory: Annotated[
-        str | None, option("For all processes together, e.g. 8GiB. Default: 1GiB a worker.", RUNNING)
+        str | None,
+        option("Memory limit for all processes together, e.g. 8GiB. Default: 1GiB per worker.", RUNNING),
     ] = None
 
     def as_settings(self) -> dict[str, Any]:

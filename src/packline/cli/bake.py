@@ -18,12 +18,12 @@ def bake(
     source: Annotated[str, Parameter(help="Folder of a store, or a run file (.toml).")],
     /,  # `--source` chooses documents
     *,
-    out: Annotated[str, Parameter(help="Folder of the rows: new, empty, or with these very rows.")],
-    set: Annotated[list[str] | None, option("file_rows=N: rows of a file.", MAIN)] = None,
+    out: Annotated[str, Parameter(help="Output folder: new, empty, or with these rows.")],
+    set: Annotated[list[str] | None, option("file_rows=N: rows per file.", MAIN)] = None,
     rows: RowArguments = _ROWS,
     documents: DocumentArguments = _DOCUMENTS,
     workers: Annotated[
-        int | None, option("Processes. Default: as many as this process may use.", RUNNING)
+        int | None, option("Number of processes. Default: one per usable core.", RUNNING)
     ] = None,
     flags: Flags = _FLAGS,
 ) -> int:

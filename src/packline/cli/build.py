@@ -22,9 +22,7 @@ NOTHING_KEPT = "before the first unit"
 
 def build(
     *inputs: Inputs,
-    out: Annotated[
-        str, Parameter(help="Folder of the store: new, empty, or with this very build unfinished.")
-    ],
+    out: Annotated[str, Parameter(help="Output folder: new, empty, or with this build unfinished.")],
     settings: Settings = _SETTINGS,
     flags: Flags = _FLAGS,
 ) -> int:

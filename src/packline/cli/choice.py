@@ -27,9 +27,9 @@ class _Given:
 class RowShape(_Given):
     """Shape of rows."""
 
-    seq_len: Annotated[int | None, option("Tokens of a row.", ROWS)] = None
+    seq_len: Annotated[int | None, option("Tokens per row.", ROWS)] = None
     packing: Annotated[Literal["concat", "best_fit", "pad"] | None, option("Default: concat.", ROWS)] = None
-    batch_size: Annotated[int | None, option("Rows of a global batch.", ROWS)] = None
+    batch_size: Annotated[int | None, option("Rows per global batch.", ROWS)] = None
 
 
 @Parameter(name="*")
@@ -39,7 +39,7 @@ class RowArguments(RowShape):
 
     seed: Annotated[int | None, option("Seed for the order of rows. Default: as packed.", ROWS)] = None
     epochs: Annotated[int | None, option("Number of epochs. Default: 1.", ROWS)] = None
-    stage: Annotated[int | None, option("Of a run file: which stage. Default: all.", ROWS)] = None
+    stage: Annotated[int | None, option("Stage of a run file. Default: all.", ROWS)] = None
 
 
 @Parameter(name="*")
@@ -49,10 +49,10 @@ class DocumentArguments(_Given):
 
     split: Annotated[str | None, option("train, val, test or all. Default: all; rows: train.", CHOICE)] = None
     labels: Annotated[
-        list[str] | None, option("Only with this label. May be repeated.", CHOICE, name="--label")
+        list[str] | None, option("Only documents with this label. May be repeated.", CHOICE, name="--label")
     ] = None
     sources: Annotated[
-        list[str] | None, option("Only of this source. May be repeated.", CHOICE, name="--source")
+        list[str] | None, option("Only documents of this source. May be repeated.", CHOICE, name="--source")
     ] = None
     min_tokens: Annotated[int | None, option("Only documents with at least N tokens.", CHOICE)] = None
     max_tokens: Annotated[int | None, option("Only documents with at most N tokens.", CHOICE)] = None

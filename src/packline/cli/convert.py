@@ -23,19 +23,19 @@ _FLAGS, _READING, _ROWS = Flags(), Reading(), RowShape()
 
 
 def convert(
-    source: Annotated[str, Parameter(help="A store, or a data set of another project.")],
-    out: Annotated[str, Parameter(help="Folder of the output; the store in between is kept at OUT.store.")],
+    source: Annotated[str, Parameter(help="A store, or a dataset of another project.")],
+    out: Annotated[str, Parameter(help="Output folder; the intermediate store is kept at OUT.store.")],
     *,
-    to: Annotated[str, Parameter(help="The format to write; `packline formats` lists them.", group=MAIN)],
+    to: Annotated[str, Parameter(help="Output format; `packline formats` lists them.", group=MAIN)],
     reading: Reading = _READING,
     set_out: Annotated[
         list[str] | None,
-        option("An option of the format to write, NAME=VALUE, a list as NAME=A,B. May be repeated.", MAIN),
+        option("Option of the format to write: NAME=VALUE, a list as NAME=A,B. May be repeated.", MAIN),
     ] = None,
     rows: RowShape = _ROWS,
-    link: Annotated[Link, option("How bytes of the store are shared. Default: auto.", RUNNING)] = "auto",
+    link: Annotated[Link, option("How to share files with the store. Default: auto.", RUNNING)] = "auto",
     workers: Annotated[
-        int | None, option("Processes. Default: as many as this process may use.", RUNNING)
+        int | None, option("Number of processes. Default: one per usable core.", RUNNING)
     ] = None,
     flags: Flags = _FLAGS,
 ) -> int:

@@ -30,7 +30,7 @@ _FLAGS = Flags()
 
 
 def evals(
-    kind: Annotated[Literal["core", "chat", "hellaswag"], Parameter(help="What is evaluated.")],
+    kind: Annotated[Literal["core", "chat", "hellaswag"], Parameter(help="Kind of evaluation.")],
     path: Annotated[
         str | None,
         Parameter(help="core: the folder with core.yaml; hellaswag: its file.", show_default=False),
@@ -40,9 +40,9 @@ def evals(
         str,
         option("A tokenizer.json, a folder with one, a hub id, a .tiktoken or SentencePiece file.", TOKENS),
     ],
-    out: Annotated[str, option("Folder to write; made if it is not there.", FILES)],
+    out: Annotated[str, option("Output folder; created if missing.", FILES)],
     mmlu: Annotated[
-        str | None, option("chat: file or folder of MMLU; of several splits the test split.", QUESTIONS)
+        str | None, option("chat: file or folder of MMLU; its test split, if there are several.", QUESTIONS)
     ] = None,
     arc_easy: Annotated[str | None, option("chat: file or folder of ARC-Easy.", QUESTIONS)] = None,
     arc_challenge: Annotated[str | None, option("chat: file or folder of ARC-Challenge.", QUESTIONS)] = None,
@@ -50,7 +50,7 @@ def evals(
         list[str] | None, option("core: only this task, by its label. May be repeated.", QUESTIONS)
     ] = None,
     encoding: Annotated[
-        str | None, option("Encoding of a .tiktoken file whose name does not tell it.", TOKENS)
+        str | None, option("Encoding of a .tiktoken file whose name does not reveal it.", TOKENS)
     ] = None,
     chat_template: Annotated[
         str | None,
@@ -63,23 +63,24 @@ def evals(
     bos: Annotated[
         str | None,
         option(
-            "Begin of every sequence: a token's string, or an id. Default: <|bos|> or the tokenizer's own; "
-            "for hellaswag none; by a chat template what it writes.",
+            "First token of every sequence: its string or id. Default: <|bos|> or the tokenizer's own; for "
+            "hellaswag none; with a chat template as it writes.",
             TOKENS,
         ),
     ] = None,
     max_seq_len: Annotated[
         int,
         option(
-            f"Longer prompts lose their beginning; in chat they are left out. Default: {MAX_SEQ_LEN:,}.",
+            "Maximum tokens; longer prompts lose their beginning, or are left out in chat. "
+            f"Default: {MAX_SEQ_LEN:,}.",
             TOKENS,
         ),
     ] = MAX_SEQ_LEN,
     format: Annotated[
         Literal["npz", "safetensors", "pt", "llmc"],
-        option("Of the files: npz (default), safetensors, pt (stacks' dicts), llmc.", FILES),
+        option("Format of the files: npz (default), safetensors, pt (stacks' dicts), llmc.", FILES),
     ] = "npz",
-    force: Annotated[bool, option("Write over sets that are there.", FILES)] = False,
+    force: Annotated[bool, option("Replace existing sets.", FILES)] = False,
     flags: Flags = _FLAGS,
 ) -> int:
     """Write evaluation sets; see `help_texts`."""

@@ -29,27 +29,25 @@ def export(
         str,
         Parameter(help="Folder of a store, a run file (.toml), or text: files, folders, globs, a recipe."),
     ],
-    to: Annotated[str, Parameter(help="The format; `packline formats` lists them.")],
-    out: Annotated[str, Parameter(help="Folder of the output: new, empty, or with this very export.")],
+    to: Annotated[str, Parameter(help="Output format; `packline formats` lists them.")],
+    out: Annotated[str, Parameter(help="Output folder: new, empty, or with this export.")],
     set: Annotated[
         list[str] | None,
-        option("An option of the format, name=value, a list as name=a,b. May be repeated.", MAIN),
+        option("Option of the format: NAME=VALUE, a list as NAME=A,B. May be repeated.", MAIN),
     ] = None,
-    link: Annotated[
-        Link, option("How bytes of the store are shared where they can be. Default: auto.", RUNNING)
-    ] = "auto",
+    link: Annotated[Link, option("How to share files with the store. Default: auto.", RUNNING)] = "auto",
     workers: Annotated[
-        int | None, option("Processes. Default: as many as this process may use.", RUNNING)
+        int | None, option("Number of processes. Default: one per usable core.", RUNNING)
     ] = None,
     tokenizer: Annotated[
-        str | None, option("Of text: it is tokenized first, into a store at OUT.store, which is kept.", TEXT)
+        str | None, option("Tokenizer for text, which is first built into a store at OUT.store.", TEXT)
     ] = None,
-    eod: Annotated[str | None, option("End of document: a token's string, or an id.", TEXT)] = None,
+    eod: Annotated[str | None, option("End-of-document token: its string or id.", TEXT)] = None,
     bos: Annotated[
-        str | None, option("Beginning of document: a token's string, or an id. Default: none.", TEXT)
+        str | None, option("Begin-of-document token: its string or id. Default: none.", TEXT)
     ] = None,
     text: Annotated[str | None, option("Field of the text.", TEXT)] = None,
-    val_fraction: Annotated[float | None, option("Share of documents for validation.", TEXT)] = None,
+    val_fraction: Annotated[float | None, option("Fraction of documents for validation.", TEXT)] = None,
     val_documents: Annotated[int | None, option("Number of documents for validation.", TEXT)] = None,
     rows: RowArguments = _ROWS,
     documents: DocumentArguments = _DOCUMENTS,

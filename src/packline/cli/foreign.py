@@ -20,23 +20,23 @@ class Reading:
 
     from_: Annotated[
         str | None,
-        option("Its format (packline formats lists them). Default: by its files.", MAIN, name="--from"),
+        option(
+            "Format of the dataset; `packline formats` lists them. Default: detected.", MAIN, name="--from"
+        ),
     ] = None
     tokenizer: Annotated[
-        str | None, option("The tokenizer that made the ids: a tokenizer.json, a hub id, ...", MAIN)
+        str | None, option("Tokenizer that made the ids: a tokenizer.json, a hub id, ...", MAIN)
     ] = None
     eod: Annotated[
         str | None,
-        option(
-            "End of document: a token's string, or an id. Default: as the data or the tokenizer says.", TOKENS
-        ),
+        option("End-of-document token: its string or id. Default: from the data or the tokenizer.", TOKENS),
     ] = None
     bos: Annotated[
-        str | None, option("Beginning of document: a token's string, or an id. Default: none.", TOKENS)
+        str | None, option("Begin-of-document token: its string or id. Default: none.", TOKENS)
     ] = None
     set: Annotated[
         list[str] | None,
-        option("An option of the format to read, NAME=VALUE, a list as NAME=A,B. May be repeated.", MAIN),
+        option("Option of the format to read: NAME=VALUE, a list as NAME=A,B. May be repeated.", MAIN),
     ] = None
 
     def boundary(self) -> tuple[str | int | None, str | int | None]:

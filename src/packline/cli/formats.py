@@ -20,7 +20,7 @@ _FLAGS = Flags()
 
 
 def formats(
-    name: Annotated[str | None, Parameter(help="A format, to see its layout and its options.")] = None,
+    name: Annotated[str | None, Parameter(help="Format to describe, with its options.")] = None,
     *,
     flags: Flags = _FLAGS,
 ) -> int:

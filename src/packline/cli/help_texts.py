@@ -64,7 +64,7 @@ Exit codes: 0 done, 1 error, 2 wrong usage, 3 done with more bad records than
 
 Reads the first records of INPUTS to find their fields and which of them hold
 the text. The recipe can be built unchanged; its comments show other choices.
---preset writes the recipe of a well-known data set. --run writes a run file
+--preset writes the recipe of a well-known dataset. --run writes a run file
 for a store, with the weights or budgets of --recipe.""",
         """Examples:
 
@@ -96,11 +96,11 @@ and after an interruption.""",
   packline status store --json""",
     ),
     "verify": (
-        """Check a store, or another project's data set, from its files alone.
+        """Check a store, or another project's dataset, from its files alone.
 
 Checks sizes, checksums, indexes, provenance and end-of-document tokens, and
 counts the ledger again. --deep also reads the inputs again and compares a
-sample of documents with the reference tokenizer. --from checks the data set of
+sample of documents with the reference tokenizer. --from checks the dataset of
 another project: sizes, indexes, ids, boundaries. --against lists the documents
 that share 13 words in a row with a question of an evaluation set, and counts
 the questions that could not be checked.""",
@@ -126,7 +126,7 @@ lengths of documents, and the first tokens of the first documents.""",
   packline info store --json""",
     ),
     "analyze": (
-        """Count the tokens of a store, a data set or a batch, and find bad documents.
+        """Count the tokens of a store, a dataset or a batch, and find bad documents.
 
 Reads every token: totals, lengths of documents, padding in rows of --seq-len,
 special tokens, the most used and the unused tokens, documents that repeat
@@ -224,7 +224,7 @@ packline.formats.baked.BakedRows reads them.""",
   packline bake store --seq-len 4096 --packing best_fit --seed 1 --out rows""",
     ),
     "import": (
-        """Turn another project's data set into a store.
+        """Turn another project's dataset into a store.
 
 PATH is its file or folder, and --tokenizer the tokenizer that made its ids.
 Every id and the boundary tokens of every document are checked; damage is an
@@ -240,9 +240,9 @@ same command resumes the import.""",
       --eod '<|endoftext|>' --out store""",
     ),
     "convert": (
-        """Convert a data set to another format (keeps the intermediate store).
+        """Convert a dataset to another format (keeps the intermediate store).
 
-SOURCE is a store; or a data set in the format of --from, whose ids --tokenizer
+SOURCE is a store; or a dataset in the format of --from, whose ids --tokenizer
 made, which first becomes a store at OUT.store. It is then exported to OUT.""",
         """Examples:
 
@@ -252,9 +252,9 @@ made, which first becomes a store at OUT.store. It is then exported to OUT.""",
       --tokenizer gpt2/tokenizer.json""",
     ),
     "formats": (
-        """List the formats that can be written and read, or explain one.
+        """List the supported formats, or describe one.
 
-With a NAME: its layout byte by byte, and its options with their defaults.""",
+With a NAME: its byte layout, and its options with their defaults.""",
         """Examples:
 
   packline formats

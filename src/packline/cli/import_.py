@@ -20,14 +20,12 @@ _FLAGS, _READING = Flags(), Reading()
 
 
 def import_(
-    path: Annotated[str, Parameter(help="File or folder of the data set.")],
+    path: Annotated[str, Parameter(help="File or folder of the dataset.")],
     *,
-    out: Annotated[
-        str, Parameter(help="Folder of the store: new, empty, or with this very import unfinished.")
-    ],
+    out: Annotated[str, Parameter(help="Output folder: new, empty, or with this import unfinished.")],
     reading: Reading = _READING,
     workers: Annotated[
-        int | None, option("Processes. Default: as many as there are cores, where it is worth it.", RUNNING)
+        int | None, option("Number of processes. Default: one per usable core; 0 for little data.", RUNNING)
     ] = None,
     flags: Flags = _FLAGS,
 ) -> int:

@@ -23,18 +23,18 @@ _FLAGS = Flags()
 
 def init(
     *inputs: Inputs,
-    preset: Annotated[str | None, option("A well-known data set, instead of INPUTS.", MAIN)] = None,
+    preset: Annotated[str | None, option("Well-known dataset, instead of INPUTS.", MAIN)] = None,
     tokenizer: Annotated[
-        str | None, option(f"What the recipe is to name. Default: {DEFAULT_TOKENIZER}.", MAIN)
+        str | None, option(f"Tokenizer of the recipe. Default: {DEFAULT_TOKENIZER}.", MAIN)
     ] = None,
-    eod: Annotated[str | None, option("What ends a document. Default: the tokenizer's own.", MAIN)] = None,
-    out: Annotated[str | None, option("The file. Default: recipe.toml, or run.toml.", MAIN)] = None,
-    force: Annotated[bool, option("Replace the file.", MAIN)] = False,
-    run: Annotated[str | None, option("A store: write a run file for it.", RUN)] = None,
-    recipe: Annotated[str | None, option("Its recipe, for weights and budgets.", RUN)] = None,
-    seq_len: Annotated[int | None, option(f"Tokens of a row. Default: {SEQ_LEN}.", RUN)] = None,
-    batch_size: Annotated[int | None, option(f"Rows of a global batch. Default: {BATCH_SIZE}.", RUN)] = None,
-    tokens: Annotated[int | None, option("Of the stage. Default: the sum of budgets.", RUN)] = None,
+    eod: Annotated[str | None, option("End-of-document token. Default: the tokenizer's own.", MAIN)] = None,
+    out: Annotated[str | None, option("File to write. Default: recipe.toml, or run.toml.", MAIN)] = None,
+    force: Annotated[bool, option("Replace an existing file.", MAIN)] = False,
+    run: Annotated[str | None, option("Store for which to write a run file.", RUN)] = None,
+    recipe: Annotated[str | None, option("Recipe of the store, for weights and budgets.", RUN)] = None,
+    seq_len: Annotated[int | None, option(f"Tokens per row. Default: {SEQ_LEN}.", RUN)] = None,
+    batch_size: Annotated[int | None, option(f"Rows per global batch. Default: {BATCH_SIZE}.", RUN)] = None,
+    tokens: Annotated[int | None, option("Tokens of the stage. Default: the sum of budgets.", RUN)] = None,
     flags: Flags = _FLAGS,
 ) -> int:
     """Write a recipe or a run file; see `help_texts`."""

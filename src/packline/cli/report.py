@@ -38,7 +38,9 @@ def report(
         option("Tokenizer to compare with. May be repeated.", CONTENTS),
     ] = None,
     rows: Annotated[int, option(f"Number of rows to show. Default: {ROWS}.", CONTENTS)] = ROWS,
-    workers: Annotated[int | None, option("Processes. Default: one per usable core.", RUNNING)] = None,
+    workers: Annotated[
+        int | None, option("Number of processes. Default: one per usable core.", RUNNING)
+    ] = None,
     flags: Flags = _FLAGS,
 ) -> int:
     """Write a report; see `help_texts`."""

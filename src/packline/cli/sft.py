@@ -30,9 +30,7 @@ def sft(
     *inputs: Annotated[
         str, Parameter(help="Files, folders, globs or URIs of JSONL, JSON arrays or Parquet.")
     ],
-    out: Annotated[
-        str, Parameter(help="Folder of the store: new, empty, or with this very build unfinished.")
-    ],
+    out: Annotated[str, Parameter(help="Output folder: new, empty, or with this build unfinished.")],
     tokenizer: Annotated[
         str | None, option("A tokenizer.json, a folder with one, a hub id, ...", MAIN)
     ] = None,
@@ -46,42 +44,46 @@ def sft(
     preset: Annotated[
         Literal["nanochat-sft"] | None, option("A mixture by name, instead of inputs.", MAIN)
     ] = None,
-    data: Annotated[str | None, option("Folder with the data sets of the preset.", MAIN)] = None,
+    data: Annotated[str | None, option("Folder with the datasets of the preset.", MAIN)] = None,
     without: Annotated[
         list[str] | None, option("Leave out this part of the preset. May be repeated.", MAIN)
     ] = None,
     hub: Annotated[
-        bool, option("Take parts of the preset that the folder has not from the hub.", MAIN)
+        bool, option("Take parts of the preset that the folder lacks from the hub.", MAIN)
     ] = False,
     max_tokens: Annotated[
-        int | None, option("Of a document, boundary tokens included. Default: any number.", DOCUMENTS)
+        int | None,
+        option("Maximum tokens per document, boundary tokens included. Default: unlimited.", DOCUMENTS),
     ] = None,
     overflow: Annotated[
         Literal["reject", "truncate"],
-        Parameter(help="What becomes of a longer one.", group=DOCUMENTS),
+        Parameter(help="Treatment of longer documents.", group=DOCUMENTS),
     ] = "reject",
     field: Annotated[
         str | None,
         option("Field of the messages. Default: messages, conversations or conversation.", DOCUMENTS),
     ] = None,
-    label: Annotated[str | None, option("Kept with every document.", DOCUMENTS)] = None,
+    label: Annotated[str | None, option("Label stored with every document.", DOCUMENTS)] = None,
     eod: Annotated[
-        str | None, option("End of document: a token's string, or an id. Default: the end of text.", TOKENS)
+        str | None, option("End-of-document token: its string or id. Default: the end of text.", TOKENS)
     ] = None,
     bos: Annotated[
-        str | None, option("Begin of document, where the template puts none. Default: none.", TOKENS)
+        str | None, option("Begin-of-document token, if the template writes none. Default: none.", TOKENS)
     ] = None,
-    val_fraction: Annotated[float, Parameter(help="Share for validation.", group=SPLITS)] = 0.0,
+    val_fraction: Annotated[
+        float, Parameter(help="Fraction of documents for validation.", group=SPLITS)
+    ] = 0.0,
     val_documents: Annotated[
-        int | None, option("Documents for validation, instead of a share; reads the inputs twice.", SPLITS)
+        int | None,
+        option("Number of documents for validation, instead of a fraction; reads the inputs twice.", SPLITS),
     ] = None,
-    test_fraction: Annotated[float, Parameter(help="Share for testing.", group=SPLITS)] = 0.0,
+    test_fraction: Annotated[float, Parameter(help="Fraction of documents for testing.", group=SPLITS)] = 0.0,
     seed: Annotated[int, Parameter(help="Seed of the split.", group=SPLITS)] = 0,
     max_bad_fraction: Annotated[
-        float, Parameter(help="Exit with 3 if more of the records are bad.", group=RUNNING)
+        float, Parameter(help="Fraction of bad records above which the exit code is 3.", group=RUNNING)
     ] = 0.01,
     workers: Annotated[
-        int | None, option("Processes. Default: as many as there are cores, where it is worth it.", RUNNING)
+        int | None, option("Number of processes. Default: one per usable core; 0 for little data.", RUNNING)
     ] = None,
     flags: Flags = _FLAGS,
 ) -> int:

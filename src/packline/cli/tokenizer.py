@@ -19,7 +19,7 @@ from packline.errors import RecipeError
 
 LEARNING = Group("Learning", sort_key=10)
 TEXTS = Group("Texts", sort_key=20)
-SHOWN = Group("Shown as", sort_key=30)
+SHOWN = Group("Output format", sort_key=30)
 _FLAGS = Flags()
 MOODS = {"ok": "good", "note": "warning", "problem": "error"}
 
@@ -37,15 +37,15 @@ tokenizer = App(
 def train(
     *inputs: Annotated[str, Parameter(help="Files, folders, globs or URIs of text; or one recipe (.toml).")],
     vocab_size: Annotated[
-        int, Parameter(help="Tokens in all: bytes, merges and special tokens.", group=LEARNING)
+        int, Parameter(help="Total number of tokens: bytes, merges and special tokens.", group=LEARNING)
     ],
-    out: Annotated[str, Parameter(help="Folder to write, new or empty.")],
+    out: Annotated[str, Parameter(help="Output folder, new or empty.")],
     pattern: Annotated[
-        PatternName, Parameter(help="How text is cut into words before merging.", group=LEARNING)
+        PatternName, Parameter(help="Pattern that splits text into words before merging.", group=LEARNING)
     ] = "gpt4",
     specials: Annotated[
         Literal["endoftext", "nanochat", "none"],
-        Parameter(help="A preset of special tokens; nanochat's nine have the last ids.", group=LEARNING),
+        Parameter(help="Preset of special tokens; nanochat's nine have the last ids.", group=LEARNING),
     ] = "endoftext",
     special_tokens: Annotated[
         list[str] | None,
@@ -54,16 +54,16 @@ def train(
     specials_last: Annotated[
         bool | None, option("Give special tokens the last ids instead of the first.", LEARNING)
     ] = None,
-    eos: Annotated[str | None, option("The special token that ends a document.", LEARNING)] = None,
-    bos: Annotated[str | None, option("The one that begins it.", LEARNING)] = None,
-    text: Annotated[str | None, option("Field of the text. Default: as build finds it.", TEXTS)] = None,
+    eos: Annotated[str | None, option("Special token that ends a document.", LEARNING)] = None,
+    bos: Annotated[str | None, option("Special token that begins a document.", LEARNING)] = None,
+    text: Annotated[str | None, option("Field of the text. Default: as in build.", TEXTS)] = None,
     max_chars: Annotated[int | None, option("Maximum characters, from the beginning.", TEXTS)] = None,
     doc_chars: Annotated[int | None, option("Maximum characters of a document.", TEXTS)] = None,
     memory: Annotated[
-        str, Parameter(help="Beyond it rare words are forgotten, and counted.", group=LEARNING)
+        str, Parameter(help="Memory limit; beyond it rare words are dropped and counted.", group=LEARNING)
     ] = "4GiB",
     threads: Annotated[
-        int | None, option("That count words. Default: as many as may be used.", LEARNING)
+        int | None, option("Threads that count words. Default: one per usable core.", LEARNING)
     ] = None,
     force: Annotated[bool, Parameter(help="Write into a folder that is not empty.", negative="")] = False,
     flags: Flags = _FLAGS,
@@ -116,14 +116,15 @@ def train(
 
 @tokenizer.command(name="eval")
 def evaluate(
-    name: Annotated[str, Parameter(help="A tokenizer: a file, a folder or a hub id.")],
+    name: Annotated[str, Parameter(help="Tokenizer: a file, a folder or a hub id.")],
     *,
     against: Annotated[
         list[str] | None,
-        option("A baseline: a file, a folder, a hub id, gpt2, cl100k_base. May be repeated.", TEXTS),
+        option("Baseline: a file, a folder, a hub id, gpt2, cl100k_base. May be repeated.", TEXTS),
     ] = None,
     text: Annotated[
-        list[str] | None, option("Your own text, any that build reads, or NAME=FILE. May be repeated.", TEXTS)
+        list[str] | None,
+        option("Your own text in any format of build, or NAME=FILE. May be repeated.", TEXTS),
     ] = None,
     markdown: Annotated[bool, Parameter(help="Print Markdown.", negative="", group=SHOWN)] = False,
     html: Annotated[str | None, option("Write a page that opens offline.", SHOWN)] = None,
@@ -161,7 +162,7 @@ def evaluate(
 
 @tokenizer.command
 def check(
-    name: Annotated[str, Parameter(help="A tokenizer: a file, a folder or a hub id.")],
+    name: Annotated[str, Parameter(help="Tokenizer: a file, a folder or a hub id.")],
     *,
     model: Annotated[
         str | None, Parameter(help="The model's config.json, or its folder.", show_default=False)

@@ -105,7 +105,7 @@ def _token_line(store: StoreReader, span: SpanTrace, width: int, color: bool) ->
 
 STEP = Group("From a step to documents", sort_key=10)
 DOCUMENT = Group("From a document to steps", sort_key=20)
-STORE = Group("Training on one store (a run file says all of this itself)", sort_key=30)
+STORE = Group("Settings of a run on one store (a run file contains them)", sort_key=30)
 
 _FLAGS = Flags()
 SPANS_A_ROW = 5
@@ -117,18 +117,18 @@ class StoreSettings:
     """Training settings of a store without a run file; None for those not given."""
 
     seq_len: Annotated[int | None, option("Row length in tokens (required).", STORE)] = None
-    batch_size: Annotated[int | None, option("Rows of the global batch (required).", STORE)] = None
+    batch_size: Annotated[int | None, option("Rows per global batch (required).", STORE)] = None
     packing: Annotated[str | None, option("concat (default), best_fit or pad.", STORE)] = None
     min_tail_fraction: Annotated[
-        float | None, option("Of concat: how full the last row must be. Default: 0.5.", STORE)
+        float | None, option("concat: minimum share of the last row that must be full. Default: 0.5.", STORE)
     ] = None
     boundary_loss: Annotated[bool | None, option("Rows had loss across boundaries.", STORE)] = None
-    overflow: Annotated[str | None, option("Of pad: truncate (default), split or drop.", STORE)] = None
+    overflow: Annotated[str | None, option("pad: truncate (default), split or drop.", STORE)] = None
     split: Annotated[str | None, option("Default: train.", STORE)] = None
     sources: Annotated[tuple[str, ...] | None, option("Only documents of this source.", STORE)] = None
     labels: Annotated[tuple[str, ...] | None, option("Only documents with this label.", STORE)] = None
-    min_tokens: Annotated[int | None, option("Only documents with at least so many tokens.", STORE)] = None
-    max_tokens: Annotated[int | None, option("Only documents with at most so many.", STORE)] = None
+    min_tokens: Annotated[int | None, option("Only documents with at least N tokens.", STORE)] = None
+    max_tokens: Annotated[int | None, option("Only documents with at most N tokens.", STORE)] = None
     shuffle_documents: Annotated[int | None, option("Seed of the shuffle of documents.", STORE)] = None
     seed: Annotated[int | None, option("Seed of the loader. Default: 0.", STORE)] = None
     epochs: Annotated[int | None, option("Default: 1.", STORE)] = None
@@ -147,7 +147,7 @@ class TraceTarget:
 
     step: Annotated[
         int | None,
-        option("Step, counted from 0: the batch that follows after so many batches.", STEP),
+        option("Step, counted from 0: the batch after N batches.", STEP),
     ] = None
     rank: Annotated[int | None, option("Only the rows of this rank. Default: all.", STEP)] = None
     world_size: Annotated[int, option("Ranks that share a batch. Default: 1.", STEP)] = 1
@@ -158,10 +158,10 @@ class TraceTarget:
     id: Annotated[str | None, option("Documents by their id.", DOCUMENT)] = None
     file: Annotated[str | None, option("A document by its file; with --position.", DOCUMENT)] = None
     position: Annotated[
-        int | None, option("Where it begins there: byte offset, or row of a Parquet file.", DOCUMENT)
+        int | None, option("Position in the file: byte offset, or row of a Parquet file.", DOCUMENT)
     ] = None
     store: Annotated[
-        str | None, option("Folder of the document's store, where a run file has several.", DOCUMENT)
+        str | None, option("Folder of the document's store, if a run file has several.", DOCUMENT)
     ] = None
 
 

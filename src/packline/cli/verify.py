@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from packline.evals.ngram_index import GramOf
     from packline.formats.check import DatasetReport
 
-FOREIGN = Group("Data sets of other projects", sort_key=20)
+FOREIGN = Group("Datasets of other projects", sort_key=20)
 AGAINST = Group("Evaluation sets", sort_key=15)
 R = TypeVar("R")
 SHOWN = 20
@@ -31,7 +31,7 @@ _FLAGS = Flags()
 
 
 def verify(
-    store: Annotated[str, Parameter(help="Folder of a finished store; with --from a data set.")],
+    store: Annotated[str, Parameter(help="Folder of a finished store; with --from a dataset.")],
     *,
     deep: Annotated[
         bool,
@@ -51,19 +51,21 @@ def verify(
     from_: Annotated[
         str | None,
         option(
-            "Check a data set of this format instead; packline formats lists them.", FOREIGN, name="--from"
+            "Check a dataset of this format instead; `packline formats` lists them.", FOREIGN, name="--from"
         ),
     ] = None,
     tokenizer: Annotated[
-        str | None, option("Tokenizer that made the ids. Default: as recorded in the data set.", FOREIGN)
+        str | None, option("Tokenizer that made the ids. Default: as recorded in the dataset.", FOREIGN)
     ] = None,
-    eod: Annotated[str | None, option("End of its documents: a token's string, or an id.", FOREIGN)] = None,
+    eod: Annotated[
+        str | None, option("End-of-document token of the dataset: its string or id.", FOREIGN)
+    ] = None,
     bos: Annotated[
-        str | None, option("Beginning of its documents: a token's string, or an id.", FOREIGN)
+        str | None, option("Begin-of-document token of the dataset: its string or id.", FOREIGN)
     ] = None,
     set: Annotated[
         list[str] | None,
-        option("An option of the format, NAME=VALUE, a list as NAME=A,B. May be repeated.", FOREIGN),
+        option("Option of the format: NAME=VALUE, a list as NAME=A,B. May be repeated.", FOREIGN),
     ] = None,
     flags: Flags = _FLAGS,
 ) -> int:
