@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -13,10 +14,10 @@ from packline.cli.foreign import Reading
 from packline.cli.main import DONE, interrupted
 from packline.cli.output import output
 from packline.cli.progress import Tally, watch
-from packline.formats.choice import is_store, make_choice
-from packline.formats.export import run_export
-from packline.formats.import_ import run_import
+from packline.formats.choice import is_store
+from packline.formats.export import ExportPlanned
 from packline.formats.target import Link
+from packline.jobs.events import Event
 
 _FLAGS, _READING, _ROWS = Flags(), Reading(), RowShape()
 
@@ -39,23 +40,36 @@ def convert(
     flags: Flags = _FLAGS,
 ) -> int:
     """Convert a data set to another layout; see `help_texts`."""
-    choice, _ = make_choice(rows.settings())
-    store, tally = source, Tally()
+    from packline.api import convert as convert_dataset
+
+    stored, tally = is_store(source, reading.from_), Tally()
+    store = source if stored else f"{out.rstrip('/')}.store"
+    eod, bos = reading.boundary()
     try:
-        if not is_store(source, reading.from_):
-            store = f"{out.rstrip('/')}.store"
-            with watch(tally, store) as hear:
-                run_import(reading.request(source, store, workers), hear)
-        with watch_export(out) as hear_export:
-            exported = run_export(
-                store,
-                to=to,
+        with ExitStack() as display:
+            hear = [(lambda event: None) if stored else display.enter_context(watch(tally, store))]
+
+            def on_event(event: Event) -> None:
+                if isinstance(event, ExportPlanned):  # the import is finished
+                    display.close()
+                    hear[0] = display.enter_context(watch_export(out))
+                hear[0](event)
+
+            settings: Any = rows.settings()
+            exported = convert_dataset(
+                source,
                 out=out,
+                to_format=to,
+                from_format=reading.from_,
+                tokenizer=reading.tokenizer,
+                eod=eod,
+                bos=bos,
                 options=options_of(set_out),
-                choice=choice,
+                import_options=reading.options(),
                 link=link,
                 workers=workers,
-                on_event=hear_export,
+                on_event=on_event,
+                **settings,
             )
     except KeyboardInterrupt as error:
         return interrupted(error, "what is finished is kept")

@@ -43,6 +43,7 @@ from packline.formats.opening import (
     readable,
     with_marker,
 )
+from packline.formats.options import convert_options
 from packline.formats.types import ReadTask
 from packline.store.report import Findings, OnProgress, Report
 from packline.store.shard_check import check_file
@@ -152,7 +153,7 @@ def _check_rows(
 ) -> list[str]:
     """Check headers of rows, and the tokenizer against their metadata; return notes."""
     assert isinstance(format, RowFormat)
-    make_options(format, options, record)
+    convert_options(format, options)  # refuses unknown ones; those of the export decide nothing here
     problems = len(findings.problems)
     with readable(path):
         found = format.check(path, findings)

@@ -141,7 +141,7 @@ def documents_schema() -> pa.Schema:
     )
 
 
-def open_parquet(data: np.ndarray) -> pq.ParquetFile:
+def open_mapped_parquet(data: np.ndarray) -> pq.ParquetFile:
     """Open a Parquet file from its mapped bytes, uint8 `[N]`, without reading ahead in other threads."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -184,7 +184,7 @@ class ProvenanceFile:
             raise CorruptStore(f"the manifest of {path.parent} does not list {path.name}", hint=HINT)
         check_bytes(path, file, data.data)
         with reading(path):
-            self._parquet = open_parquet(data)
+            self._parquet = open_mapped_parquet(data)
             metadata = self._parquet.metadata
             schema = self._parquet.schema_arrow
             self.rows: list[int] = [

@@ -26,7 +26,7 @@ from packline.fingerprint import Hasher
 from packline.store.files import FileEntry, map_file, reading, stat_file
 from packline.store.manifest import ShardEntry
 from packline.store.report import Findings
-from packline.store.shard import Index, open_parquet
+from packline.store.shard import Index, open_mapped_parquet
 
 BLOCK_BYTES = 1 << 20
 BLOCK_DOCUMENTS = 1 << 18
@@ -335,7 +335,7 @@ def _check_documents(
 
     try:
         with reading(folder / name):
-            parquet = open_parquet(map_file(folder / name))
+            parquet = open_mapped_parquet(map_file(folder / name))
             if not findings.compare(name, "columns", str(documents_schema()), str(parquet.schema_arrow)):
                 return
             if not findings.compare(name, "rows", entry.documents, parquet.metadata.num_rows):
