@@ -40,7 +40,7 @@ def test_the_plan_comes_before_the_result(store: Store, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert re.search(r"^  writes +megatron: 80 documents, [\d,]+ tokens, 4 parts$", done.stderr, re.M)
     assert re.search(r"^  the store's own +[\d.]+ kB as copies$", done.stderr, re.M)
-    assert re.search(r"^  not carried +provenance: 80 documents: ", done.stderr, re.M)
+    assert re.search(r"^  not preserved +provenance: 80 documents: ", done.stderr, re.M)
     assert re.search(r"^  exported +80 documents", done.stdout, re.M)
     assert "check it  packline verify" in done.stdout
     assert "\x1b" not in done.stdout + done.stderr
@@ -227,9 +227,9 @@ def test_how_far_it_is(store: Store) -> None:
         tally.hear(UnitDone("x"))
     assert tally.fraction == 1
     assert [plain(line) for line in export_lines(planned)] == [
-        "  writes       npz: 100 rows, 8,000 tokens, 4 parts, 1 of them done by an earlier run",
-        "  new on disk  about 2.0 MB",
-        "  not carried  tail: 3 tokens: too short",
+        "  writes         npz: 100 rows, 8,000 tokens, 4 parts, 1 of them done by an earlier run",
+        "  new on disk    about 2.0 MB",
+        "  not preserved  tail: 3 tokens: too short",
     ]
 
 

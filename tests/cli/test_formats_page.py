@@ -43,7 +43,7 @@ def test_a_section_shows_how_to_write_and_to_read_it(name: str) -> None:
     else:
         assert re.search(rf"\$ packline verify \w+ --from {name}\n", SECTIONS[name])
         assert "packline import" not in SECTIONS[name]
-    assert "Not carried: " in SECTIONS[name]
+    assert "Not preserved: " in SECTIONS[name]
 
 
 def test_all_edges_are_explained() -> None:

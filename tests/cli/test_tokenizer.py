@@ -86,7 +86,7 @@ def test_eval_in_every_form(made: Path) -> None:
     done = run(*words, "--html", "page.html", cwd=made)
     assert done.returncode == 0, done.stderr
     assert "Relative Diff %" in done.stdout
-    assert "none.json is not here" in done.stdout
+    assert "none.json is not available" in done.stdout
     page = (made / "page.html").read_text("utf-8")
     assert "mine" in page and "<script" not in page
     markdown = run(*words, "--markdown", cwd=made).stdout

@@ -36,7 +36,7 @@ from packline.cli.arguments import Flags
 from packline.cli.build import facts, kept
 from packline.cli.main import DONE, FAILED, interrupted
 from packline.cli.output import output
-from packline.cli.plan import estimate_lines
+from packline.cli.plan import estimate_blocks
 from packline.cli.progress import Tally, watch
 from packline.cli.summary import finished_blocks
 from packline.cli.verify import report_blocks, run_verify
@@ -132,7 +132,7 @@ def _plan(corpus: Corpus) -> Estimate:
 
     _title(3, "plan", f"packline plan {_quoted(corpus.recipe)}")
     found = estimate_build(*load_recipe(corpus.recipe))
-    output.lines(estimate_lines(found))
+    output.blocks(*estimate_blocks(found))
     return found
 
 

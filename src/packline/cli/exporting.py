@@ -61,7 +61,7 @@ def export_lines(planned: Planned) -> list[Line]:
     if planned.shared_bytes:
         rows.append([("the store's own", "quiet"), f"{size(planned.shared_bytes)} as {HOW[planned.sharing]}"])
     rows += [
-        [("not carried" if not number else "", "quiet"), str(lost)]
+        [("not preserved" if not number else "", "quiet"), str(lost)]
         for number, lost in enumerate(planned.lost)
     ]
     rows += [[("warning", "warning"), text] for text in planned.warnings]
@@ -71,7 +71,7 @@ def export_lines(planned: Planned) -> list[Line]:
 def show_exported(exported: Exported) -> None:
     """Print the result of an export."""
     if exported.nothing_to_do:
-        output.line(f"  {exported.out} holds this very export: nothing to do")
+        output.line(f"  {exported.out} holds this export: nothing to do")
         output.lines(table(_warnings(exported), "ll", width=output.wrap))
         _show_trainer_lines(exported)
         return

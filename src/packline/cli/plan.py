@@ -6,8 +6,9 @@ import msgspec
 
 from packline.cli.arguments import Flags, Inputs, Settings, recipe_of
 from packline.cli.main import DONE
-from packline.cli.output import Line, output, table
+from packline.cli.output import output
 from packline.jobs.estimate import Estimate
+from packline.viewing.page import Block, KeyValues, Note, Table
 from packline.viewing.text import duration, percent, plural, scaled, size
 
 _FLAGS, _SETTINGS = Flags(), Settings()
@@ -19,37 +20,30 @@ def plan(*inputs: Inputs, settings: Settings = _SETTINGS, flags: Flags = _FLAGS)
 
     recipe, options = recipe_of(inputs, settings)
     found = estimate_build(recipe, options)
-    output.lines(estimate_lines(found))
+    output.blocks(*estimate_blocks(found))
     output.result({"command": "plan", "exit_code": DONE, **msgspec.to_builtins(found)})
     return DONE
 
 
-def estimate_lines(found: Estimate) -> list[Line]:
-    """An estimate as a page."""
-    rows: list[Line] = [
-        [("inputs", "quiet"), f"{plural(found.files, 'file')}, {size(found.input_bytes)}; {_fields(found)}"],
-        [("tokenizer", "quiet"), f"{found.tokenizer}, {found.vocab_size:,} tokens as {found.dtype}"],
-        ["", f"documents end with {found.eod} ({found.eod_id})"],
-        [("engines", "quiet"), f"{' and '.join(found.engines_used)}: {found.engines_reason}"],
+def estimate_blocks(found: Estimate) -> list[Block]:
+    """Result of an estimate: inputs and engines, sources, time and disk."""
+    engines = f"{' and '.join(found.engines_used)}: {found.engines_reason}"
+    facts = [
+        ("inputs", f"{plural(found.files, 'file')}, {size(found.input_bytes)}; {_fields(found)}"),
+        ("tokenizer", f"{found.tokenizer}, {found.vocab_size:,} tokens as {found.dtype}"),
+        ("boundaries", f"documents end with {found.eod} ({found.eod_id})"),
+        ("engines", engines),
     ]
-    rows += [
-        [("" if place else "rates per worker", "quiet"), rate] for place, rate in enumerate(_rates(found))
-    ]
-    lines = [*table(rows, "ll", width=output.wrap), [""], *_source_lines(found), [""]]
+    facts += [("" if place else "rates per worker", rate) for place, rate in enumerate(_rates(found))]
     temporary = f" and {size(found.temporary_bytes)} while it runs" if found.temporary_bytes else ""
-    disk = f"{size(found.store_bytes)}{temporary}; {size(found.free_disk)} are free"
-    workers = (
-        plural(found.workers, "worker process", "worker processes")
-        if found.workers
-        else "no worker processes"
+    workers = plural(found.workers, "worker process", "worker processes")
+    ends = (
+        ("time", f"{_time(found)} with {workers} of up to {size(found.memory_a_worker)} each"),
+        ("disk", f"{size(found.store_bytes)}{temporary}; {size(found.free_disk)} are free"),
+        ("units", f"about {found.units:,}"),
     )
-    ends: list[Line] = [
-        [("time", "quiet"), f"{_time(found)} with {workers} of up to {size(found.memory_a_worker)} each"],
-        [("disk", "quiet"), (disk, "" if found.enough_disk else "error")],
-        [("units", "quiet"), f"about {found.units:,}"],
-    ]
-    ends += [[("warning", "warning"), warning] for warning in found.warnings]
-    return [*lines, *table(ends, "ll", width=output.wrap)]
+    notes = [Note(f"warning: {warning}", "warning") for warning in found.warnings]
+    return [KeyValues(tuple(facts)), _source_table(found), KeyValues(ends), *notes]
 
 
 def _fields(found: Estimate) -> str:
@@ -77,30 +71,15 @@ def _time(found: Estimate) -> str:
     return f"about {warm}" if warm == cold else f"{warm} to {cold}"
 
 
-def _source_lines(found: Estimate) -> list[Line]:
-    head = ("source", "files", "text", "documents", "tokens", "bytes/token", "bad")
-    rows: list[Line] = [[(word, "quiet") for word in head]]
+def _source_table(found: Estimate) -> Table:
+    rows = []
     for name, one in found.sources.items():
         rate = f"{1 / one.tokens_per_byte:.2f}" if one.tokens_per_byte else "?"
-        rows.append(
-            [
-                name,
-                f"{one.files:,}",
-                size(one.text_bytes),
-                f"{one.documents:,}",
-                scaled(one.tokens),
-                rate,
-                percent(one.bad_fraction),
-            ]
-        )
+        counts = (f"{one.files:,}", size(one.text_bytes), f"{one.documents:,}", scaled(one.tokens))
+        rows.append((name, *counts, rate, percent(one.bad_fraction)))
     if len(found.sources) > 1:
-        whole = (
-            "all",
-            f"{found.files:,}",
-            size(found.text_bytes),
-            f"{found.documents:,}",
-            scaled(found.tokens),
-        )
         rate = f"{1 / found.tokens_per_byte:.2f}" if found.tokens_per_byte else "?"
-        rows.append([(cell, "title") for cell in (*whole, rate, "")])
-    return table(rows, "lrrrrrr")
+        counts = (f"{found.files:,}", size(found.text_bytes), f"{found.documents:,}", scaled(found.tokens))
+        rows.append(("all", *counts, rate, ""))
+    head = ("source", "files", "text", "documents", "tokens", "bytes per token", "bad")
+    return Table("", head, tuple(rows), "lrrrrrr")

@@ -36,7 +36,7 @@ BATCH_TOKENS = 512
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class ViewTarget:
-    """Choice of what to view."""
+    """Choice of a document, a row or a batch."""
 
     document: Annotated[int | None, option("Document by its number. Default for a store: 0.", WHAT)] = None
     row: Annotated[

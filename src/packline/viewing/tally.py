@@ -190,7 +190,7 @@ class Counter:
             raise CorruptStore(
                 f"{where}: document {first + document:,}, token {inner:,}: expected an id below "
                 f"{self.tally.vocab_size:,}, found {found:,}",
-                hint="packline verify shows what else differs",
+                hint="packline verify shows all differences",
             )
         self._used += np.bincount(ids, minlength=self.tally.vocab_size)
 

@@ -127,7 +127,7 @@ def step_page(
         ("shared by", plural(found.world_size, "rank")),
         ("fingerprint", found.fingerprint),
     )
-    shown = "" if len(found.rows) == found.batch_size else f"{plural(len(found.rows), 'row')} of it shown"
+    shown = "" if len(found.rows) == found.batch_size else f"{plural(len(found.rows), 'row')} shown"
     title = f"Step {found.step:,} of {found.steps:,}"
     return Page(title, (KeyValues(facts), *strips), summary=shown or "counted from 0; all of its rows")
 

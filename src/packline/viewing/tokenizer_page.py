@@ -11,13 +11,13 @@ from packline.vocabulary.evaluating import ComparisonRow, Evaluation, Measured, 
 
 OURS = ("Text Type", "Bytes", "Tokens", "Ratio", "Fertility")
 LEGEND = (
-    "Ratio: bytes per token, more is better. Relative Diff: how much fewer tokens ours needs"
+    "Ratio: bytes per token, more is better. Relative Diff: how many fewer tokens ours needs"
     " than the other. Fertility: tokens per word, of words between white space."
 )
 ROUND_TRIPS: dict[RoundTrip, str] = {
-    "exact": "exact, asserted on every text",
-    "normalized": "of the normalized text, asserted on every text",
-    "lossy": "lossy: white space, case or letters do not come back",
+    "exact": "exact, checked on every text",
+    "normalized": "exact for the normalized text, checked on every text",
+    "lossy": "lossy: white space, case or letters are changed",
 }
 
 
@@ -27,7 +27,7 @@ def evaluation_page(found: Evaluation) -> Page:
         KeyValues(
             (
                 ("vocabulary", f"{found.vocab_size:,} tokens"),
-                ("not needed by these texts", _unused(found.unused, found.vocab_size)),
+                ("unused by these texts", _unused(found.unused, found.vocab_size)),
                 ("round trip", ROUND_TRIPS[found.round_trip]),
             )
         ),
@@ -44,7 +44,7 @@ def evaluation_page(found: Evaluation) -> Page:
         )
     blocks += _unknown(found.tokenizer, found.measured | found.languages)
     for one in found.comparisons:
-        blocks += [Heading(f"Beside {one.base}"), _facts(one)]
+        blocks += [Heading(f"Compared with {one.base}"), _facts(one)]
         blocks.append(Table("By kind of text", head(one), _cells([*one.rows, one.whole]), "lrrrrrrl"))
         blocks.append(
             Table(
@@ -55,7 +55,7 @@ def evaluation_page(found: Evaluation) -> Page:
             )
         )
         blocks += _unknown(one.base, {row.text: row.base for row in [*one.rows, *one.languages]})
-    blocks += [Note(f"{one.base} is not here: {one.reason}", "warning") for one in found.absent]
+    blocks += [Note(f"{one.base} is not available: {one.reason}", "warning") for one in found.absent]
     return Page(f"Tokenizer {found.tokenizer}", tuple(blocks))
 
 
@@ -82,8 +82,8 @@ def _unknown(name: str, texts: Mapping[str, Measured]) -> list[Block]:
     listed = ", ".join(f"{text} {count:,}" for text, count in counts.items())
     return [
         Note(
-            f"{name} does not know all of these texts, and how few tokens it needs there means nothing."
-            f" Tokens for what is unknown: {listed}.",
+            f"{name} has no tokens for parts of these texts, so low counts there mean nothing."
+            f" Unknown tokens: {listed}.",
             "warning",
         )
     ]
@@ -101,7 +101,7 @@ def _facts(one: TokenizerComparison) -> KeyValues:
     return KeyValues(
         (
             ("vocabulary", f"{one.base_vocab_size:,} tokens"),
-            ("not needed by these texts", _unused(one.base_unused, one.base_vocab_size)),
+            ("unused by these texts", _unused(one.base_unused, one.base_vocab_size)),
             ("round trip", ROUND_TRIPS[one.base_round_trip]),
             ("tokens per word", f"{one.whole.base.fertility:.2f}, ours {one.whole.ours.fertility:.2f}"),
         )

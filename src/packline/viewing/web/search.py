@@ -316,7 +316,7 @@ class TextSearch:
         if int(tokens.max()) >= len(self._tokens) or int(tokens.min()) < 0:
             raise CorruptStore(
                 f"shard {shard.entry.name}: an id outside the vocabulary among tokens {start:,} to {stop:,}",
-                hint="packline verify shows what else differs",
+                hint="packline verify shows all differences",
             )
         text, begins = self._tokens.gather(tokens)
         data, limit = text.tobytes(), int(begins[stop - start])
