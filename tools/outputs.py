@@ -292,7 +292,7 @@ def run_all(beginnings: list[str]) -> dict[str, dict[str, str]]:
     if beginnings:
         wanted = [name for name in table if any(name.startswith(one) for one in beginnings)]
         for name in reversed(list(table)):  # and the folders that these read
-            if any(name in table[one] for one in wanted):
+            if any(word.partition("/")[0] == name for one in wanted for word in table[one]):
                 wanted.append(name)
         if any("run.toml" in table[one] for one in wanted):
             wanted.append("build-recipe")

@@ -324,21 +324,14 @@ class _Unit:
         writer.append(Ragged(tokens, offsets), self._file.name, positions, named, text_bytes, loss)
         count = len(documents)
         ledger.documents_in += count
-        ledger.documents += count
-        ledger.text_bytes += int(text_bytes.sum())
-        ledger.tokens += len(tokens)
-        ledger.eod_tokens += count
-        ledger.bos_tokens += count * with_bos
-        ledger.text_tokens += len(tokens) - count * (1 + with_bos)
+        ledger.add_documents(count, int(text_bytes.sum()), len(tokens), with_bos=bool(with_bos))
         self._mask.trained_tokens += int(np.count_nonzero(loss))
         self._report(len(tokens))
 
     def _reject(self, reject: Reject) -> None:
         self._rejects.write(reject, self._file.name)
         if not reject.continued:
-            ledger = self._ledger
-            ledger.documents_in += reject.records
-            ledger.rejected[reject.reason] = ledger.rejected.get(reject.reason, 0) + reject.records
+            self._ledger.add_rejected(reject.reason, reject.records)
 
     def _piece(self) -> InputPiece:
         """Checksum of the unit's part of its file, after checking that the file has not changed."""

@@ -230,12 +230,7 @@ class UnitImporter(Runner[Numbered, ImportedUnit]):
         name = self._reader.files[unit.file].name
         writer.append(ragged, name, positions.astype(np.int64), block.ids, text_bytes, loss)
         ledger.documents_in += count
-        ledger.documents += count
-        ledger.text_bytes += int(text_bytes.sum())
-        ledger.tokens += len(ragged.tokens)
-        ledger.eod_tokens += count
-        ledger.bos_tokens += count if with_bos else 0
-        ledger.text_tokens += len(ragged.tokens) - count * (2 if with_bos else 1)
+        ledger.add_documents(count, int(text_bytes.sum()), len(ragged.tokens), with_bos=with_bos)
 
     def _piece(self, number: int, start: int, stop: int) -> InputPiece:
         """Checksum of the bytes of a file that the unit covers, after checking that the file is unchanged.

@@ -11,10 +11,9 @@ folder.
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from multiprocessing.connection import Connection
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +31,13 @@ from packline.jobs.folder import BuildIdentity, StoreFolder
 from packline.jobs.held_out import VAL_NOTE, Shares, Smallest, run_scans, settle_share, share_below
 from packline.jobs.job import ReportProgress, Runner, Session
 from packline.jobs.limits import InOrder, LimitWatch, apply_limits
+from packline.jobs.processes import run_in_child
 from packline.jobs.resources import (
     count_workers,
-    die_with_parent,
     free_disk,
     peak_memory,
     resident_memory,
 )
-from packline.jobs.signals import ignore_signals
 from packline.jobs.store_job import StoreJob
 from packline.jobs.unit import KEEP, Task, UnitRunner, check_unchanged, judge
 from packline.jobs.units import SampleTexts, Stream, Unit, Work, load_encoder, prepare, set_room
@@ -123,7 +121,9 @@ class BuildRunner(Runner[Task, BuildResult]):
         self._encoder: Encoder = load_encoder(work)
         base = resident_memory()
         workers, memory = count_workers(work.options)
-        chosen = self._encoder.choose(SampleTexts(work), _in_a_child if workers else None)
+        chosen = self._encoder.choose(
+            SampleTexts(work), partial(run_in_child, list[EngineReport]) if workers else None
+        )
         set_room(work, chosen.names, base)
         if workers:  # a unit may add to an engine's cache before the next check: leave room for that
             self.memory_bytes = max(memory * 3 // 4, peak_memory() + (128 << 20))
@@ -488,26 +488,3 @@ def _whole(file: InputFile) -> Span:
 
     with open_input(file.path) as raw:
         return Span(file.index, 0, open_parquet(raw, file.path).metadata.num_row_groups)
-
-
-def _in_a_child(compute: Callable[[], list[EngineReport]]) -> list[EngineReport]:
-    """Compute in a forked process: engines used in this process could no longer be forked."""
-    fork = multiprocessing.get_context("fork")
-    ours, theirs = fork.Pipe()
-
-    def run(pipe: Connection) -> None:
-        die_with_parent()
-        ignore_signals()
-        ours.close()
-        pipe.send_bytes(msgspec.json.encode(compute()))
-
-    process = fork.Process(target=run, args=(theirs,), daemon=True)
-    process.start()
-    theirs.close()
-    try:
-        return msgspec.json.decode(ours.recv_bytes(), type=list[EngineReport])
-    except EOFError:
-        return compute()  # the child died: trying again in this process shows the error
-    finally:
-        ours.close()
-        process.join()

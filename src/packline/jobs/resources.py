@@ -15,7 +15,6 @@ the contents of a store depend on the recipe alone, never on the memory of a mac
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import sys
@@ -148,33 +147,6 @@ def process_age() -> float:
         return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, AttributeError):
         return time.process_time()
-
-
-def keep_freed_memory() -> None:
-    """Make glibc keep freed buffers of many MB for the next batch instead of returning each to the kernel.
-
-    Otherwise every buffer's pages are zeroed and mapped again: a tenth of the time of a batch. Arrow has its
-    own allocator, which returns memory just as eagerly, so it is configured to use glibc's.
-    """
-    import pyarrow
-
-    pyarrow.set_memory_pool(pyarrow.system_memory_pool())
-    m_mmap_threshold, m_trim_threshold = -3, -1
-    try:
-        libc = ctypes.CDLL(None)
-        libc.mallopt(m_mmap_threshold, 1 << 30)
-        libc.mallopt(m_trim_threshold, 256 << 20)
-    except (OSError, AttributeError):
-        return
-
-
-def die_with_parent() -> None:
-    """On Linux: have the kernel end this process when its parent ends, for whatever reason."""
-    pr_set_pdeathsig, sigkill = 1, 9
-    try:
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, sigkill)
-    except (OSError, AttributeError):
-        return
 
 
 READING = 8

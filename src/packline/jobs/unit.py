@@ -246,13 +246,7 @@ class UnitRun:
         count, text_bytes = len(batch), len(batch.texts.data)
         boundary = self._runner._encoder.boundary
         with_bos = boundary is not None and boundary.bos_id is not None
-        ledger = self.ledger
-        ledger.documents += count
-        ledger.text_bytes += text_bytes
-        ledger.tokens += len(ragged.tokens)
-        ledger.eod_tokens += count
-        ledger.bos_tokens += count if with_bos else 0
-        ledger.text_tokens += len(ragged.tokens) - count * (2 if with_bos else 1)
+        self.ledger.add_documents(count, text_bytes, len(ragged.tokens), with_bos=with_bos)
         self._report(len(ragged.tokens), count, text_bytes)
         recipe, given = self._recipe, self._source.split
         val_share = recipe.val_fraction if self._task.val_share is None else self._task.val_share
@@ -307,8 +301,7 @@ class UnitRun:
                 )
             self._rejects.write(reject, name)
             if not reject.continued:
-                ledger.documents_in += reject.records
-                ledger.rejected[reject.reason] = ledger.rejected.get(reject.reason, 0) + reject.records
+                ledger.add_rejected(reject.reason, reject.records)
 
     def _place(self, batch: Batch, index: int) -> str:
         return f"{self._runner._job.files[batch.file].path} at {int(batch.positions[index])}"

@@ -68,6 +68,30 @@ class Ledger(msgspec.Struct, kw_only=True):
     filtered: int | msgspec.UnsetType = msgspec.UNSET
     """Left out by a source's filters; absent if no source has any."""
 
+    def add_documents(self, count: int, text_bytes: int, tokens: int, *, with_bos: bool) -> None:
+        """Count documents written to the store.
+
+        Args:
+            tokens: number of their tokens, boundary tokens included.
+            with_bos: whether each begins with a boundary token; each ends with one.
+
+        >>> ledger = Ledger()
+        >>> ledger.add_documents(2, 10, 9, with_bos=True)
+        >>> ledger.text_tokens, ledger.eod_tokens, ledger.bos_tokens
+        (5, 2, 2)
+        """
+        self.documents += count
+        self.text_bytes += text_bytes
+        self.tokens += tokens
+        self.eod_tokens += count
+        self.bos_tokens += count if with_bos else 0
+        self.text_tokens += tokens - count * (2 if with_bos else 1)
+
+    def add_rejected(self, reason: str, records: int) -> None:
+        """Count bad records."""
+        self.documents_in += records
+        self.rejected[reason] = self.rejected.get(reason, 0) + records
+
     def __add__(self, other: Ledger) -> Ledger:
         total = Ledger(rejected=dict(self.rejected))
         if self.filtered is not msgspec.UNSET or other.filtered is not msgspec.UNSET:
