@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "src"))
 
+from sphinx.ext.napoleon.docstring import GoogleDocstring  # noqa: E402
+
 import packline  # noqa: E402
 
 if TYPE_CHECKING:
@@ -57,6 +59,21 @@ def write_command_line_page(_: Sphinx) -> None:
     (HERE / "reference" / "cli.md").write_text(text, "utf-8")
 
 
+def mark_drawings(_: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+    """Show indented drawings and code in the docstring of a module as they are."""
+    if what == "module":
+        marked: list[str] = []
+        for line in lines:
+            drawn = line.startswith("    ") and len(marked) > 1 and not marked[-1]
+            if drawn and not marked[-2].startswith("    "):
+                marked += ["::", ""]
+            marked.append(line)
+        lines[:] = marked
+
+
 def setup(app: Sphinx) -> None:
     """Connect to the build of the site."""
     app.connect("builder-inited", write_command_line_page)
+    app.connect("autodoc-process-docstring", mark_drawings)
+    # A colon in the docstring of an attribute does not separate a type from a text.
+    GoogleDocstring._consume_inline_attribute = lambda self: ("", self._dedent(self._consume_to_end()))

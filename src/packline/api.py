@@ -4,9 +4,9 @@ build           inputs and a tokenizer, or a recipe -> a store
 estimate        the same arguments -> an estimate of the build
 open            a store for reading
 build_chat      conversations -> a store with a loss mask
-import_dataset  another project's data set -> a store
+import_dataset  another project's dataset -> a store
 export          a store, a run or text -> the layout of another project
-convert         a data set -> the layout of another project, through a store
+convert         a dataset -> the layout of another project, through a store
 write_rows      rows in training order -> native shards
 """
 
@@ -225,9 +225,9 @@ def convert(
     on_event: Callable[[Event], None] | None = None,
     **settings: Unpack[RowKeywords],
 ) -> Exported:
-    """Write a data set in another layout, or resume an interrupted conversion.
+    """Write a dataset in another layout, or resume an interrupted conversion.
 
-        a store, or a data set of any format ── import ──> OUT.store (kept) ── export ──> OUT
+        a store, or a dataset of any format ── import ──> OUT.store (kept) ── export ──> OUT
 
     There is one path from each layout and one to each, so all pairs behave the same, and all checks of both
     steps apply. The intermediate store is kept: it can be exported again, verified and trained on.
@@ -452,7 +452,7 @@ def import_dataset(
     workers: int | None = None,
     on_event: Callable[[Event], None] | None = None,
 ) -> Store:
-    """Import another project's data set into a store, or resume an interrupted import.
+    """Import another project's dataset into a store, or resume an interrupted import.
 
     Args:
         path: a file or folder.
@@ -466,7 +466,7 @@ def import_dataset(
         on_event: called with every event while the import runs.
 
     Raises:
-        RecipeError, InputError, TokenizerError: an unusable setting, data set or tokenizer.
+        RecipeError, InputError, TokenizerError: an unusable setting, dataset or tokenizer.
         CorruptStore: damage, with its position; no store is published.
         OutOfSpace: the store would not fit on the disk.
 

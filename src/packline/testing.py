@@ -1,7 +1,5 @@
 """Hypothesis strategies and small stores, for tests of code that reads stores. Needs `packline[testing]`.
 
-::
-
     from hypothesis import given
     from packline import testing
 
@@ -9,8 +7,6 @@
     def test_every_row_is_full(shape, options):
         with shape.opened() as store:
             ...
-
-::
 
     documents()      texts: many scripts, empty ones, control characters, very long words
     ragged()         tokens of many documents, as `packline.ragged.Ragged`
