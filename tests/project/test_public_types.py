@@ -16,7 +16,7 @@ import pytest
 
 import packline
 from packline import settings
-from packline.cli.choice import DocumentArguments, RowArguments
+from packline.cli.arguments import DocumentArguments, RowArguments
 from packline.cli.trace import StoreSettings
 from packline.formats.choice import ExportChoice
 from packline.packing.packer import DocumentFilter, RowOptions

@@ -12,7 +12,7 @@ import msgspec
 from cyclopts import Group, Parameter
 
 from packline.cli.arguments import Flags, option
-from packline.cli.foreign import Reading
+from packline.cli.import_ import Reading
 from packline.cli.main import DONE
 from packline.cli.output import Line, output
 from packline.cli.pack import price_facts

@@ -6,8 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from packline.cli.arguments import MAIN, RUNNING, Flags, option
-from packline.cli.choice import DocumentArguments, RowArguments
+from packline.cli.arguments import MAIN, RUNNING, DocumentArguments, Flags, RowArguments, option
 from packline.cli.export import write_export
 from packline.cli.exporting import options_of
 

@@ -11,8 +11,7 @@ from cyclopts import Parameter
 from packline.cli.arguments import Flags, Inputs, Settings, recipe_of
 from packline.cli.main import DONE, TOO_MANY_BAD, interrupted
 from packline.cli.output import output
-from packline.cli.progress import Tally, watch
-from packline.cli.summary import engine_shares, show_finished, too_many_bad, warn_of_splits
+from packline.cli.progress import Tally, engine_shares, show_finished, too_many_bad, warn_of_splits, watch
 from packline.jobs.events import Finished
 from packline.viewing.text import plural
 

@@ -7,10 +7,9 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from packline.cli.arguments import MAIN, RUNNING, Flags, option
-from packline.cli.choice import RowShape
+from packline.cli.arguments import MAIN, RUNNING, Flags, RowShape, option
 from packline.cli.exporting import export_facts, options_of, show_exported, watch_export
-from packline.cli.foreign import Reading
+from packline.cli.import_ import Reading
 from packline.cli.main import DONE, interrupted
 from packline.cli.output import output
 from packline.cli.progress import Tally, watch

@@ -37,8 +37,7 @@ from packline.cli.build import facts, kept
 from packline.cli.main import DONE, FAILED, interrupted
 from packline.cli.output import output
 from packline.cli.plan import estimate_blocks
-from packline.cli.progress import Tally, watch
-from packline.cli.summary import finished_blocks
+from packline.cli.progress import Tally, finished_blocks, watch
 from packline.cli.verify import report_blocks, run_verify
 from packline.errors import StoreError
 from packline.jobs.estimate import Estimate

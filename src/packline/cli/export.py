@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
-from packline.cli.arguments import MAIN, RUNNING, Flags, _token, option
-from packline.cli.choice import DocumentArguments, RowArguments
+from packline.cli.arguments import MAIN, RUNNING, DocumentArguments, Flags, RowArguments, _token, option
 from packline.cli.exporting import export_facts, options_of, show_exported, watch_export
 from packline.cli.main import DONE, interrupted
 from packline.cli.output import output

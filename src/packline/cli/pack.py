@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from cyclopts import Parameter
 
-from packline.cli.arguments import Flags, option
-from packline.cli.choice import ROWS, DocumentArguments
+from packline.cli.arguments import ROWS, DocumentArguments, Flags, option
 from packline.cli.main import DONE
 from packline.cli.output import output
 from packline.errors import RecipeError

@@ -9,12 +9,14 @@ current speed.
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import packline
 from packline.cli.main import note_command
@@ -23,13 +25,21 @@ from packline.jobs.events import (
     BuildPlanned,
     EnginesTried,
     Event,
+    Finished,
     ImportPlanned,
     Note,
     Planned,
     Progress,
     UnitDone,
 )
+from packline.store.ledger import Ledger, losses
+from packline.viewing.page import Block, KeyValues
+from packline.viewing.page import Note as NoteBlock
 from packline.viewing.text import bar, cells, cut, duration, percent, plural, scaled, size
+
+if TYPE_CHECKING:
+    from packline.vocabulary.trained_folder import TrainingReport
+    from packline.vocabulary.training import TrainingProgress
 
 WINDOW_SECONDS = 10.0
 TELLING_SECONDS = 1.0
@@ -305,3 +315,152 @@ def _bar_line(name: str, name_width: int, source: SourceTally, width: int) -> Li
     done, rest = bar(source.fraction, max(min(width - name_width - 12 - len(counts), 40), 4))
     space = " " * (name_width - cells(name))
     return [f"  {name}{space}  ", (done, "good"), (rest, "quiet"), f" {source.fraction:4.0%} {counts}"]
+
+
+class TrainingTally:
+    """Latest progress report, and the start time."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.last: TrainingProgress | None = None
+        self._clock, self._began = clock, clock()
+
+    def line(self) -> str:
+        """Progress as one line."""
+        now = self.last
+        if now is None:
+            return "looking at the inputs ..."
+        learned = f"{plural(now.documents, 'document')}, {size(now.text_bytes)} of text"
+        if now.merges:
+            return f"{learned}  {now.merges:,} of {now.wanted:,} merges"
+        seconds = max(self._clock() - self._began, 0.1)
+        return f"counting words of {learned}  {size(int(now.text_bytes / seconds))}/s"
+
+    def draw(self, width: int) -> list[Line]:
+        """Progress for a terminal: a bar while merges are found, since their number is known."""
+        if self.last is None or not self.last.merges:
+            return [[(f"  {self.line()}", "quiet")]]
+        done, rest = bar(self.last.merges / self.last.wanted, min(max(width - 70, 8), 40))
+        return [["  ", (done, "good"), (rest, "quiet"), "  ", self.line()]]
+
+
+@contextmanager
+def watch_training() -> Iterator[Callable[[TrainingProgress], None]]:
+    """Show a running training. Yields the function that receives its progress."""
+    tally = TrainingTally()
+    with output.follow(tally.draw, tally.line) as tick:
+
+        def hear(progress: TrainingProgress) -> None:
+            tally.last = progress
+            tick()
+
+        yield hear
+
+
+def training_lines(
+    report: TrainingReport, out: str, max_chars: int | None, doc_chars: int | None
+) -> list[Line]:
+    """Summary of a training, as lines of a table."""
+    one = report.token_bytes
+    special = ", ".join(f"{token} {number}" for token, number in report.special_tokens.items())
+    learned = f"{plural(report.documents, 'document')} of {plural(report.files, 'file')}"
+    facts = {
+        "vocabulary": f"{report.vocab_size:,} tokens, {report.merges:,} merges, pattern {report.pattern}",
+        "special tokens": f"{len(report.special_tokens)}: {special}" if special else "none",
+        "token bytes": f"min {one.min}, max {one.max}, mean {one.mean:.2f}, std {one.std:.2f}",
+        "learned from": f"{learned}, {size(report.text_bytes)}",
+    }
+    if report.words is not None:
+        facts["words"] = f"{report.words:,} distinct"
+    if report.stopped_early:
+        facts["stopped"] = f"at {max_chars:,} characters; what follows was not read"
+    if report.cut_documents:
+        facts["cut"] = f"{plural(report.cut_documents, 'document')} at {doc_chars:,} characters"
+    if report.left_out:
+        facts["left out"] = f"{plural(report.left_out, 'document')} that are empty or filtered"
+    if report.held_out:
+        facts["held out"] = f"{plural(report.held_out, 'document')} for validation and testing"
+    facts["time"] = f"{duration(report.seconds)}, trained by {report.trainer}"
+    rows: list[Line] = [[("tokenizer", "quiet"), (out, "title")]]
+    rows += [[(name, "quiet"), fact] for name, fact in facts.items()]
+    if report.vocab_size < report.asked_vocab_size:
+        text_ran_out = f"no pair was left to merge: {report.asked_vocab_size:,} tokens were requested"
+        rows.append([("note", "warning"), text_ran_out])
+    if report.forgotten_words:
+        forgotten = f"{report.forgotten_words:,} rare words did not fit into memory"
+        share = f"{percent(report.forgotten_share)} of the distinct ones"
+        rows.append([("note", "warning"), f"{forgotten}, {share}"])
+    for reason, count in report.bad_records.items():
+        rows.append([("bad records", "warning"), f"{count:,} {reason}"])
+    return rows
+
+
+def show_finished(finished: Finished, out: str) -> None:
+    """Print the final summary."""
+    path = shlex.quote(out)
+    done = [NoteBlock("nothing to do: the store is complete", "good")] if finished.nothing_to_do else []
+    steps = KeyValues((("look at it", f"packline info {path}"), ("check it", f"packline verify {path}")))
+    output.line()
+    output.blocks(*done, *finished_blocks(finished, out), steps)
+
+
+def finished_blocks(finished: Finished, out: str) -> list[Block]:
+    """Ledger, speed, engines, warnings and the resulting store."""
+    from packline.viewing.describe import ledger_table  # it loads readers, which no help page needs
+
+    rows: list[tuple[str, str]] = []
+    if finished.run_text_bytes:
+        whole = f"{size(finished.run_text_bytes)} of text in {duration(finished.seconds)}"
+        rows.append(("time", f"{whole}, {duration(finished.first_unit_seconds)} of it start-up"))
+        rows.append(("speed", f"{_speed(finished)} after start-up"))
+    if shares := engine_shares(finished):
+        rows.append(("encoded by", ", ".join(f"{name} {percent(share)}" for name, share in shares.items())))
+    if finished.peak_rss_bytes:
+        rows.append(("memory", f"peak {size(finished.peak_rss_bytes)} (largest worker)"))
+    rows.append(("store", f"{out}: {plural(finished.shards, 'shard')}, {size(finished.store_bytes)}"))
+    notes: list[Block] = []
+    if finished.ledger.special_token_strings:
+        count = plural(finished.ledger.special_token_strings, "special-token string")
+        notes.append(NoteBlock(f"{count} inside documents", "warning"))
+    for name, ledger in finished.sources.items():
+        if not ledger.documents:  # a misspelt field of a filter causes that
+            lost = ", ".join(f"{count:,} {reason}" for reason, count in losses(ledger)) or "it has no records"
+            notes.append(NoteBlock(f"source {name} gave no documents: {lost}", "warning"))
+    return [ledger_table(finished.ledger), *notes, KeyValues(tuple(rows))]
+
+
+def _speed(finished: Finished) -> str:
+    running = max(finished.seconds - finished.first_unit_seconds, 1e-3)
+    tokens = finished.ledger.tokens * finished.run_text_bytes / max(finished.ledger.text_bytes, 1)
+    return f"{size(finished.run_text_bytes / running)}/s, {scaled(tokens / running)} tokens/s"
+
+
+def engine_shares(finished: Finished) -> dict[str, float]:
+    """Share of the text encoded by each engine, largest first."""
+    whole = sum(finished.engine_bytes.values())
+    ordered = sorted(finished.engine_bytes.items(), key=lambda item: -item[1])
+    return {name: size / whole for name, size in ordered if size} if whole else {}
+
+
+def warn_of_splits(missing: list[str]) -> None:
+    """Warn about splits without documents."""
+    for line in missing:
+        output.warning(
+            line, "request a larger share, or give the split documents of its own: split of a source"
+        )
+
+
+def too_many_bad(ledger: Ledger, limit: float, out: str) -> tuple[str, str]:
+    """Message and hint for more bad records than allowed.
+
+    >>> ledger = Ledger(documents_in=10, rejected={"malformed_json": 2})
+    >>> too_many_bad(ledger, 0.01, "store")[0]
+    '2 of 10 records are bad (20.0%, more than the 1.0% of --max-bad-fraction): 2 malformed_json'
+    """
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in ledger.rejected.items())
+    message = (
+        f"{ledger.bad:,} of {ledger.documents_in:,} records are bad ({percent(ledger.bad_fraction)}, "
+        f"more than the {percent(limit)} of --max-bad-fraction): {reasons}"
+    )
+    place = f"{out}/rejects/, verbatim in .raw, with the reason in .jsonl"
+    hint = f"the store is complete without them; they are in {place}"
+    return message, hint

@@ -16,8 +16,7 @@ from packline.cli.arguments import DOCUMENTS, MAIN, RUNNING, SPLITS, TOKENS, Fla
 from packline.cli.import_ import finished_lines, import_interrupted
 from packline.cli.main import DONE, TOO_MANY_BAD
 from packline.cli.output import output
-from packline.cli.progress import Tally, watch
-from packline.cli.summary import too_many_bad, warn_of_splits
+from packline.cli.progress import Tally, too_many_bad, warn_of_splits, watch
 from packline.errors import RecipeError
 from packline.jobs.store_job import Imported
 from packline.store.manifest import split_warnings

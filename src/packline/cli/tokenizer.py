@@ -13,7 +13,7 @@ from packline.cli.arguments import Flags, option
 from packline.cli.help_texts import PAGES
 from packline.cli.main import DONE, FAILED
 from packline.cli.output import Line, output, table
-from packline.cli.training import training_lines, watch_training
+from packline.cli.progress import training_lines, watch_training
 from packline.encoders.tiktoken import PatternName
 from packline.errors import RecipeError
 

@@ -8,16 +8,21 @@ labels) or shifted by one position, which is found by comparing them with the to
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import singledispatch
 from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
 from packline.errors import RecipeError
+from packline.loading.loader import Loader
 from packline.packing.batch import IGNORED
+from packline.packing.rows import Row, Rows
 from packline.store.lookup import document_number, provenance_of
 from packline.store.reader import StoreReader
 from packline.store.shard import Provenance
 from packline.viewing.batch_files import BatchFile
+from packline.viewing.describe import store_page
+from packline.viewing.html import render_notebook
 from packline.viewing.page import Block, Heading, KeyValues, Note, Page
 from packline.viewing.text import percent, plural, size
 from packline.viewing.tokens import (
@@ -276,3 +281,28 @@ class _Numbers(Sequence[bytes]):
 def _numbers(batch: BatchFile) -> Vocabulary:
     top = max(int(array.max(initial=0)) for array in batch.tensors.values())
     return Vocabulary("ids", _Numbers(top + 1), {})
+
+
+def to_html(value: object) -> str:
+    """HTML of a value whose type has a page.
+
+    Raises:
+        TypeError: it has none.
+    """
+    return str(render_notebook(page_of(value)))
+
+
+@singledispatch
+def page_of(value: object) -> Page:
+    """Page of a value for a notebook, by its type."""
+    raise TypeError(f"no page for {type(value).__name__}")
+
+
+page_of.register(StoreReader, store_page)
+page_of.register(Rows, rows_page)
+page_of.register(Loader, loader_page)
+
+
+@page_of.register
+def _(row: Row) -> Page:
+    return row_page(row.source, row.index, most=NOTEBOOK_TOKENS)
