@@ -20,7 +20,7 @@ Merges = list[tuple[str, str]]
 
 def packline(texts: list[str], vocab_size: int, pattern: str, expression: str) -> Merges:
     """Ours, as `packline tokenizer train` runs it."""
-    from packline.jobs.processes import keep_freed_memory
+    from packline.jobs.resources import keep_freed_memory
     from packline.vocabulary.training import train_bpe
 
     keep_freed_memory()

@@ -15,7 +15,7 @@ from packline.formats.check import check_dataset
 from packline.formats.choice import ExportChoice
 from packline.formats.export import run_export
 from packline.formats.format import ROW_FORMATS
-from packline.viewing.foreign_analysis import analyze_foreign
+from packline.viewing.analysis import analyze_foreign
 
 SMALL: dict[str, dict[str, Any]] = {
     "litdata": {"shard_bytes": 600},

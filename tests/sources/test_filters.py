@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from packline.errors import RecipeError
 from packline.recipe import Recipe, Source, Where, check_recipe
 from packline.sources.batch import RecordProblem
-from packline.sources.filters import make_filter
+from packline.sources.record_text import make_filter
 
 plain = st.one_of(
     st.booleans(), st.integers(-2, 2), st.sampled_from([-1.0, 0.5, 1.0]), st.text("ab", max_size=2)

@@ -23,9 +23,8 @@ from packline.errors import CorruptStore, RecipeError, StoreNotFound, WorkerDied
 from packline.facade import Store
 from packline.testing import EOD, EOD_ID, make_store
 from packline.viewing import counting
-from packline.viewing.analysis import Analysis, Suspicious, analyze
+from packline.viewing.analysis import Analysis, Suspicious, analyze, analyze_foreign
 from packline.viewing.describe import analysis_page, analysis_warnings
-from packline.viewing.foreign_analysis import analyze_foreign
 from packline.viewing.tally import Suspect, measure_rates
 from packline.viewing.terminal import render_text
 

@@ -44,8 +44,8 @@ from packline.encoders.tokenizer import Tokenizer, load_tokenizer, read_chat_tem
 from packline.errors import InputError, RecipeError
 from packline.jobs.engine import run_job
 from packline.jobs.events import Note, OnEvent
-from packline.jobs.held_out import VAL_NOTE, run_scans, settle_share, share_below
 from packline.jobs.job import Numbered, Session
+from packline.jobs.limits import VAL_NOTE, run_scans, settle_share, share_below
 from packline.jobs.store_job import Imported, NumberedStoreJob
 from packline.recipe import Recipe, Source, check_recipe
 from packline.sources.batch import Reason

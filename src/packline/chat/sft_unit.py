@@ -19,8 +19,7 @@ import numpy as np
 
 from packline.chat.chat_template import ChatTemplate, strips_of
 from packline.chat.conversations import Conversation, read_conversation
-from packline.chat.encoding import Encoded, PieceEncoder
-from packline.chat.pieces import Piece, check_pieces, mute, render_nanochat
+from packline.chat.pieces import Encoded, Piece, PieceEncoder, check_pieces, mute, render_nanochat
 from packline.chat.sources import ConversationSource, ConversationUnit
 from packline.chat.tasks import GENERATORS, adapter_of, read_words
 from packline.encoders.parity import audited
@@ -29,8 +28,8 @@ from packline.encoders.token_bytes import TextBytes
 from packline.encoders.tokenizer import load_tokenizer
 from packline.fingerprint import share_of, split_of
 from packline.jobs.folder import StoreFolder
-from packline.jobs.held_out import Shares, Smallest
 from packline.jobs.job import Numbered, ReportProgress, Runner
+from packline.jobs.limits import Shares, Smallest
 from packline.jobs.unit import check_unchanged
 from packline.ragged import Ragged, offsets_of
 from packline.sources.batch import RecordProblem, Reject, TemplateTimeout, Texts
@@ -67,7 +66,7 @@ class ChatUnit(Numbered, frozen=True, kw_only=True):
     """A unit of conversations."""
 
     is_scan: bool = False
-    """Only find the smallest shares of its texts (`held_out`); nothing is written."""
+    """Only find the smallest shares of its texts (`limits.Smallest`); nothing is written."""
     val_share: float | None = None
     """Value of val_fraction that `val_documents` amounts to."""
 
@@ -349,7 +348,7 @@ class _Scan(_Unit):
         self._smallest = Smallest(runner.job.val_documents)
 
     def scan(self) -> list[float]:
-        """Smallest shares; see `held_out`."""
+        """Smallest shares; see `Smallest`."""
         if self._source.split is None:
             for batch in self._batches():
                 self._take(batch)

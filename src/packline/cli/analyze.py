@@ -99,7 +99,7 @@ def read_foreign(target: str, reading: Reading, priced: bool, top: int, on_progr
     Raises:
         RecipeError: no tokenizer is given, or settings that apply to a store only.
     """
-    from packline.viewing.foreign_analysis import analyze_foreign
+    from packline.viewing.analysis import analyze_foreign
 
     if priced:
         raise RecipeError(

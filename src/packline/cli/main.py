@@ -31,7 +31,7 @@ import packline
 from packline.cli.help_texts import GROUPS, PAGES, SUMMARY, SUMMARY_END
 from packline.cli.output import discard, output
 from packline.errors import OutputError, PacklineError, RecipeError
-from packline.jobs.processes import interrupt_on_signals, signal_of
+from packline.jobs.resources import interrupt_on_signals, signal_of
 from packline.storage.local import plain_error
 
 if TYPE_CHECKING:

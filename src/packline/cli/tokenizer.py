@@ -72,7 +72,7 @@ def train(
 
     The merges are those of HF's trainer, and the folder loads in transformers and with --tokenizer.
     """
-    from packline.jobs.processes import keep_freed_memory
+    from packline.jobs.resources import keep_freed_memory
     from packline.recipe import Recipe, Source, check_recipe, load_recipe, parse_bytes
     from packline.vocabulary.trained_folder import train_folder
     from packline.vocabulary.training import SPECIALS

@@ -21,7 +21,7 @@ from packline.chat.chat_template import ChatTemplate, strips_of
 from packline.chat.conversations import Conversation, Message
 from packline.chat.named_templates import TEMPLATES, resolve_template
 from packline.chat.pieces import Piece
-from packline.chat.questions import Lettered, render, shuffled
+from packline.chat.tasks import Lettered, render, shuffled
 from packline.encoders.encoder import Encoder
 from packline.encoders.tokenizer import Tokenizer, read_chat_template
 from packline.errors import RecipeError, TokenizerError

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from packline.chat.questions import MMLU_LETTERS, Lettered, _Arc, _Mmlu, _OriginalArc
+from packline.chat.tasks import MMLU_LETTERS, Lettered, _Arc, _Mmlu, _OriginalArc
 from packline.errors import InputError
 from packline.evals.core import (
     BUNDLE,

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from packline.chat.questions import Kind, read_lettered
+from packline.chat.tasks import Kind, read_lettered
 from packline.encoders.encoder import Encoder
 from packline.encoders.special_tokens import begin_of_sequence
 from packline.encoders.tokenizer import load_tokenizer

@@ -28,15 +28,24 @@ from packline.errors import PacklineError
 from packline.fingerprint import Hasher, share_of
 from packline.jobs.events import BuildPlanned, EnginesTried, Event, Finished, Note, Progress, UnitDone
 from packline.jobs.folder import BuildIdentity, StoreFolder
-from packline.jobs.held_out import VAL_NOTE, Shares, Smallest, run_scans, settle_share, share_below
 from packline.jobs.job import ReportProgress, Runner, Session
-from packline.jobs.limits import InOrder, LimitWatch, apply_limits
-from packline.jobs.processes import run_in_child
+from packline.jobs.limits import (
+    VAL_NOTE,
+    InOrder,
+    LimitWatch,
+    Shares,
+    Smallest,
+    apply_limits,
+    run_scans,
+    settle_share,
+    share_below,
+)
 from packline.jobs.resources import (
     count_workers,
     free_disk,
     peak_memory,
     resident_memory,
+    run_in_child,
 )
 from packline.jobs.store_job import StoreJob
 from packline.jobs.unit import KEEP, Task, UnitRunner, check_unchanged, judge

@@ -36,8 +36,7 @@ from packline.errors import WorkerDied
 from packline.jobs.events import Failed, Progress, as_failed
 from packline.jobs.executor import REQUESTS, Committed, Committer, Drop, Dropped, Opened, Run, Start, encode
 from packline.jobs.job import NeedsFreshProcess, Runner, WorkUnit
-from packline.jobs.processes import die_with_parent, ignore_signals, keep_freed_memory
-from packline.jobs.resources import resident_memory
+from packline.jobs.resources import die_with_parent, ignore_signals, keep_freed_memory, resident_memory
 
 AT_HAND = 2
 """Units queued per worker."""

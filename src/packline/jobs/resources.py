@@ -17,16 +17,22 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from packline.encoders import EngineName
 from packline.errors import OutOfMemory, OutOfSpace
 from packline.recipe import RunOptions
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 GIB = 1 << 30
 MEMORY_A_WORKER = 1 * GIB
@@ -209,3 +215,100 @@ def room_for(memory: int, base: int, engines: Iterable[EngineName]) -> Room:
     left = memory - base
     factor = max(ENCODING[name] for name in engines)
     return Room(max(left // READING, LEAST), max(left // factor, LEAST), memory, factor)
+
+
+T = TypeVar("T")
+
+INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def interrupt_on_signals() -> None:
+    """Let each signal raise `KeyboardInterrupt(number)`, once; ignored signals (`nohup`) stay ignored."""
+
+    interrupted = False
+
+    def interrupt(number: int, frame: object) -> None:
+        nonlocal interrupted
+        if not interrupted:  # one is enough: cleaning up follows
+            interrupted = True
+            raise KeyboardInterrupt(number)
+
+    if threading.current_thread() is threading.main_thread():
+        for number in INTERRUPTING:
+            if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+                signal.signal(number, interrupt)
+
+
+def ignore_signals() -> None:
+    """Leave the handling of interruptions to the parent process."""
+    for number in INTERRUPTING:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def signal_of(error: KeyboardInterrupt) -> int:
+    """Number of the signal that interrupted.
+
+    >>> signal_of(KeyboardInterrupt()), signal_of(KeyboardInterrupt(signal.SIGTERM))
+    (2, 15)
+    """
+    return int(error.args[0]) if error.args else int(signal.SIGINT)
+
+
+def die_with_parent() -> None:
+    """On Linux: have the kernel end this process when its parent ends, for whatever reason."""
+    import ctypes
+
+    pr_set_pdeathsig, sigkill = 1, 9
+    try:
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, sigkill)
+    except (OSError, AttributeError):
+        return
+
+
+def keep_freed_memory() -> None:
+    """Make glibc keep freed buffers of many MB for the next batch instead of returning each to the kernel.
+
+    Otherwise every buffer's pages are zeroed and mapped again: a tenth of the time of a batch. Arrow has its
+    own allocator, which returns memory just as eagerly, so it is configured to use glibc's.
+    """
+    import ctypes
+
+    import pyarrow
+
+    pyarrow.set_memory_pool(pyarrow.system_memory_pool())
+    m_mmap_threshold, m_trim_threshold = -3, -1
+    try:
+        libc = ctypes.CDLL(None)
+        libc.mallopt(m_mmap_threshold, 1 << 30)
+        libc.mallopt(m_trim_threshold, 256 << 20)
+    except (OSError, AttributeError):
+        return
+
+
+def run_in_child(result: type[T], compute: Callable[[], T]) -> T:
+    """Compute in a forked process, as libraries that were used in this one could no longer be forked.
+
+    Args:
+        result: type of the result, which JSON can represent.
+    """
+    import multiprocessing
+
+    fork = multiprocessing.get_context("fork")
+    ours, theirs = fork.Pipe()
+
+    def run(pipe: Connection) -> None:
+        die_with_parent()
+        ignore_signals()
+        ours.close()
+        pipe.send_bytes(msgspec.json.encode(compute()))
+
+    process = fork.Process(target=run, args=(theirs,), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        return msgspec.json.decode(ours.recv_bytes(), type=result)
+    except EOFError:
+        return compute()  # the child died: trying again in this process shows the error
+    finally:
+        ours.close()
+        process.join()

@@ -49,7 +49,7 @@ class Task(WorkUnit, frozen=True, kw_only=True):
     only: str | None = None
     """Name of the only unit of the stream that is wanted."""
     is_scan: bool = False
-    """Only find the smallest shares of its texts (`held_out`); nothing is written."""
+    """Only find the smallest shares of its texts (`limits.Smallest`); nothing is written."""
     val_share: float | None = None
     """Value of val_fraction that `val_documents` amounts to."""
     max_documents: int | None = None

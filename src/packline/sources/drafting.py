@@ -26,9 +26,9 @@ from packline.errors import InputError, RecipeError
 from packline.fingerprint import Hasher
 from packline.recipe import Recipe, Source, Split
 from packline.sources.files import DEFAULT_ID, TEXT_FIELDS, InputFile, list_files
-from packline.sources.filters import field_value, kind_of
 from packline.sources.jsonl import fits_a_type
 from packline.sources.reader import Span, read_span
+from packline.sources.record_text import field_value, kind_of
 from packline.storage.inputs import is_remote
 
 MOST_FILES, MOST_RECORDS = 4, 200
