@@ -24,8 +24,7 @@ import packline
 from packline.errors import PacklineError
 from packline.facade import Store
 from packline.packing.batch import ALL_FIELDS
-from packline.store.lookup import find_by_id, provenance_of
-from packline.store.reader import shard_labels
+from packline.store.reader import find_by_id, provenance_of, shard_labels
 from packline.store.verify import verify
 
 DAMAGES = 480

@@ -14,10 +14,9 @@ from tests.formats.stores import write_tokenizer
 
 from packline.api import import_dataset
 from packline.formats import opening
-from packline.formats.format import DatasetReader, DocumentFormat
+from packline.formats.format import DatasetReader, DocumentFormat, Options
 from packline.formats.layouts import token_files
 from packline.formats.layouts.token_files import LossFile, ScannedReader, TokenFile
-from packline.formats.options import Options
 from packline.formats.types import DatasetFile, Edges, ExportPart, ExportPlan
 from packline.store.report import Findings
 

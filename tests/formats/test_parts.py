@@ -12,8 +12,7 @@ from packline.errors import RecipeError
 from packline.formats import export as exporting
 from packline.formats import staging, target
 from packline.formats.export import run_export
-from packline.formats.format import get_format
-from packline.formats.options import convert_options
+from packline.formats.format import convert_options, get_format
 from packline.formats.staging import PartReceipt, Staging
 from packline.formats.types import ExportPart
 from packline.jobs.events import UnitDone

@@ -16,8 +16,8 @@ import packline
 from packline.errors import CorruptStore, PacklineError
 from packline.facade import Store
 from packline.store import shard
-from packline.store.lookup import find_by_id, provenance_of
 from packline.store.manifest import Manifest, ShardEntry, read_manifest, to_json
+from packline.store.reader import find_by_id, provenance_of
 from packline.store.verify import verify
 from packline.testing import make_store
 

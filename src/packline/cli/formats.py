@@ -13,8 +13,7 @@ from packline.cli.arguments import Flags
 from packline.cli.main import DONE
 from packline.cli.output import Line, output, table
 from packline.errors import RecipeError
-from packline.formats.format import NAMES, Format
-from packline.formats.options import describe_options
+from packline.formats.format import NAMES, Format, describe_options
 
 _FLAGS = Flags()
 

@@ -281,7 +281,7 @@ def find_documents(loader: Loader, wanted: TraceTarget) -> list[tuple[StoreReade
         RecipeError: a number is given alone, but there are several stores.
     """
     from packline.loading.trace import stores_of
-    from packline.store.lookup import document_number, find_by_id, find_by_place
+    from packline.store.reader import document_number, find_by_id, find_by_place
 
     stores = stores_of(loader)
     if wanted.store is not None:

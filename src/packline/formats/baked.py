@@ -29,8 +29,7 @@ import numpy as np
 
 from packline.errors import CorruptStore, InputError, RecipeError
 from packline.formats.export_record import RECORD, read_record
-from packline.formats.format import RowFormat
-from packline.formats.options import Options
+from packline.formats.format import Options, RowFormat
 from packline.formats.types import DatasetFile, ExportPart, ExportPlan, RowFiles, WrittenPart
 from packline.packing.batch import ALL_FIELDS, FIELDS, IGNORED, Layout
 from packline.packing.packer import Spans

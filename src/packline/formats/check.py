@@ -30,7 +30,7 @@ from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import CorruptStore, PacklineError, RecipeError, TokenizerError
 from packline.formats.boundaries import BoundaryPolicy
 from packline.formats.export_record import RECORD, ExportRecord, check_export
-from packline.formats.format import DatasetReader, DocumentFormat, Format, RowFormat
+from packline.formats.format import DatasetReader, DocumentFormat, Format, RowFormat, convert_options
 from packline.formats.opening import (
     check_metadata,
     declared_boundary,
@@ -43,7 +43,6 @@ from packline.formats.opening import (
     readable,
     with_marker,
 )
-from packline.formats.options import convert_options
 from packline.formats.types import ReadTask
 from packline.store.report import Findings, OnProgress, Report
 from packline.store.shard_check import check_file

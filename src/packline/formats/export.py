@@ -27,8 +27,7 @@ from packline.errors import RecipeError
 from packline.formats.choice import ExportChoice, is_run
 from packline.formats.document_view import DocumentView
 from packline.formats.export_record import TOKENIZER_FILE, ExportIdentity, ExportRecord
-from packline.formats.format import Format, get_format
-from packline.formats.options import Options, convert_options
+from packline.formats.format import Format, Options, convert_options, get_format
 from packline.formats.row_view import RowView
 from packline.formats.staging import PartReceipt, Staging, clear_leftovers, finished_export
 from packline.formats.target import Link, Target, sync_files

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from packline.errors import CorruptStore, InputError, RecipeError
-from packline.formats.format import DatasetReader, DocumentFormat
+from packline.formats.format import DatasetReader, DocumentFormat, Options
 from packline.formats.layouts.document_files import (
     BLOCK_DOCUMENTS,
     SHARD_TOKENS,
@@ -43,7 +43,6 @@ from packline.formats.layouts.document_files import (
 )
 from packline.formats.layouts.header_shards import write_tokens
 from packline.formats.layouts.token_files import IndexedReader, ScannedReader, TokenFile
-from packline.formats.options import Options
 from packline.formats.types import Edges, ExportPart, ExportPlan, NotPreserved, WrittenPart, fitting_dtype
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from packline.encoders.token_bytes import TextBytes
 from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import CorruptStore, InputChanged, InputError, RecipeError
 from packline.formats.boundaries import BoundaryPolicy, BoundaryProblem
-from packline.formats.format import DatasetReader
+from packline.formats.format import DatasetReader, convert_options
 from packline.formats.opening import (
     document_format,
     find_record,
@@ -41,7 +41,6 @@ from packline.formats.opening import (
     read_document_blocks,
     read_headers,
 )
-from packline.formats.options import convert_options
 from packline.formats.types import DocumentBlock, ReadTask
 from packline.jobs.engine import run_job
 from packline.jobs.events import Note, OnEvent

@@ -34,10 +34,9 @@ import numpy as np
 
 from packline.errors import InputError, RecipeError
 from packline.fingerprint import hash_value
-from packline.formats.format import RowFormat
+from packline.formats.format import Options, RowFormat
 from packline.formats.layouts.row_records import BLOCK_TOKENS, INDEX, read_index, split_folders
 from packline.formats.layouts.token_files import read_numbers
-from packline.formats.options import Options
 from packline.formats.types import DatasetFile, ExportPart, ExportPlan, RowFiles, WrittenPart, fitting_dtype
 from packline.packing.batch import IGNORED
 from packline.store.report import Findings

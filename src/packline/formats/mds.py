@@ -29,10 +29,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from packline.errors import InputError, RecipeError
-from packline.formats.format import RowFormat
+from packline.formats.format import Options, RowFormat
 from packline.formats.layouts.row_records import BLOCK_TOKENS, INDEX, read_index, split_folders
 from packline.formats.layouts.token_files import read_numbers
-from packline.formats.options import Options
 from packline.formats.types import DatasetFile, ExportPart, ExportPlan, RowFiles, WrittenPart
 from packline.packing.batch import ALL_FIELDS
 from packline.store.report import Findings

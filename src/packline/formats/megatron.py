@@ -39,10 +39,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from packline.errors import PacklineError, RecipeError
-from packline.formats.format import DatasetReader, DocumentFormat
+from packline.formats.format import DatasetReader, DocumentFormat, Options
 from packline.formats.layouts.header_shards import files_with_suffix, first_bytes, split_of_name, write_tokens
 from packline.formats.layouts.token_files import IndexedReader, TokenFile
-from packline.formats.options import Options
 from packline.formats.types import DatasetFile, Edges, ExportPart, ExportPlan, fitting_dtype
 from packline.ragged import UINT16_BELOW
 from packline.store.shard import CODES, HEADER, MAGIC, index_size

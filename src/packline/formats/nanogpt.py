@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from packline.formats.format import DatasetReader, DocumentFormat
+from packline.formats.format import DatasetReader, DocumentFormat, Options
 from packline.formats.layouts.header_shards import (
     StreamEdges,
     files_with_suffix,
@@ -37,7 +37,6 @@ from packline.formats.layouts.header_shards import (
 )
 from packline.formats.layouts.token_files import ScannedReader, TokenFile
 from packline.formats.llmc import EVALUATION, HEAD, MAGICS
-from packline.formats.options import Options
 from packline.formats.types import DatasetFile, ExportPart, ExportPlan, WrittenPart, fitting_dtype
 from packline.store.report import Findings
 

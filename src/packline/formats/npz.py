@@ -37,8 +37,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from packline.errors import InputError, RecipeError
-from packline.formats.format import RowFormat
-from packline.formats.options import Options
+from packline.formats.format import Options, RowFormat
 from packline.formats.pt import DAMAGE
 from packline.formats.types import DatasetFile, ExportPart, ExportPlan, NotPreserved, RowFiles
 from packline.packing.batch import IGNORED

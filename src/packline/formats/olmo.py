@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from packline.errors import CorruptStore, RecipeError
-from packline.formats.format import DatasetReader, DocumentFormat
+from packline.formats.format import DatasetReader, DocumentFormat, Options
 from packline.formats.layouts.document_files import (
     SHARD_TOKENS,
     FileList,
@@ -51,7 +51,6 @@ from packline.formats.layouts.document_files import (
     shared_bytes,
     write_files,
 )
-from packline.formats.options import Options
 from packline.formats.types import Edges, ExportPart, ExportPlan, fitting_dtype
 
 if TYPE_CHECKING:

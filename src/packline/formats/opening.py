@@ -27,8 +27,15 @@ from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import InputError, PacklineError, RecipeError, TokenizerError
 from packline.formats.boundaries import BoundaryPolicy
 from packline.formats.export_record import RECORD, ExportRecord, check_places, read_record
-from packline.formats.format import DatasetReader, DocumentFormat, Format, get_format, recognise
-from packline.formats.options import Options, convert_options
+from packline.formats.format import (
+    DatasetReader,
+    DocumentFormat,
+    Format,
+    Options,
+    convert_options,
+    get_format,
+    recognise,
+)
 from packline.formats.types import DocumentBlock, ReadTask
 from packline.store.files import reading
 from packline.store.report import Findings

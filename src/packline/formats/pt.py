@@ -44,8 +44,7 @@ import msgspec
 import numpy as np
 
 from packline.errors import CorruptStore, InputError, RecipeError
-from packline.formats.format import RowFormat
-from packline.formats.options import Options
+from packline.formats.format import Options, RowFormat
 from packline.formats.types import DatasetFile, ExportPart, ExportPlan, NotPreserved, RowFiles, WrittenPart
 from packline.store.report import Findings
 

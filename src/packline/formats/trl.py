@@ -37,7 +37,7 @@ import pyarrow as pa
 from packline.errors import RecipeError
 from packline.formats.arrow import BATCH_DOCUMENTS, BATCH_TOKENS, FILE
 from packline.formats.export_record import ExportRecord
-from packline.formats.format import RowFormat
+from packline.formats.format import Options, RowFormat
 from packline.formats.layouts.column_reader import ATTENTION
 from packline.formats.layouts.columns import LABELS, LIMITS, list_array, make_schema
 from packline.formats.layouts.hf_disk import (
@@ -48,7 +48,6 @@ from packline.formats.layouts.hf_disk import (
     write_stream,
 )
 from packline.formats.layouts.token_files import UNIT_TOKENS
-from packline.formats.options import Options
 from packline.formats.row_view import RowSpans, RowView
 from packline.formats.target import Target
 from packline.formats.types import ExportPart, ExportPlan, NotPreserved, RowFiles, WrittenPart, fitting_dtype

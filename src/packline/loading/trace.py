@@ -23,8 +23,7 @@ from packline.errors import RecipeError
 from packline.loading.loader import Loader
 from packline.packing.rows import RowSource
 from packline.ragged import offsets_of
-from packline.store.lookup import document_number, provenance_of
-from packline.store.reader import StoreReader
+from packline.store.reader import StoreReader, document_number, provenance_of
 from packline.store.shard import Provenance
 
 

@@ -26,8 +26,7 @@ from packline.errors import CorruptStore
 from packline.formats.export_record import check_export
 from packline.formats.opening import OpenedDataset, find_record, open_dataset, read_document_blocks
 from packline.packing.stats import PackingStats
-from packline.store.lookup import provenance_of
-from packline.store.reader import StoreReader
+from packline.store.reader import StoreReader, provenance_of
 from packline.store.report import Findings
 from packline.viewing.counting import OnProgress, count_store
 from packline.viewing.duplicates import Duplicates, HashFiles, count_files, find_duplicates

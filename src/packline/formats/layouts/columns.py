@@ -23,8 +23,8 @@ import numpy as np
 import pyarrow as pa
 
 from packline.errors import RecipeError
+from packline.formats.format import Options
 from packline.formats.layouts.token_files import BLOCK_DOCUMENTS
-from packline.formats.options import Options
 from packline.formats.types import Edges, ExportPart, ExportPlan, fitting_dtype
 from packline.packing.batch import IGNORED
 from packline.ragged import offsets_of

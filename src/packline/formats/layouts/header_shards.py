@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from packline.errors import InputError, RecipeError
+from packline.formats.format import Options
 from packline.formats.layouts.token_files import ScannedReader, TokenFile
-from packline.formats.options import Options
 from packline.formats.types import DatasetFile, ExportPart, ExportPlan, NotPreserved
 from packline.recipe import Split
 

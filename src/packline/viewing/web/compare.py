@@ -11,7 +11,7 @@ from itertools import accumulate
 import numpy as np
 
 from packline.errors import RecipeError
-from packline.store.lookup import document_number
+from packline.store.reader import document_number
 from packline.viewing.describe import length_facts, store_facts
 from packline.viewing.html import LONGEST_TEXT
 from packline.viewing.page import (

@@ -14,7 +14,7 @@ import numpy as np
 from packline.errors import RecipeError
 from packline.packing.documents import Selection
 from packline.packing.packer import DocumentFilter
-from packline.store.lookup import document_number
+from packline.store.reader import document_number
 from packline.store.shard import Provenance
 from packline.viewing.describe import (
     group_table,
