@@ -329,7 +329,7 @@ def check_recipe(recipe: Recipe) -> Recipe:
         _check_source(source, source.name or f"sources[{number}]")
     names = [source.name for source in recipe.sources if source.name]
     if twice := {name for name, count in Counter(names).items() if count > 1}:
-        raise RecipeError(f"two sources are called {min(twice)!r}: expected one name a source")
+        raise RecipeError(f"two sources are called {min(twice)!r}: expected a different name for each")
     return recipe
 
 

@@ -81,7 +81,7 @@ def test_the_page_has_a_block_a_row_and_obeys_no_text(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "\x1b" not in done.stdout and "\x07" not in done.stdout
     assert "step         0 of 16, counted from 0" in done.stdout
-    assert re.findall(r"^  row (\d)  rank 0, place \d: row ", done.stdout, re.MULTILINE) == list("0123")
+    assert re.findall(r"^  row (\d)  rank 0, slot \d: row ", done.stdout, re.MULTILINE) == list("0123")
     assert re.search(r"one\.jsonl at [\d,]+, id one\d+$", done.stdout, re.MULTILINE)
     # A document is found again by what the page says of it.
     place, number = re.search(r"/(?:one|two)\.jsonl at ([\d,]+), id ((?:one|two)\d+)", done.stdout).groups()  # type: ignore[union-attr]
@@ -149,8 +149,8 @@ def test_a_store_is_traced_with_the_settings_of_its_run(folder: Path) -> None:
         (["run.toml", "--document", "777", "--store", "one"], 1, "no document 777"),
         (["run.toml", "--id", "nobody"], 1, "no document has the id 'nobody'"),
         (["run.toml", "--file", "one.jsonl", "--position", "1"], 1, "no document of one.jsonl begins at 1"),
-        (["one", "--step", "1"], 2, "--seq-len is missing"),
-        (["one", "--seq-len", "8", "--step", "1"], 2, "--batch-size is missing"),
+        (["one", "--step", "1"], 2, "--seq-len is required"),
+        (["one", "--seq-len", "8", "--step", "1"], 2, "--batch-size is required"),
         (["none", "--seq-len", "8", "--batch-size", "2", "--step", "1"], 1, "none does not exist"),
         (["none.toml", "--step", "1"], 2, "cannot read the run file none.toml"),
     ],

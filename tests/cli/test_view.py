@@ -170,7 +170,7 @@ def test_a_grid_has_the_rows_and_tensors_that_were_asked_for(folder: Path) -> No
         (["store", "--out", "no/such/folder.html"], 1, "cannot write no/such/folder.html: No such file"),
         (["run.toml"], 2, "--step is missing"),
         (["run.toml", "--step", "9999"], 2, "step 9,999: expected 0 to"),
-        (["run.toml", "--step", "1", "--seq-len", "8"], 2, "says itself"),
+        (["run.toml", "--step", "1", "--seq-len", "8"], 2, "has its own settings"),
         (["nothing"], 1, "nothing"),
         (["nothing.npz"], 1, "cannot find nothing.npz"),
         (["web.jsonl"], 1, "web.jsonl"),

@@ -159,7 +159,8 @@ def test_a_worker_that_is_killed_is_told_with_its_unit_and_costs_only_that(
     os.kill(workers_of(process.pid)[0], signal.SIGKILL)
     assert process.wait(10) == 3
     message = text_of(process)
-    assert re.search(r"WorkerDied \| a worker process ended by itself \(SIGKILL\) during ", message), message
+    died = r"WorkerDied \| a worker process ended unexpectedly \(SIGKILL\) during "
+    assert re.search(died, message), message
     assert "lower --workers" in message and "Traceback" not in message
     assert not wait_until_gone(process.pid, 2)
     done = receipts(out)

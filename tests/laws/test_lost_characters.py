@@ -57,7 +57,7 @@ def test_verify_calls_the_store_right_and_counts_such_documents(lossy: tuple[Sto
     report = verify(lossy[0].path, deep=True)
     assert report.ok and report.deep is not None
     (note,) = report.deep.notes
-    assert note.startswith("3 documents do not decode to their very text, with ids equal to the reference's")
+    assert note.startswith("3 documents do not decode exactly to their text, with ids equal to the ref")
 
 
 def test_without_the_text_verify_does_not_say_what_it_cannot_know(lossy: tuple[Store, Path]) -> None:

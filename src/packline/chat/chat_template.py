@@ -173,12 +173,12 @@ class ChatTemplate:
         without, prompted = (self._run(asked, None, prompt=one) for one in (False, True))
         prompt = prompted.removeprefix(without).strip() if prompted.startswith(without) else ""
         if ahead.startswith(prompt):  # always true for "", the prompt of templates that have none
-            raise self._refusal(f"{ahead!r} is trained on, which stands before what the assistant says")
+            raise self._refusal(f"{ahead!r} is trained on, which precedes the assistant's words")
 
     def _refusal(self, detail: str) -> RecipeError:
-        known = "its {% generation %} marks" if self.marked else "rendering what comes before each turn"
+        known = "its {% generation %} marks" if self.marked else "rendering the text before each turn"
         return RecipeError(
-            f"the chat template does not tell what the assistant said, by {known}: {detail}",
+            f"the chat template does not determine the assistant's words, by {known}: {detail}",
             hint="put {% generation %} and {% endgeneration %} around the assistant's words in a copy of "
             "it, and name that with --chat-template",
         )

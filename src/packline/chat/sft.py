@@ -242,7 +242,7 @@ def _check_request(request: SftRequest) -> None:
         raise RecipeError("a chat template goes with scheme = template, not with nanochat's")
     if request.overflow == "truncate" and request.max_tokens is None:
         raise RecipeError(
-            "overflow = truncate goes with max_tokens", hint="say how many tokens a document may have"
+            "overflow = truncate goes with max_tokens", hint="set the maximum tokens per document"
         )
 
 

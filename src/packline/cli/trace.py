@@ -55,7 +55,7 @@ def show_row(store: StoreReader, row: RowTrace, most: int | None) -> None:
     output.line(
         "  ",
         (f"row {row.index}", "title"),
-        f"  rank {row.rank}, place {row.place}: row {row.row:,} of {store.path}, epoch {row.epoch}; ",
+        f"  rank {row.rank}, slot {row.place}: row {row.row:,} of {store.path}, epoch {row.epoch}; ",
         (f"{plural(filled, 'token')} in {plural(len(row.spans), 'span')}{padding}", "quiet"),
     )
     shown = row.spans if most is None else row.spans[:most]
@@ -195,12 +195,12 @@ def open_loader(target: str, world_size: int, settings: StoreSettings) -> Loader
     if target.endswith(".toml"):
         if given:
             name = min(given).replace("_", "-")
-            raise RecipeError(f"--{name} is for a store: {target} says itself how its stores are read")
+            raise RecipeError(f"--{name} is for a store: {target} has its own settings")
         return Loader.from_file(target, world_size=world_size, prefetch=0)
     for name in ("seq_len", "batch_size"):
         if name not in given:
             raise RecipeError(
-                f"--{name.replace('_', '-')} is missing: a store can be read in any way",
+                f"--{name.replace('_', '-')} is required: a store alone does not determine the batches",
                 hint="give the settings of the training run, or its run file (run.toml)",
             )
     of_loader = {name: given.pop(name) for name in ("batch_size", "seed", "epochs") if name in given}

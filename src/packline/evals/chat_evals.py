@@ -144,8 +144,8 @@ def find_ask(tokenizer: Tokenizer, template: str | None = None) -> tuple[Ask, bo
         template = read_chat_template(tokenizer.name)
     if template is None:
         raise TokenizerError(
-            f"{tokenizer.name} has no special token {missing[0]} and no chat template: chat questions are "
-            "asked in nanochat's tokens or by a template",
+            f"{tokenizer.name} has no special token {missing[0]} and no chat template: chat questions "
+            "need one of them",
             hint=f"choose one with --chat-template: {', '.join(TEMPLATES)}, or a file; or train a tokenizer "
             "with --specials nanochat",
         )
@@ -165,7 +165,7 @@ def _ask_by(template: str, tokenizer: Tokenizer) -> Ask:
         except RecordProblem as error:
             raise RecipeError(f"the chat template refuses a question: {error.detail}") from error
         if not pieces:
-            raise RecipeError("the chat template writes nothing where a question is asked")
+            raise RecipeError("the chat template writes nothing for a question")
         return pieces
 
     return ask

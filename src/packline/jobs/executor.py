@@ -325,7 +325,7 @@ class LocalProcesses:
     def _ended(self) -> WorkerDied:
         assert self._process is not None
         return WorkerDied(
-            f"the process that starts the workers ended by itself (exit code {self._process.wait()})",
+            f"the process that starts the workers ended unexpectedly (exit code {self._process.wait()})",
             hint=Job.if_died if self._job is None else self._job.if_died,
         )
 

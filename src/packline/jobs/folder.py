@@ -410,7 +410,7 @@ def refuse_differences(
     place: Path | str,
     differences: list[str],
     kind: str = "a build",
-    hint: str = "repeat the earlier command to go on with it, or choose another --out",
+    hint: str = "repeat the earlier command to resume it, or choose another --out",
 ) -> None:
     """Raise `ResumeMismatch` if there are any differences.
 

@@ -241,7 +241,7 @@ class Host:
         code = process.exitcode or 0
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         what = f"unit {worker.units[0].name}" if worker is not None and worker.units else "its work"
-        raise WorkerDied(f"a worker process ended by itself ({how}) during {what}", hint=self._if_died)
+        raise WorkerDied(f"a worker process ended unexpectedly ({how}) during {what}", hint=self._if_died)
 
     def _send(self, reply: Progress | Committed | Dropped | Failed) -> None:
         self._driver.send_bytes(msgspec.msgpack.encode(reply))

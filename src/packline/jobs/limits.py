@@ -246,7 +246,7 @@ def share_below(parts: Iterable[Sequence[float]], count: int) -> float:
         raise RecipeError(
             f"val_documents is {count:,}: expected at most as many as there are documents to divide, "
             f"found {len(shares):,}",
-            hint="ask for fewer; documents of a source with a split of its own are not among them",
+            hint="choose fewer; documents of sources with a fixed split do not count",
         )
     last = shares[count - 1]
     among_equals = len(shares) > count and shares[count] == last

@@ -198,8 +198,8 @@ class Room(msgspec.Struct, frozen=True):
         raise OutOfMemory(
             f"{place}: a document of {size / 1e6:,.1f} MB does not fit into the memory of a worker: expected "
             f"at most {self.document / 1e6:,.1f} MB with {self.memory / 2**30:,.2f} GiB",
-            hint=f"give each worker {needed:,.2f} GiB (--memory is for all of them together; --workers says "
-            "how many), or start a new build in which larger documents are bad records: "
+            hint=f"give each worker {needed:,.2f} GiB (--memory is for all of them together; --workers is "
+            "their number), or start a new build in which larger documents are bad records: "
             f"--max-document-size {max(self.document >> 20, 1)}MiB",
         )
 

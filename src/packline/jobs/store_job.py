@@ -162,7 +162,7 @@ class StoreJob(Job[U, R, S]):
                 raise ResumeMismatch(
                     f"{self.folder.path} was begun with another state of {paths}: expected the content that "
                     "it has read, found other content, or a compressed file that was modified",
-                    hint="put the earlier files back to go on, or choose another --out",
+                    hint="put the earlier files back to resume, or choose another --out",
                 )
         return self.todo()
 

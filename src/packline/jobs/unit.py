@@ -297,7 +297,7 @@ class UnitRun:
             if self._runner._job.strict:
                 raise BadRecord(
                     f"{name} at {reject.position}: {reject.reason}: {reject.detail}",
-                    hint="mend the record, or run without --strict to keep it in rejects/ and go on",
+                    hint="correct the record, or run without --strict to keep it in rejects/ and continue",
                 )
             self._rejects.write(reject, name)
             if not reject.continued:

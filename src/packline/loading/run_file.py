@@ -238,7 +238,7 @@ def _check(run: RunFile, name: str) -> RunFile:
         for place, source in enumerate(stage.sources):
             if source.weight is None and len(stage.sources) > 1:
                 raise RecipeError(
-                    f"{where}.sources[{place}] has no weight, beside {len(stage.sources) - 1} other sources",
+                    f"{where}.sources[{place}] has no weight: expected one, since there are several sources",
                     hint="give each its share: weight = 0.5",
                 )
     return run

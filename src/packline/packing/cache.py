@@ -226,7 +226,7 @@ def _read_contents(folder: Path) -> PlanFile:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _refused(folder, f"has a damaged {PLAN}: {error}") from error
     if contents.sealed().checksum != contents.checksum or data != _json_form(contents):
-        raise _refused(folder, f"has a damaged {PLAN}: its checksum does not belong to what it says")
+        raise _refused(folder, f"has a damaged {PLAN}: its checksum differs from its contents")
     for name, entry in contents.arrays.items():
         if not NAME.fullmatch(name) or entry.dtype not in DTYPES or entry.size < 0:
             raise _refused(folder, f"has a {PLAN} that names an array {name!r} of {entry.dtype!r}")

@@ -174,5 +174,5 @@ class Concat:
     def _damaged(self, expected: str, found: str) -> CorruptStore:
         return CorruptStore(
             f"{self.selection.store.path}: expected {expected}, found {found}",
-            hint="an index is damaged; packline verify says which",
+            hint="an index is damaged; packline verify reports which",
         )

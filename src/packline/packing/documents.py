@@ -360,5 +360,5 @@ def _check_lengths(store: StoreReader, lengths: np.ndarray) -> None:
     if len(lengths) and int(lengths.min()) < 1:
         raise CorruptStore(
             f"{store.path}: expected documents of at least 1 token, found one of {int(lengths.min()):,}",
-            hint="an index is damaged; packline verify says which",
+            hint="an index is damaged; packline verify reports which",
         )

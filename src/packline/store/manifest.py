@@ -226,7 +226,7 @@ def _not_found(folder: Path) -> StoreNotFound:
     if (folder / WORK).is_dir():
         return StoreNotFound(
             f"{folder} holds a build that has not finished",
-            hint=f"run its command again to go on; packline status {folder} shows how far it is",
+            hint=f"run its command again to resume; packline status {folder} shows its progress",
         )
     if not folder.exists():
         return StoreNotFound(f"{folder} does not exist", hint="packline build makes a store")

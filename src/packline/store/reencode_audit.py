@@ -106,13 +106,13 @@ def reencode_audit(
         reading.compare(min(budget, LONGEST_TEXT))
     if reading.undecoded:
         reading.notes.append(
-            f"{reading.undecoded:,} documents do not decode to their very text, with ids equal to the"
+            f"{reading.undecoded:,} documents do not decode exactly to their text, with ids equal to the"
             " reference's: the tokenizer does not keep every character"
         )
     if reading.unsure:
         reading.notes.append(
             f"{reading.unsure:,} documents decode to other text than was encoded, or have other ids than the"
-            " reference gives what they decode to: without the text it cannot be said whether the tokenizer"
+            " reference gives what they decode to: without the text it is unknown whether the tokenizer"
             " does not keep every character, or their ids are wrong"
         )
     reading.note_large()

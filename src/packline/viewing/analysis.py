@@ -222,7 +222,7 @@ def _suspicious(tally: TokenTally, rates: Rates, top: int) -> list[Suspicious]:
         Suspicious(reason, rule, tally.found[reason], tally.suspects[reason][:top])
         for reason, rule in REASONS.items()
     ]
-    low, high = f"below {rates.low:.2f} bytes a token", f"{rates.high:.2f} bytes a token or more"
+    low, high = f"below {rates.low:.2f} bytes per token", f"{rates.high:.2f} bytes per token or more"
     few = [one for one in tally.suspects["few"] if one.value < rates.low]
     many = [one for one in tally.suspects["many"] if one.value >= rates.high]
     return [

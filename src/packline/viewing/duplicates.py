@@ -113,7 +113,7 @@ class HashFiles:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise OutOfSpace(
                     f"{self._folder}: no room for the hashes of documents",
-                    hint="set TMPDIR to a folder with more room, 24 bytes a document",
+                    hint="set TMPDIR to a folder with more room, 24 bytes per document",
                 ) from error
             raise
 

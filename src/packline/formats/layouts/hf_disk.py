@@ -122,7 +122,7 @@ class SavedFiles:
         if not isinstance(entries, list):
             raise InputError(f"{folder / STATE}: expected _data_files, found {', '.join(state) or 'nothing'}")
         if state.get("_indices_data_files"):
-            findings.add(name, "a selection of rows beside the files", "none", "one; save it again flattened")
+            findings.add(name, "a selection of rows of the files", "none", "one; save it again flattened")
         if isinstance(declared := state.get("_split"), str) and split == "train":
             split = split_of_path(declared)
         self._add(folder / STATE)
