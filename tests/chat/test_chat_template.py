@@ -184,10 +184,10 @@ def each(assistant: str, others: str = HEADER + WORDS_AND_END) -> str:
     ("text", "message"),
     [
         # A header within the marks, where the prompt has it and where there is no prompt.
-        (each(OPENED + HEADER + WORDS_AND_END + CLOSED) + PROMPT, "before what the assistant says"),
-        (each(OPENED + HEADER + WORDS_AND_END + CLOSED), "before what the assistant says"),
+        (each(OPENED + HEADER + WORDS_AND_END + CLOSED) + PROMPT, "precedes the assistant's words"),
+        (each(OPENED + HEADER + WORDS_AND_END + CLOSED), "precedes the assistant's words"),
         # No marks, and no prompt that would prove where the assistant begins.
-        (each(HEADER + WORDS_AND_END), "before what the assistant says"),
+        (each(HEADER + WORDS_AND_END), "precedes the assistant's words"),
         # As many stretches as there should be, with the user's words in them.
         (
             "{% for m in messages %}{% if m.role == 'user' %}{% generation %}{{ m.content }}|"
@@ -226,7 +226,7 @@ def test_templates_that_train_on_what_a_model_has_to_say_pass(text: str) -> None
         ("{% for m in messages %}", "is not one"),
         ("{% include 'secrets' %}", "reads other templates"),
         ("{% import 'secrets' as s %}", "reads other templates"),
-        ("{{ messages.__class__.__mro__ }}", "does not tell"),
+        ("{{ messages.__class__.__mro__ }}", "does not determine"),
         ("{{ ''.__class__.__base__.__subclasses__() }}", "SecurityError"),
         ("{{ messages.append(1) }}", "SecurityError"),
         ("{{ 'a' * 10000000000 }}", "makes more than"),

@@ -86,9 +86,9 @@ inputs and reports units, tokens, bytes and minutes.""",
   packline plan recipe.toml --json""",
     ),
     "status": (
-        """Show the progress of a build.
+        """Show the progress of a job.
 
-Reads committed work only and changes nothing, so it may run during a build
+Reads committed work only and changes nothing, so it may run during a job
 and after an interruption.""",
         """Examples:
 

@@ -151,7 +151,7 @@ def _check(wanted: ViewTarget, settings: StoreSettings, *, run_file: bool) -> No
     given = settings.given()
     if wanted.step is None:
         if run_file:
-            raise RecipeError("--step is missing: a run file is viewed a batch at a time")
+            raise RecipeError("--step is missing: a run file is viewed one batch at a time")
         if wanted.rank is not None or wanted.world_size != 1:
             raise RecipeError("--rank and --world-size belong to --step")
         if extra := [name for name in OF_LOADER if name in given]:
