@@ -30,6 +30,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphin
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 default_role = "code"
+smartquotes = False
 
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence"]

@@ -6,12 +6,11 @@ must be in that help. Commands are not run as they stand: that is what `make dem
 
 from __future__ import annotations
 
+import contextlib
 import doctest
-import os
+import io
 import re
 import shlex
-import subprocess
-import sys
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -19,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from packline.cli.help_texts import GROUPS
+from packline.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -61,11 +61,11 @@ def typed() -> list[tuple[str, list[str]]]:
 
 @cache
 def help_of(command: str) -> str:
-    environment = {**os.environ, "COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}
-    words = [sys.executable, "-m", "packline", *command.split(), "--help"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode == 0, f"`packline {command} --help` failed: {done.stderr or done.stdout}"
-    return done.stdout
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        code = main([*command.split(), "--help"])
+    assert code == 0, f"`packline {command} --help` failed: {printed.getvalue()}"
+    return printed.getvalue()
 
 
 def test_the_readme_begins_with_the_two_commands() -> None:
