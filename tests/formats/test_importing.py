@@ -18,7 +18,6 @@ from tests.formats.stores import CASES, EOD, Case, random_documents, write_token
 
 import packline
 from packline.api import import_dataset
-from packline.encoders.tokenizer import load_tokenizer
 from packline.errors import (
     CorruptStore,
     InputError,
@@ -29,7 +28,6 @@ from packline.errors import (
     TokenizerError,
 )
 from packline.formats.import_ import ImportRequest, run_import
-from packline.formats.opening import check_metadata
 from packline.jobs import resources
 from packline.jobs.events import ImportPlanned, Note, Progress, UnitDone
 from packline.jobs.status import status
@@ -323,38 +321,6 @@ def test_a_wrong_tokenizer_is_refused_before_work(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match="made with another tokenizer"):
         import_dataset(tmp_path / "out", tokenizer=other, out=tmp_path / "back")
     assert not (tmp_path / "back").exists()
-
-
-@pytest.mark.parametrize(
-    ("facts", "fine"),
-    [
-        ({}, True),
-        ({"vocab_size": 1000}, True),
-        ({"vocab_size": 1024}, True),
-        ({"vocab_size": 1023}, False),
-        ({"vocab_size": 5000}, False),
-        ({"vocab_size": 500}, False),
-        ({"eod_id": 0}, True),
-        ({"eod_id": 7}, False),
-    ],
-)
-def test_what_the_data_says_of_its_vocabulary_must_be_possible(
-    facts: dict[str, Any], fine: bool, tokenizer: Path
-) -> None:
-    loaded = load_tokenizer(str(tokenizer))
-    if fine:
-        assert check_metadata("data", loaded, 0, None, facts) == []
-    else:
-        with pytest.raises(TokenizerError, match="data"):
-            check_metadata("data", loaded, 0, None, facts)
-
-
-def test_another_name_of_the_tokenizer_is_noted(tokenizer: Path) -> None:
-    loaded = load_tokenizer(str(tokenizer))
-    (note,) = check_metadata("data", loaded, 0, None, {"tokenizer": "openai-community/gpt2"})
-    assert "gpt2" in note
-    names = {"tokenizer": f"elsewhere/{tokenizer.parent.parent.name}"}
-    assert check_metadata("data", loaded, 0, None, names) == []
 
 
 def test_requests_that_make_no_sense_are_refused(

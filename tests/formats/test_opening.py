@@ -1,0 +1,98 @@
+"""Opening of data sets: the format is found, options have an order, and a wrong tokenizer is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.formats.stores import CASES, write_tokenizer
+
+from packline.encoders.tokenizer import load_tokenizer
+from packline.errors import InputError, RecipeError, TokenizerError
+from packline.formats.choice import ExportChoice
+from packline.formats.export import run_export
+from packline.formats.export_record import read_record
+from packline.formats.format import get_format
+from packline.formats.opening import (
+    check_metadata,
+    document_format,
+    find_format,
+    make_options,
+    open_dataset,
+    with_marker,
+    with_vocabulary,
+)
+from packline.store.report import Findings
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Path:
+    return write_tokenizer(tmp_path / "tokenizer", 1000, 0)
+
+
+@pytest.mark.parametrize(
+    ("facts", "fine"),
+    [
+        ({}, True),
+        ({"vocab_size": 1000}, True),
+        ({"vocab_size": 1024}, True),
+        ({"vocab_size": 1023}, False),
+        ({"vocab_size": 5000}, False),
+        ({"vocab_size": 500}, False),
+        ({"eod_id": 0}, True),
+        ({"eod_id": 7}, False),
+    ],
+)
+def test_what_the_data_says_of_its_vocabulary_must_be_possible(
+    facts: dict[str, Any], fine: bool, tokenizer: Path
+) -> None:
+    loaded = load_tokenizer(str(tokenizer))
+    if fine:
+        assert check_metadata("data", loaded, 0, None, facts) == []
+    else:
+        with pytest.raises(TokenizerError, match="data"):
+            check_metadata("data", loaded, 0, None, facts)
+
+
+def test_another_name_of_the_tokenizer_is_noted(tokenizer: Path) -> None:
+    loaded = load_tokenizer(str(tokenizer))
+    (note,) = check_metadata("data", loaded, 0, None, {"tokenizer": "openai-community/gpt2"})
+    assert "gpt2" in note
+    names = {"tokenizer": f"elsewhere/{tokenizer.parent.parent.name}"}
+    assert check_metadata("data", loaded, 0, None, names) == []
+
+
+def test_options_are_the_given_ones_else_those_of_the_export_else_the_defaults(tmp_path: Path) -> None:
+    store = CASES["plain"].make(tmp_path / "store")
+    out = tmp_path / "out"
+    run_export(store.path, to="forager", out=out, options={"dtype": "uint32", "edges": "bos"}, workers=0)
+    record, format = read_record(out), get_format("forager")
+    assert record is not None
+    kept, given = make_options(format, {}, record), make_options(format, {"edges": "eod"}, record)
+    assert (kept.dtype, kept.edges, given.dtype, given.edges) == ("uint32", "bos", "uint32", "eod")
+    assert make_options(get_format("olmo"), {}, record) == make_options(get_format("olmo"), {}, None)
+    filled: Any = with_marker(with_vocabulary(make_options(format, {}, None), 7), 3)
+    assert (filled.vocab_size, filled.marker) == (7, 3)
+    assert with_marker(with_vocabulary(filled, 9), 4) == filled  # what is set stays
+    (out / "packline.json").rename(tmp_path / "packline.json")
+    with pytest.raises(InputError, match="cannot find"):
+        find_format(tmp_path / "absent", "forager")
+    assert find_format(out, "olmo").name == "olmo"
+
+
+def test_rows_hold_no_documents_and_a_stray_file_is_noted(tmp_path: Path) -> None:
+    store = CASES["plain"].make(tmp_path / "store")
+    rows, out = tmp_path / "rows", tmp_path / "out"
+    run_export(store.path, to="npy", out=out, workers=0)
+    run_export(store.path, to="baked", out=rows, choice=ExportChoice(seq_len=8), workers=0)
+    with pytest.raises(RecipeError, match="holds rows"):
+        document_format(rows, None)
+    assert find_format(rows, None).name == "baked" and document_format(out, None).name == "npy"
+    name = str(store.path / "tokenizer" / "tokenizer.json")
+    first = next(out.glob("*.npy"))
+    opened = open_dataset(out, None, name, None, None, {}, findings := Findings())
+    assert findings.problems == [] and opened.boundary.eod_id == 0
+    (out / f"{first.stem}9.npy").write_bytes(first.read_bytes())
+    open_dataset(out, None, name, None, None, {}, findings)
+    assert f"{first.stem}9.npy" in {one.file for one in findings.problems}
