@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from packline.encoders import EngineName, EngineReport
-from packline.encoders.engines import Engine, TokenizersEngine, load_engine, load_engines
+from packline.encoders.engines import Engine, load_engine, load_engines
 from packline.encoders.parity import Reference, audit_document, audited, try_engines
 from packline.encoders.special_tokens import Boundary, without_special_tokens
 from packline.encoders.tokenizer import Tokenizer
@@ -105,16 +105,19 @@ class Encoder:
         names: tuple[EngineName, ...] = ("gigatoken", "fastokens") if engine == "auto" else (engine,)
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(Reference, self.json)
-            self._loaded = load_engines(names, self.json)
+            self._loaded = load_engines(names, self.json, self._as_engine)
             self.reference = waiting.result()
         if engine != "auto" and isinstance(failed := self._loaded[engine], str):
             raise TokenizerError(failed, hint="--engine auto takes an engine that can")
         if all(isinstance(one, str) for one in self._loaded.values()):
-            self._loaded["tokenizers"] = TokenizersEngine(self.json)
+            self._loaded["tokenizers"] = self._as_engine()
         self._renewed: dict[str, int] = {}
         """Bytes of text that each engine had encoded when it was last loaded."""
         self._chooser: Chooser | None = None
         self.load_seconds = time.monotonic() - started
+
+    def _as_engine(self) -> Engine:
+        return self.reference.as_engine()
 
     def choose(self, texts: Sequence[str], run: RunTrial | None = None) -> ChosenEngines:
         """Try the engines on texts and choose those to encode with.
@@ -202,13 +205,13 @@ class Encoder:
             for name, engine in self._chooser.engines.items():
                 size = self._chooser.encoded_bytes.get(name, 0)
                 if size - self._renewed.get(name, 0) > self._cache_bytes:
-                    self._chooser.engines[name] = load_engine(engine.name, self.json)
+                    self._chooser.engines[name] = load_engine(engine.name, self.json, self._as_engine)
                     self._renewed[name] = size
         return self._chooser
 
     def _engine(self, name: EngineName) -> Engine:
         loaded = self._loaded.get(name)
-        return TokenizersEngine(self.json) if loaded is None or isinstance(loaded, str) else loaded
+        return self._as_engine() if loaded is None or isinstance(loaded, str) else loaded
 
 
 def choose_engines(reports: list[EngineReport], requested: RequestedEngine) -> ChosenEngines:

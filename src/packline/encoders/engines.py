@@ -44,7 +44,7 @@ from packline.ragged import Ragged, concatenate, offsets_of
 from packline.sources.batch import Texts
 
 if TYPE_CHECKING:
-    import tokenizers
+    pass
 
 FEW = 512
 """Number of single-text calls of gigatoken that cost as much as the fixed cost of one batch call."""
@@ -100,16 +100,22 @@ class FastokensEngine:
         return Ragged(np.frombuffer(tokens, np.uint32), np.frombuffer(offsets, np.int64))
 
 
+def load_reference(json: str) -> Any:
+    """The `tokenizers.Tokenizer` of a tokenizer.json, limited to one thread."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    import tokenizers
+
+    return tokenizers.Tokenizer.from_str(json)
+
+
 class TokenizersEngine:
     """HF tokenizers: the reference."""
 
     name: EngineName = "tokenizers"
 
-    def __init__(self, json: str) -> None:
-        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        import tokenizers
-
-        self._tokenizer: tokenizers.Tokenizer = tokenizers.Tokenizer.from_str(json)
+    def __init__(self, json: str, loaded: Any = None) -> None:
+        """Load a tokenizer.json, or use its `tokenizers.Tokenizer` that is loaded already."""
+        self._tokenizer = load_reference(json) if loaded is None else loaded
 
     def encode(self, texts: Texts) -> Ragged:
         # Its only output is a list of Python ints: the one engine that makes one object per token.
@@ -120,12 +126,17 @@ class TokenizersEngine:
 class GuardedEngine:
     """An engine, with the reference for texts that contain characters the engine handles differently.
 
-    Cost: a search for these characters, at several GB/s. The reference is loaded at the first such text.
+    Cost: a search for these characters, at several GB/s.
+
+    Args:
+        reference: returns the reference; called at the first such text.
     """
 
-    def __init__(self, engine: Engine, json: str, characters: tuple[bytes, ...]) -> None:
+    def __init__(
+        self, engine: Engine, characters: tuple[bytes, ...], reference: Callable[[], Engine]
+    ) -> None:
         self.name = engine.name
-        self._engine, self._json = engine, json
+        self._engine, self._load = engine, reference
         self._counter = BytesCounter(characters)
         self._reference: Engine | None = None
 
@@ -135,7 +146,7 @@ class GuardedEngine:
         if not found.any():
             return self._engine.encode(texts)
         if self._reference is None:
-            self._reference = TokenizersEngine(self._json)
+            self._reference = self._load()
         others, ours = np.flatnonzero(found), np.flatnonzero(~found)
         parts = [self._reference.encode(texts.take(others))]
         if len(ours):
@@ -152,8 +163,12 @@ ENGINES: dict[EngineName, Callable[[str], Engine]] = {
 }
 
 
-def load_engine(name: EngineName, json: str) -> Engine:
+def load_engine(name: EngineName, json: str, reference: Callable[[], Engine] | None = None) -> Engine:
     """Build an engine from a tokenizer.json.
+
+    Args:
+        reference: returns the reference, for texts that the engine would read differently; called when it is
+            first needed. By default it is loaded then.
 
     Raises:
         TokenizerError: the engine does not support this kind of tokenizer, or has not been shown to match the
@@ -167,11 +182,16 @@ def load_engine(name: EngineName, json: str) -> Engine:
     with refusals(f"{name} cannot do this tokenizer"):
         engine = ENGINES[name](json)
     characters = read_otherwise(name, json)
-    return GuardedEngine(engine, json, characters) if characters else engine
+    load = reference or (lambda: TokenizersEngine(json))
+    return GuardedEngine(engine, characters, load) if characters else engine
 
 
-def load_engines(names: tuple[EngineName, ...], json: str) -> dict[EngineName, Engine | str]:
+def load_engines(
+    names: tuple[EngineName, ...], json: str, reference: Callable[[], Engine] | None = None
+) -> dict[EngineName, Engine | str]:
     """Build several engines in parallel; one that does not support the tokenizer is replaced by the reason.
+
+    See `load_engine` for `reference`.
 
     Loading is native code that releases the GIL, so three engines take little longer than the slowest one.
     """
@@ -179,7 +199,7 @@ def load_engines(names: tuple[EngineName, ...], json: str) -> dict[EngineName, E
 
     def load(name: EngineName) -> Engine | str:
         try:
-            return load_engine(name, json)
+            return load_engine(name, json, reference)
         except TokenizerError as error:
             return str(error)
 

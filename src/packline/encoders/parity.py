@@ -28,7 +28,7 @@ import msgspec
 import numpy as np
 
 from packline.encoders import EngineName, EngineReport
-from packline.encoders.engines import Engine
+from packline.encoders.engines import Engine, TokenizersEngine, load_reference
 from packline.encoders.special_tokens import MARK
 from packline.encoders.tokenizer import refusals
 from packline.errors import EncoderMismatch, TokenizerError
@@ -85,17 +85,20 @@ class Reference:
     """
 
     def __init__(self, json: str) -> None:
-        import tokenizers
-
         self.json = json
         with refusals("HF tokenizers cannot read this tokenizer"):
-            self._tokenizer: tokenizers.Tokenizer = tokenizers.Tokenizer.from_str(json)
+            self._tokenizer = load_reference(json)
         check_ids(json, self._tokenizer)
         self.round_trip: RoundTrip = self._find_round_trip()
 
+    def as_engine(self) -> TokenizersEngine:
+        """The same tokenizer as an engine for batches."""
+        return TokenizersEngine(self.json, self._tokenizer)
+
     def encode(self, text: str) -> list[int]:
         """Encode a text to the correct ids, without boundary tokens."""
-        return self._tokenizer.encode(text, add_special_tokens=False).ids
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
 
     def decode(self, ids: list[int]) -> str:
         """Decode ids to text."""

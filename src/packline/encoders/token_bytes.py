@@ -29,6 +29,8 @@ from packline.encoders.tokenizer import Tokenizer
 
 BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 LETTERS = {chr(letter): byte for byte, letter in ALPHABET.items()}
+LETTERS_ONLY = re.compile(f"[{re.escape(''.join(LETTERS))}]*")
+BYTE_OF_LETTER = {ord(letter): byte for letter, byte in LETTERS.items()}
 NORMAL_FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 SPACED = "a space before every token"
 BYTES, STARTS = "token_bytes.npy", "token_starts.npy"
@@ -181,8 +183,8 @@ def _decode(piece: str, steps: list[dict[str, Any]]) -> bytes:
     for step in steps:
         kind = step["type"]
         if kind == "ByteLevel":
-            if all(letter in LETTERS for letter in piece):
-                return bytes(LETTERS[letter] for letter in piece)
+            if LETTERS_ONLY.fullmatch(piece):
+                return piece.translate(BYTE_OF_LETTER).encode("latin-1")
         elif kind == "Metaspace":
             piece = piece.replace(step.get("replacement", "▁"), " ")
         elif kind == "Replace" and "String" in step.get("pattern", {}):
