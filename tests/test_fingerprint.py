@@ -81,6 +81,8 @@ def test_any_other_spelling_of_the_same_values_is_refused(facts: Facts, data: st
     spellings = [
         json.dumps(whole).encode(),
         json.dumps(dict(reversed(whole.items())), indent=1).encode() + b"\n",
+        sealed.replace(b'"checksum": ', b'"checksum":\t'),
+        sealed.replace(b'"name": "', b'"name": "\xff'),
         sealed[:-1],
         sealed + b"\n",
         sealed.replace(b'"checksum"', b'"unheard": 1,\n "checksum"'),

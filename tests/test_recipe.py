@@ -82,6 +82,8 @@ def test_equal_recipes_have_no_difference_and_others_each_changed_field(one: Rec
     assert bool(lines) == (one != other) and recipe_difference(old, old) == []
     changed = {name for name in old if old[name] != new[name]}
     assert {re.split(r"[\[:]", line)[0] for line in lines} == changed
+    seedless = {name: value for name, value in old.items() if name != "seed"}
+    assert recipe_difference(seedless, old) == [f"seed: None -> {one.seed}"]
     back = recipe_difference(new, old)
     assert [line.partition(": ")[0] for line in back] == [line.partition(": ")[0] for line in lines]
 

@@ -31,9 +31,11 @@ def test_an_error_that_is_not_known_here_is_still_an_error(message: str, hint: s
 
 
 def test_an_unexpected_error_names_its_kind_and_its_line() -> None:
-    nothing: dict[str, int] = {}
+    def look_up(nothing: dict[str, int]) -> int:
+        return nothing["key"]
+
     with pytest.raises(KeyError) as caught:
-        nothing["key"]
+        look_up({})
     line = caught.traceback[-1].lineno + 1
     found = sent(caught.value)
     assert type(found) is PacklineError

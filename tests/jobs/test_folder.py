@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -101,18 +101,19 @@ def test_another_build_is_refused_until_the_first_is_released(tmp_path: Path) ->
 def test_a_lock_is_of_the_file_in_the_folder_and_not_of_a_deleted_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ending = StoreFolder(tmp_path / "out").__enter__()
+    lock, calls = fcntl.flock, list[int]()
 
-    def end() -> None:
-        shutil.rmtree(ending.work)
-        ending.close()
+    def ends_meanwhile(descriptor: int, operation: int) -> None:
+        calls.append(descriptor)
+        if len(calls) == 1:  # another job has ended since this one opened the file
+            shutil.rmtree(tmp_path / "out")
+        lock(descriptor, operation)
 
-    timer = threading.Timer(0.1, end)
-    timer.start()
+    monkeypatch.setattr(fcntl, "flock", ends_meanwhile)
+    monkeypatch.setattr(folder_module, "ENDING_SECONDS", 0)
     with StoreFolder(tmp_path / "out") as folder:
-        timer.join()
+        assert len(calls) == 2
         assert os.path.samestat(os.fstat(folder.descriptor), (folder.work / "lock").stat())
-        monkeypatch.setattr(folder_module, "ENDING_SECONDS", 0)
         with pytest.raises(StoreBusy):
             StoreFolder(tmp_path / "out").__enter__()
 

@@ -43,6 +43,7 @@ def test_the_ledgers_of_sources_add_up_to_that_of_the_store(ledgers: list[tuple[
     before = msgspec.json.encode([ledger for _, ledger in ledgers])
     found = totals_by_source(["a", "b", "c"], ledgers)
     assert total(found.values()) == total(ledger for _, ledger in ledgers)
+    assert ledgers == [] or (ledgers[0][1] + ledgers[-1][1]) == total([ledgers[0][1], ledgers[-1][1]])
     assert found["b"] == total(ledger for source, ledger in ledgers if source == 1)
     assert msgspec.json.encode([ledger for _, ledger in ledgers]) == before, "a sum changes none of its parts"
 
