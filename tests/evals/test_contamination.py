@@ -10,54 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.cli.command import result, run
 from tests.evals.plainly import WriteJsonl, build, plain_grams, plain_words, second_way
-from tests.evals.test_chat_evals import chat_json, mmlu_hub
-from tests.evals.test_core import CHOICES, GOES_ON, SCHEMAS, write_bundle
 
 import packline
-from packline.errors import CorruptStore, InputError, RecipeError
+from packline.errors import CorruptStore, RecipeError
 from packline.evals import contamination, ngram_index
 from packline.evals.contamination import find_questions
-from packline.evals.evaluation_texts import read_evaluations
-from packline.evals.making import EvalsSettings, make_chat, make_core
-from packline.evals.ngram_index import GramIndex, gram_hashes, mix, runs_of, sort_grams, varied
-
-__all__ = ["chat_json"]  # a fixture
-
-
-@given(st.lists(st.integers(0, 3), max_size=40), st.integers(1, 15))
-def test_gram_hashes_are_equal_just_where_grams_are(values: list[int], n: int) -> None:
-    hashes = gram_hashes(mix(np.array(values, np.int64)), n).tolist()
-    grams = [tuple(values[place : place + n]) for place in range(len(values) - n + 1)]
-    assert len(hashes) == len(grams)
-    assert len(set(zip(hashes, grams, strict=True))) == len(set(hashes)) == len(set(grams))
-    different = [2 * len(set(gram)) >= n for gram in grams]
-    assert varied(np.array(values), n).tolist() == different
-
-
-@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 6)), max_size=30), st.integers(1, 3))
-def test_the_index_finds_every_gram_it_has_and_leaves_out_common_ones(
-    entries: list[tuple[int, int]], most: int
-) -> None:
-    entries = sorted(set(entries), key=lambda entry: entry[::-1])  # by text
-    grams, texts = (np.array([entry[side] for entry in entries], np.int32) for side in (0, 1))
-    positions = np.arange(len(entries), dtype=np.int32)
-    *arrays, common = sort_grams(mix(grams), texts, positions, most)
-    index = GramIndex(*arrays)
-    owners = {gram: [place for place, one in enumerate(grams) if one == gram] for gram in range(7)}
-    kept = {gram: places for gram, places in owners.items() if 0 < len(places) <= most}
-    assert common == sum(len(places) > most for places in owners.values())
-    found = index.find(mix(np.arange(7)))
-    expected = [(gram, int(texts[place]), place) for gram, places in kept.items() for place in places]
-    pairs = zip(found.places.tolist(), found.texts.tolist(), found.positions.tolist(), strict=True)
-    assert sorted(pairs) == sorted(expected)
-    assert sum(run[3] for run in runs_of(found)) == len(expected)
-
-
-# ------------------------------------------------------------------ stores
+from packline.evals.ngram_index import gram_hashes
 
 
 def words_of(seed: int, count: int) -> str:
@@ -279,45 +239,7 @@ def test_only_the_longest_are_listed_and_all_are_counted(
     assert report.not_listed == 4 and list(report.sources.values()) == [(7, 7)]
 
 
-# ------------------------------------------------------------------ layouts and the command
-
-
-def test_questions_are_read_with_their_right_answers(tmp_path: Path) -> None:
-    (tmp_path / "core.yaml").write_text(
-        json.dumps(
-            {
-                "icl_tasks": [
-                    {
-                        "label": label,
-                        "icl_task_type": "multiple_choice",
-                        "num_fewshot": [shots],
-                        "dataset_uri": "a.jsonl",
-                        "continuation_delimiter": " -> ",
-                    }
-                    for label, shots in (("a", 0), ("a_more", 10))
-                ]
-            }
-        )
-    )
-    (tmp_path / "eval_data").mkdir()
-    line = json.dumps({"query": "q", "choices": ["x", "y"], "gold": 1})
-    (tmp_path / "eval_data" / "a.jsonl").write_text(line)
-    assert list(read_evaluations(str(tmp_path))) == [("a", 0, "q -> y")]
-    table = tmp_path / "table"
-    table.mkdir()
-    (table / "one_test.csv").write_text("question,a,b,c,d,answer\nq,1,2,3,4,2\n")
-    (table / "two_test.csv").write_text("r,5,6,7,8,D\n")
-    assert list(read_evaluations(str(table))) == [("table", 0, "q 3"), ("table", 1, "r 8")]
-    lines = [
-        {"ctx": "h", "endings": ["i", "j"], "label": "1"},
-        {"question": "k", "choices": {"text": ["l", "m"], "label": ["A", "B"]}, "answerKey": "B"},
-        {"question": "n", "answer": "o <<1+1=2>>2"},
-    ]
-    (tmp_path / "mixed.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in lines))
-    found = [one.text for one in read_evaluations(str(tmp_path / "mixed.jsonl"))]
-    assert found == ["h j", "k m", "n o <<1+1=2>>2"]
-    with pytest.raises(InputError, match="found no such file"):
-        list(read_evaluations(str(tmp_path / "eval_data" / "nothing*")))
+# ------------------------------------------------------------------ the command
 
 
 def test_sets_that_are_called_alike_are_counted_apart(
@@ -336,49 +258,6 @@ def test_sets_that_are_called_alike_are_counted_apart(
     assert [(one.document, one.set, one.question) for one in report.overlaps] == [
         (number, names[number], 0) for number in range(3)
     ]
-
-
-def test_a_folder_of_several_sets_is_refused_where_a_bundle_would_be_overlooked(tmp_path: Path) -> None:
-    task = {"label": "a", "icl_task_type": "multiple_choice", "lines": CHOICES}
-    write_bundle(tmp_path / "bundle", task)
-    (tmp_path / "test.jsonl").write_text('{"prompt": "q"}')
-    with pytest.raises(InputError, match=r"is not one evaluation set: .*/bundle is a bundle of CORE"):
-        list(read_evaluations(str(tmp_path)))
-
-
-def test_a_folder_that_evals_wrote_is_read_as_what_it_was_made_of(
-    tmp_path: Path, chat_json: Path, write_jsonl: WriteJsonl
-) -> None:
-    kinds = [("a", "multiple_choice", CHOICES), ("b", "schema", SCHEMAS), ("c", "language_modeling", GOES_ON)]
-    tasks: list[dict[str, Any]] = [
-        {"label": label, "icl_task_type": kind, "lines": lines, "continuation_delimiter": " -> "}
-        for label, kind, lines in kinds
-    ]
-    table = "Eval Task,Random baseline\na,25\nb,50\nc,0\na_more,25\n"
-    bundle = write_bundle(tmp_path / "bundle", *tasks, table=table)
-    entries = json.loads((bundle / "core.yaml").read_text())["icl_tasks"]
-    entries.append({**entries[0], "label": "a_more", "num_fewshot": [2]})  # the same questions once more
-    (bundle / "core.yaml").write_text(json.dumps({"icl_tasks": entries}))
-    (tmp_path / "MMLU").mkdir()
-    mmlu_hub(tmp_path / "MMLU")
-    for format in ("npz", "pt", "safetensors"):
-        if format == "pt":
-            pytest.importorskip("torch")
-        settings = EvalsSettings(tokenizer=str(chat_json), out=str(tmp_path / format), format=format)
-        make_core(str(bundle), settings)
-        assert list(read_evaluations(str(tmp_path / format))) == list(read_evaluations(str(bundle)))
-    settings = EvalsSettings(tokenizer=str(chat_json), out=str(tmp_path / "chat"), max_seq_len=50)
-    (report,) = make_chat({"MMLU": str(tmp_path / "MMLU")}, settings)
-    assert report.skipped  # of these too the words are recorded
-    found = [(one.number, one.text) for one in read_evaluations(str(tmp_path / "chat"))]
-    asked = read_evaluations(str(tmp_path / "MMLU" / "test-00000-of-00001.parquet"))
-    assert found == [(one.number, one.text) for one in asked] and len(found) == 9
-    (tmp_path / "chat" / "questions.jsonl").write_text('{"set": "MMLU"}\n')
-    with pytest.raises(InputError, match=r"questions\.jsonl, line 1: no question of packline evals"):
-        list(read_evaluations(str(tmp_path / "chat")))
-    (tmp_path / "chat" / "questions.jsonl").unlink()
-    with pytest.raises(InputError, match=r"holds ids with few-shot prompts, and no questions\.jsonl"):
-        list(read_evaluations(str(tmp_path / "chat")))
 
 
 def test_the_command_lists_documents_and_names_what_it_could_not_check(

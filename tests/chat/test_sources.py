@@ -1,4 +1,4 @@
-"""Tasks and the mixture by name: what each data set becomes, counts, held-out words, the export to stacks."""
+"""Sources of conversations: presets and their counts; units cover each file as often as it repeats."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from tests.chat import talks
 from tokenizers import Tokenizer
 
 import packline
-from packline.chat.conversations import read_conversation
-from packline.chat.pieces import check_pieces, render_nanochat
-from packline.chat.sources import PARTS, ConversationSource, preset_sources
-from packline.chat.tasks import read_gsm8k, read_mmlu, read_words, spelling, spelling_bee
+from packline.chat.sources import (
+    PARTS,
+    UNIT_BYTES,
+    ConversationSource,
+    find_conversation_files,
+    plan_conversations,
+    preset_sources,
+)
 from packline.errors import InputError, RecipeError
-from packline.sources.batch import RecordProblem
+from packline.sources.files import InputFile
 
 WORDS = [f"{a}{b}{c}" for a in "bcdfgh" for b in ("a", "ee", "oo") for c in ("t", "nn", "sh", "dle")]
 TALK = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Me."}]
@@ -109,93 +113,6 @@ def test_what_is_missing_is_named_and_may_be_left_out_or_come_from_the_hub(tmp_p
         preset_sources("other", tmp_path)
 
 
-def test_sums_become_calls_of_python_and_their_outputs_are_not_trained_on() -> None:
-    pieces = render_nanochat(read_conversation(read_gsm8k(SUM, {})))
-    text = "".join(piece.text for piece in pieces)
-    assert text == (
-        "<|user_start|>48 and half of it?<|user_end|><|assistant_start|>Half is 48/2="
-        "<|python_start|>48/2<|python_end|><|output_start|>24<|output_end|>24.\nSum "
-        "<|python_start|>48+24<|python_end|><|output_start|>72<|output_end|>72.\n#### 72<|assistant_end|>"
-    )
-    untrained = "".join(piece.text for piece in pieces if not piece.trained)
-    assert untrained == (
-        "<|user_start|>48 and half of it?<|user_end|><|assistant_start|>"
-        "<|output_start|>24<|output_end|><|output_start|>72<|output_end|>"
-    )
-
-
-def test_every_sum_that_is_published_renders(shared: Path) -> None:
-    path = shared / "evals" / "gsm8k" / "test.jsonl"
-    if not path.is_file():
-        pytest.skip("no GSM8K beside the project")
-    for line in path.read_text("utf-8").splitlines():
-        record = json.loads(line)
-        talk = read_conversation(read_gsm8k(record, {}))
-        pieces = render_nanochat(talk)
-        check_pieces(talk, pieces)
-        marks = re.findall(r"<<(.*?)=([^=<>]*)>>", record["answer"])
-        outputs = [part.text for part in talk.messages[1].parts if part.kind == "python_output"]
-        assert outputs == [result for _, result in marks]
-        assert talk.messages[1].content == re.sub(r"<<.*?>>", "", record["answer"])
-
-
-@pytest.mark.parametrize(
-    "record",
-    [QUESTION, {"train": QUESTION}, ["Sky?", "red", "blue", "grey", "pink", "B"], ["Sky?", *"abcd", "1"]],
-)
-def test_a_question_is_answered_by_its_letter_alone(record: Any) -> None:
-    talk = read_conversation(read_mmlu(record, {}))
-    assert talk.messages[1].content == "B"
-    assert talk.messages[0].content.startswith("Multiple Choice question: Sky?\n- ")
-
-
-@pytest.mark.parametrize("record", [{}, {"question": "x"}, ["a", "b"], 7, {**QUESTION, "answer": 9}])
-def test_records_of_another_layout_are_malformed(record: Any) -> None:
-    for read in (read_mmlu, read_gsm8k):
-        with pytest.raises(RecordProblem, match="not_a_conversation"):
-            read(record, {})
-
-
-@given(st.integers(0, 2**62), st.integers(1, 40))
-def test_spellings_are_right_whatever_the_seed(seed: int, count: int) -> None:
-    options = {"count": count, "seed": seed, "held_out": 0.3}
-    talks_made = list(spelling(WORDS, options))
-    assert talks_made == list(spelling(WORDS, options))
-    for one in talks_made:
-        word, _, letters = one["messages"][1]["content"].partition(": ")
-        assert one["messages"][0]["content"] == f"Spell the word: {word}"
-        assert letters.replace(",", "") == word in WORDS
-        assert letters.count(",") == len(word) - 1
-    held_out = list(spelling(WORDS, {**options, "of": "held_out"}))
-    words = [{one["messages"][0]["content"] for one in made} for made in (talks_made, held_out)]
-    assert not words[0] & words[1]
-
-
-@given(st.integers(0, 2**62))
-def test_letters_are_counted_right_by_hand_and_by_python(seed: int) -> None:
-    for one in spelling_bee(WORDS, {"count": 10, "seed": seed}):
-        text, code, output, end = (part["text"] for part in one["messages"][1]["content"])
-        found = re.fullmatch(r"'(\w+)'\.count\('(\w)'\)", code)
-        assert found
-        word, letter = found.groups()
-        count = sum(one == letter for one in word)
-        assert output == str(count) and end.endswith(f"#### {count}") and f"That is {count}." in text
-        lines = re.findall(r"^(\d+):(\w)( yes, that makes (\d+))?$", text, re.MULTILINE)
-        assert [(int(place), said) for place, said, _, _ in lines] == list(enumerate(word, 1))
-        assert [int(number) for _, said, _, number in lines if number] == list(range(1, count + 1))
-        asked = one["messages"][0]["content"]
-        assert word in asked and letter in asked
-
-
-def test_words_are_those_of_letters_and_there_have_to_be_some() -> None:
-    assert read_words(b"apple\nPear\nna\xc3\xafve\napple\nfig 3\n", "here") == ["apple", "fig"]
-    with pytest.raises(InputError, match="here has no words"):
-        read_words(b"1 2 3", "here")
-    for options in ({"count": 0}, {"count": 1, "of": "all"}, {"counts": 1}):
-        with pytest.raises(RecipeError, match="options of spelling"):
-            next(spelling(WORDS, options))
-
-
 def test_the_preset_is_the_mixture_of_the_project_that_it_comes_from(tmp_path: Path) -> None:
     sources = preset_sources("nanochat-sft", make_data(tmp_path / "data"))
     said = [(one.name, one.split, one.repeat, one.limit, one.options.get("count")) for one in sources]
@@ -244,3 +161,36 @@ def test_what_is_cut_is_what_the_original_rule_cuts_and_what_just_fits_is_not_am
     assert mask.truncated == sum(length > most for length in lengths)
     assert mask.truncated_tokens == sum(max(length - most, 0) for length in lengths)
     assert [len(one) for one in store.documents] == [min(length, most) + 1 for length in lengths]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3 * UNIT_BYTES), st.booleans()), min_size=1, max_size=4), st.data())
+def test_units_cover_every_byte_of_every_file_once_per_repetition(
+    files: list[tuple[int, bool]], data: st.DataObject
+) -> None:
+    repeat, limit = data.draw(st.integers(1, 3)), data.draw(st.none() | st.just(7))
+    sources = tuple(
+        ConversationSource(inputs=(str(number),), repeat=repeat, limit=limit) for number in range(len(files))
+    )
+    inputs = [
+        InputFile(number, number, str(number), str(number), size, "", "jsonl", "gzip" if packed else "")
+        for number, (size, packed) in enumerate(files)
+    ]
+    units = plan_conversations(sources, inputs)
+    for number, (size, packed) in enumerate(files):
+        for turn in range(repeat):
+            mine = [one for one in units if (one.file, one.turn) == (number, turn)]
+            edges = [0, *(one.stop for one in mine)]
+            assert edges[-1] == size and [one.start for one in mine] == edges[:-1]
+            assert len(mine) == 1 or not (packed or limit)
+            assert all(one.stop - one.start <= UNIT_BYTES for one in mine) or packed or limit
+    assert len(units) == sum(one.turn < repeat for one in units)
+
+
+def test_a_limit_is_shared_by_the_files_of_a_source_in_their_order(tmp_path: Path) -> None:
+    for number, count in enumerate((3, 1, 4)):
+        talks.write(tmp_path / f"{number}.jsonl", [TALK] * count)
+    sources = (ConversationSource(inputs=(str(tmp_path),), limit=5, repeat=2),)
+    units = plan_conversations(sources, find_conversation_files(sources))
+    assert [(one.file, one.turn, one.most) for one in units] == [
+        (0, 0, 5), (0, 1, 5), (1, 0, 2), (1, 1, 2), (2, 0, 1), (2, 1, 1)
+    ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Filters say what a slow reading of their rules says."""
+"""Texts of records: filters are a slow reading of their rules, and no other field is needed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from packline.errors import RecipeError
 from packline.recipe import Recipe, Source, Where, check_recipe
 from packline.sources.batch import RecordProblem
-from packline.sources.record_text import make_filter
+from packline.sources.record_text import RecordText, make_filter
 
 plain = st.one_of(
     st.booleans(), st.integers(-2, 2), st.sampled_from([-1.0, 0.5, 1.0]), st.text("ab", max_size=2)
@@ -128,3 +128,37 @@ def test_a_filter_that_makes_no_sense_is_refused(where: dict[str, Any]) -> None:
     source = Source(inputs=("x",), name="web", where=(Where(**where),))
     with pytest.raises(RecipeError, match=r"web: where\[0\]"):
         check_recipe(Recipe(sources=(source,), tokenizer="t"))
+
+
+def outcome(made: RecordText, record: dict[str, Any]) -> Any:
+    try:
+        return made.text(record)
+    except RecordProblem as problem:
+        return problem.reason, problem.detail
+
+
+@given(
+    st.dictionaries(st.sampled_from(["a", "b", "c"]), values | st.text("é", max_size=6)),
+    st.lists(wheres, max_size=2),
+    st.sampled_from([{"template": "{{ c }}{{ a }}"}, {}]),
+)
+def test_a_text_needs_the_named_fields_alone(
+    record: dict[str, Any], chosen: list[Where], more: dict[str, Any]
+) -> None:
+    made = RecordText(Source(inputs=("x",), where=tuple(chosen), **more), "b", 8)
+    found = outcome(made, record)
+    assert made.fields is not None
+    assert outcome(made, {name: record[name] for name in made.fields if name in record}) == found
+    if isinstance(found, str):
+        assert len(found.encode()) <= 8 and make_filter(chosen)(record)
+        assert more or found == record["b"]
+    elif found is not None and found[0] == "too_large":
+        assert more or len(str(record["b"]).encode()) > 8
+
+
+@given(st.text("aé日", max_size=8), st.integers(0, 20))
+def test_the_limit_of_a_text_is_in_bytes(text: str, most: int) -> None:
+    found = outcome(RecordText(Source(inputs=("x",)), "b.c", most), {"b": {"c": text}})
+    size = len(text.encode())
+    detail = f"its text has {size} bytes, more than {most}"
+    assert found == (text if size <= most else ("too_large", detail))

@@ -1,4 +1,4 @@
-"""Leftovers next to a published export: the next run removes its own and nothing else."""
+"""The folder of an export in progress: what a resume keeps, what is published, what is left behind."""
 
 from __future__ import annotations
 
@@ -13,11 +13,17 @@ import msgspec
 import pytest
 from tests.formats.stores import make_store, random_documents
 
+from packline.errors import PacklineError, ResumeMismatch
 from packline.facade import Store
 from packline.fingerprint import hash_bytes
 from packline.formats.choice import ExportChoice
 from packline.formats.export import run_export
+from packline.formats.export_record import ExportIdentity, ExportRecord, read_record
+from packline.formats.staging import PartReceipt, Staging, finished_export
+from packline.formats.types import ExportPart
 from packline.jobs.events import UnitDone
+from packline.store.files import FileEntry
+from packline.store.manifest import TokenizerEntry
 
 ROWS, PARTS = ExportChoice(seq_len=16, seed=1, batch_size=2), {"file_rows": 9}
 
@@ -83,3 +89,59 @@ def test_what_another_export_left_is_kept(store: Store, tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "whole", out)  # by hand, to the place of the one that was stopped
     assert run_export(store.path, to="megatron", out=out, workers=0).nothing_to_do
     assert digests(remains) == kept
+
+
+IDENTITY = ExportIdentity(format="npy", options={}, settings={}, source={"store": "0"}, link="auto")
+PART_LIST = tuple(ExportPart(f"part{number}", number=number, stop=number + 1) for number in range(4))
+TOKENIZER = TokenizerEntry("t", "huggingface", "0", 300, 0, "<end>", None, None, "exact")
+
+
+def stage(out: Path, numbers: range) -> dict[str, PartReceipt]:
+    """Write and commit these parts, each a file in a folder of its own; return what was kept before."""
+    with Staging(out) as staging:
+        kept = staging.begin(IDENTITY, PART_LIST)
+        for number in numbers:
+            name = f"{number}/x.bin"
+            (staging.files / name).parent.mkdir(exist_ok=True)
+            (staging.files / name).write_bytes(bytes(number + 1))
+            entry = FileEntry(name, number + 1, "0" * 32)
+            staging.commit(number, PartReceipt(PART_LIST[number], {}, (entry,), {}))
+    return kept
+
+
+def record_of(*names: str) -> ExportRecord:
+    entries = tuple(FileEntry(name, 1, "0" * 32) for name in names)
+    more = {"tokenizer": TOKENIZER, "documents": 1, "tokens": 1, "shared": {}, "files": entries}
+    return ExportRecord(**msgspec.structs.asdict(IDENTITY), **more)  # type: ignore[arg-type]
+
+
+def test_a_resume_keeps_just_the_parts_whose_files_are_whole(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert stage(out, range(3)) == {}
+    files = tmp_path / ".out.packline" / "files"
+    (files / "0" / "x.bin").write_bytes(b"")  # truncated
+    (files / "1" / "x.bin").unlink()
+    (files / "stray").write_bytes(b"of a part without a receipt")
+    assert stage(out, range(0)).keys() == {"part2"}
+    assert [path.relative_to(files).as_posix() for path in files.rglob("*")] == ["2", "2/x.bin"]
+    other = msgspec.structs.replace(IDENTITY, source={"store": "1"})
+    with Staging(out) as staging, pytest.raises(ResumeMismatch, match="store"):
+        staging.begin(other, PART_LIST)
+    assert stage(out, range(0)).keys() == {"part2"}  # the refused export changed nothing
+
+
+@pytest.mark.parametrize("names", [(), ("a", "b"), ("a", "a")], ids=["unlisted", "missing", "twice"])
+def test_only_a_folder_whose_files_are_all_listed_once_is_published(
+    tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    out = tmp_path / "out"
+    with Staging(out) as staging:
+        staging.begin(IDENTITY, PART_LIST)
+        (staging.files / "a").write_bytes(b"x")
+        with pytest.raises(PacklineError, match="every file to be entered once"):
+            staging.publish(record_of(*names))
+        assert not out.exists()
+        staging.publish(record_of("a"))
+    record = read_record(out)
+    assert record is not None and record.identity == IDENTITY and beside(out) == ["out"]
+    assert finished_export(out, IDENTITY) == record

@@ -1,0 +1,83 @@
+"""Choices of an export: every setting arrives, in one form, and applies to the right kind of source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packline.errors import InputError, RecipeError
+from packline.formats.choice import ExportChoice, document_view, is_store, make_choice, open_store, row_view
+from packline.packing.packer import DocumentFilter
+from packline.testing import make_store
+
+names = st.lists(st.text("ab", max_size=2), min_size=1, max_size=4)
+settings = st.fixed_dictionaries(
+    {},
+    optional={
+        "split": st.sampled_from(["train", "val", None]),
+        "labels": names,
+        "sources": names.map(tuple) | st.text("ab", max_size=2),
+        "min_tokens": st.none() | st.integers(0, 9),
+        "boundary_loss": st.booleans(),
+        "eod": st.text(max_size=2),
+        "workers": st.integers(0, 3),
+    },
+)
+
+
+@given(settings, st.randoms(use_true_random=False))
+def test_every_setting_arrives_once_and_order_and_repetition_do_not_count(
+    settings: dict[str, Any], random: Any
+) -> None:
+    choice, rest = make_choice(settings)
+    assert rest == {name: settings[name] for name in ("eod", "workers") if name in settings}
+    known = set(ExportChoice.__struct_fields__)
+    for name in known:
+        found, value = getattr(choice, name), settings.get(name)
+        if name in ("labels", "sources") and value is not None:
+            assert found == tuple(sorted({value} if isinstance(value, str) else set(value)))
+        else:
+            assert found == value
+    assert msgspec.convert(msgspec.to_builtins(choice), ExportChoice) == choice  # as a worker receives it
+    shuffled = list(settings.items())
+    random.shuffle(shuffled)
+    again = {name: [*value, *value] if isinstance(value, list) else value for name, value in shuffled}
+    assert make_choice(again)[0] == choice
+
+
+@pytest.mark.parametrize("wrong", [{"min_tokens": "many"}, {"labels": [1]}, {"boundary_loss": 2}])
+def test_a_value_of_the_wrong_type_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(RecipeError, match=f"a setting is wrong: .*{next(iter(wrong))}"):
+        make_choice(wrong)
+
+
+def test_settings_of_rows_are_refused_for_documents_and_those_of_runs_for_stores(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "store", [[5, 1, 9]])
+    path = str(store.path)
+    for name in set(ExportChoice.__struct_fields__) - set(DocumentFilter.__struct_fields__):
+        one = msgspec.structs.replace(ExportChoice(), **{name: 1})
+        with pytest.raises(RecipeError, match=f"--{name.replace('_', '-')} is for rows"):
+            document_view(path, "eod", one)
+        if name != "stage":
+            with pytest.raises(RecipeError, match=f"--{name.replace('_', '-')} is set by the run file"):
+                row_view("run.toml", one)
+    assert document_view(path, "eod", ExportChoice(min_tokens=5)).documents == 2
+    assert row_view(path, ExportChoice(seq_len=5, min_tokens=5)).rows
+    for choice, words in ((ExportChoice(), "no row length"), (ExportChoice(seq_len=5, stage=0), "--stage")):
+        with pytest.raises(RecipeError, match=words):
+            row_view(path, choice)
+    with pytest.raises(RecipeError, match="is a run file, and this format holds documents"):
+        document_view("run.toml", "eod", ExportChoice())
+
+
+def test_a_store_is_told_from_other_folders_and_from_files(tmp_path: Path) -> None:
+    make_store(tmp_path / "store", [[5]])
+    assert is_store(tmp_path / "store", None) and not is_store(tmp_path / "store", "npy")
+    assert not is_store(tmp_path, None)
+    with pytest.raises(InputError, match="is a file: expected the folder of a store"):
+        open_store(str(tmp_path / "store" / "manifest.json"))

@@ -1,0 +1,54 @@
+"""Values of formats: the dtype for a vocabulary holds every id of it, and files keep their places."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packline.errors import RecipeError
+from packline.formats.types import DatasetFile, DocumentBlock, fitting_dtype
+
+LIMITS = {"uint16": 2**16, "int32": 2**31, "int64": 2**63}
+
+
+@given(st.one_of(st.integers(1, 2**63), *(st.integers(most - 2, most + 2) for most in LIMITS.values())))
+def test_the_dtype_holds_every_id_and_no_narrower_one_does(vocab_size: int) -> None:
+    if vocab_size > 2**63:
+        with pytest.raises(RecipeError, match="do not fit into int64"):
+            fitting_dtype("x", vocab_size, LIMITS)
+        return
+    found = fitting_dtype("x", vocab_size, LIMITS)
+    assert np.iinfo(found).max >= vocab_size - 1 and found.str[0] == "<"
+    narrower = [name for name in LIMITS if np.dtype(name).itemsize < found.itemsize]
+    assert all(np.iinfo(name).max < vocab_size - 1 for name in narrower)
+    for name in LIMITS:
+        if np.iinfo(name).max >= vocab_size - 1:
+            assert fitting_dtype("x", vocab_size, LIMITS, name) == np.dtype(name)
+        else:
+            with pytest.raises(RecipeError, match=f"do not fit into {name}"):
+                fitting_dtype("x", vocab_size, LIMITS, name)
+
+
+def test_only_dtypes_of_the_format_may_be_chosen() -> None:
+    with pytest.raises(RecipeError, match="expected a dtype of auto, uint16, int32, int64, found 'int8'"):
+        fitting_dtype("x", 10, LIMITS, "int8")
+
+
+def test_a_file_is_described_by_its_path_below_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "val").mkdir()
+    (tmp_path / "val" / "a.bin").write_bytes(b"123")
+    found = DatasetFile.of(tmp_path / "val" / "a.bin", tmp_path)
+    assert (found.name, found.bytes) == ("val/a.bin", 3) and Path(found.path).read_bytes() == b"123"
+    assert DatasetFile.of(tmp_path / "val" / "b.bin", tmp_path).bytes == 0
+    with pytest.raises(ValueError, match="subpath"):
+        DatasetFile.of(tmp_path / "a.bin", tmp_path / "val")
+
+
+@given(st.lists(st.integers(0, 4)))
+def test_a_block_has_as_many_documents_as_lengths(lengths: list[int]) -> None:
+    offsets = np.cumsum([0, *lengths])
+    assert len(DocumentBlock(np.zeros(offsets[-1], np.int32), offsets)) == len(lengths)

@@ -1,0 +1,81 @@
+"""Offsets of documents: both implementations are a plain walk over the lengths, and damage is refused."""
+
+from __future__ import annotations
+
+import struct
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.packing.counting import SHARDS, made
+from tests.store.stores import relist
+
+from packline.errors import CorruptStore
+from packline.facade import Store
+from packline.packing import offsets
+from packline.packing.offsets import InMemoryOffsets, MappedOffsets, document_offsets
+from packline.testing import make_store
+
+
+@given(SHARDS, st.data())
+def test_both_ways_find_what_a_walk_over_the_lengths_finds(
+    shards: list[list[int]], data: st.DataObject
+) -> None:
+    with made(shards) as store:
+        numbers = data.draw(st.lists(st.sampled_from(range(len(shards))), min_size=1, unique=True))
+        flat = [length for number in numbers for length in shards[number]]
+        starts = [0, *accumulate(flat)]
+        owners = [place for place, length in enumerate(flat) for _ in range(length)] + [len(flat)]
+        tokens = np.array(data.draw(st.lists(st.integers(0, starts[-1]), max_size=30)), np.int64)
+        places = np.array(data.draw(st.lists(st.integers(0, len(flat) - 1), max_size=30)), np.int64)
+        for kind in (InMemoryOffsets, MappedOffsets):
+            found = kind([store.shards[number] for number in numbers])
+            expected = [owners[token] for token in tokens]
+            where, before = found.find(tokens)
+            assert where.tolist() == expected
+            assert before.tolist() == [starts[place] for place in expected]
+            assert found.before(places).tolist() == [starts[place] for place in places]
+            lengths = found.lengths_at(places)
+            assert lengths.tolist() == [flat[place] for place in places]
+            lengths += 1  # a new array: the index is untouched
+            assert found.lengths_at(places).tolist() == [flat[place] for place in places]
+
+
+@pytest.mark.parametrize("kind", [InMemoryOffsets, MappedOffsets])
+def test_no_wrong_place_comes_out_of_any_damaged_number_of_an_index(
+    tmp_path: Path, kind: type[InMemoryOffsets] | type[MappedOffsets]
+) -> None:
+    lengths = [3, 9, 1, 7]
+    store = make_store(tmp_path / "store", [lengths])
+    path = store.path / "train-000000.idx"
+    data = path.read_bytes()
+    owners = [place for place, length in enumerate(lengths) for _ in range(length)]
+    refused = 0
+    numbers = [(34 + 4 * one, "<i") for one in range(4)] + [(50 + 8 * one, "<q") for one in range(4)]
+    for at, form in numbers:
+        for change in (-(2**20), -2, 2, 2**20):
+            damaged = bytearray(data)
+            struct.pack_into(form, damaged, at, struct.unpack_from(form, data, at)[0] + change)
+            path.write_bytes(damaged)
+            found = kind(relist(store.path).shards)
+            try:
+                where, before = found.find(np.arange(20))
+            except CorruptStore:
+                refused += 1
+                continue
+            assert where.tolist() == owners
+            assert before.tolist() == [sum(lengths[:place]) for place in owners]
+    assert refused == 4 * len(numbers)
+
+
+def test_the_sizes_of_the_shards_decide_where_the_starts_are_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store: Store = make_store(tmp_path / "store", [[5, 1], [2, 2, 2]])
+    monkeypatch.setattr(offsets, "IN_MEMORY_BYTES", 8 * 5)
+    assert isinstance(document_offsets(store.shards), InMemoryOffsets)
+    monkeypatch.setattr(offsets, "IN_MEMORY_BYTES", 8 * 5 - 1)
+    assert isinstance(document_offsets(store.shards), MappedOffsets)
