@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.storage.steps import failing_at
 
@@ -128,6 +128,7 @@ def test_inputs_differ_in_nothing_only_if_they_are_equal(
     assert {line.split()[1].rstrip(":") for line in lines if line.startswith("input ")} == changed
 
 
+@settings(max_examples=20)
 @given(st.binary(max_size=30))
 def test_a_damaged_command_is_none_and_never_an_error(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as work:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.store.stores import reseal
 
@@ -98,6 +98,7 @@ def test_a_lost_receipt_is_one_problem_and_not_a_wrong_sum_as_well(store: Store)
     assert [line.partition(":")[0] for line in said.splitlines()] == ["receipts/000001.json"]
 
 
+@settings(max_examples=50)
 @given(REJECTS, st.integers(1, 100), st.data())
 def test_entries_and_raw_bytes_of_rejects_agree_or_the_difference_is_found(
     rejects: list[tuple[str, bytes, int]], block: int, data: st.DataObject

@@ -36,7 +36,7 @@ def test_quantiles_are_those_of_all_lengths_however_they_are_cut(blocks: list[li
         assert count == np.count_nonzero((lengths >= 2**place) & (lengths < 2 ** (place + 1)))
 
 
-@settings(max_examples=30)
+@settings(max_examples=12)
 @given(store_shapes(), st.integers(1, 20))
 def test_lengths_of_a_store_are_those_of_its_documents(shape: StoreShape, block: int) -> None:
     with shape.opened() as store, pytest.MonkeyPatch.context() as patch:
