@@ -21,7 +21,6 @@ from tests.cli.command import run
 import packline
 from packline.cli import info
 from packline.cli.output import Output, plain, table
-from packline.viewing.store_counts import measure_lengths
 from packline.viewing.text import cells, columns, cut, duration, pad, scaled, size, visible
 
 EVIL = "\x1b[2J\x1b]0;title\x07 \x9b31m \u202egnp.exe\u2066 \r\x08\x7f \u2028 end"
@@ -170,17 +169,3 @@ def test_a_stream_that_knows_no_unicode_gets_escapes(store: Path) -> None:
     done = run("info", store, PYTHONIOENCODING="ascii")
     assert done.returncode == 0, done.stderr
     assert done.stdout.isascii() and r"\u241b" in done.stdout
-
-
-def test_quantiles_are_those_of_all_documents(
-    tmp_path: Path, tokenizer_json: Path, documents: list[str], write_jsonl: Callable[..., Path]
-) -> None:
-    path = write_jsonl(tmp_path / "corpus.jsonl", documents)
-    store = packline.build(path, tokenizer_json, out=tmp_path / "store", workers=0, val_fraction=0.2)
-    lengths = np.sort([len(tokens) for tokens in store.documents])
-    found = measure_lengths(store)
-    for value, share in ((found.median, 0.5), (found.p90, 0.9), (found.p99, 0.99)):
-        assert value == lengths[int(share * len(lengths))]
-    assert (found.shortest, found.longest) == (lengths[0], lengths[-1])
-    for place, count in enumerate(found.histogram):
-        assert count == np.count_nonzero((lengths >= 2**place) & (lengths < 2 ** (place + 1)))

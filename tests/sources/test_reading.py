@@ -6,12 +6,10 @@ import datetime as dt
 import gzip
 import json
 import random
-import re
 from pathlib import Path
 from typing import Any
 
 import jinja2
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -432,36 +430,6 @@ def test_a_source_may_be_a_split_of_its_own(tmp_path: Path, tokenizer_json: Path
     assert {s for s, name in zip(splits, names, strict=True) if name == "b"} == {split}
     assert {s for s, name in zip(splits, names, strict=True) if name == "a"} == {"train", "val"}
     assert store.verify(deep=True).ok
-
-
-def test_a_recipe_made_in_python_is_checked_like_a_file() -> None:
-    from packline.recipe import check_recipe
-
-    source: Any = Source
-    recipe: Any = Recipe
-    loose = source(inputs=["a", Path("b")], rare_fields=["x"])
-    found = check_recipe(recipe(sources=[loose], tokenizer=Path("t")))
-    strict = Recipe(sources=(Source(inputs=("a", "b"), rare_fields=("x",)),), tokenizer="t")
-    assert found == strict and hash(found) == hash(strict)
-    for wrong, message in (
-        (recipe(sources=(source(inputs="a.jsonl"),), tokenizer="t"), "got `str` - at `$.sources[0].inputs`"),
-        (recipe(sources=loose, tokenizer="t"), "got `object` - at `$.sources`"),
-        (recipe(sources=(loose,), tokenizer="t", val_fraction="1"), "val_fraction"),
-        (recipe(sources=(loose,), tokenizer=object()), "the recipe: "),
-    ):
-        with pytest.raises(RecipeError, match=re.escape(message)):
-            check_recipe(wrong)
-
-
-def test_fractions_that_leave_nothing_are_refused() -> None:
-    from packline.recipe import check_recipe
-
-    source = (Source(inputs=("x",)),)
-    with pytest.raises(RecipeError, match=r"test_fraction is 0.6"):
-        check_recipe(Recipe(sources=source, tokenizer="t", val_fraction=0.5, test_fraction=0.6))
-    assert np.isclose(
-        0.5, check_recipe(Recipe(sources=source, tokenizer="t", test_fraction=0.5)).test_fraction or 0
-    )
 
 
 def test_names_that_json_escapes_are_read_by_templates(tmp_path: Path, tokenizer_json: Path) -> None:

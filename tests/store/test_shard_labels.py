@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -34,22 +33,6 @@ def test_they_are_what_provenance_says(store: Store) -> None:
     names = [source.name for source in store.manifest.recipe.sources]
     assert names == ["made-b", "made", "made-a"]
     assert [names[one.number] for one in found] == [one.source for one in found]
-
-
-def test_the_groups_of_info_are_sums_of_provenance(store: Store) -> None:
-    told = [store.provenance(number) for number in range(len(store.documents))]
-    documents = Counter((one.split, one.source, one.label) for one in told)
-    groups = group_shards(store)
-    keys = [(group.split, group.source, group.label) for group in groups]
-    assert keys == [  # sources in the order of the recipe
-        ("train", "made-b", "b"),
-        ("train", "made", None),
-        ("train", "made-a", "a"),
-        ("val", "made", None),
-    ]
-    assert {key: group.documents for key, group in zip(keys, groups, strict=True)} == documents
-    assert [group.tokens for group in groups] == [14, 9, 17, 5]
-    assert [group.shards for group in groups] == [2, 1, 1, 1]
 
 
 def test_of_one_source_no_receipt_is_read(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tests.viewing.tables import Parsed, figures
 
 from packline.viewing import html
 from packline.viewing.html import render_file, render_fragment, style
-from packline.viewing.page import Bar, Block, Histogram, Page, Table, bar_cells
+from packline.viewing.page import Bar, Block, Histogram, Page, Table
 from packline.viewing.terminal import render_text
 
 names = st.text(min_size=1, max_size=30)
@@ -94,12 +94,6 @@ def test_bars_are_as_long_as_their_values(rows: list[tuple[str, int, float]]) ->
             pytest.approx(plain, abs=0.01) for _ in drawn(row, "part") if plain
         ], "the marked part is the last"
         assert row.findtext("td/span") == f"{count:,}"
-
-
-def test_bars_of_a_column_have_one_scale() -> None:
-    assert [bar.share for bar in bar_cells(((1, ""), (4, "")))] == [0.25, 1]
-    assert [bar.share for bar in bar_cells(((1, ""), (4, "")), top=8)] == [0.125, 0.5]
-    assert [bar.share for bar in bar_cells(((0, ""), (0, "")))] == [0, 0]
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)

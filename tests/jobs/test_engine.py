@@ -1,0 +1,149 @@
+"""The driver of a job: what is finished is not begun, and whatever fails, processes end before the lock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packline.jobs.engine import run_job, run_units
+from packline.jobs.executor import Serial
+from packline.jobs.job import Job, Numbered, Opening, ReportProgress, Runner, Session
+
+STEPS = ["enter", "begin", "announce", "check", "open", "settle", "run", "commit", "take", "finish"]
+
+
+class Squares(Runner[Numbered, int]):
+    """A runner whose result is a square, and whose progress is the number, in two parts."""
+
+    unit = Numbered
+
+    def run(self, unit: Numbered, report: ReportProgress) -> int:
+        report(unit.number // 2)
+        report(unit.number - unit.number // 2)
+        return unit.number**2
+
+
+class Settings(msgspec.Struct):
+    """Settings without any."""
+
+    def open(self) -> Squares:
+        return Squares()
+
+
+class Broken(Exception):
+    """The injected fault."""
+
+
+class Noting(Job[Numbered, int, list[int]], Squares):
+    """A job and its folder, executor and runner in one, which notes every call and fails at one of them."""
+
+    result = int
+
+    def __init__(self, fail: str = "", summary: list[int] | None = None) -> None:
+        self.calls: list[str] = []
+        self.fail, self.summary, self.results = fail, summary, list[int]()
+        self.folder: Any = self
+        self.serial = Serial()
+
+    def note(self, name: str) -> None:
+        self.calls.append(name)
+        if name == self.fail:
+            raise Broken(name)
+
+    def __enter__(self) -> None:
+        self.note("enter")
+
+    def __exit__(self, *_: object) -> None:
+        self.note("exit")
+
+    def finished(self) -> list[int] | None:
+        return self.summary
+
+    def begin(self) -> Sequence[Numbered]:
+        self.note("begin")
+        return [Numbered.of(number) for number in (3, 1, 2)]
+
+    def announce(self, todo: Sequence[Numbered], workers: int) -> None:
+        self.note("announce")
+
+    def check(self) -> None:
+        self.note("check")
+
+    def opening(self) -> Opening:
+        return Settings()
+
+    def open_here(self) -> Runner[Numbered, int]:
+        return self
+
+    def open(self, job: Job[Any, Any, Any], workers: int) -> Session:
+        self.note("open")
+        return self.serial.open(job, workers)
+
+    def close(self) -> None:
+        self.note("close")
+
+    def settle(self, session: Session, todo: Sequence[Numbered]) -> Sequence[Numbered]:
+        self.note("settle")
+        return todo
+
+    def run(self, unit: Numbered, report: ReportProgress) -> int:
+        self.note("run")
+        return super().run(unit, report)
+
+    def commit(self, unit: Numbered, result: int) -> None:
+        self.note("commit")
+
+    def take(self, name: str, result: int) -> None:
+        self.note("take")
+        self.results.append(result)
+
+    def finish(self, session: Session) -> list[int]:
+        self.note("finish")
+        return self.results
+
+
+def run_noting(job: Noting) -> list[int]:
+    return run_job(job, None, job)
+
+
+def test_the_steps_of_a_job_have_one_order() -> None:
+    job = Noting()
+    assert run_noting(job) == [9, 1, 4]
+    assert list(dict.fromkeys(job.calls)) == [*STEPS, "close", "exit"]
+    assert job.calls.count("commit") == job.calls.count("take") == 3
+    assert all(
+        job.calls[:place].count("commit") > job.calls[:place].count("take")
+        for place, name in enumerate(job.calls)
+        if name == "take"
+    ), "a result counts once it is committed"
+
+
+@pytest.mark.parametrize("fail", STEPS)
+def test_a_fault_at_any_step_ends_processes_before_the_lock(fail: str) -> None:
+    job = Noting(fail)
+    with pytest.raises(Broken, match=fail):
+        run_noting(job)
+    assert "finish" not in job.calls or fail == "finish"
+    assert "close" in job.calls
+    if fail != "enter":
+        assert job.calls[-1] in ("exit", "close") and "exit" in job.calls
+        assert "close" in job.calls[: job.calls.index("exit")] or fail in STEPS[:4], "an executor may write"
+
+
+def test_a_finished_job_does_nothing() -> None:
+    job = Noting(summary=[7])
+    assert run_noting(job) == [7]
+    assert job.calls == ["enter", "exit", "close"]
+
+
+@given(st.lists(st.integers(0, 50), unique=True))
+def test_results_without_a_folder_are_in_the_order_of_the_units(numbers: list[int]) -> None:
+    tokens: list[int] = []
+    units = [Numbered.of(number) for number in numbers]
+    assert run_units(Settings(), units, int, workers=0, on_tokens=tokens.append) == [n * n for n in numbers]
+    assert sum(tokens) == sum(numbers)

@@ -1,0 +1,124 @@
+"""One unit: which documents it keeps, which record stops a strict build, and no file left open."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packline.encoders.special_tokens import Boundary, SpecialTokenCounter
+from packline.errors import BadRecord, OutOfSpace
+from packline.jobs.unit import EMPTY, KEEP, SPECIAL, TOO_LONG, TOO_SHORT, Task, UnitRun, UnitRunner, judge
+from packline.jobs.units import UnitSettings
+from packline.ragged import Ragged, offsets_of
+from packline.recipe import Recipe, Source
+from packline.sources.batch import Batch, Reject, Texts
+from packline.sources.files import InputFile
+from packline.store.writer import ShardWriter
+
+FILE = InputFile(0, 0, "a.jsonl", "a.jsonl", 1000, "", "jsonl", "")
+TEXTS = st.lists(
+    st.text(st.sampled_from("aé漢🙂<s>"), max_size=6) | st.sampled_from(["<s>", "a<s><s>"]), max_size=8
+)
+
+
+class BytesEncoder:
+    """An encoder whose ids are bytes, with 0 at the end of each document."""
+
+    tokenizer = SimpleNamespace(special_tokens={"<s>": 300})
+    boundary, dtype = Boundary(0, "</s>"), np.dtype("<u2")
+
+    def encode(self, texts: Texts, **_: Any) -> Ragged:
+        data = [[*text.encode(), 0] for text in texts.to_list()]
+        tokens = np.array([token for one in data for token in one], "<u2")
+        return Ragged(tokens, offsets_of([len(one) for one in data]))
+
+
+def runner_of(folder: Path, *, strict: bool = False, **source: Any) -> UnitRunner:
+    recipe = Recipe(sources=(Source(inputs=("a.jsonl",), **source),), tokenizer="t")
+    encoder: Any = BytesEncoder()
+    return UnitRunner(UnitSettings(recipe, [FILE], strict), encoder, folder)
+
+
+def unit_run(folder: Path, **settings: Any) -> UnitRun:
+    return UnitRun(runner_of(folder, **settings), Task(name="000000", source=0), lambda *_: None)
+
+
+@given(TEXTS, st.integers(0, 3), st.none() | st.integers(3, 5), st.booleans())
+def test_a_document_is_kept_or_left_out_for_the_first_reason(
+    texts: list[str], shortest: int, longest: int | None, reject: bool
+) -> None:
+    source = Source(inputs=("a",), min_chars=shortest, max_chars=longest)
+    recipe = Recipe(sources=(source,), tokenizer="t", special_tokens="reject" if reject else "text")
+    facts = judge(Texts.of(texts), source, recipe, SpecialTokenCounter({"<s>": 300}))
+
+    def verdict(text: str) -> int:
+        if not text:
+            return EMPTY
+        if len(text) < shortest:
+            return TOO_SHORT
+        if longest is not None and len(text) > longest:
+            return TOO_LONG
+        return SPECIAL if reject and "<s>" in text else KEEP
+
+    assert facts.verdicts.tolist() == list(map(verdict, texts))
+    assert facts.specials.tolist() == [text.count("<s>") for text in texts]
+
+
+@given(TEXTS, st.permutations(range(5)), st.integers(0, 3))
+def test_the_ledger_accounts_for_every_record_and_rejects_keep_the_order_of_the_file(
+    texts: list[str], order: list[int], shortest: int
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        unit = unit_run(Path(folder), min_chars=shortest)
+        rejects = [Reject(0, place * 10, "malformed_json", "", b"x" * place) for place in order]
+        unit.take(Batch(0, Texts.of(texts), np.arange(len(texts)) * 7, rejects=rejects))
+        receipt = unit.finish([])
+        kept = [text for text in texts if text and len(text) >= shortest]
+        assert receipt.ledger.imbalance() == []
+        assert receipt.ledger.documents_in == len(texts) + 5
+        assert receipt.ledger.text_tokens == receipt.ledger.text_bytes == len("".join(kept).encode())
+        assert sum(shard.documents for shard in receipt.shards) == receipt.ledger.documents == len(kept)
+        assert Path(folder, "000000.raw").read_bytes() == b"x" * sum(range(5))
+        lines = Path(folder, "000000.jsonl").read_text().splitlines()
+        assert [f'"position":{place * 10},' in line for place, line in enumerate(lines)] == [True] * 5
+
+
+@given(st.permutations([30, 10, 20]))
+def test_a_strict_build_stops_at_the_first_bad_record_of_the_file(places: list[int]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        unit = unit_run(Path(folder), strict=True)
+        rejects = [Reject(0, place, "malformed_json", "cut off", b"{") for place in places]
+        with pytest.raises(BadRecord, match=r"^a.jsonl at 10: malformed_json: cut off$"):
+            unit.take(Batch(0, Texts.of([]), np.empty(0, np.int64), rejects=rejects))
+        unit.abandon()
+
+
+def test_a_unit_that_fails_leaves_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def opened() -> list[str]:
+        links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+        return [link for link in links if os.path.realpath(link).startswith(str(tmp_path))]
+
+    def batches(*_: object) -> Iterator[Batch]:
+        reject = Reject(0, 50, "malformed_json", "", b"x")
+        yield Batch(0, Texts.of(["a"]), np.array([0]), rejects=[reject])
+        assert opened(), "the files of the shard and of the rejects"
+        monkeypatch.setattr(ShardWriter, "write", full)
+        yield Batch(0, Texts.of(["b"]), np.array([60]))
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(UnitRun, "_read", batches)
+    with pytest.raises(OutOfSpace):
+        runner_of(tmp_path).run(Task(name="000001", source=0), lambda *_: None)
+    assert opened() == []

@@ -1,0 +1,119 @@
+"""The ledger: sums of every count, equations that must balance, and sources named by their inputs."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packline.recipe import Recipe, Source
+from packline.store.ledger import Ledger, MaskCounts, losses, source_names, total, totals_by_source
+
+COUNT = st.integers(0, 1000)
+COUNTS = st.builds(MaskCounts, trained_tokens=COUNT, truncated=COUNT, truncated_tokens=COUNT)
+REJECTED = st.dictionaries(st.sampled_from(["too_large", "invalid_utf8", "malformed_json"]), COUNT)
+NUMBERS = [name for name in Ledger.__struct_fields__ if name not in ("rejected", "mask")]
+LEDGERS = st.builds(
+    Ledger, rejected=REJECTED, mask=COUNTS | st.just(msgspec.UNSET), **dict.fromkeys(NUMBERS, COUNT)
+)
+
+
+@given(st.lists(LEDGERS, min_size=1, max_size=5))
+def test_a_sum_of_ledgers_is_the_sum_of_every_count(ledgers: list[Ledger]) -> None:
+    found = total(ledgers)
+    for name in NUMBERS:
+        assert getattr(found, name) == sum(getattr(ledger, name) for ledger in ledgers)
+    assert found.bad == sum(ledger.bad for ledger in ledgers)
+    assert list(found.rejected) == sorted(found.rejected)
+
+
+@given(st.lists(LEDGERS, max_size=5))
+def test_a_sum_has_the_counts_of_all_masks_and_none_without_a_mask(ledgers: list[Ledger]) -> None:
+    found, masks = total(ledgers).mask, [ledger.mask for ledger in ledgers if ledger.mask]
+    assert bool(found) == bool(masks)
+    if found:
+        for name in MaskCounts.__struct_fields__:
+            assert getattr(found, name) == sum(getattr(mask, name) for mask in masks)
+    else:
+        assert b"mask" not in msgspec.json.encode(total(ledgers))
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), LEDGERS), max_size=6))
+def test_the_ledgers_of_sources_add_up_to_that_of_the_store(ledgers: list[tuple[int, Ledger]]) -> None:
+    before = msgspec.json.encode([ledger for _, ledger in ledgers])
+    found = totals_by_source(["a", "b", "c"], ledgers)
+    assert total(found.values()) == total(ledger for _, ledger in ledgers)
+    assert ledgers == [] or (ledgers[0][1] + ledgers[-1][1]) == total([ledgers[0][1], ledgers[-1][1]])
+    assert found["b"] == total(ledger for source, ledger in ledgers if source == 1)
+    assert msgspec.json.encode([ledger for _, ledger in ledgers]) == before, "a sum changes none of its parts"
+
+
+@given(LEDGERS)
+def test_a_ledger_that_is_made_to_balance_balances(ledger: Ledger) -> None:
+    ledger.mask = msgspec.UNSET
+    left_out = ledger.empty + ledger.too_short + ledger.too_long + (ledger.filtered or 0)
+    ledger.documents_in = ledger.documents + left_out + ledger.bad
+    ledger.eod_tokens = ledger.documents
+    ledger.tokens = ledger.text_tokens + ledger.eod_tokens + ledger.bos_tokens
+    assert ledger.imbalance() == []
+    assert sum(count for _, count in losses(ledger)) == ledger.documents_in - ledger.documents
+    counted = [name for name in NUMBERS if name not in ("text_bytes", "special_token_strings")]
+    for name in counted:
+        changed = msgspec.structs.replace(ledger, **{name: getattr(ledger, name) + 1})
+        assert changed.imbalance(), name
+
+
+def test_more_than_there_is_does_not_balance() -> None:
+    ledger = Ledger(documents_in=1, documents=1, tokens=3, text_tokens=2, eod_tokens=1)
+    ledger.mask = MaskCounts(trained_tokens=3, truncated=1, truncated_tokens=1)
+    assert ledger.imbalance() == []
+    for name in ("trained_tokens", "truncated"):
+        more = msgspec.structs.replace(ledger.mask, **{name: getattr(ledger.mask, name) + 1})
+        assert len(msgspec.structs.replace(ledger, mask=more).imbalance()) == 1, name
+
+
+def test_what_no_source_filters_is_no_part_of_a_ledger() -> None:
+    plain, filtered = Ledger(documents_in=1, documents=1), Ledger(filtered=0)
+    assert b"filtered" not in msgspec.json.encode(total([plain, plain]))
+    assert total([plain, filtered]).filtered == 0
+    assert total([filtered, Ledger(filtered=3), plain]).filtered == 3
+
+
+# ------------------------------------------------------------------------- names of sources
+
+word = st.text("abcxyz_-0123456789", min_size=1, max_size=6)
+words = st.lists(word, min_size=1, max_size=4)
+
+
+def name_of(*inputs: str) -> str:
+    (name,) = source_names(Recipe(sources=(Source(inputs=inputs),), tokenizer="t"))
+    return name
+
+
+@given(words, st.lists(word, min_size=2, max_size=5, unique=True), st.sampled_from(["", "/", "s3://", "./"]))
+def test_files_that_a_shell_put_for_a_glob_are_called_as_the_glob_is(
+    folders: list[str], files: list[str], start: str
+) -> None:
+    folder = start + "/".join(folders)
+    listed = [f"{folder}/{file}.jsonl" for file in files]
+    assert name_of(*listed) == name_of(f"{folder}/*.jsonl") == name_of(folder) == folders[-1]
+    assert name_of(*listed) == name_of(*listed[::-1]), "whichever is named first"
+
+
+@given(st.lists(word, min_size=2, max_size=5, unique=True), st.sampled_from(["", "/", "./"]))
+def test_files_without_a_folder_in_common_are_called_after_none_of_them(files: list[str], start: str) -> None:
+    assert name_of(*(f"{start}{file}.jsonl" for file in files)) == "source"
+
+
+@given(words, words, words)
+def test_files_of_several_folders_are_called_after_the_one_that_holds_them(
+    above: list[str], one: list[str], other: list[str]
+) -> None:
+    top = "/".join(above)
+    assert name_of(f"{top}/1/{'/'.join(one)}.txt", f"{top}/2/{'/'.join(other)}.txt") == above[-1]
+
+
+@given(words)
+def test_one_file_is_called_by_its_own_name(parts: list[str]) -> None:
+    path = "/".join(parts)
+    assert name_of(f"{path}.v2.jsonl.gz") == name_of(f"{path}.txt", f"{path}.txt") == parts[-1]

@@ -1,0 +1,74 @@
+"""Counts from manifest and indexes: groups are sums of provenance, lengths are those of all documents."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packline.testing import StoreShape, store_shapes
+from packline.viewing import store_counts
+from packline.viewing.store_counts import group_shards, measure_lengths, summarize_lengths
+
+BLOCKS = st.lists(
+    st.lists(
+        st.integers(1, 40) | st.sampled_from([4095, 4096, 1 << 20, (1 << 31) - 1]), min_size=1, max_size=9
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@settings(max_examples=30)
+@given(BLOCKS)
+def test_quantiles_are_those_of_all_lengths_however_they_are_cut(blocks: list[list[int]]) -> None:
+    lengths = np.sort(np.concatenate(blocks))
+    found = summarize_lengths(np.array(block, np.int32) for block in blocks)
+    for value, share in ((found.shortest, 0.0), (found.median, 0.5), (found.p90, 0.9), (found.p99, 0.99)):
+        assert value == min(lengths[int(share * len(lengths))], store_counts.LONGEST_COUNTED)
+    assert found.longest == lengths[-1]
+    assert found.mean == pytest.approx(lengths.mean())
+    assert sum(found.histogram) == len(lengths)
+    for place, count in enumerate(found.histogram):
+        assert count == np.count_nonzero((lengths >= 2**place) & (lengths < 2 ** (place + 1)))
+
+
+@settings(max_examples=12)
+@given(store_shapes(), st.integers(1, 20))
+def test_lengths_of_a_store_are_those_of_its_documents(shape: StoreShape, block: int) -> None:
+    with shape.opened() as store, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store_counts, "BLOCK", block)
+        lengths = np.array([len(tokens) for tokens in store.documents])
+        assert measure_lengths(store) == summarize_lengths(iter([lengths]))
+
+
+@settings(max_examples=30)
+@given(store_shapes(splits=("train", "val", "test")))
+def test_groups_are_sums_of_provenance(shape: StoreShape) -> None:
+    with shape.opened() as store:
+        documents: Counter[tuple[str, str, str | None]] = Counter()
+        tokens: Counter[tuple[str, str, str | None]] = Counter()
+        for number, held in enumerate(store.documents):
+            origin = store.provenance(number)
+            key = (origin.split, origin.source, origin.label)
+            documents[key] += 1
+            tokens[key] += len(held)
+        sizes = {number: 100 + number for number in range(len(shape.lengths))}
+        groups = group_shards(store, sizes)
+        keys = [(group.split, group.source, group.label) for group in groups]
+        assert {key: group.documents for key, group in zip(keys, groups, strict=True)} == documents
+        assert {key: group.tokens for key, group in zip(keys, groups, strict=True)} == tokens
+        assert sum(group.text_bytes for group in groups) == sum(sizes.values())
+        assert sum(group.shards for group in groups) == len(sizes)
+        names = [source.name for source in store.manifest.recipe.sources]
+        places = [(group.split, names.index(group.source)) for group in groups]
+        assert places == sorted(places), "sources in the order of the recipe"
+        assert {group.text_bytes for group in group_shards(store)} == {0}
+
+
+def test_no_documents_have_no_lengths() -> None:
+    found = summarize_lengths(iter([]))
+    assert (found.shortest, found.mean, found.longest, found.histogram) == (0, 0.0, 0, [])
