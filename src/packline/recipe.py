@@ -421,7 +421,7 @@ def parse_bytes(text: str) -> int:
     unit = text.strip()[len(number) :].strip().upper().removesuffix("B")
     try:
         return int(float(number) * UNITS[unit])
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, OverflowError):
         raise RecipeError(f"{text!r} is not a size", hint="for example 4GiB or 512MB") from None
 
 

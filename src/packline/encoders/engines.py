@@ -26,7 +26,6 @@ feature each, with all their steps and settings, so an unknown setting makes a f
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
@@ -35,7 +34,7 @@ import msgspec
 import numpy as np
 
 from packline.encoders import EngineName
-from packline.encoders.special_tokens import BytesCounter
+from packline.encoders.special_tokens import BytesCounter, added_token_features
 from packline.encoders.tiktoken import PATTERNS, SPLIT_50K
 from packline.encoders.token_bytes import LETTERS
 from packline.encoders.tokenizer import refusals
@@ -249,10 +248,6 @@ LETTERS_OF_TEXT = frozenset(
 )
 """Letters of the bytes that occur in UTF-8."""
 BYTE_TOKENS = frozenset(f"<0x{byte:02X}>" for byte in range(256))
-UNCHANGED_BY_NFC = re.compile(r"[\x00-:?@\[-_{-\x7fQq\uffff]*")
-"""Characters that NFC neither produces nor changes: ASCII that no canonical decomposition contains."""
-NOT_MADE_BY_NFC = re.compile(r"[\x00-\x7f\uffff]*")
-"""Characters that NFC does not produce from others, except three produced from the last of `MARKS`."""
 
 SPLITS: dict[str, str] = {
     SPLIT_50K: "gpt2",
@@ -381,7 +376,7 @@ def tokenizer_features(json: str) -> tuple[str, ...]:
         *_of_model(model, added, "ByteLevel" in normalizer + pre_tokenizer),
         f"normalizer {normalizer}",
         f"pre-tokenizer {pre_tokenizer}",
-        *_of_added_tokens(added, normalizer, "add_prefix_space" in pre_tokenizer),
+        *added_token_features(added, normalizer, "add_prefix_space" in pre_tokenizer),
     ]
     return tuple(dict.fromkeys(found))
 
@@ -481,40 +476,3 @@ def _of_merges(vocab: dict[str, int], merges: list[Any]) -> Iterator[str]:
         yield "several merges of one token"
     if made != sorted(made):
         yield "merges not in the order of ids"
-
-
-def _of_added_tokens(added: list[dict[str, Any]], normalizer: str, prefix: bool) -> Iterator[str]:
-    contents = [str(token.get("content", "")) for token in added]
-    for token, content in zip(added, contents, strict=True):
-        yield "added token" if content else "added token without a character"
-        for flag in ("lstrip", "rstrip", "single_word"):
-            if token.get(flag):
-                yield f"added token {flag}"
-    strips = any(token.get("lstrip") or token.get("rstrip") for token in added)
-    if strips and any(content != content.strip() for content in contents):
-        yield "added token that strips beside one with white space at an end"
-    if prefix and any(content.startswith(" ") for content in contents):
-        yield "added token that begins with a space, with add_prefix_space"
-    normalized = [content for token, content in zip(added, contents, strict=True) if token.get("normalized")]
-    plain = [content for token, content in zip(added, contents, strict=True) if not token.get("normalized")]
-    if normalizer not in ("none", "NFC") and normalized:
-        yield f"added token normalized, with {normalizer}"
-    if normalizer == "NFC" and not all(map(UNCHANGED_BY_NFC.fullmatch, normalized)):
-        yield "added token normalized, of characters that NFC makes or changes"
-    if normalizer == "NFC" and not all(map(NOT_MADE_BY_NFC.fullmatch, plain)):
-        yield "added token that is not ASCII, with NFC"
-    if _overlap(normalized, plain):  # the reference matches the latter first, wherever they occur
-        yield "added tokens normalized and not that overlap"
-
-
-def _overlap(some: list[str], others: list[str]) -> bool:
-    """True if a string of one list contains one of the other, or ends with the beginning of one."""
-    if not some or not others:
-        return False
-    for ones, twos in ((some, others), (others, some)):
-        beginnings = {two[:end] for two in twos for end in range(1, len(two) + 1)}
-        if any(one[start:] in beginnings for one in ones for start in range(len(one))):
-            return True
-        if BytesCounter(two.encode("utf-8") for two in twos if two).count(Texts.of(ones)).any():
-            return True
-    return False

@@ -17,8 +17,9 @@ over the UTF-8 at several GB/s.
 
 from __future__ import annotations
 
+import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -313,3 +314,52 @@ def begin_of_sequence(tokenizer: Tokenizer, wanted: str | int | None) -> int:
         )
     tokens = _tokens(tokenizer)
     return tokens[_find(tokenizer, tokens, wanted, "bos")]
+
+
+UNCHANGED_BY_NFC = re.compile(r"[\x00-:?@\[-_{-\x7fQq\uffff]*")
+"""Characters that NFC neither produces nor changes: ASCII that no canonical decomposition contains."""
+NOT_MADE_BY_NFC = re.compile(r"[\x00-\x7f\uffff]*")
+"""Characters that NFC does not produce from others, except three produced from the last of `MARKS`."""
+
+
+def added_token_features(added: list[dict[str, Any]], normalizer: str, prefix: bool) -> Iterator[str]:
+    """Features of added tokens that affect ids.
+
+    Args:
+        normalizer: description of the normalizer.
+        prefix: True if the tokenizer adds a space at the beginning.
+    """
+    contents = [str(token.get("content", "")) for token in added]
+    for token, content in zip(added, contents, strict=True):
+        yield "added token" if content else "added token without a character"
+        for flag in ("lstrip", "rstrip", "single_word"):
+            if token.get(flag):
+                yield f"added token {flag}"
+    strips = any(token.get("lstrip") or token.get("rstrip") for token in added)
+    if strips and any(content != content.strip() for content in contents):
+        yield "added token that strips beside one with white space at an end"
+    if prefix and any(content.startswith(" ") for content in contents):
+        yield "added token that begins with a space, with add_prefix_space"
+    normalized = [content for token, content in zip(added, contents, strict=True) if token.get("normalized")]
+    plain = [content for token, content in zip(added, contents, strict=True) if not token.get("normalized")]
+    if normalizer not in ("none", "NFC") and normalized:
+        yield f"added token normalized, with {normalizer}"
+    if normalizer == "NFC" and not all(map(UNCHANGED_BY_NFC.fullmatch, normalized)):
+        yield "added token normalized, of characters that NFC makes or changes"
+    if normalizer == "NFC" and not all(map(NOT_MADE_BY_NFC.fullmatch, plain)):
+        yield "added token that is not ASCII, with NFC"
+    if _overlap(normalized, plain):  # the reference matches the latter first, wherever they occur
+        yield "added tokens normalized and not that overlap"
+
+
+def _overlap(some: list[str], others: list[str]) -> bool:
+    """True if a string of one list contains one of the other, or ends with the beginning of one."""
+    if not some or not others:
+        return False
+    for ones, twos in ((some, others), (others, some)):
+        beginnings = {two[:end] for two in twos for end in range(1, len(two) + 1)}
+        if any(one[start:] in beginnings for one in ones for start in range(len(one))):
+            return True
+        if BytesCounter(two.encode("utf-8") for two in twos if two).count(Texts.of(ones)).any():
+            return True
+    return False

@@ -157,7 +157,7 @@ class LocalFolder:
         with open(self.path / name, "rb", buffering=0) as file:
             if start:
                 file.seek(start)
-            return file.read() if stop is None else file.read(stop - start)
+            return file.read() if stop is None else file.read(max(stop - start, 0))
 
     def put_new(self, name: str, data: bytes) -> bool:
         """See `Storage.put_new`."""
