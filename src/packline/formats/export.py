@@ -284,7 +284,7 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
         return next(iter(target.shared))
 
     def announce(self, todo: Sequence[PartUnit], workers: int) -> None:
-        """ReportProgress the plan."""
+        """Report the plan."""
         view, plan = self._view, self._plan
         of_rows = isinstance(view, RowView)
         self._sharing = self._how_shared() if plan.shared_bytes else ""

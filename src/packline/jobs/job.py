@@ -168,7 +168,7 @@ class Job(ABC, Generic[U, R, S]):
         return 0
 
     def announce(self, todo: Sequence[U], workers: int) -> None:
-        """ReportProgress the plan."""
+        """Report the plan."""
 
     def check(self) -> None:
         """Last check before work begins, after the plan was reported.
