@@ -90,10 +90,6 @@ class Conversation(msgspec.Struct, frozen=True):
     messages: tuple[Message, ...]
     tools: tuple[dict[str, Any], ...] = ()
 
-    def words_bytes(self) -> int:
-        """UTF-8 bytes of the words of all messages."""
-        return sum(len(text.encode("utf-8")) for message in self.messages for text in words_of(message))
-
 
 def words_of(message: Message) -> Iterator[str]:
     """Strings of a message, with calls as name and arguments."""

@@ -105,15 +105,6 @@ def table_lines(name: str, summary: TensorSummary) -> list[str]:
     ]
 
 
-def missing_summary_line(tensor: str) -> str:
-    """Message for a missing tensor.
-
-    >>> missing_summary_line("target")
-    'No target tensor found in the .npz file'
-    """
-    return f"No {tensor} tensor found in the .npz file"
-
-
 def _summary_line(label: str, value: str) -> str:
     return f"{label:<35} {value:>15}"
 
