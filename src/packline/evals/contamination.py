@@ -235,7 +235,7 @@ def _sum_up(
     found: list[ShardFound],
     seconds: float,
 ) -> ContaminationReport:
-    """ReportProgress with counts of all overlaps, and the longest of them."""
+    """Report with counts of all overlaps, and the longest of them."""
     sets, names = questions.sets, questions.names
     sources: dict[str, tuple[int, int]] = {}
     for shard, origin, here in zip(store.shards, shard_labels(store), found, strict=True):

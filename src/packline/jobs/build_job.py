@@ -325,7 +325,7 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         return count_workers(self.work.options)[0]
 
     def announce(self, todo: Sequence[Task], workers: int) -> None:
-        """ReportProgress the plan, inputs that do not look like text, and a disk that may be too small."""
+        """Report the plan, inputs that do not look like text, and a disk that may be too small."""
         work, expected = self.work, self.work.source_bytes
         planned = BuildPlanned(
             units=len(self.units),
@@ -365,7 +365,7 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         )
 
     def settle(self, session: Session, todo: Sequence[Task]) -> Sequence[Task]:
-        """ReportProgress the engines, and choose the validation documents, if their number is given."""
+        """Report the engines, and choose the validation documents, if their number is given."""
         self._info = info = msgspec.convert(session.info(), BuildInfo)
         self.tell(EnginesTried(info.reports, list(info.names), info.reason))
         if not (count := self.recipe.val_documents):
@@ -421,7 +421,7 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         return {unit.name: unit.file for unit in self.units if isinstance(unit, Stream)}
 
     def round_trip(self, session: Session) -> RoundTrip:
-        """Whether ids of the tokenizer decode to the text."""
+        """Exactness with which ids of the tokenizer decode to the text."""
         assert self._info is not None
         return self._info.round_trip
 

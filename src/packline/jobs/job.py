@@ -22,7 +22,7 @@ from packline.jobs.folder import WorkFolder
 
 
 class WorkUnit(msgspec.Struct, frozen=True, kw_only=True):
-    """What is run, committed and resumed as a whole; a function of the inputs alone."""
+    """Work that is run, committed and resumed as a whole; a function of the inputs alone."""
 
     name: str
     """Unique within a job."""
@@ -168,7 +168,7 @@ class Job(ABC, Generic[U, R, S]):
         return 0
 
     def announce(self, todo: Sequence[U], workers: int) -> None:
-        """ReportProgress the plan."""
+        """Report the plan."""
 
     def check(self) -> None:
         """Last check before work begins, after the plan was reported.
