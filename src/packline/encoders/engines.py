@@ -28,7 +28,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -41,9 +41,6 @@ from packline.encoders.tokenizer import refusals
 from packline.errors import TokenizerError
 from packline.ragged import Ragged, concatenate, offsets_of
 from packline.sources.batch import Texts
-
-if TYPE_CHECKING:
-    pass
 
 FEW = 512
 """Number of single-text calls of gigatoken that cost as much as the fixed cost of one batch call."""

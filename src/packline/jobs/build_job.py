@@ -421,7 +421,7 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         return {unit.name: unit.file for unit in self.units if isinstance(unit, Stream)}
 
     def round_trip(self, session: Session) -> RoundTrip:
-        """Whether ids of the tokenizer decode to the text."""
+        """Exactness with which ids of the tokenizer decode to the text."""
         assert self._info is not None
         return self._info.round_trip
 

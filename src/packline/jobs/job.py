@@ -22,7 +22,7 @@ from packline.jobs.folder import WorkFolder
 
 
 class WorkUnit(msgspec.Struct, frozen=True, kw_only=True):
-    """What is run, committed and resumed as a whole; a function of the inputs alone."""
+    """Work that is run, committed and resumed as a whole; a function of the inputs alone."""
 
     name: str
     """Unique within a job."""

@@ -1,8 +1,20 @@
-"""Limits on documents or tokens of a whole build.
+"""Limits of a whole build: on documents, on tokens, and `val_documents`.
 
 A limit on documents or tokens applies to the whole, in document order, while units run in any order. So
 each unit runs up to the full limit; here the unit in which the sum crosses it is run again with the
 remainder, and those after it are withdrawn. So a limit gives the same bytes for any number of workers.
+
+`val_documents` is turned into the share of the hashes that contains exactly n documents:
+
+    inputs ──> documents, as the build keeps them ──> share of each text in [0, 1) ──> the n smallest
+                                                                        val_share: just above the nth
+
+The split of a document remains a function of its text: `val` if its share is below `val_share`. So equal
+texts share a split, and any worker can compute the split of any document alone. The price is one pass over
+all inputs before the first unit. If the limit falls among equal texts, all of them go to train; the smaller
+size of the validation set is reported at the end. The share is stored in the work folder, and a resumed build
+takes it from there, unless an input has another modification time: then it is computed again, and must be the
+same if any unit is committed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Resources available to this process: cores, memory, disk, as reported by the kernel.
+"""Resources of this process: cores, memory and disk as reported by the kernel, signals, child processes.
 
 A container's quota and a process's affinity are often far below the machine's core count; starting
 workers for all cores would only make them compete.
@@ -11,6 +11,10 @@ The largest document that fits into the memory of a worker:
 A text cannot be split for tokenization without knowing the pattern of its tokenizer, so a document is encoded
 as a whole. One that does not fit stops the build, with the setting that would allow it. It is not left out:
 the contents of a store depend on the recipe alone, never on the memory of a machine.
+
+Signals that interrupt are Ctrl-C, SIGTERM of a scheduler, and SIGHUP of a closed terminal. The main process is
+interrupted by each of them, once: it cleans up and reports how to resume. Its child processes ignore them,
+because a scheduler signals all processes of a job at once; they end when their parent stops them, or with it.
 """
 
 from __future__ import annotations

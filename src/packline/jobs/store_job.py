@@ -97,7 +97,7 @@ class StoreJob(Job[U, R, S]):
 
     @abstractmethod
     def round_trip(self, session: Session) -> RoundTrip:
-        """Whether ids of the tokenizer decode to the text."""
+        """Exactness with which ids of the tokenizer decode to the text."""
 
     def accept(self, manifest: Manifest) -> None:
         """Check the store before it is published.
@@ -348,7 +348,7 @@ class NumberedStoreJob(StoreJob[Numbered, R, S]):
             ) from error
 
     def round_trip(self, session: Session) -> RoundTrip:
-        """Whether ids of the tokenizer decode to the text."""
+        """Exactness with which ids of the tokenizer decode to the text."""
         return self._round_trip
 
     def take(self, name: str, result: R) -> None:

@@ -2,9 +2,20 @@
 
     JSON line, Parquet row ──> {"title": ..., "body": ...} ──transform──> text | left out | bad record
 
-    `RecordText`, the transform of a source, decides the result for each record. Records are decoded only with
-    the wanted top-level fields if these are known, and the documents are combined into batches with their
-    positions.
+`RecordText`, the transform of a source, decides the result for each record. Records are decoded only with the
+wanted top-level fields if these are known, and the documents are combined into batches with their positions.
+
+Filters select records by the values of their fields; a record must pass all of them:
+
+    where = [
+        { field = "score", op = ">=", value = 3 },
+        { field = "language", op = "in", value = ["en", "de"] },
+    ]
+
+Values are compared as in JSON: 1 equals 1.0, but neither "1" nor true. A field that is missing or null has no
+value: it passes `missing`, `!=` and `not in`, and nothing else. An order comparison of incomparable values,
+such as a number and a string, makes a bad record instead of a silent loss. `min_chars` and `max_chars` are
+applied later, to the text.
 
 Cost: one Python object for every wanted field and the time of the transform, about 5 to 20 microseconds per
 record. Not used for sources without template and filter.
