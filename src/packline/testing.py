@@ -14,7 +14,7 @@
     row_options()    documents of a store, and how they fill rows
     recipes()        recipes that a build accepts
 
-`make_store` writes one store of given lengths.
+`make_store` writes one store of given lengths; `finish_store` the manifest of one with shards of your own.
 """
 
 from __future__ import annotations
@@ -108,7 +108,6 @@ def make_store(
     kinds = list(dict.fromkeys(zip(names, labels, strict=True)))
     assert len(kinds) == len(set(names)), "a source has one label"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "receipts").mkdir()
     (folder / "tokenizer").mkdir()
 
     receipts: list[Receipt] = []
@@ -141,15 +140,7 @@ def make_store(
         )
         piece = InputPiece(number, 0, size, checksum)
         receipts.append(Receipt(unit, kind, (piece,), (shard,), (), ledger, 0))
-    receipt_files = tuple(
-        _write(folder, f"receipts/{receipt.unit}.json", to_json(receipt)) for receipt in receipts
-    )
-    text = _tokenizer_json(vocab_size)
-    tokenizer_file = _write(folder, "tokenizer/tokenizer.json", text)
-    ledgers = {
-        name: total(receipt.ledger for receipt in receipts if receipt.source == number)
-        for number, (name, _) in enumerate(kinds)
-    }
+    _write(folder, "tokenizer/tokenizer.json", _tokenizer_json(vocab_size))
     recipe = Recipe(
         sources=tuple(
             Source(inputs=("*.jsonl",), name=name, format="jsonl", label=label) for name, label in kinds
@@ -159,19 +150,55 @@ def make_store(
         val_fraction=0.5 if "val" in splits else 0.0,
         test_fraction=0.25 if "test" in splits else msgspec.UNSET,
     )
+    return finish_store(folder, recipe, inputs, receipts, dtype=dtype, eod_id=EOD_ID)
+
+
+def finish_store(
+    folder: Path,
+    recipe: Recipe,
+    inputs: Sequence[InputEntry],
+    receipts: Sequence[Receipt],
+    *,
+    dtype: str,
+    eod_id: int,
+    bos_id: int | None = None,
+) -> Store:
+    """Write the receipts and the manifest of a store whose shards and tokenizer exist, and open it.
+
+    Args:
+        folder: folder of the store, with the shards of the receipts and `tokenizer/tokenizer.json`.
+        recipe: its sources, the name of its tokenizer, and its boundary tokens, as text.
+        inputs: inputs that the receipts name by number.
+        receipts: one per unit, in order.
+        dtype: dtype of the tokens.
+        eod_id: id of the recipe's end of document.
+        bos_id: id of the recipe's begin of document, if it has one.
+    """
+    (folder / "receipts").mkdir()
+    receipt_files = tuple(
+        _write(folder, f"receipts/{receipt.unit}.json", to_json(receipt)) for receipt in receipts
+    )
+    path = folder / "tokenizer" / "tokenizer.json"
+    text = path.read_bytes()
+    tokenizer_file = FileEntry("tokenizer/tokenizer.json", len(text), hash_bytes(text))
+    fingerprint, vocab_size = _identity(path, tokenizer_file.checksum)
+    ledgers = {
+        str(source.name): total(receipt.ledger for receipt in receipts if receipt.source == number)
+        for number, source in enumerate(recipe.sources)
+    }
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         packline=__version__,
         recipe=recipe,
         tokenizer=TokenizerEntry(
-            name="made",
+            name=recipe.tokenizer,
             kind="huggingface",
-            fingerprint=_fingerprint(folder / "tokenizer" / "tokenizer.json", vocab_size),
+            fingerprint=fingerprint,
             vocab_size=vocab_size,
-            eod_id=EOD_ID,
-            eod=EOD,
-            bos_id=None,
-            bos=None,
+            eod_id=eod_id,
+            eod=str(recipe.eod),
+            bos_id=bos_id,
+            bos=None if bos_id is None else str(recipe.bos),
             round_trip="exact",
         ),
         dtype=dtype,
@@ -348,11 +375,12 @@ def _tokenizer_json(vocab_size: int) -> bytes:
     return msgspec.json.encode(contents)
 
 
-_FINGERPRINTS: dict[int, str] = {}
+_IDENTITIES: dict[str, tuple[str, int]] = {}
 
 
-def _fingerprint(path: Path, vocab_size: int) -> str:
-    """Fingerprint of the tokenizer, cached by size, since many stores have one vocabulary."""
-    if vocab_size not in _FINGERPRINTS:
-        _FINGERPRINTS[vocab_size] = load_tokenizer(str(path)).fingerprint
-    return _FINGERPRINTS[vocab_size]
+def _identity(path: Path, checksum: str) -> tuple[str, int]:
+    """Fingerprint and vocabulary size of a tokenizer, cached, since many stores have equal ones."""
+    if checksum not in _IDENTITIES:
+        tokenizer = load_tokenizer(str(path))
+        _IDENTITIES[checksum] = tokenizer.fingerprint, tokenizer.vocab_size
+    return _IDENTITIES[checksum]

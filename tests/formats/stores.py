@@ -18,25 +18,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from packline.encoders.tokenizer import load_tokenizer
 from packline.facade import Store
 from packline.fingerprint import hash_bytes
 from packline.ragged import Ragged, dtype_for, offsets_of
 from packline.recipe import Recipe, Source
-from packline.store.files import FileEntry
-from packline.store.ledger import Ledger, total
-from packline.store.manifest import (
-    FORMAT_VERSION,
-    InputEntry,
-    InputPiece,
-    Manifest,
-    Receipt,
-    ShardEntry,
-    TokenizerEntry,
-    to_json,
-)
+from packline.store.ledger import Ledger
+from packline.store.manifest import InputEntry, InputPiece, Receipt, ShardEntry
 from packline.store.writer import ShardWriter
-from packline.version import __version__
+from packline.testing import finish_store
 
 EOD = "<|endoftext|>"
 BOS = "<|bos|>"
@@ -102,8 +91,6 @@ def make_store(
         val: numbers of the documents that belong to the validation split.
         shards: units that the documents are spread over, in order; each has a shard a split.
     """
-    (folder / "receipts").mkdir(parents=True)
-    text = tokenizer_text(vocab_size, eod_id, bos_id)
     write_tokenizer(folder / "tokenizer", vocab_size, eod_id, bos_id)
     before = [] if bos_id is None else [bos_id]
     stored = [[*before, *body, eod_id] for body in documents]
@@ -111,8 +98,7 @@ def make_store(
     receipts = [_unit(folder, number, unit, stored, vocab_size, bos_id, loss, val)
                 for number, unit in enumerate(units)]  # fmt: skip
     pieces = [receipt.inputs[0].checksum for receipt in receipts]
-    tokenizer = load_tokenizer(str(folder / "tokenizer" / "tokenizer.json"))
-    ledger = total(receipt.ledger for receipt in receipts)
+    checksum = pieces[0] if shards == 1 else hash_bytes("".join(pieces).encode())
     recipe = Recipe(
         sources=(Source(inputs=(INPUT,), name="made"),),
         tokenizer="tokenizer.json",
@@ -120,43 +106,11 @@ def make_store(
         bos=None if bos_id is None else BOS,
         val_fraction=0.5 if len(val) else 0.0,
     )
-    manifest = Manifest(
-        format_version=FORMAT_VERSION,
-        packline=__version__,
-        recipe=recipe,
-        tokenizer=TokenizerEntry(
-            name="tokenizer.json",
-            kind="huggingface",
-            fingerprint=tokenizer.fingerprint,
-            vocab_size=vocab_size,
-            eod_id=eod_id,
-            eod=EOD,
-            bos_id=bos_id,
-            bos=None if bos_id is None else BOS,
-            round_trip="exact",
-        ),
-        dtype=dtype_for(vocab_size).name,
-        inputs=(
-            InputEntry(
-                INPUT,
-                0,
-                RECORD_BYTES * len(documents),
-                "text",
-                "",
-                "",
-                pieces[0] if shards == 1 else hash_bytes("".join(pieces).encode()),
-            ),
-        ),
-        shards=tuple(shard for receipt in receipts for shard in receipt.shards),
-        rejects=(),
-        receipts=tuple(_entry(folder, f"receipts/{receipt.unit}.json") for receipt in receipts),
-        tokenizer_files=(_entry(folder, "tokenizer/tokenizer.json"),),
-        ledger=ledger,
-        sources={"made": ledger},
-    )
-    assert tokenizer.vocab_size == vocab_size and (folder / "tokenizer/tokenizer.json").read_text() == text
-    (folder / "manifest.json").write_bytes(to_json(manifest))
-    return Store(folder)
+    inputs = [InputEntry(INPUT, 0, RECORD_BYTES * len(documents), "text", "", "", checksum)]
+    dtype = dtype_for(vocab_size).name
+    store = finish_store(folder, recipe, inputs, receipts, dtype=dtype, eod_id=eod_id, bos_id=bos_id)
+    assert store.manifest.tokenizer.vocab_size == vocab_size
+    return store
 
 
 def _unit(
@@ -201,14 +155,7 @@ def _unit(
     ledger.text_tokens = ledger.tokens - ledger.eod_tokens - ledger.bos_tokens
     start, stop = (int(members[0]), int(members[-1]) + 1) if len(members) else (0, 0)
     piece = InputPiece(0, start * RECORD_BYTES, stop * RECORD_BYTES, hash_bytes(f"piece {number}".encode()))
-    receipt = Receipt(f"{number:06d}", 0, (piece,), tuple(entries), (), ledger, 0)
-    (folder / "receipts" / f"{number:06d}.json").write_bytes(to_json(receipt))
-    return receipt
-
-
-def _entry(folder: Path, name: str) -> FileEntry:
-    data = (folder / name).read_bytes()
-    return FileEntry(name, len(data), hash_bytes(data))
+    return Receipt(f"{number:06d}", 0, (piece,), tuple(entries), (), ledger, 0)
 
 
 @dataclass(frozen=True, slots=True)
