@@ -102,7 +102,7 @@ def ceilings(corpus: str, file: Path, tokenizer: TokenizerFile, engines: set[str
     return [
         Contender(name, "ceiling", corpus, tokenizer.name, [*script, *options])
         for name, options in CEILINGS.items()
-        if options[1] in engines and (processes > 1 or "a process" in name)
+        if options[1] in engines and (processes > 1 or "--threads" not in options)
     ]
 
 

@@ -13,8 +13,9 @@ edge of a row, are shown as `\\xNN` and do not affect neighbouring cells.
     batch_strip(...)             a row of arrays from any source
 
 A strip has at most `most` tokens, so its cost does not grow with the document: about 2.5 microseconds per
-token. The vocabulary of a store is built once per process, because reading a tokenizer of 150,000 tokens
-takes half a second and 20 MB. Rendering is done by `terminal` and `html`.
+token. The vocabulary of a store is read once per process, because a tokenizer of 150,000 tokens takes half a
+second and 20 MB; the bytes of a token are derived when they are first used. Rendering is done by `terminal`
+and `html`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from typing import Literal, TypeAlias
 import msgspec
 import numpy as np
 
-from packline.encoders.token_bytes import token_bytes
+from packline.encoders.token_bytes import TokenBytes
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import TokenizerError
 from packline.packing.batch import IGNORED
@@ -74,15 +75,16 @@ class Vocabulary:
         >>> model = {"type": "WordLevel", "vocab": {"a": 0, "</s>": 1}, "unk_token": "a"}
         >>> added = [{"id": 1, "content": "</s>", "special": True}]
         >>> text = msgspec.json.encode({"model": model, "added_tokens": added}).decode()
-        >>> Vocabulary.of_tokenizer(
+        >>> vocabulary = Vocabulary.of_tokenizer(
         ...     Tokenizer(
         ...         name="tiny", kind="huggingface", json=text, vocab_size=2, special_tokens={"</s>": 1}
         ...     )
         ... )
-        Vocabulary(name='tiny', data=[b' a', b''], special={1: '</s>'}, eod_id=None)
+        >>> vocabulary.name, vocabulary.data[:], vocabulary.special, vocabulary.eod_id
+        ('tiny', [b' a', b''], {1: '</s>'}, None)
         """
         special = {number: name for name, number in tokenizer.special_tokens.items()}
-        return cls(tokenizer.name, token_bytes(tokenizer), special, eod_id)
+        return cls(tokenizer.name, TokenBytes(tokenizer), special, eod_id)
 
     @classmethod
     def of_store(cls, store: StoreReader) -> Vocabulary:
