@@ -12,8 +12,8 @@ A text cannot be split for tokenization without knowing the pattern of its token
 as a whole. One that does not fit stops the build, with the setting that would allow it. It is not left out:
 the contents of a store depend on the recipe alone, never on the memory of a machine.
 
-Signals that interrupt are Ctrl-C, SIGTERM of a scheduler, and SIGHUP of a closed terminal. The main process is
-interrupted by each of them, once: it cleans up and reports how to resume. Its child processes ignore them,
+Signals that interrupt are Ctrl-C, SIGTERM of a scheduler, and SIGHUP of a closed terminal. The main process
+is interrupted by each of them, once: it cleans up and reports how to resume. Its child processes ignore them,
 because a scheduler signals all processes of a job at once; they end when their parent stops them, or with it.
 """
 
