@@ -191,7 +191,7 @@ def test_the_state_follows_the_newest_iterator() -> None:
         ({"shuffle": False}, r"differs in order \(expected stored, found global\)"),
         (
             {"order": "blocks"},
-            r"differs in order \(expected blocks of 256 rows in windows of 256, found global",
+            r"differs in order \(expected blocks of 256 rows in windows of 256,",
         ),
         ({"rows": NumberedRows(91), "seed": 4}, r"rows .*, seed \(expected 4, found 5\)"),
     ],
