@@ -55,6 +55,10 @@ class RowKeywords(TypedDict, total=False):
     pad_id: int | None
     seed: int | None
     """Seed of the loader's order; by default rows are in packed order."""
+    order: Literal["global", "blocks"] | None
+    """Order that the seed belongs to; see `Loader`."""
+    block_rows: int | None
+    window_blocks: int | None
     epochs: int | None
     batch_size: int | None
     """Rows per global batch."""

@@ -208,6 +208,14 @@ class RowArguments(RowShape):
     """Shape of rows, and their choice and order."""
 
     seed: Annotated[int | None, option("Seed for the order of rows. Default: as packed.", ROWS)] = None
+    order: Annotated[
+        Literal["global", "blocks"] | None,
+        option("With a seed: global (default), or blocks: a shuffle of blocks of rows in windows.", ROWS),
+    ] = None
+    block_rows: Annotated[int | None, option("blocks: rows of a block. Default: 256.", ROWS)] = None
+    window_blocks: Annotated[
+        int | None, option("blocks: blocks whose rows are mixed. Default: 256.", ROWS)
+    ] = None
     epochs: Annotated[int | None, option("Number of epochs. Default: 1.", ROWS)] = None
     stage: Annotated[int | None, option("Stage of a run file. Default: all.", ROWS)] = None
 
