@@ -27,6 +27,7 @@ from packline.jobs.units import Stream, UnitSettings
 from packline.ragged import Ragged
 from packline.recipe import SPLITS, Recipe, Source
 from packline.sources.batch import Batch, Reject, Texts
+from packline.sources.carried import pairs_of
 from packline.sources.files import InputFile
 from packline.sources.reader import Span, read_chunk, read_span
 from packline.sources.stream_splitter import StreamChunk
@@ -274,6 +275,7 @@ class UnitRun:
                 runner._names[source],
                 self._source.label,
                 runner._encoder.dtype,
+                carried=pairs_of(runner._job.carried(source)),
             )
         return self._writers[split]
 
