@@ -198,7 +198,7 @@ class _Verification:
             if split not in splits:
                 findings.add(MANIFEST, f"split of shard {shard.name}", " or ".join(splits), split)
             receipt = self.receipts.by_unit.get(unit)
-            origin = None if receipt is None else origins[receipt.source]
+            origin = None if receipt is None else origins[self._names.index(receipt.source)]
             found = check_shard(self._folder, shard, rules, origin, findings)
             counts.setdefault(unit, []).append(found)
             if found.complete:
