@@ -25,7 +25,6 @@ from packline.recipe import (
     Source,
     SpecialTokens,
     Split,
-    Where,
     check_options,
     check_recipe,
     load_recipe,
@@ -79,7 +78,7 @@ class TextKeywords(TypedDict, total=False):
     min_chars: int | None
     max_chars: int | None
     template: str | None
-    where: Sequence[Where] | None
+    where: str | None
     rare_fields: Sequence[str] | None
     encoding: str | None
     eod: str | int | None

@@ -101,6 +101,10 @@ class Settings:
         str | None, option(r"Plain text: separator between documents. \n and \t are escapes.", DOCUMENTS)
     ] = None
     label: Annotated[str | None, option("Label stored with every document.", DOCUMENTS)] = None
+    where: Annotated[
+        str | None,
+        option("Only records that meet a condition: \"score >= 3 and lang in ['en', 'de']\".", DOCUMENTS),
+    ] = None
     min_chars: Annotated[int | None, option("Leave out shorter documents.", DOCUMENTS)] = None
     max_chars: Annotated[int | None, option("Leave out longer documents.", DOCUMENTS)] = None
     max_document_size: Annotated[

@@ -16,8 +16,8 @@ from packline.cli.output import Line, Piece, output, table
 from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.packing.packer import RowOptions
 from packline.packing.rows import Rows
+from packline.store.provenance import Provenance
 from packline.store.reader import StoreReader
-from packline.store.shard import Provenance
 from packline.viewing.page import TokenStrip
 from packline.viewing.terminal import GUTTER, strip_lines
 from packline.viewing.text import plural
