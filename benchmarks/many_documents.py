@@ -87,7 +87,7 @@ def _unit(out: Path, number: int, count: int, tokens: np.ndarray, small: Store) 
     unit = f"{name}-{number // len(SOURCES):06d}"
     writer = ShardWriter(out, f"{split}-{unit}", split, name, label, small.dtype)
     ids: list[str | None] = [f"{name}-{number:04x}{place:06x}" for place in range(count)]
-    writer.append(Ragged(held, offsets), f"{name}.jsonl", positions, ids, lengths * 4)
+    writer.append(Ragged(held, offsets), f"{name}.jsonl", positions, ids, lengths * 4, None)
     shard: ShardEntry = writer.close()
     ledger = Ledger(
         documents_in=count,

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from packline.facade import Store
     from packline.formats.baked import BakedRows
     from packline.formats.export import Exported
-    from packline.formats.target import Link
     from packline.jobs.estimate import Estimate
     from packline.jobs.events import Event
     from packline.loading.loader import Loader
     from packline.recipe import Recipe, Split
+    from packline.storage.sharing import Link
 
 
 def build(

@@ -351,7 +351,7 @@ def _write_shard(
         positions=np.arange(len(counts)) * 100,
         ids=[f"d{first + number}" for number in range(len(counts))],
     )
-    writer.write(Ragged(tokens.astype(little), offsets), batch, file)
+    writer.write(Ragged(tokens.astype(little), offsets), batch, file, batch.texts.hashes())
     return writer.close()
 
 

@@ -10,12 +10,13 @@ from tests.formats.stores import make_store, random_documents
 
 from packline.errors import RecipeError
 from packline.formats import export as exporting
-from packline.formats import staging, target
+from packline.formats import staging
 from packline.formats.export import run_export
 from packline.formats.format import convert_options, get_format
 from packline.formats.staging import PartReceipt, Staging
 from packline.formats.types import ExportPart
 from packline.jobs.events import UnitDone
+from packline.storage import sharing
 from packline.store.files import FileEntry
 
 
@@ -57,7 +58,7 @@ def test_links_have_no_receipts_and_are_all_waited_for_at_the_end(
     store = make_store(tmp_path / "store", random_documents(30, 300), vocab_size=300, eod_id=0, shards=3)
     committed: list[int] = []
     waited: list[set[str]] = []
-    commit, sync = Staging.commit, target.sync_files
+    commit, sync = Staging.commit, sharing.sync_files
 
     def committing(staging: Staging, number: int, receipt: PartReceipt) -> None:
         committed.append(number)

@@ -10,8 +10,8 @@ import pytest
 
 from packline.errors import OutOfSpace, PacklineError, RecipeError
 from packline.fingerprint import hash_bytes
-from packline.formats import target as module
 from packline.formats.target import Target
+from packline.storage import sharing as module
 from packline.store.files import FileEntry
 
 
@@ -45,16 +45,10 @@ def test_a_file_that_failed_is_not_entered(target: Target) -> None:
     assert target.files == []
 
 
-def test_a_file_of_a_library_is_adopted(target: Target) -> None:
-    target.path("deep/x.arrow").write_bytes(b"abc")
-    assert target.adopt("deep/x.arrow") == FileEntry("deep/x.arrow", 3, hash_bytes(b"abc"))
-    assert [entry.name for entry in target.files] == ["deep/x.arrow"]
-
-
 @pytest.mark.parametrize("name", ["/etc/x", "../x", "a/../../x", ""])
 def test_nothing_is_written_outside(target: Target, name: str) -> None:
-    with pytest.raises(PacklineError, match="cannot be called"):
-        target.path(name)
+    with pytest.raises(PacklineError, match="cannot be called"), target.create(name):
+        pass
 
 
 def cannot(*_: Any) -> None:
@@ -119,23 +113,6 @@ def test_a_link_of_an_interrupted_run_is_replaced_and_not_written_through(
     with target.create("x.bin") as file:
         file.write(b"new")
     assert (target.folder / "x.bin").read_bytes() == b"new" and stored.read_bytes() == before
-
-
-def test_copying_goes_on_where_the_kernel_will_not(
-    stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = os.copy_file_range
-    calls: list[int] = []
-
-    def some(source: int, target: int, count: int, here: int, there: int) -> int:
-        calls.append(count)
-        if len(calls) > 1:
-            raise OSError(errno.EXDEV, "no")
-        return whole(source, target, 1234, here, there)
-
-    monkeypatch.setattr(os, "copy_file_range", some)
-    module.copy_file(stored, tmp_path / "copy")
-    assert (tmp_path / "copy").read_bytes() == stored.read_bytes() and len(calls) == 2
 
 
 def test_a_full_disk_is_said_to_be_one(target: Target, stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:

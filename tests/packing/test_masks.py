@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packline.errors import RecipeError
-from packline.packing.masks import attention_mask, cu_seqlens, cu_seqlens_of_spans, max_seqlen
-from packline.packing.packer import Spans
+from packline.packing.masks import attention_mask, cu_seqlens, max_seqlen
 
 # Lengths of the segments of each row; what they leave of the row is padding.
 batches = st.integers(1, 24).flatmap(
@@ -43,14 +42,6 @@ def segment_ids(length: int, rows: list[list[int]]) -> np.ndarray:
     return ids
 
 
-def spans_of(rows: list[list[int]]) -> Spans:
-    lengths = [length for row in rows for length in row]
-    offsets = np.cumsum([0, *map(len, rows)])
-    return Spans(
-        offsets, np.arange(len(lengths)), np.zeros(len(lengths), np.int64), np.array(lengths, np.int64)
-    )
-
-
 @given(batches)
 def test_boundaries_are_those_of_segments_and_padding(batch: tuple[int, list[list[int]]]) -> None:
     length, rows = batch
@@ -63,9 +54,6 @@ def test_boundaries_are_those_of_segments_and_padding(batch: tuple[int, list[lis
     assert found.dtype == np.int32
     assert found.tolist() == expected
     assert found[-1] == length * len(rows)
-    from_spans = cu_seqlens_of_spans(spans_of(rows), length)
-    assert from_spans.dtype == np.int32
-    assert from_spans.tolist() == expected
     assert max_seqlen(found) == max(b - a for a, b in pairwise(expected))
 
 
@@ -110,7 +98,6 @@ def test_the_end_of_a_row_ends_a_segment_even_where_ids_are_equal() -> None:
 
 def test_nothing() -> None:
     assert cu_seqlens(np.zeros((0, 8), np.int32)).tolist() == [0]
-    assert cu_seqlens_of_spans(spans_of([]), 8).tolist() == [0]
     assert max_seqlen(np.zeros(1, np.int32)) == 0
 
 
@@ -118,16 +105,9 @@ def test_too_many_tokens_for_an_int32_are_refused() -> None:
     rows = np.broadcast_to(np.int32(0), (2**20, 2**11))  # 2**31 ids in four bytes of memory
     with pytest.raises(RecipeError, match=r"2,147,483,648 tokens: cu_seqlens counts at most 2,147,483,647"):
         cu_seqlens(rows)
-    with pytest.raises(RecipeError, match="at most 2,147,483,647"):
-        cu_seqlens_of_spans(spans_of([[1], [1]]), 2**30)
 
 
 def test_other_shapes_are_refused() -> None:
     for make in (cu_seqlens, attention_mask):
         with pytest.raises(RecipeError, match=r"shape \[1, 2, 3\]: expected \[L\] or \[B, L\]"):
             make(np.zeros((1, 2, 3), np.int32))
-
-
-def test_spans_of_longer_rows_are_refused() -> None:
-    with pytest.raises(RecipeError, match="row 1 holds 9 tokens: expected at most seq_len=8"):
-        cu_seqlens_of_spans(spans_of([[3, 5], [4, 5]]), 8)

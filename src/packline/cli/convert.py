@@ -15,8 +15,8 @@ from packline.cli.output import output
 from packline.cli.progress import Tally, watch
 from packline.formats.choice import is_store
 from packline.formats.export import ExportPlanned
-from packline.formats.target import Link
 from packline.jobs.events import Event
+from packline.storage.sharing import Link
 
 _FLAGS, _READING, _ROWS = Flags(), Reading(), RowShape()
 

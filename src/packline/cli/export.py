@@ -16,8 +16,8 @@ from packline.cli.progress import Tally, watch
 from packline.errors import InputError
 from packline.formats.choice import make_choice
 from packline.formats.export import run_export
-from packline.formats.target import Link
 from packline.settings import is_recipe, make_recipe
+from packline.storage.sharing import Link
 
 TEXT = Group("Text", sort_key=10)
 _FLAGS, _ROWS, _DOCUMENTS = Flags(), RowArguments(), DocumentArguments()

@@ -39,8 +39,8 @@ from packline.ragged import offsets_of
 from packline.recipe import SPLITS
 from packline.store.files import FileEntry
 from packline.store.manifest import ShardEntry, TokenizerEntry
+from packline.store.provenance import ProvenanceFile
 from packline.store.reader import StoreReader
-from packline.store.shard import ProvenanceFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -285,15 +285,21 @@ class DocumentStream:
         kind = self._checked(dtype)
         stop = min(stop, self.documents)
         for first, last in self._cuts(start, stop, max_tokens):
-            lengths = self.lengths(first, last)
-            offsets, begin = offsets_of(lengths), self._begin(first)
-            size = int(offsets[-1])
-            pieces = list(self.tokens_between(begin, begin + size, kind, max(size, 1)))
-            tokens = _joined([piece for piece, _ in pieces], kind)
-            loss = None
-            if self._view.has_loss:
-                loss = _joined([part for _, part in pieces if part is not None], np.dtype(np.uint8))
-            yield DocumentBlock(tokens, offsets, loss)
+            yield self.block(first, offsets_of(self.lengths(first, last)), kind)
+
+    def block(self, start: int, offsets: np.ndarray, dtype: npt.DTypeLike) -> DocumentBlock:
+        """Whole documents from `start` on, whose lengths are those of `offsets`, int64 `[D+1]`.
+
+        Raises:
+            RecipeError, CorruptStore: see `tokens_between`.
+        """
+        kind, begin, size = np.dtype(dtype), self._begin(start), int(offsets[-1])
+        pieces = list(self.tokens_between(begin, begin + size, kind, max(size, 1)))
+        tokens = _joined([piece for piece, _ in pieces], kind)
+        loss = None
+        if self._view.has_loss:
+            loss = _joined([part for _, part in pieces if part is not None], np.dtype(np.uint8))
+        return DocumentBlock(tokens, offsets, loss)
 
     def provenance(self, start: int, stop: int) -> pa.Table:
         """Provenance of documents `start` to `stop`.

@@ -30,13 +30,14 @@ from packline.formats.export_record import TOKENIZER_FILE, ExportIdentity, Expor
 from packline.formats.format import Format, Options, convert_options, get_format
 from packline.formats.row_view import RowView
 from packline.formats.staging import PartReceipt, Staging, clear_leftovers, finished_export
-from packline.formats.target import Link, Target, sync_files
+from packline.formats.target import Target
 from packline.formats.types import ExportPart, NotPreserved, WrittenPart
 from packline.jobs.engine import run_job
 from packline.jobs.events import OnEvent, Planned, UnitDone
 from packline.jobs.job import Job, ReportProgress, Runner, Session, WorkUnit
 from packline.jobs.resources import require_disk, usable_cores
 from packline.storage.local import disk_errors
+from packline.storage.sharing import Link, sync_files
 from packline.store.files import read_file
 from packline.store.manifest import MANIFEST
 

@@ -16,8 +16,6 @@ from __future__ import annotations
 import numpy as np
 
 from packline.errors import RecipeError
-from packline.packing.packer import Spans
-from packline.ragged import offsets_of
 
 MOST_TOKENS = np.iinfo(np.int32).max
 """Kernels take `cu_seqlens` as int32, so a batch holds at most this many tokens."""
@@ -45,38 +43,6 @@ def cu_seqlens(segment_ids: np.ndarray) -> np.ndarray:
     begins = np.ones(rows.shape, np.bool_)
     np.not_equal(rows[:, 1:], rows[:, :-1], out=begins[:, 1:])
     return np.append(np.flatnonzero(begins), rows.size).astype(np.int32)
-
-
-def cu_seqlens_of_spans(spans: Spans, seq_len: int) -> np.ndarray:
-    """Compute `cu_seqlens` from spans, without the arrays of a batch.
-
-    Args:
-        spans: spans of B rows.
-        seq_len: tokens per row, L.
-
-    Returns:
-        int32 `[N+1]`, equal to `cu_seqlens` of the segment ids of these rows.
-
-    Raises:
-        RecipeError: more tokens than an int32 can count, or a row that is fuller than `seq_len`.
-
-    >>> spans = Spans(np.array([0, 2, 3]), np.array([7, 8, 8]), np.array([0, 0, 3]), np.array([3, 2, 6]))
-    >>> cu_seqlens_of_spans(spans, 6).tolist()
-    [0, 3, 5, 6, 12]
-    """
-    rows = len(spans)
-    _check_count(rows * seq_len)
-    padding = seq_len - spans.filled
-    if rows and int(padding.min()) < 0:
-        raise RecipeError(
-            f"row {int(padding.argmin())} holds {seq_len - int(padding.min()):,} tokens: "
-            f"expected at most seq_len={seq_len:,}",
-            hint="give the seq_len that the spans were made for",
-        )
-    # A row's padding goes after its last span, where there is any.
-    padded = np.flatnonzero(padding)
-    lengths = np.insert(spans.lengths, spans.offsets[1:][padded], padding[padded])
-    return offsets_of(lengths).astype(np.int32)
 
 
 def max_seqlen(boundaries: np.ndarray) -> int:

@@ -186,26 +186,22 @@ def record_batches(
     """
     stream, schema = view.stream(part.split), make_schema(column_types(view, options))
     dtype, large = np.dtype(options.dtype), options.lists == "large_list"
-    begin = int(stream.ends(part.start - 1, part.start)[0]) if part.start else 0
     start = part.start
     while start < part.stop:
         lengths = stream.lengths(start, min(start + most_documents, part.stop))
         count = max(int(np.cumsum(lengths).searchsorted(most_tokens, "right")), 1)
-        offsets = offsets_of(lengths[:count])
-        size = int(offsets[-1])
-        pieces = list(stream.tokens_between(begin, begin + size, dtype, max(size, 1)))
-        tokens = _joined([tokens for tokens, _ in pieces], dtype)
-        columns = [list_array(tokens, offsets, large=large)]
-        if view.has_loss and options.loss != "none":
-            loss = _joined([loss for _, loss in pieces if loss is not None], np.dtype(np.uint8))
-            values = labels_of(tokens, loss) if options.loss == LABELS else loss.view(np.int8)
-            columns.append(list_array(values, offsets, large=large))
+        block = stream.block(start, offsets_of(lengths[:count]), dtype)
+        columns = [list_array(block.tokens, block.offsets, large=large)]
+        if block.loss is not None and options.loss != "none":
+            loss = block.loss
+            values = labels_of(block.tokens, loss) if options.loss == LABELS else loss.view(np.int8)
+            columns.append(list_array(values, block.offsets, large=large))
         if options.provenance:
             table = stream.provenance(start, start + count).combine_chunks()
             columns += [table[name].cast(schema.field(name).type).combine_chunks() for name in PROVENANCE]
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
-        target.progress(size)
-        begin, start = begin + size, start + count
+        target.progress(len(block.tokens))
+        start += count
 
 
 def labels_of(tokens: np.ndarray, loss: np.ndarray) -> np.ndarray:
@@ -215,9 +211,3 @@ def labels_of(tokens: np.ndarray, loss: np.ndarray) -> np.ndarray:
     [-100, 8, 9]
     """
     return np.where(loss != 0, tokens, tokens.dtype.type(IGNORED))
-
-
-def _joined(pieces: list[np.ndarray], dtype: np.dtype) -> np.ndarray:
-    if len(pieces) == 1:
-        return pieces[0]
-    return np.concatenate(pieces) if pieces else np.empty(0, dtype)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from packline.errors import InputError
-
-if TYPE_CHECKING:
-    pass
 
 INDEX = "index.json"
 BLOCK_TOKENS = 1 << 20
