@@ -218,6 +218,7 @@ def room_for(memory: int, base: int, engines: Iterable[EngineName]) -> Room:
 
 T = TypeVar("T")
 
+
 def die_with_parent() -> None:
     """On Linux: have the kernel end this process when its parent ends, for whatever reason."""
     import ctypes
