@@ -151,6 +151,8 @@ class Shard:
         self._folder, self._dtype, self._vocab_size = folder, dtype, vocab_size
         self._checked = False
         """True if the index was compared with its checksum."""
+        self._consistent = False
+        """True if every document is known to end where the next one begins."""
         self._valid = bytearray(-(-entry.tokens >> ID_BLOCK))
         """1 for a block whose tokens are all in the vocabulary."""
         self._all_valid = False
@@ -169,7 +171,7 @@ class Shard:
             CorruptStore: the index is inconsistent there, or an id is outside the vocabulary.
         """
         begin, length = self.offset_of(index) // self.itemsize, self.length_of(index)
-        if not self._checked:
+        if not self._consistent:
             self._check_length(index, length)
         end = begin + length
         if not 0 <= begin < end <= self.entry.tokens:
@@ -263,6 +265,9 @@ class Shard:
             if (file := self.file("idx")) is not None:
                 check_bytes(index.path, file, index.bytes.data)
                 self._checked = True
+            ends = np.append(index.offsets[1:], self.entry.tokens * self.itemsize)
+            right = ends - index.offsets == index.lengths * np.int64(self.itemsize)
+            self._consistent = bool(right.all() and index.lengths.min(initial=1) > 0)
         found = {
             "lengths": index.lengths,
             "offsets": index.offsets,
