@@ -19,6 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.chat import talks
+from tests.chat.templates import CHATML, CHATML_TOKENS
 from tests.jobs.builds import build, digests, set_sizes
 from tests.store.stores import reseal
 from tests.store.test_verify import edit_provenance
@@ -413,3 +415,29 @@ def test_sources_with_other_columns_are_one_store(tmp_path: Path, tokenizer_json
     assert [sorted(store.provenance(number).columns) for number in (0, 7)] == [["url"], ["score"]]
     assert find_by_id(store, "r1") == [1, 7]
     assert store.verify().ok
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "parquet"])
+def test_conversations_carry_fields_of_their_records(tmp_path: Path, tokenizer_json: Path, kind: str) -> None:
+    tokenizer = talks.with_tokens(tokenizer_json, tmp_path / "tokenizer", CHATML_TOKENS, CHATML)
+    given: list[dict[str, Any]] = [
+        {
+            "prompt": f"p{number}",
+            "response": "r",
+            "score": number / 2,
+            "meta": {"when": f"2024-01-{number + 1:02d}"},
+        }
+        for number in range(9)
+    ]
+    bad = [] if kind == "parquet" else [{"prompt": "p", "response": "r", "score": "high"}]
+    path = write_some(tmp_path / f"chat.{kind}", [*given, *bad])
+    store = packline.build_chat(
+        path, tokenizer, out=tmp_path / "out", columns=["score", "meta.when: timestamp"], workers=0
+    )
+    found = [store.provenance(number).columns for number in range(len(store.documents))]
+    assert [one["score"] for one in found] == [record["score"] for record in given]
+    assert [one["meta.when"].date().isoformat() for one in found] == [
+        record["meta"]["when"] for record in given
+    ]
+    assert store.manifest.ledger.rejected == ({"column_type": 1} if bad else {})
+    assert store.verify(deep=True).ok

@@ -154,7 +154,7 @@ class Settings:
             if name in given:
                 given[name] = _token(given[name])
         if "columns" in given:
-            given["columns"] = [name.strip() for name in given["columns"].split(",")]
+            given["columns"] = split_columns(given["columns"])
         if "separator" in given:
             given["separator"] = re.sub(r"\\([ntr\\])", lambda match: ESCAPES[match[1]], given["separator"])
             given.setdefault("documents", "separator")
@@ -178,6 +178,15 @@ def recipe_of(inputs: tuple[str, ...], settings: Settings) -> tuple[Recipe, RunO
         sources = tuple(msgspec.structs.replace(source, label=label) for source in recipe.sources)
         recipe = msgspec.structs.replace(recipe, sources=sources)
     return recipe, options
+
+
+def split_columns(given: str | None) -> tuple[str, ...]:
+    """Columns separated by commas.
+
+    >>> split_columns("url, score: float")
+    ('url', 'score: float')
+    """
+    return tuple(name.strip() for name in given.split(",")) if given is not None else ()
 
 
 def _token(word: str) -> str | int:
@@ -213,6 +222,9 @@ class RowShape(_Given):
 class RowArguments(RowShape):
     """Shape of rows, and their choice and order."""
 
+    pack_window: Annotated[
+        int | None, option("best_fit: units packed together. Default: all documents.", ROWS)
+    ] = None
     seed: Annotated[int | None, option("Seed for the order of rows. Default: as packed.", ROWS)] = None
     order: Annotated[
         Literal["global", "blocks"] | None,

@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from types import NoneType
 from typing import Any
 
@@ -116,8 +116,8 @@ def fit(value: Any, type: ColumnType) -> Any:
         return value
     if type == "boolean" and isinstance(value, bool):
         return value
-    if type == "timestamp" and isinstance(value, str):
-        return _microseconds(value)
+    if type == "timestamp" and isinstance(value, str | date):  # records of Parquet have times of Python
+        return _microseconds(value if isinstance(value, str) else value.isoformat())
     if type in ("integer", "float") and isinstance(value, int | float) and not isinstance(value, bool):
         if type == "float":
             try:
@@ -297,8 +297,10 @@ def _shown(value: Any) -> str:
         return "an object" if isinstance(value, dict) else "a list"
     if isinstance(value, msgspec.Raw):
         return "a number out of range"
+    kind = {bool: "a boolean", int: "an integer", float: "a number", str: "a string"}.get(type(value))
+    if kind is None:
+        return f"a value of type {type(value).__name__}"
     text = msgspec.json.encode(value).decode() if not isinstance(value, str) else ascii(value)
-    kind = {bool: "a boolean", int: "an integer", float: "a number", str: "a string"}[type(value)]
     return f"{kind}: {text if len(text) <= LONGEST_SHOWN else text[: LONGEST_SHOWN - 3] + '...'}"
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from packline.errors import InputError, RecipeError
-from packline.recipe import ColumnType, Source, parse_columns
+from packline.recipe import ColumnType, parse_columns
 from packline.sources.carried import Column, converts, parquet_type
 from packline.sources.files import InputFile, refuse_twice
 from packline.sources.jsonl import ABSENT, value_at
@@ -36,27 +36,21 @@ FirstRecords = Callable[[InputFile], Iterable[dict[str, Any]]]
 
 
 def resolve_columns(
-    source: Source, where: str, files: Sequence[InputFile], first_records: FirstRecords
+    columns: Sequence[str], where: str, files: Sequence[InputFile], first_records: FirstRecords
 ) -> tuple[Column, ...]:
     """Columns of a source with their types.
 
     Args:
+        columns: as in the recipe.
         where: the source, for messages.
         files: its files, in order.
         first_records: returns the first records of a file that is not Parquet.
 
     Raises:
-        InputError: plain text, or a column of Parquet that cannot be carried.
+        InputError: a column of Parquet that cannot be carried.
         RecipeError: a field that is an object or a list, or without values to take a type from.
     """
-    wanted = parse_columns(source.columns or (), where)
-    if not wanted:
-        return ()
-    if plain := next((file for file in files if file.format == "text"), None):
-        raise InputError(
-            f"{plain.path} is plain text: it has no fields to carry along",
-            hint="give JSON lines or Parquet, or leave the columns out",
-        )
+    wanted = parse_columns(columns, where)
     found: dict[str, ColumnType | None] = dict(wanted)
     for file in files[:MOST_FILES]:
         if file.format == "parquet":

@@ -192,7 +192,12 @@ def _with_carried(recipe: Recipe, files: list[InputFile]) -> list[InputFile]:
         if source.columns:
             where = source.name or f"sources[{number}]"
             own = [file for file in files if file.source == number]
-            found[number] = resolve_columns(source, where, own, first_of)
+            if plain := next((file for file in own if file.format == "text"), None):
+                raise InputError(
+                    f"{plain.path} is plain text: it has no fields to carry along",
+                    hint="give JSON lines or Parquet, or leave the columns out",
+                )
+            found[number] = resolve_columns(source.columns, where, own, first_of)
             for text, id in {
                 (file.text, file.id) for file in own if file.format in ("jsonl", "json") and file.text
             }:
