@@ -21,12 +21,13 @@ from typing import Any, Literal
 import msgspec
 
 from packline.errors import CorruptStore, PacklineError
-from packline.jobs.folder import PARTS, BuildIdentity, read_command, staging_folder
+from packline.jobs.folder import PARTS, STREAM, BuildIdentity, read_command, staging_folder
 from packline.jobs.units import Stream, plan_units
 from packline.recipe import Recipe
 from packline.storage.local import LocalFolder
 from packline.store.ledger import Ledger, source_names, total, totals_by_source
-from packline.store.manifest import MANIFEST, RECEIPTS, WORK, Receipt, StreamReceipt, read_manifest
+from packline.store.manifest import MANIFEST, WORK, Receipt, StreamReceipt, read_manifest
+from packline.store.tables import RECEIPTS
 
 EXPORTED = "packline.json"
 """Record of a finished export."""
@@ -155,7 +156,7 @@ def _export(out: Path) -> Status | None:
 
 def _finished(folder: Path) -> Status:
     manifest = read_manifest(folder)
-    units = sum(not Path(entry.name).name.startswith("stream-") for entry in manifest.receipts)
+    units = sum(not name.startswith(STREAM) for name in manifest.units.names("unit"))
     return Status(
         path=str(folder),
         state="finished",

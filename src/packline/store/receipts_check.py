@@ -25,7 +25,6 @@ import numpy as np
 from packline.store.ledger import Ledger, source_names, total, totals_by_source
 from packline.store.manifest import (
     MANIFEST,
-    RECEIPTS,
     WHOLE_STREAM,
     InputPiece,
     Manifest,
@@ -35,6 +34,7 @@ from packline.store.manifest import (
 )
 from packline.store.report import Findings
 from packline.store.shard_check import check_file
+from packline.store.tables import RECEIPTS, SHARDS, UNITS
 from packline.store.writer import RejectEntry
 
 UNIT_NAME = re.compile(r"(\d{6,})(?:-(\d{6,}))?")
@@ -64,7 +64,8 @@ class ReceiptsCheck:
     def _read(self) -> None:
         """Read all receipts and check that each is whole and its ledger balances."""
         findings = self._findings
-        for entry in self._manifest.receipts:
+        for unit in self._manifest.units:
+            entry = unit.receipt
             if not check_file(self._folder, entry, findings):
                 self.complete = False
                 continue
@@ -107,15 +108,22 @@ class ReceiptsCheck:
         for name, ledger in sums.items():
             said = manifest.sources.get(name, Ledger())
             _compare_ledgers(findings, MANIFEST, said, ledger, f"of source {name} in receipts/")
-        shards = tuple(shard for receipt in receipts for shard in receipt.shards)
-        if shards != manifest.shards:
-            listed, named = {shard.name for shard in manifest.shards}, {shard.name for shard in shards}
-            differing = sorted(listed ^ named) or [
-                one.name for one, other in zip(shards, manifest.shards, strict=True) if one != other
+        shards = {shard.name: shard for receipt in receipts for shard in receipt.shards}
+        listed = {shard.name: shard for shard in manifest.shards}
+        if list(shards.items()) != list(listed.items()):
+            differing = sorted(shards.keys() ^ listed.keys()) or [
+                name for name in shards if shards[name] != listed[name]
             ]
-            findings.add(MANIFEST, "shards are not those of the receipts", "the same", differing[0])
-        rejects = tuple(entry for receipt in receipts for entry in receipt.rejects)
-        findings.compare(MANIFEST, "rejects are those of the receipts", True, rejects == manifest.rejects)
+            what = "shards are not those of the receipts"
+            findings.add(SHARDS, what, "the same", differing[0] if differing else "another order")
+        for unit in manifest.units:
+            receipt = self.by_unit.get(unit.unit)
+            if receipt is not None:
+                name = f"rejects of unit {unit.unit} are those of its receipt"
+                findings.compare(UNITS, name, True, unit.rejects == receipt.rejects)
+                findings.compare(
+                    UNITS, f"source of unit {unit.unit}", self._names[receipt.source], unit.source
+                )
 
     def _check_units_without_gap(self) -> None:
         """Check that no unit is missing: units are numbered, and a stream's receipt declares their number."""

@@ -35,7 +35,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import msgspec
 import numpy as np
@@ -53,7 +53,7 @@ from packline.store.files import (
     opened,
     reading,
 )
-from packline.store.manifest import ShardEntry
+from packline.store.tables import ShardEntry
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,7 +67,10 @@ DTYPES: dict[int, np.dtype] = {8: np.dtype("<u2"), 4: np.dtype("<i4")}
 INDEX_BLOCK = 1 << 16
 
 
-def index_size(documents: int) -> int:
+N = TypeVar("N", int, np.ndarray)
+
+
+def index_size(documents: N) -> N:
     """Size of an index in bytes.
 
     >>> index_size(0), index_size(10)
