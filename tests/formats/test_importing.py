@@ -362,7 +362,7 @@ def test_a_store_of_something_else_is_not_overwritten(shards: Path, tokenizer: P
         import_dataset(
             shards, from_format="llmc", tokenizer=tokenizer, out=out, eod=0, options={"edges": "eod"}
         )
-    assert files_of(out) == before and json.loads(before["manifest.json"])["imported"]["format"] == "llmc"
+    assert files_of(out) == before and json.loads(before["manifest.json"])["imported"][0]["format"] == "llmc"
     assert store.verify().ok
 
 

@@ -99,6 +99,8 @@ def reseal(
     folder: Path,
     change_receipt: Callable[[Receipt], Receipt] = lambda receipt: receipt,
     change_manifest: Callable[[Manifest], Manifest] = lambda manifest: manifest,
+    *,
+    renew: bool = True,
 ) -> None:
     """Write receipts and manifest so that every size and checksum is that of the file as it is now."""
     manifest = read_manifest(folder)
@@ -108,7 +110,8 @@ def reseal(
         return FileEntry(old.name, len(data), hash_bytes(data))
 
     def shard(old: ShardEntry) -> ShardEntry:
-        renew_sums(folder, old.name)
+        if renew:
+            renew_sums(folder, old.name)
         return msgspec.structs.replace(old, files=tuple(map(entry, old.files)))
 
     receipts, streams = [], {}

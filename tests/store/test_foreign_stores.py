@@ -87,13 +87,13 @@ CRAFTED: dict[str, tuple[Callable[[Manifest], Manifest], str]] = {
     ),
     "tables": (
         lambda old: replaced(old, tables=old.tables[:2]),
-        "tables: expected shards.parquet, inputs.parquet, units.parquet",
+        "tables: expected shards.parquet",
     ),
     "tables above": (
         lambda old: replaced(
             old, tables=(replaced(old.tables[0], name="../shards.parquet"), *old.tables[1:])
         ),
-        "tables: expected shards.parquet, inputs.parquet, units.parquet",
+        "tables: expected shards.parquet",
     ),
     "totals": (
         lambda old: replaced(old, totals=replaced(old.totals, documents=7)),

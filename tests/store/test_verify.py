@@ -121,12 +121,13 @@ def test_a_missing_manifest_is_no_store(damaged: Path) -> None:
         verify(damaged)
 
 
-def test_everything_missing_but_the_manifest(damaged: Path) -> None:
-    for name in FILES[1:]:
-        (damaged / name).unlink()
-    report = verify(damaged, deep=True)
-    missing = {problem.file for problem in report.problems if problem.what == "the file is missing"}
-    assert missing == set(FILES[1:])
+def test_everything_missing_but_the_manifest_and_its_tables(damaged: Path) -> None:
+    for lost in (FILES[4:], FILES[1:4]):
+        for name in lost:
+            (damaged / name).unlink()
+        report = verify(damaged, deep=True)
+        missing = {problem.file for problem in report.problems if problem.what == "the file is missing"}
+        assert missing == set(lost)
 
 
 @pytest.mark.parametrize(
@@ -258,7 +259,8 @@ def edit_provenance(folder: Path, column: str, change: Callable[[list[Any]], lis
     path = folder / "train-000000.docs.parquet"
     table = pq.read_table(path)
     kind = table.schema.field(column).type
-    values = pa.array(change(table[column].to_pylist()))
+    changed = change(table[column].to_pylist())
+    values = pa.array(changed, kind if column == "hash" else None)
     values = values.dictionary_encode().cast(kind) if pa.types.is_dictionary(kind) else values.cast(kind)
     place = table.schema.get_field_index(column)
     pq.write_table(table.set_column(place, table.schema.field(column), values), path, store_schema=True)
@@ -281,6 +283,7 @@ def edit_provenance(folder: Path, column: str, change: Callable[[list[Any]], lis
             "files: expected inputs of the source, found z.jsonl",
         ),
         ("label", lambda values: ["web"] * len(values), "label: expected"),
+        ("hash", lambda values: [None, *values[1:]], "documents with a hash in row group 0"),
     ],
 )
 def test_wrong_provenance_is_found(

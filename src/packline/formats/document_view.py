@@ -39,8 +39,8 @@ from packline.ragged import offsets_of
 from packline.recipe import SPLITS
 from packline.store.files import FileEntry
 from packline.store.manifest import TokenizerEntry
+from packline.store.provenance import ProvenanceFile
 from packline.store.reader import StoreReader
-from packline.store.shard import ProvenanceFile
 from packline.store.tables import ShardEntry
 
 if TYPE_CHECKING:

@@ -27,7 +27,8 @@ from packline.ragged import offsets_of
 from packline.store.files import HINT, FileEntry, check_size, read_file, reading, stat_file
 from packline.store.ledger import source_names
 from packline.store.manifest import Manifest, read_manifest
-from packline.store.shard import Provenance, Shard, index_size, to_provenance
+from packline.store.provenance import Provenance, to_provenance
+from packline.store.shard import Shard, index_size
 from packline.store.tables import TOKENIZER, ShardEntry, ShardRows
 
 if TYPE_CHECKING:
@@ -79,21 +80,23 @@ class Shards(Sequence[Shard]):
     @overload
     def __getitem__(self, index: slice) -> list[Shard]: ...
     def __getitem__(self, index: int | slice) -> Shard | list[Shard]:
-        made: Shard | None = self._made.get(index)  # type: ignore[arg-type]
-        if made is not None:
-            return made
         if isinstance(index, slice):
             return [self[place] for place in range(len(self))[index]]
-        place = range(len(self))[index]
-        return self._made.get(place) or self._make(place, self._rows[place])
+        made = self._made.get(index)
+        if made is None:
+            place = range(len(self))[index]
+            made = self._make(place, self._rows[place])
+        return made
 
     def _make(self, place: int, entry: ShardEntry) -> Shard:
-        # Threads that are as fast as each other get the same shard.
-        return self._made.setdefault(place, Shard(self._folder, entry, self._dtype, self._vocab_size))
+        made = self._made.get(place)
+        if made is None:  # the same shard for all threads
+            made = Shard(self._folder, entry, self._dtype, self._vocab_size)
+            made = self._made.setdefault(place, made)
+        return made
 
     def __iter__(self) -> Iterator[Shard]:
-        for place, entry in enumerate(self._rows):
-            yield self._made.get(place) or self._make(place, entry)
+        return (self._make(place, entry) for place, entry in enumerate(self._rows))
 
 
 class StoreReader:

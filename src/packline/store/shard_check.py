@@ -25,8 +25,9 @@ import numpy as np
 from packline.errors import CorruptStore
 from packline.fingerprint import Hasher
 from packline.store.files import FileEntry, map_file, reading, stat_file
+from packline.store.provenance import carried_columns, documents_schema, open_mapped_parquet
 from packline.store.report import Findings
-from packline.store.shard import Index, open_mapped_parquet
+from packline.store.shard import Index
 from packline.store.sums import BlockSums, block_ranges, count_blocks, split_sums
 from packline.store.tables import ShardEntry
 
@@ -124,7 +125,7 @@ def check_file(
         findings.add(entry.name, f"the file cannot be read: {error.strerror or error}")
         return False
     found = str(hasher.hexdigest())
-    wrong = np.flatnonzero(found_sums.finish() != sums) if sums is not None else []
+    wrong: np.ndarray | list[int] = [] if sums is None else np.flatnonzero(found_sums.finish() != sums)
     if found == entry.checksum and len(wrong):
         what = f"checksums in its .sums, byte range {block_ranges(wrong)}"
         findings.add(entry.name, what, "those of the file", "others")
@@ -356,12 +357,12 @@ def _check_documents(
     """Check provenance: one row per document, of the right source, with the lengths of the index."""
     import pyarrow.compute as pc
 
-    from packline.store.shard import documents_schema
-
     try:
         with reading(folder / name):
             parquet = open_mapped_parquet(map_file(folder / name))
-            if not findings.compare(name, "columns", str(documents_schema()), str(parquet.schema_arrow)):
+            carried = carried_columns(parquet.schema_arrow)
+            if carried is None:
+                findings.add(name, "columns", str(documents_schema()), str(parquet.schema_arrow))
                 return
             if not findings.compare(name, "rows", entry.documents, parquet.metadata.num_rows):
                 return
@@ -374,6 +375,8 @@ def _check_documents(
                 for column, least in lowest.items():
                     if len(table) and (found := int(table[column].to_numpy().min())) < least:
                         findings.add(name, f"{column} in row group {group}", f"at least {least}", found)
+                if 0 < (known := len(table) - table["hash"].null_count) < len(table):
+                    findings.add(name, f"documents with a hash in row group {group}", "all or none", known)
                 if index is not None:
                     tokens, lengths = table["tokens"].to_numpy(), index.lengths[row : row + len(table)]
                     if len(wrong := np.flatnonzero(tokens != lengths)):
