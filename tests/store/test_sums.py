@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -49,7 +50,7 @@ def test_ranges_cover_the_blocks(blocks: set[int]) -> None:
     shown = block_ranges(sorted(blocks), most=99).replace(" MiB", "").split(" and ")
     covered = [range(*map(int, part.split(" to "))) for part in shown]
     assert [number for part in covered for number in part] == sorted(blocks)
-    assert all(one.stop < other.start for one, other in zip(covered, covered[1:], strict=False))
+    assert all(one.stop < other.start for one, other in itertools.pairwise(covered))
 
 
 def test_damage_is_located(tmp_path: Path) -> None:
