@@ -17,7 +17,15 @@ import packline
 from packline.facade import Store
 from packline.fingerprint import hash_bytes
 from packline.store.files import FileEntry
-from packline.store.manifest import Manifest, Receipt, assemble, read_manifest, to_json, with_tables
+from packline.store.manifest import (
+    Manifest,
+    Receipt,
+    StreamReceipt,
+    assemble,
+    read_manifest,
+    to_json,
+    with_tables,
+)
 from packline.store.sums import BlockSums
 from packline.store.tables import InputEntry, InputRows, ShardEntry, ShardRows, UnitEntry, UnitRows
 from packline.testing import write_manifest
@@ -117,8 +125,9 @@ def reseal(
     receipts, streams = [], {}
     for old in manifest.units:
         path = folder / old.receipt.name
-        if path.name.startswith("stream-"):
-            streams[old.unit] = old.source
+        if path.name.endswith(".stream.json"):
+            name = path.name.removesuffix(".stream.json")
+            streams[name] = msgspec.json.decode(path.read_bytes(), type=StreamReceipt)
             continue
         receipt = msgspec.json.decode(path.read_bytes(), type=Receipt)
         receipt = msgspec.structs.replace(

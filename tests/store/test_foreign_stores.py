@@ -23,7 +23,7 @@ from packline.store.tables import ShardRows, UnitEntry
 from packline.store.verify import verify
 from packline.testing import make_store, write_manifest
 
-NAME = "train-000000"
+NAME = "train-made-a-000000"
 
 
 @pytest.fixture
@@ -60,8 +60,8 @@ CRAFTED: dict[str, tuple[Callable[[Manifest], Manifest], str]] = {
     "empty name": (lambda old: changed_column(old, "name", ""), "one plain component"),
     "NUL in a name": (lambda old: changed_column(old, "name", "a\0b"), "one plain component"),
     "a shard twice": (
-        lambda old: with_rows(old, shards=(old.shards[0], *old.shards)),
-        "'train-000000' twice",
+        lambda old: with_rows(old, shards=[*old.shards] * 2),
+        "'train-made-a-000000' twice",
     ),
     "split": (
         lambda old: changed_column(old, "split", "dev"),
@@ -83,7 +83,7 @@ CRAFTED: dict[str, tuple[Callable[[Manifest], Manifest], str]] = {
     ),
     "a unit twice": (
         lambda old: with_rows(old, units=[old.units[0], *old.units]),
-        "'000000' twice",
+        "'made-a-000000' twice",
     ),
     "tables": (
         lambda old: replaced(old, tables=old.tables[:2]),
@@ -221,7 +221,7 @@ def test_an_index_is_checked_wherever_documents_are_read(
 
 @pytest.mark.parametrize("dtype", ["uint16", "int32"])
 def test_ids_outside_the_vocabulary_are_not_handed_out(tmp_path: Path, dtype: str) -> None:
-    made = make_store(tmp_path / "store", [[5, 60, 7]], dtype=dtype)
+    made = make_store(tmp_path / "store", [[5, 60, 7]], labels=["a"], dtype=dtype)
     right = [document.tolist() for document in made.documents]
     tokens = np.fromfile(made.path / f"{NAME}.bin", made.dtype)
     tokens[9] = 1000 if dtype == "uint16" else -1

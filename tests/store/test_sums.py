@@ -55,7 +55,7 @@ def test_ranges_cover_the_blocks(blocks: set[int]) -> None:
 
 def test_damage_is_located(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store", [[1 << 21], [5]])
-    path = store.path / "train-000000.bin"
+    path = store.path / "train-made-000000.bin"
     data = bytearray(path.read_bytes())
     data[3 << 20] ^= 1
     path.write_bytes(data)
@@ -65,14 +65,14 @@ def test_damage_is_located(tmp_path: Path) -> None:
 
 def test_sums_that_are_not_those_of_the_files_are_found(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store", [[1 << 20, 9], [5]])
-    path = store.path / "train-000000.sums"
+    path = store.path / "train-made-000000.sums"
     sums = np.fromfile(path, "<u8")
     assert len(sums) == 3 + 1 + 1
     sums[2] += np.uint64(1)
     sums.tofile(path)
     assert [problem.file for problem in verify(store.path).problems] == [path.name]
     reseal(store.path, renew=False)
-    assert "train-000000.bin: checksums in its .sums, byte range 2 MiB to 3 MiB" in said(verify(store.path))
+    assert "train-made-000000.bin: checksums in its .sums, byte range 2 MiB to 3 MiB" in said(verify(store.path))
     path.write_bytes(path.read_bytes()[:-8])
     reseal(store.path, renew=False)
-    assert "train-000000.sums: bytes, 8 for each MiB: expected 40, found 32" in said(verify(store.path))
+    assert "train-made-000000.sums: bytes, 8 for each MiB: expected 40, found 32" in said(verify(store.path))

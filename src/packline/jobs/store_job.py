@@ -10,7 +10,7 @@ What a unit does is up to the subclass.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,7 +22,7 @@ from packline.encoders.special_tokens import Boundary, without_special_tokens
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import PacklineError, ResumeMismatch, TokenizerError
 from packline.jobs.events import ImportPlanned, Note, UnitDone
-from packline.jobs.folder import STREAM, BuildIdentity, StoreFolder, input_differences, refuse_differences
+from packline.jobs.folder import BuildIdentity, StoreFolder, input_differences, refuse_differences
 from packline.jobs.job import Job, Numbered, Session, WorkUnit
 from packline.jobs.resources import require_disk, usable_cores
 from packline.ragged import dtype_for
@@ -71,6 +71,9 @@ class StoreJob(Job[U, R, S]):
         self.folder = StoreFolder(Path(out))
         self.recipe, self.entry = recipe, entry
         self.tokenizer, self.boundary, self.files = tokenizer, boundary, list(files)
+        names = source_names(recipe)
+        self.numbered = {(names[file.source], file.name): file for file in files}
+        """Inputs by the names that receipts use: of the source, and of the file within it."""
         self.dtype = dtype_for(tokenizer.vocab_size).name
         self.receipts: dict[str, Receipt] = {}
         """Receipts of committed units."""
@@ -180,15 +183,16 @@ class StoreJob(Job[U, R, S]):
             suspects: numbers of the files with another modification time.
         """
         return {
-            piece.file
+            file.index
             for receipt in self.receipts.values()
             for piece in receipt.inputs
-            if piece.file in suspects and self.checksum(receipt, piece) != piece.checksum
+            if (file := self.numbered[receipt.source, piece.file]).index in suspects
+            and self.checksum(receipt, piece) != piece.checksum
         }
 
     def checksum(self, receipt: Receipt, piece: InputPiece) -> str:
         """Checksum of a part of an input as it is now."""
-        return hash_range(self.files[piece.file].path, piece.start, piece.stop)
+        return hash_range(self.numbered[receipt.source, piece.file].path, piece.start, piece.stop)
 
     def inputs(self) -> Iterable[InputEntry]:
         """Inputs for the manifest; checksums are filled in."""
@@ -198,10 +202,6 @@ class StoreJob(Job[U, R, S]):
             for file in self.files
         )
 
-    def stream_files(self) -> Mapping[str, int]:
-        """Number of the file of each stream."""
-        return {}
-
     def finish(self, session: Session) -> S:
         """Publish the manifest."""
         folder = self.folder
@@ -209,11 +209,9 @@ class StoreJob(Job[U, R, S]):
         checksums: dict[int, list[str]] = {file.index: [] for file in self.files}
         for receipt in ordered:
             for piece in receipt.inputs:
-                checksums[piece.file].append(piece.checksum)
-        for name, file in self.stream_files().items():
-            if name in self.streams:
-                checksums[file].append(self.streams[name].checksum)
-        names = source_names(self.recipe)
+                checksums[self.numbered[receipt.source, piece.file].index].append(piece.checksum)
+        for stream in self.streams.values():
+            checksums[self.numbered[stream.source, stream.file].index].append(stream.checksum)
         manifest = from_receipts(
             ordered,
             recipe=self.recipe,
@@ -226,10 +224,7 @@ class StoreJob(Job[U, R, S]):
             ],
             receipt_files=[folder.entry(f"{RECEIPTS}/{name}.json") for name in folder.receipt_names()],
             tokenizer_files=[folder.entry(name) for name in folder.storage.list(TOKENIZER)],
-            streams={
-                f"{STREAM}{name}": names[self.files[file].source]
-                for name, file in self.stream_files().items()
-            },
+            streams=self.streams,
             imported=self.imported,
             val_share=self.val_share,
         )
@@ -265,7 +260,7 @@ class NumberedStoreJob(StoreJob[Numbered, R, S]):
         entry: format and options.
         title: name of the job in the plan.
         edges: boundary tokens of the documents, for the plan.
-        units: number of units.
+        units: names of the units, in order.
         small_bytes: bytes of files below which starting processes would take longer than the work.
         processes: maximum number of processes; None: one per core, if the work is large enough.
         documents: number of documents, as far as headers declare it.
@@ -278,7 +273,7 @@ class NumberedStoreJob(StoreJob[Numbered, R, S]):
         entry: ImportEntry,
         title: str,
         edges: str,
-        units: int,
+        units: Sequence[str],
         small_bytes: int,
         processes: int | None,
         documents: int | None = None,
@@ -296,13 +291,13 @@ class NumberedStoreJob(StoreJob[Numbered, R, S]):
 
     def identity(self) -> BuildIdentity:
         """Values that must be equal to resume."""
-        imported = {**msgspec.to_builtins(self.entry), "units": self._units}
+        imported = {**msgspec.to_builtins(self.entry), "units": len(self._units)}
         boundary = {**msgspec.to_builtins(self.boundary), "import": imported}
         return BuildIdentity(self.recipe, self.tokenizer.fingerprint, boundary, self.files)
 
     def all_units(self) -> list[Numbered]:
         """All units, in order."""
-        return [Numbered.of(number) for number in range(self._units)]
+        return [Numbered(name=name, number=number) for number, name in enumerate(self._units)]
 
     def todo(self) -> list[Numbered]:
         """Units without a receipt."""
@@ -310,7 +305,7 @@ class NumberedStoreJob(StoreJob[Numbered, R, S]):
 
     def ordered(self) -> list[str]:
         """Names of all units."""
-        return [unit.name for unit in self.all_units()]
+        return list(self._units)
 
     def workers(self, units: int) -> int:
         """Number of processes for this number of units; 0: this one."""
@@ -322,8 +317,8 @@ class NumberedStoreJob(StoreJob[Numbered, R, S]):
     def announce(self, todo: Sequence[Numbered], workers: int) -> None:
         """Report the plan."""
         planned = ImportPlanned(
-            units=self._units,
-            units_done=self._units - len(todo),
+            units=len(self._units),
+            units_done=len(self._units) - len(todo),
             workers=workers,
             tokens=self._tokens,
             files=len(self.files),

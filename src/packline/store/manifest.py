@@ -27,7 +27,7 @@ import msgspec
 
 from packline.errors import CorruptStore, NoDocuments, StoreNotFound
 from packline.fingerprint import NotWhole, hash_bytes, json_form, seal, unseal
-from packline.recipe import SPLITS, Recipe, Split
+from packline.recipe import SPLITS, ColumnType, Recipe, Split
 from packline.store.files import FileEntry, reading, stat_file
 from packline.store.ledger import Ledger, losses, source_names, total, totals_by_source
 from packline.store.manifest_check import check_manifest, check_tables
@@ -41,6 +41,7 @@ from packline.store.tables import (
     UnitRows,
     read_tables,
 )
+from packline.store.unit_names import STREAM
 from packline.version import __version__
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ WHOLE_STREAM = -1
 class InputPiece(msgspec.Struct, frozen=True, gc=False):
     """The part of a file that a unit read, and the checksum of its bytes."""
 
-    file: int
+    file: str
+    """Name of the file within the source, as in provenance."""
     start: int
     stop: int
     checksum: str
@@ -71,7 +73,8 @@ class Receipt(msgspec.Struct, frozen=True):
     """Commit record of one unit: a unit without one does not exist."""
 
     unit: str
-    source: int
+    source: str
+    """Name of the source."""
     inputs: tuple[InputPiece, ...]
     shards: tuple[ShardEntry, ...]
     rejects: tuple[FileEntry, ...]
@@ -80,12 +83,15 @@ class Receipt(msgspec.Struct, frozen=True):
     """Documents that the reference tokenizer encoded again."""
     complete: bool = True
     """False if a limit of documents or tokens ended it early."""
+    columns: dict[str, ColumnType] | msgspec.UnsetType = msgspec.UNSET
+    """Type of each column that the source carries, by name and in order; absent without any."""
 
 
 class StreamReceipt(msgspec.Struct, frozen=True):
     """Commit record of a file that was read as a stream: the number of its units."""
 
-    file: int
+    source: str
+    file: str
     units: int
     checksum: str
 
@@ -312,7 +318,7 @@ def from_receipts(
     inputs: Iterable[InputEntry],
     receipt_files: Iterable[FileEntry],
     tokenizer_files: Iterable[FileEntry],
-    streams: Mapping[str, str] | None = None,
+    streams: Mapping[str, StreamReceipt] | None = None,
     imported: Sequence[ImportEntry] = (),
     val_share: float | msgspec.UnsetType = msgspec.UNSET,
 ) -> Manifest:
@@ -353,7 +359,7 @@ def assemble(
     inputs: Iterable[InputEntry],
     receipt_files: Iterable[FileEntry],
     tokenizer_files: Iterable[FileEntry],
-    streams: Mapping[str, str] | None = None,
+    streams: Mapping[str, StreamReceipt] | None = None,
     imported: Sequence[ImportEntry] = (),
     val_share: float | msgspec.UnsetType = msgspec.UNSET,
 ) -> Manifest:
@@ -363,10 +369,11 @@ def assemble(
         receipts: receipts of all units, in the order of their documents.
         inputs: inputs with their checksums: see `join_checksums`.
         receipt_files: entries of the files of all receipts, those of streams included.
-        streams: source of each receipt of a stream, by the name of its file without `.json`.
+        streams: receipts of streams, by name of the stream.
     """
     names = source_names(recipe)
-    sources = {receipt.unit: names[receipt.source] for receipt in receipts} | dict(streams or {})
+    sources = {receipt.unit: receipt.source for receipt in receipts}
+    sources |= {f"{name}{STREAM}": receipt.source for name, receipt in (streams or {}).items()}
     rejects = {receipt.unit: receipt.rejects for receipt in receipts}
     units = []
     for entry in receipt_files:
@@ -374,7 +381,7 @@ def assemble(
         units.append(UnitEntry(unit, sources[unit], entry, rejects.get(unit, ())))
     rows = Tables(
         ShardRows.from_entries(
-            (receipt.unit, sources[receipt.unit], shard) for receipt in receipts for shard in receipt.shards
+            (receipt.unit, receipt.source, shard) for receipt in receipts for shard in receipt.shards
         ),
         InputRows.from_entries(inputs),
         UnitRows.from_entries(units),

@@ -11,7 +11,6 @@ are paths and maps, so a store survives fork, and pickles as its path.
 from __future__ import annotations
 
 import bisect
-import difflib
 import operator
 import os
 import stat
@@ -397,6 +396,8 @@ def _near_ids(store: StoreReader, id: str) -> str:
 
 
 def _near_files(store: StoreReader, file: str) -> str:
+    import difflib
+
     names: list[Any] = sorted(set(store.manifest.inputs.names("name")))
     ends = [name for name in names if name.rpartition("/")[2] == file.rpartition("/")[2]]
     near = ends[:NEAR] or difflib.get_close_matches(file, names[: 1 << 14], NEAR) or names[:NEAR]

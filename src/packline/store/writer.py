@@ -23,7 +23,7 @@ from packline.fingerprint import Hasher
 from packline.ragged import Ragged
 from packline.sources.batch import Batch, Reject
 from packline.store.files import FileEntry
-from packline.store.provenance import documents_schema
+from packline.store.provenance import CarriedTypes, documents_schema
 from packline.store.shard import write_index
 from packline.store.sums import BlockSums
 from packline.store.tables import ShardEntry
@@ -105,7 +105,7 @@ class ShardWriter:
         dtype: np.dtype,
         *,
         with_loss: bool = False,
-        carried: tuple[tuple[str, str], ...] = (),
+        carried: CarriedTypes = (),
     ) -> None:
         self.name = name
         self.documents = 0
@@ -211,9 +211,7 @@ class _ProvenanceWriter:
     `GROUP_BYTES`: a function of the documents, independent of how they were batched.
     """
 
-    def __init__(
-        self, sink: pa.NativeFile, source: str, label: str | None, carried: tuple[tuple[str, str], ...]
-    ) -> None:
+    def __init__(self, sink: pa.NativeFile, source: str, label: str | None, carried: CarriedTypes) -> None:
         self._source, self._label = source, label
         self._schema = documents_schema(carried)
         self._waiting_schema = pa.schema(
