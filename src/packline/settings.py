@@ -50,6 +50,7 @@ class RowKeywords(TypedDict, total=False):
     seq_len: int | None
     packing: Literal["concat", "best_fit", "pad"] | None
     min_tail_fraction: float | None
+    pack_window: int | None
     overflow: Literal["truncate", "split", "drop"] | None
     boundary_loss: bool | None
     pad_id: int | None

@@ -207,6 +207,9 @@ class RowShape(_Given):
 class RowArguments(RowShape):
     """Shape of rows, and their choice and order."""
 
+    pack_window: Annotated[
+        int | None, option("best_fit: units packed together. Default: all documents.", ROWS)
+    ] = None
     seed: Annotated[int | None, option("Seed for the order of rows. Default: as packed.", ROWS)] = None
     order: Annotated[
         Literal["global", "blocks"] | None,

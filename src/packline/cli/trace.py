@@ -125,6 +125,9 @@ class StoreSettings:
         float | None, option("concat: minimum share of the last row that must be full. Default: 0.5.", STORE)
     ] = None
     boundary_loss: Annotated[bool | None, option("Rows had loss across boundaries.", STORE)] = None
+    pack_window: Annotated[
+        int | None, option("best_fit: units packed together. Default: all documents.", STORE)
+    ] = None
     overflow: Annotated[str | None, option("pad: truncate (default), split or drop.", STORE)] = None
     split: Annotated[str | None, option("Default: train.", STORE)] = None
     sources: Annotated[tuple[str, ...] | None, option("Only documents of this source.", STORE)] = None

@@ -36,6 +36,7 @@ class ExportChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     """Tokens per row. This field and those below apply to rows only."""
     packing: str | None = None
     min_tail_fraction: float | None = None
+    pack_window: int | None = None
     overflow: str | None = None
     boundary_loss: bool | None = None
     pad_id: int | None = None

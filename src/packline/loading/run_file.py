@@ -181,7 +181,7 @@ def _completed(source: Any, common: dict[str, Any]) -> Any:
     """A source with the settings of its stage."""
     if not isinstance(source, dict):
         return source
-    other = ("min_tail_fraction", "overflow") if "packing" in source else ()
+    other = ("min_tail_fraction", "overflow", "pack_window") if "packing" in source else ()
     return {name: value for name, value in common.items() if name not in other} | source
 
 
