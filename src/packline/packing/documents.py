@@ -27,7 +27,7 @@ from packline.packing.cache import PlanMemory, cached_table
 from packline.packing.filtering import COLUMN_COST, Filters, LeftOut
 from packline.packing.offsets import DocumentOffsets, document_offsets
 from packline.packing.packer import DocumentFilter
-from packline.packing.parts import Part
+from packline.packing.passes import ShardPlaces
 from packline.permutation import Permutation
 from packline.ragged import offsets_of
 from packline.store.reader import StoreReader, shard_labels
@@ -61,11 +61,11 @@ class ShardRange:
         """int64 `[P]`: place of the first document of each shard."""
         return self._places[:-1]
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[ShardPlaces]:
         """Each shard, and the places of its documents."""
         ranges = pairwise(self._places.tolist())
         return [
-            Part(shard, number, start, stop)
+            ShardPlaces(shard, number, start, stop)
             for shard, number, (start, stop) in zip(self.shards, self.numbers, ranges, strict=True)
         ]
 
@@ -218,6 +218,14 @@ class Selection:
         self._filters = Filters(store, choice)
         self.identity: dict[str, Any] = self.settings | self._filters.identity
         """The settings with the contents of files and other stores in place of their paths."""
+        self.contents: tuple[str, ...] = tuple(self._filters.described)
+        """Settings whose meaning is the content of files or other stores."""
+        self.described: dict[str, Any] = {
+            name: value
+            for name, value in (self.settings | self._filters.described).items()
+            if value not in (None, False, "train")
+        }
+        """Settings that are not the default, in words; lists and other stores with checksums."""
         self.fingerprint: str = hash_value({"store": store.manifest.checksum, "selection": self.identity})
         losses: dict[str, int] = {}
         self._range = ShardRange(store, _choose_shards(store, self.settings, losses))
@@ -310,7 +318,7 @@ class Selection:
             yield shard.entry.name.partition("-")[2], first
 
     def __repr__(self) -> str:
-        chosen = [f"{name}={value!r}" for name, value in self.settings.items() if value is not None]
+        chosen = [f"{name}={value!r}" for name, value in self.settings.items() if value not in (None, False)]
         return (
             f"<{self._count:,} documents, {self.tokens:,} tokens of {self.store.path}: {', '.join(chosen)}>"
         )

@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 
 from packline.errors import InputError, RecipeError
 from packline.fingerprint import hash_bytes
-from packline.packing.parts import in_threads
+from packline.packing.passes import in_threads
 from packline.storage.local import disk_errors, sync_file
 from packline.store.reader import StoreReader, shard_labels
 from packline.store.shard import Shard

@@ -28,7 +28,7 @@ import numpy as np
 from packline.errors import CorruptStore
 from packline.packing.exclusions import ExclusionList
 from packline.packing.packer import DocumentFilter
-from packline.packing.parts import Part, in_threads
+from packline.packing.passes import ShardPlaces, in_threads
 from packline.packing.uniqueness import repeated_texts
 from packline.store.provenance import ProvenanceFile, documents_schema
 from packline.store.reader import StoreReader, shard_labels
@@ -75,7 +75,7 @@ class Filters:
         self._terms = _terms(choice.where)
         _check_names(store, self._terms)
         self._lists = [ExclusionList(path) for path in choice.exclude or ()]
-        self._unique = choice.unique is not None
+        self._unique = bool(choice.unique)
         others = choice.unique if isinstance(choice.unique, tuple) else ()
         self._others = [StoreReader(path) for path in others]
         self.identity: dict[str, Any] = {
@@ -86,6 +86,13 @@ class Filters:
             "unique": sorted({one.manifest.checksum for one in self._others}) if self._unique else None,
         }
         """Everything that the result depends on, apart from the store: contents in place of paths."""
+        self.described: dict[str, Any] = {}
+        """Lists and other stores in words: name and the first digits of the checksum."""
+        if self._lists:
+            self.described["exclude"] = [f"{one.name} ({one.checksum[:8]})" for one in self._lists]
+        if self._others:
+            stores = [f"{one.path.name} ({one.manifest.checksum[:8]})" for one in self._others]
+            self.described["unique"] = stores
 
     def __bool__(self) -> bool:
         return bool(self._least or self._most is not None or self.reads_columns)
@@ -108,7 +115,7 @@ class Filters:
             *((f"texts of {', '.join(str(one.path) for one in self._others)}",) if self._others else ()),
         ]
 
-    def apply(self, parts: Sequence[Part]) -> tuple[np.ndarray, dict[str, Any]]:
+    def apply(self, parts: Sequence[ShardPlaces]) -> tuple[np.ndarray, dict[str, Any]]:
         """Places of the documents that are left, sorted integers; and counts by reason, as JSON values.
 
         Raises:
@@ -127,7 +134,7 @@ class Filters:
             self._by_text(parts, reasons, code + len(self._lists))
         return self._kept(parts, reasons)
 
-    def _by_length(self, parts: Sequence[Part], reasons: np.ndarray) -> None:
+    def _by_length(self, parts: Sequence[ShardPlaces], reasons: np.ndarray) -> None:
         for part in parts:
             lengths = part.shard.lengths
             if len(lengths) and int(lengths.min()) < 1:
@@ -142,7 +149,7 @@ class Filters:
             if self._most is not None:
                 here[lengths > self._most] = 2
 
-    def _by_columns(self, part: Part, reasons: np.ndarray) -> None:
+    def _by_columns(self, part: ShardPlaces, reasons: np.ndarray) -> None:
         from packline.where.columns import check_columns, column_mask
 
         file = part.shard.open_provenance()
@@ -163,7 +170,9 @@ class Filters:
                 here[failed] = code
             start += rows
 
-    def _by_list(self, parts: Sequence[Part], reasons: np.ndarray, documents: np.ndarray, code: int) -> None:
+    def _by_list(
+        self, parts: Sequence[ShardPlaces], reasons: np.ndarray, documents: np.ndarray, code: int
+    ) -> None:
         """Mark documents by their numbers in the store."""
         for part in parts:
             first = int(self._store.firsts[part.number])
@@ -171,9 +180,9 @@ class Filters:
             places = inside - first + part.start
             reasons[places[reasons[places] == 0]] = code
 
-    def _by_text(self, parts: Sequence[Part], reasons: np.ndarray, code: int) -> None:
+    def _by_text(self, parts: Sequence[ShardPlaces], reasons: np.ndarray, code: int) -> None:
         others = [
-            Part(shard, number, 0, len(shard))
+            ShardPlaces(shard, number, 0, len(shard))
             for store in self._others
             for number, shard in enumerate(store.shards)
         ]
@@ -181,7 +190,7 @@ class Filters:
         reasons[own] = code
         reasons[foreign] = code + 1
 
-    def _kept(self, parts: Sequence[Part], reasons: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
+    def _kept(self, parts: Sequence[ShardPlaces], reasons: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
         names = self._reasons
         documents = np.zeros(len(names) + 1, np.int64)
         tokens = np.zeros(len(names) + 1, np.int64)

@@ -58,7 +58,7 @@ class DocumentFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """Only documents with at most n tokens."""
     where: str | None = None
     """Only documents that meet a condition on their columns: `score >= 3 and language in ['de', 'en']`."""
-    unique: bool | str | tuple[str, ...] | None = None
+    unique: bool | str | tuple[str, ...] = False
     """True: only the first of equal texts. Folders of other stores: also no text that one of them has."""
     exclude: str | tuple[str, ...] | None = None
     """List of documents to leave out, or several: Parquet, as `packline verify --write` makes it."""
@@ -74,7 +74,7 @@ class DocumentFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
             min_tokens=self.min_tokens if self.min_tokens is not None and self.min_tokens > 1 else None,
             max_tokens=self.max_tokens,
             where=None if self.where is None else canonical_where(self.where),
-            unique=(_names(self.unique) if isinstance(self.unique, str | tuple) else self.unique) or None,
+            unique=(self.unique if isinstance(self.unique, bool) else _names(self.unique)) or False,
             exclude=_names(self.exclude) or None,
             shuffle_documents=self.shuffle_documents,
         )

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from packline.errors import RecipeError
-from packline.packing.parts import Part, in_threads
+from packline.packing.passes import ShardPlaces, in_threads
 
 PASS_DOCUMENTS = 1 << 25
 """Documents per pass, about."""
@@ -34,7 +34,7 @@ Texts = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def repeated_texts(
-    others: Sequence[Part], parts: Sequence[Part], reasons: np.ndarray
+    others: Sequence[ShardPlaces], parts: Sequence[ShardPlaces], reasons: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find documents whose text occurs earlier.
 
@@ -72,7 +72,7 @@ def _joined(arrays: list[np.ndarray]) -> np.ndarray:
     return np.concatenate(arrays) if arrays else np.empty(0, np.int64)
 
 
-def _texts(part: Part, reasons: np.ndarray | None, bits: int, number: int) -> Texts:
+def _texts(part: ShardPlaces, reasons: np.ndarray | None, bits: int, number: int) -> Texts:
     """Texts of a shard whose hashes begin with these bits."""
     found = list(_groups(part, reasons, bits, number))
     empty = np.empty(0, np.int64)
@@ -80,7 +80,7 @@ def _texts(part: Part, reasons: np.ndarray | None, bits: int, number: int) -> Te
     return np.concatenate(places), np.concatenate(hashes), np.concatenate(sizes)
 
 
-def _groups(part: Part, reasons: np.ndarray | None, bits: int, number: int) -> Iterator[Texts]:
+def _groups(part: ShardPlaces, reasons: np.ndarray | None, bits: int, number: int) -> Iterator[Texts]:
     file = part.shard.open_provenance()
     for first, table in file.groups(COLUMNS):
         if table["hash"].null_count:

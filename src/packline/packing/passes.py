@@ -17,7 +17,7 @@ WAITING = 4
 """Results per thread that may wait for the caller, so that memory is bounded."""
 
 
-class Part(NamedTuple):
+class ShardPlaces(NamedTuple):
     """A shard, and the range of its documents among those of a pass."""
 
     shard: Shard
