@@ -9,14 +9,17 @@ one row group at a time; selections for training are in `packing.filtering`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from packline.store.provenance import ProvenanceFile, documents_schema
 from packline.store.reader import StoreReader, shard_labels
-from packline.where.conditions import Condition, fields_of
+from packline.where.conditions import fields_of
 from packline.where.grammar import parse_where
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def column_names(store: StoreReader) -> list[str]:
@@ -53,14 +56,15 @@ def matching(store: StoreReader, where: str, *, after: int = 0) -> Iterator[tupl
     from packline.where.columns import check_columns, column_mask
 
     condition = parse_where(where)
-    _check_names(store, condition)
+    names = fields_of(condition)
+    check_names(store, names)
     for number in range(max(int(store.firsts.searchsorted(after, "right")) - 1, 0), len(store.shards)):
         file, first = store.shards[number].open_provenance(), int(store.firsts[number])
-        types = _types(file, condition)
+        types = column_types(file, names)
         check_columns(condition, types, str(file.path))
         for group, rows in enumerate(file.rows):
             if first + rows > after:
-                yield first, column_mask(condition, _read(file, group, types))
+                yield first, column_mask(condition, read_columns(file, group, types))
             first += rows
 
 
@@ -79,36 +83,37 @@ def find_where(store: StoreReader, where: str, *, most: int | None = None) -> np
     return np.concatenate(found)[:most]
 
 
-def _check_names(store: StoreReader, condition: Condition) -> None:
-    """Refuse a column that no source has."""
-    import pyarrow as pa
+def check_names(store: StoreReader, names: Sequence[str]) -> None:
+    """Refuse a column that no source of a store has.
 
-    from packline.where.columns import check_columns
+    Raises:
+        RecipeError: with the name that was probably meant.
+    """
+    from packline.where.columns import refuse_unknown
 
-    if set(fields_of(condition)) <= set(documents_schema().names):
-        return
-    known = column_names(store)
-    if set(fields_of(condition)) - set(known):
-        check_columns(condition, {name: pa.null() for name in known}, str(store.path))
+    if set(names) - set(documents_schema().names):
+        refuse_unknown(names, column_names(store), str(store.path))
 
 
-def _types(file: ProvenanceFile, condition: Condition) -> dict[str, Any]:
-    """Types of the columns that a condition names; null where the source lacks one."""
+def column_types(file: ProvenanceFile, names: Sequence[str]) -> dict[str, pa.DataType]:
+    """Types of columns in a shard; null where its source lacks one."""
     import pyarrow as pa
 
     schema = documents_schema(file.carried)
-    return {
-        name: schema.field(name).type if name in schema.names else pa.null() for name in fields_of(condition)
-    }
+    return {name: schema.field(name).type if name in schema.names else pa.null() for name in names}
 
 
-def _read(file: ProvenanceFile, group: int, types: dict[str, Any]) -> dict[str, Any]:
-    """Columns of a row group."""
+def read_columns(file: ProvenanceFile, group: int, types: dict[str, pa.DataType]) -> dict[str, Any]:
+    """Columns of a row group, by name: those of `column_types`, or some of them.
+
+    Raises:
+        CorruptStore: they cannot be read.
+    """
     import pyarrow as pa
 
-    there: Sequence[str] = [name for name, kind in types.items() if not pa.types.is_null(kind)]
-    table = file.read(group, there) if there else None
-    return {
-        name: table[name] if table is not None and name in there else pa.nulls(file.rows[group])
-        for name in types
-    }
+    there = [name for name, kind in types.items() if not pa.types.is_null(kind)]
+    columns: dict[str, Any] = {name: pa.nulls(file.rows[group]) for name in types if name not in there}
+    if there:
+        table = file.read(group, there)
+        columns |= {name: table[name] for name in there}
+    return columns
