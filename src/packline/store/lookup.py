@@ -29,12 +29,11 @@ def column_names(store: StoreReader) -> list[str]:
         CorruptStore: provenance cannot be read.
     """
     names = dict.fromkeys(documents_schema().names)
-    if any(source.columns for source in store.manifest.recipe.sources):
-        first: dict[int, int] = {}
-        for number, origin in enumerate(shard_labels(store)):
-            first.setdefault(origin.number, number)
-        for number in first.values():
-            names |= dict.fromkeys(name for name, _ in store.shards[number].open_provenance().carried)
+    first: dict[int, int] = {}
+    for number, origin in enumerate(shard_labels(store)):
+        first.setdefault(origin.number, number)
+    for number in first.values():
+        names |= dict.fromkeys(name for name, _ in store.shards[number].open_provenance().carried)
     return list(names)
 
 
