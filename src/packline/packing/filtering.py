@@ -186,9 +186,9 @@ class Filters:
             for store in self._others
             for number, shard in enumerate(store.shards)
         ]
-        own, foreign = repeated_texts(others, parts, reasons)
-        reasons[own] = code
-        reasons[foreign] = code + 1
+        repeated = repeated_texts(others, parts, reasons)
+        reasons[repeated.own] = code
+        reasons[repeated.foreign] = code + 1
 
     def _kept(self, parts: Sequence[ShardPlaces], reasons: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
         names = self._reasons
