@@ -52,6 +52,7 @@ from packline.jobs.unit import KEEP, Task, UnitRunner, check_unchanged, judge
 from packline.jobs.units import SampleTexts, Stream, Unit, Work, load_encoder, prepare, set_room
 from packline.recipe import Recipe, RunOptions
 from packline.sources.files import InputFile, not_text_notes
+from packline.sources.piece_checksum import piece_checksum
 from packline.sources.reader import Span, read_span
 from packline.sources.stream_splitter import StreamEnd, split_stream
 from packline.storage.inputs import open_input
@@ -107,6 +108,8 @@ class TokenizeSettings(msgspec.Struct, frozen=True):
     files: list[InputFile]
     tokenizer: Tokenizer
     boundary: Boundary
+    fingerprint: str
+    """That of the tokenizer."""
     out: str
 
     def open(self) -> BuildRunner:
@@ -137,7 +140,8 @@ class BuildRunner(Runner[Task, BuildResult]):
         set_room(work, chosen.names, base)
         if workers:  # a unit may add to an engine's cache before the next check: leave room for that
             self.memory_bytes = max(memory * 3 // 4, peak_memory() + (128 << 20))
-        self._units = UnitRunner(work.settings, self._encoder, self._folder.tmp)
+        unit_settings = msgspec.structs.replace(work.settings, tokenizer=settings.fingerprint)
+        self._units = UnitRunner(unit_settings, self._encoder, self._folder.tmp)
         self._first_encode = 0.0
         self._info = BuildInfo(
             self._encoder.load_seconds,
@@ -203,7 +207,14 @@ class BuildRunner(Runner[Task, BuildResult]):
             elif piece.path:
                 name = stream.unit_name(piece.number)
                 yield msgspec.structs.replace(
-                    unit, name=name, is_stream=False, stream=None, skip=(), only=None, piece=piece
+                    unit,
+                    name=name,
+                    is_stream=False,
+                    stream=None,
+                    skip=(),
+                    only=None,
+                    piece=piece,
+                    slice_bytes=stream.slice_bytes,
                 )
                 if unit.only is not None:
                     yield StreamRead(None)
@@ -283,10 +294,12 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         return changed
 
     def checksum(self, receipt: Receipt, piece: InputPiece) -> str:
-        """Checksum of the bytes of a span's records."""
+        """Checksum of the bytes of a span's records: decoded too only if bytes alone have another."""
         file = self.numbered[receipt.source, piece.file]
         hasher, span = Hasher(), Span(file.index, piece.start, piece.stop)
         source, limit = self.recipe.sources[file.source], self.recipe.max_document_bytes
+        if (found := piece_checksum(file, source, span, limit)) == piece.checksum:
+            return found
         for _ in read_span(file, source, span, limit, hasher):
             pass
         return str(hasher.hexdigest())
@@ -368,6 +381,7 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
             self.files,
             self.tokenizer,
             self.boundary,
+            self.tokenizer.fingerprint,
             str(self.folder.path),
         )
 

@@ -87,6 +87,8 @@ class Receipt(msgspec.Struct, frozen=True):
     """Documents that the reference tokenizer encoded again."""
     complete: bool = True
     """False if a limit of documents or tokens ended it early."""
+    settings: str = ""
+    """Checksum of everything but the inputs that decides the unit's files; empty if it is not reusable."""
 
 
 class StreamReceipt(msgspec.Struct, frozen=True):
