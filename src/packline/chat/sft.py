@@ -105,7 +105,13 @@ class _ChatBuild(NumberedStoreJob[ChatResult, Imported]):
         recipe = check_recipe(
             Recipe(
                 sources=tuple(
-                    Source(inputs=one.inputs, name=one.name, label=one.label) for one in request.sources
+                    Source(
+                        inputs=one.inputs,
+                        name=one.name,
+                        label=one.label,
+                        columns=one.columns or msgspec.UNSET,
+                    )
+                    for one in request.sources
                 ),
                 tokenizer=request.tokenizer,
                 eod=boundary.eod,

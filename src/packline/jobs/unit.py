@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from packline.encoders.encoder import Encoder
@@ -29,6 +30,7 @@ from packline.jobs.units import Stream, UnitSettings
 from packline.ragged import Ragged
 from packline.recipe import SPLITS, Recipe, Source
 from packline.sources.batch import Batch, Reject, Texts
+from packline.sources.carried import pairs_of
 from packline.sources.files import InputFile
 from packline.sources.reader import Span, read_chunk, read_span
 from packline.sources.stream_splitter import StreamChunk
@@ -101,6 +103,7 @@ class UnitRun:
         self._writers: dict[str, ShardWriter] = {}
         self._rejects = RejectsWriter(runner._folder, task.name)
         self._audited: list[int] = []
+        self._carried = pairs_of(runner._job.carried(task.source))
         self._full = False
         self._large: tuple[str, int] | None = None
 
@@ -139,6 +142,7 @@ class UnitRun:
             ledger,
             sum(ordinal < ledger.documents for ordinal in self._audited),  # not those after a limit
             not self._full,
+            dict(self._carried) or msgspec.UNSET,
             self._settings(),
         )
 
@@ -288,6 +292,7 @@ class UnitRun:
                 runner._names[source],
                 self._source.label,
                 runner._encoder.dtype,
+                carried=self._carried,
             )
         return self._writers[split]
 

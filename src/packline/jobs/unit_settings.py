@@ -25,7 +25,7 @@ from packline.recipe import Recipe
 from packline.sources.files import InputFile
 from packline.version import __version__
 
-OF_FILES = ("inputs", "name", "rare_fields", "format", "text", "id")
+OF_FILES = ("inputs", "name", "rare_fields", "format", "text", "id", "columns")
 """Settings of a source that act through its files alone, or on no byte."""
 
 
@@ -64,7 +64,8 @@ class UnitSettingsKey:
             slice_bytes: size of the slices, if it is one.
         """
         facts = tuple(
-            (file.format, file.compression, file.text, file.id, file.columns or ()) for file in files
+            (file.format, file.compression, file.text, file.id, file.columns or (), file.carried or ())
+            for file in files
         )
         return self._hash(source, facts if len(set(facts)) > 1 else facts[:1], slice_bytes)
 

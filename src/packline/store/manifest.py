@@ -27,7 +27,7 @@ import msgspec
 
 from packline.errors import CorruptStore, NoDocuments, StoreNotFound
 from packline.fingerprint import NotWhole, hash_bytes, json_form, seal, unseal
-from packline.recipe import SPLITS, Recipe, Split
+from packline.recipe import SPLITS, ColumnType, Recipe, Split
 from packline.sources.compression import Compression
 from packline.store.files import FileEntry, reading, stat_file
 from packline.store.ledger import Ledger, losses, source_names, total, totals_by_source
@@ -87,6 +87,8 @@ class Receipt(msgspec.Struct, frozen=True):
     """Documents that the reference tokenizer encoded again."""
     complete: bool = True
     """False if a limit of documents or tokens ended it early."""
+    columns: dict[str, ColumnType] | msgspec.UnsetType = msgspec.UNSET
+    """Type of each column that the source carries, by name and in order; absent without any."""
     settings: str = ""
     """Checksum of everything but the inputs that decides the unit's files; empty if it is not reusable."""
 

@@ -27,7 +27,7 @@ from packline.encoders.special_tokens import resolve_boundary
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import CorruptStore, PacklineError
 from packline.ragged import dtype_for
-from packline.recipe import SPLITS
+from packline.recipe import SPLITS, parse_columns
 from packline.store.files import FileEntry
 from packline.store.ledger import Ledger, source_names
 from packline.store.manifest import MANIFEST, RECEIPTS, REJECTS, TOKENIZER, Manifest, read_manifest, splits_of
@@ -199,10 +199,11 @@ class _Verification:
         for given in manifest.inputs:
             if 0 <= given.source < len(files):
                 files[given.source].add(given.name)
-        labels = [source.label for source in manifest.recipe.sources]
         origins = [
-            ShardOrigin(name, label, frozenset(known))
-            for name, label, known in zip(self._names, labels, files, strict=True)
+            ShardOrigin(
+                name, source.label, frozenset(known), tuple(parse_columns(source.columns or (), name))
+            )
+            for name, source, known in zip(self._names, manifest.recipe.sources, files, strict=True)
         ]
         counts: dict[str, list[ShardCounts]] = {}
         for shard in manifest.shards:
