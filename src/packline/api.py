@@ -44,6 +44,7 @@ def build(
     tokenizer: str | Path | None = None,
     *,
     out: str | Path,
+    reuse: str | Path | None = None,
     on_event: Callable[[Event], None] | None = None,
     **settings: Unpack[BuildKeywords],
 ) -> Store:
@@ -53,6 +54,8 @@ def build(
         inputs: files, folders, globs or URIs; or a `Recipe`, or a file with one (`.toml`).
         tokenizer: a tokenizer.json, a folder with one, a hub id, a `.tiktoken` or SentencePiece file.
         out: folder of the store: new, empty, or containing the same build.
+        reuse: folder of an earlier store: units that would be the same are linked from it, after a comparison
+            of their checksums, and only the others are run. The store is the same, byte for byte.
         on_event: called with every event of `packline.jobs.events` while the build runs.
         **settings: see `packline.settings.BuildKeywords`; with a recipe they replace what it contains:
             `text="a.b"`, `eod="<|endoftext|>"`, `val_fraction=0.01` or `val_documents=100`,
@@ -76,7 +79,7 @@ def build(
     from packline.jobs.build import run_build
 
     recipe, options = make_recipe(inputs, tokenizer, settings)
-    run_build(recipe, out, options, on_event)
+    run_build(recipe, out, options, on_event, reuse=reuse)
     return Store(out)
 
 
