@@ -291,10 +291,17 @@ class Reuse:
             {"eod": entry.eod_id, "bos": entry.bos_id}, {"eod": boundary.eod_id, "bos": boundary.bos_id}
         )
         lines += recipe_difference(_chosen(manifest.recipe, OF_RECIPE), _chosen(self._recipe, OF_RECIPE))
-        old = msgspec.to_builtins(manifest.recipe.sources[self.old.names.index(name)])
-        new = msgspec.to_builtins(self._recipe.sources[source])
+        old = msgspec.json.decode(msgspec.json.encode(manifest.recipe.sources[self.old.names.index(name)]))
+        new = msgspec.json.decode(msgspec.json.encode(self._recipe.sources[source]))
         ignored = set(OF_FILES) - {"columns"}
-        before, after = ({key: one[key] for key in one if key not in ignored} for one in (old, new))
+        before, after = (
+            {
+                key: list(one[key]) if isinstance(one[key], tuple) else one[key]
+                for key in one
+                if key not in ignored
+            }
+            for one in (old, new)
+        )
         lines += recipe_difference(before, after)
         lines += recipe_difference({"packline": manifest.packline}, {"packline": __version__})
         return "; ".join(lines)
