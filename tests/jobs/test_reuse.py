@@ -137,7 +137,7 @@ def no_resolution(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[N
     yield
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=12)
 @given(st.data(), st.booleans())
 def test_reuse_equals_building_anew_over_random_edits(
     tokenizer_json: Path, no_resolution: None, data: st.DataObject, evidence: bool

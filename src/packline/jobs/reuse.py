@@ -43,7 +43,8 @@ from packline.storage.local import disk_errors
 from packline.storage.sharing import share_file
 from packline.store.files import FileEntry, read_file, reading, stat_file
 from packline.store.ledger import source_names
-from packline.store.manifest import Manifest, Receipt, ShardEntry, StreamReceipt, read_manifest
+from packline.store.manifest import Manifest, Receipt, StreamReceipt, read_manifest
+from packline.store.tables import ShardEntry
 from packline.store.unit_names import STREAM, parse_unit
 from packline.version import __version__
 
@@ -85,7 +86,7 @@ class OldStore:
     @cached_property
     def sizes(self) -> dict[tuple[str, str], int]:
         """Bytes of each input, by the names of source and file."""
-        return {(self.names[entry.source], entry.name): entry.bytes for entry in self.manifest.inputs}
+        return {(entry.source, entry.name): entry.bytes for entry in self.manifest.inputs}
 
     @property
     def lacking(self) -> str:
@@ -125,8 +126,8 @@ class OldStore:
     def _receipts(self) -> tuple[dict[str, Receipt], dict[str, StreamReceipt]]:
         units: dict[str, Receipt] = {}
         streams: dict[str, StreamReceipt] = {}
-        for entry in self.manifest.receipts:
-            name = Path(entry.name).stem
+        for unit in self.manifest.units:
+            name, entry = unit.unit, unit.receipt
             try:
                 data = read_file(self.path, entry)
                 with reading(self.path / entry.name):
@@ -294,14 +295,7 @@ class Reuse:
         old = msgspec.json.decode(msgspec.json.encode(manifest.recipe.sources[self.old.names.index(name)]))
         new = msgspec.json.decode(msgspec.json.encode(self._recipe.sources[source]))
         ignored = set(OF_FILES) - {"columns"}
-        before, after = (
-            {
-                key: list(one[key]) if isinstance(one[key], tuple) else one[key]
-                for key in one
-                if key not in ignored
-            }
-            for one in (old, new)
-        )
+        before, after = ({key: one[key] for key in one if key not in ignored} for one in (old, new))
         lines += recipe_difference(before, after)
         lines += recipe_difference({"packline": manifest.packline}, {"packline": __version__})
         return "; ".join(lines)
