@@ -23,9 +23,11 @@ from packline.fingerprint import hash_bytes
 from packline.ragged import Ragged, offsets_of
 from packline.recipe import Source
 from packline.store.files import FileEntry
-from packline.store.ledger import Ledger, total
-from packline.store.manifest import InputEntry, InputPiece, Receipt, ShardEntry, to_json
+from packline.store.ledger import Ledger
+from packline.store.manifest import InputPiece, Receipt, assemble, to_json
+from packline.store.tables import InputEntry, ShardEntry
 from packline.store.writer import ShardWriter
+from packline.testing import write_manifest
 
 SOURCES = (("web", "general"), ("books", "prose"), ("code", None))
 UNIT = 65_000
@@ -51,24 +53,19 @@ def make_store(original: Path, out: Path, *, documents: int) -> Store:
     receipts.sort(key=lambda receipt: receipt.shards[0].split != "train")
     manifest = small.manifest
     sources = tuple(Source(inputs=(name,), name=name, label=label) for name, label in SOURCES)
-    by_source = {
-        name: total(receipt.ledger for receipt in receipts if receipt.source == number)
-        for number, (name, _) in enumerate(SOURCES)
-    }
-    manifest = msgspec.structs.replace(
-        manifest,
+    manifest = assemble(
+        receipts,
         recipe=msgspec.structs.replace(manifest.recipe, sources=sources, val_fraction=0.02),
-        inputs=tuple(
-            InputEntry(f"{name}.jsonl", number, 1 << 40, "jsonl", "", "text", hash_bytes(name.encode()))
-            for number, (name, _) in enumerate(SOURCES)
+        tokenizer=manifest.tokenizer,
+        dtype=manifest.dtype,
+        inputs=(
+            InputEntry(name, f"{name}.jsonl", 1 << 40, "jsonl", "", "text", hash_bytes(name.encode()))
+            for name, _ in SOURCES
         ),
-        shards=tuple(shard for receipt in receipts for shard in receipt.shards),
-        rejects=(),
-        receipts=tuple(_entry(out, f"receipts/{receipt.unit}.json") for receipt in receipts),
-        ledger=total(receipt.ledger for receipt in receipts),
-        sources=by_source,
+        receipt_files=(_entry(out, f"receipts/{receipt.unit}.json") for receipt in receipts),
+        tokenizer_files=manifest.tokenizer_files,
     )
-    (out / "manifest.json").write_bytes(to_json(manifest))
+    write_manifest(out, manifest)
     return Store(out)
 
 
@@ -85,7 +82,8 @@ def _unit(out: Path, number: int, count: int, tokens: np.ndarray, small: Store) 
     split = "val" if number % 50 == 49 else "train"
     name, label = SOURCES[source]
     positions = offsets[:-1] * 4 + number * (UNIT * 500)
-    writer = ShardWriter(out, f"{split}-{number:06d}", split, name, label, small.dtype)
+    unit = f"{name}-{number // len(SOURCES):06d}"
+    writer = ShardWriter(out, f"{split}-{unit}", split, name, label, small.dtype)
     ids: list[str | None] = [f"{name}-{number:04x}{place:06x}" for place in range(count)]
     writer.append(Ragged(held, offsets), f"{name}.jsonl", positions, ids, lengths * 4, None)
     shard: ShardEntry = writer.close()
@@ -97,8 +95,8 @@ def _unit(out: Path, number: int, count: int, tokens: np.ndarray, small: Store) 
         text_tokens=len(held) - count,
         eod_tokens=count,
     )
-    piece = InputPiece(source, number, number + 1, hash_bytes(f"piece {number}".encode()))
-    receipt = Receipt(f"{number:06d}", source, (piece,), (shard,), (), ledger, 0)
+    piece = InputPiece(f"{name}.jsonl", number, number + 1, hash_bytes(f"piece {number}".encode()))
+    receipt = Receipt(unit, name, (piece,), (shard,), (), ledger, 0)
     (out / "receipts" / f"{receipt.unit}.json").write_bytes(to_json(receipt))
     return receipt
 

@@ -180,6 +180,7 @@ def export(
     from packline.formats.row_view import RowView
     from packline.jobs.build import run_build
     from packline.loading.loader import Loader
+    from packline.recipe import Recipe
     from packline.store.reader import StoreReader
 
     choice, rest = make_choice(dict(settings))
@@ -192,6 +193,9 @@ def export(
         view = source
     else:
         view = Path(f"{Path(out)}.store")
+        if not (isinstance(source, Recipe) or str(source).endswith(".toml")):  # leave out while building
+            choice, rest = make_choice({**settings, "where": None})
+            rest["where"] = settings.get("where")
         recipe, running = make_recipe(source, tokenizer, {**rest, "workers": workers})
         run_build(recipe, view, running, None)
         rest = {}
@@ -353,6 +357,7 @@ def build_chat(
     seed: int = 0,
     label: str | None = None,
     field: str | None = None,
+    columns: Sequence[str] = (),
     split: Split | None = None,
     workers: int | None = None,
     on_event: Callable[[Event], None] | None = None,
@@ -376,6 +381,7 @@ def build_chat(
         seed: seed of the splits.
         label: label of all inputs given as paths.
         field: field of the conversation, for inputs given as paths.
+        columns: fields of the records to carry along, as in a recipe, for inputs given as paths.
         split: split of all inputs given as paths.
         workers: number of processes; None: one per usable core, 0: run in this process.
         on_event: called with every event while the build runs.
@@ -412,7 +418,7 @@ def build_chat(
     from packline.facade import Store
 
     given = [inputs] if isinstance(inputs, str | Path | ConversationSource) else list(inputs)
-    common = {"label": label, "field": field, "split": split}
+    common = {"label": label, "field": field, "columns": tuple(columns) or None, "split": split}
     common = {name: value for name, value in common.items() if value is not None}
     sources = [one for one in given if isinstance(one, ConversationSource)]
     paths = tuple(str(one) for one in given if not isinstance(one, ConversationSource))

@@ -46,6 +46,9 @@ class RowKeywords(TypedDict, total=False):
     sources: str | Sequence[str] | None
     min_tokens: int | None
     max_tokens: int | None
+    where: str | None
+    unique: bool | str | Sequence[str] | None
+    exclude: str | Sequence[str] | None
     shuffle_documents: int | None
     seq_len: int | None
     packing: Literal["concat", "best_fit", "pad"] | None
@@ -79,6 +82,7 @@ class TextKeywords(TypedDict, total=False):
     max_chars: int | None
     template: str | None
     where: str | None
+    columns: Sequence[str] | None
     rare_fields: Sequence[str] | None
     encoding: str | None
     eod: str | int | None

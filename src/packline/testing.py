@@ -38,19 +38,19 @@ from packline.ragged import Ragged, offsets_of
 from packline.recipe import Recipe, Source
 from packline.sources.batch import Batch, Texts
 from packline.store.files import FileEntry
-from packline.store.ledger import Ledger, total
+from packline.store.ledger import Ledger
 from packline.store.manifest import (
-    FORMAT_VERSION,
-    InputEntry,
     InputPiece,
     Manifest,
     Receipt,
-    ShardEntry,
     TokenizerEntry,
+    assemble,
+    manifest_files,
     to_json,
 )
+from packline.store.tables import InputEntry, ShardEntry
+from packline.store.unit_names import UnitName, source_slugs
 from packline.store.writer import ShardWriter
-from packline.version import __version__
 
 EOD, EOD_ID = "<|endoftext|>", 0
 VOCAB_SIZE = {"uint16": 1000, "int32": 70_000}
@@ -113,14 +113,17 @@ def make_store(
     receipts: list[Receipt] = []
     inputs: list[InputEntry] = []
     document = 0
+    slugs, counts = source_slugs([name for name, _ in kinds]), [0] * len(kinds)
     for number, tokens in enumerate(lengths):
         kind = kinds.index((names[number], labels[number]))
-        unit = f"{number:06d}"
+        unit, file = str(UnitName(slugs[kind], counts[kind])), f"{number:06d}.jsonl"
+        counts[kind] += 1
         shard = _write_shard(
             folder,
             f"{splits[number]}-{unit}",
             splits[number],
             kinds[kind],
+            file,
             tokens,
             document,
             dtype,
@@ -129,7 +132,7 @@ def make_store(
         document += len(tokens)
         checksum = hash_bytes(unit.encode())
         size = _text_bytes(tokens)
-        inputs.append(InputEntry(f"{unit}.jsonl", kind, size, "jsonl", "", "text", checksum))
+        inputs.append(InputEntry(names[number], file, size, "jsonl", "", "text", checksum))
         ledger = Ledger(
             documents_in=len(tokens),
             documents=len(tokens),
@@ -138,8 +141,8 @@ def make_store(
             text_tokens=shard.tokens - len(tokens),
             eod_tokens=len(tokens),
         )
-        piece = InputPiece(number, 0, size, checksum)
-        receipts.append(Receipt(unit, kind, (piece,), (shard,), (), ledger, 0))
+        piece = InputPiece(file, 0, size, checksum)
+        receipts.append(Receipt(unit, names[number], (piece,), (shard,), (), ledger, 0))
     _write(folder, "tokenizer/tokenizer.json", _tokenizer_json(vocab_size))
     recipe = Recipe(
         sources=tuple(
@@ -168,7 +171,7 @@ def finish_store(
     Args:
         folder: folder of the store, with the shards of the receipts and `tokenizer/tokenizer.json`.
         recipe: its sources, the name of its tokenizer, and its boundary tokens, as text.
-        inputs: inputs that the receipts name by number.
+        inputs: inputs that the receipts name.
         receipts: one per unit, in order.
         dtype: dtype of the tokens.
         eod_id: id of the recipe's end of document.
@@ -182,13 +185,8 @@ def finish_store(
     text = path.read_bytes()
     tokenizer_file = FileEntry("tokenizer/tokenizer.json", len(text), hash_bytes(text))
     fingerprint, vocab_size = _identity(path, tokenizer_file.checksum)
-    ledgers = {
-        str(source.name): total(receipt.ledger for receipt in receipts if receipt.source == number)
-        for number, source in enumerate(recipe.sources)
-    }
-    manifest = Manifest(
-        format_version=FORMAT_VERSION,
-        packline=__version__,
+    manifest = assemble(
+        receipts,
         recipe=recipe,
         tokenizer=TokenizerEntry(
             name=recipe.tokenizer,
@@ -202,16 +200,18 @@ def finish_store(
             round_trip="exact",
         ),
         dtype=dtype,
-        inputs=tuple(inputs),
-        shards=tuple(shard for receipt in receipts for shard in receipt.shards),
-        rejects=(),
-        receipts=receipt_files,
+        inputs=inputs,
+        receipt_files=receipt_files,
         tokenizer_files=(tokenizer_file,),
-        ledger=total(ledgers.values()),
-        sources=ledgers,
     )
-    (folder / "manifest.json").write_bytes(to_json(manifest))
+    write_manifest(folder, manifest)
     return Store(folder)
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write a manifest and its tables into the folder of a store, replacing those that are there."""
+    for name, data in manifest_files(manifest).items():
+        (folder / name).write_bytes(data)
 
 
 @dataclass(frozen=True)
@@ -327,6 +327,7 @@ def _write_shard(
     name: str,
     split: str,
     kind: tuple[str, str | None],
+    file: str,
     lengths: Sequence[int],
     first: int,
     dtype: str,
@@ -346,7 +347,6 @@ def _write_shard(
         positions=np.arange(len(counts)) * 100,
         ids=[f"d{first + number}" for number in range(len(counts))],
     )
-    file = f"{name.partition('-')[2]}.jsonl"
     writer.write(Ragged(tokens.astype(little), offsets), batch, file, batch.texts.hashes())
     return writer.close()
 

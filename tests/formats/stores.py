@@ -23,7 +23,8 @@ from packline.fingerprint import hash_bytes
 from packline.ragged import Ragged, dtype_for, offsets_of
 from packline.recipe import Recipe, Source
 from packline.store.ledger import Ledger
-from packline.store.manifest import InputEntry, InputPiece, Receipt, ShardEntry
+from packline.store.manifest import InputPiece, Receipt
+from packline.store.tables import InputEntry, ShardEntry
 from packline.store.writer import ShardWriter
 from packline.testing import finish_store
 
@@ -106,7 +107,7 @@ def make_store(
         bos=None if bos_id is None else BOS,
         val_fraction=0.5 if len(val) else 0.0,
     )
-    inputs = [InputEntry(INPUT, 0, RECORD_BYTES * len(documents), "text", "", "", checksum)]
+    inputs = [InputEntry("made", INPUT, RECORD_BYTES * len(documents), "text", "", "", checksum)]
     dtype = dtype_for(vocab_size).name
     store = finish_store(folder, recipe, inputs, receipts, dtype=dtype, eod_id=eod_id, bos_id=bos_id)
     assert store.manifest.tokenizer.vocab_size == vocab_size
@@ -139,7 +140,7 @@ def _unit(
             mask = np.array([flag for place in chosen for flag in loss[place]], np.uint8)
         text_bytes = np.maximum(lengths - 1 - (bos_id is not None), 1)
         writer = ShardWriter(
-            folder, f"{split}-{number:06d}", split, "made", None, dtype, with_loss=mask is not None
+            folder, f"{split}-made-{number:06d}", split, "made", None, dtype, with_loss=mask is not None
         )
         writer.append(
             Ragged(tokens, offsets_of(lengths)),
@@ -155,8 +156,9 @@ def _unit(
         ledger.tokens += len(tokens)
     ledger.text_tokens = ledger.tokens - ledger.eod_tokens - ledger.bos_tokens
     start, stop = (int(members[0]), int(members[-1]) + 1) if len(members) else (0, 0)
-    piece = InputPiece(0, start * RECORD_BYTES, stop * RECORD_BYTES, hash_bytes(f"piece {number}".encode()))
-    return Receipt(f"{number:06d}", 0, (piece,), tuple(entries), (), ledger, 0)
+    checksum = hash_bytes(f"piece {number}".encode())
+    piece = InputPiece(INPUT, start * RECORD_BYTES, stop * RECORD_BYTES, checksum)
+    return Receipt(f"made-{number:06d}", "made", (piece,), tuple(entries), (), ledger, 0)
 
 
 @dataclass(frozen=True, slots=True)

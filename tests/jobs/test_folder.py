@@ -30,7 +30,8 @@ from packline.jobs.folder import (
 from packline.recipe import Recipe, Source
 from packline.store.files import FileEntry
 from packline.store.ledger import Ledger
-from packline.store.manifest import Receipt, ShardEntry
+from packline.store.manifest import Receipt
+from packline.store.tables import ShardEntry
 
 IDENTITY = BuildIdentity(Recipe(sources=(Source(inputs=("a",)),), tokenizer="t"), "f" * 32, {}, [])
 OTHER = msgspec.structs.replace(IDENTITY, tokenizer="0" * 32)
@@ -44,7 +45,7 @@ def receipt_of(folder: StoreFolder, unit: str) -> Receipt:
         (folder.tmp / Path(name).name).write_bytes(name.encode())
         entries.append(FileEntry(name, len(name), hash_bytes(name.encode())))
     shard = ShardEntry(f"train-{unit}", "train", 1, 1, tuple(entries[:2]))
-    return Receipt(unit, 0, (), (shard,), (entries[2],), Ledger(), 0)
+    return Receipt(unit, "made", (), (shard,), (entries[2],), Ledger(), 0)
 
 
 def files_of(folder: StoreFolder) -> set[str]:

@@ -26,11 +26,14 @@ from packline.store.manifest import (
     InputPiece,
     Manifest,
     Receipt,
-    ShardEntry,
     join_checksums,
     read_manifest,
     to_json,
+    with_tables,
 )
+from packline.store.tables import InputRows, ShardEntry, ShardRows, Tables, UnitEntry, UnitRows
+from packline.store.unit_names import slug_of
+from packline.testing import write_manifest
 
 LINKS = 30_000
 """Names of one file; ext4 allows 65,000."""
@@ -46,8 +49,8 @@ def multiply(store: Store, folder: Path, count: int) -> Path:
         folder: is made.
     """
     manifest = read_manifest(store.path)
-    (model,), (listed,) = manifest.shards, manifest.receipts
-    receipt = msgspec.json.decode((store.path / listed.name).read_bytes(), type=Receipt)
+    (model,), (listed,) = manifest.shards, manifest.units
+    receipt = msgspec.json.decode((store.path / listed.receipt.name).read_bytes(), type=Receipt)
     (piece,) = receipt.inputs
     (folder / "receipts").mkdir(parents=True)
     shutil.copytree(store.path / "tokenizer", folder / "tokenizer")
@@ -56,7 +59,7 @@ def multiply(store: Store, folder: Path, count: int) -> Path:
     receipts: list[FileEntry] = []
     size = piece.stop - piece.start
     for number in range(count):
-        unit = f"{number:06d}"
+        unit = f"{slug_of(receipt.source)}-{number:06d}"
         if number % LINKS == 0:
             held = [folder / f"train-{unit}{one.name.removeprefix(model.name)}" for one in model.files]
             for one, path in zip(model.files, held, strict=True):
@@ -69,13 +72,13 @@ def multiply(store: Store, folder: Path, count: int) -> Path:
             for one, path in zip(files, held, strict=True):
                 os.link(path, folder / one.name)
         shard = ShardEntry(f"train-{unit}", "train", model.documents, model.tokens, files)
-        place = InputPiece(0, number * size, (number + 1) * size, piece.checksum)
+        place = InputPiece(piece.file, number * size, (number + 1) * size, piece.checksum)
         data = to_json(msgspec.structs.replace(receipt, unit=unit, inputs=(place,), shards=(shard,)))
         name = f"receipts/{unit}.json"
         (folder / name).write_bytes(data)
         receipts.append(FileEntry(name, len(data), hash_of(data)))
         shards.append(shard)
-    (folder / "manifest.json").write_bytes(to_json(_manifest(manifest, piece, shards, receipts)))
+    write_manifest(folder, _manifest(manifest, piece, shards, receipts))
     return folder
 
 
@@ -102,14 +105,13 @@ def _manifest(
         bytes=(piece.stop - piece.start) * count,
         checksum=join_checksums([piece.checksum] * count),
     )
-    return msgspec.structs.replace(
-        model,
-        inputs=(whole,),
-        shards=tuple(shards),
-        receipts=tuple(receipts),
-        ledger=ledger,
-        sources=dict.fromkeys(model.sources, ledger),
+    rows = Tables(
+        ShardRows.from_entries((shard.name.partition("-")[2], whole.source, shard) for shard in shards),
+        InputRows.from_entries([whole]),
+        UnitRows.from_entries(UnitEntry(Path(entry.name).stem, whole.source, entry) for entry in receipts),
     )
+    model = msgspec.structs.replace(model, ledger=ledger, sources=dict.fromkeys(model.sources, ledger))
+    return with_tables(model, rows)
 
 
 READS = """

@@ -9,16 +9,16 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.store.stores import reseal
+from tests.store.stores import reseal, with_rows
 
 from packline.facade import Store
 from packline.sources.batch import Reject
 from packline.store import receipts_check
-from packline.store.manifest import Manifest, Receipt, read_manifest, to_json
+from packline.store.manifest import Receipt, read_manifest, to_json
 from packline.store.receipts_check import ReceiptsCheck, check_rejects
 from packline.store.report import Findings
 from packline.store.writer import RejectsWriter
-from packline.testing import make_store
+from packline.testing import make_store, write_manifest
 
 REASONS = st.sampled_from(["malformed_json", "invalid_utf8", "too_large"])
 REJECTS = st.lists(
@@ -41,11 +41,11 @@ def store(tmp_path: Path) -> Store:
 def test_pieces_of_inputs_are_those_of_the_receipts(store: Store) -> None:
     check, said = checked(store.path)
     assert said == ""
-    assert list(check.by_unit) == ["000000", "000001", "000002"]
+    assert list(check.by_unit) == ["made-a-000000", "made-a-000001", "made-000000"]
     pieces = check.pieces()
-    assert sorted(pieces) == [0, 1, 2]
-    for number, entry in enumerate(store.manifest.inputs):
-        (piece,) = pieces[number]
+    assert set(pieces) == {(entry.source, entry.name) for entry in store.manifest.inputs}
+    for entry in store.manifest.inputs:
+        (piece,) = pieces[entry.source, entry.name]
         assert (piece.start, piece.stop, piece.checksum) == (0, entry.bytes, entry.checksum)
 
 
@@ -55,14 +55,14 @@ def test_pieces_of_inputs_are_those_of_the_receipts(store: Store) -> None:
         ({"start": 1}, "units of input 000001.jsonl: the next begins at: expected 0, found 1"),
         ({"stop": 3}, "units of input 000001.jsonl: bytes: expected 4, found 3"),
         ({"checksum": "0" * 32}, "checksum of input 000001.jsonl"),
-        ({"file": 2}, "input 000001.jsonl: expected read by some unit, found by none"),
+        ({"file": "other"}, "input 000001.jsonl: expected read by some unit, found by none"),
     ],
 )
 def test_a_unit_that_read_another_part_of_an_input_is_found(
     store: Store, change: dict[str, int | str], problem: str
 ) -> None:
     def read_another(receipt: Receipt) -> Receipt:
-        if receipt.unit != "000001":
+        if receipt.unit != "made-000000":
             return receipt
         return msgspec.structs.replace(
             receipt, inputs=(msgspec.structs.replace(receipt.inputs[0], **change),)
@@ -73,29 +73,34 @@ def test_a_unit_that_read_another_part_of_an_input_is_found(
 
 
 @pytest.mark.parametrize(
-    ("name", "problem"), [("000005", "units without a gap"), ("extra", "name: expected the number of a unit")]
+    ("name", "problem"),
+    [
+        ("made-a-000005", "units of made-a without a gap"),
+        ("made-000005", "source: expected made, found made-a"),
+        ("other-000000", "name: expected a source of the recipe and the number of a unit"),
+        ("made-a-5", "name: expected a source of the recipe and the number of a unit"),
+    ],
 )
 def test_a_unit_that_is_missing_from_the_numbers_is_found(store: Store, name: str, problem: str) -> None:
     folder = store.path / "receipts"
-    receipt = msgspec.json.decode((folder / "000002.json").read_bytes(), type=Receipt)
-    (folder / "000002.json").unlink()
-    (folder / f"{name}.json").write_bytes(to_json(msgspec.structs.replace(receipt, unit=name)))
-    manifest = store.manifest
-    entries = (
-        *manifest.receipts[:2],
-        msgspec.structs.replace(manifest.receipts[2], name=f"receipts/{name}.json"),
-    )
-    changed: Manifest = msgspec.structs.replace(manifest, receipts=entries)
-    (store.path / "manifest.json").write_bytes(to_json(changed))
+    receipt = msgspec.json.decode((folder / "made-a-000001.json").read_bytes(), type=Receipt)
+    (folder / "made-a-000001.json").unlink()
+    (folder / f"{name}.json").write_bytes(to_json(msgspec.structs.replace(receipt, unit=name, shards=())))
+    units = [unit for unit in store.manifest.units if unit.unit != "made-a-000001"]
+    (last,) = (unit for unit in store.manifest.units if unit.unit == "made-a-000001")
+    changed = msgspec.structs.replace(last.receipt, name=f"receipts/{name}.json")
+    units.append(msgspec.structs.replace(last, unit=name, receipt=changed))
+    shards = [shard for shard in store.manifest.shards if shard.name != "train-made-a-000001"]
+    write_manifest(store.path, with_rows(store.manifest, units=units, shards=shards))
     reseal(store.path)
     assert problem in checked(store.path)[1]
 
 
 def test_a_lost_receipt_is_one_problem_and_not_a_wrong_sum_as_well(store: Store) -> None:
-    (store.path / "receipts/000001.json").write_bytes(b"{}")
+    (store.path / "receipts/made-000000.json").write_bytes(b"{}")
     check, said = checked(store.path)
     assert not check.complete
-    assert [line.partition(":")[0] for line in said.splitlines()] == ["receipts/000001.json"]
+    assert [line.partition(":")[0] for line in said.splitlines()] == ["receipts/made-000000.json"]
 
 
 @settings(max_examples=50)

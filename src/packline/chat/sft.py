@@ -47,10 +47,12 @@ from packline.jobs.events import Note, OnEvent
 from packline.jobs.job import Numbered, Session
 from packline.jobs.limits import VAL_NOTE, run_scans, settle_share, share_below
 from packline.jobs.store_job import Imported, NumberedStoreJob
+from packline.jobs.units import number_units
 from packline.recipe import Recipe, Source, check_recipe
 from packline.sources.batch import Reason
 from packline.store.ledger import source_names
-from packline.store.manifest import REJECTS, TOKENIZER, ImportEntry, Manifest, Receipt
+from packline.store.manifest import ImportEntry, Manifest, Receipt
+from packline.store.tables import REJECTS, TOKENIZER
 from packline.store.writer import RejectEntry
 
 UNTOLD: frozenset[Reason] = frozenset(("template", "mask"))
@@ -104,7 +106,13 @@ class _ChatBuild(NumberedStoreJob[ChatResult, Imported]):
         recipe = check_recipe(
             Recipe(
                 sources=tuple(
-                    Source(inputs=one.inputs, name=one.name, label=one.label) for one in request.sources
+                    Source(
+                        inputs=one.inputs,
+                        name=one.name,
+                        label=one.label,
+                        columns=one.columns or msgspec.UNSET,
+                    )
+                    for one in request.sources
                 ),
                 tokenizer=request.tokenizer,
                 eod=boundary.eod,
@@ -118,13 +126,13 @@ class _ChatBuild(NumberedStoreJob[ChatResult, Imported]):
         super().__init__(
             out=request.out,
             recipe=recipe,
-            entry=ImportEntry(FORMAT, msgspec.to_builtins(self._options)),
+            entry=ImportEntry(FORMAT, msgspec.to_builtins(self._options), tuple(source_names(recipe))),
             tokenizer=tokenizer,
             boundary=boundary,
             files=files,
             title=f"{FORMAT} by {_scheme_name(self._options)}",
             edges="eod" if boundary.bos is None else "both",
-            units=len(self._parts),
+            units=number_units(recipe, [files[part.file].source for part in self._parts]),
             small_bytes=SMALL_BYTES,
             processes=request.workers,
         )
