@@ -226,7 +226,8 @@ def _not_found(folder: Path) -> StoreNotFound:
     if (folder / WORK).is_dir():
         return StoreNotFound(
             f"{folder} holds a build that has not finished",
-            hint=f"run its command again to resume; packline status {folder} shows its progress",
+            hint=f"run its command again to resume; packline status {folder} shows its progress, and "
+            "packline.follow reads it while it is built",
         )
     if not folder.exists():
         return StoreNotFound(f"{folder} does not exist", hint="packline build makes a store")

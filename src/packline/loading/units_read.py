@@ -1,0 +1,133 @@
+"""Units of a store that a run has read: how many, in the order of the documents, and a hash of their receipts.
+
+    draws of a source ──order──> first rows ──packing──> last document ──shard──> unit
+
+The draws of an order that follows the stored one need the rows of the windows they are in, and no others. The
+receipts of the units up to the last of these rows name every byte that was read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakKeyDictionary
+
+from packline.fingerprint import hash_value
+from packline.jobs.begun import build_mark
+from packline.loading.order import RowOrder
+from packline.packing.packer import DocumentFilter
+from packline.packing.rows import Rows
+from packline.packing.split_rows import SplitRows
+from packline.recipe import Recipe
+from packline.store.ledger import source_names
+from packline.store.reader import StoreReader
+from packline.store.unit_names import STREAM, parse_unit
+
+if TYPE_CHECKING:
+    from packline.packing.rows import RowSource
+    from packline.store.manifest import Manifest
+
+DIGITS = 12
+
+
+class UnitsRead(NamedTuple):
+    """What a run has read of a source."""
+
+    build: str
+    """Hash of recipe, tokenizer and inputs of the store."""
+    units: int
+    """Units, in the order of the documents, from the first to the last that holds a row."""
+    chain: str
+    """Hash of their receipts."""
+
+
+_UNITS: WeakKeyDictionary[StoreReader, dict[tuple[str, ...], dict[str, str]]] = WeakKeyDictionary()
+_BUILDS: WeakKeyDictionary[StoreReader, str] = WeakKeyDictionary()
+
+
+def units_read(rows: RowSource, order: RowOrder, draws: int) -> UnitsRead | None:
+    """Units that the first draws of a source depend on; None for rows without a store."""
+    packed, cuts = _packed(rows)
+    if packed is None:
+        return None
+    units = 0
+    if draws and len(rows):
+        window = order.window_rows
+        first = min(-(-draws // window) * window, len(rows)) if draws < len(rows) else len(rows)
+        document = packed.last_document(-(-first // cuts))
+        shard, _ = packed.store.locate(document)
+        units = list(_receipts(packed)).index(shard.entry.name.partition("-")[2]) + 1
+    chain = chain_of(rows, units)
+    assert chain is not None
+    return UnitsRead(build_of(rows), units, chain)
+
+
+def chain_of(rows: RowSource, units: int) -> str | None:
+    """Hash of the receipts of a source's first units; None if there are fewer, for now."""
+    packed, _ = _packed(rows)
+    if packed is None:
+        return None
+    receipts = list(_receipts(packed).values())
+    return hash_value(receipts[:units])[:DIGITS] if units <= len(receipts) else None
+
+
+def build_of(rows: RowSource) -> str | None:
+    """Identity of the build of a store, finished or not; None for rows without a store."""
+    packed, _ = _packed(rows)
+    if packed is None:
+        return None
+    store = packed.store
+    if getattr(store, "growing", False):
+        return store.manifest.checksum
+    if store not in _BUILDS:
+        _BUILDS[store] = build_identity(store.manifest)
+    return _BUILDS[store]
+
+
+def build_identity(manifest: Manifest) -> str:
+    """Identity of the build that made a store."""
+    columns = (manifest.inputs.names("source"), manifest.inputs.names("name"))
+    inputs = zip(*columns, manifest.inputs.numbers("bytes").tolist(), strict=True)
+    return build_mark(manifest.recipe, manifest.tokenizer.fingerprint, inputs)
+
+
+def selected_names(recipe: Recipe, options: DocumentFilter) -> tuple[str, ...]:
+    """Names of the sources that a choice of documents takes, in the recipe's order."""
+    choice = options.canonical()
+    named = zip(source_names(recipe), recipe.sources, strict=True)
+    return tuple(
+        name
+        for name, source in named
+        if (choice.sources is None or name in choice.sources)
+        and (choice.labels is None or source.label in choice.labels)
+    )
+
+
+def _packed(rows: RowSource) -> tuple[Rows | None, int]:
+    """The packed rows behind a source, and the number of its rows that each of them is cut into."""
+    cuts = 1
+    while not isinstance(rows, Rows):
+        if isinstance(rows, SplitRows):
+            cuts *= rows.parent.seq_len // rows.seq_len
+        rows = getattr(rows, "parent", None)  # type: ignore[assignment]
+        if rows is None:
+            return None, 1
+    return rows, cuts
+
+
+def _receipts(rows: Rows) -> dict[str, str]:
+    """Checksum of the receipt of each unit of the selected sources, in the order of the documents."""
+    manifest = rows.store.manifest
+    sources = selected_names(manifest.recipe, rows.options)
+    known = _UNITS.setdefault(rows.store, {})
+    if sources not in known:
+        places = {name: place for place, name in enumerate(sources)}
+        table = manifest.units
+        found = []
+        for unit, source, checksum in zip(
+            table.names("unit"), table.names("source"), table.names("receipt_checksum"), strict=True
+        ):
+            name = parse_unit(unit)
+            if source in places and name is not None and not unit.endswith(STREAM):
+                found.append((places[source], name.place, unit, checksum))
+        known[sources] = {unit: checksum for _, _, unit, checksum in sorted(found)}
+    return known[sources]
