@@ -2,13 +2,13 @@
 
     DIR/.packline/plan.json     recipe, tokenizer, dtype, and the planned units in the order of the documents
 
-Like the units, it is a function of the inputs alone: a resumed build writes the same record. Together with the
-receipts it describes the part of the store that exists.
+Like the units, it is a function of the inputs alone: a resumed build writes the same record. Together with
+the receipts it describes the part of the store that exists.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec

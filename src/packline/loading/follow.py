@@ -9,10 +9,10 @@
     steps   0 1 2 3 4 5 6  7 8 9 ...                            those of the finished store
 
 The order is `blocks` (or stored, with `shuffle=False`), whose first epoch takes windows of rows as they are
-stored. The loader makes its schedule of the rows that are settled, gives their steps, looks for more when they
-are used up, and makes a longer schedule, which begins with the same steps. When the manifest appears it goes
-on with the finished store. So every batch is that of a `Loader` of the finished store, and a state of one is
-accepted by the other (`loading.state`).
+stored. The loader makes its schedule of the rows that are settled, gives their steps, looks for more when
+they are used up, and makes a longer schedule, which begins with the same steps. When the manifest appears it
+goes on with the finished store. So every batch is that of a `Loader` of the finished store, and a state of
+one is accepted by the other (`loading.state`).
 
 Waiting polls the folder, at most once a second. A build that has stopped without a manifest is reported after
 `grace` seconds, with the command that resumes it.
@@ -125,8 +125,8 @@ class Follower(Loader):
         return all(build.store is not None for build in self._builds.values())
 
     @property
-    def fingerprint(self) -> str:  # type: ignore[override]
-        """Fingerprint of everything that determines the batches; without the stores until they are finished."""
+    def fingerprint(self) -> str:
+        """Fingerprint of everything that determines the batches, except stores that are being built."""
         return "-".join(self.schedule.fingerprints().values())
 
     def __len__(self) -> int:
@@ -272,8 +272,14 @@ class Follower(Loader):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Another process looks at the folders itself.
-        settings = {"rank": self.rank, "world_size": self.world_size, "timeout": self.timeout}
-        make = partial(Follower, **settings, grace=self.grace, on_wait=self.on_wait)
+        make = partial(
+            Follower,
+            rank=self.rank,
+            world_size=self.world_size,
+            timeout=self.timeout,
+            grace=self.grace,
+            on_wait=self.on_wait,
+        )
         state = {name: getattr(self, name) for name in ("_step", "_resume", "_pass", "_pending")}
         return make, (self.run,), state
 
@@ -282,7 +288,8 @@ class Follower(Loader):
         known = f"{total:,}" if total is not None else f"at least {len(self.schedule):,}"
         names = ", ".join(self._unfinished)
         return (
-            f"<Follower: step {self.step:,} of {known}, rank {self.rank} of {self.world_size}, seed {self.seed}"
+            f"<Follower: step {self.step:,} of {known}, rank {self.rank} of {self.world_size}, "
+            f"seed {self.seed}"
             f"{f', building {names}' if names else ''}>"
         )
 
@@ -299,8 +306,8 @@ def _stopped(build: GrowingBuild, step: int) -> StoreError:
     if command is not None:
         resume = f"resume it: {command.line} (in {command.folder})"
     return BuildStopped(
-        f"the build of {build.path} has stopped: step {step:,} needs more than its {build.units:,} units, and "
-        "no process is building",
+        f"the build of {build.path} has stopped: step {step:,} needs more than its {build.units:,} units, "
+        "and no process is building",
         hint=f"{resume}; then go on from the loader's state. grace=None waits for that",
     )
 
@@ -343,8 +350,8 @@ def follow(
             run file only `batch_size`, `seed`, `order`, `block_rows` and `window_blocks`.
 
     Raises:
-        RecipeError: settings that need the whole store: the global order, shuffled documents, best_fit without
-            `pack_window`; or settings that do not fit it.
+        RecipeError: settings that need the whole store: the global order, shuffled documents, best_fit
+            without `pack_window`; or settings that do not fit it.
         BuildStopped: the build has ended without a store; names the command that resumes it.
         WaitedTooLong: a step was not there within the timeout.
         StoreError: no build has begun, or another one has taken its place.
@@ -374,10 +381,10 @@ def _run_of(
 ) -> RunFile:
     """Run of the arguments, or of a run file."""
     given = {name: value for name, value in settings.items() if value is not None}
-    if is_file := str(source).endswith(".toml"):
-        given |= {name: value for name, value in (("weights", weights), ("tokens", tokens)) if value is not None}
     options = {name: value for name, value in given.items() if name not in OF_LOADER}
-    if is_file:
+    if str(source).endswith(".toml"):
+        options |= {} if weights is None else {"weights": weights}
+        options |= {} if tokens is None else {"tokens": tokens}
         if options:
             raise RecipeError(f"{min(options)} is set by the run file {source}", hint="change it there")
         return read_run(source)
@@ -391,7 +398,8 @@ def _run_of(
     if weights is not None:
         names = [({"sources": name}, str(weight)) for name, weight in weights.items()]
     sources = [
-        {"store": str(source), "weight": weight, "max_epochs": epochs, **options, **own} for own, weight in names
+        {"store": str(source), "weight": weight, "max_epochs": epochs, **options, **own}
+        for own, weight in names
     ]
     stage = {"seq_len": seq_len, "tokens": tokens, "sources": sources}
     loader = {"batch_size": given["batch_size"], "order": "blocks"}

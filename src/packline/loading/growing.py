@@ -11,8 +11,8 @@ part of a store that is seen only grows. Rows are given as far as they no longer
     pad                          all
     best_fit in windows          those of windows that are complete
 
-A limit of the build (`limit_documents`, `limit_tokens`) may still withdraw units. Units then count only in the
-order of the whole store, and only before the limit; the last of them comes with the finished store.
+A limit of the build (`limit_documents`, `limit_tokens`) may still withdraw units. Units then count only in
+the order of the whole store, and only before the limit; the last of them comes with the finished store.
 """
 
 from __future__ import annotations

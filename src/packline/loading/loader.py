@@ -115,7 +115,8 @@ class Loader(Notebook):
         self._pass = 0
 
     def _check_batch_sizes(self) -> None:
-        """Refuse batches that the ranks cannot share."""        for number, size in enumerate(self.schedule.sizes):
+        """Refuse batches that the ranks cannot share."""
+        for number, size in enumerate(self.schedule.sizes):
             if size % self.world_size:
                 raise RecipeError(
                     f"stage {number}: expected a batch_size that {self.world_size} ranks can share, "

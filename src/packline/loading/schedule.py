@@ -140,7 +140,7 @@ class Schedule:
         self._firsts = [stage.first_step for stage in self.stages]
 
     def __len__(self) -> int:
-        """Total number of steps, that is global batches; as far as they are known, if the schedule is open."""
+        """Number of steps, that is global batches; of an open schedule, those known so far."""
         return self.stages[-1].first_step + self.stages[-1].steps if self.stages else 0
 
     @property

@@ -3,13 +3,13 @@
     version, step, seed      counts
     fingerprint              12 digits each for stores, rows, stages, batch size and order
     order                    unless it is the global one
-    units                    for orders that follow the stored one: per source, identity of its build, number of
-                             units read so far, and a hash over their receipts
+    units                    for orders that follow the stored one, per source: identity of its build, number
+                             of units read so far, and a hash over their receipts
 
 A store that is still being built has no checksum yet. Its build is identified by recipe, tokenizer and inputs
-instead, and what was read of it by the receipts of its units, in their order: those do not change any more. So
-a state taken while a store is built is accepted by a loader of the finished store, and the other way round; a
-store that was built anew with other contents is refused, with the first unit that differs.
+instead, and what was read of it by the receipts of its units, in their order: those do not change any more.
+So a state taken while a store is built is accepted by a loader of the finished store, and the other way
+round; a store that was built anew with other contents is refused.
 """
 
 from __future__ import annotations

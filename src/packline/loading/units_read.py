@@ -1,4 +1,4 @@
-"""Units of a store that a run has read: how many, in the order of the documents, and a hash of their receipts.
+"""Units of a store that a run has read: their number, in the order of the documents, and their receipts.
 
     draws of a source ──order──> first rows ──packing──> last document ──shard──> unit
 
@@ -56,9 +56,9 @@ def units_read(rows: RowSource, order: RowOrder, draws: int) -> UnitsRead | None
         document = packed.last_document(-(-first // cuts))
         shard, _ = packed.store.locate(document)
         units = list(_receipts(packed)).index(shard.entry.name.partition("-")[2]) + 1
-    chain = chain_of(rows, units)
-    assert chain is not None
-    return UnitsRead(build_of(rows), units, chain)
+    build, chain = build_of(rows), chain_of(rows, units)
+    assert build is not None and chain is not None
+    return UnitsRead(build, units, chain)
 
 
 def chain_of(rows: RowSource, units: int) -> str | None:

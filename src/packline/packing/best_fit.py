@@ -215,7 +215,7 @@ class BestFit:
         return self.selection.at(places)
 
     def last_place(self, rows: int) -> int:
-        """Place of the last document that the first `rows` rows depend on: of all, since packing looks at all."""
+        """Place of the last document that the first `rows` rows depend on: packing looks at all."""
         return len(self.selection) - 1
 
     def rows_of(self, document: int) -> np.ndarray:
