@@ -181,7 +181,7 @@ class _Unit:
 
     def __init__(self, runner: ConversationRunner, unit: ChatUnit, report: ReportProgress) -> None:
         self._runner, self._job, self._report = runner, runner.job, report
-        self._name = f"{unit.number:06d}"
+        self._name = unit.name
         self._unit = self._job.units[unit.number]
         self._val_share = self._job.val_fraction if unit.val_share is None else unit.val_share
         self._file = self._job.files[self._unit.file]
@@ -207,7 +207,15 @@ class _Unit:
             raise
         self._ledger.mask = self._mask
         self._ledger.rejected = dict(sorted(self._ledger.rejected.items()))
-        return Receipt(self._name, self._file.source, pieces, shards, rejects, self._ledger, self._audited)
+        return Receipt(
+            self._name,
+            self._job.names[self._file.source],
+            pieces,
+            shards,
+            rejects,
+            self._ledger,
+            self._audited,
+        )
 
     def _batches(self) -> Iterator[list[Record | Reject]]:
         batch: list[Record | Reject] = []
@@ -349,7 +357,7 @@ class _Unit:
         file, start, stop = self._file, self._unit.start, self._unit.stop
         checksum = hash_range(file.path, start, stop)
         check_unchanged(file)
-        return InputPiece(file.index, start, stop, checksum)
+        return InputPiece(file.name, start, stop, checksum)
 
 
 class _Scan(_Unit):

@@ -127,7 +127,7 @@ class UnitRun:
         ledger.rejected = dict(sorted(ledger.rejected.items()))
         return Receipt(
             self._task.name,
-            self._task.source,
+            self._runner._names[self._task.source],
             tuple(pieces),
             tuple(writer.close() for writer in writers),
             self._rejects.close(),
@@ -157,7 +157,7 @@ class UnitRun:
                     hint="what is committed is kept: run the same command again once it can be read",
                 ) from error
             check_unchanged(file)
-            pieces.append(InputPiece(span.file, span.start, span.stop, str(hasher.hexdigest())))
+            pieces.append(InputPiece(file.name, span.start, span.stop, str(hasher.hexdigest())))
 
     def _limit(self, file: InputFile) -> int:
         """Maximum bytes of a record: by the recipe or, if smaller, by the memory of a worker."""

@@ -66,7 +66,8 @@ WHOLE_STREAM = -1
 class InputPiece(msgspec.Struct, frozen=True, gc=False):
     """The part of a file that a unit read, and the checksum of its bytes."""
 
-    file: int
+    file: str
+    """Name of the file within the source, as in provenance."""
     start: int
     stop: int
     checksum: str
@@ -76,7 +77,8 @@ class Receipt(msgspec.Struct, frozen=True):
     """Commit record of one unit: a unit without one does not exist."""
 
     unit: str
-    source: int
+    source: str
+    """Name of the source."""
     inputs: tuple[InputPiece, ...]
     shards: tuple[ShardEntry, ...]
     rejects: tuple[FileEntry, ...]
@@ -90,7 +92,8 @@ class Receipt(msgspec.Struct, frozen=True):
 class StreamReceipt(msgspec.Struct, frozen=True):
     """Commit record of a file that was read as a stream: the number of its units."""
 
-    file: int
+    source: str
+    file: str
     units: int
     checksum: str
 

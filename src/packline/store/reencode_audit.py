@@ -74,7 +74,7 @@ def reencode_audit(
     manifest: Manifest,
     tokenizer: Tokenizer,
     readable: set[str],
-    pieces: dict[int, list[InputPiece]],
+    pieces: dict[tuple[str, str], list[InputPiece]],
     findings: Findings,
 ) -> DeepReport:
     """Compare a sample of documents with the reference tokenizer.
@@ -82,7 +82,7 @@ def reencode_audit(
     Args:
         tokenizer: the tokenizer kept with the store.
         readable: names of the shards that are whole.
-        pieces: pieces of each input file that units read, by its number; a stream as one up to
+        pieces: pieces of each input file that units read, by its source and name; a stream as one up to
             `WHOLE_STREAM`.
     """
     parse = manifest.recipe.special_tokens == "parse"
@@ -129,7 +129,7 @@ class _Audit:
         self,
         manifest: Manifest,
         reference: Reference,
-        pieces: dict[int, list[InputPiece]],
+        pieces: dict[tuple[str, str], list[InputPiece]],
         findings: Findings,
     ) -> None:
         self.documents = self.text_bytes = self.decoded = 0
@@ -219,7 +219,7 @@ class _Audit:
     def _is_unchanged(self, file: InputFile) -> bool:
         """True if all that units read of a file still has its checksum. Read only where documents differ."""
         source, limit = self._manifest.recipe.sources[file.source], self._manifest.recipe.max_document_bytes
-        for piece in self._pieces.get(file.index, []):
+        for piece in self._pieces.get((self._names[file.source], file.name), []):
             hasher = Hasher()
             if piece.stop == WHOLE_STREAM and file.format != "parquet":
                 with open_input(file.path) as raw:

@@ -66,18 +66,31 @@ def check_kept_tokenizer(folder: Path, manifest: Manifest, findings: Findings) -
     return tokenizer
 
 
+class _UnknownToken(msgspec.Struct, frozen=True):
+    unk_token: str | None = None
+    unk_id: int | None = None
+
+
+class _Unknown(msgspec.Struct, frozen=True):
+    """The parts of a tokenizer.json that name the token for unknown text, read without the vocabulary."""
+
+    model: _UnknownToken
+
+
 def control_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
     """Ids of special tokens that no text can become.
 
     A model without an id for every byte encodes unknown text as <unk>, so that one is left out.
     """
-    contents = msgspec.json.decode(tokenizer.json)
-    model, control = contents["model"], dict(tokenizer.special_tokens)
-    unknown = model.get("unk_token")
-    if model.get("type") == "Unigram" and model.get("unk_id") is not None:
-        unknown = model["vocab"][model["unk_id"]][0]
-    if unknown is not None and not _knows_all_bytes(model):
-        control.pop(unknown, None)
+    control = dict(tokenizer.special_tokens)
+    brief = msgspec.json.decode(tokenizer.json, type=_Unknown).model
+    if brief.unk_token is not None or brief.unk_id is not None:
+        model = msgspec.json.decode(tokenizer.json)["model"]
+        unknown = model.get("unk_token")
+        if model.get("type") == "Unigram" and model.get("unk_id") is not None:
+            unknown = model["vocab"][model["unk_id"]][0]
+        if unknown is not None and not _knows_all_bytes(model):
+            control.pop(unknown, None)
     return tuple(sorted(set(control.values())))
 
 
@@ -198,7 +211,7 @@ class _Verification:
             if split not in splits:
                 findings.add(MANIFEST, f"split of shard {shard.name}", " or ".join(splits), split)
             receipt = self.receipts.by_unit.get(unit)
-            origin = None if receipt is None else origins[receipt.source]
+            origin = None if receipt is None else origins[self._names.index(receipt.source)]
             found = check_shard(self._folder, shard, rules, origin, findings)
             counts.setdefault(unit, []).append(found)
             if found.complete:
