@@ -211,7 +211,7 @@ class Steps(Iterator[dict[str, torch.Tensor]]):
     def __next__(self) -> dict[str, torch.Tensor]:
         if not self._loader.has_step(self._step):
             raise StopIteration
-        batch = to_tensors(self._loader.batch(self._step))
+        batch = to_tensors(self._loader.next_batch(self._step))
         self._step += self._stride
         return batch
 

@@ -88,6 +88,10 @@ class StoreJob(Job[U, R, S]):
         """Values that must be equal to resume."""
 
     @abstractmethod
+    def planned(self) -> Iterable[tuple[str, bool]]:
+        """Names of the planned units, in the order of the documents; True for a stream."""
+
+    @abstractmethod
     def todo(self) -> Sequence[U]:
         """Units without a receipt, in the order of the documents."""
 
@@ -157,6 +161,7 @@ class StoreJob(Job[U, R, S]):
     def begin(self) -> Sequence[U]:
         """Start, or resume from the units committed by an earlier run."""
         earlier = self.folder.begin(self.identity(), self.tokenizer.json)
+        record_begun(self.folder.path, self._begun())
         self.receipts, self.streams = self.folder.committed(), self.folder.streams()
         if earlier is not None:
             before = {file.index: file.modified for file in earlier.files}
@@ -169,6 +174,22 @@ class StoreJob(Job[U, R, S]):
                     hint="put the earlier files back to resume, or choose another --out",
                 )
         return self.todo()
+
+    def _begun(self) -> BegunBuild:
+        """Record for readers of the unfinished store."""
+        names = source_names(self.recipe)
+        by_slug = dict(zip(source_slugs(names), names, strict=True))
+        units = [(parse_unit(name), name, is_stream) for name, is_stream in self.planned()]
+        inputs = [(entry.source, entry.name, entry.bytes) for entry in self.inputs()]
+        return BegunBuild(
+            build=build_mark(self.recipe, self.tokenizer.fingerprint, inputs),
+            recipe=self.recipe,
+            tokenizer=tokenizer_entry(self.tokenizer, self.boundary),
+            dtype=self.dtype,
+            units=tuple(
+                PlannedUnit(name, by_slug[unit.slug], is_stream) for unit, name, is_stream in units if unit
+            ),
+        )
 
     def changed(self, suspects: set[int]) -> set[int]:
         """Files whose content is no longer that which committed units have read.
@@ -288,6 +309,10 @@ class NumberedStoreJob(StoreJob[Numbered, R, S]):
         imported = {**msgspec.to_builtins(self.entry), "units": len(self._units)}
         boundary = {**msgspec.to_builtins(self.boundary), "import": imported}
         return BuildIdentity(self.recipe, self.tokenizer.fingerprint, boundary, self.files)
+
+    def planned(self) -> Iterable[tuple[str, bool]]:
+        """Names of the units."""
+        return ((name, False) for name in self._units)
 
     def all_units(self) -> list[Numbered]:
         """All units, in order."""

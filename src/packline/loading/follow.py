@@ -157,11 +157,19 @@ class Follower(Loader):
             self.has_step(step)
         return super().batch(step)
 
+    def next_batch(self, step: int) -> Batch:
+        """As `batch`, for one step after another."""
+        self.has_step(step)
+        return self._known_batch(step)
+
+    def _known_batch(self, step: int) -> Batch:
+        return super().next_batch(step)
+
     def _iterate(self, first: int, number: int) -> Iterator[Batch]:
         step = first
         while self.has_step(step):
             # Wait in the caller's thread alone, where Ctrl-C works: the other one makes known steps.
-            for batch in make_ahead(super().batch, step, len(self.schedule), ahead=self.prefetch):
+            for batch in make_ahead(self._known_batch, step, len(self.schedule), ahead=self.prefetch):
                 step += 1
                 if number == self._pass:
                     self._step = step

@@ -367,6 +367,11 @@ class GrowingRows:
         """Spans of these rows; documents are numbered within the committed part."""
         return self._settled(indices).spans(indices)
 
+    def will_need(self, start: int, stop: int) -> None:
+        """Ask the system to read these rows, as far as they are settled."""
+        if self.parent is not None and start < self._count:
+            self.parent.will_need(start, min(stop, self._count))
+
     def rows_of(self, document: int) -> np.ndarray:
         """Settled rows with tokens of a document of the committed part."""
         rows = np.empty(0, np.int64) if self.parent is None else self.parent.rows_of(document)

@@ -27,6 +27,7 @@ from packline.errors import RecipeError
 from packline.loading.mixture import Mixture, Stage
 from packline.loading.order import OrderName, row_order
 from packline.loading.prefetch import make_ahead
+from packline.loading.read_ahead import ReadAhead
 from packline.loading.schedule import BatchRows, Occurrences, Schedule, ScheduledStage
 from packline.loading.state import check_same_run, check_state, check_step, check_units, save_state
 from packline.notebook import Notebook
@@ -113,6 +114,7 @@ class Loader(Notebook):
         self.keys, self.prefetch = keys, prefetch
         self._step = self._resume = 0
         self._pass = 0
+        self._read_ahead = ReadAhead()
 
     def _check_batch_sizes(self) -> None:
         """Refuse batches that the ranks cannot share."""
@@ -216,11 +218,28 @@ class Loader(Notebook):
             IndexError: no such step.
             CorruptStore: a store is damaged there.
         """
+        stage, start, stop = self._place_of(step)
+        return named(_read(stage, start, stop, self.fields), self.keys)
+
+    def next_batch(self, step: int) -> Batch:
+        """As `batch`, for one step after another: the system reads ahead of a block shuffle."""
+        stage, start, stop = self._place_of(step)
+        counts = stage.mixture.interleaving
+        for source, order in enumerate(stage.orders):
+            before = stage.consumed[source]
+            draws = (
+                before + counts.count(source, row) for row in (start, stop, stage.steps * stage.batch_size)
+            )
+            self._read_ahead.announce(stage.mixture.rows[source], order, *draws)
+        return self.batch(step)
+
+    def _place_of(self, step: int) -> tuple[ScheduledStage, int, int]:
+        """Stage of a step, and the range of this rank's rows in it."""
         step = operator.index(step)
         stage = self.schedule.stage_of(step)
         size = stage.batch_size // self.world_size
         start = (step - stage.first_step) * stage.batch_size + self.rank * size
-        return named(_read(stage, start, start + size, self.fields), self.keys)
+        return stage, start, start + size
 
     def __iter__(self) -> Iterator[Batch]:
         """Iterate from the beginning, or once from a loaded state, to the end of the run."""
@@ -230,7 +249,7 @@ class Loader(Notebook):
         return self._iterate(first, self._pass)
 
     def _iterate(self, first: int, number: int) -> Iterator[Batch]:
-        batches = make_ahead(self.batch, first, len(self), ahead=self.prefetch)
+        batches = make_ahead(self.next_batch, first, len(self), ahead=self.prefetch)
         for step, batch in enumerate(batches, first):
             if number == self._pass:  # the state follows the newest iterator
                 self._step = step + 1

@@ -168,6 +168,7 @@ class Order:
         self.rows, self.key, self.order = rows, key, order
         most = WINDOWS_AT_ONCE * order.window_rows if order.kind == "blocks" else ORDER_BLOCK
         self._step = min(ORDER_BLOCK, most)
+        self._blocks = -(-rows // max(order.block_rows, 1))
         # One tuple, replaced as a whole: a prefetching thread and a caller may both read it.
         self._block = _NO_BLOCK
 
@@ -204,6 +205,18 @@ class Order:
         if rows.size and not 0 <= rows.min() <= rows.max() < self.rows:
             raise IndexError(f"a row outside range({self.rows})")
         return epoch * self.rows + self._places_of(epoch, rows)
+
+    def block_number(self, draw: int) -> int:
+        """Number of the block of a draw, in the order in which blocks come first, over all epochs."""
+        epoch, place = divmod(draw, self.rows)
+        return epoch * self._blocks + place // self.order.block_rows
+
+    def block(self, number: int) -> tuple[int, int]:
+        """First row of the block with this number, and one past its last row."""
+        epoch, slot = divmod(number, self._blocks)
+        first = np.array([slot * self.order.block_rows])
+        start = int(self._renumbered(epoch, first, inverse=False)[0])
+        return start, min(start + self.order.block_rows, self.rows)
 
     def _rows_at(self, epoch: int, places: np.ndarray) -> np.ndarray:
         """Rows at these places of an epoch, int64 of the same shape."""

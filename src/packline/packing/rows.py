@@ -325,6 +325,18 @@ class Rows(RowReader, Notebook):
     def _rows_of(self, document: int) -> np.ndarray:
         return self.packer.rows_of(document)
 
+    def will_need(self, start: int, stop: int) -> None:
+        """Ask the system to read the tokens of rows `start` to `stop` into the page cache, without waiting.
+
+        Only for rows that lie together in the store: others are not asked for.
+        """
+        if self.options.shuffle_documents is None and (
+            self.packing != "best_fit" or self.options.pack_window
+        ):
+            places = [0 if row == 0 else self.packer.last_place(row) for row in (start, stop)]
+            first, last = self.selection.documents(np.array(places)).tolist()
+            self.store.will_need(first, last)
+
     def last_document(self, rows: int) -> int:
         """Number of the last document that the first `rows` rows depend on, their targets included.
 

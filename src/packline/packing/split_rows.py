@@ -49,6 +49,10 @@ class SplitRows(RowReader):
         self.fingerprint: str = hash_value({"parent": parent.fingerprint, "seq_len": self.seq_len})
         self.settings_fingerprint: str = split_fingerprint(parent.settings_fingerprint, self.seq_len)
 
+    def will_need(self, start: int, stop: int) -> None:
+        """Ask the system to read these rows; see `Rows.will_need`."""
+        self.parent.will_need(start // self._each, -(-stop // self._each))
+
     def __len__(self) -> int:
         return len(self.parent) * self._each
 

@@ -103,6 +103,16 @@ class StoreReader:
         number = bisect.bisect_right(self._starts, index) - 1
         return self.shards[number], index - self._starts[number]
 
+    def will_need(self, first: int, last: int) -> None:
+        """Ask the system to read documents `first` to `last` into the page cache, without waiting."""
+        (_, begin), (_, end) = self.locate(first), self.locate(last)
+        numbers = (self.firsts.searchsorted([first, last], "right") - 1).tolist()
+        for number in range(numbers[0], numbers[1] + 1):
+            shard = self.shards[number]
+            if len(shard):
+                start = begin if number == numbers[0] else 0
+                shard.will_need(start, end if number == numbers[1] else len(shard) - 1)
+
     def provenance(self, index: int | np.integer[Any]) -> Provenance:
         """Provenance of a document.
 
