@@ -20,6 +20,7 @@ from packline.encoders.parity import Reference, RoundTrip
 from packline.encoders.special_tokens import Boundary, without_special_tokens
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import PacklineError, ResumeMismatch, TokenizerError
+from packline.jobs.begun import BegunBuild, PlannedUnit, build_mark, record_begun
 from packline.jobs.events import ImportPlanned, Note, UnitDone
 from packline.jobs.folder import BuildIdentity, StoreFolder, input_differences, refuse_differences
 from packline.jobs.job import Job, Numbered, Session, WorkUnit

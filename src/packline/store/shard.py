@@ -49,6 +49,7 @@ from packline.store.files import (
     map_array,
     map_file,
     opened,
+    will_need,
 )
 from packline.store.manifest import ShardEntry
 from packline.store.provenance import Provenance, ProvenanceFile, to_provenance
