@@ -38,9 +38,10 @@ from packline.packing.packer import DocumentFilter
 from packline.ragged import offsets_of
 from packline.recipe import SPLITS
 from packline.store.files import FileEntry
-from packline.store.manifest import ShardEntry, TokenizerEntry
+from packline.store.manifest import TokenizerEntry
 from packline.store.provenance import ProvenanceFile
 from packline.store.reader import StoreReader
+from packline.store.tables import ShardEntry
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -118,7 +119,7 @@ class DocumentView(TokenizerProperties):
             "max_tokens": max_tokens,
             "shuffle_documents": shuffle_documents,
         }
-        there = {shard.entry.split for shard in store.shards if len(shard)}
+        there = {split for split, count in store.manifest.shards.by_split("documents").items() if count}
         chosen = [split] if split != "all" else [name for name in SPLITS if name in there]
         self._streams: dict[str, DocumentStream] = {}
         refused: StoreError | None = None

@@ -14,6 +14,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from packline.encoders.encoder import Encoder
@@ -27,6 +28,7 @@ from packline.jobs.units import Stream, UnitSettings
 from packline.ragged import Ragged
 from packline.recipe import SPLITS, Recipe, Source
 from packline.sources.batch import Batch, Reject, Texts
+from packline.sources.carried import pairs_of
 from packline.sources.files import InputFile
 from packline.sources.reader import Span, read_chunk, read_span
 from packline.sources.stream_splitter import StreamChunk
@@ -96,6 +98,7 @@ class UnitRun:
         self._writers: dict[str, ShardWriter] = {}
         self._rejects = RejectsWriter(runner._folder, task.name)
         self._audited: list[int] = []
+        self._carried = pairs_of(runner._job.carried(task.source))
         self._full = False
         self._large: tuple[str, int] | None = None
 
@@ -134,6 +137,7 @@ class UnitRun:
             ledger,
             sum(ordinal < ledger.documents for ordinal in self._audited),  # not those after a limit
             not self._full,
+            dict(self._carried) or msgspec.UNSET,
         )
 
     def _read(self, pieces: list[InputPiece]) -> Generator[Batch, None, None]:
@@ -274,6 +278,7 @@ class UnitRun:
                 runner._names[source],
                 self._source.label,
                 runner._encoder.dtype,
+                carried=self._carried,
             )
         return self._writers[split]
 

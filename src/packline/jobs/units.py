@@ -38,6 +38,7 @@ from packline.fingerprint import Hasher, hash_bytes
 from packline.jobs.resources import Room, count_workers, room_for, usable_memory
 from packline.ragged import dtype_for
 from packline.recipe import Recipe, RunOptions, Source, check_options, check_recipe
+from packline.sources.carried import Column
 from packline.sources.fields import find_files
 from packline.sources.files import InputFile
 from packline.sources.reader import Span, read_span
@@ -291,6 +292,10 @@ class UnitSettings(msgspec.Struct, frozen=True):
     files: list[InputFile]
     strict: bool
     room: Room = Room()
+
+    def carried(self, source: int) -> tuple[Column, ...]:
+        """Columns that a source carries; its files have the same."""
+        return next((file.carried or () for file in self.files if file.source == source), ())
 
 
 @dataclass

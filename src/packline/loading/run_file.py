@@ -357,10 +357,12 @@ def _source_lines(
 
 def _train_tokens(store: StoreReader) -> dict[str, int]:
     """Tokens of the split train by source; a shard holds one source."""
+    from packline.store.reader import shard_labels
+
     sizes = dict.fromkeys(store.manifest.sources, 0)
-    for shard in store.shards:
-        if shard.entry.split == "train" and len(shard):
-            sizes[shard.provenance(0).source] += shard.entry.tokens
+    for shard, origin in zip(store.manifest.shards, shard_labels(store), strict=True):
+        if shard.split == "train":
+            sizes[origin.source] += shard.tokens
     return sizes
 
 

@@ -333,7 +333,7 @@ def _choose_shards(store: StoreReader, settings: dict[str, Any], losses: dict[st
     if not store.manifest.documents:
         raise StoreError(f"{store.path} is empty: expected at least one document, found none")
     split, labels, sources = settings["split"], settings["labels"], settings["sources"]
-    splits = sorted({shard.entry.split for shard in store.shards})
+    splits = sorted(store.manifest.shards.by_split("documents"))
     if split not in ("all", *splits):
         raise RecipeError(
             f"split is {split!r}: expected one of {', '.join([*splits, 'all'])} in {store.path}",

@@ -206,20 +206,23 @@ def _hashed_rows(
     parquet: pq.ParquetFile, group: int, file: InputFile, hasher: Any
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Rows of a row group and their bytes: text and id, or the columns for a template or filter."""
-    import pyarrow as pa
-
-    from packline.sources.parquet import hash_text, read_columns, read_row_group, text_bytes
+    from packline.sources.parquet import (
+        hash_columns,
+        read_columns,
+        read_row_group,
+        record_columns,
+        text_bytes,
+    )
     from packline.sources.record_text import hash_rows
 
     if file.columns:
-        for rows in read_columns(parquet, group, file.columns):
+        for rows in read_columns(parquet, group, record_columns(file, parquet.schema_arrow)):
             hash_rows(hasher, rows)
             yield rows, rows.nbytes
         return
-    for texts, ids in read_row_group(parquet, group, file.text, file.id):
-        hash_text(hasher, texts)
-        columns = {"text": texts} if ids is None else {"text": texts, "id": ids}
-        yield pa.RecordBatch.from_pydict(columns), text_bytes(texts)
+    for columns in read_row_group(parquet, group, file):
+        hash_columns(hasher, columns)
+        yield columns.to_batch(), text_bytes(columns.texts)
 
 
 def _write_arrow(path: str, held: list[pa.RecordBatch]) -> None:

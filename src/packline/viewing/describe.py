@@ -81,7 +81,7 @@ def store_facts(store: StoreReader) -> tuple[tuple[str, str], ...]:
         ("documents", f"{manifest.documents:,}"),
         ("tokens", f"{manifest.tokens:,}"),
         ("text", f"{size(ledger.text_bytes)} of {plural(len(manifest.inputs), 'file')}"),
-        ("imported from", manifest.imported.format if manifest.imported else ""),
+        ("imported from", ", ".join(dict.fromkeys(entry.format for entry in manifest.imported))),
         (RATE, f"{ledger.text_bytes / ledger.text_tokens:.2f}" if ledger.text_tokens else ""),
         ("tokenizer", f"{short_name(entry.name)}, {entry.vocab_size:,} tokens as {manifest.dtype}"),
         ("boundaries", f"documents end with {entry.eod} ({entry.eod_id:,}){begin}"),
@@ -96,13 +96,10 @@ def store_facts(store: StoreReader) -> tuple[tuple[str, str], ...]:
 def _disk(store: StoreReader) -> str:
     """Shards and bytes of a store, by kind of file."""
     manifest = store.manifest
-    kinds: dict[str, int] = {}
-    for shard in manifest.shards:
-        for entry in shard.files:
-            kind = entry.name.removeprefix(shard.name)
-            kinds[kind] = kinds.get(kind, 0) + entry.bytes
-    parts = [f"{kind} {size(count)}" for kind, count in kinds.items()]
-    if rejects := sum(entry.bytes for entry in manifest.rejects):
+    kinds = manifest.shards.bytes_by_file()
+    parts = [f"{kind} {size(count)}" for kind, count in kinds.items() if count]
+    units = manifest.units.bytes_by_file()
+    if rejects := units["rejects"] + units["reject_entries"]:
         parts.append(f"rejects {size(rejects)}")
     whole = f"{plural(len(manifest.shards), 'shard')}, {size(manifest.store_bytes)}"
     return f"{whole}: {', '.join(parts)}" if parts else whole
