@@ -14,14 +14,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-
 from benchmarks.contenders.cold_rows import drop_cache
 from benchmarks.process import run_fresh
 from benchmarks.results import ColdRun, Results
 from benchmarks.suite import ROOT, environment
 
-SHARD_TOKENS = 32 << 20
+SHARD_TOKENS = 8 << 20
 DOCUMENT_TOKENS = 1024
 READ_BYTES = 8 << 20
 CONTENDERS: list[tuple[str, list[str]]] = [
@@ -81,11 +79,11 @@ def make_random_store(folder: Path, size: int) -> None:
 def read_files(store: Path, number: int) -> ColdRun:
     """Read all tokens in their order, without a loader: what the disk gives."""
     drop_cache(store)
-    block, total = np.empty(READ_BYTES, np.uint8), 0
+    block, total = bytearray(READ_BYTES), 0
     start = time.perf_counter()
     for path in sorted(store.glob("*.bin")):
         with path.open("rb", buffering=0) as file:
-            while read := file.readinto(memoryview(block)):
+            while read := file.readinto(block):
                 total += read
     seconds = time.perf_counter() - start
     return ColdRun(contender="plain reads of whole files", round=number, bytes=total, seconds=seconds)

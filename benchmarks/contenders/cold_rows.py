@@ -14,6 +14,8 @@ import os
 import time
 from pathlib import Path
 
+import numpy as np
+
 import packline
 from benchmarks.contenders.batches import ROWS, SEQ_LEN
 from packline.loading import read_ahead
@@ -30,7 +32,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0)
     arguments = parser.parse_args()
     rows = packline.open(arguments.store).rows(seq_len=SEQ_LEN)
-    rows.read([0], ("tokens",))  # what is made on first use
+    rows.read(np.zeros(1, np.int64), ("tokens",))  # what is made on first use
     sizes = {}
     if arguments.order == "blocks":
         sizes = {"block_rows": arguments.block_rows, "window_blocks": arguments.window_blocks}

@@ -28,7 +28,12 @@ from packline.loading.loader import Loader
 
 SEQ_LEN = 64
 ORDER: dict[str, Any] = {
-    "batch_size": 8, "seed": 5, "order": "blocks", "block_rows": 16, "window_blocks": 8, "prefetch": 2
+    "batch_size": 8,
+    "seed": 5,
+    "order": "blocks",
+    "block_rows": 16,
+    "window_blocks": 8,
+    "prefetch": 2,
 }
 ROWS: list[dict[str, Any]] = [{}, {"packing": "best_fit", "pack_window": 2}]
 
@@ -141,7 +146,9 @@ def test_a_build_that_fails_is_reported(
     assert process.wait() == 3
 
 
-@pytest.mark.parametrize("limit", [{"limit_tokens": 60_000}, {"limit_documents": 200}], ids=["tokens", "documents"])
+@pytest.mark.parametrize(
+    "limit", [{"limit_tokens": 60_000}, {"limit_documents": 200}], ids=["tokens", "documents"]
+)
 def test_a_limited_build_is_followed_up_to_its_limit(
     tmp_path: Path, start: Callable[..., subprocess.Popen[str]], limit: dict[str, int]
 ) -> None:
@@ -209,7 +216,11 @@ def test_an_import_is_followed(tmp_path: Path, corpus: Path, tokenizer_json: Pat
     store = build(tmp_path / "store", corpus, tokenizer_json)
     packline.export(store, out=tmp_path / "megatron", to_format="megatron", workers=0)
     packline.import_dataset(
-        tmp_path / "megatron", tokenizer_json, out=tmp_path / "out", from_format="megatron", workers=0
+        tmp_path / "megatron",
+        tokenizer=tokenizer_json,
+        out=tmp_path / "out",
+        from_format="megatron",
+        workers=0,
     )
     follower = follow(tmp_path / "out", seq_len=SEQ_LEN, **ORDER)
     assert [mark(batch) for batch in itertools.islice(follower, 5)] == marks(tmp_path / "out")[:5]

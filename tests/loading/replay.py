@@ -11,10 +11,10 @@ from types import TracebackType
 
 import msgspec
 
+from packline.facade import Store
 from packline.jobs.begun import BegunBuild, PlannedUnit, record_begun
 from packline.loading.units_read import build_identity
 from packline.store.manifest import MANIFEST, WORK, Receipt
-from packline.store.reader import StoreReader
 from packline.store.unit_names import STREAM, parse_unit, planned_name
 
 
@@ -26,7 +26,7 @@ class Replay:
         folder: where it is built again.
     """
 
-    def __init__(self, store: StoreReader, folder: Path) -> None:
+    def __init__(self, store: Store, folder: Path) -> None:
         self.store, self.folder = store, folder
         names, sources = store.manifest.units.names("unit"), store.manifest.units.names("source")
         order = {name: number for number, name in enumerate(store.manifest.sources)}

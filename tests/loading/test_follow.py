@@ -229,8 +229,8 @@ def test_it_says_what_it_waits_for(replay: Replay) -> None:
 
     steps = len(list(follow(replay.folder, on_wait=hear, **SETTINGS)))
     assert [one.step for one in heard] == sorted(one.step for one in heard)
-    assert heard[0].stores == (str(replay.folder),) and heard[-1].units == 4
-    assert steps == 15
+    assert heard[0].stores == (str(replay.folder),) and heard[-1].units == 3
+    assert steps == 16
 
 
 def test_a_step_that_does_not_come_in_time_is_an_error(replay: Replay) -> None:
@@ -354,10 +354,10 @@ def test_what_needs_the_whole_store_is_refused(replay: Replay, changed: dict[str
 
 def test_a_finished_store_is_read_at_once(replay: Replay) -> None:
     follower = packline.follow(replay.store.path, **SETTINGS)
-    assert follower.finished and len(follower) == 15
+    assert follower.finished and len(follower) == 16
     expected = list(Loader(replay.store.rows(8), **{k: v for k, v in SETTINGS.items() if k != "seq_len"}))
     same(list(follower), expected)
-    assert repr(follower).startswith("<Follower: step 15 of 15, rank 0 of 1")
+    assert repr(follower).startswith("<Follower: step 16 of 16, rank 0 of 1")
 
 
 def test_the_steps_of_a_run_with_tokens_are_known_at_once(replay: Replay) -> None:

@@ -78,8 +78,8 @@ def test_random_access_and_other_orders_announce_nothing() -> None:
     rows = Announced(100)
     rows.strict = False
     Loader(rows, batch_size=5, order="blocks", prefetch=0).batch(3)
-    for settings in ({}, {"shuffle": False}):
-        next(iter(Loader(rows, batch_size=5, prefetch=0, **settings)))
+    for shuffle in (True, False):
+        next(iter(Loader(rows, batch_size=5, prefetch=0, shuffle=shuffle)))
     assert rows.ranges == []
 
 

@@ -41,8 +41,10 @@ from packline.store.manifest import (
     from_receipts,
     join_checksums,
     refuse_empty,
+    tokenizer_entry,
 )
 from packline.store.tables import RECEIPTS, TOKENIZER, InputEntry
+from packline.store.unit_names import parse_unit, source_slugs
 
 U = TypeVar("U", bound=WorkUnit)
 R = TypeVar("R")

@@ -63,8 +63,7 @@ class GrowingStore(StoreReader):
     growing = True
 
     def __init__(self, path: Path, manifest: Manifest, earlier: GrowingStore | None = None) -> None:
-        self.path = path
-        self.use(manifest)
+        self._open(path, manifest)
         if earlier is not None:  # its shards are the first of these: keep what is opened
             self.shards.take_over(earlier.shards)
 
@@ -344,7 +343,8 @@ class GrowingRows:
         split_to: int | None,
         window: int,
     ) -> None:
-        self.store, self.seq_len = store, seq_len if split_to is None else split_to
+        self.store, self.options = store, options
+        self.seq_len = seq_len if split_to is None else split_to
         self.pad_id = check_pad_id(options.pad_id, store)
         self.settings_fingerprint = settings_fingerprint(options, seq_len, self.pad_id)
         self.parent: Rows | SplitRows | None = packed

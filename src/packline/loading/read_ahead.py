@@ -5,7 +5,8 @@
 
 Within a window rows are drawn at random, so their pages would be read one by one, in no order. Instead every
 block is announced to the system (`posix_fadvise`, WILLNEED) one window before its draws: it reads the range
-of a block at once, into the page cache. Measured on a disk of 1.2 GB/s: twice the rate. Nothing is announced for random access to batches, and on systems without the call.
+of a block at once, into the page cache. Measured on a disk of 1.2 GB/s: twice the rate. Nothing is announced
+for random access to batches, and on systems without the call.
 """
 
 from __future__ import annotations

@@ -242,7 +242,8 @@ class Schedule:
             "order": [str(self.seed), str(self.order)],
         }
         marks = {name: hash_value(fact)[:12] for name, fact in facts.items()}
-        return marks | {STORES: UNKNOWN} if any(map(grows, rows)) else marks
+        building = any(getattr(source.store, "growing", False) for source in rows)
+        return marks | {STORES: UNKNOWN} if building else marks
 
     def _ends(self) -> list[Any]:
         """Steps of all stages but the last: known in advance, or what decides them while rows are unknown."""

@@ -39,8 +39,9 @@ def save_state(schedule: Schedule, step: int, fingerprint: str) -> dict[str, Any
     if schedule.order == GLOBAL:
         return state
     units = [_read(schedule, rows, draws) for rows, draws in schedule.drawn(step)]
-    known = {"units": [[one.build, one.units, one.chain] for one in units if one is not None]}
-    return {**state, "order": str(schedule.order), **(known if units and None not in units else {})}
+    known = [[one.build, one.units, one.chain] for one in units if one is not None]
+    state["order"] = str(schedule.order)
+    return {**state, "units": known} if len(known) == len(units) else state
 
 
 def check_state(state: Mapping[str, Any]) -> None:

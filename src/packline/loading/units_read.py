@@ -8,7 +8,7 @@ receipts of the units up to the last of these rows name every byte that was read
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from packline.fingerprint import hash_value
@@ -16,7 +16,6 @@ from packline.jobs.begun import build_mark
 from packline.loading.order import RowOrder
 from packline.packing.packer import DocumentFilter
 from packline.packing.rows import Rows
-from packline.packing.split_rows import SplitRows
 from packline.recipe import Recipe
 from packline.store.ledger import source_names
 from packline.store.reader import StoreReader
@@ -46,36 +45,37 @@ _BUILDS: WeakKeyDictionary[StoreReader, str] = WeakKeyDictionary()
 
 def units_read(rows: RowSource, order: RowOrder, draws: int) -> UnitsRead | None:
     """Units that the first draws of a source depend on; None for rows without a store."""
-    packed, cuts = _packed(rows)
-    if packed is None:
+    origin = _origin(rows)
+    if origin is None:
         return None
     units = 0
     if draws and len(rows):
+        packed, cuts = _packed(rows)
         window = order.window_rows
         first = min(-(-draws // window) * window, len(rows)) if draws < len(rows) else len(rows)
-        document = packed.last_document(-(-first // cuts))
-        shard, _ = packed.store.locate(document)
-        units = list(_receipts(packed)).index(shard.entry.name.partition("-")[2]) + 1
-    build, chain = build_of(rows), chain_of(rows, units)
-    assert build is not None and chain is not None
-    return UnitsRead(build, units, chain)
+        shard, _ = origin.store.locate(packed.last_document(-(-first // cuts)))
+        units = list(_receipts(origin)).index(shard.entry.name.partition("-")[2]) + 1
+    chain = chain_of(rows, units)
+    assert chain is not None
+    return UnitsRead(_build(origin.store), units, chain)
 
 
 def chain_of(rows: RowSource, units: int) -> str | None:
     """Hash of the receipts of a source's first units; None if there are fewer, for now."""
-    packed, _ = _packed(rows)
-    if packed is None:
+    origin = _origin(rows)
+    if origin is None:
         return None
-    receipts = list(_receipts(packed).values())
+    receipts = list(_receipts(origin).values())
     return hash_value(receipts[:units])[:DIGITS] if units <= len(receipts) else None
 
 
 def build_of(rows: RowSource) -> str | None:
     """Identity of the build of a store, finished or not; None for rows without a store."""
-    packed, _ = _packed(rows)
-    if packed is None:
-        return None
-    store = packed.store
+    origin = _origin(rows)
+    return None if origin is None else _build(origin.store)
+
+
+def _build(store: StoreReader) -> str:
     if getattr(store, "growing", False):
         return store.manifest.checksum
     if store not in _BUILDS:
@@ -102,23 +102,32 @@ def selected_names(recipe: Recipe, options: DocumentFilter) -> tuple[str, ...]:
     )
 
 
-def _packed(rows: RowSource) -> tuple[Rows | None, int]:
+class _Origin(NamedTuple):
+    """Store of some rows, and their choice of documents."""
+
+    store: StoreReader
+    options: DocumentFilter
+
+
+def _origin(rows: Any) -> _Origin | None:
+    """Origin of rows of any kind; None if they are of no store."""
+    options = getattr(rows, "options", None) or getattr(getattr(rows, "parent", None), "options", None)
+    return None if options is None else _Origin(rows.store, options)
+
+
+def _packed(rows: Any) -> tuple[Rows, int]:
     """The packed rows behind a source, and the number of its rows that each of them is cut into."""
-    cuts = 1
-    while not isinstance(rows, Rows):
-        if isinstance(rows, SplitRows):
-            cuts *= rows.parent.seq_len // rows.seq_len
-        rows = getattr(rows, "parent", None)  # type: ignore[assignment]
-        if rows is None:
-            return None, 1
-    return rows, cuts
+    packed: Any = rows
+    while not isinstance(packed, Rows):
+        packed = packed.parent
+    return packed, packed.seq_len // rows.seq_len
 
 
-def _receipts(rows: Rows) -> dict[str, str]:
+def _receipts(origin: _Origin) -> dict[str, str]:
     """Checksum of the receipt of each unit of the selected sources, in the order of the documents."""
-    manifest = rows.store.manifest
-    sources = selected_names(manifest.recipe, rows.options)
-    known = _UNITS.setdefault(rows.store, {})
+    manifest = origin.store.manifest
+    sources = selected_names(manifest.recipe, origin.options)
+    known = _UNITS.setdefault(origin.store, {})
     if sources not in known:
         places = {name: place for place, name in enumerate(sources)}
         table = manifest.units

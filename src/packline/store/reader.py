@@ -97,6 +97,10 @@ class Shards(Sequence[Shard]):
     def __iter__(self) -> Iterator[Shard]:
         return (self._make(place, entry) for place, entry in enumerate(self._rows))
 
+    def take_over(self, earlier: Shards) -> None:
+        """Take over what is open of shards that are the first of these."""
+        self._made |= earlier._made
+
 
 class StoreReader:
     """A finished store, opened for reading.
@@ -107,11 +111,13 @@ class StoreReader:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        self.manifest: Manifest = read_manifest(self.path)
-        self.dtype = np.dtype(self.manifest.dtype).newbyteorder("<")
-        shards = self.manifest.shards
-        check_sizes(self.path, shards, self.dtype)
+        self._open(Path(path), read_manifest(Path(path)))
+        check_sizes(self.path, self.manifest.shards, self.dtype)
+
+    def _open(self, path: Path, manifest: Manifest) -> None:
+        self.path, self.manifest = path, manifest
+        self.dtype = np.dtype(manifest.dtype).newbyteorder("<")
+        shards = manifest.shards
         self.shards = Shards(self.path, shards, self.dtype, self.manifest.tokenizer.vocab_size)
         """Shards, in the order of the documents: a sequence, each opened when it is used."""
         self.firsts: np.ndarray = offsets_of(shards.numbers("documents"))
