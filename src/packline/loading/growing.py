@@ -33,6 +33,8 @@ from packline.jobs.status import is_locked
 from packline.loading.units_read import build_identity, selected_names
 from packline.packing.batch import FIELDS
 from packline.packing.cache import PlanMemory
+from packline.packing.documents import selection_settings
+from packline.packing.filtering import filter_identity
 from packline.packing.packer import RowOptions, Spans
 from packline.packing.rows import Rows, check_options, check_pad_id, settings_fingerprint
 from packline.packing.split_rows import SplitRows, check_divides, split_fingerprint
@@ -346,7 +348,8 @@ class GrowingRows:
         self.store, self.options = store, options
         self.seq_len = seq_len if split_to is None else split_to
         self.pad_id = check_pad_id(options.pad_id, store)
-        self.settings_fingerprint = settings_fingerprint(options, seq_len, self.pad_id)
+        identity = selection_settings(options) | filter_identity(options.canonical())
+        self.settings_fingerprint = settings_fingerprint(options, seq_len, self.pad_id, identity)
         self.parent: Rows | SplitRows | None = packed
         if split_to is not None:
             check_divides(seq_len, split_to)
@@ -408,7 +411,7 @@ def _check_followable(recipe: Recipe, options: RowOptions) -> None:
             hint=f"pack_window=8 packs the documents of 8 units together; or {wait}",
         )
     for name in ("unique", "exclude"):
-        if getattr(options, name, None):
+        if getattr(options, name):
             raise RecipeError(
                 f"{name} is for a finished store, and the store is still being built", hint=wait
             )

@@ -268,7 +268,11 @@ class Loader(Notebook):
         return np.asarray(places) // (self.schedule.stages[stage].batch_size // self.world_size)
 
     def state_dict(self) -> dict[str, Any]:
-        """Current state as JSON types: the step, and the fingerprints that identify the run."""
+        """Current state as JSON types: the step, and what identifies the run.
+
+        `selections` has, for each source whose documents are chosen, the settings in words; they are not
+        needed to resume, but name the difference from another run.
+        """
         return self.state_at(self._step)
 
     def state_at(self, step: int) -> dict[str, Any]:

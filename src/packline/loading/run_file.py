@@ -233,8 +233,15 @@ def load_run(path: str | Path) -> tuple[list[Stage], LoaderSettings]:
 def _placed(run: RunFile, folder: Path) -> RunFile:
     """Resolve folders relative to the working directory."""
 
+    def below(paths: Any) -> Any:
+        if isinstance(paths, str):
+            return str(folder / paths)
+        return tuple(map(below, paths)) if isinstance(paths, tuple) else paths
+
     def placed(source: SourceSettings) -> SourceSettings:
-        return msgspec.structs.replace(source, store=str(folder / source.store))
+        return msgspec.structs.replace(
+            source, store=below(source.store), unique=below(source.unique), exclude=below(source.exclude)
+        )
 
     stages = tuple(
         msgspec.structs.replace(stage, sources=tuple(map(placed, stage.sources))) for stage in run.stages

@@ -2,6 +2,7 @@
 
     version, step, seed      counts
     fingerprint              12 digits each for stores, rows, stages, batch size and order
+    selections               choices of documents in words, to name a difference
     order                    unless it is the global one
     units                    for orders that follow the stored one, per source: identity of its build, number
                              of units read so far, and a hash over their receipts
@@ -36,6 +37,8 @@ def save_state(schedule: Schedule, step: int, fingerprint: str) -> dict[str, Any
         "seed": schedule.seed,
         "fingerprint": fingerprint,
     }
+    if any(selections := schedule.selections()):
+        state["selections"] = selections
     if schedule.order == GLOBAL:
         return state
     units = [_read(schedule, rows, draws) for rows, draws in schedule.drawn(step)]
@@ -90,6 +93,11 @@ def check_same_run(schedule: Schedule, state: Mapping[str, Any]) -> None:
     if len(found) != len(own):
         raise RecipeError(f"not a loader's fingerprint: {state['fingerprint']!r}")
     differing = [name for (name, value), other in zip(own.items(), found, strict=True) if value != other]
+    if any(name.startswith("rows") for name in differing) and STORES not in differing:
+        changes = _selection_changes(schedule, state.get("selections"))
+        differing = (
+            [name for name in differing if not name.startswith("rows")] if changes else differing
+        ) + changes
     if UNKNOWN in (own[STORES], found[0]):
         differing = [name for name in differing if name != STORES]  # check_units compares what was read
     # The seed and the order have one fingerprint: name the cause.
@@ -104,6 +112,19 @@ def check_same_run(schedule: Schedule, state: Mapping[str, Any]) -> None:
             f"a loader's state of another run, which differs in {', '.join(differing)}",
             hint="resume with the stores and settings that the run began with; only ranks may change",
         )
+
+
+def _selection_changes(schedule: Schedule, found: Any) -> list[str]:
+    """Differences between the selections of a state and of a run, in words; none if they are alike."""
+    own = schedule.selections()
+    found = found if isinstance(found, list) and len(found) == len(own) else [{}] * len(own)
+    changes: list[str] = []
+    for there, here in zip(found, own, strict=True):
+        there = there if isinstance(there, dict) else {}
+        for name in dict.fromkeys([*there, *here]):
+            if there.get(name) != here.get(name):
+                changes.append(f"{name}: {there.get(name)!r} -> {here.get(name)!r}")
+    return list(dict.fromkeys(changes))
 
 
 def check_units(schedule: Schedule, state: Mapping[str, Any]) -> bool:

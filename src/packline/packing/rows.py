@@ -35,6 +35,7 @@ from packline.notebook import Notebook
 from packline.packing.batch import ALL_FIELDS, FIELDS, fill
 from packline.packing.cache import PlanMemory
 from packline.packing.documents import Selection
+from packline.packing.filtering import LeftOut
 from packline.packing.packer import DEFAULTS, PACKINGS, Counts, Packer, RowOptions, Spans
 from packline.store.reader import StoreReader
 
@@ -298,7 +299,9 @@ class Rows(RowReader, Notebook):
                 f"{self.selection!r} gives none with {self.packing}",
                 hint="choose a smaller seq_len, a smaller min_tail_fraction, or another overflow",
             )
-        self.settings_fingerprint: str = settings_fingerprint(options, self.seq_len, self.pad_id)
+        self.settings_fingerprint: str = settings_fingerprint(
+            options, self.seq_len, self.pad_id, self.selection.identity
+        )
         self.fingerprint: str = hash_value([store.manifest.checksum, self.settings_fingerprint])
 
     def __len__(self) -> int:
@@ -308,6 +311,11 @@ class Rows(RowReader, Notebook):
     def counts(self) -> Counts:
         """Costs of the packing for these documents; takes a pass over the lengths the first time."""
         return self.packer.counts
+
+    @property
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """Documents and tokens that each filter removed, in the order in which filters apply."""
+        return self.selection.left_out
 
     def split_to(self, seq_len: int) -> SplitRows:
         """Cut these rows into shorter ones of `seq_len` tokens each, in the same order; nothing is copied.
@@ -411,12 +419,16 @@ def check_pad_id(pad_id: int | None, store: StoreReader) -> int:
     return operator.index(pad_id)
 
 
-def settings_fingerprint(options: RowOptions, seq_len: int, pad_id: int) -> str:
-    """Fingerprint of the settings of rows, without their store."""
+def settings_fingerprint(options: RowOptions, seq_len: int, pad_id: int, selection: dict[str, Any]) -> str:
+    """Fingerprint of the settings of rows, without their store.
+
+    Args:
+        selection: identity of the selection.
+    """
     packing = options.packing
     return hash_value(
         {
-            "selection": options.canonical(),
+            "selection": selection,
             "packing": packing,
             "seq_len": seq_len,
             "min_tail_fraction": float(options.min_tail_fraction) if packing == "concat" else None,

@@ -31,10 +31,11 @@ from packline.viewing.page import (
     bar_cells,
 )
 from packline.viewing.store_counts import DocumentLengths, Group, group_shards
-from packline.viewing.text import percent, plural, size
+from packline.viewing.text import percent, plural, scaled, size
 from packline.viewing.tokens import document_strip
 
 if TYPE_CHECKING:
+    from packline.packing.documents import Selection
     from packline.packing.stats import PackingStats
     from packline.store.reader import StoreReader
     from packline.viewing.analysis import Analysis, Suspicious, TokenCount
@@ -293,6 +294,17 @@ def packing_tables(prices: Sequence[PackingStats]) -> list[Block]:
         head = ("packing", "rows", "padding", "tokens lost", "documents split", "rows shared")
         found.append(Table(f"Packings in rows of {length:,} tokens", head, rows, "lrrrrr"))
     return found
+
+
+def left_out_facts(selection: Selection) -> tuple[tuple[str, str], ...]:
+    """Documents that filters removed, and remarks on lists; empty without filters."""
+    lost = selection.left_out
+    facts: list[tuple[str, str]] = []
+    if lost:
+        documents, tokens = sum(one.documents for one in lost), sum(one.tokens for one in lost)
+        by = ", ".join(f"{one.by} ({one.documents:,})" for one in lost)
+        facts.append(("left out", f"{plural(documents, 'document')}, {scaled(tokens)} tokens, by: {by}"))
+    return (*facts, *(("note", note) for note in selection.notes))
 
 
 def cheapest_facts(prices: Sequence[PackingStats]) -> tuple[tuple[str, str], ...]:
