@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import os
 import signal
@@ -17,10 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.faults.processes import kill_all
-from tests.jobs.builds import SRC, build, set_sizes_everywhere, start_build
+from tests.jobs.builds import SRC, set_sizes_everywhere, start_build
 from tests.laws.reference import write_corpus
 
-import packline
 from packline.errors import BuildStopped
 from packline.facade import Store
 from packline.loading.follow import follow
@@ -35,7 +33,6 @@ ORDER: dict[str, Any] = {
     "window_blocks": 8,
     "prefetch": 2,
 }
-ROWS: list[dict[str, Any]] = [{}, {"packing": "best_fit", "pack_window": 2}]
 
 
 @pytest.fixture
@@ -76,7 +73,11 @@ def receipts(out: Path) -> int:
     return len(list(out.glob("receipts/*.json")))
 
 
-@pytest.mark.parametrize("rows", ROWS, ids=["concat", "best_fit"])
+@pytest.mark.parametrize(
+    "rows",
+    [pytest.param({}, marks=pytest.mark.slow), {"packing": "best_fit", "pack_window": 2}],
+    ids=["concat", "best_fit"],
+)
 def test_a_running_build_gives_the_batches_of_its_store(
     tmp_path: Path, start: Callable[..., subprocess.Popen[str]], rows: dict[str, Any]
 ) -> None:
@@ -113,6 +114,7 @@ def test_a_killed_build_is_reported_and_followed_again_when_it_is_resumed(
     assert found == marks(out)
 
 
+@pytest.mark.slow
 def test_one_follower_waits_for_a_resumed_build(
     tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
@@ -147,7 +149,9 @@ def test_a_build_that_fails_is_reported(
 
 
 @pytest.mark.parametrize(
-    "limit", [{"limit_tokens": 60_000}, {"limit_documents": 200}], ids=["tokens", "documents"]
+    "limit",
+    [{"limit_tokens": 60_000}, pytest.param({"limit_documents": 200}, marks=pytest.mark.slow)],
+    ids=["tokens", "documents"],
 )
 def test_a_limited_build_is_followed_up_to_its_limit(
     tmp_path: Path, start: Callable[..., subprocess.Popen[str]], limit: dict[str, int]
@@ -197,6 +201,7 @@ def test_a_killed_follower_goes_on_from_its_last_state(
     assert [json.loads(line)["mark"] for line in log.read_text().splitlines()] == marks(out)
 
 
+@pytest.mark.slow
 def test_workers_of_torch_follow_by_themselves(
     tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
@@ -210,17 +215,3 @@ def test_workers_of_torch_follow_by_themselves(
     found = [mark({name: values.numpy() for name, values in batch.items()}) for batch in batches]
     assert process.wait() == 0
     assert found == marks(out)
-
-
-def test_an_import_is_followed(tmp_path: Path, corpus: Path, tokenizer_json: Path) -> None:
-    store = build(tmp_path / "store", corpus, tokenizer_json)
-    packline.export(store, out=tmp_path / "megatron", to_format="megatron", workers=0)
-    packline.import_dataset(
-        tmp_path / "megatron",
-        tokenizer=tokenizer_json,
-        out=tmp_path / "out",
-        from_format="megatron",
-        workers=0,
-    )
-    follower = follow(tmp_path / "out", seq_len=SEQ_LEN, **ORDER)
-    assert [mark(batch) for batch in itertools.islice(follower, 5)] == marks(tmp_path / "out")[:5]

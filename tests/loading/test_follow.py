@@ -22,6 +22,7 @@ from packline.loading import follow as module
 from packline.loading.follow import Follower, Waiting, follow
 from packline.loading.loader import Loader
 from packline.loading.mixture import Mixture
+from packline.loading.trace import trace_document, trace_step
 from packline.testing import make_store
 
 Batches = list[dict[str, np.ndarray]]
@@ -365,3 +366,21 @@ def test_the_steps_of_a_run_with_tokens_are_known_at_once(replay: Replay) -> Non
     follower = follow(replay.folder, tokens=80, on_wait=None, timeout=0.0, **SETTINGS)
     assert len(follower) == 10
     assert "building" in repr(follower)
+
+
+def test_traces_and_exports_wait_for_the_end(replay: Replay, tmp_path: Path) -> None:
+    replay.begin()
+    replay.commit(replay.receipts[0])
+    follower = follow(replay.folder, timeout=0.0, **SETTINGS)
+    with pytest.raises(RecipeError, match=r"cannot trace a run of .*built before"):
+        trace_step(follower, 0)
+    with pytest.raises(RecipeError, match="cannot trace"):
+        trace_document(follower, 0)
+    with pytest.raises(RecipeError, match=r"cannot export rows of .*built before"):
+        packline.export(follower, out=tmp_path / "rows", to_format="baked", workers=0)
+    for name in replay.receipts[1:]:
+        replay.commit(name)
+    replay.finish()
+    assert len(list(follower)) == 16
+    loader = Loader(replay.store.rows(8), **{k: v for k, v in SETTINGS.items() if k != "seq_len"})
+    assert follower.finished and trace_step(follower, 0).rows[0].spans == trace_step(loader, 0).rows[0].spans

@@ -252,7 +252,7 @@ class Follower(Loader):
                 continue
             if self.timeout is not None and now - began >= self.timeout:
                 raise WaitedTooLong(
-                    f"waited {self.timeout:,.0f} seconds for step {step:,} of {', '.join(self._unfinished)}",
+                    f"waited {self.timeout:,.0f} seconds for step {step:,} of {', '.join(self.building)}",
                     hint="packline status shows the progress of the build; timeout=None waits for any time",
                 )
             idle = [build for build in self._builds.values() if not build.is_running]
@@ -260,7 +260,7 @@ class Follower(Loader):
             if stopped is not None and self.grace is not None and now - stopped >= self.grace:
                 raise _stopped(idle[0], step)
             if self.on_wait is not None:
-                self.on_wait(Waiting(step, now - began, self._unfinished, self._progress[0]))
+                self.on_wait(Waiting(step, now - began, self.building, self._progress[0]))
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
@@ -275,7 +275,8 @@ class Follower(Loader):
         )
 
     @property
-    def _unfinished(self) -> tuple[str, ...]:
+    def building(self) -> tuple[str, ...]:
+        """Folders of stores that are still being built."""
         return tuple(name for name, build in self._builds.items() if build.store is None)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -294,7 +295,7 @@ class Follower(Loader):
     def __repr__(self) -> str:
         total = self.schedule.total
         known = f"{total:,}" if total is not None else f"at least {len(self.schedule):,}"
-        names = ", ".join(self._unfinished)
+        names = ", ".join(self.building)
         return (
             f"<Follower: step {self.step:,} of {known}, rank {self.rank} of {self.world_size}, "
             f"seed {self.seed}"

@@ -194,6 +194,11 @@ class Loader(Notebook):
         return step < len(self)
 
     @property
+    def building(self) -> tuple[str, ...]:
+        """Folders of stores that are still being built: none, unless the loader follows them."""
+        return ()
+
+    @property
     def left_over_rows(self) -> int:
         """Rows that do not fill a last batch, of stages that run until a source is used up."""
         return sum(stage.left_over for stage in self.schedule.stages)
