@@ -143,6 +143,9 @@ def test_a_build_that_fails_is_reported(
     last.write_bytes(last.read_bytes() + b'{"text": 7}\n')
     out = tmp_path / "out"
     process = start(out, strict=True)
+    while not receipts(out):
+        assert process.poll() is None
+        time.sleep(0.005)
     with pytest.raises(BuildStopped, match=r"step \d+ needs more than its \d+ units"):
         list(follow(out, seq_len=SEQ_LEN, grace=1.0, **ORDER))
     assert process.wait() == 3

@@ -266,10 +266,6 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         """Planned units, in document order."""
         return self.work.units
 
-    def planned(self) -> Iterable[tuple[str, bool]]:
-        """Names of the planned units and streams."""
-        return ((unit.name, isinstance(unit, Stream)) for unit in self.units)
-
     def identity(self) -> BuildIdentity:
         """Values that must be equal to resume."""
         boundary: dict[str, Any] = msgspec.to_builtins(self.boundary)

@@ -26,6 +26,7 @@ from packline.jobs.events import ImportPlanned, Note, UnitDone
 from packline.jobs.folder import BuildIdentity, StoreFolder, input_differences, refuse_differences
 from packline.jobs.job import Job, Numbered, Session, WorkUnit
 from packline.jobs.resources import require_disk, usable_cores
+from packline.jobs.units import Stream, Unit
 from packline.ragged import dtype_for
 from packline.recipe import Recipe, recipe_difference
 from packline.sources.files import InputFile
@@ -94,9 +95,10 @@ class StoreJob(Job[U, R, S]):
         """Origin of the sources, for the manifest; empty for a build of text."""
         return () if self.entry is None else (self.entry,)
 
+    @property
     @abstractmethod
-    def planned(self) -> Iterable[tuple[str, bool]]:
-        """Names of the planned units, in the order of the documents; True for a stream."""
+    def units(self) -> Sequence[Unit | Stream | Numbered]:
+        """Planned units, in document order."""
 
     @abstractmethod
     def todo(self) -> Sequence[U]:
@@ -186,7 +188,7 @@ class StoreJob(Job[U, R, S]):
         """Record for readers of the unfinished store."""
         names = source_names(self.recipe)
         by_slug = dict(zip(source_slugs(names), names, strict=True))
-        units = [(parse_unit(name), name, is_stream) for name, is_stream in self.planned()]
+        units = [(parse_unit(unit.name), unit) for unit in self.units]
         inputs = [(entry.source, entry.name, entry.bytes) for entry in self.inputs()]
         return BegunBuild(
             build=build_mark(self.recipe, self.tokenizer.fingerprint, inputs),
@@ -194,7 +196,9 @@ class StoreJob(Job[U, R, S]):
             tokenizer=tokenizer_entry(self.tokenizer, self.boundary),
             dtype=self.dtype,
             units=tuple(
-                PlannedUnit(name, by_slug[unit.slug], is_stream) for unit, name, is_stream in units if unit
+                PlannedUnit(unit.name, by_slug[name.slug], isinstance(unit, Stream))
+                for name, unit in units
+                if name is not None
             ),
         )
 
@@ -319,17 +323,14 @@ class NumberedStoreJob(StoreJob[Numbered, R, S]):
         boundary = {**msgspec.to_builtins(self.boundary), "import": imported}
         return BuildIdentity(self.recipe, self.tokenizer.fingerprint, boundary, self.files)
 
-    def planned(self) -> Iterable[tuple[str, bool]]:
-        """Names of the units."""
-        return ((name, False) for name in self._units)
-
-    def all_units(self) -> list[Numbered]:
+    @property
+    def units(self) -> list[Numbered]:
         """All units, in order."""
         return [Numbered(name=name, number=number) for number, name in enumerate(self._units)]
 
     def todo(self) -> list[Numbered]:
         """Units without a receipt."""
-        return [unit for unit in self.all_units() if unit.name not in self.receipts]
+        return [unit for unit in self.units if unit.name not in self.receipts]
 
     def ordered(self) -> list[str]:
         """Names of all units."""

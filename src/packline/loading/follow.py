@@ -11,7 +11,7 @@
 The order is `blocks` (or stored, with `shuffle=False`), whose first epoch takes windows of rows as they are
 stored. The loader makes its schedule of the rows that are settled, gives their steps, looks for more when
 they are used up, and makes a longer schedule, which begins with the same steps. When the manifest appears it
-goes on with the finished store. So every batch is that of a `Loader` of the finished store, and a state of
+reads the finished store. So every batch is that of a `Loader` of the finished store, and a state of
 one is accepted by the other (`loading.state`).
 
 Waiting polls the folder, at most once a second. A build that has stopped without a manifest is reported after
@@ -354,7 +354,7 @@ def follow(
         prefetch: see `Loader`.
         timeout: longest wait for a step, in seconds; None: as long as the build runs.
         grace: longest time without a running build, in seconds, before that is an error; None: wait for one.
-        on_wait: called with a `Waiting` before every pause, in the thread that asks for batches.
+        on_wait: called with a `Waiting` before every pause, in the thread that takes the batches.
         settings: rows, batch size, seed and order, as for `write_rows`; `order` is `blocks` by default. For a
             run file only `batch_size`, `seed`, `order`, `block_rows` and `window_blocks`.
 

@@ -25,8 +25,8 @@ up to its last full window, so it can be read while it is written. In every epoc
 together in blocks: a cold disk is read in ranges of `block_rows` rows, and about `2 * block_rows *
 window_blocks` rows are in use at once (the window, and the next one while it is read ahead).
 
-Cost in randomness: in the first epoch, a row is drawn within `block_rows * window_blocks` draws of its place
-in the store. Documents that are stored together (a crawl's day, a book) are used in the same window, so a
+Cost in randomness: in the first epoch, a row comes within `block_rows * window_blocks` rows of its place in
+the store. Documents that are stored together (a crawl's day, a book) are used in the same window, so a
 window should have many more rows than such a run of documents, and at least several hundred batches. In later
 epochs the blocks of a window come from everywhere, and only the rows of one block are still together. With
 the global permutation any two rows are independent.

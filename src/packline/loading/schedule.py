@@ -84,7 +84,7 @@ class ScheduledStage:
     left_over: int
     """Rows after the last whole batch, if the stage ends because a source is used up."""
     open: bool = False
-    """True if the stage goes on with rows that do not exist yet."""
+    """True if the stage continues with rows that do not exist yet."""
 
     def rows_by_source(self, start: int, stop: int) -> Iterator[tuple[int, np.ndarray]]:
         """(source, rows in order of use) of the stage's rows `start` to `stop`."""
@@ -146,7 +146,7 @@ class Schedule:
 
     @property
     def open(self) -> bool:
-        """True if the run goes on with rows that do not exist yet."""
+        """True if the run continues with rows that do not exist yet."""
         return bool(self.stages) and self.stages[-1].open
 
     @property
@@ -159,7 +159,7 @@ class Schedule:
         return None if None in steps else self.stages[-1].first_step + sum(filter(None, steps))
 
     def drawn(self, step: int) -> list[tuple[RowSource, int]]:
-        """Every source that is used before a step, once each, and its number of draws until then."""
+        """Every source that is used before a step, once each, and how often until then."""
         found: dict[str, tuple[RowSource, int]] = {}
         for stage in self.stages:
             if stage.first_step >= step:

@@ -1,9 +1,8 @@
 """Units of a store that a run has read: their number, in the order of the documents, and their receipts.
 
-    draws of a source ──order──> first rows ──packing──> last document ──shard──> unit
+    uses of a source ──order──> first rows ──packing──> last document ──shard──> unit
 
-The draws of an order that follows the stored one need the rows of the windows they are in, and no others. The
-receipts of the units up to the last of these rows name every byte that was read.
+An order that follows the stored one needs the rows of the windows up to its place, and no others. The receipts of the units up to the last of these rows name every byte that was read.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ DIGITS = 12
 
 
 class UnitsRead(NamedTuple):
-    """What a run has read of a source."""
+    """Units of a source that a run has read."""
 
     build: str
     """Hash of recipe, tokenizer and inputs of the store."""
@@ -44,7 +43,7 @@ _BUILDS: WeakKeyDictionary[StoreReader, str] = WeakKeyDictionary()
 
 
 def units_read(rows: RowSource, order: RowOrder, draws: int) -> UnitsRead | None:
-    """Units that the first draws of a source depend on; None for rows without a store."""
+    """Units that the first uses of a source depend on; None for rows without a store."""
     origin = _origin(rows)
     if origin is None:
         return None
