@@ -2,7 +2,8 @@
 
     uses of a source ──order──> first rows ──packing──> last document ──shard──> unit
 
-An order that follows the stored one needs the rows of the windows up to its place, and no others. The receipts of the units up to the last of these rows name every byte that was read.
+An order that follows the stored one needs the rows of the windows up to its place, and no others. The
+receipts of the units up to the last of these rows name every byte that was read.
 """
 
 from __future__ import annotations
