@@ -85,6 +85,8 @@ class Receipt(msgspec.Struct, frozen=True):
     """False if a limit of documents or tokens ended it early."""
     columns: dict[str, ColumnType] | msgspec.UnsetType = msgspec.UNSET
     """Type of each column that the source carries, by name and in order; absent without any."""
+    settings: str = ""
+    """Checksum of everything but the inputs that decides the unit's files; empty if it is not reusable."""
 
 
 class StreamReceipt(msgspec.Struct, frozen=True):
