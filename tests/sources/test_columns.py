@@ -491,3 +491,28 @@ def test_verification_notices_columns_that_the_recipe_does_not_name(
     reseal(store.path, change_manifest=claim)
     problems = packline.open(store.path).verify().problems
     assert [problem.what for problem in problems] == ["carried columns"]
+
+
+@given(st.datetimes(timezones=st.timezones() | st.just(UTC)), st.sampled_from(["T", " ", "t"]))
+def test_times_are_those_of_the_standard_library(time: datetime, between: str) -> None:
+    text = time.isoformat(between)
+    try:
+        expected = datetime.fromisoformat(text).astimezone(UTC)
+    except OverflowError:
+        return
+    if text[-9:].count(":") == 2 and text[-9] in "+-":
+        return  # an offset with seconds, which no record has
+    assert timedelta(microseconds=fit(text, "timestamp")) == expected - datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("source", [{}, {"where": "keep"}, {"template": "{{ text }}", "where": "keep"}])
+def test_rows_of_parquet_keep_their_columns_when_others_are_left_out(
+    tmp_path: Path, source: dict[str, Any]
+) -> None:
+    texts = [None if row % 3 == 1 else f"t{row}" for row in range(20)]
+    table = {"text": texts, "n": list(range(20)), "keep": [row % 2 == 0 for row in range(20)]}
+    pq.write_table(pa.table(table), tmp_path / "a.parquet")
+    batches = read(tmp_path / "a.parquet", ("n",), **source)
+    chosen = [row for row in range(20) if texts[row] and (not source or row % 2 == 0)]
+    assert [row["n"] for row in rows_of(batches)] == chosen
+    assert [text for batch in batches for text in batch.texts] == [f"t{row}" for row in chosen]
