@@ -87,7 +87,7 @@ def _unit(out: Path, number: int, count: int, tokens: np.ndarray, small: Store) 
     positions = offsets[:-1] * 4 + number * (UNIT * 500)
     writer = ShardWriter(out, f"{split}-{number:06d}", split, name, label, small.dtype)
     ids: list[str | None] = [f"{name}-{number:04x}{place:06x}" for place in range(count)]
-    writer.append(Ragged(held, offsets), f"{name}.jsonl", positions, ids, lengths * 4)
+    writer.append(Ragged(held, offsets), f"{name}.jsonl", positions, ids, lengths * 4, None)
     shard: ShardEntry = writer.close()
     ledger = Ledger(
         documents_in=count,

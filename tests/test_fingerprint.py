@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 
 import msgspec
+import numpy as np
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,11 +15,13 @@ from packline.fingerprint import (
     Hasher,
     NotWhole,
     hash_bytes,
+    hash_texts,
     hash_value,
     json_form,
     seal,
     share_of,
     split_of,
+    splits_of,
     unseal,
 )
 
@@ -103,3 +107,19 @@ def test_a_split_is_the_interval_of_the_share(text: bytes, seed: int, val: float
     assert 0 <= share < 1 and share == share_of(bytes(bytearray(text)), seed)
     assert (split_of(text, seed, val, test) == "val") == (share < val)
     assert (split_of(text, seed, val, test) == "train") == (share >= val + test)
+
+
+@given(st.lists(st.binary(max_size=40), max_size=9), st.integers(0, 2**63 - 1), FRACTION, FRACTION)
+def test_hashes_and_splits_of_many_texts_are_those_of_each(
+    texts: list[bytes], seed: int, val: float, test: float
+) -> None:
+    offsets = np.cumsum([0, *map(len, texts)])
+    hashes = hash_texts(b"".join(texts), offsets, seed)
+    assert hashes.dtype == np.uint64
+    assert hashes.tolist() == [xxhash.xxh3_64_intdigest(text, seed) for text in texts]
+    expected = []
+    for one in hashes.tolist():
+        share = one / 2**64
+        expected.append("val" if share < val else "test" if share < val + test else "train")
+    assert splits_of(hashes, val, test).tolist() == expected
+    assert [split_of(text, seed, val, test) for text in texts] == expected

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packline.errors import RecipeError
-from packline.recipe import Recipe, RunOptions, Source, Where
+from packline.recipe import Recipe, RunOptions, Source
 from packline.settings import BuildKeywords, is_recipe, make_recipe
 from packline.testing import recipes
 
@@ -21,7 +21,7 @@ VALUES: dict[str, Any] = {
     "documents": "line",
     "min_chars": 3,
     "max_chars": 90,
-    "where": (Where(field="a", op="exists"),),
+    "where": "a is not None",
     "rare_fields": ("a",),
     "encoding": "cl100k_base",
     "eod": "</s>",

@@ -41,6 +41,7 @@ class Store(StoreReader, Notebook):
         max_tokens: int | None = None,
         shuffle_documents: int | None = None,
         min_tail_fraction: float = 0.5,
+        pack_window: int | None = None,
         overflow: Overflow = "truncate",
         boundary_loss: bool = False,
         pad_id: int | None = None,
@@ -59,6 +60,7 @@ class Store(StoreReader, Notebook):
             shuffle_documents: seed for a shuffle of the documents before they are packed; None keeps the
                 stored order. The loader determines the order of the rows.
             min_tail_fraction: for concat: smallest share of L for which the last row is kept, padded.
+            pack_window: for best_fit: units of a source that are packed together; None packs all documents.
             overflow: for pad: treatment of documents longer than L: `truncate`, `split` or `drop`.
             boundary_loss: True if the end of a document predicts the beginning of the next.
             pad_id: token at padding; None: the end-of-document token.
@@ -80,6 +82,7 @@ class Store(StoreReader, Notebook):
             shuffle_documents=shuffle_documents,
             packing=packing,
             min_tail_fraction=min_tail_fraction,
+            pack_window=pack_window,
             overflow=overflow,
             boundary_loss=boundary_loss,
             pad_id=pad_id,

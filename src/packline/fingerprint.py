@@ -12,9 +12,11 @@ counts as damage too.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, Protocol, TypeVar
 
 import msgspec
+import numpy as np
 import xxhash
 
 Hasher = xxhash.xxh3_128
@@ -35,13 +37,48 @@ def hash_value(value: Any) -> str:
     return hash_bytes(msgspec.json.encode(value, order="sorted"))
 
 
+def hash_texts(data: memoryview | bytes, offsets: np.ndarray, seed: int = 0) -> np.ndarray:
+    """Hash of each text, uint64 `[D]`: xxh3-64 of its UTF-8. With seed 0 the column `hash` of a store.
+
+    Args:
+        data: texts back to back, in UTF-8.
+        offsets: int64 `[D+1]`, start of each text in `data`, and the end.
+
+    >>> [f"{one:016x}" for one in hash_texts(b"onetwo", np.array([0, 3, 6])).tolist()]
+    ['911faba7321fe1a0', '6c0560bdcb29998b']
+    """
+    view, digest = memoryview(data), xxhash.xxh3_64_intdigest
+    hashes = (digest(view[start:end], seed) for start, end in pairwise(offsets.tolist()))
+    return np.fromiter(hashes, np.uint64, len(offsets) - 1)
+
+
+def hash_text(text: bytes, seed: int = 0) -> int:
+    """Hash of one text in UTF-8, as `hash_texts` gives it."""
+    return int(xxhash.xxh3_64_intdigest(text, seed))
+
+
+def shares_of(hashes: np.ndarray) -> np.ndarray:
+    """Position of each text in [0, 1) by its hash, float64 of the same shape."""
+    return np.asarray(hashes / 2.0**64)
+
+
+def splits_of(hashes: np.ndarray, val_fraction: float, test_fraction: float = 0.0) -> np.ndarray:
+    """Split of each text by its hash (with the recipe's seed), strings of the same shape.
+
+    >>> splits_of(hash_texts(b"dba", np.arange(4)), 0.3, 0.3).tolist()
+    ['val', 'test', 'train']
+    """
+    shares = shares_of(hashes)
+    return np.select([shares < val_fraction, shares < val_fraction + test_fraction], ["val", "test"], "train")
+
+
 def share_of(text: bytes, seed: int) -> float:
     """Position of a text in [0, 1), a pure function of the text and the seed.
 
     >>> round(share_of(b"d", 0), 3)
     0.273
     """
-    return float(xxhash.xxh3_64_intdigest(text, seed) / 2**64)
+    return hash_text(text, seed) / 2**64
 
 
 def split_of(text: bytes, seed: int, val_fraction: float, test_fraction: float = 0.0) -> str:
@@ -50,10 +87,7 @@ def split_of(text: bytes, seed: int, val_fraction: float, test_fraction: float =
     >>> [split_of(text, 0, 0.3, 0.3) for text in (b"d", b"b", b"a")]
     ['val', 'test', 'train']
     """
-    share = share_of(text, seed)
-    if share < val_fraction:
-        return "val"
-    return "test" if share < val_fraction + test_fraction else "train"
+    return str(splits_of(np.array(hash_text(text, seed), np.uint64), val_fraction, test_fraction))
 
 
 class Sealed(Protocol):

@@ -37,34 +37,6 @@ Engine = Literal["auto", "gigatoken", "fastokens", "tokenizers"]
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 """All splits, in the order in which they are shown and written."""
-Operator = Literal[
-    "==",
-    "!=",
-    "<",
-    "<=",
-    ">",
-    ">=",
-    "in",
-    "not in",
-    "contains",
-    "starts with",
-    "ends with",
-    "exists",
-    "missing",
-]
-Plain = str | int | float | bool
-
-
-class Where(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A filter on a field of a record. Records that fail it are left out and counted."""
-
-    field: str
-    """Name of the field, `a.b` for a nested one."""
-    op: Operator
-    """Comparison; `exists` and `missing` take no value."""
-    value: Plain | tuple[Plain, ...] | UnsetType = UNSET
-    """Value to compare with: a list for `in` and `not in`, else one value."""
-
 
 # Fields with UNSET were added later. When not given they are left out of the manifest, so its bytes equal
 # those of earlier versions of packline, and a build begun with one of them can be resumed.
@@ -100,8 +72,9 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Documents with more characters are left out and counted."""
     template: str | UnsetType = UNSET
     """Sandboxed Jinja template that makes the text from a record's fields. Replaces `text`."""
-    where: tuple[Where, ...] | UnsetType = UNSET
-    """Filters; only records that pass all of them are kept."""
+    where: str | UnsetType = UNSET
+    """Condition on the fields of a record, such as `score >= 3 and language in ['de', 'en']`; records that do
+    not meet it are left out and counted. See `packline.where.grammar`."""
     split: Split | UnsetType = UNSET
     """Split of all its documents, regardless of their hash."""
     rare_fields: tuple[str, ...] | UnsetType = UNSET
@@ -110,7 +83,7 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     @property
     def uses_records(self) -> bool:
         """True if its texts are made from whole records, by a template or filters."""
-        return self.template is not UNSET or bool(self.where)
+        return self.template is not UNSET or self.where is not UNSET
 
 
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -327,6 +300,7 @@ def check_recipe(recipe: Recipe) -> Recipe:
         raise RecipeError(f"max_document_bytes is {recipe.max_document_bytes}: expected at least 1")
     for number, source in enumerate(recipe.sources):
         _check_source(source, source.name or f"sources[{number}]")
+    recipe = msgspec.structs.replace(recipe, sources=tuple(map(_with_canonical_where, recipe.sources)))
     names = [source.name for source in recipe.sources if source.name]
     if twice := {name for name, count in Counter(names).items() if count > 1}:
         raise RecipeError(f"two sources are called {min(twice)!r}: expected a different name for each")
@@ -366,31 +340,22 @@ def _check_source(source: Source, where: str) -> None:
             f"{where} has both a text field and a template: expected one of them",
             hint="a template names the fields itself: {{ title }}",
         )
-    for number, one in enumerate(source.where or ()):
-        _check_where(one, f"{where}: where[{number}]")
+    if source.where is not UNSET:
+        from packline.where.grammar import check_where
+
+        check_where(source.where, [where])
     if source.min_chars < 0:
         raise RecipeError(f"{where}: min_chars is {source.min_chars}: expected 0 or more")
     if source.max_chars is not None and source.max_chars < source.min_chars:
         raise RecipeError(f"{where}: max_chars {source.max_chars} is below min_chars {source.min_chars}")
 
 
-def _check_where(one: Where, where: str) -> None:
-    if not all(one.field.split(".")):
-        raise RecipeError(f"{where}: field is {one.field!r}: expected a name, or names with dots between")
-    if one.op in ("exists", "missing"):
-        expected, right = "no value", one.value is UNSET
-    elif one.op in ("in", "not in"):
-        expected, right = "a list of values", isinstance(one.value, tuple)
-    elif one.op in ("<", "<=", ">", ">="):
-        expected = "a number or a string"
-        right = isinstance(one.value, str | int | float) and not isinstance(one.value, bool)
-    elif one.op in ("starts with", "ends with"):
-        expected, right = "a string", isinstance(one.value, str)
-    else:
-        expected, right = "one value", one.value is not UNSET and not isinstance(one.value, tuple)
-    if not right:
-        found = "none" if one.value is UNSET else repr(one.value)
-        raise RecipeError(f"{where}: {one.op!r} takes {expected}, found {found}")
+def _with_canonical_where(source: Source) -> Source:
+    if source.where is UNSET:
+        return source
+    from packline.where.grammar import canonical_where
+
+    return msgspec.structs.replace(source, where=canonical_where(source.where))
 
 
 def check_options(options: RunOptions) -> RunOptions:

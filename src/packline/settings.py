@@ -25,7 +25,6 @@ from packline.recipe import (
     Source,
     SpecialTokens,
     Split,
-    Where,
     check_options,
     check_recipe,
     load_recipe,
@@ -51,11 +50,16 @@ class RowKeywords(TypedDict, total=False):
     seq_len: int | None
     packing: Literal["concat", "best_fit", "pad"] | None
     min_tail_fraction: float | None
+    pack_window: int | None
     overflow: Literal["truncate", "split", "drop"] | None
     boundary_loss: bool | None
     pad_id: int | None
     seed: int | None
     """Seed of the loader's order; by default rows are in packed order."""
+    order: Literal["global", "blocks"] | None
+    """Order that the seed belongs to; see `Loader`."""
+    block_rows: int | None
+    window_blocks: int | None
     epochs: int | None
     batch_size: int | None
     """Rows per global batch."""
@@ -74,7 +78,7 @@ class TextKeywords(TypedDict, total=False):
     min_chars: int | None
     max_chars: int | None
     template: str | None
-    where: Sequence[Where] | None
+    where: str | None
     rare_fields: Sequence[str] | None
     encoding: str | None
     eod: str | int | None

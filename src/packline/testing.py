@@ -347,7 +347,7 @@ def _write_shard(
         ids=[f"d{first + number}" for number in range(len(counts))],
     )
     file = f"{name.partition('-')[2]}.jsonl"
-    writer.write(Ragged(tokens.astype(little), offsets), batch, file)
+    writer.write(Ragged(tokens.astype(little), offsets), batch, file, batch.texts.hashes())
     return writer.close()
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import xxhash
 from tests.chat import talks
 from tests.chat.templates import CHATML, CHATML_TOKENS, LLAMA3, LLAMA3_TOKENS, unmarked
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -66,6 +67,8 @@ def test_what_is_trained_on_are_the_assistants_words(case: str, tokenizer_json: 
     assert talks.trained_texts(store) == [said(record) for record in records]
     assert store.verify().ok
     assert store.manifest.ledger.documents == len(records)
+    hashes = [store.provenance(number).hash for number in range(len(records))]
+    assert hashes == [xxhash.xxh3_64_intdigest(store.text(number).encode()) for number in range(len(records))]
     assert store.manifest.ledger.mask
     trained = sum(int(shard.loss.sum()) for shard in store.shards if shard.loss is not None)
     assert store.manifest.ledger.mask.trained_tokens == trained

@@ -168,7 +168,7 @@ def test_a_source_that_gave_no_documents_is_said_with_the_reason(
 ) -> None:
     for name in ("kept", "lost"):
         (tmp_path / f"{name}.jsonl").write_text('{"text": "a b", "lang": "en"}\n' * 3)
-    where = 'where = [{field = "lang", op = "==", value = "%s"}]'
+    where = "where = \"lang == '%s'\""
     sources = [
         f'[[sources]]\nname = "{name}"\ninputs = ["{name}.jsonl"]\n{where % language}\n'
         for name, language in (("kept", "en"), ("lost", "de"))

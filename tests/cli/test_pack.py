@@ -107,7 +107,7 @@ def test_a_plan_is_written_when_asked_for_and_checked_the_next_time(store: Path,
     assert values["plans"][0]["bytes"] == sum(path.stat().st_size for path in folder.iterdir())
     # It is the plan that rows of these settings use.
     selection = Selection(Store(store), DocumentFilter(shuffle_documents=3))
-    packer = best_fit.BestFit(selection, 10, plans=tmp_path / "plans")
+    packer = best_fit.BestFit.of_store(selection, 10, plans=tmp_path / "plans")
     assert packer.plan.folder == folder
     data = bytearray((folder / "order.u4").read_bytes())
     data[5] ^= 1

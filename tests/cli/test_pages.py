@@ -15,7 +15,8 @@ from packline.recipe import Recipe, RunOptions, Share, Source
 from packline.sources.batch import Reason
 from packline.store.ledger import Ledger
 from packline.store.manifest import InputEntry, Manifest, Receipt, ShardEntry, TokenizerEntry
-from packline.store.writer import DOCUMENTS_SCHEMA, RejectEntry
+from packline.store.provenance import documents_schema
+from packline.store.writer import RejectEntry
 
 FILES = [Manifest, TokenizerEntry, InputEntry, ShardEntry, Receipt, RejectEntry, Ledger]
 LEDGER = re.compile(r"^    documents_in = .*\n    tokens .*$", re.MULTILINE)
@@ -73,5 +74,5 @@ def test_every_field_of_the_files_is_in_the_page(kind: Any) -> None:
 
 
 def test_every_column_and_every_reason_is_in_its_page() -> None:
-    assert all(f"| `{column}` |" in page("store.md") for column in DOCUMENTS_SCHEMA.names)
+    assert all(f"| `{column}` |" in page("store.md") for column in documents_schema().names)
     assert all(f"`{reason}`" in page("recipe.md") + page("sft.md") for reason in get_args(Reason))

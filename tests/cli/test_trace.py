@@ -131,6 +131,13 @@ def test_a_store_is_traced_with_the_settings_of_its_run(folder: Path) -> None:
     assert (facts["fingerprint"], facts["steps"]) == (loader.fingerprint, len(loader))
     in_order = result(run("trace", "one", *settings, "--in-order", "--step", "7", "--json", cwd=folder))
     assert [row["row"] for row in in_order["rows"]] == [14, 15]
+    blocks = ["--order", "blocks", "--block-rows", "2", "--window-blocks", "3"]
+    facts = result(run("trace", "one", *settings, *blocks, "--step", "7", "--json", cwd=folder))
+    loader = Loader(
+        rows, batch_size=2, seed=9, epochs=2, prefetch=0, order="blocks", block_rows=2, window_blocks=3
+    )
+    assert [row["row"] for row in facts["rows"]] == loader.rows_of_step(7).rows.tolist()
+    assert facts["fingerprint"] == loader.fingerprint
 
 
 @pytest.mark.parametrize(

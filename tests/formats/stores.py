@@ -147,6 +147,7 @@ def _unit(
             np.array(chosen, np.int64) * RECORD_BYTES,
             [f"d{place}" for place in chosen],
             text_bytes,
+            None,
             mask,
         )
         entries.append(writer.close())

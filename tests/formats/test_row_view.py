@@ -55,10 +55,19 @@ def test_rows_of_a_store_are_those_of_the_loader(stores: list[Store], data: st.D
     packing = data.draw(st.sampled_from(PACKINGS))
     seed = data.draw(st.none() | st.integers(0, 5))
     epochs = data.draw(st.integers(1, 2))
-    view = RowView.of_store(store, seq_len=16, seed=seed, epochs=epochs, batch_size=3, **packing)
+    order: dict[str, Any] = {}
+    if seed is not None and data.draw(st.booleans()):
+        order = {"order": "blocks", "block_rows": 2, "window_blocks": 4}
+    view = RowView.of_store(store, seq_len=16, seed=seed, epochs=epochs, batch_size=3, **packing, **order)
     rows = store.rows(16, **packing)
     loader = Loader(
-        rows, batch_size=3, seed=seed or 0, shuffle=seed is not None, epochs=epochs, fields=ALL_FIELDS
+        rows,
+        batch_size=3,
+        seed=seed or 0,
+        shuffle=seed is not None,
+        epochs=epochs,
+        fields=ALL_FIELDS,
+        **order,
     )
     assert view.rows == len(rows) * epochs and view.batch_size == 3
     batches = [loader.batch(step) for step in range(len(loader))]

@@ -80,7 +80,7 @@ def test_only_documents_that_the_build_keeps_are_counted(tmp_path: Path, tokeniz
     recipe.write_text(
         f"tokenizer = '{tokenizer_json}'\nval_documents = 11\n"
         "[[sources]]\nname = 'a'\ninputs = ['in']\nmin_chars = 6\n"
-        "where = [{ field = 'score', op = '>', value = 1 }]\n"
+        "where = 'score > 1'\n"
         "[[sources]]\nname = 'b'\ninputs = ['given.txt']\nsplit = 'val'\n"
     )
     store = packline.build(recipe, out=tmp_path / "out", workers=0)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import xxhash
 import zstandard
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
@@ -126,6 +127,7 @@ def check_store(store: Store, corpus: Corpus, tokenizer: Tokenizer, eod: int, bo
             document.id,
         )
         assert (provenance.text_bytes, provenance.tokens) == (len(document.text.encode()), len(tokens))
+        assert provenance.hash == xxhash.xxh3_64_intdigest(document.text.encode())
         assert (provenance.source, provenance.split) == ("in", "train")
         total += len(tokens)
     ledger = store.manifest.ledger

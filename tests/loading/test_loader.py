@@ -49,11 +49,16 @@ def global_batches(kind: str, **settings: Any) -> list[Where]:
     return [rows_in(batch) for batch in loader(kind, **settings)]
 
 
-@given(KINDS, st.integers(0, 3), st.booleans(), st.data())
+ORDERS = st.sampled_from(
+    [{}, {"shuffle": False}, {"order": "blocks"}, {"order": "blocks", "block_rows": 3, "window_blocks": 4}]
+)
+
+
+@given(KINDS, st.integers(0, 3), ORDERS, st.data())
 def test_the_same_global_batches_whatever_the_world_prefetch_and_interruptions(
-    kind: str, seed: int, shuffle: bool, data: st.DataObject
+    kind: str, seed: int, order: dict[str, Any], data: st.DataObject
 ) -> None:
-    run = {"seed": seed, "shuffle": shuffle}
+    run = {"seed": seed, **order}
     expected = global_batches(kind, **run)
     found: list[Where] = []
     state: dict[str, Any] | None = None
@@ -183,7 +188,11 @@ def test_the_state_follows_the_newest_iterator() -> None:
         ({"rows": Mixture([(NumberedRows(90), 1), (NumberedRows(9, source=1), 1)])}, "stores, stages"),
         ({"batch_size": 6}, "differs in batch_size"),
         ({"seed": 6}, r"differs in seed \(expected 6, found 5\)"),
-        ({"shuffle": False}, "differs in shuffle"),
+        ({"shuffle": False}, r"differs in order \(expected stored, found global\)"),
+        (
+            {"order": "blocks"},
+            r"differs in order \(expected blocks of 256 rows in windows of 256,",
+        ),
         ({"rows": NumberedRows(91), "seed": 4}, r"rows .*, seed \(expected 4, found 5\)"),
     ],
 )

@@ -12,6 +12,7 @@ from tests.loading.numbered import NumberedRows
 
 from packline.errors import RecipeError
 from packline.loading.mixture import Mixture, Stage
+from packline.loading.order import row_order
 from packline.loading.schedule import Schedule
 from packline.permutation import Permutation
 
@@ -19,7 +20,7 @@ Drawn = list[tuple[int, int, int]]
 
 
 def schedule(*stages: Stage, batch_size: int | None = 2, seed: int = 1, shuffle: bool = True) -> Schedule:
-    return Schedule(stages, batch_size=batch_size, seed=seed, shuffle=shuffle)
+    return Schedule(stages, batch_size=batch_size, seed=seed, order=row_order(shuffle=shuffle))
 
 
 def draws(schedule: Schedule) -> Drawn:

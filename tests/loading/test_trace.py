@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +24,9 @@ from packline.packing.packer import Packing
 from packline.testing import make_store
 
 SEQ_LEN, BATCH = 12, 6
+ORDERS = st.sampled_from(
+    [{}, {"shuffle": False}, {"order": "blocks"}, {"order": "blocks", "block_rows": 2, "window_blocks": 3}]
+)
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +130,7 @@ def test_a_document_is_used_exactly_where_steps_say_so(stores: tuple[Store, Stor
     seq_len=st.integers(2, 16),
     packing=st.sampled_from(["concat", "best_fit", "pad"]),
     epochs=st.integers(1, 3),
-    shuffle=st.booleans(),
+    order=ORDERS,
     seed=st.integers(0, 2**32),
 )
 def test_there_and_back_for_any_store(
@@ -135,14 +139,14 @@ def test_there_and_back_for_any_store(
     seq_len: int,
     packing: Packing,
     epochs: int,
-    shuffle: bool,
+    order: dict[str, Any],
     seed: int,
 ) -> None:
     if sum(map(sum, lengths)) < seq_len:
         return
     store = make_store(tmp_path_factory.mktemp("any") / "store", lengths)
     rows = store.rows(seq_len, packing=packing, min_tail_fraction=0.0 if packing == "concat" else 0.5)
-    loader = Loader(rows, batch_size=1, seed=seed, epochs=epochs, shuffle=shuffle, prefetch=0)
+    loader = Loader(rows, batch_size=1, seed=seed, epochs=epochs, prefetch=0, **order)
     there = {
         (step, row.index, span.column, span.document, span.start, span.tokens)
         for step in range(len(loader))

@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 
 from packline.errors import CorruptStore
 from packline.packing import best_fit
-from packline.packing.best_fit import BestFit, Fit, best_fit_counts, fit, make_plan
+from packline.packing.best_fit import BestFit, best_fit_counts, make_plan, plan_fingerprint
 from packline.packing.cache import PLAN, PlanFile, save_arrays
 from packline.packing.documents import Selection
+from packline.packing.fit import Fit, fit
 from packline.packing.packer import DocumentFilter, Spans
 from packline.testing import make_store
 
@@ -194,7 +195,7 @@ def test_every_token_is_in_one_row_and_every_row_is_found(case: tuple[list[int],
     with TemporaryDirectory() as folder:
         shards = [shard for shard in (lengths[:cuts], lengths[cuts:]) if shard]
         store = make_store(Path(folder) / "store", shards)
-        packer = BestFit(Selection(store, DocumentFilter(**chosen)), seq_len)
+        packer = BestFit.of_store(Selection(store, DocumentFilter(**chosen)), seq_len)
         check_packing(packer, kept)
         for document in set(range(len(lengths))) - set(kept):
             assert not len(packer.rows_of(document))
@@ -207,7 +208,7 @@ def test_every_token_is_in_one_row_and_every_row_is_found(case: tuple[list[int],
 
 def test_in_a_row_the_longest_piece_comes_first_and_equal_ones_by_place(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store", [[2, 6, 2, 6, 2, 13, 6, 2, 2, 10]])
-    packer = BestFit(Selection(store), 10)
+    packer = BestFit.of_store(Selection(store), 10)
     rows = rows_by_hand(packer.spans(np.arange(len(packer))))
     assert rows[:2] == [[(5, 0, 10)], [(9, 0, 10)]]
     assert sorted(rows[2:]) == [
@@ -224,7 +225,7 @@ LENGTHS = [[5, 9, 3, 3, 8, 30, 1], [4, 4, 4, 2]]
 def test_a_small_selection_writes_nothing(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store", LENGTHS)
     before = sorted(store.path.iterdir())
-    packer = BestFit(Selection(store), 10)
+    packer = BestFit.of_store(Selection(store), 10)
     assert packer.plan.folder is None and sorted(store.path.iterdir()) == before
 
 
@@ -246,36 +247,36 @@ def test_a_large_selection_writes_its_plan_and_uses_it_again(
 ) -> None:
     store = make_store(tmp_path / "store", LENGTHS)
     monkeypatch.setattr(best_fit, "SMALL", 5)
-    first = BestFit(Selection(store), 10)
+    first = BestFit.of_store(Selection(store), 10)
     assert first.plan.folder is not None and first.plan.folder.parent == store.path / "plans"
     assert store.verify().ok
     never_made()
-    again = BestFit(Selection(store), 10)
+    again = BestFit.of_store(Selection(store), 10)
     check_packing(again, dict(enumerate(LENGTHS[0] + LENGTHS[1])))
     with pytest.raises(AssertionError, match="made again"):
-        BestFit(Selection(store), 9)
+        BestFit.of_store(Selection(store), 9)
     with pytest.raises(AssertionError, match="made again"):
-        BestFit(Selection(store, DocumentFilter(shuffle_documents=1)), 10)
+        BestFit.of_store(Selection(store, DocumentFilter(shuffle_documents=1)), 10)
 
 
 def test_a_store_that_was_built_anew_gets_a_plan_of_its_own(tmp_path: Path) -> None:
     plans = tmp_path / "plans"
-    old = BestFit(Selection(make_store(tmp_path / "store", LENGTHS)), 10, plans=plans)
+    old = BestFit.of_store(Selection(make_store(tmp_path / "store", LENGTHS)), 10, plans=plans)
     shutil.rmtree(tmp_path / "store")
     store = make_store(tmp_path / "store", [[8, 8, 2]])
-    new = BestFit(Selection(store), 10, plans=plans)
+    new = BestFit.of_store(Selection(store), 10, plans=plans)
     check_packing(new, {0: 8, 1: 8, 2: 2})
     assert old.plan.folder != new.plan.folder and len(list(plans.iterdir())) == 2
 
 
 def test_a_plan_of_another_store_is_refused(tmp_path: Path) -> None:
     plans = tmp_path / "plans"
-    other = BestFit(Selection(make_store(tmp_path / "other", [[8, 8, 2]])), 10, plans=plans)
+    other = BestFit.of_store(Selection(make_store(tmp_path / "other", [[8, 8, 2]])), 10, plans=plans)
     store = make_store(tmp_path / "store", LENGTHS)
     assert other.plan.folder is not None
     shutil.copytree(other.plan.folder, plans / best_fit.plan_fingerprint(Selection(store), 10)[:16])
     with pytest.raises(CorruptStore, match="a plan of another store") as caught:
-        BestFit(Selection(store), 10, plans=plans)
+        BestFit.of_store(Selection(store), 10, plans=plans)
     assert "delete" in caught.value.hint
 
 
@@ -284,7 +285,7 @@ def test_a_plan_that_lies_with_matching_checksums_is_caught_when_a_row_is_read(
     tmp_path: Path, place: int | str
 ) -> None:
     store, plans = make_store(tmp_path / "store", LENGTHS), tmp_path / "plans"
-    packer = BestFit(Selection(store), 10, plans=plans)
+    packer = BestFit.of_store(Selection(store), 10, plans=plans)
     order = packer.plan.arrays["order"].copy()
     if place == "swapped":
         order[0], order[-1] = order[-1], order[0]
@@ -293,9 +294,12 @@ def test_a_plan_that_lies_with_matching_checksums_is_caught_when_a_row_is_read(
     assert packer.plan.folder is not None
     shutil.rmtree(packer.plan.folder)
     save_arrays(
-        packer.plan.folder, packer.fingerprint, {**packer.plan.arrays, "order": order}, packer.plan.facts
+        packer.plan.folder,
+        plan_fingerprint(Selection(store), 10),
+        {**packer.plan.arrays, "order": order},
+        packer.plan.facts,
     )
-    wrong = BestFit(Selection(store), 10, plans=plans)
+    wrong = BestFit.of_store(Selection(store), 10, plans=plans)
     with pytest.raises(CorruptStore, match="does not fit the lengths"):
         wrong.spans(np.arange(len(wrong)))
     with pytest.raises(CorruptStore, match="does not fit the lengths"):
@@ -305,8 +309,8 @@ def test_a_plan_that_lies_with_matching_checksums_is_caught_when_a_row_is_read(
 
 def test_what_a_plan_says_is_what_was_counted(tmp_path: Path) -> None:
     store, plans = make_store(tmp_path / "store", LENGTHS), tmp_path / "plans"
-    packer = BestFit(Selection(store), 10, plans=plans)
+    packer = BestFit.of_store(Selection(store), 10, plans=plans)
     assert packer.plan.folder is not None
     contents = msgspec.json.decode((packer.plan.folder / PLAN).read_bytes(), type=PlanFile)
     assert contents.facts["seq_len"] == 10 and contents.facts["counts"]["documents"] == 11
-    assert contents.fingerprint == packer.fingerprint
+    assert contents.fingerprint == plan_fingerprint(Selection(store), 10)

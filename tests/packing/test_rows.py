@@ -28,6 +28,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"shuffle_documents": 3, "boundary_loss": True},
     {"min_tokens": 4},
     {"packing": "best_fit"},
+    {"packing": "best_fit", "pack_window": 2},
     {"packing": "pad"},
     {"packing": "pad", "overflow": "split", "pad_id": 7},
     {"packing": "pad", "overflow": "drop"},

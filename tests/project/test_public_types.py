@@ -134,7 +134,8 @@ def test_the_keywords_are_the_fields_of_the_settings() -> None:
     build = set(get_type_hints(settings.BuildKeywords))
     assert build == of_source | of_recipe | of_run
     rows = set(get_type_hints(settings.RowKeywords))
-    assert rows == set(RowOptions.__struct_fields__) | {"seq_len", "seed", "epochs", "batch_size", "stage"}
+    order = {"seed", "order", "block_rows", "window_blocks", "epochs", "batch_size", "stage"}
+    assert rows == set(RowOptions.__struct_fields__) | order | {"seq_len"}
     assert set(get_type_hints(settings.ExportKeywords)) == build - {"workers"} | rows
     given = inspect.signature(packline.Store.rows).parameters
     assert set(given) == {"self", "seq_len", "plans", *RowOptions.__struct_fields__}

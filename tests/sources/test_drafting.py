@@ -94,7 +94,7 @@ def test_commented_choices_are_choices_that_work(tmp_path: Path, tokenizer_json:
         values = [getattr(one, name, None) for one in (recipe, recipe.sources[0], options, said)]
         assert any(values) or name == "memory", lines[number]
     where = [line for line in lines if line.startswith("# where")]
-    assert len(where) == 2 and '"score"' in where[0] and '"lang"' in where[1]
+    assert len(where) == 2 and '"score >= ' in where[0] and '"lang in [' in where[1]
 
 
 def test_what_it_saw_is_said(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 import packline
 from packline.chat.sources import ConversationSource, find_conversation_files
 from packline.errors import InputError, RecipeError
-from packline.recipe import Recipe, Source, Where
+from packline.recipe import Recipe, Source
 from packline.sources.fields import find_files
 from packline.sources.files import InputFile
 from packline.vocabulary.trained_folder import TrainingTexts
@@ -39,19 +39,13 @@ def found(path: Path, **fields: Any) -> list[InputFile]:
     return find_files(Recipe(sources=(source,), tokenizer="none"))
 
 
-def where(field: str, op: Any = ">", value: Any = 1) -> tuple[Where, ...]:
-    return (
-        Where(field=field, op=op) if op in ("missing", "exists") else Where(field=field, op=op, value=value),
-    )
-
-
 MISSPELT: list[tuple[dict[str, Any], str, str]] = [
     ({"text": "boddy"}, "boddy", "body"),
     ({"text": "body", "id": "keey"}, "keey", "key"),
-    ({"text": "body", "where": where("scor")}, "scor", ""),
-    ({"text": "body", "where": where("meta.scor")}, "meta.scor", "meta.score"),
-    ({"text": "body", "where": where("meta.langs", "!=", "de")}, "meta.langs", "meta.lang"),
-    ({"text": "body", "where": where("tittle", "exists")}, "tittle", "title"),
+    ({"text": "body", "where": "scor > 1"}, "scor", ""),
+    ({"text": "body", "where": "meta.scor > 1"}, "meta.scor", "meta.score"),
+    ({"text": "body", "where": "meta.langs != 'de'"}, "meta.langs", "meta.lang"),
+    ({"text": "body", "where": "tittle is not None"}, "tittle", "title"),
     ({"template": "{{ boddy }}"}, "boddy", "body"),
     ({"template": "{{ body }} {{ titel }}"}, "titel", "title"),
 ]
@@ -74,9 +68,9 @@ def test_a_misspelt_field_is_refused_and_the_meant_one_named(
 RIGHT: list[dict[str, Any]] = [
     {"text": "body"},
     {"text": "meta.lang"},
-    {"text": "body", "id": "key", "where": where("meta.score")},
-    {"text": "body", "where": where("title", "exists")},
-    {"text": "body", "where": where("deleted", "missing")},
+    {"text": "body", "id": "key", "where": "meta.score > 1"},
+    {"text": "body", "where": "title is not None"},
+    {"text": "body", "where": "deleted is None"},
     {"template": "{{ body }}{% if subtitle is defined %}{{ subtitle }}{% endif %}"},
     {"template": "{{ body }} {{ subtitle | default('') }}"},
     {"template": "{{ record['boddy'] }}"},
@@ -100,13 +94,13 @@ def test_a_field_that_one_file_or_one_record_has_is_there(tmp_path: Path, kind: 
         if abs(number - place) <= 4:
             records[0]["flag"], records[-1]["flag"] = None, True
         write(tmp_path / f"in/{number:02d}.{kind}", records)
-    assert len(found(tmp_path / "in", text="body", where=where("flag", "exists"))) == 20
+    assert len(found(tmp_path / "in", text="body", where="flag is not None")) == 20
 
 
 def test_files_of_which_nothing_can_be_read_refuse_nothing(tmp_path: Path) -> None:
     for data in (b"", b"bad\n" * 9, b"[1]\n"):
         (tmp_path / "a.jsonl").write_bytes(data)
-        assert found(tmp_path / "a.jsonl", text="body", where=where("n"))
+        assert found(tmp_path / "a.jsonl", text="body", where="n > 1")
 
 
 def test_all_who_read_sources_refuse_it_before_any_work(tmp_path: Path, tokenizer_json: Path) -> None:

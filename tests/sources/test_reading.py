@@ -21,7 +21,7 @@ from packline.errors import InputError, RecipeError
 from packline.facade import Store
 from packline.fingerprint import split_of
 from packline.jobs.build import run_build
-from packline.recipe import Recipe, RunOptions, Source, Where
+from packline.recipe import Recipe, RunOptions, Source
 
 TEMPLATE = "# {{ title }}\n\n{% for part in parts %}{{ part.text }} {% endfor %}{{ meta.n * 2 }}"
 KINDS = ("jsonl", "jsonl.gz", "jsonl.zst", "parquet", "two.parquet")
@@ -90,7 +90,7 @@ def test_documents_are_what_plain_jinja_makes_of_the_records(
 ) -> None:
     records = some_records(60)
     path = write(tmp_path / f"in/a.{kind}", records)
-    where = (Where(field="score", op=">=", value=3),)
+    where = "score >= 3"
     store = run(recipe_of(path, tokenizer_json, template=TEMPLATE, where=where), tmp_path / "out")
     assert found_texts(store) == expected_texts(records, 3)
     ledger = store.manifest.ledger
@@ -137,7 +137,7 @@ def test_bytes_depend_on_neither_batches_nor_workers(
     tmp_path: Path, tokenizer_json: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path / f"in/a.{kind}", some_records(120))
-    where = (Where(field="score", op="!=", value=1),)
+    where = "score != 1"
     recipe = recipe_of(path, tokenizer_json, template=TEMPLATE, where=where)
     whole = digests(run(recipe, tmp_path / "a").path)
     assert digests(run(recipe, tmp_path / "b", workers=2).path) == whole
@@ -185,7 +185,7 @@ def test_a_limit_ends_at_the_same_record_with_filters(
     records = some_records(40)
     records[10]["title"] = None
     path = write(tmp_path / "a.jsonl", records)
-    source = Source(inputs=(str(path),), template=TEMPLATE, where=(Where(field="score", op=">", value=1),))
+    source = Source(inputs=(str(path),), template=TEMPLATE, where="score > 1")
     store = run(
         Recipe(sources=(source,), tokenizer=str(tokenizer_json), limit_documents=limit), tmp_path / "out"
     )
@@ -207,7 +207,7 @@ def test_bad_records_are_kept_with_place_and_reason(tmp_path: Path, tokenizer_js
     records[2]["title"] = None
     records[5]["score"] = None
     path = write(tmp_path / f"a.{kind}", records)
-    where = (Where(field="score", op=">=", value=0),)
+    where = "score >= 0"
     store = run(recipe_of(path, tokenizer_json, template=TEMPLATE, where=where), tmp_path / "out")
     assert store.manifest.ledger.rejected == {"template": 1} and store.manifest.ledger.filtered == 1
     (bad,) = rejects(tmp_path / "out")
@@ -233,7 +233,7 @@ def test_lines_that_are_no_records_are_bad(tmp_path: Path, tokenizer_json: Path)
         b'{"a": "last", "b": 1}',
     ]
     (tmp_path / "a.jsonl").write_bytes(b"\xef\xbb\xbf" + b"\n".join(lines))
-    where = (Where(field="b", op=">", value=0),)
+    where = "b > 0"
     reasons = {
         "filter": 1,
         "invalid_utf8": 1,
@@ -434,7 +434,7 @@ def test_a_source_may_be_a_split_of_its_own(tmp_path: Path, tokenizer_json: Path
 
 def test_names_that_json_escapes_are_read_by_templates(tmp_path: Path, tokenizer_json: Path) -> None:
     path = write(tmp_path / "a.jsonl", [{'a "b"': "x", "n": 1}, {'a "b"': "y", "n": 2}])
-    source = {"template": "{{ record['a \"b\"'] }}", "where": (Where(field='a "b"', op="!=", value="x"),)}
+    source = {"template": "{{ record['a \"b\"'] }}", "where": """field('a "b"') != 'x'"""}
     store = run(recipe_of(path, tokenizer_json, **source), tmp_path / "out")
     assert [text for _, text in found_texts(store)] == ["y"]
     store = run(recipe_of(path, tokenizer_json, template="{{ n }}", where=source["where"]), tmp_path / "two")

@@ -163,6 +163,22 @@ def test_a_wrong_split_is_found(damaged: Path) -> None:
     assert "split of document" in said(damaged)
 
 
+@pytest.mark.parametrize("input_kept", [True, False])
+def test_a_wrong_hash_is_found(
+    tmp_path: Path, tokenizer_json: Path, write_jsonl: Callable[..., Path], input_kept: bool
+) -> None:
+    from tests.store.test_verify import edit_provenance
+
+    source = write_jsonl(tmp_path / "in/a.jsonl", ["one", "and another"])
+    folder = build_store(source, tokenizer_json, tmp_path / "store").path
+    edit_provenance(folder, "hash", lambda values: [values[0] ^ 1, *values[1:]])
+    reseal(folder)
+    if not input_kept:
+        source.unlink()
+    assert verify(folder).ok
+    assert ("hash of document 0" if input_kept else "decodes to a text of another hash") in said(folder)
+
+
 def test_a_long_document_is_compared_by_its_beginning(
     tmp_path: Path, tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -252,7 +252,8 @@ def edit_provenance(folder: Path, column: str, change: Callable[[list[Any]], lis
     path = folder / "train-000000.docs.parquet"
     table = pq.read_table(path)
     kind = table.schema.field(column).type
-    values = pa.array(change(table[column].to_pylist()))
+    changed = change(table[column].to_pylist())
+    values = pa.array(changed, kind if column == "hash" else None)
     values = values.dictionary_encode().cast(kind) if pa.types.is_dictionary(kind) else values.cast(kind)
     place = table.schema.get_field_index(column)
     pq.write_table(table.set_column(place, table.schema.field(column), values), path, store_schema=True)
@@ -275,6 +276,7 @@ def edit_provenance(folder: Path, column: str, change: Callable[[list[Any]], lis
             "files: expected inputs of the source, found z.jsonl",
         ),
         ("label", lambda values: ["web"] * len(values), "label: expected"),
+        ("hash", lambda values: [None, *values[1:]], "documents with a hash in row group 0"),
     ],
 )
 def test_wrong_provenance_is_found(

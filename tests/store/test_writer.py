@@ -8,8 +8,10 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +19,7 @@ from packline.ragged import Ragged, dtype_for, offsets_of
 from packline.sources.batch import Batch, Reject, Texts
 from packline.store import writer as writer_module
 from packline.store.manifest import ShardEntry
+from packline.store.provenance import carried_columns
 from packline.store.writer import RejectEntry, RejectsWriter, ShardWriter
 
 COUNT = 37
@@ -28,15 +31,28 @@ IDS = [None if place % 5 == 0 else f"id-{place}" for place in range(COUNT)]
 FILES = ["a.jsonl"] * 20 + ["b.jsonl"] * 17
 
 
-def write_shard(folder: Path, cuts: list[int]) -> ShardEntry:
+CARRIED = (("url", "string"), ("n", "integer"))
+URLS = [None if place % 7 == 0 else "u" * (place * 3 % 50) for place in range(COUNT)]
+NUMBERS = [None if place % 4 == 0 else place - 10 for place in range(COUNT)]
+
+
+def write_shard(folder: Path, cuts: list[int], *, carried: bool = False) -> ShardEntry:
     """Write all documents, cut into batches at these places (a batch is of one file)."""
-    writer = ShardWriter(folder, "train-000000", "train", "books", "fiction", dtype_for(60_000))
+    more = CARRIED if carried else ()
+    writer = ShardWriter(folder, "train-000000", "train", "books", "fiction", dtype_for(60_000), carried=more)
     edges = sorted({0, 20, COUNT, *cuts})
     for start, stop in pairwise(edges):
         part = WHOLE.take(np.arange(start, stop))
         texts = Texts.of(["x" * size for size in TEXT_BYTES[start:stop]])
         batch = Batch(0, texts, np.arange(start, stop, dtype=np.int64) * 100, IDS[start:stop])
-        writer.write(part, batch, FILES[start])
+        if carried:
+            batch.columns = pa.record_batch(
+                {
+                    "url": pa.array(URLS[start:stop], pa.string()),
+                    "n": pa.array(NUMBERS[start:stop], pa.int64()),
+                }
+            )
+        writer.write(part, batch, FILES[start], texts.hashes())
     return writer.close()
 
 
@@ -51,6 +67,27 @@ def test_any_batching_gives_the_same_bytes(cuts: list[int], row_group: int) -> N
             patch.setattr(writer_module, "ROW_GROUP", row_group)
             assert write_shard(Path(one), []) == write_shard(Path(other), cuts)
         assert contents(Path(one)) == contents(Path(other))
+
+
+@given(st.lists(st.integers(1, COUNT - 1)), st.sampled_from([1, 7, 1 << 16]), st.integers(0, 200))
+def test_carried_columns_are_kept_and_row_groups_depend_on_the_documents_alone(
+    cuts: list[int], row_group: int, group_bytes: int
+) -> None:
+    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(writer_module, "ROW_GROUP", row_group)
+            patch.setattr(writer_module, "GROUP_BYTES", group_bytes)
+            assert write_shard(Path(one), [], carried=True) == write_shard(Path(other), cuts, carried=True)
+        assert contents(Path(one)) == contents(Path(other))
+        file = pq.ParquetFile(Path(one) / "train-000000.docs.parquet")
+        assert carried_columns(file.schema_arrow) == CARRIED
+        table = file.read()
+        assert (table["url"].to_pylist(), table["n"].to_pylist()) == (URLS, NUMBERS)
+        assert table["hash"].to_pylist() == [xxhash.xxh3_64_intdigest(b"x" * size) for size in TEXT_BYTES]
+        for group in range(file.metadata.num_row_groups):
+            urls = file.read_row_group(group, ["url"])["url"].to_pylist()
+            assert len(urls) <= row_group
+            assert len(urls) == 1 or sum(len(url or "") for url in urls) <= group_bytes
 
 
 def test_what_a_shard_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,8 +24,8 @@ ROWS: list[dict[str, Any]] = [
 
 SOURCES = {
     "template": 'template = "# {{ title }}\\n\\n{{ body | upper }}"\n',
-    "where": 'text = "body"\nwhere = [{ field = "score", op = ">=", value = 2 }]\n',
-    "both": 'template = "{{ title }}"\nwhere = [{ field = "score", op = ">", value = 3 }]\nmin_chars = 8\n',
+    "where": 'text = "body"\nwhere = "score >= 2"\n',
+    "both": 'template = "{{ title }}"\nwhere = "score > 3"\nmin_chars = 8\n',
     "length": 'text = "body"\nmin_chars = 10\nmax_chars = 30\n',
 }
 JOBS = {
@@ -101,6 +101,6 @@ def test_refusals_are_those_of_a_build(tmp_path: Path, tokenizer_json: Path) -> 
     path.write_text('tokenizer = "t"\n[[sources]]\ninputs = ["a.txt"]\ntemplate = "{{ a }}"\n')
     with pytest.raises(InputError, match="plain text"):
         TrainingTexts(load_recipe(path)[0])
-    path = write(tmp_path, "jsonl", "", SOURCES["where"].replace("value = 2", "value = 9"), tokenizer_json)
+    path = write(tmp_path, "jsonl", "", SOURCES["where"].replace(">= 2", ">= 9"), tokenizer_json)
     with pytest.raises(TokenizerError, match=r"201 left out by length or by where"):
         train_folder(load_recipe(path)[0], 300, tmp_path / "tok")

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -26,7 +26,7 @@ from packline.encoders.parity import audited
 from packline.encoders.special_tokens import Boundary, SpecialTokenCounter
 from packline.encoders.token_bytes import TextBytes
 from packline.encoders.tokenizer import load_tokenizer
-from packline.fingerprint import share_of, split_of
+from packline.fingerprint import hash_text, share_of, split_of
 from packline.jobs.folder import StoreFolder
 from packline.jobs.job import Numbered, ReportProgress, Runner
 from packline.jobs.limits import Shares, Smallest
@@ -167,6 +167,15 @@ def make_template(options: SftOptions, tokenizer_json: str) -> ChatTemplate | No
     return ChatTemplate(options.template, strips_of(added), options.variables)
 
 
+class _Document(NamedTuple):
+    """One good conversation."""
+
+    record: Record
+    encoded: Encoded
+    hash: int
+    """Hash of its rendered text."""
+
+
 class _Unit:
     """State of one unit."""
 
@@ -236,15 +245,17 @@ class _Unit:
         self._met += len(rendered)
         self._audited += len(audit)
         encoded = self._runner.encoder.encode([pieces for _, pieces in rendered], audit, self._file.path)
-        good: dict[str, list[tuple[Record, Encoded]]] = {}
+        good: dict[str, list[_Document]] = {}
         texts: list[str] = []
         for (record, pieces), one in zip(rendered, encoded, strict=True):
             try:
-                document = self._fit(one)
+                fitted = self._fit(one)
             except RecordProblem as error:
                 bad.append(record.reject(self._file.index, error.reason, error.detail))
                 continue
-            good.setdefault(self._split(pieces), []).append((record, document))
+            text = _text_of(pieces)
+            document = _Document(record, fitted, hash_text(text))
+            good.setdefault(self._split(text), []).append(document)
             texts += (piece.text for piece in pieces if not piece.control)
         for split, documents in good.items():
             self._write(split, documents)
@@ -291,23 +302,24 @@ class _Unit:
         self._mask.truncated_tokens += length - most
         return Encoded(tokens, loss)
 
-    def _split(self, pieces: list[Piece]) -> str:
+    def _split(self, text: bytes) -> str:
         if self._source.split is not None:
             return self._source.split
         job = self._job
         if not (self._val_share or job.test_fraction):
             return "train"
-        return split_of(_text_of(pieces), job.seed, self._val_share, job.test_fraction)
+        return split_of(text, job.seed, self._val_share, job.test_fraction)
 
-    def _write(self, split: str, documents: list[tuple[Record, Encoded]]) -> None:
+    def _write(self, split: str, documents: list[_Document]) -> None:
         job, ledger = self._job, self._ledger
-        tokens = np.concatenate([one.tokens for _, one in documents]).astype(job.dtype)
-        loss = np.concatenate([one.loss for _, one in documents])
-        offsets = offsets_of(np.array([len(one.tokens) for _, one in documents], np.int64))
+        tokens = np.concatenate([one.encoded.tokens for one in documents]).astype(job.dtype)
+        loss = np.concatenate([one.encoded.loss for one in documents])
+        offsets = offsets_of(np.array([len(one.encoded.tokens) for one in documents], np.int64))
         with_bos = int(job.boundary.bos_id is not None)
         text_bytes = self._runner.text_bytes.of(tokens, offsets, with_bos, 1)
-        positions = np.array([record.position for record, _ in documents], np.int64)
-        ids = [_id_of(record.value) for record, _ in documents]
+        positions = np.array([one.record.position for one in documents], np.int64)
+        ids = [_id_of(one.record.value) for one in documents]
+        hashes = np.array([one.hash for one in documents], np.uint64)
         writer = self._writers.get(split)
         if writer is None:
             writer = self._writers[split] = ShardWriter(
@@ -320,7 +332,7 @@ class _Unit:
                 with_loss=True,
             )
         named = ids if any(ids) else None
-        writer.append(Ragged(tokens, offsets), self._file.name, positions, named, text_bytes, loss)
+        writer.append(Ragged(tokens, offsets), self._file.name, positions, named, text_bytes, hashes, loss)
         count = len(documents)
         ledger.documents_in += count
         ledger.add_documents(count, int(text_bytes.sum()), len(tokens), with_bos=bool(with_bos))
@@ -355,11 +367,11 @@ class _Scan(_Unit):
             check_unchanged(self._file)
         return self._smallest.shares
 
-    def _split(self, pieces: list[Piece]) -> str:
-        self._smallest.add([share_of(_text_of(pieces), self._job.seed)])
+    def _split(self, text: bytes) -> str:
+        self._smallest.add([share_of(text, self._job.seed)])
         return "train"
 
-    def _write(self, split: str, documents: list[tuple[Record, Encoded]]) -> None:
+    def _write(self, split: str, documents: list[_Document]) -> None:
         pass
 
     def _reject(self, reject: Reject) -> None:
@@ -367,7 +379,7 @@ class _Scan(_Unit):
 
 
 def _text_of(pieces: list[Piece]) -> bytes:
-    """Text that decides the split of a conversation."""
+    """Rendered text of a conversation, which decides its split and its hash."""
     return "".join(piece.text for piece in pieces).encode("utf-8")
 
 

@@ -101,6 +101,10 @@ class Settings:
         str | None, option(r"Plain text: separator between documents. \n and \t are escapes.", DOCUMENTS)
     ] = None
     label: Annotated[str | None, option("Label stored with every document.", DOCUMENTS)] = None
+    where: Annotated[
+        str | None,
+        option("Only records that meet a condition: \"score >= 3 and lang in ['en', 'de']\".", DOCUMENTS),
+    ] = None
     min_chars: Annotated[int | None, option("Leave out shorter documents.", DOCUMENTS)] = None
     max_chars: Annotated[int | None, option("Leave out longer documents.", DOCUMENTS)] = None
     max_document_size: Annotated[
@@ -203,7 +207,18 @@ class RowShape(_Given):
 class RowArguments(RowShape):
     """Shape of rows, and their choice and order."""
 
+    pack_window: Annotated[
+        int | None, option("best_fit: units packed together. Default: all documents.", ROWS)
+    ] = None
     seed: Annotated[int | None, option("Seed for the order of rows. Default: as packed.", ROWS)] = None
+    order: Annotated[
+        Literal["global", "blocks"] | None,
+        option("With a seed: global (default), or blocks: a shuffle of blocks of rows in windows.", ROWS),
+    ] = None
+    block_rows: Annotated[int | None, option("blocks: rows of a block. Default: 256.", ROWS)] = None
+    window_blocks: Annotated[
+        int | None, option("blocks: blocks whose rows are mixed. Default: 256.", ROWS)
+    ] = None
     epochs: Annotated[int | None, option("Number of epochs. Default: 1.", ROWS)] = None
     stage: Annotated[int | None, option("Stage of a run file. Default: all.", ROWS)] = None
 

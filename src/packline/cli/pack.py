@@ -30,6 +30,9 @@ def pack(
     packing: Annotated[
         Literal["concat", "best_fit", "pad"] | None, option("Only this packing. Default: all.", ROWS)
     ] = None,
+    pack_window: Annotated[
+        int | None, option("Also the cost of best_fit in windows of N units of a source.", ROWS)
+    ] = None,
     write: Annotated[
         bool, option("With --packing best_fit: write the plan, or check an existing one.", ROWS)
     ] = False,
@@ -47,13 +50,16 @@ def pack(
     selection = Selection(StoreReader(store), DocumentFilter(**chosen), plans=plans)
     lengths = list(dict.fromkeys(seq_len))
     prices = {
-        length: compare_packings(selection, length, [packing] if packing else PACKINGS) for length in lengths
+        length: compare_packings(
+            selection, length, [packing] if packing else PACKINGS, pack_window=pack_window
+        )
+        for length in lengths
     }
     blocks: list[Block] = [KeyValues(_selection_facts(selection))]
     for found in prices.values():
         blocks += packing_tables(found)
         blocks += [KeyValues(cheapest_facts(found))] if packing is None else []
-    written = [write_plan(selection, length, plans) for length in lengths] if write else []
+    written = [write_plan(selection, length, pack_window, plans) for length in lengths] if write else []
     if written:
         plan_facts = (f"{one['folder']}: {size(one['bytes'])}, {one['state']}" for one in written)
         blocks.append(KeyValues(tuple(("plan", text) for text in plan_facts)))
@@ -79,6 +85,7 @@ def price_facts(price: PackingStats) -> dict[str, Any]:
         "seq_len": price.seq_len,
         "packing": price.packing,
         "overflow": price.overflow,
+        "pack_window": price.pack_window,
         **msgspec.to_builtins(price.counts),
         "padding_share": price.padding,
         "lost_share": price.lost,
@@ -101,7 +108,9 @@ def _in_words(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def write_plan(selection: Selection, seq_len: int, plans: str | None) -> dict[str, Any]:
+def write_plan(
+    selection: Selection, seq_len: int, pack_window: int | None, plans: str | None
+) -> dict[str, Any]:
     """Write the plan of best_fit, or check every byte of an existing one.
 
     Raises:
@@ -109,12 +118,19 @@ def write_plan(selection: Selection, seq_len: int, plans: str | None) -> dict[st
         StoreError: the plan cannot be written.
     """
     from packline.packing.best_fit import make_plan, plan_fingerprint
-    from packline.packing.cache import cached_arrays, plan_folder
+    from packline.packing.cache import CachedArrays, cached_arrays, plan_folder
+    from packline.packing.windows import make_windows
 
-    fingerprint = plan_fingerprint(selection, seq_len)
+    fingerprint = plan_fingerprint(selection, seq_len, pack_window)
     folder = plan_folder(selection.store, fingerprint, plans)
     there = folder.exists()
-    cached_arrays(folder, fingerprint, lambda: make_plan(selection, seq_len), check=True)
+
+    def make() -> CachedArrays:
+        if pack_window is None:
+            return make_plan(selection, seq_len)
+        return make_windows(selection, seq_len, pack_window)
+
+    cached_arrays(folder, fingerprint, make, check=True)
     return {
         "seq_len": seq_len,
         "folder": str(folder),

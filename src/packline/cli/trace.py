@@ -16,8 +16,8 @@ from packline.cli.output import Line, Piece, output, table
 from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.packing.packer import RowOptions
 from packline.packing.rows import Rows
+from packline.store.provenance import Provenance
 from packline.store.reader import StoreReader
-from packline.store.shard import Provenance
 from packline.viewing.page import TokenStrip
 from packline.viewing.terminal import GUTTER, strip_lines
 from packline.viewing.text import plural
@@ -109,6 +109,8 @@ STORE = Group("Settings of a run on one store (a run file contains them)", sort_
 
 _FLAGS = Flags()
 SPANS_A_ROW = 5
+OF_LOADER = ("batch_size", "seed", "order", "block_rows", "window_blocks", "epochs")
+"""Settings of the loader; the others are those of rows."""
 
 
 @Parameter(name="*")
@@ -123,6 +125,9 @@ class StoreSettings:
         float | None, option("concat: minimum share of the last row that must be full. Default: 0.5.", STORE)
     ] = None
     boundary_loss: Annotated[bool | None, option("Rows had loss across boundaries.", STORE)] = None
+    pack_window: Annotated[
+        int | None, option("best_fit: units packed together. Default: all documents.", STORE)
+    ] = None
     overflow: Annotated[str | None, option("pad: truncate (default), split or drop.", STORE)] = None
     split: Annotated[str | None, option("Default: train.", STORE)] = None
     sources: Annotated[tuple[str, ...] | None, option("Only documents of this source.", STORE)] = None
@@ -131,6 +136,11 @@ class StoreSettings:
     max_tokens: Annotated[int | None, option("Only documents with at most N tokens.", STORE)] = None
     shuffle_documents: Annotated[int | None, option("Seed of the shuffle of documents.", STORE)] = None
     seed: Annotated[int | None, option("Seed of the loader. Default: 0.", STORE)] = None
+    order: Annotated[str | None, option("Order of rows: global (default) or blocks.", STORE)] = None
+    block_rows: Annotated[int | None, option("blocks: rows of a block. Default: 256.", STORE)] = None
+    window_blocks: Annotated[
+        int | None, option("blocks: blocks whose rows are mixed. Default: 256.", STORE)
+    ] = None
     epochs: Annotated[int | None, option("Default: 1.", STORE)] = None
     in_order: Annotated[bool | None, option("Rows were not shuffled.", STORE)] = None
 
@@ -203,7 +213,7 @@ def open_loader(target: str, world_size: int, settings: StoreSettings) -> Loader
                 f"--{name.replace('_', '-')} is required: a store alone does not determine the batches",
                 hint="give the settings of the training run, or its run file (run.toml)",
             )
-    of_loader = {name: given.pop(name) for name in ("batch_size", "seed", "epochs") if name in given}
+    of_loader = {name: given.pop(name) for name in OF_LOADER if name in given}
     shuffle = not given.pop("in_order", False)
     rows = Rows(StoreReader(target), given.pop("seq_len"), RowOptions(**given))
     return Loader(rows, world_size=world_size, shuffle=shuffle, prefetch=0, **{"seed": 0, **of_loader})

@@ -36,11 +36,16 @@ class ExportChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     """Tokens per row. This field and those below apply to rows only."""
     packing: str | None = None
     min_tail_fraction: float | None = None
+    pack_window: int | None = None
     overflow: str | None = None
     boundary_loss: bool | None = None
     pad_id: int | None = None
     seed: int | None = None
     """Seed of the loader's order; by default rows are in packed order."""
+    order: str | None = None
+    """With a seed: `global` or `blocks`."""
+    block_rows: int | None = None
+    window_blocks: int | None = None
     epochs: int | None = None
     batch_size: int | None = None
     """Rows per global batch."""

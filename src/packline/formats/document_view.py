@@ -39,8 +39,8 @@ from packline.ragged import offsets_of
 from packline.recipe import SPLITS
 from packline.store.files import FileEntry
 from packline.store.manifest import ShardEntry, TokenizerEntry
+from packline.store.provenance import ProvenanceFile
 from packline.store.reader import StoreReader
-from packline.store.shard import ProvenanceFile
 
 if TYPE_CHECKING:
     import pyarrow as pa

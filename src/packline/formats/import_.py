@@ -227,7 +227,7 @@ class UnitImporter(Runner[Numbered, ImportedUnit]):
             positions = np.arange(count, dtype=np.int64) + unit.start + ledger.documents
         text_bytes = self._text_bytes.of(ragged.tokens, ragged.offsets, int(with_bos), 1)
         name = self._reader.files[unit.file].name
-        writer.append(ragged, name, positions.astype(np.int64), block.ids, text_bytes, loss)
+        writer.append(ragged, name, positions.astype(np.int64), block.ids, text_bytes, None, loss)
         ledger.documents_in += count
         ledger.add_documents(count, int(text_bytes.sum()), len(ragged.tokens), with_bos=with_bos)
 

@@ -25,6 +25,7 @@ from packline.errors import RecipeError
 from packline.fingerprint import hash_value
 from packline.formats.types import NotPreserved, TokenizerProperties
 from packline.loading.mixture import Mixture, Stage
+from packline.loading.order import row_order
 from packline.loading.schedule import Schedule, ScheduledStage
 from packline.packing.batch import FIELDS
 from packline.packing.packer import RowOptions, Spans
@@ -98,6 +99,9 @@ class RowView(TokenizerProperties):
         seed: int | None = None,
         epochs: int = 1,
         batch_size: int | None = None,
+        order: str = "global",
+        block_rows: int | None = None,
+        window_blocks: int | None = None,
         **settings: Any,
     ) -> RowView:
         """Rows of one store.
@@ -106,6 +110,9 @@ class RowView(TokenizerProperties):
             seed: seed of the loader's order; None: packed order.
             epochs: number of passes over the rows.
             batch_size: rows per global batch, for formats that write batches.
+            order: with a seed: `global` or `blocks`, as in `Loader`.
+            block_rows: for blocks: adjacent rows that stay together.
+            window_blocks: for blocks: blocks whose rows are mixed.
             settings: fields of `RowOptions`.
 
         Raises:
@@ -116,8 +123,13 @@ class RowView(TokenizerProperties):
             raise RecipeError(
                 f"expected epochs and batch_size above 0, found {epochs:,} and {batch_size!r}",
             )
+        if seed is None and order != "global":
+            raise RecipeError(f"order is {order}, and no seed was given", hint="seed=0 shuffles the rows")
+        chosen = row_order(
+            order, shuffle=seed is not None, block_rows=block_rows, window_blocks=window_blocks
+        )
         stage = Stage(Mixture([(Rows(store, seq_len, RowOptions(**settings)), 1, epochs)]))
-        schedule = Schedule([stage], batch_size=1, seed=seed or 0, shuffle=seed is not None)
+        schedule = Schedule([stage], batch_size=1, seed=seed or 0, order=chosen)
         mark = hash_value({**schedule.fingerprints(), "epochs": epochs, "batch_size": batch_size})
         return cls(schedule.stages, batch_size, mark)
 

@@ -25,7 +25,7 @@ from packline.encoders.parity import RoundTrip
 from packline.encoders.special_tokens import Boundary
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import PacklineError
-from packline.fingerprint import Hasher, share_of
+from packline.fingerprint import Hasher, shares_of
 from packline.jobs.events import BuildPlanned, EnginesTried, Event, Finished, Note, Progress, UnitDone
 from packline.jobs.folder import BuildIdentity, StoreFolder
 from packline.jobs.job import ReportProgress, Runner, Session
@@ -219,7 +219,7 @@ class BuildRunner(Runner[Task, BuildResult]):
                 verdicts = judge(batch.texts, source, recipe, self._units.special).verdicts
                 kept = (verdicts == KEEP).nonzero()[0]
                 if len(kept):
-                    smallest.add([share_of(text, recipe.seed) for text in batch.texts.take(kept).raw()])
+                    smallest.add(shares_of(batch.texts.take(kept).hashes(recipe.seed)).tolist())
             check_unchanged(file)
         return smallest.shares
 

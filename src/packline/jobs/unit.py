@@ -20,7 +20,7 @@ from packline.encoders.encoder import Encoder
 from packline.encoders.parity import audited
 from packline.encoders.special_tokens import SpecialTokenCounter
 from packline.errors import BadRecord, InputChanged, InputError, PacklineError
-from packline.fingerprint import Hasher, split_of
+from packline.fingerprint import Hasher, splits_of
 from packline.jobs.job import NeedsFreshProcess, ReportProgress, WorkUnit
 from packline.jobs.resources import LARGE, resident_memory
 from packline.jobs.units import Stream, UnitSettings
@@ -251,16 +251,18 @@ class UnitRun:
         recipe, given = self._recipe, self._source.split
         val_share = recipe.val_fraction if self._task.val_share is None else self._task.val_share
         test_share = recipe.test_fraction or 0.0
+        hashes = batch.texts.hashes()
         if given or not (val_share or test_share):
             if count:
-                self._writer(given or "train").write(ragged, batch, name)
+                self._writer(given or "train").write(ragged, batch, name, hashes)
             return
-        splits = np.array([split_of(text, recipe.seed, val_share, test_share) for text in batch.texts.raw()])
+        seeded = batch.texts.hashes(recipe.seed) if recipe.seed else hashes
+        splits = splits_of(seeded, val_share, test_share)
         for split in SPLITS:
             members = np.flatnonzero(splits == split)
             if len(members):
                 part = ragged if len(members) == count else ragged.take(members)
-                self._writer(split).write(part, batch.keep(members), name)
+                self._writer(split).write(part, batch.keep(members), name, hashes[members])
 
     def _writer(self, split: str) -> ShardWriter:
         if split not in self._writers:

@@ -38,6 +38,7 @@ import numpy as np
 
 from packline.errors import RecipeError
 from packline.loading.mixture import Mixture, Stage
+from packline.loading.order import GLOBAL, OrderName, row_order
 from packline.loading.schedule import BatchRows, Occurrences, Schedule, ScheduledStage
 from packline.notebook import Notebook
 from packline.packing.batch import ALL_FIELDS, FIELDS, IGNORED
@@ -132,6 +133,10 @@ class Loader(Notebook):
         rank: number of this rank, from 0.
         world_size: number of ranks that share each global batch.
         shuffle: False gives rows in the order of their numbers.
+        order: "global" permutes all rows; "blocks" shuffles blocks of rows within windows, so that a disk is
+            read sequentially and a store can be read while it is built. See `packline.loading.order`.
+        block_rows: for blocks: adjacent rows that stay together; default 256.
+        window_blocks: for blocks: blocks whose rows are mixed; default 256.
         epochs: number of passes over plain rows. Mixtures and stages set `max_epochs` per source.
         fields: arrays to read, out of tokens, targets, position_ids, segment_ids and loss_mask. None: the
             first four, or with keys of Hugging Face the first three.
@@ -163,6 +168,9 @@ class Loader(Notebook):
         rank: int = 0,
         world_size: int = 1,
         shuffle: bool = True,
+        order: OrderName = "global",
+        block_rows: int | None = None,
+        window_blocks: int | None = None,
         epochs: int | None = 1,
         fields: Sequence[str] | None = None,
         keys: Keys = "packline",
@@ -174,7 +182,8 @@ class Loader(Notebook):
         if prefetch < 0:
             raise RecipeError(f"expected prefetch of 0 or more batches, found {prefetch}")
         self.fields = chosen_fields(fields, keys)
-        self.schedule = Schedule(_stages(rows, epochs), batch_size=batch_size, seed=seed, shuffle=shuffle)
+        chosen = row_order(order, shuffle=shuffle, block_rows=block_rows, window_blocks=window_blocks)
+        self.schedule = Schedule(_stages(rows, epochs), batch_size=batch_size, seed=seed, order=chosen)
         for stage in self.schedule.stages:
             if stage.batch_size % world_size:
                 raise RecipeError(
@@ -197,6 +206,9 @@ class Loader(Notebook):
         batch_size: int | None = None,
         seed: int | None = None,
         shuffle: bool | None = None,
+        order: OrderName | None = None,
+        block_rows: int | None = None,
+        window_blocks: int | None = None,
         fields: Sequence[str] | None = None,
         keys: Keys | None = None,
         prefetch: int | None = None,
@@ -210,6 +222,9 @@ class Loader(Notebook):
             batch_size: replaces the file's setting, as do the other arguments. None: as in the file.
             seed: see `Loader`.
             shuffle: see `Loader`.
+            order: see `Loader`.
+            block_rows: see `Loader`.
+            window_blocks: see `Loader`.
             fields: see `Loader`.
             keys: see `Loader`.
             prefetch: see `Loader`.
@@ -232,6 +247,9 @@ class Loader(Notebook):
             rank=rank,
             world_size=world_size,
             shuffle=settings.shuffle if shuffle is None else shuffle,
+            order=settings.order if order is None else order,
+            block_rows=settings.block_rows if block_rows is None else block_rows,
+            window_blocks=settings.window_blocks if window_blocks is None else window_blocks,
             fields=settings.fields if fields is None else fields,
             keys=cast("Keys", settings.keys) if keys is None else keys,
             prefetch=settings.prefetch if prefetch is None else prefetch,
@@ -300,12 +318,13 @@ class Loader(Notebook):
 
     def state_dict(self) -> dict[str, Any]:
         """Current state as JSON types: the step, and the fingerprints that identify the run."""
-        return {
+        state = {
             "version": STATE_VERSION,
             "step": self._step,
             "seed": self.seed,
             "fingerprint": self.fingerprint,
         }
+        return state if self.schedule.order == GLOBAL else {**state, "order": str(self.schedule.order)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from `state`: the next `iter(loader)` begins there.
@@ -322,7 +341,7 @@ class Loader(Notebook):
                 f"a loader's state of version {state['version']!r}: expected version {STATE_VERSION}",
                 hint="a newer packline wrote it; resume with that one",
             )
-        _check_same_run(self.schedule.fingerprints(), state["fingerprint"], self.seed, state["seed"])
+        check_same_run(self.schedule, state)
         step = state["step"]
         if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step <= len(self):
             raise RecipeError(
@@ -426,16 +445,23 @@ def named(batch: Batch, keys: Keys) -> Batch:
     return renamed
 
 
-def _check_same_run(own: dict[str, str], fingerprint: object, seed: int, other_seed: object) -> None:
-    """Reject a state of another run, and name the difference as closely as fingerprints allow."""
-    found = str(fingerprint).split("-")
+def check_same_run(schedule: Schedule, state: Mapping[str, Any]) -> None:
+    """Reject a state of another run, and name the difference as closely as fingerprints allow.
+
+    Raises:
+        RecipeError: the run differs.
+    """
+    own, found = schedule.fingerprints(), str(state["fingerprint"]).split("-")
     if len(found) != len(own):
-        raise RecipeError(f"not a loader's fingerprint: {fingerprint!r}")
+        raise RecipeError(f"not a loader's fingerprint: {state['fingerprint']!r}")
     differing = [name for (name, value), other in zip(own.items(), found, strict=True) if value != other]
-    if seed != other_seed:
-        # The seed is in the fingerprint of the shuffle, and other stores are other rows: name the cause.
-        differing = [name for name in differing if name != "shuffle"]
-        differing.append(f"seed (expected {seed}, found {other_seed})")
+    # The seed and the order have one fingerprint, and other stores are other rows: name the cause.
+    causes = (
+        ("seed", schedule.seed, state["seed"]),
+        ("order", str(schedule.order), state.get("order", str(GLOBAL))),
+    )
+    if named := [f"{name} (expected {here}, found {there})" for name, here, there in causes if here != there]:
+        differing = [name for name in differing if name != "order"] + named
     if "stores" in differing:
         differing = [name for name in differing if not name.startswith("rows")]
     if differing:

@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from packline.errors import PacklineError, RecipeError, did_you_mean
+from packline.loading.order import OrderName
 from packline.packing.packer import DocumentFilter, RowOptions
 from packline.recipe import Share, read_toml
 
@@ -57,6 +58,12 @@ class LoaderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """Seed for the order of rows."""
     shuffle: bool = True
     """False: rows come in the order of their documents."""
+    order: OrderName = "global"
+    """`global`, or `blocks`: blocks of rows, shuffled within windows."""
+    block_rows: int | None = None
+    """For blocks: adjacent rows that stay together."""
+    window_blocks: int | None = None
+    """For blocks: blocks whose rows are mixed."""
     fields: tuple[str, ...] | None = None
     """Arrays of a batch; by default tokens, targets, position_ids and segment_ids."""
     keys: str = "packline"
@@ -174,7 +181,7 @@ def _completed(source: Any, common: dict[str, Any]) -> Any:
     """A source with the settings of its stage."""
     if not isinstance(source, dict):
         return source
-    other = ("min_tail_fraction", "overflow") if "packing" in source else ()
+    other = ("min_tail_fraction", "overflow", "pack_window") if "packing" in source else ()
     return {name: value for name, value in common.items() if name not in other} | source
 
 

@@ -23,8 +23,8 @@ from packline.errors import RecipeError
 from packline.loading.loader import Loader
 from packline.packing.rows import RowSource
 from packline.ragged import offsets_of
+from packline.store.provenance import Provenance
 from packline.store.reader import StoreReader, document_number, provenance_of
-from packline.store.shard import Provenance
 
 
 class SpanTrace(msgspec.Struct, frozen=True):

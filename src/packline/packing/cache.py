@@ -19,7 +19,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -287,6 +287,38 @@ def _refused(folder: Path, what: str) -> CorruptStore:
     return CorruptStore(f"the plan {folder} {what}", hint="delete that folder: the plan is made again")
 
 
+class PlanMemory:
+    """Plans of a store that is still being built: kept in memory, since each is for a moment's state.
+
+    Plans of windows are kept up to `MEMORY_DOCUMENTS` documents, the newest first; numbers of rows always.
+    """
+
+    def __init__(self) -> None:
+        self._plans: dict[Hashable, CachedArrays] = {}
+        self._rows: dict[Hashable, int] = {}
+
+    def plan(self, key: Hashable, make: Callable[[], CachedArrays]) -> CachedArrays:
+        """Plan of a window, made if it is not kept."""
+        plan = self._plans.pop(key, None) or make()
+        self._plans[key] = plan  # the newest is last
+        held = 0
+        for other, one in reversed(list(self._plans.items())):
+            held += len(one.arrays["order"])
+            if held > MEMORY_DOCUMENTS and other != key:
+                self._plans.pop(other, None)
+        return plan
+
+    def rows(
+        self, key: Hashable, make: Callable[[], CachedArrays], count: Callable[[CachedArrays], int]
+    ) -> int:
+        """Number of rows of a window."""
+        if key not in self._rows:
+            self._rows[key] = count(self.plan(key, make))
+        return self._rows[key]
+
+
+MEMORY_DOCUMENTS = 1 << 22
+"""Documents of the plans that a `PlanMemory` keeps: 16 MB, or 32 for very long rows."""
 LARGE = 8 << 20
 """Bytes above which a table goes to disk, where all processes share it and no restart repeats its pass, which
 takes seconds."""
@@ -294,7 +326,7 @@ takes seconds."""
 
 def cached_table(
     store: StoreReader,
-    plans: str | Path | None,
+    plans: str | Path | PlanMemory | None,
     settings: dict[str, Any],
     make: Callable[[], tuple[np.ndarray, dict[str, Any]]],
     *,
@@ -315,7 +347,7 @@ def cached_table(
     Raises:
         CorruptStore: the plan on disk is damaged, or belongs to another store.
     """
-    if large <= LARGE:
+    if large <= LARGE or isinstance(plans, PlanMemory):
         return make()
 
     def make_plan() -> CachedArrays:

@@ -23,7 +23,7 @@ import numpy as np
 
 from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.fingerprint import hash_value
-from packline.packing.cache import cached_table
+from packline.packing.cache import PlanMemory, cached_table
 from packline.packing.offsets import DocumentOffsets, document_offsets
 from packline.packing.packer import DocumentFilter
 from packline.permutation import Permutation
@@ -44,13 +44,18 @@ class ShardRange:
         self._lasts = store.firsts[chosen + 1]
         self._places = offsets_of(self._lasts - self._firsts)
         """int64 `[P+1]`: place of the first document of each shard."""
-        self._shifts = self._firsts - self._places[:-1]
+        self._shifts = self._firsts - self.first_places
         # If no shard in between is left out, numbers and places differ by a constant.
         unbroken = len(self.shards) > 0 and bool((self._shifts == self._shifts[0]).all())
         self._shift = int(self._shifts[0]) if unbroken else None
 
     def __len__(self) -> int:
         return int(self._places[-1])
+
+    @property
+    def first_places(self) -> np.ndarray:
+        """int64 `[P]`: place of the first document of each shard."""
+        return self._places[:-1]
 
     def documents(self, places: np.ndarray) -> np.ndarray:
         """Numbers in the store of the documents at these places, int64 `[N]`."""
@@ -171,7 +176,8 @@ class Selection:
     Args:
         store: an opened store.
         choice: documents and their order.
-        plans: folder for tables too large for memory; default below the store.
+        plans: folder for tables too large for memory; default below the store. A `PlanMemory` keeps them in
+            memory.
 
     Raises:
         RecipeError: an invalid setting, or a split, label or source that the store does not have.
@@ -188,7 +194,7 @@ class Selection:
         store: StoreReader,
         choice: DocumentFilter = TRAIN,
         *,
-        plans: str | Path | None = None,
+        plans: str | Path | PlanMemory | None = None,
     ) -> None:
         _check_numbers(choice)
         self.store, self.plans = store, plans
@@ -252,16 +258,34 @@ class Selection:
             return self._range.lengths(start, min(stop, self._count))
         return self.lengths_at(np.arange(start, min(stop, self._count)))
 
-    def blocks(self, size: int = BLOCK) -> Iterator[tuple[int, np.ndarray]]:
+    def blocks(
+        self, size: int = BLOCK, *, start: int = 0, stop: int | None = None
+    ) -> Iterator[tuple[int, np.ndarray]]:
         """All lengths in order: the place of the first document of a block, and the block, int64.
+
+        Args:
+            size: documents of a block.
+            start: place of the first document.
+            stop: one past the last place; None: all.
 
         Raises:
             CorruptStore: a document without tokens, which no store has.
         """
-        for start in range(0, self._count, size):
-            lengths = self.lengths(start, start + size)
+        end = self._count if stop is None else stop
+        for first in range(start, end, size):
+            lengths = self.lengths(first, min(first + size, end))
             _check_lengths(self.store, lengths)
-            yield start, lengths
+            yield first, lengths
+
+    def units(self) -> Iterator[tuple[str, int]]:
+        """Name of the unit of each selected shard, and the number of documents selected before it.
+
+        Only for documents in stored order.
+        """
+        firsts = self._range.first_places
+        before = firsts if self._kept is None else self._kept.searchsorted(firsts)
+        for shard, first in zip(self._range.shards, before.tolist(), strict=True):
+            yield shard.entry.name.partition("-")[2], first
 
     def __repr__(self) -> str:
         chosen = [f"{name}={value!r}" for name, value in self.settings.items() if value is not None]

@@ -77,6 +77,8 @@ class RowOptions(DocumentFilter, frozen=True, forbid_unknown_fields=True, kw_onl
     """`concat`, `best_fit` or `pad`; `packline pack` reports the cost of each."""
     min_tail_fraction: float = 0.5
     """For concat: smallest share of a row for which the last row is kept, padded."""
+    pack_window: int | None = None
+    """For best_fit: units of a source that are packed together; None: all documents."""
     overflow: str = "truncate"
     """For pad: `truncate`, `split` or `drop` documents longer than a row."""
     boundary_loss: bool = False

@@ -23,9 +23,9 @@ from __future__ import annotations
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -33,10 +33,16 @@ from packline.errors import RecipeError, StoreError
 from packline.fingerprint import hash_value
 from packline.notebook import Notebook
 from packline.packing.batch import ALL_FIELDS, FIELDS, fill
+from packline.packing.cache import PlanMemory
 from packline.packing.documents import Selection
 from packline.packing.packer import DEFAULTS, PACKINGS, Counts, Packer, RowOptions, Spans
-from packline.ragged import offsets_of
 from packline.store.reader import StoreReader
+
+if TYPE_CHECKING:
+    from packline.packing.split_rows import SplitRows
+
+Plans: TypeAlias = str | Path | PlanMemory | None
+"""Folder of plans; None: below the store. A `PlanMemory` for a store that is still being built."""
 
 
 class RowSource(Protocol):
@@ -272,7 +278,7 @@ class Rows(RowReader, Notebook):
         seq_len: int,
         options: RowOptions = DEFAULTS,
         *,
-        plans: str | Path | None = None,
+        plans: Plans = None,
     ) -> None:
         _check_options(options)
         self.seq_len = check_seq_len(seq_len, store)
@@ -295,6 +301,7 @@ class Rows(RowReader, Notebook):
                 "seq_len": self.seq_len,
                 "min_tail_fraction": float(options.min_tail_fraction) if self.packing == "concat" else None,
                 "overflow": options.overflow if self.packing == "pad" else None,
+                "pack_window": options.pack_window,
                 "boundary_loss": self.boundary_loss,
                 "pad_id": self.pad_id,
             }
@@ -314,6 +321,7 @@ class Rows(RowReader, Notebook):
         Raises:
             RecipeError: `seq_len` does not divide the length of these rows.
         """
+        from packline.packing.split_rows import SplitRows
 
         return SplitRows(self, seq_len)
 
@@ -333,7 +341,7 @@ class Rows(RowReader, Notebook):
         )
 
 
-def _make_packer(selection: Selection, seq_len: int, options: RowOptions, plans: str | Path | None) -> Packer:
+def _make_packer(selection: Selection, seq_len: int, options: RowOptions, plans: Plans) -> Packer:
     if options.packing == "concat":
         from packline.packing.concat import Concat
 
@@ -342,9 +350,18 @@ def _make_packer(selection: Selection, seq_len: int, options: RowOptions, plans:
         from packline.packing.pad import Pad
 
         return Pad(selection, seq_len, overflow=options.overflow)
+    if options.pack_window is not None:
+        from packline.packing.windows import WindowedBestFit
+
+        return WindowedBestFit(selection, seq_len, options.pack_window, plans=plans)
+    if isinstance(plans, PlanMemory):
+        raise RecipeError(
+            "packing is best_fit, and the store is still being built: its rows depend on all documents",
+            hint="pack_window=8 packs the documents of 8 units together; or wait for the build to finish",
+        )
     from packline.packing.best_fit import BestFit
 
-    return BestFit(selection, seq_len, plans=plans)
+    return BestFit.of_store(selection, seq_len, plans=plans)
 
 
 def check_seq_len(seq_len: int, store: StoreReader) -> int:
@@ -381,119 +398,7 @@ def _check_options(options: RowOptions) -> None:
         raise RecipeError(
             f"min_tail_fraction is {options.min_tail_fraction}, and packing is {packing}: concat has it"
         )
+    if packing != "best_fit" and options.pack_window is not None:
+        raise RecipeError(f"pack_window is {options.pack_window}, and packing is {packing}: best_fit has it")
     if packing != "pad" and options.overflow != "truncate":
         raise RecipeError(f"overflow is {options.overflow!r}, and packing is {packing}: pad has it")
-
-
-SPLIT_BLOCK = 4096
-"""Rows per step of a pass over cut rows."""
-
-
-class SplitRows(RowReader):
-    """Rows of `seq_len` tokens, k from each row of the parent: for stages that differ in length alone.
-
-        rows of 8                    0 0 0 1 1 1 1 2
-        split to 4          0 0 0 1 | 1 1 1 2            row j is columns (j % k) * l of row j // k; k = L / l
-
-    The documents and their order are the same, so a stage of 4,096 tokens and one of 32,768 pass over equal
-    data. A short row is determined by its own spans: positions restart at the cut, and segments count from 0.
-    The last token before a cut keeps its target, the next token, if its document continues there.
-
-    Cost: the spans of the long row, cut. Only tokens of the short row are read. If a long row is padded, some
-    short rows may be padding alone: they are kept, since a row is found by arithmetic, and they have no
-    targets, so they do not change a mean over the batch's tokens. A target across a boundary
-    (`boundary_loss`) that falls on a cut is kept if the next span starts its document.
-
-    Args:
-        parent: rows of k times as many tokens.
-        seq_len: tokens per row, l.
-
-    Raises:
-        RecipeError: `seq_len` does not divide the parent's, or is below 2.
-    """
-
-    def __init__(self, parent: Rows, seq_len: int) -> None:
-        _check_divides(parent.seq_len, seq_len)
-        self.parent, self.seq_len = parent, int(seq_len)
-        self.store, self.packing, self.selection = parent.store, parent.packing, parent.selection
-        self.pad_id, self.boundary_loss = parent.pad_id, parent.boundary_loss
-        self._each = parent.seq_len // self.seq_len
-        self.fingerprint: str = hash_value({"parent": parent.fingerprint, "seq_len": self.seq_len})
-
-    def __len__(self) -> int:
-        return len(self.parent) * self._each
-
-    def split_to(self, seq_len: int) -> SplitRows:
-        """These rows cut into shorter ones; see `Rows.split_to`."""
-        _check_divides(self.seq_len, seq_len)
-        return SplitRows(self.parent, seq_len)
-
-    def _spans(self, indices: np.ndarray) -> Spans:
-        whole = self.parent.spans(indices // self._each)
-        cut = indices % self._each * self.seq_len  # first column of each row
-        counts = np.diff(whole.offsets)
-        sums = offsets_of(whole.lengths)
-        begins = sums[:-1] - np.repeat(sums[whole.offsets[:-1]] + cut, counts)  # relative to the cut
-        ends = begins + whole.lengths
-        kept = (ends > 0) & (begins < self.seq_len)
-        held = offsets_of(kept)
-        skipped = np.maximum(-begins, 0)[kept]
-        return Spans(
-            held[whole.offsets],
-            whole.documents[kept],
-            whole.starts[kept] + skipped,
-            np.minimum(ends[kept], self.seq_len) - np.maximum(begins[kept], 0),
-            self._following(whole, cut, begins),
-        )
-
-    def _following(self, whole: Spans, cut: np.ndarray, begins: np.ndarray) -> np.ndarray:
-        """Document that starts right after a row, within the parent's row or after it."""
-        following = np.full(len(cut), -1, np.int64)
-        behind = np.flatnonzero((begins == self.seq_len) & (whole.starts == 0))
-        following[whole.offsets.searchsorted(behind, "right") - 1] = whole.documents[behind]
-        if whole.following is not None:
-            last = cut == self.parent.seq_len - self.seq_len
-            following[last] = whole.following[last]
-        return following
-
-    def _rows_of(self, document: int) -> np.ndarray:
-        rows = self.parent.rows_of(document)
-        candidates = (rows[:, None] * self._each + np.arange(self._each)).reshape(-1)
-        spans = self._spans(candidates)
-        held = np.repeat(np.arange(len(candidates)), np.diff(spans.offsets))
-        return candidates[np.unique(held[spans.documents == document])]
-
-    @cached_property
-    def counts(self) -> Counts:
-        """Costs of the packing; takes a pass over all spans, with one byte per document."""
-        before = self.parent.counts
-        times = np.zeros(len(self.selection), np.uint8)  # rows that hold a document: 0, 1, or 2 for more
-        shared = 0
-        for start in range(0, len(self), SPLIT_BLOCK):
-            spans = self._spans(np.arange(start, min(start + SPLIT_BLOCK, len(self))))
-            shared += int(np.count_nonzero(np.diff(spans.offsets) > 1))
-            places, found = np.unique(self.selection.places(spans.documents), return_counts=True)
-            times[places] = np.minimum(times[places] + found, 2)
-        return Counts(
-            rows=len(self),
-            documents=before.documents,
-            tokens=before.tokens,
-            padding_tokens=before.padding_tokens,
-            dropped_tokens=before.dropped_tokens,
-            truncated_tokens=before.truncated_tokens,
-            split_documents=int(np.count_nonzero(times > 1)),
-            rows_with_several_documents=shared,
-        )
-
-    def __reduce__(self) -> tuple[Any, tuple[Rows, int]]:
-        return SplitRows, (self.parent, self.seq_len)
-
-    def __repr__(self) -> str:
-        return f"<{len(self):,} rows of {self.seq_len:,} tokens, cut from {self.parent!r}>"
-
-
-def _check_divides(whole: int, seq_len: int) -> None:
-    if seq_len < 2 or whole % seq_len:
-        raise RecipeError(
-            f"cannot cut rows of {whole:,} tokens into rows of {seq_len:,}: expected a divisor, at least 2"
-        )

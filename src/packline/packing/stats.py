@@ -1,10 +1,11 @@
 """Statistics of every packing for a selection of documents, to compare before choosing one.
 
-    concat          cuts documents wherever a row ends           pads and loses next to nothing
-    best_fit        cuts only documents longer than a row        pads a little, loses nothing
-    pad, truncate   cuts the ends of documents too long          pads much, loses the ends
-    pad, split      cuts only documents longer than a row        pads much, loses nothing
-    pad, drop       cuts nothing                                 pads much, loses long documents whole
+    concat                cuts documents wherever a row ends       pads and loses next to nothing
+    best_fit              cuts only documents longer than a row    pads a little, loses nothing
+    best_fit, 8 units     the same, in windows of 8 units          pads a little more
+    pad, truncate         cuts the ends of documents too long      pads much, loses the ends
+    pad, split            cuts only documents longer than a row    pads much, loses nothing
+    pad, drop             cuts nothing                             pads much, loses long documents whole
 
 Each has the exact `Counts` of its packing, from lengths alone. Cost: a pass or two over the lengths for each,
 about a second for 100 million documents in stored order; for best_fit nothing is written or sorted, since it
@@ -24,6 +25,7 @@ from packline.packing.documents import Selection
 from packline.packing.packer import OVERFLOWS, PACKINGS, Counts
 from packline.packing.pad import Pad
 from packline.packing.rows import check_seq_len
+from packline.packing.windows import windowed_counts
 
 
 class PackingStats(msgspec.Struct, frozen=True):
@@ -40,10 +42,14 @@ class PackingStats(msgspec.Struct, frozen=True):
     """Overflow of pad; None for other packings."""
     seq_len: int
     counts: Counts
+    pack_window: int | None = None
+    """Units packed together by best_fit; None for all, and for other packings."""
 
     @property
     def name(self) -> str:
-        """Name of the packing, with its overflow."""
+        """Name of the packing, with its overflow or its window."""
+        if self.pack_window is not None:
+            return f"{self.packing}, {self.pack_window} unit{'s' if self.pack_window > 1 else ''}"
         return self.packing if self.overflow is None else f"{self.packing}, {self.overflow}"
 
     @property
@@ -68,7 +74,12 @@ class PackingStats(msgspec.Struct, frozen=True):
 
 
 def compare_packings(
-    selection: Selection, seq_len: int, packings: Sequence[str] = PACKINGS, *, min_tail_fraction: float = 0.5
+    selection: Selection,
+    seq_len: int,
+    packings: Sequence[str] = PACKINGS,
+    *,
+    min_tail_fraction: float = 0.5,
+    pack_window: int | None = None,
 ) -> list[PackingStats]:
     """Prices of several packings for rows of one length.
 
@@ -77,6 +88,7 @@ def compare_packings(
         seq_len: tokens per row, L.
         packings: `concat`, `best_fit`, `pad`; the last once for every overflow.
         min_tail_fraction: as in `Concat`.
+        pack_window: also the price of best_fit in windows of this many units.
 
     Raises:
         RecipeError: a length below 2 or above all tokens of the store, or no such packing.
@@ -93,11 +105,13 @@ def compare_packings(
     }
     if unknown := [packing for packing in packings if packing not in counts]:
         raise RecipeError(f"packing is {unknown[0]!r}: expected one of {', '.join(PACKINGS)}")
-    return [
-        PackingStats(packing, overflow, seq_len, count())
-        for packing in packings
-        for overflow, count in counts[packing]
-    ]
+    prices: list[PackingStats] = []
+    for packing in packings:
+        prices += [PackingStats(packing, overflow, seq_len, count()) for overflow, count in counts[packing]]
+        if packing == "best_fit" and pack_window is not None:
+            found = windowed_counts(selection, seq_len, pack_window)
+            prices.append(PackingStats(packing, None, seq_len, found, pack_window))
+    return prices
 
 
 def _share(part: int, whole: int) -> float:

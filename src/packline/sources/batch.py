@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from packline.errors import BadRecord, RecipeError
+from packline.fingerprint import hash_texts
 
 BATCH_BYTES = 1 << 20
 """Input bytes per batch: half or twice as much takes 4% longer, because of calls or of cache misses.
@@ -129,6 +130,10 @@ class Texts:
         data = self.data
         return [bytes(data[start:end]) for start, end in pairwise(self.offsets.tolist())]
 
+    def hashes(self, seed: int = 0) -> np.ndarray:
+        """Hash of each text, uint64 `[D]` (`fingerprint.hash_texts`)."""
+        return hash_texts(self.data, self.offsets, seed)
+
     def take(self, places: np.ndarray) -> Texts:
         """The texts of `places [N]` (any integers), in that order."""
         strings = None if self.strings is None else [self.strings[place] for place in places]
@@ -227,6 +232,8 @@ class Batch:
     """Bytes of (decompressed) input in this batch, for progress."""
     filtered: list[int] = field(default_factory=list)
     """Positions of records removed by a filter."""
+    columns: pa.RecordBatch | None = None
+    """`[D]` rows of the columns that the source carries; None if it carries none."""
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -239,6 +246,7 @@ class Batch:
             self.texts.take(kept),
             self.positions[kept],
             None if ids is None else [ids[index] for index in kept],
+            columns=None if self.columns is None else self.columns.take(pa.array(kept, pa.int64())),
         )
 
 

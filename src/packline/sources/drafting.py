@@ -28,8 +28,9 @@ from packline.recipe import Recipe, Source, Split
 from packline.sources.files import DEFAULT_ID, TEXT_FIELDS, InputFile, list_files
 from packline.sources.jsonl import fits_a_type
 from packline.sources.reader import Span, read_span
-from packline.sources.record_text import field_value, kind_of
 from packline.storage.inputs import is_remote
+from packline.where.conditions import Field as WhereField
+from packline.where.records import field_value, kind_of
 
 MOST_FILES, MOST_RECORDS = 4, 200
 MOST_VALUES = 5
@@ -244,7 +245,7 @@ PRESETS: dict[str, Preset] = {
         val_fraction=0.001,
         also=(
             "More of it: sample/100BT/*.parquet, sample/350BT/*.parquet, or data/*/*.parquet for all.",
-            'Only the best: where = [{ field = "int_score", op = ">=", value = 4 }]',
+            'Only the best: where = "int_score >= 4"',
         ),
     ),
     "wikitext-103": Preset(
@@ -430,8 +431,7 @@ def _record_source(given: str, seen: Survey) -> Iterator[str]:
     lengths = sorted(seen.fields[text].characters) if text is not None and template is None else []
     yield from _choices(lengths)
     if filters := list(_filters(seen, text)):
-        yield f"# where = [{filters[0]}]"
-        yield from (f"# where = [{one}]" for one in filters[1:])
+        yield from (f"# where = {quoted(one)}" for one in filters)
 
 
 def _choices(lengths: list[int]) -> Iterator[str]:
@@ -444,15 +444,15 @@ def _choices(lengths: list[int]) -> Iterator[str]:
 
 def _filters(seen: Survey, text: str | None) -> Iterator[str]:
     for one in seen.fields.values():
-        name = quoted(one.name)
+        name = WhereField(one.name)
         if one.name == text or one.kinds["string"] + one.kinds["number"] < seen.records / 2:
             continue
         if one.numbers and len(one.numbers) > len(one.characters):
             middle = statistics.median_low(one.numbers)
-            yield f'{{ field = {name}, op = ">=", value = {middle} }}'
+            yield f"{name} >= {middle}"
         elif 1 < len(one.values) <= MOST_VALUES and sum(one.values.values()) == one.there:
-            kept = ", ".join(quoted(value) for value, _ in one.values.most_common(2))
-            yield f'{{ field = {name}, op = "in", value = [{kept}] }}'
+            kept = ", ".join(repr(value) for value, _ in one.values.most_common(2))
+            yield f"{name} in [{kept}]"
 
 
 def _reading() -> Iterator[str]:

@@ -1,11 +1,12 @@
 """Files of a recipe, and the fields that it names: a misspelt field is reported before any work.
 
-    named in the recipe     text, id, fields of filters          refused if no sampled record has it
+    named in the recipe     text, id, fields of where            refused if no sampled record has it
     sampled                 16 files spread over a source, of each the records in the first 256 KiB;
                             of a Parquet file its columns
 
 A field that one sampled record has counts as present, however rare it is. A field that is too rare to be
-sampled must be listed in `rare_fields` of the source. Fields of a filter `missing` are never refused.
+sampled must be listed in `rare_fields` of the source. Fields of
+`where` that are compared with None are never refused.
 
 Cost: reading the beginnings of up to 16 files per source, only if the recipe names fields.
 """
@@ -24,6 +25,8 @@ from packline.sources.files import HEAD_BYTES, InputFile, first_records, list_fi
 from packline.sources.jsonl import ABSENT, value_at
 from packline.sources.record_text import transform_of
 from packline.storage.inputs import open_input, read_fully
+from packline.where.conditions import expected_fields
+from packline.where.grammar import parse_where
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,7 +75,8 @@ def look_at(files: Sequence[InputFile]) -> Looked:
 def named_fields(source: Source) -> list[tuple[str, str]]:
     """Fields that a source names and its records should have, each with its purpose."""
     named = [("the text", source.text), ("the id", source.id)]
-    named += [("a filter", one.field) for one in source.where or () if one.op != "missing"]
+    if source.where is not msgspec.UNSET:
+        named += [("where", name) for name in expected_fields(parse_where(source.where))]
     return [(purpose, field) for purpose, field in named if field]
 
 

@@ -5,17 +5,12 @@
 `RecordText`, the transform of a source, decides the result for each record. Records are decoded only with the
 wanted top-level fields if these are known, and the documents are combined into batches with their positions.
 
-Filters select records by the values of their fields; a record must pass all of them:
+A condition selects records by the values of their fields (`packline.where`):
 
-    where = [
-        { field = "score", op = ">=", value = 3 },
-        { field = "language", op = "in", value = ["en", "de"] },
-    ]
+    where = "score >= 3 and language in ['en', 'de']"
 
-Values are compared as in JSON: 1 equals 1.0, but neither "1" nor true. A field that is missing or null has no
-value: it passes `missing`, `!=` and `not in`, and nothing else. An order comparison of incomparable values,
-such as a number and a string, makes a bad record instead of a silent loss. `min_chars` and `max_chars` are
-applied later, to the text.
+An order comparison of incomparable values, such as a number and a string, makes a bad record instead of a
+silent loss. `min_chars` and `max_chars` are applied later, to the text.
 
 Cost: one Python object for every wanted field and the time of the transform, about 5 to 20 microseconds per
 record. Not used for sources without template and filter.
@@ -23,8 +18,7 @@ record. Not used for sources without template and filter.
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -32,7 +26,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from packline.recipe import Source, Where
+from packline.recipe import Source
 from packline.sources.batch import Batch, Block, RecordProblem, Reject, TemplateTimeout, Texts, reject_block
 from packline.sources.files import InputFile
 from packline.sources.jsonl import (
@@ -47,6 +41,9 @@ from packline.sources.jsonl import (
     one_object_a_line,
     value_at,
 )
+from packline.where.conditions import fields_of
+from packline.where.grammar import parse_where
+from packline.where.records import Incomparable, field_value, record_test
 
 if TYPE_CHECKING:
     from packline.sources.parquet import Odd
@@ -80,16 +77,13 @@ class RecordText:
     Raises:
         RecipeError: the template is refused.
 
-    >>> from packline.recipe import Where
-    >>> where = (Where(field="n", op=">", value=1),)
-    >>> made = RecordText(Source(inputs=("x",), template="{{ a }}!", where=where), "", 1000)
+    >>> made = RecordText(Source(inputs=("x",), template="{{ a }}!", where="n > 1"), "", 1000)
     >>> made.fields, made.text({"a": "hey", "n": 2}), made.text({"a": "hey", "n": 1})
     (('a', 'n'), 'hey!', None)
     """
 
     def __init__(self, source: Source, field: str, max_bytes: int) -> None:
-        where = source.where or ()
-        self._passes: Callable[[dict[str, Any]], bool] = make_filter(where)
+        self._passes, filtered = _filter(source)
         self._field, self._path, self._max_bytes = field, field.split("."), max_bytes
         self._template: Template | None = None
         wanted: list[str] | None = [self._path[0]]
@@ -98,7 +92,7 @@ class RecordText:
 
             self._template = Template(source.template, max_bytes)
             wanted = None if self._template.fields is None else list(self._template.fields)
-        self.fields = None if wanted is None else tuple(dict.fromkeys([*wanted, *head_fields(where)]))
+        self.fields = None if wanted is None else tuple(dict.fromkeys([*wanted, *filtered]))
 
     def text(self, record: dict[str, Any]) -> str | None:
         """Make the text of a record; None if a filter removes it.
@@ -133,6 +127,22 @@ class RecordText:
             raise RecordProblem("missing_field", f"no field {self._field!r}")
         found = "null" if value is None else f"a {type(value).__name__}"
         raise RecordProblem("not_a_string", f"field {self._field!r}: expected a string, found {found}")
+
+
+def _filter(source: Source) -> tuple[Callable[[dict[str, Any]], bool], list[str]]:
+    """Test of a source's `where`, and the top-level fields that it needs."""
+    if source.where is msgspec.UNSET:
+        return lambda record: True, []
+    condition = parse_where(source.where)
+    test = record_test(condition)
+
+    def passes(record: dict[str, Any]) -> bool:
+        try:
+            return test(record)
+        except Incomparable as error:
+            raise RecordProblem("filter", str(error)) from None
+
+    return passes, [name.partition(".")[0] for name in fields_of(condition)]
 
 
 @cache
@@ -337,113 +347,3 @@ def _problem(odd: dict[str, Odd], transform: Transform, id: str | None) -> Recor
 
 def _with_head(fields: tuple[str, ...], id: str | None) -> tuple[str, ...]:
     return fields if id is None else tuple(dict.fromkeys([*fields, id.partition(".")[0]]))
-
-
-Check = Callable[[Any], bool]
-"""Function that returns True if a present, non-null value passes."""
-
-ORDERS: dict[str, Callable[[Any, Any], bool]] = {
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
-PASS_WITHOUT_VALUE = ("missing", "!=", "not in")
-
-
-def field_value(record: Any, path: Sequence[str]) -> Any:
-    """Value at a path of names, None if there is none.
-
-    >>> field_value({"a": {"b": 1}}, ["a", "b"]), field_value({"a": 1}, ["a", "b"])
-    (1, None)
-    """
-    value = record
-    for name in path:
-        value = value.get(name) if isinstance(value, dict) else None
-    return value
-
-
-def make_filter(where: Sequence[Where]) -> Callable[[dict[str, Any]], bool]:
-    """Build a function that returns True if a record passes all filters.
-
-    The function raises `RecordProblem` (reason `filter`) for a value that cannot be compared.
-
-    >>> passes = make_filter([Where(field="n", op=">", value=2), Where(field="x.y", op="missing")])
-    >>> passes({"n": 3}), passes({"n": 3, "x": {"y": 0}}), passes({})
-    (True, False, False)
-    """
-    checks = [(one.field.split("."), one.op in PASS_WITHOUT_VALUE, _check(one)) for one in where]
-
-    def passes(record: dict[str, Any]) -> bool:
-        for path, without, check in checks:
-            value = field_value(record, path)
-            if not (without if value is None else check(value)):
-                return False
-        return True
-
-    return passes
-
-
-def head_fields(where: Sequence[Where]) -> list[str]:
-    """Top-level fields that filters use."""
-    return [one.field.partition(".")[0] for one in where]
-
-
-def _check(one: Where) -> Check:
-    wanted: Any = one.value
-    if one.op in ("exists", "missing"):
-        return lambda value: one.op == "exists"
-    if one.op in ("==", "!="):
-        return lambda value: same(value, wanted) == (one.op == "==")
-    if one.op in ("in", "not in"):
-        return lambda value: any(same(value, each) for each in wanted) == (one.op == "in")
-    if one.op == "contains":
-        return lambda value: _contains(value, wanted, one)
-    if one.op in ORDERS:
-        return lambda value: _ordered(value, wanted, one)
-    return lambda value: _begins_or_ends(value, wanted, one)
-
-
-def same(value: Any, wanted: Any) -> bool:
-    """Equality as in JSON.
-
-    >>> same(1, 1.0), same(True, 1), same("1", 1), same([1], [1])
-    (True, False, False, True)
-    """
-    return kind_of(value) == kind_of(wanted) and bool(value == wanted)
-
-
-def kind_of(value: Any) -> str:
-    """JSON type name of a value."""
-    if isinstance(value, bool):
-        return "boolean"
-    if isinstance(value, int | float):
-        return "number"
-    if isinstance(value, str):
-        return "string"
-    return "object" if isinstance(value, dict) else "list" if isinstance(value, list) else "null"
-
-
-def _ordered(value: Any, wanted: Any, one: Where) -> bool:
-    if kind_of(value) != kind_of(wanted):
-        raise _cannot_compare(one, f"a {kind_of(wanted)}", value)
-    return ORDERS[one.op](value, wanted)
-
-
-def _contains(value: Any, wanted: Any, one: Where) -> bool:
-    if isinstance(value, list):
-        return any(same(each, wanted) for each in value)
-    if isinstance(value, str) and isinstance(wanted, str):
-        return wanted in value
-    raise _cannot_compare(one, "a list, or a string with a string in it", value)
-
-
-def _begins_or_ends(value: Any, wanted: str, one: Where) -> bool:
-    if not isinstance(value, str):
-        raise _cannot_compare(one, "a string", value)
-    return value.startswith(wanted) if one.op == "starts with" else value.endswith(wanted)
-
-
-def _cannot_compare(one: Where, expected: str, value: Any) -> RecordProblem:
-    detail = f"field {one.field!r}, filter {one.op!r}: expected {expected}, found a {kind_of(value)}"
-    return RecordProblem("filter", detail)

@@ -28,7 +28,8 @@ from packline.ragged import offsets_of
 from packline.store.files import HINT, FileEntry, check_size, read_file, reading, stat_file
 from packline.store.ledger import source_names
 from packline.store.manifest import RECEIPTS, TOKENIZER, Manifest, ShardEntry, read_manifest
-from packline.store.shard import Provenance, Shard, index_size, to_provenance
+from packline.store.provenance import Provenance, to_provenance
+from packline.store.shard import Shard, index_size
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -28,7 +28,7 @@ from packline.encoders.special_tokens import without_special_tokens
 from packline.encoders.token_bytes import TextBytes
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import PacklineError, TokenizerError
-from packline.fingerprint import Hasher, split_of
+from packline.fingerprint import Hasher, hash_text, split_of
 from packline.recipe import Source
 from packline.sources.fields import find_files
 from packline.sources.files import InputFile
@@ -37,8 +37,9 @@ from packline.sources.reader import Span, read_span
 from packline.storage.inputs import open_input, read_fully
 from packline.store.ledger import source_names
 from packline.store.manifest import WHOLE_STREAM, InputPiece, Manifest
+from packline.store.provenance import Provenance
 from packline.store.report import DeepReport, Findings
-from packline.store.shard import Provenance, Shard
+from packline.store.shard import Shard
 
 TEXT_BYTES = 2 << 20
 """Bytes of text to encode again, over all shards."""
@@ -268,6 +269,7 @@ class _Audit:
         encoded = text.encode("utf-8")
         provenance = f"{one.shard}.docs.parquet"
         findings.compare(provenance, f"text_bytes of {one.place}", len(encoded), where.text_bytes)
+        findings.compare(provenance, f"hash of {one.place}", hash_text(encoded), where.hash)
         findings.compare(provenance, f"id of {one.place}", id, where.id)
         given = next(
             recipe.sources[number].split for number, name in enumerate(self._names) if name == where.source
@@ -297,7 +299,8 @@ class _Audit:
         if self._reference.round_trip != "exact" or one.provenance.text_bytes > LONGEST_TEXT:
             return
         text = self._reference.decode(one.ids.tolist())
-        size = len(text.encode("utf-8"))
+        encoded = text.encode("utf-8")
+        size = len(encoded)
         self._count(one, size)
         self.decoded += 1
         if not self._keeps:
@@ -306,6 +309,9 @@ class _Audit:
             return
         what = f"{one.place} decodes to another number of bytes"
         if self._findings.compare(f"{one.shard}.bin", what, one.provenance.text_bytes, size):
+            what = f"{one.place} decodes to a text of another hash"
+            if one.provenance.hash is not None:
+                self._findings.compare(f"{one.shard}.bin", what, one.provenance.hash, hash_text(encoded))
             self._compare_ids(one, self._reference.encode(text))
 
     def _compare_ids(self, one: _AuditedDocument, expected: list[int]) -> None:

@@ -32,12 +32,10 @@ tokens or more does not fit.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-import msgspec
 import numpy as np
 
 from packline.errors import CorruptStore
@@ -51,13 +49,12 @@ from packline.store.files import (
     map_array,
     map_file,
     opened,
-    reading,
 )
 from packline.store.manifest import ShardEntry
+from packline.store.provenance import Provenance, ProvenanceFile, to_provenance
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
 
 MAGIC = b"MMIDIDX\x00\x00"
@@ -121,120 +118,6 @@ class Index:
 
     def __len__(self) -> int:
         return len(self.lengths)
-
-
-@cache
-def documents_schema() -> pa.Schema:
-    """Columns of provenance: those of `NAME.docs.parquet`."""
-    import pyarrow as pa
-
-    return pa.schema(
-        [
-            pa.field("source", pa.dictionary(pa.int32(), pa.string()), nullable=False),
-            pa.field("file", pa.dictionary(pa.int32(), pa.string()), nullable=False),
-            pa.field("position", pa.int64(), nullable=False),
-            pa.field("id", pa.string()),
-            pa.field("text_bytes", pa.int64(), nullable=False),
-            pa.field("tokens", pa.int64(), nullable=False),
-            pa.field("label", pa.dictionary(pa.int32(), pa.string())),
-        ]
-    )
-
-
-def open_mapped_parquet(data: np.ndarray) -> pq.ParquetFile:
-    """Open a Parquet file from its mapped bytes, uint8 `[N]`, without reading ahead in other threads."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    return pq.ParquetFile(pa.BufferReader(pa.py_buffer(data)), pre_buffer=False)
-
-
-class Provenance(msgspec.Struct, frozen=True):
-    """Origin of a document."""
-
-    source: str
-    file: str
-    """Path below the source's common folder."""
-    position: int
-    """Byte offset in the (decompressed) file, or row number in a Parquet file."""
-    id: str | None
-    """Id of the document in the data, if it has one."""
-    label: str | None
-    split: str
-    text_bytes: int
-    tokens: int
-
-
-class ProvenanceFile:
-    """Provenance of a shard's documents.
-
-    Args:
-        path: the file.
-        entry: shard that it belongs to.
-        file: its entry in the manifest.
-
-    Raises:
-        CorruptStore: it differs from the manifest, or does not belong to this shard.
-    """
-
-    def __init__(self, path: Path, entry: ShardEntry, file: FileEntry | None) -> None:
-        self.path = path
-        data = map_file(path)
-        if file is None:
-            raise CorruptStore(f"the manifest of {path.parent} does not list {path.name}", hint=HINT)
-        check_bytes(path, file, data.data)
-        with reading(path):
-            self._parquet = open_mapped_parquet(data)
-            metadata = self._parquet.metadata
-            schema = self._parquet.schema_arrow
-            self.rows: list[int] = [
-                metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)
-            ]
-            """Documents per row group."""
-        if not schema.equals(documents_schema()):
-            found = ", ".join(f"{field.name} {field.type}" for field in schema)
-            raise CorruptStore(f"{path}: expected the columns of provenance, found {found}", hint=HINT)
-        if sum(self.rows) != entry.documents:
-            raise CorruptStore(
-                f"{path}: expected {entry.documents:,} documents, found {sum(self.rows):,}", hint=HINT
-            )
-
-    def read(self, group: int | None = None, columns: Sequence[str] | None = None) -> pa.Table:
-        """Read one row group or all, with some columns or all.
-
-        Raises:
-            CorruptStore: they cannot be read.
-        """
-        names = None if columns is None else list(columns)
-        with reading(self.path):
-            if group is None:
-                table = self._parquet.read(columns=names, use_threads=False)
-                expected = sum(self.rows)
-            else:
-                table = self._parquet.read_row_group(group, columns=names, use_threads=False)
-                expected = self.rows[group]
-            if table.num_rows != expected:
-                raise CorruptStore(
-                    f"{self.path}: expected {expected:,} documents, found {table.num_rows:,}", hint=HINT
-                )
-            return table
-
-    def groups(self, columns: Sequence[str] | None = None) -> Iterator[tuple[int, pa.Table]]:
-        """All row groups, each with the number of its first document in the shard."""
-        first = 0
-        for group, rows in enumerate(self.rows):
-            yield first, self.read(group, columns)
-            first += rows
-
-
-def to_provenance(table: pa.Table, split: str, path: Path) -> list[Provenance]:
-    """Convert rows with all columns of provenance to values.
-
-    Raises:
-        CorruptStore: an invalid value, such as text that is not UTF-8.
-    """
-    with reading(path):
-        return [Provenance(split=split, **row) for row in table.to_pylist()]
 
 
 KEPT_BYTES = 1 << 10

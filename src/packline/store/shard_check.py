@@ -25,8 +25,9 @@ from packline.errors import CorruptStore
 from packline.fingerprint import Hasher
 from packline.store.files import FileEntry, map_file, reading, stat_file
 from packline.store.manifest import ShardEntry
+from packline.store.provenance import carried_columns, documents_schema, open_mapped_parquet
 from packline.store.report import Findings
-from packline.store.shard import Index, open_mapped_parquet
+from packline.store.shard import Index
 
 BLOCK_BYTES = 1 << 20
 BLOCK_DOCUMENTS = 1 << 18
@@ -331,12 +332,12 @@ def _check_documents(
     """Check provenance: one row per document, of the right source, with the lengths of the index."""
     import pyarrow.compute as pc
 
-    from packline.store.shard import documents_schema
-
     try:
         with reading(folder / name):
             parquet = open_mapped_parquet(map_file(folder / name))
-            if not findings.compare(name, "columns", str(documents_schema()), str(parquet.schema_arrow)):
+            carried = carried_columns(parquet.schema_arrow)
+            if carried is None:
+                findings.add(name, "columns", str(documents_schema()), str(parquet.schema_arrow))
                 return
             if not findings.compare(name, "rows", entry.documents, parquet.metadata.num_rows):
                 return
@@ -349,6 +350,8 @@ def _check_documents(
                 for column, least in lowest.items():
                     if len(table) and (found := int(table[column].to_numpy().min())) < least:
                         findings.add(name, f"{column} in row group {group}", f"at least {least}", found)
+                if 0 < (known := len(table) - table["hash"].null_count) < len(table):
+                    findings.add(name, f"documents with a hash in row group {group}", "all or none", known)
                 if index is not None:
                     tokens, lengths = table["tokens"].to_numpy(), index.lengths[row : row + len(table)]
                     if len(wrong := np.flatnonzero(tokens != lengths)):

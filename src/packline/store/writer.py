@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from packline.errors import PacklineError
@@ -23,13 +24,17 @@ from packline.ragged import Ragged
 from packline.sources.batch import Batch, Reject
 from packline.store.files import FileEntry
 from packline.store.manifest import ShardEntry
-from packline.store.shard import documents_schema, write_index
+from packline.store.provenance import documents_schema
+from packline.store.shard import write_index
 
 ROW_GROUP = 1 << 16
+GROUP_BYTES = 32 << 20
+"""Bytes of carried strings in a row group of provenance, unless one document has more."""
 LONGEST = 2**31 - 1
 """Largest number of tokens of one document, from the index's int32."""
 
-DOCUMENTS_SCHEMA = documents_schema()
+REPEATED = ("source", "label")
+"""Columns of provenance with one value for a whole shard."""
 
 
 class HashedFile:
@@ -76,7 +81,11 @@ class HashedFile:
 
 
 class ShardWriter:
-    """One shard of one split."""
+    """One shard of one split.
+
+    Args:
+        carried: name and type of each column that the source carries (`provenance.documents_schema`).
+    """
 
     def __init__(
         self,
@@ -88,25 +97,28 @@ class ShardWriter:
         dtype: np.dtype,
         *,
         with_loss: bool = False,
+        carried: tuple[tuple[str, str], ...] = (),
     ) -> None:
         self.name = name
         self.documents = 0
         self.tokens = 0
         self._folder, self._split, self._dtype = folder, split, dtype
-        self._source, self._label = source, label
         self._bin = HashedFile(folder / f"{name}.bin")
         self._loss = HashedFile(folder / f"{name}.loss") if with_loss else None
         self._lengths: list[np.ndarray] = []
         self._docs = HashedFile(folder / f"{name}.docs.parquet")
         self._docs_sink = pa.PythonFile(self._docs, "w")
-        self._parquet = pq.ParquetWriter(
-            self._docs_sink, DOCUMENTS_SCHEMA, compression="zstd", write_statistics=False, store_schema=True
-        )
-        self._waiting = _Columns()
+        self._provenance = _ProvenanceWriter(self._docs_sink, source, label, carried)
 
-    def write(self, ragged: Ragged, batch: Batch, file: str) -> None:
-        """Append the documents of a batch: their tokens, boundary tokens included, and their provenance."""
-        self.append(ragged, file, batch.positions, batch.ids, batch.texts.sizes)
+    def write(self, ragged: Ragged, batch: Batch, file: str, hashes: np.ndarray) -> None:
+        """Append the documents of a batch: their tokens, boundary tokens included, and their provenance.
+
+        Args:
+            hashes: hash of each text, uint64 `[D]`.
+        """
+        self.append(
+            ragged, file, batch.positions, batch.ids, batch.texts.sizes, hashes, columns=batch.columns
+        )
 
     def append(
         self,
@@ -115,7 +127,9 @@ class ShardWriter:
         positions: np.ndarray,
         ids: list[str | None] | None,
         text_bytes: np.ndarray,
+        hashes: np.ndarray | None,
         loss: np.ndarray | None = None,
+        columns: pa.RecordBatch | None = None,
     ) -> None:
         """Append documents.
 
@@ -124,7 +138,9 @@ class ShardWriter:
             positions: int64 `[D]`, position of each document in `file`.
             ids: the documents' own ids, if they have any.
             text_bytes: int64 `[D]`, UTF-8 bytes of each text.
+            hashes: uint64 `[D]`, hash of each text; None if there is no text.
             loss: uint8 `[T]`, 1 = trained on; required for a shard with a loss mask, and only there.
+            columns: `[D]` rows of the carried columns; required for a shard with any, and only there.
 
         Raises:
             PacklineError: a document is too long for the index.
@@ -140,39 +156,29 @@ class ShardWriter:
         self._lengths.append(lengths.astype(np.int32))
         self.documents += len(ragged)
         self.tokens += len(ragged.tokens)
-        self._waiting.add(file, positions, ids, text_bytes, lengths)
-        while self._waiting.rows >= ROW_GROUP:
-            self._write_row_group(ROW_GROUP)
-
-    def _write_row_group(self, rows: int) -> None:
-        # Dictionaries are made here, for the whole group: the bytes must not depend on how it was batched.
-        files, positions, ids, text_bytes, lengths = self._waiting.take(rows)
-        columns = [
-            _repeated(self._source, rows),
-            pa.array(files, pa.string()).dictionary_encode(),
+        count = len(positions)
+        self._provenance.append(
+            pa.repeat(file, count),
             pa.array(positions),
-            pa.array(ids, pa.string()),
+            pa.nulls(count, pa.string()) if ids is None else pa.array(ids, pa.string()),
             pa.array(text_bytes),
             pa.array(lengths),
-            _repeated(self._label, rows),
-        ]
-        self._parquet.write_table(pa.Table.from_arrays(columns, schema=DOCUMENTS_SCHEMA), row_group_size=rows)
+            pa.nulls(count, pa.uint64()) if hashes is None else pa.array(hashes),
+            *([] if columns is None else columns.columns),
+        )
 
     def abandon(self) -> None:
         """Close the open files of a unit that failed."""
         self._bin.abandon()
         if self._loss is not None:
             self._loss.abandon()
-        with contextlib.suppress(Exception):  # Parquet's footer has nowhere to go on a full disk
-            self._parquet.close()
+        self._provenance.abandon()
         self._docs_sink.close()
         self._docs.abandon()
 
     def close(self) -> ShardEntry:
         """Write the remaining data and return the entry of the shard."""
-        if self._waiting.rows:
-            self._write_row_group(self._waiting.rows)
-        self._parquet.close()
+        self._provenance.close()
         self._docs_sink.close()
         index = HashedFile(self._folder / f"{self.name}.idx")
         lengths = np.concatenate([np.empty(0, np.int32), *self._lengths])
@@ -186,39 +192,86 @@ class ShardWriter:
         return ShardEntry(self.name, self._split, self.documents, self.tokens, files)
 
 
-class _Columns:
-    """Provenance that waits for a full row group."""
+class _ProvenanceWriter:
+    """Writer of `NAME.docs.parquet`: documents wait until they fill a row group.
 
-    def __init__(self) -> None:
-        self.rows = 0
-        self._files: list[tuple[str, int]] = []
-        self._ids: list[str | None] = []
-        self._numbers: list[np.ndarray] = []
+    A row group ends after `ROW_GROUP` documents, or before the one that would bring its carried strings above
+    `GROUP_BYTES`: a function of the documents, independent of how they were batched.
+    """
 
-    def add(
-        self,
-        file: str,
-        positions: np.ndarray,
-        ids: list[str | None] | None,
-        text_bytes: np.ndarray,
-        lengths: np.ndarray,
+    def __init__(
+        self, sink: pa.NativeFile, source: str, label: str | None, carried: tuple[tuple[str, str], ...]
     ) -> None:
-        count = len(positions)
-        self.rows += count
-        self._files.append((file, count))
-        self._ids += ids if ids is not None else [None] * count
-        self._numbers.append(np.stack([positions, text_bytes, lengths]))
+        self._source, self._label = source, label
+        self._schema = documents_schema(carried)
+        self._waiting_schema = pa.schema(
+            [
+                pa.field(one.name, one.type.value_type if pa.types.is_dictionary(one.type) else one.type)
+                for one in self._schema
+                if one.name not in REPEATED
+            ]
+        )
+        self._parquet = pq.ParquetWriter(
+            sink,
+            self._schema,
+            compression="zstd",
+            use_dictionary=[name for name in self._schema.names if name != "hash"],
+            write_statistics=[name for name, _ in carried] or False,
+            store_schema=True,
+        )
+        self._waiting: list[pa.RecordBatch] = []
+        self._rows = self._bytes = 0
+        self._strings = [name for name, kind in carried if kind == "string"]
 
-    def take(self, rows: int) -> tuple[list[str], np.ndarray, list[str | None], np.ndarray, np.ndarray]:
-        """Remove and return the first `rows` documents."""
-        files = [file for file, count in self._files for _ in range(count)]
-        numbers = np.concatenate(self._numbers, axis=1)
-        ids = self._ids[:rows]
-        self._files = [(file, 1) for file in files[rows:]]
-        self._ids = self._ids[rows:]
-        self._numbers = [numbers[:, rows:]]
-        self.rows -= rows
-        return files[:rows], numbers[0, :rows], ids, numbers[1, :rows], numbers[2, :rows]
+    def append(self, *columns: pa.Array) -> None:
+        """Add documents: the columns of the schema in order, without the repeated ones."""
+        batch = pa.RecordBatch.from_arrays(list(columns), schema=self._waiting_schema)
+        sizes = self._string_bytes(batch)
+        while len(batch):
+            ends = np.cumsum(sizes) + self._bytes
+            fitting = int(np.searchsorted(ends, GROUP_BYTES, side="right"))
+            if not fitting and not self._rows:
+                fitting = 1  # one document, however large its strings are
+            fitting = min(fitting, ROW_GROUP - self._rows)
+            self._waiting.append(batch[:fitting])
+            self._rows += fitting
+            self._bytes += int(sizes[:fitting].sum())
+            batch, sizes = batch[fitting:], sizes[fitting:]
+            if len(batch) or self._rows == ROW_GROUP:
+                self._write()
+
+    def _string_bytes(self, batch: pa.RecordBatch) -> np.ndarray:
+        """Bytes of the carried strings of each document, int64 `[D]`."""
+        sizes = np.zeros(len(batch), np.int64)
+        for name in self._strings:
+            sizes += pc.fill_null(pc.binary_length(batch.column(name)), 0).to_numpy()
+        return sizes
+
+    def _write(self) -> None:
+        # Dictionaries are made here, for the whole group: the bytes must not depend on how it was batched.
+        group = pa.Table.from_batches(self._waiting, self._waiting_schema).combine_chunks()
+        rows = len(group)
+        columns = []
+        for field in self._schema:
+            if field.name in REPEATED:
+                columns.append(_repeated(self._source if field.name == "source" else self._label, rows))
+            else:
+                column = group[field.name]
+                columns.append(column.dictionary_encode() if pa.types.is_dictionary(field.type) else column)
+        self._parquet.write_table(pa.Table.from_arrays(columns, schema=self._schema), row_group_size=rows)
+        self._waiting.clear()
+        self._rows = self._bytes = 0
+
+    def close(self) -> None:
+        """Write what waits, and the footer."""
+        if self._rows:
+            self._write()
+        self._parquet.close()
+
+    def abandon(self) -> None:
+        """Close the file of a unit that failed."""
+        with contextlib.suppress(Exception):  # Parquet's footer has nowhere to go on a full disk
+            self._parquet.close()
 
 
 def _repeated(value: str | None, count: int) -> pa.Array:

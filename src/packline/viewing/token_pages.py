@@ -17,8 +17,8 @@ from packline.errors import RecipeError
 from packline.loading.loader import Loader
 from packline.packing.batch import IGNORED
 from packline.packing.rows import Row, Rows
+from packline.store.provenance import Provenance
 from packline.store.reader import StoreReader, document_number, provenance_of
-from packline.store.shard import Provenance
 from packline.viewing.batch_files import BatchFile
 from packline.viewing.describe import store_page
 from packline.viewing.html import render_notebook

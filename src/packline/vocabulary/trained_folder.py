@@ -35,7 +35,7 @@ from packline.encoders.tiktoken import pattern_of
 from packline.encoders.token_bytes import token_bytes
 from packline.encoders.tokenizer import CONFIG, JSON, Tokenizer, config_bytes
 from packline.errors import RecipeError, StoreError, TokenizerError
-from packline.fingerprint import Hasher, split_of
+from packline.fingerprint import Hasher, splits_of
 from packline.recipe import Recipe, Source
 from packline.sources.batch import Texts
 from packline.sources.fields import find_files
@@ -401,8 +401,8 @@ class TrainingTexts:
         if source.split:
             kept = np.full(len(texts), source.split == "train")
         elif val_share or test_share:
-            splits = [split_of(text, self.recipe.seed, val_share, test_share) for text in texts.raw()]
-            kept = np.array([split == "train" for split in splits], bool)
+            splits = splits_of(texts.hashes(self.recipe.seed), val_share, test_share)
+            kept = splits == "train"
         else:
             return texts
         self.held_out += int(np.count_nonzero(~kept))

@@ -14,8 +14,8 @@ import numpy as np
 from packline.errors import RecipeError
 from packline.packing.documents import Selection
 from packline.packing.packer import DocumentFilter
+from packline.store.provenance import Provenance
 from packline.store.reader import document_number
-from packline.store.shard import Provenance
 from packline.viewing.describe import (
     group_table,
     length_facts,

@@ -15,7 +15,7 @@ from packline.loading.loader import Loader
 from packline.packing.packer import PACKINGS
 from packline.packing.rows import Rows
 from packline.ragged import offsets_of
-from packline.store.shard import Provenance
+from packline.store.provenance import Provenance
 from packline.viewing.page import (
     Block,
     Form,

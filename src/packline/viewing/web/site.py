@@ -31,8 +31,8 @@ from packline.packing.packer import RowOptions
 from packline.packing.rows import Rows
 from packline.ragged import offsets_of
 from packline.store.manifest import TOKENIZER
+from packline.store.provenance import Provenance, ProvenanceFile, to_provenance
 from packline.store.reader import StoreReader
-from packline.store.shard import Provenance, ProvenanceFile, to_provenance
 from packline.viewing.page import Form, Note, Page
 from packline.viewing.store_counts import DocumentLengths, Group, group_shards, measure_lengths
 from packline.viewing.tokens import Vocabulary

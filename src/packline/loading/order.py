@@ -1,0 +1,266 @@
+"""The order of rows: the row of each draw of a source, as a closed form, and the way back.
+
+A draw is one use of a row, counted through all epochs; every epoch contains each row once:
+
+    draw    0 1 2 3 4 | 5 6 7 8 9 | 10 ...        5 rows
+    epoch       0     |     1     |  2
+    row     3 0 4 1 2 | 1 4 2 3 0 | ...
+
+There are three orders. `stored` is 0, 1, 2, ... in every epoch. `global` is a keyed permutation of all rows.
+`blocks` is a block shuffle, with two settings: `block_rows`, the rows of a block, which are adjacent in the
+store; and `window_blocks`, the blocks that are mixed with each other. Here blocks of 2 rows and windows of 2
+blocks:
+
+    stored    0 1 2 3 | 4 5 6 7 | 8 9 10      blocks 01, 23, 45, 67, 89, and 10, which is shorter
+    epoch 0   2 0 3 1 | 7 4 5 6 | 9 10 8      windows in stored order, each with its own permutation
+    epoch 1   9 3 2 8 | 5 0 4 1 | 7 10 6      blocks permuted first: windows of 89 23, 45 01, 67 10
+
+1. The whole blocks are numbered anew by a permutation of the epoch; the first epoch keeps their order. The
+   rows that do not fill a last block stay last.
+2. Consecutive blocks form windows of `block_rows * window_blocks` rows; the last one may be shorter.
+3. Within a window, rows are permuted with a key of the seed, the source, the epoch and the window.
+
+In the first epoch a full window therefore depends on nothing behind it: a store that grows has the same order
+up to its last full window, so it can be read while it is written. In every epoch, the rows of a window lie
+together in blocks: a cold disk is read in ranges of `block_rows` rows, and about `2 * block_rows *
+window_blocks` rows are in use at once (the window, and the next one while it is read ahead).
+
+Cost in randomness: in the first epoch, a row is drawn within `block_rows * window_blocks` draws of its place
+in the store. Documents that are stored together (a crawl's day, a book) are used in the same window, so a
+window should have many more rows than such a run of documents, and at least several hundred batches. In later
+epochs the blocks of a window come from everywhere, and only the rows of one block are still together. With
+the global permutation any two rows are independent.
+
+Nothing is stored except one block of draws, so reading batch by batch costs next to nothing; random access
+costs one block each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, get_args
+
+import msgspec
+import numpy as np
+
+from packline.errors import RecipeError
+from packline.permutation import Permutation
+
+OrderName = Literal["global", "blocks"]
+ORDERS: tuple[OrderName, ...] = get_args(OrderName)
+BLOCK_ROWS = 256
+"""Default rows of a block: 2 MB of rows of 4,096 tokens in uint16, enough for sequential reads."""
+WINDOW_BLOCKS = 256
+"""Default blocks of a window: 65,536 rows, 268 million tokens in rows of 4,096."""
+MOST_WINDOW_ROWS = 1 << 40
+
+ORDER_BLOCK = 1 << 14
+"""Draws of one epoch computed at a time: half a millisecond, enough for 500 batches of 32."""
+WINDOWS_AT_ONCE = 64
+"""Most windows of such a block, since a window costs a tenth of a millisecond whatever its size."""
+
+
+class RowOrder(msgspec.Struct, frozen=True):
+    """Settings of an order; made by `row_order`.
+
+    >>> row_order("blocks", block_rows=64), str(row_order())
+    (RowOrder(kind='blocks', block_rows=64, window_blocks=256), 'global')
+    """
+
+    kind: Literal["global", "blocks", "stored"] = "global"
+    block_rows: int = 0
+    """Rows of a block; 0 without blocks."""
+    window_blocks: int = 0
+    """Blocks of a window; 0 without blocks."""
+
+    @property
+    def window_rows(self) -> int:
+        """Rows that the first epoch orders without regard to later ones.
+
+        A window for blocks, one row in stored order, and 0 for the global order, which depends on all.
+        """
+        return {"stored": 1, "global": 0, "blocks": self.block_rows * self.window_blocks}[self.kind]
+
+    def __str__(self) -> str:
+        if self.kind != "blocks":
+            return self.kind
+        return f"blocks of {self.block_rows:,} rows in windows of {self.window_blocks:,}"
+
+
+GLOBAL = RowOrder()
+
+
+def row_order(
+    order: str = "global",
+    *,
+    shuffle: bool = True,
+    block_rows: int | None = None,
+    window_blocks: int | None = None,
+) -> RowOrder:
+    """Order of rows from the arguments of a loader.
+
+    Args:
+        order: `global` or `blocks`.
+        shuffle: False for the stored order.
+        block_rows: rows of a block; None: the default.
+        window_blocks: blocks of a window; None: the default.
+
+    Raises:
+        RecipeError: an unknown order, a size out of bounds, or settings that contradict each other.
+
+    >>> row_order("block")
+    Traceback (most recent call last):
+    packline.errors.RecipeError: order is 'block': expected global or blocks
+    """
+    if order not in ORDERS:
+        raise RecipeError(f"order is {order!r}: expected {' or '.join(ORDERS)}")
+    if order == "global":
+        for name, value in (("block_rows", block_rows), ("window_blocks", window_blocks)):
+            if value is not None:
+                raise RecipeError(
+                    f"{name} is {value}, and order is global", hint='order="blocks" shuffles blocks of rows'
+                )
+        return GLOBAL if shuffle else RowOrder("stored")
+    if not shuffle:
+        raise RecipeError(
+            'shuffle is False, and order is "blocks": expected one of them',
+            hint="leave out order for rows in stored order",
+        )
+    rows = BLOCK_ROWS if block_rows is None else block_rows
+    blocks = WINDOW_BLOCKS if window_blocks is None else window_blocks
+    for name, value in (("block_rows", rows), ("window_blocks", blocks)):
+        if not _is_whole(value) or value < 1:
+            raise RecipeError(f"{name} is {value!r}: expected a whole number of 1 or more")
+    if rows * blocks > MOST_WINDOW_ROWS:
+        raise RecipeError(f"a window has {rows:,} x {blocks:,} rows: expected at most {MOST_WINDOW_ROWS:,}")
+    return RowOrder("blocks", int(rows), int(blocks))
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+_NO_BLOCK: tuple[int, int, np.ndarray] = (-1, -1, np.empty(0, np.int64))
+
+
+class Order:
+    """Order in which the rows of one source are consumed.
+
+    Args:
+        rows: number of rows of the source.
+        key: the seed and the number of the source. Different keys give different orders.
+        order: kind of order.
+
+    Raises:
+        RecipeError: there are no rows.
+
+    >>> order = Order(5, 42, 0)
+    >>> sorted(order.between(5, 10).tolist())       # draws 5 to 10 are the second epoch
+    [0, 1, 2, 3, 4]
+    >>> row = int(order(np.array([7]))[0])
+    >>> int(order.draws_of(np.array([row]), epoch=1)[0])
+    7
+    """
+
+    def __init__(self, rows: int, *key: int, order: RowOrder = GLOBAL) -> None:
+        if rows < 1:
+            raise RecipeError("cannot order the rows of a source that has none")
+        self.rows, self.key, self.order = rows, key, order
+        most = WINDOWS_AT_ONCE * order.window_rows if order.kind == "blocks" else ORDER_BLOCK
+        self._step = min(ORDER_BLOCK, most)
+        # One tuple, replaced as a whole: a prefetching thread and a caller may both read it.
+        self._block = _NO_BLOCK
+
+    def __call__(self, draws: np.ndarray) -> np.ndarray:
+        """Rows for any draw numbers, int64 of the same shape."""
+        draws = np.asarray(draws, np.int64)
+        epochs, places = np.divmod(draws, self.rows)
+        rows = np.empty_like(places)
+        for epoch in np.unique(epochs):
+            here = epochs == epoch
+            rows[here] = self._rows_at(int(epoch), places[here])
+        return rows
+
+    def between(self, start: int, stop: int) -> np.ndarray:
+        """Rows from draw `start` to draw `stop`, int64 `[stop - start]`."""
+        if stop <= start:
+            return np.empty(0, np.int64)
+        pieces = []
+        while start < stop:
+            epoch, place = divmod(start, self.rows)
+            number, inner = divmod(place, self._step)
+            piece = self._order_block(epoch, number)[inner : inner + stop - start]
+            pieces.append(piece)
+            start += len(piece)
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+    def draws_of(self, rows: np.ndarray, epoch: int) -> np.ndarray:
+        """Draw numbers of these rows in an epoch, int64 of the same shape.
+
+        Raises:
+            IndexError: no such row.
+        """
+        rows = np.asarray(rows, np.int64)
+        if rows.size and not 0 <= rows.min() <= rows.max() < self.rows:
+            raise IndexError(f"a row outside range({self.rows})")
+        return epoch * self.rows + self._places_of(epoch, rows)
+
+    def _rows_at(self, epoch: int, places: np.ndarray) -> np.ndarray:
+        """Rows at these places of an epoch, int64 of the same shape."""
+        if self.order.kind == "stored":
+            return places
+        if self.order.kind == "global":
+            return self._permutation(epoch)(places)
+        slots = np.empty_like(places)
+        for first, here, permutation in self._windows(epoch, places):
+            slots[here] = first + permutation(places[here] - first)
+        return self._renumbered(epoch, slots, inverse=False)
+
+    def _places_of(self, epoch: int, rows: np.ndarray) -> np.ndarray:
+        """Places of these rows in an epoch: the inverse of `_rows_at`."""
+        if self.order.kind == "stored":
+            return rows
+        if self.order.kind == "global":
+            return self._permutation(epoch).invert(rows)
+        slots = self._renumbered(epoch, rows, inverse=True)
+        places = np.empty_like(slots)
+        for first, here, permutation in self._windows(epoch, slots):
+            places[here] = first + permutation.invert(slots[here] - first)
+        return places
+
+    def _permutation(self, epoch: int) -> Permutation:
+        return Permutation(self.rows, *self.key, epoch)
+
+    def _windows(self, epoch: int, places: np.ndarray) -> Iterator[tuple[int, np.ndarray, Permutation]]:
+        """Windows that hold these places: first place, mask of its places, permutation."""
+        size = self.order.window_rows
+        windows = places // size
+        for window in np.unique(windows).tolist():
+            first = window * size
+            within = Permutation(min(size, self.rows - first), *self.key, epoch, window)
+            yield first, windows == window, within
+
+    def _renumbered(self, epoch: int, rows: np.ndarray, *, inverse: bool) -> np.ndarray:
+        """Exchange the blocks of rows as in an epoch; the first epoch and the last, short block stay."""
+        whole = self.rows // self.order.block_rows
+        if epoch == 0 or not whole or not rows.size:
+            return rows
+        blocks, inner = np.divmod(rows, self.order.block_rows)
+        permutation = Permutation(whole, *self.key, epoch)
+        moved = blocks < whole
+        blocks[moved] = (permutation.invert if inverse else permutation)(blocks[moved])
+        return blocks * self.order.block_rows + inner
+
+    def _order_block(self, epoch: int, number: int) -> np.ndarray:
+        """Rows of block `number` of an epoch: `_step` rows, or fewer at the end of the epoch."""
+        *held, block = self._block
+        if held != [epoch, number]:
+            places = np.arange(number * self._step, min((number + 1) * self._step, self.rows))
+            block = self._rows_at(epoch, places)
+            block.flags.writeable = False
+            self._block = (epoch, number, block)
+        return block
+
+    def __getstate__(self) -> dict[str, object]:
+        # Pickling for a worker process keeps the settings, not the block.
+        return {**self.__dict__, "_block": _NO_BLOCK}

@@ -1,0 +1,265 @@
+"""best_fit in windows of units: documents of `pack_window` units of a source are packed together.
+
+    units of a source     web-000000 web-000001 | web-000002 web-000003 | web-000004        pack_window=2
+    windows               packed as one          packed as one           the last may be shorter
+    rows                  0 .. 411               412 .. 830              831 .. 1,020
+
+The plan of a window depends on the documents of its units alone, so the rows of a window are known as soon as
+its units are, and neither later units nor other sources change them: such rows can be read while the store is
+built. A unit's number decides its window: units `n * pack_window` to `(n + 1) * pack_window - 1` of a source
+are window n, and the slices of a stream are numbered within the stream. A unit without selected documents
+counts, so a selection does not move the others.
+
+Cost: a little more padding than packing all documents at once (`packline pack --pack-window N` shows it),
+because the last rows of every window are not full, and up to a tenth of a second per window to make the plan.
+Within a window rows are those of `best_fit`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar
+
+import msgspec
+import numpy as np
+
+from packline.errors import CorruptStore, RecipeError
+from packline.packing.best_fit import SMALL, BestFit, best_fit_counts, make_plan, plan_fingerprint
+from packline.packing.cache import CachedArrays, PlanMemory, cached_arrays, plan_folder
+from packline.packing.documents import Selection
+from packline.packing.packer import Counts, Spans
+from packline.ragged import offsets_of
+from packline.store.reader import StoreReader
+
+ARRAYS = ("order", "long_places", "long_rows", "firsts", "runs", "bases", "each", "lengths")
+"""Arrays of the plan of one window, as in `best_fit`."""
+
+
+def window_of(unit: str, units: int) -> tuple[str, int]:
+    """Window of a unit, by its name; consecutive units with the same window are packed together.
+
+    >>> window_of("web-000012", 8), window_of("web-000003-000007", 8), window_of("other", 8)
+    (('web', 1), ('web-000003', 0), ('other', -1))
+    """
+    series, _, number = unit.rpartition("-")
+    if not number.isdigit():
+        return unit, -1
+    return series, int(number) // units
+
+
+class Part:
+    """A range of places of a selection, as a selection of its own."""
+
+    def __init__(self, selection: Selection, start: int, stop: int) -> None:
+        self._whole, self.start, self.stop = selection, start, stop
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def store(self) -> StoreReader:
+        """Store of the documents."""
+        return self._whole.store
+
+    def blocks(self) -> Iterator[tuple[int, np.ndarray]]:
+        """All lengths in order: the place of a block's first document, and the block, int64."""
+        for start, lengths in self._whole.blocks(start=self.start, stop=self.stop):
+            yield start - self.start, lengths
+
+    def at(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers and lengths of the documents at these places, int64 `[N]` each."""
+        return self._whole.at(places + self.start)
+
+    def lengths(self, start: int, stop: int) -> np.ndarray:
+        """Tokens of the documents at places start to stop, int64."""
+        return self._whole.lengths(start + self.start, min(stop, len(self)) + self.start)
+
+    def places(self, documents: np.ndarray) -> np.ndarray:
+        """Places of these documents, int64 `[N]`; -1 for a document of another window."""
+        places = self._whole.places(documents)
+        return np.where((places >= self.start) & (places < self.stop), places - self.start, -1)
+
+
+class WindowedBestFit:
+    """Rows of whole documents, packed window by window.
+
+    Args:
+        selection: documents to pack, in stored order.
+        seq_len: tokens per row, L.
+        units: units of a window.
+        plans: as for `BestFit`; in a `PlanMemory`, plans are made when they are first used.
+
+    Raises:
+        RecipeError: fewer than one unit, or shuffled documents.
+        CorruptStore: the plan on disk is damaged, or belongs to another store.
+        StoreError: a plan cannot be written.
+    """
+
+    name: ClassVar[str] = "best_fit"
+
+    def __init__(
+        self, selection: Selection, seq_len: int, units: int, *, plans: str | Path | PlanMemory | None = None
+    ) -> None:
+        self.selection, self.seq_len, self.units = selection, seq_len, units
+        self._parts = window_parts(selection, units)
+        self._begins = np.array([part.start for part in self._parts], np.int64)
+        self._memory = plans if isinstance(plans, PlanMemory) else None
+        self._packers: dict[int, BestFit] = {}
+        self._plan = CachedArrays({}, {})
+        if isinstance(plans, PlanMemory):
+            rows = [plans.rows(self._key(part), self._maker(part), rows_of_plan) for part in self._parts]
+        else:
+            fingerprint = plan_fingerprint(selection, seq_len, units)
+            save = plans is not None or len(selection) >= SMALL
+            folder = plan_folder(selection.store, fingerprint, plans)
+            self._plan = cached_arrays(
+                folder, fingerprint, lambda: make_windows(selection, seq_len, units), save=save
+            )
+            self._sizes = offsets_of_columns(self._plan.arrays["sizes"].reshape(-1, len(ARRAYS)))
+            rows = self._plan.arrays["rows"].tolist()
+            if len(rows) != len(self._parts):
+                where = self._plan.folder or selection.store.path
+                raise CorruptStore(
+                    f"the plan of {where} has {len(rows):,} windows: expected {len(self._parts):,}",
+                    hint="delete that folder: the plan is made again",
+                )
+        self._rows = offsets_of(rows)
+        """int64 `[W+1]`: first row of each window; the last is the number of rows."""
+
+    def __len__(self) -> int:
+        return int(self._rows[-1])
+
+    @cached_property
+    def counts(self) -> Counts:
+        """Costs of the packing."""
+        if self._memory is not None:
+            return windowed_counts(self.selection, self.seq_len, self.units)
+        return Counts(**self._plan.facts["counts"])
+
+    @property
+    def window_ends(self) -> np.ndarray:
+        """One past the last row of each window, int64 `[W]`."""
+        return self._rows[1:]
+
+    def spans(self, rows: np.ndarray) -> Spans:
+        """Spans of these rows.
+
+        Args:
+            rows: row numbers, int64 `[B]`, each from 0 to R - 1.
+
+        Raises:
+            CorruptStore: the plan puts a document where its length does not belong.
+        """
+        windows = self._rows.searchsorted(rows, "right") - 1
+        numbers = np.unique(windows).tolist()
+        if len(numbers) == 1:
+            return self._packer(numbers[0]).spans(rows - self._rows[numbers[0]])
+        indices, parts = [], []
+        for number in numbers:
+            here = np.flatnonzero(windows == number)
+            indices.append(here)
+            parts.append(self._packer(number).spans(rows[here] - self._rows[number]))
+        return _merged(len(rows), np.concatenate(indices) if indices else windows, parts)
+
+    def rows_of(self, document: int) -> np.ndarray:
+        """All rows with tokens of this document, sorted int64; empty if it is not selected."""
+        place = int(self.selection.places(np.array([document], np.int64))[0])
+        if place < 0:
+            return np.empty(0, np.int64)
+        number = int(self._begins.searchsorted(place, "right")) - 1
+        return self._packer(number).rows_of(document) + self._rows[number]
+
+    def _packer(self, number: int) -> BestFit:
+        part = self._parts[number]
+        if self._memory is not None:
+            plan = self._memory.plan(self._key(part), self._maker(part))
+            return BestFit(part, self.seq_len, plan)
+        if number not in self._packers:
+            starts, stops = self._sizes[number].tolist(), self._sizes[number + 1].tolist()
+            arrays = {
+                name: self._plan.arrays[name][start:stop]
+                for name, start, stop in zip(ARRAYS, starts, stops, strict=True)
+            }
+            plan = CachedArrays(arrays, {}, self._plan.folder)
+            self._packers[number] = BestFit(part, self.seq_len, plan)
+        return self._packers[number]
+
+    def _key(self, part: Part) -> tuple[object, ...]:
+        return (msgspec.json.encode(self.selection.settings), self.seq_len, part.start, part.stop)
+
+    def _maker(self, part: Part) -> Callable[[], CachedArrays]:
+        return lambda: make_plan(part, self.seq_len)
+
+
+def make_windows(selection: Selection, seq_len: int, units: int) -> CachedArrays:
+    """Plans of all windows, one behind the other, in memory."""
+    made = [make_plan(part, seq_len) for part in window_parts(selection, units)]
+    arrays = {name: np.concatenate([plan.arrays[name] for plan in made]) for name in ARRAYS}
+    sizes = [[len(plan.arrays[name]) for name in ARRAYS] for plan in made]
+    arrays["sizes"] = np.array(sizes, np.int64).reshape(-1)
+    arrays["rows"] = np.array([rows_of_plan(plan) for plan in made], np.int64)
+    counts = _summed([Counts(**plan.facts["counts"]) for plan in made])
+    facts = {"packing": "best_fit", "seq_len": seq_len, "pack_window": units}
+    return CachedArrays(arrays, {**facts, "counts": msgspec.to_builtins(counts)})
+
+
+def window_parts(selection: Selection, units: int) -> list[Part]:
+    """Windows of a selection; those without documents are left out.
+
+    Raises:
+        RecipeError: fewer than one unit, or shuffled documents.
+    """
+    if units < 1:
+        raise RecipeError(f"pack_window is {units}: expected 1 or more units")
+    if selection.settings["shuffle_documents"] is not None:
+        raise RecipeError(
+            "expected shuffle_documents or pack_window, found both: windows are units in stored order",
+            hint="a loader shuffles the rows",
+        )
+    begins = [0]
+    before: tuple[str, int] | None = None
+    for unit, first in selection.units():
+        window = window_of(unit, units)
+        if window != before and begins[-1] < first < len(selection):
+            begins.append(first)
+        before = window
+    return [Part(selection, *pair) for pair in itertools.pairwise([*begins, len(selection)])]
+
+
+def windowed_counts(selection: Selection, seq_len: int, units: int) -> Counts:
+    """Costs of best_fit in windows, from a pass over the lengths; nothing is sorted or written."""
+    return _summed([best_fit_counts(part, seq_len) for part in window_parts(selection, units)])
+
+
+def rows_of_plan(plan: CachedArrays) -> int:
+    """Number of rows of a window."""
+    return int(plan.arrays["long_rows"][-1]) + int(plan.arrays["firsts"][-1])
+
+
+def offsets_of_columns(sizes: np.ndarray) -> np.ndarray:
+    """Sums of the rows before each row, int64 `[W, K]` to `[W+1, K]`."""
+    return np.concatenate([np.zeros((1, sizes.shape[1]), np.int64), np.cumsum(sizes, axis=0)])
+
+
+def _summed(counts: list[Counts]) -> Counts:
+    fields = Counts.__struct_fields__
+    return Counts(**{name: sum(getattr(one, name) for one in counts) for name in fields})
+
+
+def _merged(count: int, indices: np.ndarray, parts: list[Spans]) -> Spans:
+    """Spans of several parts in the order of the rows: row i of the parts together is row `indices[i]`."""
+    each = np.concatenate([np.diff(part.offsets) for part in parts])
+    begins = offsets_of(each)[:-1]
+    back = np.empty(count, np.int64)
+    back[indices] = np.arange(count)
+    sizes = each[back]
+    offsets = offsets_of(sizes)
+    order = np.repeat(begins[back] - offsets[:-1], sizes) + np.arange(int(offsets[-1]))
+    columns = [
+        np.concatenate([getattr(part, name) for part in parts])[order]
+        for name in ("documents", "starts", "lengths")
+    ]
+    return Spans(offsets, *columns)

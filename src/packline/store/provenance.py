@@ -1,0 +1,196 @@
+"""Provenance of the documents of a shard: `NAME.docs.parquet`.
+
+    source file position id text_bytes tokens label hash    of every shard
+    url score metadata.language ...                         columns that the source carries, in its order
+
+`position` is a byte offset in the (decompressed) file, or a row number in a Parquet file. `hash` is the
+xxh3-64 of the text's UTF-8 (of a conversation: of its rendered text), null where there was no text, as in an
+import.
+
+The file of one shard has the columns of its source, so two shards of a store may differ; readers of a whole
+store give null where a source lacks a column. A damaged file never reaches a parser: its checksum is compared
+first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from packline.errors import CorruptStore
+from packline.store.files import HINT, FileEntry, check_bytes, map_file, reading
+from packline.store.manifest import ShardEntry
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+
+@cache
+def documents_schema(carried: tuple[tuple[str, str], ...] = ()) -> pa.Schema:
+    """Columns of `NAME.docs.parquet`: the fixed ones, then those that the source carries.
+
+    Args:
+        carried: name and type of each; the types are the keys of `carried_types`.
+
+    >>> documents_schema((("score", "float"),)).names[-2:]
+    ['hash', 'score']
+    """
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            pa.field("source", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+            pa.field("file", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+            pa.field("position", pa.int64(), nullable=False),
+            pa.field("id", pa.string()),
+            pa.field("text_bytes", pa.int64(), nullable=False),
+            pa.field("tokens", pa.int64(), nullable=False),
+            pa.field("label", pa.dictionary(pa.int32(), pa.string())),
+            pa.field("hash", pa.uint64()),
+            *(pa.field(name, carried_types()[kind]) for name, kind in carried),
+        ]
+    )
+
+
+@cache
+def carried_types() -> dict[str, pa.DataType]:
+    """Types of carried columns, by their names in recipes."""
+    import pyarrow as pa
+
+    return {
+        "string": pa.string(),
+        "integer": pa.int64(),
+        "float": pa.float64(),
+        "boolean": pa.bool_(),
+        "timestamp": pa.timestamp("us", "UTC"),
+    }
+
+
+def carried_columns(schema: pa.Schema) -> tuple[tuple[str, str], ...] | None:
+    """Name and type of each carried column of a file; None if these are not columns of provenance.
+
+    >>> carried_columns(documents_schema((("url", "string"),)))
+    (('url', 'string'),)
+    """
+    names = {kind: name for name, kind in carried_types().items()}
+    fixed = len(documents_schema())
+    carried = [schema.field(place) for place in range(fixed, len(schema))]
+    if any(one.type not in names for one in carried) or len(set(schema.names)) < len(schema):
+        return None
+    found = tuple((one.name, names[one.type]) for one in carried)
+    return found if schema.equals(documents_schema(found)) else None
+
+
+def open_mapped_parquet(data: np.ndarray) -> pq.ParquetFile:
+    """Open a Parquet file from its mapped bytes, uint8 `[N]`, without reading ahead in other threads."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    return pq.ParquetFile(pa.BufferReader(pa.py_buffer(data)), pre_buffer=False)
+
+
+class Provenance(msgspec.Struct, frozen=True):
+    """Origin of a document."""
+
+    source: str
+    file: str
+    """Path below the source's common folder."""
+    position: int
+    """Byte offset in the (decompressed) file, or row number in a Parquet file."""
+    id: str | None
+    """Id of the document in the data, if it has one."""
+    label: str | None
+    split: str
+    text_bytes: int
+    tokens: int
+    hash: int | None = None
+    """xxh3-64 of the text's UTF-8 (of a conversation: of its rendered text); None for an import."""
+    columns: dict[str, Any] = {}
+    """Values of the columns that the source carries: str, int, float, bool, datetime in UTC, or None."""
+
+
+class ProvenanceFile:
+    """Provenance of a shard's documents.
+
+    Args:
+        path: the file.
+        entry: shard that it belongs to.
+        file: its entry in the manifest.
+
+    Raises:
+        CorruptStore: it differs from the manifest, or does not belong to this shard.
+    """
+
+    def __init__(self, path: Path, entry: ShardEntry, file: FileEntry | None) -> None:
+        self.path = path
+        data = map_file(path)
+        if file is None:
+            raise CorruptStore(f"the manifest of {path.parent} does not list {path.name}", hint=HINT)
+        check_bytes(path, file, data.data)
+        with reading(path):
+            self._parquet = open_mapped_parquet(data)
+            metadata = self._parquet.metadata
+            schema = self._parquet.schema_arrow
+            self.rows: list[int] = [
+                metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)
+            ]
+            """Documents per row group."""
+        carried = carried_columns(schema)
+        if carried is None:
+            found = ", ".join(f"{field.name} {field.type}" for field in schema)
+            raise CorruptStore(f"{path}: expected the columns of provenance, found {found}", hint=HINT)
+        self.carried: tuple[tuple[str, str], ...] = carried
+        """Name and type of each carried column."""
+        if sum(self.rows) != entry.documents:
+            raise CorruptStore(
+                f"{path}: expected {entry.documents:,} documents, found {sum(self.rows):,}", hint=HINT
+            )
+
+    def read(self, group: int | None = None, columns: Sequence[str] | None = None) -> pa.Table:
+        """Read one row group or all, with some columns or all.
+
+        Raises:
+            CorruptStore: they cannot be read.
+        """
+        names = None if columns is None else list(columns)
+        with reading(self.path):
+            if group is None:
+                table = self._parquet.read(columns=names, use_threads=False)
+                expected = sum(self.rows)
+            else:
+                table = self._parquet.read_row_group(group, columns=names, use_threads=False)
+                expected = self.rows[group]
+            if table.num_rows != expected:
+                raise CorruptStore(
+                    f"{self.path}: expected {expected:,} documents, found {table.num_rows:,}", hint=HINT
+                )
+            return table
+
+    def groups(self, columns: Sequence[str] | None = None) -> Iterator[tuple[int, pa.Table]]:
+        """All row groups, each with the number of its first document in the shard."""
+        first = 0
+        for group, rows in enumerate(self.rows):
+            yield first, self.read(group, columns)
+            first += rows
+
+
+def to_provenance(table: pa.Table, split: str, path: Path) -> list[Provenance]:
+    """Convert rows with all columns of provenance to values.
+
+    Raises:
+        CorruptStore: an invalid value, such as text that is not UTF-8.
+    """
+    fixed = documents_schema().names
+    carried = table.column_names[len(fixed) :]
+    with reading(path):
+        rows = table.select(fixed).to_pylist()
+        if not carried:
+            return [Provenance(split=split, **row) for row in rows]
+        columns = table.select(carried).to_pylist()
+        return [Provenance(split=split, columns=more, **row) for row, more in zip(rows, columns, strict=True)]
