@@ -52,8 +52,7 @@ def make_store(original: Path, out: Path, *, documents: int) -> Store:
     manifest = small.manifest
     sources = tuple(Source(inputs=(name,), name=name, label=label) for name, label in SOURCES)
     by_source = {
-        name: total(receipt.ledger for receipt in receipts if receipt.source == number)
-        for number, (name, _) in enumerate(SOURCES)
+        name: total(receipt.ledger for receipt in receipts if receipt.source == name) for name, _ in SOURCES
     }
     manifest = msgspec.structs.replace(
         manifest,
@@ -85,7 +84,8 @@ def _unit(out: Path, number: int, count: int, tokens: np.ndarray, small: Store) 
     split = "val" if number % 50 == 49 else "train"
     name, label = SOURCES[source]
     positions = offsets[:-1] * 4 + number * (UNIT * 500)
-    writer = ShardWriter(out, f"{split}-{number:06d}", split, name, label, small.dtype)
+    unit = f"{name}-{number // len(SOURCES):06d}"
+    writer = ShardWriter(out, f"{split}-{unit}", split, name, label, small.dtype)
     ids: list[str | None] = [f"{name}-{number:04x}{place:06x}" for place in range(count)]
     writer.append(Ragged(held, offsets), f"{name}.jsonl", positions, ids, lengths * 4, None)
     shard: ShardEntry = writer.close()
@@ -97,8 +97,8 @@ def _unit(out: Path, number: int, count: int, tokens: np.ndarray, small: Store) 
         text_tokens=len(held) - count,
         eod_tokens=count,
     )
-    piece = InputPiece(source, number, number + 1, hash_bytes(f"piece {number}".encode()))
-    receipt = Receipt(f"{number:06d}", source, (piece,), (shard,), (), ledger, 0)
+    piece = InputPiece(f"{name}.jsonl", number, number + 1, hash_bytes(f"piece {number}".encode()))
+    receipt = Receipt(unit, name, (piece,), (shard,), (), ledger, 0)
     (out / "receipts" / f"{receipt.unit}.json").write_bytes(to_json(receipt))
     return receipt
 

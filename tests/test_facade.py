@@ -53,6 +53,6 @@ def test_a_store_is_verified_from_its_files_as_they_are_now(tmp_path: Path, deep
     store = make_store(tmp_path / "store", [[3, 4]])
     assert store.verify(deep=deep) == verify(store.path, deep=deep)
     assert (store.verify(deep=deep).deep is not None) == deep
-    (store.path / "train-000000.idx").unlink()
+    (store.path / "train-made-000000.idx").unlink()
     (problem,) = [one for one in store.verify(deep=deep).problems if one.file.endswith(".idx")]
     assert problem.what == "the file is missing"

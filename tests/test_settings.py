@@ -23,6 +23,7 @@ VALUES: dict[str, Any] = {
     "max_chars": 90,
     "where": "a is not None",
     "rare_fields": ("a",),
+    "columns": ("a",),
     "encoding": "cl100k_base",
     "eod": "</s>",
     "bos": 7,

@@ -353,6 +353,7 @@ def build_chat(
     seed: int = 0,
     label: str | None = None,
     field: str | None = None,
+    columns: Sequence[str] = (),
     split: Split | None = None,
     workers: int | None = None,
     on_event: Callable[[Event], None] | None = None,
@@ -376,6 +377,7 @@ def build_chat(
         seed: seed of the splits.
         label: label of all inputs given as paths.
         field: field of the conversation, for inputs given as paths.
+        columns: fields of the records to carry along, as in a recipe, for inputs given as paths.
         split: split of all inputs given as paths.
         workers: number of processes; None: one per usable core, 0: run in this process.
         on_event: called with every event while the build runs.
@@ -412,7 +414,7 @@ def build_chat(
     from packline.facade import Store
 
     given = [inputs] if isinstance(inputs, str | Path | ConversationSource) else list(inputs)
-    common = {"label": label, "field": field, "split": split}
+    common = {"label": label, "field": field, "columns": tuple(columns) or None, "split": split}
     common = {name: value for name, value in common.items() if value is not None}
     sources = [one for one in given if isinstance(one, ConversationSource)]
     paths = tuple(str(one) for one in given if not isinstance(one, ConversationSource))

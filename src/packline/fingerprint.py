@@ -13,11 +13,13 @@ counts as damage too.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
-import numpy as np
 import xxhash
+
+if TYPE_CHECKING:  # imported where it is used: the process that asks for a build does without
+    import numpy as np
 
 Hasher = xxhash.xxh3_128
 """`Hasher()`, `.update(bytes)`, `.hexdigest()`: the checksum of a file in pieces."""
@@ -44,9 +46,12 @@ def hash_texts(data: memoryview | bytes, offsets: np.ndarray, seed: int = 0) -> 
         data: texts back to back, in UTF-8.
         offsets: int64 `[D+1]`, start of each text in `data`, and the end.
 
+    >>> import numpy as np
     >>> [f"{one:016x}" for one in hash_texts(b"onetwo", np.array([0, 3, 6])).tolist()]
     ['911faba7321fe1a0', '6c0560bdcb29998b']
     """
+    import numpy as np
+
     view, digest = memoryview(data), xxhash.xxh3_64_intdigest
     hashes = (digest(view[start:end], seed) for start, end in pairwise(offsets.tolist()))
     return np.fromiter(hashes, np.uint64, len(offsets) - 1)
@@ -59,15 +64,20 @@ def hash_text(text: bytes, seed: int = 0) -> int:
 
 def shares_of(hashes: np.ndarray) -> np.ndarray:
     """Position of each text in [0, 1) by its hash, float64 of the same shape."""
+    import numpy as np
+
     return np.asarray(hashes / 2.0**64)
 
 
 def splits_of(hashes: np.ndarray, val_fraction: float, test_fraction: float = 0.0) -> np.ndarray:
     """Split of each text by its hash (with the recipe's seed), strings of the same shape.
 
+    >>> import numpy as np
     >>> splits_of(hash_texts(b"dba", np.arange(4)), 0.3, 0.3).tolist()
     ['val', 'test', 'train']
     """
+    import numpy as np
+
     shares = shares_of(hashes)
     return np.select([shares < val_fraction, shares < val_fraction + test_fraction], ["val", "test"], "train")
 
@@ -87,6 +97,8 @@ def split_of(text: bytes, seed: int, val_fraction: float, test_fraction: float =
     >>> [split_of(text, 0, 0.3, 0.3) for text in (b"d", b"b", b"a")]
     ['val', 'test', 'train']
     """
+    import numpy as np
+
     return str(splits_of(np.array(hash_text(text, seed), np.uint64), val_fraction, test_fraction))
 
 

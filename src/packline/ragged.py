@@ -15,10 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
+
+if TYPE_CHECKING:  # imported where it is used: opening a store does without, and so takes half as long
+    import pyarrow as pa
 
 UINT16_BELOW = 65_500
 """Vocabularies below this size use uint16, the same rule as Megatron's."""
@@ -61,6 +63,9 @@ class Ragged:
         """
         if before is None and after is None:
             return self
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
         dtype = self.tokens.dtype
         parts: list[pa.Array | pa.Scalar] = [_as_binary(self)]
         if before is not None:
@@ -77,6 +82,8 @@ class Ragged:
         >>> two.take(np.array([1, 0])).tokens.tolist()
         [9, 7, 8]
         """
+        import pyarrow as pa
+
         return _from_binary(_as_binary(self).take(pa.array(order)), self.tokens.dtype)
 
 
@@ -117,6 +124,8 @@ def dtype_for(vocab_size: int) -> np.dtype:
 
 def _as_binary(ragged: Ragged) -> pa.Array:
     """View without a copy of the tokens: each document as the bytes of its tokens."""
+    import pyarrow as pa
+
     offsets = ragged.offsets * ragged.tokens.dtype.itemsize
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(ragged.tokens))]
     return pa.Array.from_buffers(pa.large_binary(), len(ragged), buffers)

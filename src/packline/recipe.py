@@ -21,18 +21,20 @@ from __future__ import annotations
 import os
 import tomllib
 from collections import Counter
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from packline.errors import RecipeError
+from packline.errors import RecipeError, did_you_mean
 
 Format = Literal["auto", "jsonl", "parquet", "text"]
 Documents = Literal["file", "line", "separator"]
 SpecialTokens = Literal["text", "parse", "reject"]
+ColumnType = Literal["string", "integer", "float", "boolean", "timestamp"]
 Engine = Literal["auto", "gigatoken", "fastokens", "tokenizers"]
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
@@ -77,6 +79,8 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     not meet it are left out and counted. See `packline.where.grammar`."""
     split: Split | UnsetType = UNSET
     """Split of all its documents, regardless of their hash."""
+    columns: tuple[str, ...] | UnsetType = UNSET
+    """Fields carried along in provenance: `url`, `metadata.language`, or with a type, `score: float`."""
     rare_fields: tuple[str, ...] | UnsetType = UNSET
     """Fields named above that may be absent from the first records; any other such field is refused."""
 
@@ -340,6 +344,7 @@ def _check_source(source: Source, where: str) -> None:
             f"{where} has both a text field and a template: expected one of them",
             hint="a template names the fields itself: {{ title }}",
         )
+    parse_columns(source.columns or (), where)
     if source.where is not UNSET:
         from packline.where.grammar import check_where
 
@@ -348,6 +353,68 @@ def _check_source(source: Source, where: str) -> None:
         raise RecipeError(f"{where}: min_chars is {source.min_chars}: expected 0 or more")
     if source.max_chars is not None and source.max_chars < source.min_chars:
         raise RecipeError(f"{where}: max_chars {source.max_chars} is below min_chars {source.min_chars}")
+
+
+COLUMN_TYPES: tuple[ColumnType, ...] = get_args(ColumnType)
+OWN_COLUMNS = (
+    "source",
+    "file",
+    "position",
+    "id",
+    "text_bytes",
+    "tokens",
+    "label",
+    "hash",
+    "split",
+    "document",
+)
+"""Names that a carried column cannot have: the other columns of provenance, and facts shown beside them."""
+
+
+def parse_columns(columns: Sequence[str], where: str) -> list[tuple[str, ColumnType | None]]:
+    """Name and type (None: that of the data) of each column of a source.
+
+    Args:
+        columns: as in the recipe.
+        where: the source, for messages.
+
+    Raises:
+        RecipeError: a name that is no field or belongs to packline, an unknown type, a name given twice.
+
+    >>> parse_columns(["url", "score: float"], "web")
+    [('url', None), ('score', 'float')]
+    """
+    found: list[tuple[str, ColumnType | None]] = []
+    for column in columns:
+        name, colon, rest = column.rpartition(":")
+        kind = next((one for one in COLUMN_TYPES if colon and one == rest.strip()), None)
+        if kind is None:
+            if colon and rest[:1].isspace():
+                raise RecipeError(
+                    f"{where}: columns: {column!r}: expected the type {', '.join(COLUMN_TYPES)}, "
+                    f"found {rest.strip()!r}",
+                    hint=did_you_mean(rest.strip(), COLUMN_TYPES) or 'for example columns = ["score: float"]',
+                )
+            name = column
+        name = name.strip()
+        if not all(name.split(".")) or any(letter in '"\\' or letter < " " for letter in name):
+            raise RecipeError(
+                f"{where}: columns: {column!r}: expected the name of a field, or names with dots between"
+            )
+        if name in OWN_COLUMNS:
+            raise RecipeError(
+                f"{where}: columns: {name!r} is a name of packline's own provenance",
+                hint="id = FIELD names the field of the documents' ids" if name == "id" else "",
+            )
+        for other, _ in found:
+            if name == other:
+                raise RecipeError(f"{where}: columns: {name!r} is given twice")
+            if name.startswith(f"{other}.") or other.startswith(f"{name}."):
+                raise RecipeError(
+                    f"{where}: columns: {name!r} and {other!r}: one field cannot hold the other"
+                )
+        found.append((name, kind))
+    return found
 
 
 def _with_canonical_where(source: Source) -> Source:

@@ -79,6 +79,7 @@ class TextKeywords(TypedDict, total=False):
     max_chars: int | None
     template: str | None
     where: str | None
+    columns: Sequence[str] | None
     rare_fields: Sequence[str] | None
     encoding: str | None
     eod: str | int | None

@@ -49,6 +49,7 @@ from packline.store.manifest import (
     TokenizerEntry,
     to_json,
 )
+from packline.store.unit_names import UnitName, source_slugs
 from packline.store.writer import ShardWriter
 from packline.version import __version__
 
@@ -113,14 +114,17 @@ def make_store(
     receipts: list[Receipt] = []
     inputs: list[InputEntry] = []
     document = 0
+    slugs, counts = source_slugs([name for name, _ in kinds]), [0] * len(kinds)
     for number, tokens in enumerate(lengths):
         kind = kinds.index((names[number], labels[number]))
-        unit = f"{number:06d}"
+        unit, file = str(UnitName(slugs[kind], counts[kind])), f"{number:06d}.jsonl"
+        counts[kind] += 1
         shard = _write_shard(
             folder,
             f"{splits[number]}-{unit}",
             splits[number],
             kinds[kind],
+            file,
             tokens,
             document,
             dtype,
@@ -129,7 +133,7 @@ def make_store(
         document += len(tokens)
         checksum = hash_bytes(unit.encode())
         size = _text_bytes(tokens)
-        inputs.append(InputEntry(f"{unit}.jsonl", kind, size, "jsonl", "", "text", checksum))
+        inputs.append(InputEntry(file, kind, size, "jsonl", "", "text", checksum))
         ledger = Ledger(
             documents_in=len(tokens),
             documents=len(tokens),
@@ -138,8 +142,8 @@ def make_store(
             text_tokens=shard.tokens - len(tokens),
             eod_tokens=len(tokens),
         )
-        piece = InputPiece(number, 0, size, checksum)
-        receipts.append(Receipt(unit, kind, (piece,), (shard,), (), ledger, 0))
+        piece = InputPiece(file, 0, size, checksum)
+        receipts.append(Receipt(unit, names[number], (piece,), (shard,), (), ledger, 0))
     _write(folder, "tokenizer/tokenizer.json", _tokenizer_json(vocab_size))
     recipe = Recipe(
         sources=tuple(
@@ -168,7 +172,7 @@ def finish_store(
     Args:
         folder: folder of the store, with the shards of the receipts and `tokenizer/tokenizer.json`.
         recipe: its sources, the name of its tokenizer, and its boundary tokens, as text.
-        inputs: inputs that the receipts name by number.
+        inputs: inputs that the receipts name.
         receipts: one per unit, in order.
         dtype: dtype of the tokens.
         eod_id: id of the recipe's end of document.
@@ -183,8 +187,8 @@ def finish_store(
     tokenizer_file = FileEntry("tokenizer/tokenizer.json", len(text), hash_bytes(text))
     fingerprint, vocab_size = _identity(path, tokenizer_file.checksum)
     ledgers = {
-        str(source.name): total(receipt.ledger for receipt in receipts if receipt.source == number)
-        for number, source in enumerate(recipe.sources)
+        str(source.name): total(receipt.ledger for receipt in receipts if receipt.source == source.name)
+        for source in recipe.sources
     }
     manifest = Manifest(
         format_version=FORMAT_VERSION,
@@ -327,6 +331,7 @@ def _write_shard(
     name: str,
     split: str,
     kind: tuple[str, str | None],
+    file: str,
     lengths: Sequence[int],
     first: int,
     dtype: str,
@@ -346,7 +351,6 @@ def _write_shard(
         positions=np.arange(len(counts)) * 100,
         ids=[f"d{first + number}" for number in range(len(counts))],
     )
-    file = f"{name.partition('-')[2]}.jsonl"
     writer.write(Ragged(tokens.astype(little), offsets), batch, file, batch.texts.hashes())
     return writer.close()
 

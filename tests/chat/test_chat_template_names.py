@@ -93,7 +93,8 @@ def test_what_cannot_be_proven_is_a_bad_record_and_the_job_goes_on(qwen3: Path, 
     said = "<think>\n\n</think>\n\nFour: 四.<|im_end|>"
     assert talks.trained_texts(store) == [[said], [said]]
     assert store.verify().ok
-    kept = [json.loads(line) for line in (store.path / "rejects" / "000000.jsonl").read_text().splitlines()]
+    lines = (store.path / "rejects" / "chat-000000.jsonl").read_text().splitlines()
+    kept = [json.loads(line) for line in lines]
     assert all("is rendered otherwise" in one["detail"] for one in kept)
     first, last = notes
     assert "conversations of several turns may be refused" in first
@@ -115,7 +116,7 @@ def test_where_nothing_can_be_proven_the_nearest_name_is_told_and_the_folder_is_
     )
     with pytest.raises(StoreNotFound):
         packline.open(tmp_path / "store")
-    assert (tmp_path / "store" / "rejects" / "000000.jsonl").is_file()
+    assert (tmp_path / "store" / "rejects" / "chat-000000.jsonl").is_file()
     # What the hint says, with the same folder, gives just what a new one does.
     stores = [
         packline.build_chat(path, qwen3, out=tmp_path / name, chat_template="qwen3", workers=0)

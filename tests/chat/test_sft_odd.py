@@ -40,7 +40,7 @@ def test_odd_json_beside_a_conversation_costs_nothing_and_within_it_is_told(
     assert store.manifest.ledger.rejected == Counter(filter(None, lines.values()))
     assert store.manifest.ledger.documents == 3 and store.verify().ok
     assert [store.provenance(number).id for number in range(3)] == [None, None, "1e400"]
-    raw = (store.path / "rejects" / "000000.raw").read_text()
+    raw = (store.path / "rejects" / "chat-000000.raw").read_text()
     assert raw == "".join(line for line, reason in lines.items() if reason)
 
 

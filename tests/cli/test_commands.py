@@ -206,14 +206,14 @@ def test_status_and_verify_of_a_finished_store(store: Path) -> None:
 
 
 def test_verify_ends_with_1_and_names_the_file_that_is_damaged(store: Path) -> None:
-    tokens = store / "train-000000.bin"
+    tokens = store / "train-corpus-000000.bin"
     data = bytearray(tokens.read_bytes())
     data[0] ^= 1
     tokens.write_bytes(data)
     done = run("verify", store)
     assert done.returncode == 1
-    assert "problem: train-000000.bin" in done.stdout
-    assert result(run("verify", store, "--json"))["problems"][0]["file"] == "train-000000.bin"
+    assert "problem: train-corpus-000000.bin" in done.stdout
+    assert result(run("verify", store, "--json"))["problems"][0]["file"] == "train-corpus-000000.bin"
 
 
 def test_info_counts_what_is_there(store: Path) -> None:

@@ -71,7 +71,7 @@ def wait_for(condition: Callable[[], object], process: subprocess.Popen[str]) ->
 
 
 def receipts(out: Path) -> int:
-    return len(list(out.glob("receipts/0*.json")))
+    return len(list(out.glob("receipts/in-*.json")))
 
 
 @pytest.mark.slow

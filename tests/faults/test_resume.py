@@ -46,7 +46,7 @@ def interrupted(
     write_corpus(tmp_path / "in", [(kind, NUMBERS, False), ("jsonl", NUMBERS[:50], False)])
     with pytest.raises(Stop):
         build(tmp_path / "out", tmp_path / "in", tokenizer, on_event=stop_after(units), **settings)
-    assert len(list((tmp_path / "out/receipts").glob("0*.json"))) >= units
+    assert len(list((tmp_path / "out/receipts").glob("in-*.json"))) >= units
     assert not (tmp_path / "out/manifest.json").exists()
     return tmp_path / "in" / f"0.{kind}"
 
@@ -183,12 +183,12 @@ def test_a_stream_that_was_read_whole_may_be_touched_but_not_changed(
     def hear(event: Any) -> None:
         if isinstance(event, UnitDone):
             done.append(event.unit)
-            if event.unit == "000001":
+            if event.unit == "in-000001":
                 raise Stop
 
     with pytest.raises(Stop):
         build(tmp_path / "out", tmp_path / "in", tokenizer_json, on_event=hear)
-    assert done[0].startswith("000000-") and (tmp_path / "out/receipts/stream-000000.json").exists()
+    assert done[0].startswith("in-000000-") and (tmp_path / "out/receipts/in-000000.stream.json").exists()
     data = path.read_bytes()
     path.write_bytes(
         data[:4] + b"\x01" + data[5:]
@@ -206,7 +206,7 @@ def test_a_stream_that_was_read_in_part_and_then_modified_is_refused(
     tmp_path: Path, tokenizer_json: Path
 ) -> None:
     path = interrupted(tmp_path, tokenizer_json, "jsonl.zst", units=1)
-    assert not (tmp_path / "out/receipts/stream-000000.json").exists()
+    assert not (tmp_path / "out/receipts/in-000000.stream.json").exists()
     later(path)
     assert str(path) in refused(tmp_path, tokenizer_json)
 
@@ -221,7 +221,7 @@ def test_a_file_that_changes_while_it_is_read_stops_the_build(
     data = path.read_bytes()
 
     def hear(event: Any) -> None:
-        if isinstance(event, UnitDone) and event.unit == "000000":
+        if isinstance(event, UnitDone) and event.unit == "in-000000":
             shrunk, grown = data[: len(data) * 2 // 3], data + data[:99]
             path.write_bytes({"shrink": shrunk, "grow": grown, "rewrite": data}[change])
             later(path)
@@ -249,10 +249,11 @@ def test_a_finished_store_is_not_built_over(tmp_path: Path, tokenizer_json: Path
 def test_a_leftover_of_nobody_is_deleted_and_never_published(tmp_path: Path, tokenizer_json: Path) -> None:
     interrupted(tmp_path, tokenizer_json)
     out = tmp_path / "out"
-    for stray in ("train-000077.bin", ".packline/tmp/train-000001.bin", ".packline/spool/000000-000000"):
+    tmp = out / ".packline"
+    for stray in ("train-in-000077.bin", tmp / "tmp/train-in-000001.bin", tmp / "spool/000000-000000"):
         (out / stray).parent.mkdir(exist_ok=True)
         (out / stray).write_bytes(b"stray")
-    (out / "receipts/.000009.json.tmp").write_bytes(b"{")
+    (out / "receipts/.in-000009.json.tmp").write_bytes(b"{")
     build(out, tmp_path / "in", tokenizer_json)
     build(tmp_path / "clean", tmp_path / "in", tokenizer_json)
     assert digests(out) == digests(tmp_path / "clean")

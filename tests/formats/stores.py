@@ -139,7 +139,7 @@ def _unit(
             mask = np.array([flag for place in chosen for flag in loss[place]], np.uint8)
         text_bytes = np.maximum(lengths - 1 - (bos_id is not None), 1)
         writer = ShardWriter(
-            folder, f"{split}-{number:06d}", split, "made", None, dtype, with_loss=mask is not None
+            folder, f"{split}-made-{number:06d}", split, "made", None, dtype, with_loss=mask is not None
         )
         writer.append(
             Ragged(tokens, offsets_of(lengths)),
@@ -155,8 +155,9 @@ def _unit(
         ledger.tokens += len(tokens)
     ledger.text_tokens = ledger.tokens - ledger.eod_tokens - ledger.bos_tokens
     start, stop = (int(members[0]), int(members[-1]) + 1) if len(members) else (0, 0)
-    piece = InputPiece(0, start * RECORD_BYTES, stop * RECORD_BYTES, hash_bytes(f"piece {number}".encode()))
-    return Receipt(f"{number:06d}", 0, (piece,), tuple(entries), (), ledger, 0)
+    checksum = hash_bytes(f"piece {number}".encode())
+    piece = InputPiece(INPUT, start * RECORD_BYTES, stop * RECORD_BYTES, checksum)
+    return Receipt(f"made-{number:06d}", "made", (piece,), tuple(entries), (), ledger, 0)
 
 
 @dataclass(frozen=True, slots=True)

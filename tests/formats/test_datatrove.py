@@ -196,7 +196,7 @@ def test_tokens_and_mask_are_the_stores_own_files(tmp_path: Path) -> None:
     endings = (".ds", ".ds.index", ".ds.loss", ".ds.metadata")
     assert set(files_of(tmp_path / "out")) == {f"00007_mine{ending}" for ending in endings}
     for ending, own in ((".ds", ".bin"), (".ds.loss", ".loss")):
-        assert (tmp_path / f"out/00007_mine{ending}").samefile(store.path / f"train-000000{own}")
+        assert (tmp_path / f"out/00007_mine{ending}").samefile(store.path / f"train-made-000000{own}")
 
 
 def test_a_shard_without_a_mask_is_all_trained_on(tmp_path: Path) -> None:

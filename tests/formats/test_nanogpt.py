@@ -65,7 +65,7 @@ def test_a_split_of_one_shard_is_that_file(tmp_path: Path) -> None:
     plan = write_all(store, "nanogpt", tmp_path / "out")
     assert plan.bytes == 0 and plan.shared_bytes == 2 * store.manifest.tokens
     for split in ("train", "val"):
-        assert (tmp_path / "out" / f"{split}.bin").samefile(store.path / f"{split}-000000.bin")
+        assert (tmp_path / "out" / f"{split}.bin").samefile(store.path / f"{split}-made-000000.bin")
 
 
 def test_several_shards_are_joined_and_other_edges_copied(tmp_path: Path) -> None:

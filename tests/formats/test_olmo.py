@@ -141,8 +141,8 @@ def test_an_id_with_commas_quotes_and_line_breaks_stays_on_its_line() -> None:
 def test_tokens_and_masks_are_the_stores_own_files(tmp_path: Path) -> None:
     store = CASES["loss"].make(tmp_path / "store")
     write(store, "olmo", tmp_path / "out", {"prefix": "web-3"})
-    assert (tmp_path / "out/web-3-00000.npy").samefile(store.path / "train-000000.bin")
-    assert (tmp_path / "out/masks/web-3-00000.npy").samefile(store.path / "train-000000.loss")
+    assert (tmp_path / "out/web-3-00000.npy").samefile(store.path / "train-made-000000.bin")
+    assert (tmp_path / "out/masks/web-3-00000.npy").samefile(store.path / "train-made-000000.loss")
 
 
 @pytest.mark.parametrize(("vocab_size", "itemsize"), [(65_500, 2), (65_536, 2), (65_537, 4)])

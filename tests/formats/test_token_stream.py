@@ -73,7 +73,7 @@ def test_an_id_outside_the_vocabulary_never_leaves_the_stream(tmp_path: Path, se
     def damage(tokens: np.ndarray) -> None:
         tokens[13] = 1000
 
-    edit_tokens(store.path, "train-000000", damage)
+    edit_tokens(store.path, "train-made-000000", damage)
     selection = Selection(relist(store.path), DocumentFilter(shuffle_documents=seed))
-    with pytest.raises(CorruptStore, match=r"token 13 of train-000000\.bin is 1,000"):
+    with pytest.raises(CorruptStore, match=r"token 13 of train-made-000000\.bin is 1,000"):
         list(TokenStream(selection).read(0, 27, 5, with_loss=False))

@@ -22,7 +22,8 @@ TINY = """
 import sys
 if any("packline" in word for word in sys.orig_argv):
     from packline.jobs import units
-    units.SMALLEST_UNIT = units.LARGEST_UNIT = units.LARGEST_SLICE = {unit_bytes}
+    units.UNIT_BYTES = ()
+    units.LARGEST_UNIT = units.LARGEST_SLICE = {unit_bytes}
     units.COMPRESSION_GUESS = 99
     from packline.sources import lines, stream_splitter
     lines.read_lines.__kwdefaults__["block_bytes"] = stream_splitter.CUT_BYTES = {block_bytes}
@@ -56,7 +57,8 @@ def rejects(folder: Path) -> list[dict[str, Any]]:
 
 def set_sizes(patch: pytest.MonkeyPatch, unit_bytes: int, block_bytes: int | None = None) -> None:
     """Units, and blocks, of these sizes for builds in this process."""
-    for name in ("SMALLEST_UNIT", "LARGEST_UNIT", "LARGEST_SLICE"):
+    patch.setattr("packline.jobs.units.UNIT_BYTES", ())
+    for name in ("LARGEST_UNIT", "LARGEST_SLICE"):
         patch.setattr(f"packline.jobs.units.{name}", unit_bytes)
     patch.setattr("packline.jobs.units.COMPRESSION_GUESS", 99)  # small ones too are cut as they are read
     if block_bytes is not None:

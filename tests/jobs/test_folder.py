@@ -44,7 +44,7 @@ def receipt_of(folder: StoreFolder, unit: str) -> Receipt:
         (folder.tmp / Path(name).name).write_bytes(name.encode())
         entries.append(FileEntry(name, len(name), hash_bytes(name.encode())))
     shard = ShardEntry(f"train-{unit}", "train", 1, 1, tuple(entries[:2]))
-    return Receipt(unit, 0, (), (shard,), (entries[2],), Ledger(), 0)
+    return Receipt(unit, "made", (), (shard,), (entries[2],), Ledger(), 0)
 
 
 def files_of(folder: StoreFolder) -> set[str]:

@@ -27,7 +27,7 @@ def make_work(shapes: list[int], documents: int | None, tokens: int | None) -> A
         sources=(Source(inputs=("a",)),), tokenizer="t", limit_documents=documents, limit_tokens=tokens
     )
     units: list[Unit | Stream] = [
-        Stream(f"{place:06d}", 0, 0, 1, 1) if slices else Unit(f"{place:06d}", 0, (), 1)
+        Stream(f"a-{place:06d}", 0, 0, 1, 1) if slices else Unit(f"a-{place:06d}", 0, (), 1)
         for place, slices in enumerate(shapes)
     ]
     return SimpleNamespace(recipe=recipe, units=units)
@@ -36,14 +36,14 @@ def make_work(shapes: list[int], documents: int | None, tokens: int | None) -> A
 def names_of(shapes: list[int]) -> list[str]:
     """Work units in document order."""
     return [
-        f"{place:06d}-{number:06d}" if slices else f"{place:06d}"
+        f"a-{place:06d}-{number:06d}" if slices else f"a-{place:06d}"
         for place, slices in enumerate(shapes)
         for number in range(max(slices, 1))
     ]
 
 
 def receipt_of(name: str, tokens: int) -> Receipt:
-    return Receipt(name, 0, (), (), (), Ledger(documents=1, tokens=tokens), 0, True)
+    return Receipt(name, "a", (), (), (), Ledger(documents=1, tokens=tokens), 0, True)
 
 
 class Counting(dict[str, Receipt]):
@@ -71,7 +71,7 @@ def test_a_watch_says_what_all_receipts_say_whatever_the_order_of_commits(
 ) -> None:
     work, names = make_work(shapes, documents, tokens), names_of(shapes)
     sizes = {name: 1 + number * 7 % 11 for number, name in enumerate(names)}
-    ends = [f"end {place:06d}" for place, slices in enumerate(shapes) if slices]
+    ends = [f"end a-{place:06d}" for place, slices in enumerate(shapes) if slices]
     events = [*names, *ends]
     order.shuffle(events)
     receipts: dict[str, Receipt] = {}
@@ -80,15 +80,15 @@ def test_a_watch_says_what_all_receipts_say_whatever_the_order_of_commits(
     for event in events:
         if event.startswith("end "):
             name = event.removeprefix("end ")
-            streams[name] = StreamReceipt(0, shapes[int(name)], "")
+            streams[name] = StreamReceipt("a", "a.txt", shapes[int(name.removeprefix("a-"))], "")
         else:
             receipts[event] = receipt_of(event, sizes[event])
         # Counted anew by hand: units without a gap, each stream up to the slices that are there.
         reached, left_documents, left_tokens = False, documents, tokens
         for name in names:
-            place, _, number = name.partition("-")
+            place, _, number = name.removeprefix("a-").partition("-")
             first_of_its = not number or int(number) == 0
-            before = f"{int(place) - 1:06d}"
+            before = f"a-{int(place) - 1:06d}"
             if first_of_its and int(place) and shapes[int(place) - 1] and before not in streams:
                 break
             if name not in receipts or reached:

@@ -121,12 +121,12 @@ def test_a_worker_without_room_is_replaced_and_its_unit_begun_again(
     for resident in (0, 1 << 60):
         (tmp_path / "site/sitecustomize.py").write_text(CROWDED.format(resident=resident))
         told: list[Any] = []
-        for name in ("SMALLEST_UNIT", "LARGEST_UNIT"):
-            monkeypatch.setattr(f"packline.jobs.units.{name}", 6 << 20)
+        monkeypatch.setattr("packline.jobs.units.UNIT_BYTES", ())
+        monkeypatch.setattr("packline.jobs.units.LARGEST_UNIT", 6 << 20)
         out = tmp_path / f"out-{resident}"
         packline.build(tmp_path / "in", tokenizer_json, out=out, on_event=told.append, **LARGE)
         done = [event.unit for event in told if type(event).__name__ == "UnitDone"]
-        assert sorted(done) == ["000000", "000001", "000002"]
+        assert sorted(done) == ["in-000000", "in-000001", "in-000002"]
         assert capfd.readouterr().err.count("asked for room") == 2  # by a worker that has run a unit
         text = sum(event.text_bytes for event in told if type(event).__name__ == "Progress")
         found.append((digests(out), text))

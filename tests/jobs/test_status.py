@@ -31,7 +31,8 @@ def stopped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> tuple[Path, Callable[..., Any]]:
     """A build of several units that was stopped, and how to go on with it."""
-    monkeypatch.setattr(units, "SMALLEST_UNIT", 64 << 10)
+    monkeypatch.setattr(units, "UNIT_BYTES", ())
+    monkeypatch.setattr(units, "LARGEST_UNIT", 64 << 10)
     write_jsonl(tmp_path / "in.jsonl", documents)
     done = []
 

@@ -138,7 +138,7 @@ def test_every_file_is_the_same_for_any_engine_and_any_number_of_workers(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     mixed_corpus(tmp_path / "in", documents)
-    set_sizes_everywhere(monkeypatch, tmp_path / "site", 300_000)
+    set_sizes_everywhere(monkeypatch, tmp_path / "site", 200_000)
     expected: dict[str, str] = {}
     for run in [{"engine": "tokenizers", "workers": 0}, *RUNS]:
         out = tmp_path / f"{run['engine']}-{run['workers']}"

@@ -72,7 +72,7 @@ def test_a_wrong_id_is_still_found(lossy: tuple[Store, Path]) -> None:
     def change(tokens: Any) -> None:
         tokens[1] = tokens[1] % 500 + 300
 
-    edit_tokens(lossy[0].path, "train-000000", change)
+    edit_tokens(lossy[0].path, "train-a-000000", change)
     reseal(lossy[0].path)
     assert verify(lossy[0].path).ok
     assert "differs from the reference" in "\n".join(map(str, verify(lossy[0].path, deep=True).problems))

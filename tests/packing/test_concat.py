@@ -138,12 +138,12 @@ def test_a_tail_fraction_outside_0_to_1_is_refused(tmp_path: Path, fraction: flo
 @pytest.mark.parametrize("what", ["lengths", "offsets"])
 def test_an_index_that_contradicts_itself_is_refused(tmp_path: Path, mapped: bool, what: str) -> None:
     store = make_store(tmp_path / "store", [[30, 20, 25]])
-    path = store.path / "train-000000.idx"
+    path = store.path / "train-made-000000.idx"
     data = bytearray(path.read_bytes())
     at = 34 + 4 if what == "lengths" else 34 + 3 * 4 + 8
     data[at] ^= 16
     path.write_bytes(data)
-    with pytest.raises(CorruptStore, match=r"train-000000.idx: expected the checksum"):
+    with pytest.raises(CorruptStore, match=r"train-made-000000.idx: expected the checksum"):
         Concat(Selection(Store(store.path)), 30).spans(np.array([0, 1, 2]))
     relist(store.path)
     with pytest.MonkeyPatch.context() as patch:
@@ -156,7 +156,7 @@ def test_an_index_that_contradicts_itself_is_refused(tmp_path: Path, mapped: boo
 
 def test_lengths_that_do_not_sum_up_to_the_manifest_are_refused(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store", [[30, 20, 25]])
-    path = store.path / "train-000000.idx"
+    path = store.path / "train-made-000000.idx"
     data = bytearray(path.read_bytes())
     data[34] += 1
     path.write_bytes(data)

@@ -218,22 +218,9 @@ def test_every_filter_says_how_many_it_took(tmp_path: Path) -> None:
 
 def test_a_document_without_tokens_is_damage(tmp_path: Path) -> None:
     store = make_store(tmp_path / "store", [[5, 6]])
-    path = store.path / "train-000000.idx"
+    path = store.path / "train-made-000000.idx"
     data = bytearray(path.read_bytes())
     data[34:38] = bytes(4)
     path.write_bytes(data)
     with pytest.raises(CorruptStore, match="expected documents of at least 1 token, found one of 0"):
         Selection(relist(store.path), DocumentFilter(min_tokens=2))
-
-
-@pytest.mark.parametrize("damage", [b"{}", None])
-def test_a_damaged_receipt(tmp_path: Path, damage: bytes | None) -> None:
-    store = make_store(tmp_path / "store", [[5], [6]], labels=("a", "b"))
-    path = store.path / "receipts" / "000001.json"
-    if damage is None:
-        path.unlink()
-    else:
-        path.write_bytes(damage)
-    assert len(Selection(store)) == 2  # nobody asked for it
-    with pytest.raises(CorruptStore, match=r"cannot read .*000001.json: "):
-        Selection(store, DocumentFilter(labels="a"))

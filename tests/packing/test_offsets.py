@@ -50,7 +50,7 @@ def test_no_wrong_place_comes_out_of_any_damaged_number_of_an_index(
 ) -> None:
     lengths = [3, 9, 1, 7]
     store = make_store(tmp_path / "store", [lengths])
-    path = store.path / "train-000000.idx"
+    path = store.path / "train-made-000000.idx"
     data = path.read_bytes()
     owners = [place for place, length in enumerate(lengths) for _ in range(length)]
     refused = 0

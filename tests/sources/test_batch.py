@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packline.sources.batch import Texts
-from packline.sources.parquet import arrow_batch
+from packline.sources.files import InputFile
+from packline.sources.parquet import TextColumns, arrow_batch
 
+FILE = InputFile(0, 0, "a.parquet", "a.parquet", 0, "", "parquet", "", "text")
 some_texts = st.lists(st.text(max_size=12), max_size=8)
 
 
@@ -46,7 +48,7 @@ def test_one_text_out_of_its_bytes(text: str) -> None:
 def test_what_is_no_utf_8_is_told_apart_as_python_does(values: list[bytes | None]) -> None:
     binary = pa.array(values, pa.large_binary())
     column = pa.Array.from_buffers(pa.large_string(), len(values), binary.buffers())
-    batch = arrow_batch(0, column, None, 10, 1 << 20)
+    batch = arrow_batch(FILE, TextColumns(column, None, []), 10, 1 << 20)
     good: list[tuple[int, str]] = []
     bad: dict[int, tuple[str, bytes]] = {}
     for row, value in enumerate(values, 10):
@@ -66,12 +68,14 @@ def test_surrogates_long_forms_and_pieces_are_no_utf_8(value: bytes) -> None:
     # 40 bytes of ASCII before it: past what is looked at eight bytes at a time.
     for data in (value, b"a" * 40 + value, value + b"a" * 40):
         buffers = pa.array([b"good", data], pa.large_binary()).buffers()
-        batch = arrow_batch(0, pa.Array.from_buffers(pa.large_string(), 2, buffers), None, 0, 1 << 20)
+        column = pa.Array.from_buffers(pa.large_string(), 2, buffers)
+        batch = arrow_batch(FILE, TextColumns(column, None, []), 0, 1 << 20)
         assert list(batch.texts) == ["good"] and batch.rejects[0].reason == "invalid_utf8"
 
 
 def test_a_character_cut_between_two_texts_is_bad_in_both() -> None:
     whole = "é".encode()
     buffers = pa.array([whole[:1], whole[1:], b"x"], pa.large_binary()).buffers()
-    batch = arrow_batch(0, pa.Array.from_buffers(pa.large_string(), 3, buffers), None, 0, 1 << 20)
+    column = pa.Array.from_buffers(pa.large_string(), 3, buffers)
+    batch = arrow_batch(FILE, TextColumns(column, None, []), 0, 1 << 20)
     assert list(batch.texts) == ["x"] and [one.raw for one in batch.rejects] == [whole[:1], whole[1:]]

@@ -355,7 +355,7 @@ def test_a_store_without_any_of_it_says_nothing_of_it(tmp_path: Path, tokenizer_
     path = write(tmp_path / "a.jsonl", [{"text": "one"}])
     build(tmp_path / "out", path, tokenizer_json)
     data = (tmp_path / "out/manifest.json").read_bytes()
-    data += (tmp_path / "out/receipts/000000.json").read_bytes()
+    data += (tmp_path / "out/receipts/a-000000.json").read_bytes()
     for word in (b"template", b"where", b"test_fraction", b"filtered", b"weight", b"columns"):
         assert word not in data
     assert b'"split"' not in data.partition(b'"tokenizer":')[0]

@@ -31,6 +31,7 @@ from packline.store.manifest import (
     read_manifest,
     to_json,
 )
+from packline.store.unit_names import slug_of
 
 LINKS = 30_000
 """Names of one file; ext4 allows 65,000."""
@@ -56,7 +57,7 @@ def multiply(store: Store, folder: Path, count: int) -> Path:
     receipts: list[FileEntry] = []
     size = piece.stop - piece.start
     for number in range(count):
-        unit = f"{number:06d}"
+        unit = f"{slug_of(receipt.source)}-{number:06d}"
         if number % LINKS == 0:
             held = [folder / f"train-{unit}{one.name.removeprefix(model.name)}" for one in model.files]
             for one, path in zip(model.files, held, strict=True):
@@ -69,7 +70,7 @@ def multiply(store: Store, folder: Path, count: int) -> Path:
             for one, path in zip(files, held, strict=True):
                 os.link(path, folder / one.name)
         shard = ShardEntry(f"train-{unit}", "train", model.documents, model.tokens, files)
-        place = InputPiece(0, number * size, (number + 1) * size, piece.checksum)
+        place = InputPiece(piece.file, number * size, (number + 1) * size, piece.checksum)
         data = to_json(msgspec.structs.replace(receipt, unit=unit, inputs=(place,), shards=(shard,)))
         name = f"receipts/{unit}.json"
         (folder / name).write_bytes(data)

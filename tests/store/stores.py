@@ -79,7 +79,7 @@ def reseal(
     receipts = []
     for old in manifest.receipts:
         path = folder / old.name
-        if path.name.startswith("stream-"):
+        if path.name.endswith(".stream.json"):
             continue
         receipt = msgspec.json.decode(path.read_bytes(), type=Receipt)
         receipt = msgspec.structs.replace(
@@ -89,8 +89,8 @@ def reseal(
         path.write_bytes(to_json(receipt))
         receipts.append(receipt)
     sources = {
-        name: total(receipt.ledger for receipt in receipts if receipt.source == number)
-        for number, name in enumerate(manifest.sources)
+        name: total(receipt.ledger for receipt in receipts if receipt.source == name)
+        for name in manifest.sources
     }
     manifest = msgspec.structs.replace(
         manifest,

@@ -21,7 +21,7 @@ from packline.store.reader import find_by_id, provenance_of
 from packline.store.verify import verify
 from packline.testing import make_store
 
-NAME = "train-000000"
+NAME = "train-made-a-000000"
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ CRAFTED: dict[str, tuple[Callable[[Manifest], Manifest], str]] = {
     "name of dots": (lambda old: first_shard(old, name=".."), "one plain component"),
     "empty name": (lambda old: first_shard(old, name=""), "one plain component"),
     "NUL in a name": (lambda old: first_shard(old, name="a\0b"), "one plain component"),
-    "twice": (lambda old: replaced(old, shards=(old.shards[0], *old.shards)), "'train-000000' twice"),
+    "twice": (lambda old: replaced(old, shards=(old.shards[0], *old.shards)), "'train-made-a-000000' twice"),
     "split": (lambda old: first_shard(old, split="dev"), "split of a shard: expected train or val or test"),
     "negative documents": (lambda old: first_shard(old, documents=-1), "documents of a shard"),
     "huge tokens": (lambda old: first_shard(old, tokens=2**63 - 1), "tokens of a shard"),
@@ -178,7 +178,7 @@ def test_an_index_is_checked_wherever_documents_are_read(
 
 @pytest.mark.parametrize("dtype", ["uint16", "int32"])
 def test_ids_outside_the_vocabulary_are_not_handed_out(tmp_path: Path, dtype: str) -> None:
-    made = make_store(tmp_path / "store", [[5, 60, 7]], dtype=dtype)
+    made = make_store(tmp_path / "store", [[5, 60, 7]], labels=["a"], dtype=dtype)
     right = [document.tolist() for document in made.documents]
     tokens = np.fromfile(made.path / f"{NAME}.bin", made.dtype)
     tokens[9] = 1000 if dtype == "uint16" else -1

@@ -41,11 +41,12 @@ def store(tmp_path: Path) -> Store:
 def test_pieces_of_inputs_are_those_of_the_receipts(store: Store) -> None:
     check, said = checked(store.path)
     assert said == ""
-    assert list(check.by_unit) == ["000000", "000001", "000002"]
+    assert list(check.by_unit) == ["made-a-000000", "made-a-000001", "made-000000"]
     pieces = check.pieces()
-    assert sorted(pieces) == [0, 1, 2]
-    for number, entry in enumerate(store.manifest.inputs):
-        (piece,) = pieces[number]
+    names = list(store.manifest.sources)
+    assert set(pieces) == {(names[entry.source], entry.name) for entry in store.manifest.inputs}
+    for entry in store.manifest.inputs:
+        (piece,) = pieces[names[entry.source], entry.name]
         assert (piece.start, piece.stop, piece.checksum) == (0, entry.bytes, entry.checksum)
 
 
@@ -55,14 +56,14 @@ def test_pieces_of_inputs_are_those_of_the_receipts(store: Store) -> None:
         ({"start": 1}, "units of input 000001.jsonl: the next begins at: expected 0, found 1"),
         ({"stop": 3}, "units of input 000001.jsonl: bytes: expected 4, found 3"),
         ({"checksum": "0" * 32}, "checksum of input 000001.jsonl"),
-        ({"file": 2}, "input 000001.jsonl: expected read by some unit, found by none"),
+        ({"file": "other"}, "input 000001.jsonl: expected read by some unit, found by none"),
     ],
 )
 def test_a_unit_that_read_another_part_of_an_input_is_found(
     store: Store, change: dict[str, int | str], problem: str
 ) -> None:
     def read_another(receipt: Receipt) -> Receipt:
-        if receipt.unit != "000001":
+        if receipt.unit != "made-000000":
             return receipt
         return msgspec.structs.replace(
             receipt, inputs=(msgspec.structs.replace(receipt.inputs[0], **change),)
@@ -73,12 +74,18 @@ def test_a_unit_that_read_another_part_of_an_input_is_found(
 
 
 @pytest.mark.parametrize(
-    ("name", "problem"), [("000005", "units without a gap"), ("extra", "name: expected the number of a unit")]
+    ("name", "problem"),
+    [
+        ("made-a-000005", "units of made-a without a gap"),
+        ("made-000005", "source: expected made, found made-a"),
+        ("other-000000", "name: expected a source of the recipe and the number of a unit"),
+        ("made-a-5", "name: expected a source of the recipe and the number of a unit"),
+    ],
 )
 def test_a_unit_that_is_missing_from_the_numbers_is_found(store: Store, name: str, problem: str) -> None:
     folder = store.path / "receipts"
-    receipt = msgspec.json.decode((folder / "000002.json").read_bytes(), type=Receipt)
-    (folder / "000002.json").unlink()
+    receipt = msgspec.json.decode((folder / "made-a-000001.json").read_bytes(), type=Receipt)
+    (folder / "made-a-000001.json").unlink()
     (folder / f"{name}.json").write_bytes(to_json(msgspec.structs.replace(receipt, unit=name)))
     manifest = store.manifest
     entries = (
@@ -92,10 +99,10 @@ def test_a_unit_that_is_missing_from_the_numbers_is_found(store: Store, name: st
 
 
 def test_a_lost_receipt_is_one_problem_and_not_a_wrong_sum_as_well(store: Store) -> None:
-    (store.path / "receipts/000001.json").write_bytes(b"{}")
+    (store.path / "receipts/made-000000.json").write_bytes(b"{}")
     check, said = checked(store.path)
     assert not check.complete
-    assert [line.partition(":")[0] for line in said.splitlines()] == ["receipts/000001.json"]
+    assert [line.partition(":")[0] for line in said.splitlines()] == ["receipts/made-000000.json"]
 
 
 @settings(max_examples=50)

@@ -42,7 +42,7 @@ def test_a_wrong_id_is_found_with_its_place(damaged: Path, monkeypatch: pytest.M
     def change(tokens: np.ndarray) -> None:
         tokens[-2] = tokens[-2] % 4000 + 1
 
-    edit_tokens(damaged, "train-000000", change)
+    edit_tokens(damaged, "train-in-000000", change)
     reseal(damaged)
     assert verify(damaged).ok  # every file holds together: only the text tells
     report = verify(damaged, deep=True)
@@ -71,9 +71,9 @@ def test_without_inputs_ids_are_decoded_and_encoded(
     def change(tokens: np.ndarray) -> None:
         tokens[-1 - len(bytes_as_ids[:1]) : -1] = bytes_as_ids[:1]
 
-    edit_tokens(store.path, "train-000000", change)
+    edit_tokens(store.path, "train-a-000000", change)
     reseal(store.path)
-    assert "train-000000.bin: document 49" in said(store.path)
+    assert "train-a-000000.bin: document 49" in said(store.path)
 
 
 def test_changed_inputs_are_noted(
@@ -194,7 +194,7 @@ def test_a_long_document_is_compared_by_its_beginning(
     def change(tokens: np.ndarray) -> None:
         tokens[20] += 1
 
-    edit_tokens(store.path, "train-000000", change)
+    edit_tokens(store.path, "train-a-000000", change)
     reseal(store.path)
     assert "at its token 20" in said(store.path)
 

@@ -28,16 +28,16 @@ from packline.store.verify import verify
 
 FILES = (
     "manifest.json",
-    "receipts/000000.json",
-    "rejects/000000.jsonl",
-    "rejects/000000.raw",
+    "receipts/in-000000.json",
+    "rejects/in-000000.jsonl",
+    "rejects/in-000000.raw",
     "tokenizer/tokenizer.json",
-    "train-000000.bin",
-    "train-000000.docs.parquet",
-    "train-000000.idx",
-    "val-000000.bin",
-    "val-000000.docs.parquet",
-    "val-000000.idx",
+    "train-in-000000.bin",
+    "train-in-000000.docs.parquet",
+    "train-in-000000.idx",
+    "val-in-000000.bin",
+    "val-in-000000.docs.parquet",
+    "val-in-000000.idx",
 )
 
 
@@ -124,7 +124,7 @@ def test_everything_missing_but_the_manifest(damaged: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["train-000009.bin", "val-x.idx", "other.docs.parquet", "receipts/7.json", "rejects/7.raw"]
+    "name", ["train-in-000009.bin", "val-x.idx", "other.docs.parquet", "receipts/7.json", "rejects/7.raw"]
 )
 def test_a_stray_file_is_found(damaged: Path, name: str) -> None:
     (damaged / name).write_bytes(b"x")
@@ -149,7 +149,7 @@ def test_problems_are_capped_and_counted(damaged: Path) -> None:
 
 def swap_shards(folder: Path) -> None:
     for ending in ("bin", "idx", "docs.parquet"):
-        one, other = folder / f"train-000000.{ending}", folder / f"val-000000.{ending}"
+        one, other = folder / f"train-in-000000.{ending}", folder / f"val-in-000000.{ending}"
         held = one.read_bytes()
         one.write_bytes(other.read_bytes())
         other.write_bytes(held)
@@ -157,11 +157,11 @@ def swap_shards(folder: Path) -> None:
 
 def test_swapped_shards_are_found(damaged: Path) -> None:
     swap_shards(damaged)
-    assert {"train-000000.bin", "val-000000.idx"} <= {one.file for one in verify(damaged).problems}
+    assert {"train-in-000000.bin", "val-in-000000.idx"} <= {one.file for one in verify(damaged).problems}
     reseal(damaged)
     report = verify(damaged)
-    assert "train-000000.idx: documents: expected" in said(report)
-    assert "val-000000.docs.parquet: rows: expected" in said(report)
+    assert "train-in-000000.idx: documents: expected" in said(report)
+    assert "val-in-000000.docs.parquet: rows: expected" in said(report)
 
 
 def edge_removed(tokens: np.ndarray) -> None:
@@ -196,16 +196,16 @@ def test_wrong_tokens_are_found(
 ) -> None:
     monkeypatch.setattr(shard_check, "BLOCK_BYTES", block)
     assert verify(damaged).ok
-    edit_tokens(damaged, "train-000000", change)
+    edit_tokens(damaged, "train-in-000000", change)
     reseal(damaged)
     report = verify(damaged)
-    assert any(one.file == "train-000000.bin" and problem in one.what for one in report.problems), said(
+    assert any(one.file == "train-in-000000.bin" and problem in one.what for one in report.problems), said(
         report
     )
 
 
 def change_lengths(folder: Path, change: Callable[[np.ndarray], None]) -> None:
-    path = folder / "train-000000.idx"
+    path = folder / "train-in-000000.idx"
     count = int.from_bytes(path.read_bytes()[18:26], "little")
     lengths = np.frombuffer(path.read_bytes(), "<i4", count, 34).copy()
     change(lengths)
@@ -225,7 +225,7 @@ def lengthen(lengths: np.ndarray) -> None:
 
 @pytest.mark.parametrize(
     ("change", "problem"),
-    [(move_an_edge, "documents without EOD"), (lengthen, "train-000000.idx: tokens: expected")],
+    [(move_an_edge, "documents without EOD"), (lengthen, "train-in-000000.idx: tokens: expected")],
 )
 def test_a_wrong_index_is_found(damaged: Path, change: Callable[[np.ndarray], None], problem: str) -> None:
     change_lengths(damaged, change)
@@ -235,21 +235,21 @@ def test_a_wrong_index_is_found(damaged: Path, change: Callable[[np.ndarray], No
 
 @pytest.mark.parametrize(("place", "problem"), [(12, "offset of document 3"), (20, "document_indices[3]")])
 def test_wrong_offsets_are_found(damaged: Path, place: int, problem: str) -> None:
-    path = damaged / "train-000000.idx"
+    path = damaged / "train-in-000000.idx"
     data = bytearray(path.read_bytes())
     count = int.from_bytes(data[18:26], "little")
     start = 34 + (4 if place == 12 else 12) * count
     data[start + 3 * 8] ^= 2
     path.write_bytes(data)
     reseal(damaged)
-    assert f"train-000000.idx: {problem}" in said(verify(damaged))
+    assert f"train-in-000000.idx: {problem}" in said(verify(damaged))
 
 
 def edit_provenance(folder: Path, column: str, change: Callable[[list[Any]], list[Any]]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    path = folder / "train-000000.docs.parquet"
+    (path,) = folder.glob("train-*-000000.docs.parquet")
     table = pq.read_table(path)
     kind = table.schema.field(column).type
     changed = change(table[column].to_pylist())
@@ -310,7 +310,7 @@ def one_more(field: str) -> Callable[[Receipt], Receipt]:
 def test_an_edited_ledger_is_found(damaged: Path, field: str) -> None:
     reseal(damaged, one_more(field))
     report = verify(damaged)
-    assert "receipts/000000.json" in {one.file for one in report.problems}, said(report)
+    assert "receipts/in-000000.json" in {one.file for one in report.problems}, said(report)
 
 
 def test_an_edited_count_of_rejects_is_found(damaged: Path) -> None:
@@ -326,14 +326,14 @@ def test_an_edited_count_of_rejects_is_found(damaged: Path) -> None:
 
 
 def test_a_lost_reject_is_found(damaged: Path) -> None:
-    path = damaged / "rejects/000000.jsonl"
+    path = damaged / "rejects/in-000000.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([lines[0], *lines[2:]]))
     reseal(damaged)
-    assert "rejects/000000.jsonl: offset of a.jsonl" in said(verify(damaged))
+    assert "rejects/in-000000.jsonl: offset of a.jsonl" in said(verify(damaged))
     path.write_bytes(b"".join(lines[:-1]))
     reseal(damaged)
-    assert "rejects/000000.jsonl: bytes of all records together" in said(verify(damaged))
+    assert "rejects/in-000000.jsonl: bytes of all records together" in said(verify(damaged))
 
 
 MANIFEST_LIES: dict[str, Callable[[Manifest], Manifest]] = {
@@ -344,7 +344,7 @@ MANIFEST_LIES: dict[str, Callable[[Manifest], Manifest]] = {
     "units of input b.jsonl: bytes": lambda old: msgspec.structs.replace(
         old, inputs=(old.inputs[0], msgspec.structs.replace(old.inputs[1], bytes=1), old.inputs[2])
     ),
-    "split of shard val-000000: expected train": lambda old: msgspec.structs.replace(
+    "split of shard val-in-000000: expected train": lambda old: msgspec.structs.replace(
         old, recipe=msgspec.structs.replace(old.recipe, val_fraction=0.0)
     ),
     "shards are not those of the receipts": lambda old: msgspec.structs.replace(old, shards=old.shards[:1]),
@@ -407,14 +407,15 @@ def streams(
     (folder / "in/a.jsonl.zst").write_bytes(zstandard.compress(data))
     (folder / "in/b.jsonl.gz").write_bytes(gzip.compress(data[: data.find(b"\n", len(data) // 9) + 1]))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(units, "SMALLEST_UNIT", 64 << 10)
+        patch.setattr(units, "UNIT_BYTES", ())
+        patch.setattr(units, "LARGEST_UNIT", 64 << 10)
         build_store(folder / "in", tokenizer_json, folder / "store", bos=EOD)
     return folder / "store"
 
 
 def test_a_store_of_streams(streams: Path) -> None:
     manifest = read_manifest(streams)
-    assert any("stream-" in entry.name for entry in manifest.receipts)
+    assert any(".stream." in entry.name for entry in manifest.receipts)
     report = verify(streams, deep=True)
     assert said(report) == ""
     assert report.deep is not None
@@ -426,7 +427,7 @@ def test_a_lost_unit_of_a_stream_is_found(streams: Path, tmp_path: Path) -> None
     folder = tmp_path / "store"
     shutil.copytree(streams, folder)
     manifest = read_manifest(folder)
-    last = [entry.name for entry in manifest.receipts if entry.name.startswith("receipts/000000-")][-1]
+    last = [entry.name for entry in manifest.receipts if entry.name.startswith("receipts/in-000000-")][-1]
     unit = Path(last).stem
     for path in [*folder.glob(f"*{unit}.*"), folder / last]:
         path.unlink()
@@ -438,7 +439,7 @@ def test_a_lost_unit_of_a_stream_is_found(streams: Path, tmp_path: Path) -> None
     (folder / "manifest.json").write_bytes(to_json(manifest))
     reseal(folder)
     report = verify(folder)
-    assert "units of stream 000000" in said(report), said(report)
+    assert "units of stream in-000000" in said(report), said(report)
 
 
 @pytest.mark.parametrize("policy", ["text", "parse", "reject"])

@@ -19,7 +19,7 @@ from packline.ragged import Ragged, dtype_for, offsets_of
 from packline.sources.batch import Batch, Reject, Texts
 from packline.store import writer as writer_module
 from packline.store.manifest import ShardEntry
-from packline.store.provenance import carried_columns
+from packline.store.provenance import CarriedTypes, carried_columns
 from packline.store.writer import RejectEntry, RejectsWriter, ShardWriter
 
 COUNT = 37
@@ -31,14 +31,14 @@ IDS = [None if place % 5 == 0 else f"id-{place}" for place in range(COUNT)]
 FILES = ["a.jsonl"] * 20 + ["b.jsonl"] * 17
 
 
-CARRIED = (("url", "string"), ("n", "integer"))
+CARRIED: CarriedTypes = (("url", "string"), ("n", "integer"))
 URLS = [None if place % 7 == 0 else "u" * (place * 3 % 50) for place in range(COUNT)]
 NUMBERS = [None if place % 4 == 0 else place - 10 for place in range(COUNT)]
 
 
 def write_shard(folder: Path, cuts: list[int], *, carried: bool = False) -> ShardEntry:
     """Write all documents, cut into batches at these places (a batch is of one file)."""
-    more = CARRIED if carried else ()
+    more: CarriedTypes = CARRIED if carried else ()
     writer = ShardWriter(folder, "train-000000", "train", "books", "fiction", dtype_for(60_000), carried=more)
     edges = sorted({0, 20, COUNT, *cuts})
     for start, stop in pairwise(edges):

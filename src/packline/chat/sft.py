@@ -47,6 +47,7 @@ from packline.jobs.events import Note, OnEvent
 from packline.jobs.job import Numbered, Session
 from packline.jobs.limits import VAL_NOTE, run_scans, settle_share, share_below
 from packline.jobs.store_job import Imported, NumberedStoreJob
+from packline.jobs.units import number_units
 from packline.recipe import Recipe, Source, check_recipe
 from packline.sources.batch import Reason
 from packline.store.ledger import source_names
@@ -104,7 +105,13 @@ class _ChatBuild(NumberedStoreJob[ChatResult, Imported]):
         recipe = check_recipe(
             Recipe(
                 sources=tuple(
-                    Source(inputs=one.inputs, name=one.name, label=one.label) for one in request.sources
+                    Source(
+                        inputs=one.inputs,
+                        name=one.name,
+                        label=one.label,
+                        columns=one.columns or msgspec.UNSET,
+                    )
+                    for one in request.sources
                 ),
                 tokenizer=request.tokenizer,
                 eod=boundary.eod,
@@ -124,7 +131,7 @@ class _ChatBuild(NumberedStoreJob[ChatResult, Imported]):
             files=files,
             title=f"{FORMAT} by {_scheme_name(self._options)}",
             edges="eod" if boundary.bos is None else "both",
-            units=len(self._parts),
+            units=number_units(recipe, [files[part.file].source for part in self._parts]),
             small_bytes=SMALL_BYTES,
             processes=request.workers,
         )

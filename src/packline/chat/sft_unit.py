@@ -33,6 +33,7 @@ from packline.jobs.limits import Shares, Smallest
 from packline.jobs.unit import check_unchanged
 from packline.ragged import Ragged, offsets_of
 from packline.sources.batch import RecordProblem, Reject, TemplateTimeout, Texts
+from packline.sources.carried import fit_field, fitted_batch, pairs_of
 from packline.sources.files import InputFile
 from packline.sources.jsonl import has_raw, id_text
 from packline.sources.records import MAX_RECORD_BYTES, Record, read_records, read_whole
@@ -174,6 +175,8 @@ class _Document(NamedTuple):
     encoded: Encoded
     hash: int
     """Hash of its rendered text."""
+    values: list[Any]
+    """Values of the carried columns."""
 
 
 class _Unit:
@@ -181,10 +184,11 @@ class _Unit:
 
     def __init__(self, runner: ConversationRunner, unit: ChatUnit, report: ReportProgress) -> None:
         self._runner, self._job, self._report = runner, runner.job, report
-        self._name = f"{unit.number:06d}"
+        self._name = unit.name
         self._unit = self._job.units[unit.number]
         self._val_share = self._job.val_fraction if unit.val_share is None else unit.val_share
         self._file = self._job.files[self._unit.file]
+        self._carried = self._file.carried or ()
         self._source = self._job.options.sources[self._file.source]
         self._adapt = adapter_of(self._source.task)
         self._ledger = Ledger(mask=MaskCounts())
@@ -207,7 +211,16 @@ class _Unit:
             raise
         self._ledger.mask = self._mask
         self._ledger.rejected = dict(sorted(self._ledger.rejected.items()))
-        return Receipt(self._name, self._file.source, pieces, shards, rejects, self._ledger, self._audited)
+        return Receipt(
+            self._name,
+            self._job.names[self._file.source],
+            pieces,
+            shards,
+            rejects,
+            self._ledger,
+            self._audited,
+            columns=dict(pairs_of(self._carried)) or msgspec.UNSET,
+        )
 
     def _batches(self) -> Iterator[list[Record | Reject]]:
         batch: list[Record | Reject] = []
@@ -231,31 +244,33 @@ class _Unit:
 
     def _take(self, batch: list[Record | Reject]) -> None:
         """Encode and write a batch; bad records go to rejects, in the order of the file."""
-        rendered: list[tuple[Record, list[Piece]]] = []
+        rendered: list[tuple[Record, list[Piece], list[Any]]] = []
         bad: list[Reject] = []
         for record in batch:
             if isinstance(record, Reject):
                 bad.append(record)
                 continue
             try:
-                rendered.append((record, self._render(record)))
+                pieces = self._render(record)
+                fitted = [fit_field(record.value, column) for column in self._carried]
+                rendered.append((record, pieces, fitted))
             except RecordProblem as error:
                 bad.append(record.reject(self._file.index, error.reason, error.detail))
         audit = [number - self._met for number in audited(self._met, self._met + len(rendered))]
         self._met += len(rendered)
         self._audited += len(audit)
-        encoded = self._runner.encoder.encode([pieces for _, pieces in rendered], audit, self._file.path)
+        encoded = self._runner.encoder.encode([pieces for _, pieces, _ in rendered], audit, self._file.path)
         good: dict[str, list[_Document]] = {}
         texts: list[str] = []
-        for (record, pieces), one in zip(rendered, encoded, strict=True):
+        for (record, pieces, values), one in zip(rendered, encoded, strict=True):
             try:
-                fitted = self._fit(one)
+                document = self._fit(one)
             except RecordProblem as error:
                 bad.append(record.reject(self._file.index, error.reason, error.detail))
                 continue
             text = _text_of(pieces)
-            document = _Document(record, fitted, hash_text(text))
-            good.setdefault(self._split(text), []).append(document)
+            written = _Document(record, document, hash_text(text), values)
+            good.setdefault(self._split(text), []).append(written)
             texts += (piece.text for piece in pieces if not piece.control)
         for split, documents in good.items():
             self._write(split, documents)
@@ -330,9 +345,16 @@ class _Unit:
                 self._source.label,
                 np.dtype(job.dtype),
                 with_loss=True,
+                carried=pairs_of(self._carried),
             )
         named = ids if any(ids) else None
-        writer.append(Ragged(tokens, offsets), self._file.name, positions, named, text_bytes, hashes, loss)
+        columns = None
+        if self._carried:
+            values = [list(one) for one in zip(*(document.values for document in documents), strict=True)]
+            columns = fitted_batch(self._carried, values)
+        writer.append(
+            Ragged(tokens, offsets), self._file.name, positions, named, text_bytes, hashes, loss, columns
+        )
         count = len(documents)
         ledger.documents_in += count
         ledger.add_documents(count, int(text_bytes.sum()), len(tokens), with_bos=bool(with_bos))
@@ -349,7 +371,7 @@ class _Unit:
         file, start, stop = self._file, self._unit.start, self._unit.stop
         checksum = hash_range(file.path, start, stop)
         check_unchanged(file)
-        return InputPiece(file.index, start, stop, checksum)
+        return InputPiece(file.name, start, stop, checksum)
 
 
 class _Scan(_Unit):

@@ -25,9 +25,11 @@ from typing import Any, BinaryIO, Literal, cast
 
 import msgspec
 
-from packline.chat.tasks import file_kind
+from packline.chat.tasks import GENERATORS, file_kind
 from packline.errors import InputError, RecipeError
-from packline.recipe import Split
+from packline.recipe import Split, parse_columns
+from packline.sources.carried import Column
+from packline.sources.column_types import resolve_columns
 from packline.sources.compression import Compression, DecompressedStream, detect_compression
 from packline.sources.fields import LOOKED_FILES, Looked, refuse_strange
 from packline.sources.files import InputFile, common_folder, expand, plain_name
@@ -54,6 +56,8 @@ class ConversationSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     label: str | None = None
     field: str | None = None
     """Field of the messages, if it is not one of the known ones."""
+    columns: tuple[str, ...] = ()
+    """Fields of the records carried along in provenance, as in a recipe: `score: float`, `meta.language`."""
     split: Split | None = None
     """Split of all its conversations; by default `val_fraction` and `test_fraction` decide."""
     task: str = "conversations"
@@ -113,21 +117,45 @@ def find_conversation_files(sources: tuple[ConversationSource, ...]) -> list[Inp
         for path in paths:
             name = path[len(root) :].lstrip("/") if root else path
             files.append(_describe(len(files), number, name, path, source))
-        _check_field(source, [file for file in files if file.source == number])
+        own = [file for file in files if file.source == number]
+        _check_field(source, own)
+        if source.columns:
+            carried = _columns_of(source, own)
+            for file in own:
+                files[file.index] = msgspec.structs.replace(file, carried=carried)
     return files
+
+
+def _columns_of(source: ConversationSource, files: list[InputFile]) -> tuple[Column, ...]:
+    where = source.name or source.inputs[0]
+    if source.task in GENERATORS or any(plain_name(file.name).endswith(".csv") for file in files):
+        raise RecipeError(
+            f"{where}: columns: the records of task {source.task!r} have no fields of their own"
+        )
+    looked = _look_at(files)
+    refuse_strange((), where, looked, [("columns", name) for name, _ in parse_columns(source.columns, where)])
+    return resolve_columns(source.columns, where, files, _first_records)
+
+
+def _look_at(files: list[InputFile]) -> Looked:
+    """Sample the first records of some of the files."""
+    step = max(len(files) // LOOKED_FILES, 1)
+    chosen = files[::step][:LOOKED_FILES]
+    return Looked(len(chosen), [record for file in chosen for record in _first_records(file)])
+
+
+def _first_records(file: InputFile) -> list[dict[str, Any]]:
+    records = islice(read_records(file, 0, file.size, MAX_RECORD_BYTES), LOOKED_RECORDS)
+    values = [one.value for one in records if isinstance(one, Record)]
+    return [value for value in values if isinstance(value, dict)]
 
 
 def _check_field(source: ConversationSource, files: list[InputFile]) -> None:
     """Refuse a messages field that is absent from the first records of the files."""
     if source.field is None:
         return
-    step = max(len(files) // LOOKED_FILES, 1)
-    chosen = files[::step][:LOOKED_FILES]
-    read = (read_records(file, 0, file.size, MAX_RECORD_BYTES) for file in chosen)
-    records = [one.value for each in read for one in islice(each, LOOKED_RECORDS) if isinstance(one, Record)]
-    looked = Looked(len(chosen), [record for record in records if isinstance(record, dict)])
     where = source.name or source.inputs[0]
-    refuse_strange((), where, looked, [("the messages", source.field)])
+    refuse_strange((), where, _look_at(files), [("the messages", source.field)])
 
 
 def _describe(index: int, number: int, name: str, path: str, source: ConversationSource) -> InputFile:

@@ -105,6 +105,10 @@ class Settings:
         str | None,
         option("Only records that meet a condition: \"score >= 3 and lang in ['en', 'de']\".", DOCUMENTS),
     ] = None
+    columns: Annotated[
+        str | None,
+        option('Fields to carry along, with types where they matter: "url,score: float".', DOCUMENTS),
+    ] = None
     min_chars: Annotated[int | None, option("Leave out shorter documents.", DOCUMENTS)] = None
     max_chars: Annotated[int | None, option("Leave out longer documents.", DOCUMENTS)] = None
     max_document_size: Annotated[
@@ -149,6 +153,8 @@ class Settings:
         for name in ("eod", "bos"):
             if name in given:
                 given[name] = _token(given[name])
+        if "columns" in given:
+            given["columns"] = split_columns(given["columns"])
         if "separator" in given:
             given["separator"] = re.sub(r"\\([ntr\\])", lambda match: ESCAPES[match[1]], given["separator"])
             given.setdefault("documents", "separator")
@@ -172,6 +178,15 @@ def recipe_of(inputs: tuple[str, ...], settings: Settings) -> tuple[Recipe, RunO
         sources = tuple(msgspec.structs.replace(source, label=label) for source in recipe.sources)
         recipe = msgspec.structs.replace(recipe, sources=sources)
     return recipe, options
+
+
+def split_columns(given: str | None) -> tuple[str, ...]:
+    """Columns separated by commas.
+
+    >>> split_columns("url, score: float")
+    ('url', 'score: float')
+    """
+    return tuple(name.strip() for name in given.split(",")) if given is not None else ()
 
 
 def _token(word: str) -> str | int:

@@ -31,6 +31,8 @@ the same command resumes it, and the result is the same, byte for byte.""",
       --eod '<|endoftext|>' --out store
   packline build books.parquet --text body --tokenizer gpt2 \\
       --val-fraction 0.01 --out store
+  packline build web.parquet --tokenizer gpt2 --out store \\
+      --columns 'url,score: float' --where "score >= 3"
   packline build recipe.toml --out store --workers 8 --memory 12GiB
 
 Exit codes: 0 done, 1 error, 2 wrong usage, 3 done with more bad records than

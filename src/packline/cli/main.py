@@ -31,8 +31,7 @@ import packline
 from packline.cli.help_texts import GROUPS, PAGES, SUMMARY, SUMMARY_END
 from packline.cli.output import discard, output
 from packline.errors import OutputError, PacklineError, RecipeError
-from packline.jobs.resources import interrupt_on_signals, signal_of
-from packline.storage.local import plain_error
+from packline.jobs.signals import interrupt_on_signals, signal_of
 
 if TYPE_CHECKING:
     from cyclopts import App
@@ -92,9 +91,12 @@ def main(arguments: list[str] | None = None) -> int:
     except Exception as error:
         if debug:
             raise
-        if isinstance(error, OSError) and (plain := plain_error(error)) is not None:
-            output.error(type(plain).__name__, plain.message, plain.hint)
-            return FAILED
+        if isinstance(error, OSError):
+            from packline.storage.local import plain_error
+
+            if (plain := plain_error(error)) is not None:
+                output.error(type(plain).__name__, plain.message, plain.hint)
+                return FAILED
         hint = "this should not happen: --debug shows where it did"
         output.error(type(error).__name__, f"{type(error).__name__}: {error}", hint)
         return FAILED

@@ -20,7 +20,6 @@ import os
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -140,6 +139,8 @@ class Output:
         environment = {"LESS": "FRX", "LESSCHARSET": "utf-8"} | dict(os.environ)
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the pager handles Ctrl-C while it runs
         try:
+            import subprocess
+
             subprocess.run(command, input=self._ansi(lines).encode(), env=environment, check=False)
         except OSError:
             self.lines(lines)

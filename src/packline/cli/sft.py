@@ -12,7 +12,17 @@ from cyclopts import Parameter
 from packline.chat.named_templates import TEMPLATES
 from packline.chat.sft import SftRequest, run_sft
 from packline.chat.sources import ConversationSource, preset_sources
-from packline.cli.arguments import DOCUMENTS, MAIN, RUNNING, SPLITS, TOKENS, Flags, _token, option
+from packline.cli.arguments import (
+    DOCUMENTS,
+    MAIN,
+    RUNNING,
+    SPLITS,
+    TOKENS,
+    Flags,
+    _token,
+    option,
+    split_columns,
+)
 from packline.cli.import_ import finished_lines, import_interrupted
 from packline.cli.main import DONE, TOO_MANY_BAD
 from packline.cli.output import output
@@ -63,6 +73,9 @@ def sft(
         option("Field of the messages. Default: messages, conversations or conversation.", DOCUMENTS),
     ] = None,
     label: Annotated[str | None, option("Label stored with every document.", DOCUMENTS)] = None,
+    columns: Annotated[
+        str | None, option('Fields to carry along: "score: float,meta.language".', DOCUMENTS)
+    ] = None,
     eod: Annotated[
         str | None, option("End-of-document token: its string or id. Default: the end of text.", TOKENS)
     ] = None,
@@ -92,10 +105,10 @@ def sft(
     if (not inputs) == (preset is None):
         hint = "name a file or folder of conversations, or --preset nanochat-sft --data FOLDER"
         raise RecipeError("expected either inputs or a preset", hint=hint)
-    if preset is not None and (data is None or label is not None or field is not None):
-        raise RecipeError("a preset goes with --data, and has its own labels and fields")
+    if preset is not None and (data is None or (label, field, columns) != (None, None, None)):
+        raise RecipeError("a preset goes with --data, and has its own labels, fields and columns")
     request = SftRequest(
-        sources=(ConversationSource(inputs=inputs, label=label, field=field),)
+        sources=(ConversationSource(inputs=inputs, label=label, field=field, columns=split_columns(columns)),)
         if preset is None
         else tuple(preset_sources(preset, data or ".", without=without or (), hub=hub)),
         tokenizer=tokenizer,

@@ -37,7 +37,7 @@ from packline.encoders import EngineName
 from packline.encoders.special_tokens import BytesCounter, added_token_features
 from packline.encoders.tiktoken import PATTERNS, SPLIT_50K
 from packline.encoders.token_bytes import LETTERS
-from packline.encoders.tokenizer import refusals
+from packline.encoders.tokenizer import merge_pairs, refusals
 from packline.errors import TokenizerError
 from packline.ragged import Ragged, concatenate, offsets_of
 from packline.sources.batch import Texts
@@ -465,11 +465,11 @@ def _of_merges(vocab: dict[str, int], merges: list[Any]) -> Iterator[str]:
         yield "several tokens of one id"
     if vocab and max(ids) >= len(vocab):
         yield "ids with gaps"
-    spelled = [pair if isinstance(pair, str) else f"{pair[0]} {pair[1]}" for pair in merges]
-    made = [vocab.get(pair.replace(" ", "", 1), -1) for pair in spelled]
-    if len(set(spelled)) < len(spelled):
-        yield "merge stated twice"
+    pairs = merge_pairs(merges)
+    made = [-1 if id is None else id for id in map(vocab.get, map("".join, pairs))]
     if len(set(made)) < len(made):
+        if len(set(map(tuple, pairs))) < len(pairs):
+            yield "merge stated twice"
         yield "several merges of one token"
     if made != sorted(made):
         yield "merges not in the order of ids"

@@ -106,10 +106,15 @@ def refusals(what: str) -> Iterator[None]:
 def _fingerprint(text: str) -> str:
     whole = msgspec.json.decode(text)
     model = dict(whole["model"])
-    if "merges" in model:  # "a b" in older files, ["a", "b"] in newer ones
-        model["merges"] = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
+    if "merges" in model:
+        model["merges"] = merge_pairs(model["merges"])
     parts = ("normalizer", "pre_tokenizer", "decoder", "added_tokens")
     return hash_value({"model": model} | {part: whole.get(part) for part in parts})
+
+
+def merge_pairs(merges: list[Any]) -> list[list[str]]:
+    """Merges as pairs of tokens: files have `"a b"` or, newer ones, `["a", "b"]`."""
+    return [pair.split(" ") if isinstance(pair, str) else pair for pair in merges]
 
 
 def load_tokenizer(name: str, encoding: str | None = None) -> Tokenizer:

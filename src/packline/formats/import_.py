@@ -48,6 +48,7 @@ from packline.jobs.folder import StoreFolder
 from packline.jobs.job import Numbered, ReportProgress, Runner
 from packline.jobs.store_job import Imported, NumberedStoreJob
 from packline.jobs.unit import check_unchanged
+from packline.jobs.units import number_units
 from packline.ragged import Ragged
 from packline.recipe import SPLITS, Recipe, Source, check_recipe
 from packline.sources.files import InputFile
@@ -148,7 +149,7 @@ class UnitImporter(Runner[Numbered, ImportedUnit]):
                 for block, next_loss in self._blocks(number):
                     ragged, loss = self._restore(part, block, next_loss)
                     if writer is None:
-                        writer = self._writer(number, part.split, loss is not None)
+                        writer = self._writer(unit.name, part.split, loss is not None)
                     self._write(writer, part, block, ragged, loss, ledger)
                     unfinished += 0 if block.truncated is None else int(np.count_nonzero(block.truncated))
                     report(len(block.tokens))
@@ -158,7 +159,7 @@ class UnitImporter(Runner[Numbered, ImportedUnit]):
                 if writer is not None:
                     writer.abandon()
                 raise
-        return ImportedUnit(Receipt(f"{number:06d}", 0, pieces, shards, (), ledger, 0), unfinished)
+        return ImportedUnit(Receipt(unit.name, job.source, pieces, shards, (), ledger, 0), unfinished)
 
     def _blocks(self, number: int) -> Iterator[tuple[DocumentBlock, int | None]]:
         """Blocks of a unit, and the first byte of the loss mask after each, where it matters."""
@@ -207,9 +208,9 @@ class UnitImporter(Runner[Numbered, ImportedUnit]):
         path = self._reader.files[unit.file].path
         return CorruptStore(f"{path}: document{position}, token {wrong.token:,}: {wrong}", hint=hint)
 
-    def _writer(self, number: int, split: str, with_loss: bool) -> ShardWriter:
+    def _writer(self, unit: str, split: str, with_loss: bool) -> ShardWriter:
         job = self._job
-        name, dtype = f"{split}-{number:06d}", np.dtype(job.dtype)
+        name, dtype = f"{split}-{unit}", np.dtype(job.dtype)
         return ShardWriter(self._folder.tmp, name, split, job.source, None, dtype, with_loss=with_loss)
 
     def _write(
@@ -247,7 +248,7 @@ class UnitImporter(Runner[Numbered, ImportedUnit]):
                     f"{file.path} is damaged: expected the checksum {listed}, found {found}",
                     hint="packline verify --from shows all problems",
                 )
-        return InputPiece(number, start, stop, checksum)
+        return InputPiece(file.name, start, stop, checksum)
 
 
 SMALL_BYTES = 64 << 20
@@ -324,7 +325,7 @@ class _Import(NumberedStoreJob[ImportedUnit, Imported]):
             files=files,
             title=data.format.name,
             edges=reader.edges,
-            units=len(self._parts),
+            units=number_units(recipe, [0] * len(self._parts)),
             small_bytes=SMALL_BYTES,
             processes=request.workers,
             documents=reader.documents,

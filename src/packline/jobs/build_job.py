@@ -12,7 +12,7 @@ folder.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,7 @@ from packline.sources.stream_splitter import StreamEnd, split_stream
 from packline.storage.inputs import open_input
 from packline.store.ledger import totals_by_source
 from packline.store.manifest import InputPiece, Manifest, Receipt, StreamReceipt, split_warnings
+from packline.store.unit_names import planned_name
 
 UNDECODED = (
     "{} of the documents that were decoded did not give their very text back, with ids equal to the"
@@ -197,7 +198,8 @@ class BuildRunner(Runner[Task, BuildResult]):
             # Before each slice is passed on: a file truncated meanwhile looks like one always damaged.
             check_unchanged(file)
             if isinstance(piece, StreamEnd):
-                yield StreamRead(StreamReceipt(stream.file, piece.chunks, piece.checksum))
+                source = work.names[stream.source]
+                yield StreamRead(StreamReceipt(source, file.name, piece.chunks, piece.checksum))
             elif piece.path:
                 name = stream.unit_name(piece.number)
                 yield msgspec.structs.replace(
@@ -272,7 +274,7 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
     def changed(self, suspects: set[int]) -> set[int]:
         """Files whose content has changed; streams without an end have no checksum to compare with."""
         changed = super().changed(suspects)
-        begun = {name.partition("-")[0] for name in self.receipts}
+        begun = {planned_name(name) for name in self.receipts}
         for stream in self.units:
             if isinstance(stream, Stream) and stream.file in suspects and stream.name in begun:
                 whole = self.streams.get(stream.name)
@@ -282,9 +284,10 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
 
     def checksum(self, receipt: Receipt, piece: InputPiece) -> str:
         """Checksum of the bytes of a span's records."""
-        hasher, span = Hasher(), Span(piece.file, piece.start, piece.stop)
-        source, limit = self.recipe.sources[receipt.source], self.recipe.max_document_bytes
-        for _ in read_span(self.files[piece.file], source, span, limit, hasher):
+        file = self.numbered[receipt.source, piece.file]
+        hasher, span = Hasher(), Span(file.index, piece.start, piece.stop)
+        source, limit = self.recipe.sources[file.source], self.recipe.max_document_bytes
+        for _ in read_span(file, source, span, limit, hasher):
             pass
         return str(hasher.hexdigest())
 
@@ -303,19 +306,23 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
     def todo(self) -> list[Task]:
         """Units and streams without a receipt, in document order."""
         self._limit = LimitWatch(self, self.receipts, self.streams)
-        return [task for task in map(self._task, self.units) if task is not None]
+        slices: dict[str, list[str]] = {}
+        for name in self.receipts:
+            slices.setdefault(planned_name(name), []).append(name)
+        tasks = (self._task(unit, tuple(slices.get(unit.name, ()))) for unit in self.units)
+        return [task for task in tasks if task is not None]
 
-    def _task(self, unit: Unit | Stream) -> Task | None:
+    def _task(self, unit: Unit | Stream, done: tuple[str, ...]) -> Task | None:
+        """Task of a unit; `done` are the units of it that are committed."""
         recipe = self.recipe
         limits: dict[str, Any] = {
             "max_documents": recipe.limit_documents,
             "max_tokens": recipe.limit_tokens,
         }
         if isinstance(unit, Unit):
-            if unit.name in self.receipts:
+            if done:
                 return None
             return Task(name=unit.name, source=unit.source, spans=unit.spans, **limits)
-        done = tuple(name for name in self.receipts if name.startswith(f"{unit.name}-"))
         if unit.name in self.streams and len(done) == self.streams[unit.name].units:
             return None
         return Task(name=unit.name, source=unit.source, is_stream=True, stream=unit, skip=done, **limits)
@@ -416,10 +423,6 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         """Names of the committed units, in document order."""
         return InOrder(self, self.receipts, self.streams).advance()
 
-    def stream_files(self) -> Mapping[str, int]:
-        """Number of the file of each stream."""
-        return {unit.name: unit.file for unit in self.units if isinstance(unit, Stream)}
-
     def round_trip(self, session: Session) -> RoundTrip:
         """Exactness with which ids of the tokenizer decode to the text."""
         assert self._info is not None
@@ -439,8 +442,8 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
 
     def _run_again(self, session: Session, name: str, documents: int | None, tokens: int | None) -> Receipt:
         """Run one unit by name, with other limits."""
-        stream, _, _ = name.partition("-")
-        planned = next((unit for unit in self.units if unit.name == stream), None)
+        of = planned_name(name)
+        planned = next((unit for unit in self.units if unit.name == of), None)
         if planned is None:
             raise PacklineError(f"unit {name} is not in the plan")
         common: dict[str, Any] = {
@@ -450,7 +453,7 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
             "val_share": None if self.val_share is msgspec.UNSET else self.val_share,
         }
         if isinstance(planned, Stream):
-            task = Task(name=stream, is_stream=True, stream=planned, only=name, **common)
+            task = Task(name=of, is_stream=True, stream=planned, only=name, **common)
         else:
             task = Task(name=name, spans=planned.spans, **common)
         found: list[Receipt] = []

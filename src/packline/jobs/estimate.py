@@ -245,8 +245,8 @@ def _units(work: Work, workers: int) -> tuple[int, int]:
     units, largest = 0, 0
     for unit in work.units:
         if isinstance(unit, Stream):
-            units += max(-(-unit.text_bytes // unit.slice_bytes), 1)
-            largest = max(largest, min(unit.slice_bytes, unit.text_bytes))
+            units += unit.slices()
+            largest = max(largest, min(unit.slice_bytes(unit.text_bytes), unit.text_bytes))
         else:
             units += 1
     return units, largest * (workers + SLICES_AHEAD)

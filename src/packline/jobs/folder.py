@@ -45,11 +45,10 @@ from packline.store.manifest import (
     read_manifest,
     to_json,
 )
+from packline.store.unit_names import STREAM
 
 ENDING_SECONDS = 2
 """Time to wait for a lock: the workers of a process that was just killed hold it until they have ended."""
-STREAM = "stream-"
-"""Begin of the names of receipts of streams."""
 PARTS = "parts"
 """Folder of the receipts of an export."""
 COMMAND = "command.json"
@@ -188,11 +187,10 @@ class WorkFolder(ABC, Generic[Identity]):
         except FileNotFoundError:
             return None
 
-    def receipt_names(self, prefix: str = "") -> list[str]:
-        """Names of the committed receipts that begin with this."""
+    def receipt_names(self) -> list[str]:
+        """Names of the committed receipts."""
         start = len(self._receipts) + 1
-        names = (name[start:].removesuffix(".json") for name in self.storage.list(self._receipts))
-        return [name for name in names if name.startswith(prefix)]
+        return [name[start:].removesuffix(".json") for name in self.storage.list(self._receipts)]
 
     def commit_record(self, name: str, receipt: msgspec.Struct) -> None:
         """Record that a unit is committed; its files are durable already."""
@@ -302,7 +300,7 @@ class StoreFolder(WorkFolder[BuildIdentity]):
 
     def committed(self) -> dict[str, Receipt]:
         """Receipts of all committed units, by unit."""
-        return {name: self.receipt(name) for name in self.receipt_names() if name[0].isdigit()}
+        return {name: self.receipt(name) for name in self.receipt_names() if not name.endswith(STREAM)}
 
     def receipt(self, unit: str) -> Receipt:
         """Receipt of a committed unit."""
@@ -311,10 +309,11 @@ class StoreFolder(WorkFolder[BuildIdentity]):
     def streams(self) -> dict[str, StreamReceipt]:
         """Receipts of streams that were read to their end, by name."""
         return {
-            name.removeprefix(STREAM): msgspec.json.decode(
+            name.removesuffix(STREAM): msgspec.json.decode(
                 self.storage.read(f"{RECEIPTS}/{name}.json"), type=StreamReceipt
             )
-            for name in self.receipt_names(STREAM)
+            for name in self.receipt_names()
+            if name.endswith(STREAM)
         }
 
     def commit(self, receipt: Receipt) -> None:
@@ -326,7 +325,7 @@ class StoreFolder(WorkFolder[BuildIdentity]):
 
     def commit_stream(self, name: str, receipt: StreamReceipt) -> None:
         """Record that a stream was read to its end."""
-        self.commit_record(f"{STREAM}{name}", receipt)
+        self.commit_record(f"{name}{STREAM}", receipt)
 
     def withdraw(self, receipt: Receipt) -> None:
         """Withdraw a unit: delete its receipt first, then its files."""
@@ -337,7 +336,7 @@ class StoreFolder(WorkFolder[BuildIdentity]):
 
     def withdraw_stream(self, name: str) -> None:
         """Withdraw the record that a stream was read to its end."""
-        self.storage.delete([f"{RECEIPTS}/{STREAM}{name}.json"])
+        self.storage.delete([f"{RECEIPTS}/{name}{STREAM}.json"])
 
     def release(self) -> None:
         """Discard the committed units, so that another build may start here; rejects are kept until then.
@@ -345,8 +344,7 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         Receipts are deleted first: after a crash in between, this build repeats the units, and no other build
         takes them over.
         """
-        names = [name for name in self.receipt_names() if name[0].isdigit()]
-        self.storage.delete([f"{RECEIPTS}/{name}.json" for name in names])
+        self.storage.delete([f"{RECEIPTS}/{name}.json" for name in self.receipt_names()])
         self.storage.sync(RECEIPTS)
         self.storage.delete([self._record])
 

@@ -36,7 +36,8 @@ from packline.errors import WorkerDied
 from packline.jobs.events import Failed, Progress, as_failed
 from packline.jobs.executor import REQUESTS, Committed, Committer, Drop, Dropped, Opened, Run, Start, encode
 from packline.jobs.job import NeedsFreshProcess, Runner, WorkUnit
-from packline.jobs.resources import die_with_parent, ignore_signals, keep_freed_memory, resident_memory
+from packline.jobs.resources import die_with_parent, keep_freed_memory, resident_memory
+from packline.jobs.signals import ignore_signals
 
 AT_HAND = 2
 """Units queued per worker."""

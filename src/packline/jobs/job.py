@@ -37,7 +37,7 @@ class Numbered(WorkUnit, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, number: int) -> Numbered:
-        """Unit named after its number.
+        """Unit of a job without files of its own, named after its number.
 
         >>> Numbered.of(7).name
         '000007'

@@ -33,6 +33,7 @@ from packline.recipe import Recipe
 from packline.sources.files import InputFile
 from packline.storage.local import publish_bytes
 from packline.store.manifest import Receipt, StreamReceipt, to_json
+from packline.store.unit_names import planned_name
 
 
 class Limited(Protocol):
@@ -175,9 +176,10 @@ def apply_limits(
             folder.withdraw(receipt)
     if limit.reached:
         # Whether the last stream, or a later one, was read to its end depended on timing.
-        last = next(reversed(kept)).partition("-")[0]
+        places = {unit.name: place for place, unit in enumerate(work.units)}
+        last = places[planned_name(next(reversed(kept)))]
         for stream in streams:
-            if stream >= last:
+            if places[stream] >= last:
                 folder.withdraw_stream(stream)
     return kept
 

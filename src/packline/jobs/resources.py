@@ -1,4 +1,4 @@
-"""Resources of this process: cores, memory and disk as reported by the kernel, signals, child processes.
+"""Resources of this process: cores, memory and disk as reported by the kernel, and child processes.
 
 A container's quota and a process's affinity are often far below the machine's core count; starting
 workers for all cores would only make them compete.
@@ -11,19 +11,13 @@ The largest document that fits into the memory of a worker:
 A text cannot be split for tokenization without knowing the pattern of its tokenizer, so a document is encoded
 as a whole. One that does not fit stops the build, with the setting that would allow it. It is not left out:
 the contents of a store depend on the recipe alone, never on the memory of a machine.
-
-Signals that interrupt are Ctrl-C, SIGTERM of a scheduler, and SIGHUP of a closed terminal. The main process
-is interrupted by each of them, once: it cleans up and reports how to resume. Its child processes ignore them,
-because a scheduler signals all processes of a job at once; they end when their parent stops them, or with it.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -33,6 +27,7 @@ import msgspec
 
 from packline.encoders import EngineName
 from packline.errors import OutOfMemory, OutOfSpace
+from packline.jobs.signals import ignore_signals
 from packline.recipe import RunOptions
 
 if TYPE_CHECKING:
@@ -222,40 +217,6 @@ def room_for(memory: int, base: int, engines: Iterable[EngineName]) -> Room:
 
 
 T = TypeVar("T")
-
-INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-def interrupt_on_signals() -> None:
-    """Let each signal raise `KeyboardInterrupt(number)`, once; ignored signals (`nohup`) stay ignored."""
-
-    interrupted = False
-
-    def interrupt(number: int, frame: object) -> None:
-        nonlocal interrupted
-        if not interrupted:  # one is enough: cleaning up follows
-            interrupted = True
-            raise KeyboardInterrupt(number)
-
-    if threading.current_thread() is threading.main_thread():
-        for number in INTERRUPTING:
-            if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
-                signal.signal(number, interrupt)
-
-
-def ignore_signals() -> None:
-    """Leave the handling of interruptions to the parent process."""
-    for number in INTERRUPTING:
-        signal.signal(number, signal.SIG_IGN)
-
-
-def signal_of(error: KeyboardInterrupt) -> int:
-    """Number of the signal that interrupted.
-
-    >>> signal_of(KeyboardInterrupt()), signal_of(KeyboardInterrupt(signal.SIGTERM))
-    (2, 15)
-    """
-    return int(error.args[0]) if error.args else int(signal.SIGINT)
 
 
 def die_with_parent() -> None:

@@ -27,6 +27,7 @@ from packline.recipe import Recipe
 from packline.storage.local import LocalFolder
 from packline.store.ledger import Ledger, source_names, total, totals_by_source
 from packline.store.manifest import MANIFEST, RECEIPTS, WORK, Receipt, StreamReceipt, read_manifest
+from packline.store.unit_names import STREAM, planned_name
 
 EXPORTED = "packline.json"
 """Record of a finished export."""
@@ -155,7 +156,7 @@ def _export(out: Path) -> Status | None:
 
 def _finished(folder: Path) -> Status:
     manifest = read_manifest(folder)
-    units = sum(not Path(entry.name).name.startswith("stream-") for entry in manifest.receipts)
+    units = sum(not entry.name.endswith(f"{STREAM}.json") for entry in manifest.receipts)
     return Status(
         path=str(folder),
         state="finished",
@@ -208,8 +209,8 @@ def _receipts(folder: Path) -> tuple[list[Receipt], dict[str, StreamReceipt]]:
     for path in sorted((folder / RECEIPTS).glob("*.json")):
         try:
             data = path.read_bytes()
-            if path.stem.startswith("stream-"):
-                streams[path.stem.removeprefix("stream-")] = msgspec.json.decode(data, type=StreamReceipt)
+            if path.stem.endswith(STREAM):
+                streams[path.stem.removesuffix(STREAM)] = msgspec.json.decode(data, type=StreamReceipt)
             elif not path.name.startswith("."):
                 receipts.append(msgspec.json.decode(data, type=Receipt))
         except FileNotFoundError:
@@ -233,14 +234,14 @@ def _units_in_all(
     except (PacklineError, OSError):
         return None, False
     count, exact = 0, recipe.limit_documents is None and recipe.limit_tokens is None
-    slices = Counter(receipt.unit.partition("-")[0] for receipt in receipts)
+    slices = Counter(planned_name(receipt.unit) for receipt in receipts)
     for unit in work:
         if not isinstance(unit, Stream):
             count += 1
         elif unit.name in streams:
             count += streams[unit.name].units
         else:
-            count += max(-(-unit.text_bytes // max(unit.slice_bytes, 1)), slices[unit.name], 1)
+            count += max(unit.slices(), slices[unit.name])
             exact = False
     return count, exact
 

@@ -10,7 +10,7 @@ What a unit does is up to the subclass.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,6 +28,7 @@ from packline.ragged import dtype_for
 from packline.recipe import Recipe, recipe_difference
 from packline.sources.files import InputFile
 from packline.storage.inputs import hash_range
+from packline.store.ledger import source_names
 from packline.store.manifest import (
     MANIFEST,
     RECEIPTS,
@@ -71,6 +72,9 @@ class StoreJob(Job[U, R, S]):
         self.folder = StoreFolder(Path(out))
         self.recipe, self.entry = recipe, entry
         self.tokenizer, self.boundary, self.files = tokenizer, boundary, list(files)
+        names = source_names(recipe)
+        self.numbered = {(names[file.source], file.name): file for file in files}
+        """Inputs by the names that receipts use: of the source, and of the file within it."""
         self.dtype = dtype_for(tokenizer.vocab_size).name
         self.receipts: dict[str, Receipt] = {}
         """Receipts of committed units."""
@@ -175,15 +179,16 @@ class StoreJob(Job[U, R, S]):
             suspects: numbers of the files with another modification time.
         """
         return {
-            piece.file
+            file.index
             for receipt in self.receipts.values()
             for piece in receipt.inputs
-            if piece.file in suspects and self.checksum(receipt, piece) != piece.checksum
+            if (file := self.numbered[receipt.source, piece.file]).index in suspects
+            and self.checksum(receipt, piece) != piece.checksum
         }
 
     def checksum(self, receipt: Receipt, piece: InputPiece) -> str:
         """Checksum of a part of an input as it is now."""
-        return hash_range(self.files[piece.file].path, piece.start, piece.stop)
+        return hash_range(self.numbered[receipt.source, piece.file].path, piece.start, piece.stop)
 
     def inputs(self) -> Iterable[InputEntry]:
         """Inputs for the manifest; checksums are filled in."""
@@ -192,10 +197,6 @@ class StoreJob(Job[U, R, S]):
             for file in self.files
         )
 
-    def stream_files(self) -> Mapping[str, int]:
-        """Number of the file of each stream."""
-        return {}
-
     def finish(self, session: Session) -> S:
         """Publish the manifest."""
         folder = self.folder
@@ -203,10 +204,9 @@ class StoreJob(Job[U, R, S]):
         checksums: dict[int, list[str]] = {file.index: [] for file in self.files}
         for receipt in ordered:
             for piece in receipt.inputs:
-                checksums[piece.file].append(piece.checksum)
-        for name, file in self.stream_files().items():
-            if name in self.streams:
-                checksums[file].append(self.streams[name].checksum)
+                checksums[self.numbered[receipt.source, piece.file].index].append(piece.checksum)
+        for stream in self.streams.values():
+            checksums[self.numbered[stream.source, stream.file].index].append(stream.checksum)
         manifest = from_receipts(
             ordered,
             recipe=self.recipe,
@@ -254,7 +254,7 @@ class NumberedStoreJob(StoreJob[Numbered, R, S]):
         entry: format and options.
         title: name of the job in the plan.
         edges: boundary tokens of the documents, for the plan.
-        units: number of units.
+        units: names of the units, in order.
         small_bytes: bytes of files below which starting processes would take longer than the work.
         processes: maximum number of processes; None: one per core, if the work is large enough.
         documents: number of documents, as far as headers declare it.
@@ -267,7 +267,7 @@ class NumberedStoreJob(StoreJob[Numbered, R, S]):
         entry: ImportEntry,
         title: str,
         edges: str,
-        units: int,
+        units: Sequence[str],
         small_bytes: int,
         processes: int | None,
         documents: int | None = None,
@@ -285,13 +285,13 @@ class NumberedStoreJob(StoreJob[Numbered, R, S]):
 
     def identity(self) -> BuildIdentity:
         """Values that must be equal to resume."""
-        imported = {**msgspec.to_builtins(self.entry), "units": self._units}
+        imported = {**msgspec.to_builtins(self.entry), "units": len(self._units)}
         boundary = {**msgspec.to_builtins(self.boundary), "import": imported}
         return BuildIdentity(self.recipe, self.tokenizer.fingerprint, boundary, self.files)
 
     def all_units(self) -> list[Numbered]:
         """All units, in order."""
-        return [Numbered.of(number) for number in range(self._units)]
+        return [Numbered(name=name, number=number) for number, name in enumerate(self._units)]
 
     def todo(self) -> list[Numbered]:
         """Units without a receipt."""
@@ -299,7 +299,7 @@ class NumberedStoreJob(StoreJob[Numbered, R, S]):
 
     def ordered(self) -> list[str]:
         """Names of all units."""
-        return [unit.name for unit in self.all_units()]
+        return list(self._units)
 
     def workers(self, units: int) -> int:
         """Number of processes for this number of units; 0: this one."""
@@ -311,8 +311,8 @@ class NumberedStoreJob(StoreJob[Numbered, R, S]):
     def announce(self, todo: Sequence[Numbered], workers: int) -> None:
         """Report the plan."""
         planned = ImportPlanned(
-            units=self._units,
-            units_done=self._units - len(todo),
+            units=len(self._units),
+            units_done=len(self._units) - len(todo),
             workers=workers,
             tokens=self._tokens,
             files=len(self.files),

@@ -14,6 +14,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from packline.encoders.encoder import Encoder
@@ -27,6 +28,7 @@ from packline.jobs.units import Stream, UnitSettings
 from packline.ragged import Ragged
 from packline.recipe import SPLITS, Recipe, Source
 from packline.sources.batch import Batch, Reject, Texts
+from packline.sources.carried import pairs_of
 from packline.sources.files import InputFile
 from packline.sources.reader import Span, read_chunk, read_span
 from packline.sources.stream_splitter import StreamChunk
@@ -96,6 +98,7 @@ class UnitRun:
         self._writers: dict[str, ShardWriter] = {}
         self._rejects = RejectsWriter(runner._folder, task.name)
         self._audited: list[int] = []
+        self._carried = pairs_of(runner._job.carried(task.source))
         self._full = False
         self._large: tuple[str, int] | None = None
 
@@ -127,13 +130,14 @@ class UnitRun:
         ledger.rejected = dict(sorted(ledger.rejected.items()))
         return Receipt(
             self._task.name,
-            self._task.source,
+            self._runner._names[self._task.source],
             tuple(pieces),
             tuple(writer.close() for writer in writers),
             self._rejects.close(),
             ledger,
             sum(ordinal < ledger.documents for ordinal in self._audited),  # not those after a limit
             not self._full,
+            dict(self._carried) or msgspec.UNSET,
         )
 
     def _read(self, pieces: list[InputPiece]) -> Generator[Batch, None, None]:
@@ -157,7 +161,7 @@ class UnitRun:
                     hint="what is committed is kept: run the same command again once it can be read",
                 ) from error
             check_unchanged(file)
-            pieces.append(InputPiece(span.file, span.start, span.stop, str(hasher.hexdigest())))
+            pieces.append(InputPiece(file.name, span.start, span.stop, str(hasher.hexdigest())))
 
     def _limit(self, file: InputFile) -> int:
         """Maximum bytes of a record: by the recipe or, if smaller, by the memory of a worker."""
@@ -274,6 +278,7 @@ class UnitRun:
                 runner._names[source],
                 self._source.label,
                 runner._encoder.dtype,
+                carried=self._carried,
             )
         return self._writers[split]
 

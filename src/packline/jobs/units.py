@@ -1,11 +1,19 @@
-"""Units: the inputs cut into pieces of work, as a function of the inputs alone.
+"""Units: the inputs cut into pieces of work, source by source, as a function of the source's files alone.
 
     Unit    spans of one or many files: a range of a large file, or many small files together
     Stream  one file that cannot be split; its reader cuts it into units as it reads
 
-A unit is about 1/32 of all inputs, between 4 and 256 MB of text: small enough to keep all cores busy and
-to lose little work to an interruption, large enough to keep the number of shards low. Neither the machine
-nor the number of workers matters, because each unit becomes a shard.
+A unit has 4 to 256 MiB of text, more the more text of its source is before it: small enough to keep all cores
+busy and to lose little work to an interruption, large enough to keep the number of shards low. Neither the
+machine nor the number of workers matters, because each unit becomes a shard.
+
+Units are also what a later build reuses, so a change should leave the units around it as they are:
+
+    another source              is not looked at
+    more files at the end       only what is before a file decides its size of units
+    a longer file               is cut at multiples of that size, and not into equal parts
+    a small file more or less   groups end before the file with the smallest hashed name in a window, so after
+                                a few groups they end where they did before
 
 `prepare` inspects inputs and tokenizer, the cheapest checks first, and writes nothing.
 """
@@ -13,10 +21,11 @@ nor the number of workers matters, because each unit becomes a shard.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import overload
+from typing import NamedTuple, overload
 
 import msgspec
 
@@ -25,20 +34,23 @@ from packline.encoders.encoder import Encoder
 from packline.encoders.special_tokens import Boundary, resolve_boundary
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import PacklineError
-from packline.fingerprint import Hasher
+from packline.fingerprint import Hasher, hash_bytes
 from packline.jobs.resources import Room, count_workers, room_for, usable_memory
 from packline.ragged import dtype_for
-from packline.recipe import Recipe, RunOptions, check_options, check_recipe
+from packline.recipe import Recipe, RunOptions, Source, check_options, check_recipe
+from packline.sources.carried import Column
 from packline.sources.fields import find_files
 from packline.sources.files import InputFile
 from packline.sources.reader import Span, read_span
 from packline.storage.inputs import open_input
 from packline.store.ledger import source_names
+from packline.store.unit_names import UnitName, source_slugs
 
-SMALLEST_UNIT, LARGEST_UNIT = 4 << 20, 256 << 20
+UNIT_BYTES = ((128 << 20, 4 << 20), (2 << 30, 16 << 20), (16 << 30, 64 << 20))
+"""Text of a source up to which its units have a size, and that size; each size divides the next."""
+LARGEST_UNIT = 256 << 20
 LARGEST_SLICE = 64 << 20
 """Maximum bytes of a slice; slices wait on disk for their encoder, so they are smaller than units."""
-UNITS_IN_ALL = 32
 COMPRESSION_GUESS = 4
 FILES_A_UNIT = 4096
 SAMPLE_FILES, SAMPLE_DOCUMENTS = 8, 12
@@ -62,51 +74,167 @@ class Stream(msgspec.Struct, frozen=True):
     name: str
     source: int
     file: int
-    slice_bytes: int
+    before: int
+    """Bytes of text of the source before this file."""
     text_bytes: int
 
     def unit_name(self, number: int) -> str:
         """Name of the unit with this number."""
         return f"{self.name}-{number:06d}"
 
+    def slice_bytes(self, done: int) -> int:
+        """Bytes of a slice that begins after so many bytes of text."""
+        return min(target_bytes(self.before + done), LARGEST_SLICE)
 
-def plan_units(recipe: Recipe, files: list[InputFile]) -> list[Unit | Stream]:
-    """Plan all work, in the order of the documents."""
-    sizes = [_FileSize(file) for file in files]
-    unit_bytes = max(SMALLEST_UNIT, min(sum(size.text for size in sizes) // UNITS_IN_ALL, LARGEST_UNIT))
+    def slices(self) -> int:
+        """Estimated number of slices."""
+        count = done = 0
+        while done < self.text_bytes or not count:
+            done += self.slice_bytes(done)
+            count += 1
+        return count
+
+
+def target_bytes(before: int) -> int:
+    """Size of a unit with so many bytes of text of its source before it.
+
+    >>> target_bytes(0) >> 20, target_bytes(1 << 30) >> 20, target_bytes(1 << 40) >> 20
+    (4, 16, 256)
+    """
+    return next((size for below, size in UNIT_BYTES if before < below), LARGEST_UNIT)
+
+
+def plan_units(recipe: Recipe, files: Sequence[InputFile]) -> list[Unit | Stream]:
+    """Plan all work, in the order of the documents: sources as in the recipe, files as listed."""
+    slugs = source_slugs(source_names(recipe))
     work: list[Unit | Stream] = []
-    held: list[Span] = []
-    held_bytes = 0
-
-    def name() -> str:
-        return f"{len(work):06d}"
-
-    def flush(source: int) -> None:
-        nonlocal held, held_bytes
-        if held:
-            work.append(Unit(name(), source, tuple(held), held_bytes))
-            held, held_bytes = [], 0
-
-    source = 0
-    for file, size in zip(files, sizes, strict=True):
-        if file.source != source:
-            flush(source)
-            source = file.source
-        if size.text <= unit_bytes:
-            if held and (held_bytes + size.text > unit_bytes or len(held) == FILES_A_UNIT):
-                flush(source)
-            held.append(Span(file.index, 0, size.end))
-            held_bytes += size.text
-        elif _must_stream(file, recipe, size, unit_bytes):
-            flush(source)
-            slice_bytes = min(unit_bytes, LARGEST_SLICE)
-            work.append(Stream(name(), source, file.index, slice_bytes, size.text))
-        else:
-            flush(source)
-            for span, text_bytes in _split(file, recipe, size, unit_bytes):
-                work.append(Unit(name(), source, (span,), text_bytes))
-    flush(source)
+    for source, own in itertools.groupby(files, lambda file: file.source):
+        plan = _SourcePlan(source, slugs[source], recipe.sources[source])
+        for file in own:
+            plan.add(file)
+        work += plan.finish()
     return work
+
+
+def number_units(recipe: Recipe, sources: Iterable[int]) -> list[str]:
+    """Names of units of sources with these numbers: each counted within its source."""
+    slugs = source_slugs(source_names(recipe))
+    counts: Counter[int] = Counter()
+    names = []
+    for source in sources:
+        names.append(str(UnitName(slugs[source], counts[source])))
+        counts[source] += 1
+    return names
+
+
+class _SmallFile(NamedTuple):
+    """A file to be grouped with others."""
+
+    span: Span
+    text: int
+    before: int
+    """Bytes of text of the source before it."""
+    hashed: str
+    """Hash of its name."""
+
+
+class _SourcePlan:
+    """The work of one source, file by file."""
+
+    def __init__(self, number: int, slug: str, source: Source) -> None:
+        self._number, self._slug, self._source = number, slug, source
+        self._work: list[Unit | Stream] = []
+        self._small: list[_SmallFile] = []
+        self._before = 0
+
+    def add(self, file: InputFile) -> None:
+        """Plan the next file."""
+        size, before = _FileSize(file), self._before
+        target = target_bytes(before)
+        self._before += size.text
+        whole = Span(file.index, 0, size.end)
+        if size.text < target // 4:
+            self._small.append(_SmallFile(whole, size.text, before, hash_bytes(file.name.encode())))
+            return
+        self._group_small()
+        if _is_whole(file, self._source):
+            self._add_unit([whole], size.text)
+        elif _must_stream(file, self._source, size, target):
+            self._work.append(Stream(self._name(), self._number, file.index, before, size.text))
+        elif file.format == "parquet":
+            for start, stop, text in _group_rows(size.groups, before):
+                self._add_unit([Span(file.index, start, stop)], text)
+        elif file.compression:
+            self._add_unit([whole], size.text)
+        else:
+            for start, stop in itertools.pairwise(_cuts(size.end, before)):
+                self._add_unit([Span(file.index, start, stop)], stop - start)
+
+    def finish(self) -> list[Unit | Stream]:
+        """All work of the source."""
+        self._group_small()
+        return self._work
+
+    def _name(self) -> str:
+        return str(UnitName(self._slug, len(self._work)))
+
+    def _add_unit(self, spans: Iterable[Span], text: int) -> None:
+        self._work.append(Unit(self._name(), self._number, tuple(spans), text))
+
+    def _group_small(self) -> None:
+        """Make units of the small files since the last large one."""
+        small, start = self._small, 0
+        while start < len(small):
+            stop = _end_of_group(small, start)
+            group = small[start:stop]
+            self._add_unit((file.span for file in group), sum(file.text for file in group))
+            start = stop
+        self._small = []
+
+
+def _end_of_group(small: Sequence[_SmallFile], start: int) -> int:
+    """End of the group that begins at `start`.
+
+    Once a group has a quarter of the target, each file that it still has room for may begin the next; the one
+    with the smallest hashed name does. Two plans that begin a group at different files therefore soon agree
+    on one that begins another. Every file counts as 1/4096 of the target at least, which bounds their number.
+    """
+    target = target_bytes(small[start].before)
+    least, held, best = target // FILES_A_UNIT, 0, 0
+    for place in range(start + 1, len(small) + 1):
+        held += max(small[place - 1].text, least)
+        if held > target:
+            return best or max(place - 1, start + 1)
+        if 4 * held >= target and place < len(small):
+            best = min(best or place, place, key=lambda one: small[one].hashed)
+    return len(small)
+
+
+def _cuts(end: int, before: int) -> list[int]:
+    """Places at which a file is cut: multiples of the target; a rest below half of it joins the piece before.
+
+    Args:
+        end: size of the file.
+        before: bytes of text of the source before the file.
+    """
+    cuts = [0]
+    while True:
+        target = target_bytes(before + cuts[-1])
+        cut = (cuts[-1] // target + 1) * target
+        if end - cut < target // 2:
+            return [*cuts, end]
+        cuts.append(cut)
+
+
+def _group_rows(groups: Sequence[int], before: int) -> Iterator[tuple[int, int, int]]:
+    """Row groups of a Parquet file put together up to the target: first, end, and bytes of text."""
+    start = held = 0
+    for group, text in enumerate(groups):
+        if held and held + text > target_bytes(before):
+            yield start, group, held
+            before, start, held = before + held, group, 0
+        held += text
+    yield start, len(groups), held
 
 
 class _FileSize:
@@ -143,33 +271,18 @@ def _row_groups(file: InputFile) -> list[int]:
         return sizes
 
 
-def _must_stream(file: InputFile, recipe: Recipe, size: _FileSize, unit_bytes: int) -> bool:
-    source = recipe.sources[file.source]
-    if file.format == "json" or (file.format == "text" and source.documents == "file"):
-        return False  # one document, or one array
+def _is_whole(file: InputFile, source: Source) -> bool:
+    """True for one document or one array, which no reader can cut."""
+    return file.format == "json" or (file.format == "text" and source.documents == "file")
+
+
+def _must_stream(file: InputFile, source: Source, size: _FileSize, target: int) -> bool:
+    """True for a file that is too large for one unit, and cannot be cut before it is read."""
     if file.format == "parquet":
-        return max(size.groups) > 2 * unit_bytes
+        return max(size.groups) > 2 * max(target, LARGEST_SLICE)
     # Separators may overlap themselves, so where one begins depends on all text before it.
-    return bool(file.compression) or (file.format == "text" and source.documents == "separator")
-
-
-def _split(file: InputFile, recipe: Recipe, size: _FileSize, unit_bytes: int) -> Iterator[tuple[Span, int]]:
-    source = recipe.sources[file.source]
-    if file.format == "json" or (file.format == "text" and source.documents == "file"):
-        yield Span(file.index, 0, size.end), size.text
-    elif file.format == "parquet":
-        start = held = 0
-        for group, text_bytes in enumerate(size.groups):
-            if held and held + text_bytes > unit_bytes:
-                yield Span(file.index, start, group), held
-                start, held = group, 0
-            held += text_bytes
-        yield Span(file.index, start, size.end), held
-    else:
-        pieces = -(-size.text // unit_bytes)
-        cuts = [size.end * piece // pieces for piece in range(pieces + 1)]
-        for start, stop in itertools.pairwise(cuts):
-            yield Span(file.index, start, stop), stop - start
+    uncut = bool(file.compression) or (file.format == "text" and source.documents == "separator")
+    return uncut and size.text > target
 
 
 class UnitSettings(msgspec.Struct, frozen=True):
@@ -179,6 +292,10 @@ class UnitSettings(msgspec.Struct, frozen=True):
     files: list[InputFile]
     strict: bool
     room: Room = Room()
+
+    def carried(self, source: int) -> tuple[Column, ...]:
+        """Columns that a source carries; its files have the same."""
+        return next((file.carried or () for file in self.files if file.source == source), ())
 
 
 @dataclass

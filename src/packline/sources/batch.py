@@ -47,6 +47,7 @@ Reason = Literal[
     "corrupt_parquet",
     "special_token",
     "filter",
+    "column_type",
     # of conversations
     "not_a_conversation",
     "unknown_role",

@@ -19,11 +19,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from packline.errors import InputError, RecipeError, did_you_mean
-from packline.recipe import Recipe, Source
+from packline.recipe import Recipe, Source, parse_columns
+from packline.sources.carried import Column
+from packline.sources.column_types import resolve_columns
 from packline.sources.compression import DecompressedStream
 from packline.sources.files import HEAD_BYTES, InputFile, first_records, list_files, refuse_twice
 from packline.sources.jsonl import ABSENT, value_at
 from packline.sources.record_text import transform_of
+from packline.sources.typed_records import record_type
 from packline.storage.inputs import open_input, read_fully
 from packline.where.conditions import expected_fields
 from packline.where.grammar import parse_where
@@ -77,6 +80,7 @@ def named_fields(source: Source) -> list[tuple[str, str]]:
     named = [("the text", source.text), ("the id", source.id)]
     if source.where is not msgspec.UNSET:
         named += [("where", name) for name in expected_fields(parse_where(source.where))]
+    named += [("columns", name) for name, _ in parse_columns(source.columns or (), "columns")]
     return [(purpose, field) for purpose, field in named if field]
 
 
@@ -176,8 +180,31 @@ def find_files(recipe: Recipe) -> list[InputFile]:
     check_transforms(recipe)
     files = list_files(recipe)
     _check_fields(recipe, files)
-    return [
+    files = [
         _with_columns(file, recipe) if recipe.sources[file.source].uses_records else file for file in files
+    ]
+    return _with_carried(recipe, files) if any(source.columns for source in recipe.sources) else files
+
+
+def _with_carried(recipe: Recipe, files: list[InputFile]) -> list[InputFile]:
+    found: dict[int, tuple[Column, ...]] = {}
+    for number, source in enumerate(recipe.sources):
+        if source.columns:
+            where = source.name or f"sources[{number}]"
+            own = [file for file in files if file.source == number]
+            if plain := next((file for file in own if file.format == "text"), None):
+                raise InputError(
+                    f"{plain.path} is plain text: it has no fields to carry along",
+                    hint="give JSON lines or Parquet, or leave the columns out",
+                )
+            found[number] = resolve_columns(source.columns, where, own, first_of)
+            for text, id in {
+                (file.text, file.id) for file in own if file.format in ("jsonl", "json") and file.text
+            }:
+                record_type(text, [*([] if id is None else [id]), *(one.name for one in found[number])])
+    return [
+        msgspec.structs.replace(file, carried=found[file.source]) if file.source in found else file
+        for file in files
     ]
 
 

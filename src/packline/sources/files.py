@@ -26,6 +26,7 @@ import msgspec
 
 from packline.errors import InputError, PacklineError, RecipeError, did_you_mean
 from packline.recipe import Recipe, Source
+from packline.sources.carried import Column
 from packline.sources.compression import Compression, DecompressedStream, detect_compression
 from packline.sources.json_array import read_array, starts_array
 from packline.sources.jsonl import BOM, JsonlDecoder, decode_json, fits_a_type
@@ -71,6 +72,8 @@ class InputFile(msgspec.Struct, frozen=True, gc=False):
     id: str | None = None
     columns: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     """Columns of a Parquet file that a template or filter needs."""
+    carried: tuple[Column, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Columns that the source carries, the same for all its files."""
     not_utf8: bool = False
     """True for plain text that does not begin with UTF-8: a PDF, a picture, text in another encoding, ..."""
 

@@ -12,18 +12,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
-from operator import attrgetter
+from collections.abc import Sequence
 from types import NoneType
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from packline.errors import RecipeError
 from packline.sources.batch import Batch, Block, RecordProblem, Reject, Texts, reject_block
+from packline.sources.carried import Column, carry_values
+from packline.sources.typed_records import RecordType, record_type
 
-Getter = Callable[[Any], Any]
 BOM = b"\xef\xbb\xbf"
 ABSENT: Any = object()
 """Marker for a missing value; null is a value."""
@@ -37,6 +36,10 @@ class JsonlDecoder:
     Args:
         text: field of the text, `a.b` for a nested one.
         id: field of the document's id, or None.
+        columns: columns to carry along.
+
+    Raises:
+        RecipeError: one of the fields would have to contain another.
 
     >>> decoder = JsonlDecoder("text", "id")
     >>> lines = memoryview(b'{"id": 7, "text": "hey"}\\nnonsense\\n')
@@ -45,15 +48,18 @@ class JsonlDecoder:
     (['hey'], ['7'], 'malformed_json', 25)
     """
 
-    def __init__(self, text: str, id: str | None) -> None:
+    def __init__(self, text: str, id: str | None, columns: Sequence[Column] = ()) -> None:
         self.text = text
-        self._id, self._has_id = id, id is not None
-        record, self._get_text, self._get_id = _record_type(text, id)
-        self._decoder = msgspec.json.Decoder(record)
+        self._has_id, self._columns = id is not None, tuple(columns)
+        names = [column.name for column in columns]
+        self._fields = fields = [*([] if id is None else [id]), *names]
+        self._types = [record_type(text, fields)]
+        if any("." in field for field in fields):
+            self._types.append(record_type(text, fields, tolerant=True))
         # Decoding ids takes 10% longer for short documents, so it begins with the first id that occurs.
-        self._without_id: Any = None
-        if id is not None and id != text.partition(".")[0] and "." not in id:
-            self._without_id = msgspec.json.Decoder(_record_type(text, id, None)[0])
+        self._without_id: RecordType | None = None
+        if id is not None and "." not in id and id != text.partition(".")[0] and id not in names:
+            self._without_id = record_type(text, fields, types=[None])
 
     def decode(self, file: int, block: Block) -> Batch:
         """Documents and rejects of one block of whole lines."""
@@ -62,55 +68,68 @@ class JsonlDecoder:
         data, starts = block.data, block.starts
         if block.position == 0 and bytes(data[:3]) == BOM:
             data = memoryview(b"   " + bytes(data[3:]))  # white space keeps the offsets
-        try:
-            records, ids = self._decode_lines(data)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        decoded = self._decode_lines(data)
+        if decoded is None:
             return self._decode_one_by_one(file, data, block, starts)
+        records, made = decoded
         if len(records) != len(starts) or not one_object_a_line(data, starts):
             return self._decode_one_by_one(file, data, block, starts)
-        get_text = self._get_text
-        texts = [record.t for record in records] if get_text is None else list(map(get_text, records))
-        return Batch(file, Texts.of(texts), block.positions, ids, consumed_bytes=len(data))
+        ids = None
+        if self._has_id and made is not self._without_id:
+            ids = _id_texts(made.values[1](records))
+        batch = Batch(file, Texts.of(made.values[0](records)), block.positions, ids, consumed_bytes=len(data))
+        if not self._columns:
+            return batch
+        values = [one(records) for one in made.values[1 + self._has_id :]]
+        return carry_values(batch, self._columns, values, lambda row: _line(block, row))
 
-    def _decode_lines(self, data: memoryview) -> tuple[list[Any], list[str | None] | None]:
-        """All records of a block, and their ids if there are any."""
-        if self._without_id is not None:
+    def _decode_lines(self, data: memoryview) -> tuple[list[Any], RecordType] | None:
+        """All records of a block with their type; None if no type has them all."""
+        for made in filter(None, [self._without_id, *self._types]):
             try:
-                return self._without_id.decode_lines(data), None
+                return made.decoder.decode_lines(data), made
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-                self._without_id = None
-        records = self._decoder.decode_lines(data)
-        return records, _id_texts(list(map(self._get_id, records))) if self._has_id else None
+                if made is self._without_id:
+                    self._without_id = None
+        return None
 
     def _decode_one_by_one(self, file: int, data: memoryview, block: Block, starts: np.ndarray) -> Batch:
-        texts: list[str] = []
-        ids: list[str | None] = []
-        positions: list[int] = []
+        found: list[list[Any]] = []
+        rows: list[int] = []
         rejects: list[Reject] = []
         ends = [*starts[1:].tolist(), len(data)]
-        for start, end, position in zip(starts.tolist(), ends, block.positions.tolist(), strict=True):
+        positions = block.positions
+        for row, (start, end) in enumerate(zip(starts.tolist(), ends, strict=True)):
             line = bytes(data[start:end])
             if not line.strip():
                 continue
             try:
-                record = self._decoder.decode(line)
-                text = record.t if self._get_text is None else self._get_text(record)
-                one = id_text(self._get_id(record)) if self._has_id else None
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-                try:
-                    text, one = self._decode_odd(line, error)
-                except RecordProblem as problem:
-                    raw = bytes(block.data[start:end]).removesuffix(b"\n")
-                    rejects.append(problem.reject(file, position, raw))
-                    continue
-            texts.append(text)
-            ids.append(one)
-            positions.append(position)
-        where = np.array(positions, np.int64)
-        return Batch(file, Texts.of(texts), where, ids if self._has_id else None, rejects, len(data))
+                found.append(self._decode_line(line))
+                rows.append(row)
+            except RecordProblem as problem:
+                rejects.append(problem.reject(file, int(positions[row]), _line(block, row)))
+        texts, *others = (
+            map(list, zip(*found, strict=True)) if found else [[] for _ in range(1 + len(self._fields))]
+        )
+        ids = [id_text(one) for one in others.pop(0)] if self._has_id else None
+        batch = Batch(file, Texts.of(texts), positions[rows], ids, rejects, len(data))
+        return carry_values(batch, self._columns, others, lambda place: _line(block, rows[place]))
 
-    def _decode_odd(self, line: bytes, error: Exception) -> tuple[str, str | None]:
-        """Text and id of a line that the fast decoder refused.
+    def _decode_line(self, line: bytes) -> list[Any]:
+        """Text, id (if any) and columns of a line.
+
+        Raises:
+            RecordProblem: a bad line.
+        """
+        made = self._types[-1]
+        try:
+            record = [made.decoder.decode(line)]
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            return self._decode_odd(line, error)
+        return [values(record)[0] for values in made.values]
+
+    def _decode_odd(self, line: bytes, error: Exception) -> list[Any]:
+        """Text, id and columns of a line that the fast decoder refused.
 
         Raises:
             RecordProblem: a bad line.
@@ -137,8 +156,14 @@ class JsonlDecoder:
             except UnicodeDecodeError as wrong:
                 raise RecordProblem("invalid_utf8", not_utf8(wrong)) from wrong
             raise RecordProblem("lone_surrogate", problem)
-        value = None if self._id is None else value_at(record, self._id.split("."))
-        return text, None if value is ABSENT else id_text(value)
+        values = [value_at(record, name.split(".")) for name in self._fields]
+        return [text, *(None if value is ABSENT else value for value in values)]
+
+
+def _line(block: Block, row: int) -> bytes:
+    """Bytes of one record of a block, without the end of the line."""
+    start, end = block.starts[row], (*block.starts[row + 1 : row + 2], len(block.data))[0]
+    return bytes(block.data[start:end]).removesuffix(b"\n")
 
 
 def not_utf8(error: UnicodeDecodeError) -> str:
@@ -153,78 +178,6 @@ def fits_a_type(name: str) -> bool:
     (True, False)
     """
     return not any(letter in '"\\' or letter < " " for letter in name)
-
-
-def _record_type(text: str, id: str | None, id_type: Any = Any) -> tuple[Any, Getter | None, Getter]:
-    """Build a type with only the wanted fields, and their getters; None if the text is at `.t`.
-
-    Args:
-        id_type: type of the id field; null is always allowed.
-    """
-    if "." not in text:
-        fields: list[tuple[Any, ...]] = [("t", str)]
-        rename = {"t": text}
-        get_text = None
-    else:
-        path = text.split(".")
-        inner: Any = str
-        for name in reversed(path[1:]):
-            inner = msgspec.defstruct("Inner", [("t", inner)], rename={"t": name}, gc=False)
-        fields = [("t", inner)]
-        rename = {"t": path[0]}
-        get_text = attrgetter(".".join(["t"] * len(path)))
-    get_id: Getter = attrgetter("i")
-    if id is not None:
-        outer, *rest = id.split(".")
-        if outer == rename["t"]:
-            # The id shares the text's object, or is the text: the cheap typed path has no room for both.
-            return _shared_type(text, id)
-        fields.append(("i", id_type, None))
-        rename["i"] = outer
-        if rest:
-            get_id = _path_getter(rest)
-    return msgspec.defstruct("Record", fields, rename=rename, gc=False), get_text, get_id
-
-
-def _path_getter(path: list[str]) -> Getter:
-    def get(record: Any) -> Any:
-        value = record.i
-        for name in path:
-            value = value.get(name) if isinstance(value, dict) else None
-        return value
-
-    return get
-
-
-def _shared_type(text: str, id: str) -> tuple[Any, Getter, Getter]:
-    """Types for text and id within one object; the id may have any type and is optional."""
-    text_path, id_path = text.split("."), id.split(".")
-    if text_path == id_path:
-        record, get_text, _ = _record_type(text, None)
-        same = get_text or attrgetter("t")
-        return record, same, same
-    if text_path[: len(id_path)] == id_path or id_path[: len(text_path)] == text_path:
-        raise RecipeError(f"text {text!r} and id {id!r}: one field cannot hold the other")
-    shared = 0
-    while shared < len(id_path) - 1 and text_path[shared] == id_path[shared]:
-        shared += 1
-    inner: Any = str
-    for depth in range(len(text_path) - 1, -1, -1):
-        fields: list[tuple[Any, ...]] = [("t", inner)]
-        rename = {"t": text_path[depth]}
-        if depth == shared:
-            fields.append(("i", Any, None))
-            rename["i"] = id_path[shared]
-        inner = msgspec.defstruct("Inner", fields, rename=rename, gc=False)
-    get_text = attrgetter(".".join(["t"] * len(text_path)))
-    below = _path_getter(id_path[shared + 1 :])
-
-    def get_id(record: Any) -> Any:
-        for _ in range(shared):
-            record = record.t
-        return below(record)
-
-    return inner, get_text, get_id
 
 
 def _id_texts(values: list[Any]) -> list[str | None] | None:

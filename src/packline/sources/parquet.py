@@ -24,6 +24,8 @@ import pyarrow.parquet as pq
 
 from packline.errors import InputError
 from packline.sources.batch import CUT_BYTES, Batch, Reason, Reject, Texts, without_documents
+from packline.sources.carried import carry_arrays
+from packline.sources.files import InputFile
 from packline.sources.jsonl import not_utf8
 from packline.sources.lines import TOO_LARGE
 
@@ -77,12 +79,49 @@ def rows_a_batch(metadata: pq.FileMetaData, group: int) -> int:
     return int(np.clip(facts.num_rows * CUT_BYTES // max(facts.total_byte_size, 1), 1, MAX_ROWS))
 
 
-def read_row_group(
-    parquet: pq.ParquetFile, group: int, text: str, id: str | None
-) -> Iterator[tuple[pa.Array, pa.Array | None]]:
-    """Text as `large_string` and ids (any type) of one row group, batch by batch."""
-    for batch in read_columns(parquet, group, [text] if id is None else [text, id]):
-        yield _as_large_string(_column(batch, text)), None if id is None else _column(batch, id)
+class TextColumns(NamedTuple):
+    """Columns of some rows."""
+
+    texts: pa.Array
+    """`large_string`, which may have nulls and bytes that are not UTF-8."""
+    ids: pa.Array | None
+    """Of any type."""
+    carried: list[pa.Array | None]
+    """Of any type, one for each carried column; None for one that the file lacks."""
+
+    def to_batch(self) -> pa.RecordBatch:
+        """The columns as one batch, for a file."""
+        columns = {"text": self.texts} | ({} if self.ids is None else {"id": self.ids})
+        columns |= {f"c{place}": one for place, one in enumerate(self.carried) if one is not None}
+        return pa.RecordBatch.from_pydict(columns)
+
+    @classmethod
+    def of_batch(cls, batch: pa.RecordBatch, file: InputFile) -> TextColumns:
+        """The columns of `to_batch`."""
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        carried = [columns.get(f"c{place}") for place in range(len(file.carried or ()))]
+        return cls(columns["text"], columns.get("id"), carried)
+
+
+def read_row_group(parquet: pq.ParquetFile, group: int, file: InputFile) -> Iterator[TextColumns]:
+    """Text, ids and carried columns of one row group, batch by batch."""
+    schema = parquet.schema_arrow
+    carried = [column.name for column in file.carried or () if column_type(schema, column.name) is not None]
+    wanted = [file.text, *([] if file.id is None else [file.id]), *carried]
+    for batch in read_columns(parquet, group, list(dict.fromkeys(wanted))):
+        yield TextColumns(
+            _as_large_string(_column(batch, file.text)),
+            None if file.id is None else _column(batch, file.id),
+            carried_arrays(file, batch),
+        )
+
+
+def carried_arrays(file: InputFile, rows: pa.RecordBatch) -> list[pa.Array | None]:
+    """Carried columns of rows; None for one that the file lacks."""
+    return [
+        None if column_type(rows.schema, column.name) is None else _column(rows, column.name)
+        for column in file.carried or ()
+    ]
 
 
 def read_columns(parquet: pq.ParquetFile, group: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -96,34 +135,27 @@ def read_columns(parquet: pq.ParquetFile, group: int, columns: Sequence[str]) ->
 
 
 def read_row_groups(
-    file: int,
-    parquet: pq.ParquetFile,
-    groups: range,
-    text: str,
-    id: str | None,
-    hasher: Any,
-    max_bytes: int,
+    file: InputFile, parquet: pq.ParquetFile, groups: range, hasher: Any, max_bytes: int
 ) -> Iterator[Batch]:
-    """Read batches of whole row groups; the text column is added to `hasher`."""
+    """Read batches of whole row groups; their columns are added to `hasher`."""
     row = sum(parquet.metadata.row_group(group).num_rows for group in range(groups.start))
     for group in groups:
         facts = parquet.metadata.row_group(group)
         end = row + facts.num_rows
         try:
-            for column, ids in read_row_group(parquet, group, text, id):
-                hash_text(hasher, column)
-                yield arrow_batch(file, column, ids, row, max_bytes)
-                row += len(column)
+            for columns in read_row_group(parquet, group, file):
+                hash_columns(hasher, columns)
+                yield arrow_batch(file, columns, row, max_bytes)
+                row += len(columns.texts)
         except (pa.ArrowException, OSError) as error:
-            yield lost_rows(file, group, row, end, error)
+            yield lost_rows(file.index, group, row, end, error)
         row = end
 
 
 def read_row_batches(
-    file: int,
+    file: InputFile,
     parquet: pq.ParquetFile,
     groups: range,
-    columns: Sequence[str],
     make: Callable[[pa.RecordBatch, int], Batch],
 ) -> Iterator[Batch]:
     """Batches of whole row groups, for sources whose text is not a column.
@@ -131,6 +163,7 @@ def read_row_batches(
     Args:
         make: makes documents from rows and the number of the first row.
     """
+    columns = record_columns(file, parquet.schema_arrow)
     row = sum(parquet.metadata.row_group(group).num_rows for group in range(groups.start))
     for group in groups:
         end = row + parquet.metadata.row_group(group).num_rows
@@ -139,8 +172,15 @@ def read_row_batches(
                 yield make(rows, row)
                 row += len(rows)
         except (pa.ArrowException, OSError) as error:
-            yield lost_rows(file, group, row, end, error)
+            yield lost_rows(file.index, group, row, end, error)
         row = end
+
+
+def record_columns(file: InputFile, schema: pa.Schema) -> list[str]:
+    """Columns of a file that its records are made of, with those that are carried along."""
+    carried = [column.name for column in file.carried or () if column_type(schema, column.name) is not None]
+    heads = [name if name in schema.names else name.partition(".")[0] for name in carried]
+    return list(dict.fromkeys([*(file.columns or ()), *heads]))
 
 
 def lost_rows(file: int, group: int, row: int, end: int, error: Exception) -> Batch:
@@ -150,15 +190,16 @@ def lost_rows(file: int, group: int, row: int, end: int, error: Exception) -> Ba
     return without_documents(file, reject)
 
 
-def arrow_batch(file: int, column: pa.Array, ids: pa.Array | None, row: int, max_bytes: int) -> Batch:
-    """One piece of a text column as documents."""
+def arrow_batch(input: InputFile, columns: TextColumns, row: int, max_bytes: int) -> Batch:
+    """Some rows as documents."""
+    file, column = input.index, columns.texts
     texts, consumed = Texts(column), text_bytes(column)
-    names = None if ids is None else id_texts(ids)
+    names = None if columns.ids is None else id_texts(columns.ids)
     positions = np.arange(row, row + len(column), dtype=np.int64)
     whole = Batch(file, texts, positions, names, consumed_bytes=consumed)
     too_large = consumed > max_bytes and int(texts.sizes.max()) > max_bytes
     if not column.null_count and not too_large and _is_utf8(column):
-        return whole
+        return _carried(whole, input, columns.carried)
     kept, rejects = [], []
     for index, value in enumerate(column):
         raw = value.as_buffer()
@@ -178,12 +219,42 @@ def arrow_batch(file: int, column: pa.Array, ids: pa.Array | None, row: int, max
         kept.append(index)
     good = whole.keep(np.array(kept, np.int64))
     good.rejects, good.consumed_bytes = rejects, consumed
-    return good
+    there = pa.array(kept, pa.int64())
+    return _carried(good, input, [None if one is None else one.take(there) for one in columns.carried])
 
 
-def hash_text(hasher: Any, column: pa.Array) -> None:
-    """Feed a `large_string` array's bytes to a hasher: a checksum that costs no second read."""
-    hasher.update(Texts(column).data)
+def _carried(batch: Batch, file: InputFile, arrays: Sequence[pa.Array | None]) -> Batch:
+    texts = batch.texts
+    return carry_arrays(batch, file.carried or (), arrays, lambda row: texts[row].encode("utf-8"))
+
+
+def hash_columns(hasher: Any, columns: TextColumns) -> None:
+    """Feed the values of columns to a hasher: a checksum that costs no second read."""
+    for array in (columns.texts, columns.ids, *columns.carried):
+        if array is not None:
+            hash_array(hasher, array)
+
+
+def hash_array(hasher: Any, array: pa.Array) -> None:
+    """Feed the values of an array to a hasher, independent of the layout of its buffers."""
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    kind = array.type
+    valid = array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else None
+    if valid is not None:
+        hasher.update(np.packbits(valid))
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        texts = Texts(_as_large_string(array).fill_null("") if array.null_count else _as_large_string(array))
+        hasher.update(texts.sizes)
+        hasher.update(texts.data)
+    elif pa.types.is_primitive(kind) and kind.bit_width >= 8:
+        width = kind.bit_width // 8
+        values = np.frombuffer(array.buffers()[1], np.uint8, len(array) * width, array.offset * width)
+        if valid is not None:
+            values = values.reshape(-1, width) * valid[:, None]  # a null may have any bytes
+        hasher.update(np.ascontiguousarray(values))
+    else:
+        hasher.update(repr(column_values(array)).encode("utf-8", "surrogatepass"))
 
 
 def text_bytes(column: pa.Array) -> int:

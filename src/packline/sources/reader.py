@@ -31,6 +31,7 @@ from packline.sources.batch import (
     reject_block,
     without_documents,
 )
+from packline.sources.carried import Column
 from packline.sources.compression import DecompressedStream
 from packline.sources.files import InputFile
 from packline.sources.json_array import read_blocks
@@ -76,11 +77,9 @@ def read_span(
             parquet = open_parquet(raw, file.path)
             if transform is not None:
                 make = _row_maker(file, transform, hasher)
-                yield from read_row_batches(file.index, parquet, groups, file.columns or (), make)
+                yield from read_row_batches(file, parquet, groups, make)
                 return
-            yield from read_row_groups(
-                file.index, parquet, groups, file.text, file.id, hasher, max_document_bytes
-            )
+            yield from read_row_groups(file, parquet, groups, hasher, max_document_bytes)
         return
     with open_input(file.path) as raw:
         if file.compression:
@@ -169,10 +168,10 @@ def _decode(
     """Decode blocks, one batch per block."""
     if file.format != "text":
         if transform is not None:
-            records = _records(transform, file.id)
+            records = _records(transform, file.id, file.carried or ())
             yield from (records.decode(file, block) for block in blocks)
             return
-        decoder = _decoder(file.text, file.id)
+        decoder = _decoder(file.text, file.id, file.carried or ())
         for block in blocks:
             yield decoder.decode(file.index, block)
         return
@@ -182,14 +181,14 @@ def _decode(
 
 
 @cache
-def _decoder(text: str, id: str | None) -> JsonlDecoder:
+def _decoder(text: str, id: str | None, columns: tuple[Column, ...]) -> JsonlDecoder:
     """Cached decoder: a unit may have a thousand small files."""
-    return JsonlDecoder(text, id)
+    return JsonlDecoder(text, id, columns)
 
 
 @cache
-def _records(transform: Transform, id: str | None) -> JsonlRecords:
-    return JsonlRecords(transform, id)
+def _records(transform: Transform, id: str | None, columns: tuple[Column, ...]) -> JsonlRecords:
+    return JsonlRecords(transform, id, columns)
 
 
 def _row_maker(
@@ -208,7 +207,7 @@ def _read_arrow_chunk(
 
     import pyarrow as pa
 
-    from packline.sources.parquet import arrow_batch, lost_rows
+    from packline.sources.parquet import TextColumns, arrow_batch, lost_rows
 
     row = piece.position
     losses = list(piece.lost)
@@ -222,8 +221,7 @@ def _read_arrow_chunk(
                 if transform is not None:
                     yield _row_maker(file, transform)(batch, row)
                 else:
-                    ids = batch.column("id") if "id" in batch.schema.names else None
-                    yield arrow_batch(file.index, batch.column("text"), ids, row, max_bytes)
+                    yield arrow_batch(file, TextColumns.of_batch(batch, file), row, max_bytes)
                 row += len(batch)
     for loss in losses:
         yield lost_rows(file.index, loss.group, loss.row, loss.end, OSError(loss.detail))

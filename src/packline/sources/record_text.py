@@ -18,7 +18,7 @@ record. Not used for sources without template and filter.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -28,6 +28,7 @@ import pyarrow as pa
 
 from packline.recipe import Source
 from packline.sources.batch import Batch, Block, RecordProblem, Reject, TemplateTimeout, Texts, reject_block
+from packline.sources.carried import Column, convert_arrays, fit_field, fitted_batch, schema_of
 from packline.sources.files import InputFile
 from packline.sources.jsonl import (
     ABSENT,
@@ -154,8 +155,11 @@ def transform_of(source: Source, field: str, max_bytes: int) -> RecordText:
 class Collected:
     """Builder of a batch, record by record."""
 
-    def __init__(self, file: InputFile, transform: Transform, id: str | None) -> None:
-        self._file, self._transform = file, transform
+    def __init__(
+        self, file: InputFile, transform: Transform, id: str | None, columns: Sequence[Column] = ()
+    ) -> None:
+        self._file, self._transform, self._columns = file, transform, columns
+        self._values: list[list[Any]] = [[] for _ in columns]
         self._id = None if id is None else id.split(".")
         self._texts: list[str] = []
         self._positions: list[int] = []
@@ -163,8 +167,13 @@ class Collected:
         self._rejects: list[Reject] = []
         self._filtered: list[int] = []
 
-    def take(self, record: dict[str, Any], position: int) -> RecordProblem | None:
+    def take(
+        self, record: dict[str, Any], position: int, misfit: RecordProblem | None = None
+    ) -> RecordProblem | None:
         """Add a record; return its problem, if any, since the caller has the bytes.
+
+        Args:
+            misfit: problem of its columns, if they were converted already.
 
         Raises:
             RecipeError: the template does not come to an end.
@@ -178,6 +187,14 @@ class Collected:
         if text is None:
             self._filtered.append(position)
             return None
+        if misfit is not None:
+            return misfit
+        try:
+            values = [fit_field(record, column) for column in self._columns]
+        except RecordProblem as problem:
+            return problem
+        for held, value in zip(self._values, values, strict=True):
+            held.append(value)
         self._texts.append(text)
         self._positions.append(position)
         if self._id is not None:
@@ -194,7 +211,10 @@ class Collected:
         ids = None if self._id is None else self._ids
         positions = np.array(self._positions, np.int64)
         texts = Texts.of(self._texts)
-        return Batch(self._file.index, texts, positions, ids, self._rejects, consumed_bytes, self._filtered)
+        columns = fitted_batch(self._columns, self._values) if self._columns else None
+        return Batch(
+            self._file.index, texts, positions, ids, self._rejects, consumed_bytes, self._filtered, columns
+        )
 
 
 class JsonlRecords:
@@ -203,11 +223,16 @@ class JsonlRecords:
     Args:
         transform: makes the texts.
         id: field of the document's id, `a.b` for a nested one, or None.
+        columns: columns to carry along.
     """
 
-    def __init__(self, transform: Transform, id: str | None) -> None:
-        self._transform, self._id = transform, id
-        self._names = None if transform.fields is None else _with_head(transform.fields, id)
+    def __init__(self, transform: Transform, id: str | None, columns: Sequence[Column] = ()) -> None:
+        self._transform, self._id, self._columns = transform, id, columns
+        self._names: tuple[str, ...] | None = None
+        if transform.fields is not None:
+            heads = [] if id is None else [id.partition(".")[0]]
+            heads += [column.path[0] for column in columns]
+            self._names = tuple(dict.fromkeys([*transform.fields, *heads]))
         self._decoder: Any = msgspec.json.Decoder(dict[str, Any])
         if self._names is not None and not all(map(fits_a_type, self._names)):
             self._names = None
@@ -225,7 +250,7 @@ class JsonlRecords:
         data, starts = block.data, block.starts
         if block.position == 0 and bytes(data[:3]) == BOM:
             data = memoryview(b"   " + bytes(data[3:]))  # white space keeps the offsets
-        collected = Collected(file, self._transform, self._id)
+        collected = Collected(file, self._transform, self._id, self._columns)
         ends = [*starts[1:].tolist(), len(data)]
         lines = list(zip(starts.tolist(), ends, strict=True))
         positions = block.positions.tolist()
@@ -297,17 +322,26 @@ def row_batch(
         row: number of the first row in the file.
         hasher: updated with the values of the rows, independent of the layout of their buffers.
     """
-    id = file.id
-    collected = Collected(file, transform, id)
+    from packline.sources.parquet import carried_arrays
+
+    collected = Collected(file, transform, file.id)
     records, problems = _plain_rows(rows)
     if hasher is not None:
         _hash(hasher, records)
+    carried = file.carried or ()
+    arrays, misfits = convert_arrays(carried, carried_arrays(file, rows), len(rows))
     for number, record in enumerate(records):
         position = row + number
-        problem = _problem(problems.get(number, {}), transform, id) or collected.take(record, position)
+        problem = _problem(problems.get(number, {}), transform) or collected.take(
+            record, position, misfits.get(number)
+        )
         if problem is not None:
             collected.reject(position, problem, msgspec.json.encode(record))
-    return collected.batch(rows.nbytes)
+    batch = collected.batch(rows.nbytes)
+    if carried:
+        whole = pa.RecordBatch.from_arrays(arrays, schema=schema_of(carried))
+        batch.columns = whole.take(pa.array(batch.positions - row))
+    return batch
 
 
 def hash_rows(hasher: Any, rows: pa.RecordBatch) -> None:
@@ -337,13 +371,9 @@ def _plain_rows(rows: pa.RecordBatch) -> tuple[list[dict[str, Any]], dict[int, d
     return msgspec.to_builtins(records), problems
 
 
-def _problem(odd: dict[str, Odd], transform: Transform, id: str | None) -> RecordProblem | None:
-    """Problem of a row; None if only its id is affected, which is then left out."""
+def _problem(odd: dict[str, Odd], transform: Transform) -> RecordProblem | None:
+    """Problem of a row; None if only its id, which is then left out, or carried columns are affected."""
     for name, value in odd.items():
-        if name != id or transform.fields is None or name in transform.fields:
+        if transform.fields is None or name in transform.fields:
             return RecordProblem(value.reason, f"column {name}: {value.detail}")
     return None
-
-
-def _with_head(fields: tuple[str, ...], id: str | None) -> tuple[str, ...]:
-    return fields if id is None else tuple(dict.fromkeys([*fields, id.partition(".")[0]]))

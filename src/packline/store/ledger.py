@@ -165,20 +165,20 @@ def total(ledgers: Iterable[Ledger]) -> Ledger:
     return result
 
 
-def totals_by_source(names: Sequence[str], ledgers: Iterable[tuple[int, Ledger]]) -> dict[str, Ledger]:
+def totals_by_source(names: Sequence[str], ledgers: Iterable[tuple[str, Ledger]]) -> dict[str, Ledger]:
     """Sum of each source's ledgers, in one pass over all of them.
 
     Args:
         names: names of the sources.
-        ledgers: ledgers, each with the number of its source.
+        ledgers: ledgers, each with the name of its source.
 
-    >>> totals_by_source(["a", "b"], [(0, Ledger(documents=1)), (0, Ledger(documents=2))])["a"].documents
+    >>> totals_by_source(["a", "b"], [("a", Ledger(documents=1)), ("a", Ledger(documents=2))])["a"].documents
     3
     """
-    sums: dict[int, Ledger] = {}
+    sums = {name: Ledger() for name in names}
     for source, ledger in ledgers:
         sums[source] = sums.get(source, Ledger()) + ledger
-    return {name: sums.get(number, Ledger()) for number, name in enumerate(names)}
+    return sums
 
 
 def source_names(recipe: Recipe) -> list[str]:

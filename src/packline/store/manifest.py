@@ -27,7 +27,7 @@ import msgspec
 
 from packline.errors import CorruptStore, NoDocuments, StoreNotFound
 from packline.fingerprint import NotWhole, hash_bytes, json_form, seal, unseal
-from packline.recipe import SPLITS, Recipe, Split
+from packline.recipe import SPLITS, ColumnType, Recipe, Split
 from packline.sources.compression import Compression
 from packline.store.files import FileEntry, reading, stat_file
 from packline.store.ledger import Ledger, losses, source_names, total, totals_by_source
@@ -66,7 +66,8 @@ WHOLE_STREAM = -1
 class InputPiece(msgspec.Struct, frozen=True, gc=False):
     """The part of a file that a unit read, and the checksum of its bytes."""
 
-    file: int
+    file: str
+    """Name of the file within the source, as in provenance."""
     start: int
     stop: int
     checksum: str
@@ -76,7 +77,8 @@ class Receipt(msgspec.Struct, frozen=True):
     """Commit record of one unit: a unit without one does not exist."""
 
     unit: str
-    source: int
+    source: str
+    """Name of the source."""
     inputs: tuple[InputPiece, ...]
     shards: tuple[ShardEntry, ...]
     rejects: tuple[FileEntry, ...]
@@ -85,12 +87,15 @@ class Receipt(msgspec.Struct, frozen=True):
     """Documents that the reference tokenizer encoded again."""
     complete: bool = True
     """False if a limit of documents or tokens ended it early."""
+    columns: dict[str, ColumnType] | msgspec.UnsetType = msgspec.UNSET
+    """Type of each column that the source carries, by name and in order; absent without any."""
 
 
 class StreamReceipt(msgspec.Struct, frozen=True):
     """Commit record of a file that was read as a stream: the number of its units."""
 
-    file: int
+    source: str
+    file: str
     units: int
     checksum: str
 

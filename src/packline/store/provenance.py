@@ -23,8 +23,12 @@ import msgspec
 import numpy as np
 
 from packline.errors import CorruptStore
+from packline.recipe import ColumnType
 from packline.store.files import HINT, FileEntry, check_bytes, map_file, reading
 from packline.store.manifest import ShardEntry
+
+CarriedTypes = tuple[tuple[str, ColumnType], ...]
+"""Name and type of each column that a source carries."""
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,16 +36,18 @@ if TYPE_CHECKING:
 
 
 @cache
-def documents_schema(carried: tuple[tuple[str, str], ...] = ()) -> pa.Schema:
+def documents_schema(carried: CarriedTypes = ()) -> pa.Schema:
     """Columns of `NAME.docs.parquet`: the fixed ones, then those that the source carries.
 
     Args:
-        carried: name and type of each; the types are the keys of `carried_types`.
+        carried: name and type of each (`sources.carried.TYPES`).
 
     >>> documents_schema((("score", "float"),)).names[-2:]
     ['hash', 'score']
     """
     import pyarrow as pa
+
+    from packline.sources.carried import TYPES
 
     return pa.schema(
         [
@@ -53,32 +59,20 @@ def documents_schema(carried: tuple[tuple[str, str], ...] = ()) -> pa.Schema:
             pa.field("tokens", pa.int64(), nullable=False),
             pa.field("label", pa.dictionary(pa.int32(), pa.string())),
             pa.field("hash", pa.uint64()),
-            *(pa.field(name, carried_types()[kind]) for name, kind in carried),
+            *(pa.field(name, TYPES[kind]) for name, kind in carried),
         ]
     )
 
 
-@cache
-def carried_types() -> dict[str, pa.DataType]:
-    """Types of carried columns, by their names in recipes."""
-    import pyarrow as pa
-
-    return {
-        "string": pa.string(),
-        "integer": pa.int64(),
-        "float": pa.float64(),
-        "boolean": pa.bool_(),
-        "timestamp": pa.timestamp("us", "UTC"),
-    }
-
-
-def carried_columns(schema: pa.Schema) -> tuple[tuple[str, str], ...] | None:
+def carried_columns(schema: pa.Schema) -> CarriedTypes | None:
     """Name and type of each carried column of a file; None if these are not columns of provenance.
 
     >>> carried_columns(documents_schema((("url", "string"),)))
     (('url', 'string'),)
     """
-    names = {kind: name for name, kind in carried_types().items()}
+    from packline.sources.carried import TYPES
+
+    names = {kind: name for name, kind in TYPES.items()}
     fixed = len(documents_schema())
     carried = [schema.field(place) for place in range(fixed, len(schema))]
     if any(one.type not in names for one in carried) or len(set(schema.names)) < len(schema):
@@ -145,7 +139,7 @@ class ProvenanceFile:
         if carried is None:
             found = ", ".join(f"{field.name} {field.type}" for field in schema)
             raise CorruptStore(f"{path}: expected the columns of provenance, found {found}", hint=HINT)
-        self.carried: tuple[tuple[str, str], ...] = carried
+        self.carried: CarriedTypes = carried
         """Name and type of each carried column."""
         if sum(self.rows) != entry.documents:
             raise CorruptStore(

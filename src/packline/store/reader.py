@@ -11,7 +11,6 @@ are paths and maps, so a store survives fork, and pickles as its path.
 from __future__ import annotations
 
 import bisect
-import difflib
 import operator
 import os
 import stat
@@ -20,16 +19,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
-import msgspec
 import numpy as np
 
 from packline.errors import CorruptStore, StoreError
 from packline.ragged import offsets_of
 from packline.store.files import HINT, FileEntry, check_size, read_file, reading, stat_file
 from packline.store.ledger import source_names
-from packline.store.manifest import RECEIPTS, TOKENIZER, Manifest, ShardEntry, read_manifest
+from packline.store.manifest import TOKENIZER, Manifest, ShardEntry, read_manifest
 from packline.store.provenance import Provenance, to_provenance
 from packline.store.shard import Shard, index_size
+from packline.store.unit_names import parse_unit, source_slugs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -194,41 +193,29 @@ class ShardLabel(NamedTuple):
 
 
 def shard_labels(store: StoreReader) -> list[ShardLabel]:
-    """Source and label of each shard, in the order of `store.shards`.
+    """Source and label of each shard, in the order of `store.shards`: a shard is named after its source.
 
     Raises:
-        CorruptStore: a receipt is missing or damaged.
+        CorruptStore: a shard has the name of no source.
     """
     recipe = store.manifest.recipe
-    known = [
-        ShardLabel(number, name, recipe.sources[number].label)
-        for number, name in enumerate(source_names(recipe))
-    ]
-    if len(known) == 1:
-        return known * len(store.shards)
-    files = {entry.name: entry for entry in store.manifest.receipts}
-    units = [shard.entry.name.partition("-")[2] for shard in store.shards]
-    by_unit = {unit: known[_source_of(store, unit, files, len(known))] for unit in dict.fromkeys(units)}
-    return [by_unit[unit] for unit in units]
+    names = source_names(recipe)
+    known = {
+        slug: ShardLabel(number, name, recipe.sources[number].label)
+        for number, (name, slug) in enumerate(zip(names, source_slugs(names), strict=True))
+    }
+    return [_label_of(store, entry.name, known) for entry in store.manifest.shards]
 
 
-class _Source(msgspec.Struct):
-    """The one field of a receipt that is needed."""
-
-    source: int
-
-
-def _source_of(store: StoreReader, unit: str, files: dict[str, FileEntry], sources: int) -> int:
-    name = f"{RECEIPTS}/{unit}.json"
-    path = store.path / name
-    if name not in files:
-        raise CorruptStore(f"the manifest of {store.path} does not list {name}", hint=HINT)
-    data = read_file(store.path, files[name])
-    with reading(path):
-        source = msgspec.json.decode(data, type=_Source).source
-    if not 0 <= source < sources:
-        raise CorruptStore(f"{path}: expected the number of one of {sources} sources, found {source}")
-    return source
+def _label_of(store: StoreReader, shard: str, known: dict[str, ShardLabel]) -> ShardLabel:
+    unit = parse_unit(shard.partition("-")[2])
+    if unit is None or unit.slug not in known:
+        raise CorruptStore(
+            f"{store.path}: shard {shard}: expected SPLIT-SOURCE-NUMBER with a source of the recipe: "
+            f"{', '.join(known)}",
+            hint=HINT,
+        )
+    return known[unit.slug]
 
 
 NEAR = 3
@@ -384,6 +371,8 @@ def _near_ids(store: StoreReader, id: str) -> str:
 
 
 def _near_files(store: StoreReader, file: str) -> str:
+    import difflib
+
     names: list[Any] = sorted({entry.name for entry in store.manifest.inputs})
     ends = [name for name in names if name.rpartition("/")[2] == file.rpartition("/")[2]]
     near = ends[:NEAR] or difflib.get_close_matches(file, names[: 1 << 14], NEAR) or names[:NEAR]

@@ -2,7 +2,7 @@
 
     receipts/ ──┬── ledgers balance, and add up to those of the manifest
                 ├── shards and rejects are those that the manifest lists
-                ├── units are numbered without a gap, for a stream as many as its receipt declares
+                ├── units of a source are numbered without a gap, for a stream as many as its receipt declares
                 └── the parts of each input that units read cover it once, with its checksum
 
     rejects/    ──  UNIT.jsonl   offset, bytes, reason, records of each bad record
@@ -15,7 +15,6 @@ of 1 MiB, decoded in native code; their raw bytes are not read. Shards are compa
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from pathlib import Path
 
@@ -35,9 +34,8 @@ from packline.store.manifest import (
 )
 from packline.store.report import Findings
 from packline.store.shard_check import check_file
+from packline.store.unit_names import STREAM, parse_unit, source_slugs
 from packline.store.writer import RejectEntry
-
-UNIT_NAME = re.compile(r"(\d{6,})(?:-(\d{6,}))?")
 
 
 class ReceiptsCheck:
@@ -45,12 +43,13 @@ class ReceiptsCheck:
 
     def __init__(self, folder: Path, manifest: Manifest, findings: Findings) -> None:
         self.by_unit: dict[str, Receipt] = {}
-        """Receipts by name of the unit, in order."""
+        """Receipts by name of the unit, in the order of their documents."""
         self.streams: dict[str, StreamReceipt] = {}
         self.complete = True
         """False if one cannot be read: then sums over the others are meaningless."""
         self._folder, self._manifest, self._findings = folder, manifest, findings
         self._names = source_names(manifest.recipe)
+        self._slugs = source_slugs(self._names)
         recipe = manifest.recipe
         self._limited = recipe.limit_documents is not None or recipe.limit_tokens is not None
 
@@ -71,8 +70,8 @@ class ReceiptsCheck:
             stem = Path(entry.name).stem
             try:
                 data = (self._folder / entry.name).read_bytes()
-                if stem.startswith("stream-"):
-                    name = stem.removeprefix("stream-")
+                if stem.endswith(STREAM):
+                    name = stem.removesuffix(STREAM)
                     self.streams[name] = msgspec.json.decode(data, type=StreamReceipt)
                     continue
                 receipt = msgspec.json.decode(data, type=Receipt)
@@ -81,7 +80,13 @@ class ReceiptsCheck:
                 self.complete = False
                 continue
             findings.compare(entry.name, "unit", stem, receipt.unit)
-            if not findings.compare(entry.name, "source", True, 0 <= receipt.source < len(self._names)):
+            unit = parse_unit(stem)
+            if unit is None or unit.slug not in self._slugs:
+                findings.add(entry.name, "name", "a source of the recipe and the number of a unit", stem)
+                self.complete = False
+                continue
+            source = self._names[self._slugs.index(unit.slug)]
+            if not findings.compare(entry.name, "source", source, receipt.source):
                 self.complete = False
                 continue
             self.by_unit[stem] = receipt
@@ -89,7 +94,13 @@ class ReceiptsCheck:
                 findings.add(entry.name, f"the ledger does not balance: {problem}")
             if not receipt.complete and not self._limited:
                 findings.add(entry.name, "the unit was ended by a limit, and the recipe has none")
-        self.by_unit = dict(sorted(self.by_unit.items()))
+        self.by_unit = dict(sorted(self.by_unit.items(), key=lambda item: self._place(item[0])))
+
+    def _place(self, name: str) -> tuple[int, int, int]:
+        """Place of a unit among all: by source, number, and slice."""
+        unit = parse_unit(name)
+        assert unit is not None  # else it was reported and left out
+        return self._slugs.index(unit.slug), *unit.place
 
     def _check_sums(self) -> None:
         """Check that the manifest is the sum of the receipts."""
@@ -107,31 +118,40 @@ class ReceiptsCheck:
         for name, ledger in sums.items():
             said = manifest.sources.get(name, Ledger())
             _compare_ledgers(findings, MANIFEST, said, ledger, f"of source {name} in receipts/")
-        shards = tuple(shard for receipt in receipts for shard in receipt.shards)
-        if shards != manifest.shards:
-            listed, named = {shard.name for shard in manifest.shards}, {shard.name for shard in shards}
-            differing = sorted(listed ^ named) or [
-                one.name for one, other in zip(shards, manifest.shards, strict=True) if one != other
+        # Sources may alternate; the shards of each are in the order of its units.
+        shards = [shard for receipt in receipts for shard in receipt.shards]
+        listed = sorted(manifest.shards, key=lambda shard: self._slug_place(shard.name))
+        if shards != listed:
+            differing = sorted({one.name for one in listed} ^ {one.name for one in shards}) or [
+                one.name for one, other in zip(shards, listed, strict=True) if one != other
             ]
             findings.add(MANIFEST, "shards are not those of the receipts", "the same", differing[0])
         rejects = tuple(entry for receipt in receipts for entry in receipt.rejects)
         findings.compare(MANIFEST, "rejects are those of the receipts", True, rejects == manifest.rejects)
+
+    def _slug_place(self, shard: str) -> int:
+        unit = parse_unit(shard.partition("-")[2])
+        return self._slugs.index(unit.slug) if unit is not None and unit.slug in self._slugs else -1
 
     def _check_units_without_gap(self) -> None:
         """Check that no unit is missing: units are numbered, and a stream's receipt declares their number."""
         if not self.complete:
             return
         findings = self._findings
-        numbers: dict[str, list[int]] = {name: [] for name in self.streams}
-        for unit in self.by_unit:
-            match = UNIT_NAME.fullmatch(unit)
-            if match is None:
-                findings.add(f"{RECEIPTS}/{unit}.json", "name", "the number of a unit", unit)
+        slices: dict[str, list[int]] = {name: [] for name in self.streams}
+        for unit in map(parse_unit, self.by_unit):
+            assert unit is not None
+            slices.setdefault(unit.planned, []).extend([] if unit.slice is None else [unit.slice])
+        planned: dict[str, list[int]] = {slug: [] for slug in self._slugs}
+        for unit in map(parse_unit, slices):
+            if unit is None or unit.slug not in planned:
+                findings.add(RECEIPTS, "name of a stream", "a source of the recipe and a number", str(unit))
                 return
-            numbers.setdefault(match[1], []).extend([int(match[2])] if match[2] else [])
-        work = [f"{number:06d}" for number in range(len(numbers))]
-        findings.compare(RECEIPTS, "units without a gap", work, sorted(numbers))
-        for name, found in numbers.items():
+            planned[unit.slug].append(unit.number)
+        for slug, numbers in planned.items():
+            expected = list(range(len(numbers)))
+            findings.compare(RECEIPTS, f"units of {slug} without a gap", expected, sorted(numbers))
+        for name, found in slices.items():
             stream = self.streams.get(name)
             count = stream.units if stream is not None and not self._limited else len(found)
             findings.compare(RECEIPTS, f"units of stream {name}", list(range(count)), sorted(found))
@@ -141,16 +161,10 @@ class ReceiptsCheck:
         if not self.complete:
             return
         findings = self._findings
-        pieces: dict[int, list[tuple[int, int]]] = {}
-        checksums: dict[int, list[str]] = {}
-        for receipt in self.by_unit.values():
-            for piece in receipt.inputs:
-                pieces.setdefault(piece.file, []).append((piece.start, piece.stop))
-                checksums.setdefault(piece.file, []).append(piece.checksum)
-        for stream in self.streams.values():
-            checksums.setdefault(stream.file, []).append(stream.checksum)
-        for number, entry in enumerate(self._manifest.inputs):
-            parts = checksums.get(number, [])
+        pieces = self.pieces()
+        for entry in self._manifest.inputs:
+            read = pieces.pop((self._names[entry.source], entry.name), [])
+            parts = [piece.checksum for piece in read]
             whole = join_checksums(parts)
             findings.compare(MANIFEST, f"checksum of input {entry.name}", whole, entry.checksum)
             if self._limited:
@@ -158,21 +172,26 @@ class ReceiptsCheck:
             if not parts:
                 findings.add(MANIFEST, f"input {entry.name}", "read by some unit", "by none")
             end = 0
-            for start, stop in pieces.get(number, []):
-                findings.compare(RECEIPTS, f"units of input {entry.name}: the next begins at", end, start)
-                end = stop
-            if number in pieces and entry.format != "parquet":
+            spans = [piece for piece in read if piece.stop != WHOLE_STREAM]
+            for piece in spans:
+                findings.compare(
+                    RECEIPTS, f"units of input {entry.name}: the next begins at", end, piece.start
+                )
+                end = piece.stop
+            if spans and entry.format != "parquet":
                 findings.compare(RECEIPTS, f"units of input {entry.name}: bytes", entry.bytes, end)
+        for source, name in pieces:
+            findings.add(RECEIPTS, f"input {name} of source {source}", "one that the manifest lists", "none")
 
-    def pieces(self) -> dict[int, list[InputPiece]]:
-        """Pieces of each input file that units read, by its number."""
-        taken: dict[int, list[InputPiece]] = {}
+    def pieces(self) -> dict[tuple[str, str], list[InputPiece]]:
+        """Pieces of each input file that units read, by the names of its source and of the file."""
+        taken: dict[tuple[str, str], list[InputPiece]] = {}
         for receipt in self.by_unit.values():
             for piece in receipt.inputs:
-                taken.setdefault(piece.file, []).append(piece)
+                taken.setdefault((receipt.source, piece.file), []).append(piece)
         for stream in self.streams.values():
             whole = InputPiece(stream.file, 0, WHOLE_STREAM, stream.checksum)
-            taken.setdefault(stream.file, []).append(whole)
+            taken.setdefault((stream.source, stream.file), []).append(whole)
         return taken
 
 

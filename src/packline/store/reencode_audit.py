@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -74,7 +75,7 @@ def reencode_audit(
     manifest: Manifest,
     tokenizer: Tokenizer,
     readable: set[str],
-    pieces: dict[int, list[InputPiece]],
+    pieces: dict[tuple[str, str], list[InputPiece]],
     findings: Findings,
 ) -> DeepReport:
     """Compare a sample of documents with the reference tokenizer.
@@ -82,7 +83,7 @@ def reencode_audit(
     Args:
         tokenizer: the tokenizer kept with the store.
         readable: names of the shards that are whole.
-        pieces: pieces of each input file that units read, by its number; a stream as one up to
+        pieces: pieces of each input file that units read, by its source and name; a stream as one up to
             `WHOLE_STREAM`.
     """
     parse = manifest.recipe.special_tokens == "parse"
@@ -129,7 +130,7 @@ class _Audit:
         self,
         manifest: Manifest,
         reference: Reference,
-        pieces: dict[int, list[InputPiece]],
+        pieces: dict[tuple[str, str], list[InputPiece]],
         findings: Findings,
     ) -> None:
         self.documents = self.text_bytes = self.decoded = 0
@@ -197,12 +198,12 @@ class _Audit:
             findings, self._findings = self._findings, Findings()
             waiting = {one.provenance.position: one for one in picked}
             try:
-                for position, text, id in _read(file, self._manifest, sorted(waiting)):
+                for position, text, id, columns in _read(file, self._manifest, sorted(waiting)):
                     one = waiting.pop(position)
                     if text is None:
                         self._large += 1
                         continue
-                    self._compare_with_text(one, text, id, longest)
+                    self._compare_with_text(one, text, id, columns, longest)
                 for one in waiting.values():
                     self._findings.add(f"{one.shard}.docs.parquet", one.place, "a document there", "none")
             except (PacklineError, OSError, EOFError) as error:
@@ -219,7 +220,7 @@ class _Audit:
     def _is_unchanged(self, file: InputFile) -> bool:
         """True if all that units read of a file still has its checksum. Read only where documents differ."""
         source, limit = self._manifest.recipe.sources[file.source], self._manifest.recipe.max_document_bytes
-        for piece in self._pieces.get(file.index, []):
+        for piece in self._pieces.get((self._names[file.source], file.name), []):
             hasher = Hasher()
             if piece.stop == WHOLE_STREAM and file.format != "parquet":
                 with open_input(file.path) as raw:
@@ -263,7 +264,9 @@ class _Audit:
             self.notes.append(f"{len(new)} inputs are new since the build, the first {new[0]}")
         return same
 
-    def _compare_with_text(self, one: _AuditedDocument, text: str, id: str | None, longest: int) -> None:
+    def _compare_with_text(
+        self, one: _AuditedDocument, text: str, id: str | None, columns: dict[str, Any], longest: int
+    ) -> None:
         """Compare everything that is stored of a document with its text."""
         findings, recipe, where = self._findings, self._manifest.recipe, one.provenance
         encoded = text.encode("utf-8")
@@ -271,6 +274,8 @@ class _Audit:
         findings.compare(provenance, f"text_bytes of {one.place}", len(encoded), where.text_bytes)
         findings.compare(provenance, f"hash of {one.place}", hash_text(encoded), where.hash)
         findings.compare(provenance, f"id of {one.place}", id, where.id)
+        for name, value in columns.items():
+            findings.compare(provenance, f"column {name!r} of {one.place}", value, where.columns.get(name))
         given = next(
             recipe.sources[number].split for number, name in enumerate(self._names) if name == where.source
         )
@@ -347,8 +352,8 @@ def spread_indices(count: int) -> list[int]:
 
 def _read(
     file: InputFile, manifest: Manifest, positions: list[int]
-) -> Iterator[tuple[int, str | None, str | None]]:
-    """Texts and ids of the documents at these positions of a file, which are in order.
+) -> Iterator[tuple[int, str | None, str | None, dict[str, Any]]]:
+    """Texts, ids and carried columns of the documents at these positions of a file, which are in order.
 
     The text is None if its record is larger than `LARGEST_RECORD`.
     """
@@ -360,11 +365,13 @@ def _read(
             for index in np.flatnonzero(np.isin(batch.positions, list(missing))).tolist():
                 position = int(batch.positions[index])
                 missing.discard(position)
-                yield position, batch.texts[index], batch.ids[index] if batch.ids is not None else None
+                id = batch.ids[index] if batch.ids is not None else None
+                columns = batch.columns.slice(index, 1).to_pylist()[0] if batch.columns is not None else {}
+                yield position, batch.texts[index], id, columns
             for reject in batch.rejects:
                 if reject.reason == "too_large" and reject.position in missing:
                     missing.discard(reject.position)
-                    yield reject.position, None, None
+                    yield reject.position, None, None, {}
             if not missing:
                 break
 

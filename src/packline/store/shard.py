@@ -151,8 +151,11 @@ class Shard:
         self._folder, self._dtype, self._vocab_size = folder, dtype, vocab_size
         self._checked = False
         """True if the index was compared with its checksum."""
-        self._valid = bytearray((entry.tokens >> ID_BLOCK) + 1)
+        self._consistent = False
+        """True if every document is known to end where the next one begins."""
+        self._valid = bytearray(-(-entry.tokens >> ID_BLOCK))
         """1 for a block whose tokens are all in the vocabulary."""
+        self._all_valid = False
 
     def __len__(self) -> int:
         return self.entry.documents
@@ -167,18 +170,22 @@ class Shard:
         Raises:
             CorruptStore: the index is inconsistent there, or an id is outside the vocabulary.
         """
-        offset_of, size, entry = self.offset_of, self.itemsize, self.entry
-        offset, length = offset_of(index), self.length_of(index)
-        behind = offset_of(index + 1) if index + 1 < entry.documents else entry.tokens * size
-        begin, rest = divmod(offset, size)
-        if length < 1 or begin < 0 or rest or offset + length * size != behind:
-            raise contradiction(self, index)
+        begin, length = self.offset_of(index) // self.itemsize, self.length_of(index)
+        if not self._consistent:
+            self._check_length(index, length)
         end = begin + length
-        if end > entry.tokens:
+        if not 0 <= begin < end <= self.entry.tokens:
             raise wrong_place(self, begin, end)
-        if self._valid.find(0, begin >> ID_BLOCK, (end - 1 >> ID_BLOCK) + 1) >= 0:
+        if not self._all_valid and self._valid.find(0, begin >> ID_BLOCK, (end - 1 >> ID_BLOCK) + 1) >= 0:
             self._check_ids(begin, end)
         return self.tokens[begin:end]
+
+    def _check_length(self, index: int, length: int) -> None:
+        """Check that a document ends where the next one begins."""
+        size, entry, offset = self.itemsize, self.entry, self.offset_of(index)
+        behind = self.offset_of(index + 1) if index + 1 < entry.documents else entry.tokens * size
+        if length < 1 or offset < 0 or offset % size or offset + length * size != behind:
+            raise contradiction(self, index)
 
     def _check_ids(self, begin: int, end: int) -> None:
         """Check the ids of tokens, one block at a time, so that each is checked once.
@@ -192,6 +199,7 @@ class Shard:
             first, stop = block << ID_BLOCK, block + 1 << ID_BLOCK
             if int(ids[first:stop].max()) <= most:
                 self._valid[block] = 1
+                self._all_valid = 0 not in self._valid
                 continue
             first, stop = max(first, begin), min(stop, end)
             if len(wrong := np.flatnonzero(ids[first:stop] > most)):
@@ -256,7 +264,10 @@ class Shard:
         if not self._checked and len(index.bytes) <= CHECKED_BYTES:
             if (file := self.file("idx")) is not None:
                 check_bytes(index.path, file, index.bytes.data)
-            self._checked = True
+                self._checked = True
+            ends = np.append(index.offsets[1:], self.entry.tokens * self.itemsize)
+            right = ends - index.offsets == index.lengths * np.int64(self.itemsize)
+            self._consistent = bool(right.all() and index.lengths.min(initial=1) > 0)
         found = {
             "lengths": index.lengths,
             "offsets": index.offsets,

@@ -23,6 +23,7 @@ import numpy as np
 
 from packline.errors import CorruptStore
 from packline.fingerprint import Hasher
+from packline.recipe import ColumnType
 from packline.store.files import FileEntry, map_file, reading, stat_file
 from packline.store.manifest import ShardEntry
 from packline.store.provenance import carried_columns, documents_schema, open_mapped_parquet
@@ -59,6 +60,8 @@ class ShardOrigin:
     source: str
     label: str | None
     files: frozenset[str]
+    columns: tuple[tuple[str, ColumnType | None], ...] = ()
+    """Name of each carried column, and its type if the recipe declares it."""
 
 
 @dataclass(slots=True)
@@ -339,6 +342,10 @@ def _check_documents(
             if carried is None:
                 findings.add(name, "columns", str(documents_schema()), str(parquet.schema_arrow))
                 return
+            if origin is not None:
+                declared = dict(origin.columns)
+                present = tuple((one, kind if declared.get(one) else None) for one, kind in carried)
+                findings.compare(name, "carried columns", origin.columns, present)
             if not findings.compare(name, "rows", entry.documents, parquet.metadata.num_rows):
                 return
             row = 0

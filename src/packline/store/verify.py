@@ -27,7 +27,7 @@ from packline.encoders.special_tokens import resolve_boundary
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import CorruptStore, PacklineError
 from packline.ragged import dtype_for
-from packline.recipe import SPLITS
+from packline.recipe import SPLITS, parse_columns
 from packline.store.files import FileEntry
 from packline.store.ledger import Ledger, source_names
 from packline.store.manifest import MANIFEST, RECEIPTS, REJECTS, TOKENIZER, Manifest, read_manifest, splits_of
@@ -66,18 +66,31 @@ def check_kept_tokenizer(folder: Path, manifest: Manifest, findings: Findings) -
     return tokenizer
 
 
+class _UnknownToken(msgspec.Struct, frozen=True):
+    unk_token: str | None = None
+    unk_id: int | None = None
+
+
+class _Unknown(msgspec.Struct, frozen=True):
+    """The parts of a tokenizer.json that name the token for unknown text, read without the vocabulary."""
+
+    model: _UnknownToken
+
+
 def control_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
     """Ids of special tokens that no text can become.
 
     A model without an id for every byte encodes unknown text as <unk>, so that one is left out.
     """
-    contents = msgspec.json.decode(tokenizer.json)
-    model, control = contents["model"], dict(tokenizer.special_tokens)
-    unknown = model.get("unk_token")
-    if model.get("type") == "Unigram" and model.get("unk_id") is not None:
-        unknown = model["vocab"][model["unk_id"]][0]
-    if unknown is not None and not _knows_all_bytes(model):
-        control.pop(unknown, None)
+    control = dict(tokenizer.special_tokens)
+    brief = msgspec.json.decode(tokenizer.json, type=_Unknown).model
+    if brief.unk_token is not None or brief.unk_id is not None:
+        model = msgspec.json.decode(tokenizer.json)["model"]
+        unknown = model.get("unk_token")
+        if model.get("type") == "Unigram" and model.get("unk_id") is not None:
+            unknown = model["vocab"][model["unk_id"]][0]
+        if unknown is not None and not _knows_all_bytes(model):
+            control.pop(unknown, None)
     return tuple(sorted(set(control.values())))
 
 
@@ -186,10 +199,11 @@ class _Verification:
         for given in manifest.inputs:
             if 0 <= given.source < len(files):
                 files[given.source].add(given.name)
-        labels = [source.label for source in manifest.recipe.sources]
         origins = [
-            ShardOrigin(name, label, frozenset(known))
-            for name, label, known in zip(self._names, labels, files, strict=True)
+            ShardOrigin(
+                name, source.label, frozenset(known), tuple(parse_columns(source.columns or (), name))
+            )
+            for name, source, known in zip(self._names, manifest.recipe.sources, files, strict=True)
         ]
         counts: dict[str, list[ShardCounts]] = {}
         for shard in manifest.shards:
@@ -198,7 +212,7 @@ class _Verification:
             if split not in splits:
                 findings.add(MANIFEST, f"split of shard {shard.name}", " or ".join(splits), split)
             receipt = self.receipts.by_unit.get(unit)
-            origin = None if receipt is None else origins[receipt.source]
+            origin = None if receipt is None else origins[self._names.index(receipt.source)]
             found = check_shard(self._folder, shard, rules, origin, findings)
             counts.setdefault(unit, []).append(found)
             if found.complete:

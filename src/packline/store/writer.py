@@ -24,7 +24,7 @@ from packline.ragged import Ragged
 from packline.sources.batch import Batch, Reject
 from packline.store.files import FileEntry
 from packline.store.manifest import ShardEntry
-from packline.store.provenance import documents_schema
+from packline.store.provenance import CarriedTypes, documents_schema
 from packline.store.shard import write_index
 
 ROW_GROUP = 1 << 16
@@ -97,7 +97,7 @@ class ShardWriter:
         dtype: np.dtype,
         *,
         with_loss: bool = False,
-        carried: tuple[tuple[str, str], ...] = (),
+        carried: CarriedTypes = (),
     ) -> None:
         self.name = name
         self.documents = 0
@@ -199,9 +199,7 @@ class _ProvenanceWriter:
     `GROUP_BYTES`: a function of the documents, independent of how they were batched.
     """
 
-    def __init__(
-        self, sink: pa.NativeFile, source: str, label: str | None, carried: tuple[tuple[str, str], ...]
-    ) -> None:
+    def __init__(self, sink: pa.NativeFile, source: str, label: str | None, carried: CarriedTypes) -> None:
         self._source, self._label = source, label
         self._schema = documents_schema(carried)
         self._waiting_schema = pa.schema(
