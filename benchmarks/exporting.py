@@ -171,10 +171,14 @@ def repeat_store(model: Path, folder: Path, size: int) -> None:
         folder: is made; its files are hard links.
         size: bytes of tokens, at least.
     """
-    from packline.store.manifest import ShardEntry, read_manifest, to_json
+    from packline.store.manifest import read_manifest, with_tables
+    from packline.store.tables import ShardEntry, ShardRows
+    from packline.testing import write_manifest
 
     manifest = read_manifest(model)
-    shutil.copytree(model, folder, ignore=shutil.ignore_patterns("train-*", "manifest.json"))
+    shutil.copytree(
+        model, folder, ignore=shutil.ignore_patterns("train-*", "manifest.json", "shards.parquet")
+    )
     done = 0
     shards: list[ShardEntry] = []
     while done < size:
@@ -187,5 +191,6 @@ def repeat_store(model: Path, folder: Path, size: int) -> None:
             files.append(msgspec.structs.replace(entry, name=renamed))
             done += entry.bytes if renamed.endswith(".bin") else 0
         shards.append(msgspec.structs.replace(old, name=name, files=tuple(files)))
-    changed = msgspec.structs.replace(manifest, shards=tuple(shards))
-    (folder / "manifest.json").write_bytes(to_json(changed))
+    source = next(iter(manifest.sources))
+    listed = ShardRows.from_entries((shard.name.partition("-")[2], source, shard) for shard in shards)
+    write_manifest(folder, with_tables(manifest, msgspec.structs.replace(manifest.rows, shards=listed)))

@@ -205,8 +205,10 @@ def synthetic_store(model: Path, folder: Path, documents: int) -> None:
         documents: how many.
     """
     from packline.store.files import FileEntry
-    from packline.store.manifest import ShardEntry, read_manifest, to_json
+    from packline.store.manifest import read_manifest, with_tables
     from packline.store.shard import HEADER, MAGIC, index_size
+    from packline.store.tables import ShardEntry, ShardRows
+    from packline.testing import write_manifest
 
     folder.mkdir()
     name, generator = "train-000000", np.random.default_rng(5)
@@ -228,14 +230,18 @@ def synthetic_store(model: Path, folder: Path, documents: int) -> None:
     with (folder / f"{name}.bin").open("wb") as file:
         file.truncate(2 * tokens)
     # Checksums of indexes are compared when a shard is opened; those of tokens by `packline verify` alone.
-    checksums = {".idx": _checksum_of(folder / f"{name}.idx"), ".bin": "0" * 32}
-    files = tuple(
-        FileEntry(path.name, path.stat().st_size, checksums[path.suffix]) for path in sorted(folder.iterdir())
+    index_file, unread = folder / f"{name}.idx", "0" * 32
+    files = (
+        FileEntry(f"{name}.bin", 2 * tokens, unread),
+        FileEntry(f"{name}.idx", index_file.stat().st_size, _checksum_of(index_file)),
+        FileEntry(f"{name}.docs.parquet", 0, unread),
+        FileEntry(f"{name}.sums", 0, unread),
     )
-    manifest = msgspec.structs.replace(
-        read_manifest(model), shards=(ShardEntry(name, "train", documents, tokens, files),)
-    )
-    (folder / "manifest.json").write_bytes(to_json(manifest))
+    manifest = read_manifest(model)
+    (source,) = manifest.sources
+    shards = ShardRows.from_entries([("000000", source, ShardEntry(name, "train", documents, tokens, files))])
+    rows = msgspec.structs.replace(manifest.rows, shards=shards)
+    write_manifest(folder, with_tables(manifest, rows))
 
 
 def _checksum_of(path: Path) -> str:

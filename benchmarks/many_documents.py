@@ -23,9 +23,11 @@ from packline.fingerprint import hash_bytes
 from packline.ragged import Ragged, offsets_of
 from packline.recipe import Source
 from packline.store.files import FileEntry
-from packline.store.ledger import Ledger, total
-from packline.store.manifest import InputEntry, InputPiece, Receipt, ShardEntry, to_json
+from packline.store.ledger import Ledger
+from packline.store.manifest import InputPiece, Receipt, assemble, to_json
+from packline.store.tables import InputEntry, ShardEntry
 from packline.store.writer import ShardWriter
+from packline.testing import write_manifest
 
 SOURCES = (("web", "general"), ("books", "prose"), ("code", None))
 UNIT = 65_000
@@ -51,23 +53,19 @@ def make_store(original: Path, out: Path, *, documents: int) -> Store:
     receipts.sort(key=lambda receipt: receipt.shards[0].split != "train")
     manifest = small.manifest
     sources = tuple(Source(inputs=(name,), name=name, label=label) for name, label in SOURCES)
-    by_source = {
-        name: total(receipt.ledger for receipt in receipts if receipt.source == name) for name, _ in SOURCES
-    }
-    manifest = msgspec.structs.replace(
-        manifest,
+    manifest = assemble(
+        receipts,
         recipe=msgspec.structs.replace(manifest.recipe, sources=sources, val_fraction=0.02),
-        inputs=tuple(
-            InputEntry(f"{name}.jsonl", number, 1 << 40, "jsonl", "", "text", hash_bytes(name.encode()))
-            for number, (name, _) in enumerate(SOURCES)
+        tokenizer=manifest.tokenizer,
+        dtype=manifest.dtype,
+        inputs=(
+            InputEntry(name, f"{name}.jsonl", 1 << 40, "jsonl", "", "text", hash_bytes(name.encode()))
+            for name, _ in SOURCES
         ),
-        shards=tuple(shard for receipt in receipts for shard in receipt.shards),
-        rejects=(),
-        receipts=tuple(_entry(out, f"receipts/{receipt.unit}.json") for receipt in receipts),
-        ledger=total(receipt.ledger for receipt in receipts),
-        sources=by_source,
+        receipt_files=(_entry(out, f"receipts/{receipt.unit}.json") for receipt in receipts),
+        tokenizer_files=manifest.tokenizer_files,
     )
-    (out / "manifest.json").write_bytes(to_json(manifest))
+    write_manifest(out, manifest)
     return Store(out)
 
 

@@ -180,6 +180,7 @@ def export(
     from packline.formats.row_view import RowView
     from packline.jobs.build import run_build
     from packline.loading.loader import Loader
+    from packline.recipe import Recipe
     from packline.store.reader import StoreReader
 
     choice, rest = make_choice(dict(settings))
@@ -192,6 +193,9 @@ def export(
         view = source
     else:
         view = Path(f"{Path(out)}.store")
+        if not (isinstance(source, Recipe) or str(source).endswith(".toml")):  # leave out while building
+            choice, rest = make_choice({**settings, "where": None})
+            rest["where"] = settings.get("where")
         recipe, running = make_recipe(source, tokenizer, {**rest, "workers": workers})
         run_build(recipe, view, running, None)
         rest = {}

@@ -39,6 +39,9 @@ class Store(StoreReader, Notebook):
         sources: str | Sequence[str] | None = None,
         min_tokens: int | None = None,
         max_tokens: int | None = None,
+        where: str | None = None,
+        unique: bool | str | Path | Sequence[str | Path] = False,
+        exclude: str | Path | Sequence[str | Path] | None = None,
         shuffle_documents: int | None = None,
         min_tail_fraction: float = 0.5,
         pack_window: int | None = None,
@@ -57,6 +60,12 @@ class Store(StoreReader, Notebook):
             sources: only documents of this source, or of these.
             min_tokens: only documents with at least n tokens, including boundary tokens.
             max_tokens: only documents with at most n tokens.
+            where: only documents that meet a condition on their columns, such as
+                `score >= 3 and language in ['de', 'en']`; see `packline.where.grammar`.
+            unique: True keeps the first of equal texts, in the order of documents, among those that the other
+                filters leave. Folders of other stores: also no text that one of them has.
+            exclude: a list of documents to leave out, or several, as `packline verify --against --write` and
+                `packline analyze --write` make it.
             shuffle_documents: seed for a shuffle of the documents before they are packed; None keeps the
                 stored order. The loader determines the order of the rows.
             min_tail_fraction: for concat: smallest share of L for which the last row is kept, padded.
@@ -79,6 +88,9 @@ class Store(StoreReader, Notebook):
             sources=sources if sources is None or isinstance(sources, str) else tuple(sources),
             min_tokens=min_tokens,
             max_tokens=max_tokens,
+            where=where,
+            unique=unique if isinstance(unique, bool) else _paths(unique),
+            exclude=None if exclude is None else _paths(exclude),
             shuffle_documents=shuffle_documents,
             packing=packing,
             min_tail_fraction=min_tail_fraction,
@@ -97,3 +109,7 @@ class Store(StoreReader, Notebook):
         from packline.store.verify import verify
 
         return verify(self.path, deep=deep)
+
+
+def _paths(paths: str | Path | Sequence[str | Path]) -> tuple[str, ...]:
+    return (str(paths),) if isinstance(paths, str | Path) else tuple(map(str, paths))

@@ -46,6 +46,9 @@ class RowKeywords(TypedDict, total=False):
     sources: str | Sequence[str] | None
     min_tokens: int | None
     max_tokens: int | None
+    where: str | None
+    unique: bool | str | Sequence[str] | None
+    exclude: str | Sequence[str] | None
     shuffle_documents: int | None
     seq_len: int | None
     packing: Literal["concat", "best_fit", "pad"] | None

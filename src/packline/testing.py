@@ -38,20 +38,19 @@ from packline.ragged import Ragged, offsets_of
 from packline.recipe import Recipe, Source
 from packline.sources.batch import Batch, Texts
 from packline.store.files import FileEntry
-from packline.store.ledger import Ledger, total
+from packline.store.ledger import Ledger
 from packline.store.manifest import (
-    FORMAT_VERSION,
-    InputEntry,
     InputPiece,
     Manifest,
     Receipt,
-    ShardEntry,
     TokenizerEntry,
+    assemble,
+    manifest_files,
     to_json,
 )
+from packline.store.tables import InputEntry, ShardEntry
 from packline.store.unit_names import UnitName, source_slugs
 from packline.store.writer import ShardWriter
-from packline.version import __version__
 
 EOD, EOD_ID = "<|endoftext|>", 0
 VOCAB_SIZE = {"uint16": 1000, "int32": 70_000}
@@ -133,7 +132,7 @@ def make_store(
         document += len(tokens)
         checksum = hash_bytes(unit.encode())
         size = _text_bytes(tokens)
-        inputs.append(InputEntry(file, kind, size, "jsonl", "", "text", checksum))
+        inputs.append(InputEntry(names[number], file, size, "jsonl", "", "text", checksum))
         ledger = Ledger(
             documents_in=len(tokens),
             documents=len(tokens),
@@ -186,13 +185,8 @@ def finish_store(
     text = path.read_bytes()
     tokenizer_file = FileEntry("tokenizer/tokenizer.json", len(text), hash_bytes(text))
     fingerprint, vocab_size = _identity(path, tokenizer_file.checksum)
-    ledgers = {
-        str(source.name): total(receipt.ledger for receipt in receipts if receipt.source == source.name)
-        for source in recipe.sources
-    }
-    manifest = Manifest(
-        format_version=FORMAT_VERSION,
-        packline=__version__,
+    manifest = assemble(
+        receipts,
         recipe=recipe,
         tokenizer=TokenizerEntry(
             name=recipe.tokenizer,
@@ -206,16 +200,18 @@ def finish_store(
             round_trip="exact",
         ),
         dtype=dtype,
-        inputs=tuple(inputs),
-        shards=tuple(shard for receipt in receipts for shard in receipt.shards),
-        rejects=(),
-        receipts=receipt_files,
+        inputs=inputs,
+        receipt_files=receipt_files,
         tokenizer_files=(tokenizer_file,),
-        ledger=total(ledgers.values()),
-        sources=ledgers,
     )
-    (folder / "manifest.json").write_bytes(to_json(manifest))
+    write_manifest(folder, manifest)
     return Store(folder)
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write a manifest and its tables into the folder of a store, replacing those that are there."""
+    for name, data in manifest_files(manifest).items():
+        (folder / name).write_bytes(data)
 
 
 @dataclass(frozen=True)

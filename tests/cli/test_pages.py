@@ -14,11 +14,11 @@ import packline
 from packline.recipe import Recipe, RunOptions, Share, Source
 from packline.sources.batch import Reason
 from packline.store.ledger import Ledger
-from packline.store.manifest import InputEntry, Manifest, Receipt, ShardEntry, TokenizerEntry
+from packline.store.manifest import ManifestFile, Receipt, TokenizerEntry, Totals
 from packline.store.provenance import documents_schema
+from packline.store.tables import InputEntry, ShardEntry
 from packline.store.writer import RejectEntry
 
-FILES = [Manifest, TokenizerEntry, InputEntry, ShardEntry, Receipt, RejectEntry, Ledger]
 LEDGER = re.compile(r"^    documents_in = .*\n    tokens .*$", re.MULTILINE)
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -65,7 +65,7 @@ def test_every_row_of_the_page_is_a_field_of_a_recipe() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [Manifest, TokenizerEntry, InputEntry, ShardEntry, Receipt, RejectEntry, Ledger]
+    "kind", [ManifestFile, Totals, TokenizerEntry, InputEntry, ShardEntry, Receipt, RejectEntry, Ledger]
 )
 def test_every_field_of_the_files_is_in_the_page(kind: Any) -> None:
     assert {

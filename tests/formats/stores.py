@@ -23,7 +23,8 @@ from packline.fingerprint import hash_bytes
 from packline.ragged import Ragged, dtype_for, offsets_of
 from packline.recipe import Recipe, Source
 from packline.store.ledger import Ledger
-from packline.store.manifest import InputEntry, InputPiece, Receipt, ShardEntry
+from packline.store.manifest import InputPiece, Receipt
+from packline.store.tables import InputEntry, ShardEntry
 from packline.store.writer import ShardWriter
 from packline.testing import finish_store
 
@@ -106,7 +107,7 @@ def make_store(
         bos=None if bos_id is None else BOS,
         val_fraction=0.5 if len(val) else 0.0,
     )
-    inputs = [InputEntry(INPUT, 0, RECORD_BYTES * len(documents), "text", "", "", checksum)]
+    inputs = [InputEntry("made", INPUT, RECORD_BYTES * len(documents), "text", "", "", checksum)]
     dtype = dtype_for(vocab_size).name
     store = finish_store(folder, recipe, inputs, receipts, dtype=dtype, eod_id=eod_id, bos_id=bos_id)
     assert store.manifest.tokenizer.vocab_size == vocab_size

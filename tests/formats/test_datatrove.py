@@ -25,12 +25,13 @@ from tests.formats.engines import (
 from tests.formats.peers import run_peer
 from tests.formats.steps import expected, flat, read_all
 from tests.formats.stores import CASES, EOD, Case, make_store, random_documents, write_tokenizer
+from tests.store.stores import with_rows
 
 from packline.api import import_dataset
 from packline.errors import InputError, RecipeError, TokenizerError
 from packline.facade import Store
 from packline.formats.datatrove import FORMAT, humanised
-from packline.store.manifest import to_json
+from packline.testing import write_manifest
 
 MODULES = ("datatrove", "torch", "humanize")
 SEQ_LEN = 6
@@ -206,9 +207,7 @@ def test_a_shard_without_a_mask_is_all_trained_on(tmp_path: Path) -> None:
     kept = tuple(file for file in second.files if not file.name.endswith(".loss"))
     shards = (first, msgspec.structs.replace(second, files=kept))
     (store.path / f"{second.name}.loss").unlink()
-    (store.path / "manifest.json").write_bytes(
-        to_json(msgspec.structs.replace(store.manifest, shards=shards))
-    )
+    write_manifest(store.path, with_rows(store.manifest, shards=shards))
     loss = [list(mask) for mask in case.loss or ()]
     wanted = flat(loss[: first.documents]) + [1] * second.tokens
     for number, options in enumerate(({}, {"dtype": "uint32"})):

@@ -80,8 +80,9 @@ def test_a_store_is_whole_and_says_where_it_comes_from(shards: Path, tokenizer: 
     assert report.ok, report.problems
     assert report.deep is not None and report.deep.documents == 0
     assert "no text to encode again" in report.deep.notes[0]
-    imported = store.manifest.imported
-    assert imported and imported.format == "llmc" and imported.options["edges"] == "bos"
+    (imported,) = store.manifest.imported
+    assert imported.sources == tuple(store.manifest.sources)
+    assert imported.format == "llmc" and imported.options["edges"] == "bos"
     assert imported.options["marker"] == 0
     plan = events[0]
     assert isinstance(plan, ImportPlanned) and plan.units == 7 and plan.tokens == store.manifest.tokens
@@ -361,7 +362,7 @@ def test_a_store_of_something_else_is_not_overwritten(shards: Path, tokenizer: P
         import_dataset(
             shards, from_format="llmc", tokenizer=tokenizer, out=out, eod=0, options={"edges": "eod"}
         )
-    assert files_of(out) == before and json.loads(before["manifest.json"])["imported"]["format"] == "llmc"
+    assert files_of(out) == before and json.loads(before["manifest.json"])["imported"][0]["format"] == "llmc"
     assert store.verify().ok
 
 

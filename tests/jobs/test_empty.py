@@ -29,16 +29,17 @@ def test_a_build_without_documents_is_an_error_and_its_folder_takes_the_correcte
 ) -> None:
     out = tmp_path / "out"
 
-    def start(sources: tuple[Source, ...]) -> None:
-        run_build(Recipe(sources=sources, tokenizer=str(tokenizer_json)), out, RunOptions(workers=0))
+    def start(sources: tuple[Source, ...], place: Path = out) -> None:
+        run_build(Recipe(sources=sources, tokenizer=str(tokenizer_json)), place, RunOptions(workers=0))
 
     wrong = Source(inputs=(str(corpus),), name="web", min_chars=100)
     for _ in range(2):  # the second time there is nothing to do, and it is no more a success
         with pytest.raises(NoDocuments, match=r"out has no documents \(source web: 42 too short\)"):
             start((wrong,))
     assert verify(out).ok
-    start((Source(inputs=(str(corpus),), name="web"),))
-    build(tmp_path / "straight", [corpus], tokenizer_json)
+    right = Source(inputs=(str(corpus),), name="web")
+    start((right,))
+    start((right,), tmp_path / "straight")
     names = [name for name in digests(out) if name.endswith((".bin", ".idx"))]
     assert names and {name: digests(out)[name] for name in names} == {
         name: digests(tmp_path / "straight")[name] for name in names

@@ -30,7 +30,8 @@ from packline.jobs.folder import (
 from packline.recipe import Recipe, Source
 from packline.store.files import FileEntry
 from packline.store.ledger import Ledger
-from packline.store.manifest import Receipt, ShardEntry
+from packline.store.manifest import Receipt
+from packline.store.tables import ShardEntry
 
 IDENTITY = BuildIdentity(Recipe(sources=(Source(inputs=("a",)),), tokenizer="t"), "f" * 32, {}, [])
 OTHER = msgspec.structs.replace(IDENTITY, tokenizer="0" * 32)

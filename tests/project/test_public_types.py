@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import inspect
 import re
 import subprocess
@@ -16,8 +15,7 @@ import pytest
 
 import packline
 from packline import settings
-from packline.cli.arguments import DocumentArguments, RowArguments
-from packline.cli.trace import StoreSettings
+from packline.cli.arguments import DocumentArguments, RowArguments, StoreSettings
 from packline.formats.choice import ExportChoice
 from packline.packing.packer import DocumentFilter, RowOptions
 from packline.recipe import Recipe, RunOptions, Source
@@ -147,11 +145,8 @@ def test_the_keywords_are_the_fields_of_the_settings() -> None:
 def test_exports_and_the_command_line_have_the_same_row_settings() -> None:
     rows = set(get_type_hints(settings.RowKeywords))
     assert set(ExportChoice.__struct_fields__) == rows
-    of_export = {
-        field.name for kind in (RowArguments, DocumentArguments) for field in dataclasses.fields(kind)
-    }
-    assert of_export < rows
-    of_training = {field.name for field in dataclasses.fields(StoreSettings)}
+    assert {*RowArguments().settings(), *DocumentArguments().settings()} < rows
+    of_training = set(StoreSettings().settings())
     assert of_training - {"in_order"} == rows - {"pad_id", "stage"}
 
 

@@ -26,12 +26,14 @@ from packline.store.manifest import (
     InputPiece,
     Manifest,
     Receipt,
-    ShardEntry,
     join_checksums,
     read_manifest,
     to_json,
+    with_tables,
 )
+from packline.store.tables import InputRows, ShardEntry, ShardRows, Tables, UnitEntry, UnitRows
 from packline.store.unit_names import slug_of
+from packline.testing import write_manifest
 
 LINKS = 30_000
 """Names of one file; ext4 allows 65,000."""
@@ -47,8 +49,8 @@ def multiply(store: Store, folder: Path, count: int) -> Path:
         folder: is made.
     """
     manifest = read_manifest(store.path)
-    (model,), (listed,) = manifest.shards, manifest.receipts
-    receipt = msgspec.json.decode((store.path / listed.name).read_bytes(), type=Receipt)
+    (model,), (listed,) = manifest.shards, manifest.units
+    receipt = msgspec.json.decode((store.path / listed.receipt.name).read_bytes(), type=Receipt)
     (piece,) = receipt.inputs
     (folder / "receipts").mkdir(parents=True)
     shutil.copytree(store.path / "tokenizer", folder / "tokenizer")
@@ -76,7 +78,7 @@ def multiply(store: Store, folder: Path, count: int) -> Path:
         (folder / name).write_bytes(data)
         receipts.append(FileEntry(name, len(data), hash_of(data)))
         shards.append(shard)
-    (folder / "manifest.json").write_bytes(to_json(_manifest(manifest, piece, shards, receipts)))
+    write_manifest(folder, _manifest(manifest, piece, shards, receipts))
     return folder
 
 
@@ -103,14 +105,13 @@ def _manifest(
         bytes=(piece.stop - piece.start) * count,
         checksum=join_checksums([piece.checksum] * count),
     )
-    return msgspec.structs.replace(
-        model,
-        inputs=(whole,),
-        shards=tuple(shards),
-        receipts=tuple(receipts),
-        ledger=ledger,
-        sources=dict.fromkeys(model.sources, ledger),
+    rows = Tables(
+        ShardRows.from_entries((shard.name.partition("-")[2], whole.source, shard) for shard in shards),
+        InputRows.from_entries([whole]),
+        UnitRows.from_entries(UnitEntry(Path(entry.name).stem, whole.source, entry) for entry in receipts),
     )
+    model = msgspec.structs.replace(model, ledger=ledger, sources=dict.fromkeys(model.sources, ledger))
+    return with_tables(model, rows)
 
 
 READS = """

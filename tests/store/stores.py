@@ -6,7 +6,7 @@ writes receipts and manifest anew, as somebody would who changed a store and cov
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,18 @@ import packline
 from packline.facade import Store
 from packline.fingerprint import hash_bytes
 from packline.store.files import FileEntry
-from packline.store.ledger import total
-from packline.store.manifest import Manifest, Receipt, ShardEntry, read_manifest, to_json
+from packline.store.manifest import (
+    Manifest,
+    Receipt,
+    StreamReceipt,
+    assemble,
+    read_manifest,
+    to_json,
+    with_tables,
+)
+from packline.store.sums import BlockSums
+from packline.store.tables import InputEntry, InputRows, ShardEntry, ShardRows, UnitEntry, UnitRows
+from packline.testing import write_manifest
 
 EOD = "<|endoftext|>"
 
@@ -30,9 +40,7 @@ def build_store(source: Path, tokenizer: Path, out: Path, **settings: Any) -> St
 
 def names(manifest: Manifest) -> list[str]:
     """All files that a manifest names."""
-    shards = [entry for shard in manifest.shards for entry in shard.files]
-    entries = (*shards, *manifest.rejects, *manifest.receipts, *manifest.tokenizer_files)
-    return [entry.name for entry in entries]
+    return [entry.name for entry in manifest.files()]
 
 
 def edit_tokens(folder: Path, shard: str, change: Callable[[np.ndarray], None]) -> None:
@@ -47,8 +55,9 @@ def relist(folder: Path) -> Store:
     """Write into the manifest what the shards' files are now, loss masks that were added included."""
 
     def shard(old: ShardEntry) -> ShardEntry:
+        renew_sums(folder, old.name)
         entries = []
-        for ending in ("bin", "idx", "docs.parquet", "loss"):
+        for ending in ("bin", "idx", "docs.parquet", "loss", "sums"):
             path = folder / f"{old.name}.{ending}"
             if path.exists():
                 data = path.read_bytes()
@@ -56,15 +65,50 @@ def relist(folder: Path) -> Store:
         return msgspec.structs.replace(old, files=tuple(entries))
 
     manifest = read_manifest(folder)
-    manifest = msgspec.structs.replace(manifest, shards=tuple(map(shard, manifest.shards)))
-    (folder / "manifest.json").write_bytes(to_json(manifest))
+    write_manifest(folder, with_rows(manifest, shards=map(shard, manifest.shards)))
     return Store(folder)
+
+
+def renew_sums(folder: Path, shard: str) -> None:
+    """Write the checksums of the blocks of a shard's files as they are now."""
+    found = []
+    for ending in ("bin", "idx", "docs.parquet", "loss"):
+        path = folder / f"{shard}.{ending}"
+        if path.exists():
+            sums = BlockSums()
+            sums.update(path.read_bytes())
+            found.append(sums.finish())
+    np.concatenate(found).tofile(folder / f"{shard}.sums")
+
+
+def with_rows(
+    manifest: Manifest,
+    *,
+    shards: Iterable[ShardEntry] | None = None,
+    inputs: Iterable[InputEntry] | None = None,
+    units: Iterable[UnitEntry] | None = None,
+) -> Manifest:
+    """The manifest with other rows of its tables."""
+    rows = manifest.rows
+    if inputs is not None:
+        rows = msgspec.structs.replace(rows, inputs=InputRows.from_entries(inputs))
+    if units is not None:
+        rows = msgspec.structs.replace(rows, units=UnitRows.from_entries(units))
+    if shards is not None:
+        sources = dict(zip(rows.units.names("unit"), rows.units.names("source"), strict=True))
+        named = ((shard.name.partition("-")[2], shard) for shard in shards)
+        some = next(iter(manifest.sources))
+        listed = ((unit, sources.get(unit, some), shard) for unit, shard in named)
+        rows = msgspec.structs.replace(rows, shards=ShardRows.from_entries(listed))
+    return with_tables(manifest, rows)
 
 
 def reseal(
     folder: Path,
     change_receipt: Callable[[Receipt], Receipt] = lambda receipt: receipt,
     change_manifest: Callable[[Manifest], Manifest] = lambda manifest: manifest,
+    *,
+    renew: bool = True,
 ) -> None:
     """Write receipts and manifest so that every size and checksum is that of the file as it is now."""
     manifest = read_manifest(folder)
@@ -74,12 +118,16 @@ def reseal(
         return FileEntry(old.name, len(data), hash_bytes(data))
 
     def shard(old: ShardEntry) -> ShardEntry:
+        if renew:
+            renew_sums(folder, old.name)
         return msgspec.structs.replace(old, files=tuple(map(entry, old.files)))
 
-    receipts = []
-    for old in manifest.receipts:
-        path = folder / old.name
+    receipts, streams = [], {}
+    for old in manifest.units:
+        path = folder / old.receipt.name
         if path.name.endswith(".stream.json"):
+            name = path.name.removesuffix(".stream.json")
+            streams[name] = msgspec.json.decode(path.read_bytes(), type=StreamReceipt)
             continue
         receipt = msgspec.json.decode(path.read_bytes(), type=Receipt)
         receipt = msgspec.structs.replace(
@@ -88,17 +136,16 @@ def reseal(
         receipt = change_receipt(receipt)
         path.write_bytes(to_json(receipt))
         receipts.append(receipt)
-    sources = {
-        name: total(receipt.ledger for receipt in receipts if receipt.source == name)
-        for name in manifest.sources
-    }
-    manifest = msgspec.structs.replace(
-        manifest,
-        shards=tuple(one for receipt in receipts for one in receipt.shards),
-        rejects=tuple(one for receipt in receipts for one in receipt.rejects),
-        receipts=tuple(map(entry, manifest.receipts)),
+    made = assemble(
+        receipts,
+        recipe=manifest.recipe,
+        tokenizer=manifest.tokenizer,
+        dtype=manifest.dtype,
+        inputs=manifest.inputs,
+        receipt_files=[entry(old.receipt) for old in manifest.units],
         tokenizer_files=tuple(map(entry, manifest.tokenizer_files)),
-        ledger=total(sources.values()),
-        sources=sources,
+        streams=streams,
+        imported=manifest.imported,
+        val_share=manifest.val_share,
     )
-    (folder / "manifest.json").write_bytes(to_json(change_manifest(manifest)))
+    write_manifest(folder, change_manifest(made))

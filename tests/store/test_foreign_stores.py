@@ -9,17 +9,19 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 import pytest
-from tests.store.stores import relist
+from tests.store.stores import relist, with_rows
 
 import packline
 from packline.errors import CorruptStore, PacklineError
 from packline.facade import Store
 from packline.store import shard
-from packline.store.manifest import Manifest, ShardEntry, read_manifest, to_json
+from packline.store.manifest import Manifest, read_manifest, with_tables
 from packline.store.reader import find_by_id, provenance_of
+from packline.store.tables import ShardRows, UnitEntry
 from packline.store.verify import verify
-from packline.testing import make_store
+from packline.testing import make_store, write_manifest
 
 NAME = "train-made-a-000000"
 
@@ -33,44 +35,85 @@ def replaced(value: Any, **fields: Any) -> Any:
     return msgspec.structs.replace(value, **fields)
 
 
-def first_shard(manifest: Manifest, **fields: Any) -> Manifest:
-    changed: ShardEntry = replaced(manifest.shards[0], **fields)
-    return replaced(manifest, shards=(changed, *manifest.shards[1:]))
-
-
 def of_tokenizer(**fields: Any) -> Callable[[Manifest], Manifest]:
     return lambda old: replaced(old, tokenizer=replaced(old.tokenizer, **fields))
 
 
+def renamed_unit(unit: UnitEntry, name: str) -> UnitEntry:
+    receipt = replaced(unit.receipt, name=f"receipts/{name}.json")
+    return replaced(unit, unit=name, receipt=receipt)
+
+
+def changed_column(manifest: Manifest, column: str, value: Any) -> Manifest:
+    """The manifest with this value in the first row of its shards."""
+    table = manifest.shards.table
+    place = table.column_names.index(column)
+    values = [value, *table[column].to_pylist()[1:]]
+    table = table.set_column(place, table.schema.field(place), pa.array(values, table.schema.types[place]))
+    return with_tables(manifest, replaced(manifest.rows, shards=ShardRows(table)))
+
+
 CRAFTED: dict[str, tuple[Callable[[Manifest], Manifest], str]] = {
-    "name above": (lambda old: first_shard(old, name="../outside/secret"), "one plain component"),
-    "absolute name": (lambda old: first_shard(old, name="/etc/passwd"), "one plain component"),
-    "name of dots": (lambda old: first_shard(old, name=".."), "one plain component"),
-    "empty name": (lambda old: first_shard(old, name=""), "one plain component"),
-    "NUL in a name": (lambda old: first_shard(old, name="a\0b"), "one plain component"),
-    "twice": (lambda old: replaced(old, shards=(old.shards[0], *old.shards)), "'train-made-a-000000' twice"),
-    "split": (lambda old: first_shard(old, split="dev"), "split of a shard: expected train or val or test"),
-    "negative documents": (lambda old: first_shard(old, documents=-1), "documents of a shard"),
-    "huge tokens": (lambda old: first_shard(old, tokens=2**63 - 1), "tokens of a shard"),
+    "name above": (lambda old: changed_column(old, "name", "../outside/secret"), "one plain component"),
+    "absolute name": (lambda old: changed_column(old, "name", "/etc/passwd"), "one plain component"),
+    "name of dots": (lambda old: changed_column(old, "name", ".."), "one plain component"),
+    "empty name": (lambda old: changed_column(old, "name", ""), "one plain component"),
+    "NUL in a name": (lambda old: changed_column(old, "name", "a\0b"), "one plain component"),
+    "a shard twice": (
+        lambda old: with_rows(old, shards=[*old.shards] * 2),
+        "'train-made-a-000000' twice",
+    ),
+    "split": (
+        lambda old: changed_column(old, "split", "dev"),
+        "split of a shard: expected train or val or test",
+    ),
+    "negative documents": (lambda old: changed_column(old, "documents", -1), "documents of a shard"),
+    "huge tokens": (lambda old: changed_column(old, "tokens", 2**63 - 1), "tokens of a shard"),
     "dtype": (lambda old: replaced(old, dtype="junk,,"), "dtype: expected uint16 or int32"),
     "eod_id": (of_tokenizer(eod_id=10**12), "eod_id of the tokenizer: expected 0 to 999"),
     "bos_id": (of_tokenizer(bos_id=-1), "bos_id of the tokenizer"),
     "vocab_size": (of_tokenizer(vocab_size=0), "vocab_size of the tokenizer"),
-    "file of a shard": (
-        lambda old: first_shard(old, files=(replaced(old.shards[0].files[0], name="../x.bin"),)),
-        "a file of a shard",
+    "negative bytes": (lambda old: changed_column(old, "idx_bytes", -1), "idx_bytes of a shard"),
+    "bytes alone": (lambda old: changed_column(old, "loss_bytes", 1), "loss of a shard"),
+    "shard of another source": (lambda old: changed_column(old, "source", "c"), "source of a shard"),
+    "unit of another shard": (lambda old: changed_column(old, "unit", "000007"), "name of a shard"),
+    "unit": (
+        lambda old: with_rows(old, units=[renamed_unit(old.units[0], "../x")]),
+        "name of a unit: expected one plain component",
     ),
-    "receipt": (
-        lambda old: replaced(old, receipts=(replaced(old.receipts[0], name="receipts/../../x.json"),)),
-        "name of a file of receipts/",
+    "a unit twice": (
+        lambda old: with_rows(old, units=[old.units[0], *old.units]),
+        "'made-a-000000' twice",
+    ),
+    "tables": (
+        lambda old: replaced(old, tables=old.tables[:2]),
+        "tables: expected shards.parquet",
+    ),
+    "tables above": (
+        lambda old: replaced(
+            old, tables=(replaced(old.tables[0], name="../shards.parquet"), *old.tables[1:])
+        ),
+        "tables: expected shards.parquet",
+    ),
+    "totals": (
+        lambda old: replaced(old, totals=replaced(old.totals, documents=7)),
+        "documents of a shard, in all: expected 7, found 5",
+    ),
+    "fewer shards": (
+        lambda old: replaced(old, totals=replaced(old.totals, shards=1)),
+        "number of shards: expected 1, found 2",
+    ),
+    "bytes of all files": (
+        lambda old: replaced(old, totals=replaced(old.totals, bytes=1)),
+        "bytes of all files: expected 1",
     ),
     "tokenizer": (
         lambda old: replaced(old, tokenizer_files=(replaced(old.tokenizer_files[0], name="/etc/hosts"),)),
         "a file of tokenizer/",
     ),
     "source of an input": (
-        lambda old: replaced(old, inputs=(replaced(old.inputs[0], source=9), *old.inputs[1:])),
-        "source of input",
+        lambda old: with_rows(old, inputs=(replaced(old.inputs[0], source="c"), *old.inputs[1:])),
+        "source of an input",
     ),
 }
 
@@ -78,8 +121,8 @@ CRAFTED: dict[str, tuple[Callable[[Manifest], Manifest], str]] = {
 @pytest.mark.parametrize("what", CRAFTED)
 def test_a_manifest_that_no_build_writes_is_refused(store: Path, what: str) -> None:
     change, said = CRAFTED[what]
-    (store / "manifest.json").write_bytes(to_json(change(read_manifest(store))))
-    with pytest.raises(CorruptStore, match=r"manifest\.json: ") as caught:
+    write_manifest(store, change(read_manifest(store)))
+    with pytest.raises(CorruptStore, match=r"manifest|\.parquet: ") as caught:
         packline.open(store)
     assert said in str(caught.value)
     report = verify(store)

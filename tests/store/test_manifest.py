@@ -26,7 +26,7 @@ def test_a_newer_version_is_refused(damaged: Path) -> None:
     whole["format_version"] = FORMAT_VERSION + 1
     whole["unheard"] = {"of": True}
     path.write_text(json.dumps(whole))
-    with pytest.raises(CorruptStore, match="newer than 1") as caught:
+    with pytest.raises(CorruptStore, match="newer than 2") as caught:
         read_manifest(damaged)
     assert "update" in caught.value.hint
 

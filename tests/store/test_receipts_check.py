@@ -9,16 +9,16 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.store.stores import reseal
+from tests.store.stores import reseal, with_rows
 
 from packline.facade import Store
 from packline.sources.batch import Reject
 from packline.store import receipts_check
-from packline.store.manifest import Manifest, Receipt, read_manifest, to_json
+from packline.store.manifest import Receipt, read_manifest, to_json
 from packline.store.receipts_check import ReceiptsCheck, check_rejects
 from packline.store.report import Findings
 from packline.store.writer import RejectsWriter
-from packline.testing import make_store
+from packline.testing import make_store, write_manifest
 
 REASONS = st.sampled_from(["malformed_json", "invalid_utf8", "too_large"])
 REJECTS = st.lists(
@@ -43,10 +43,9 @@ def test_pieces_of_inputs_are_those_of_the_receipts(store: Store) -> None:
     assert said == ""
     assert list(check.by_unit) == ["made-a-000000", "made-a-000001", "made-000000"]
     pieces = check.pieces()
-    names = list(store.manifest.sources)
-    assert set(pieces) == {(names[entry.source], entry.name) for entry in store.manifest.inputs}
+    assert set(pieces) == {(entry.source, entry.name) for entry in store.manifest.inputs}
     for entry in store.manifest.inputs:
-        (piece,) = pieces[names[entry.source], entry.name]
+        (piece,) = pieces[entry.source, entry.name]
         assert (piece.start, piece.stop, piece.checksum) == (0, entry.bytes, entry.checksum)
 
 
@@ -86,14 +85,13 @@ def test_a_unit_that_is_missing_from_the_numbers_is_found(store: Store, name: st
     folder = store.path / "receipts"
     receipt = msgspec.json.decode((folder / "made-a-000001.json").read_bytes(), type=Receipt)
     (folder / "made-a-000001.json").unlink()
-    (folder / f"{name}.json").write_bytes(to_json(msgspec.structs.replace(receipt, unit=name)))
-    manifest = store.manifest
-    entries = (
-        *manifest.receipts[:2],
-        msgspec.structs.replace(manifest.receipts[2], name=f"receipts/{name}.json"),
-    )
-    changed: Manifest = msgspec.structs.replace(manifest, receipts=entries)
-    (store.path / "manifest.json").write_bytes(to_json(changed))
+    (folder / f"{name}.json").write_bytes(to_json(msgspec.structs.replace(receipt, unit=name, shards=())))
+    units = [unit for unit in store.manifest.units if unit.unit != "made-a-000001"]
+    (last,) = (unit for unit in store.manifest.units if unit.unit == "made-a-000001")
+    changed = msgspec.structs.replace(last.receipt, name=f"receipts/{name}.json")
+    units.append(msgspec.structs.replace(last, unit=name, receipt=changed))
+    shards = [shard for shard in store.manifest.shards if shard.name != "train-made-a-000001"]
+    write_manifest(store.path, with_rows(store.manifest, units=units, shards=shards))
     reseal(store.path)
     assert problem in checked(store.path)[1]
 

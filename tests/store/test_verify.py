@@ -15,19 +15,23 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.store.stores import EOD, build_store, edit_tokens, names, reseal
+from tests.store.stores import EOD, build_store, edit_tokens, names, reseal, with_rows
 
 from packline.errors import NoDocuments, StoreNotFound
 from packline.facade import Store
 from packline.jobs import units
 from packline.store import shard_check
-from packline.store.manifest import Manifest, Receipt, read_manifest, to_json
+from packline.store.manifest import Manifest, Receipt, read_manifest
 from packline.store.report import MOST, Report
 from packline.store.shard import write_index
 from packline.store.verify import verify
+from packline.testing import write_manifest
 
 FILES = (
     "manifest.json",
+    "inputs.parquet",
+    "shards.parquet",
+    "units.parquet",
     "receipts/in-000000.json",
     "rejects/in-000000.jsonl",
     "rejects/in-000000.raw",
@@ -35,9 +39,11 @@ FILES = (
     "train-in-000000.bin",
     "train-in-000000.docs.parquet",
     "train-in-000000.idx",
+    "train-in-000000.sums",
     "val-in-000000.bin",
     "val-in-000000.docs.parquet",
     "val-in-000000.idx",
+    "val-in-000000.sums",
 )
 
 
@@ -115,12 +121,13 @@ def test_a_missing_manifest_is_no_store(damaged: Path) -> None:
         verify(damaged)
 
 
-def test_everything_missing_but_the_manifest(damaged: Path) -> None:
-    for name in FILES[1:]:
-        (damaged / name).unlink()
-    report = verify(damaged, deep=True)
-    missing = {problem.file for problem in report.problems if problem.what == "the file is missing"}
-    assert missing == set(FILES[1:])
+def test_everything_missing_but_the_manifest_and_its_tables(damaged: Path) -> None:
+    for lost in (FILES[4:], FILES[1:4]):
+        for name in lost:
+            (damaged / name).unlink()
+        report = verify(damaged, deep=True)
+        missing = {problem.file for problem in report.problems if problem.what == "the file is missing"}
+        assert missing == set(lost)
 
 
 @pytest.mark.parametrize(
@@ -338,17 +345,19 @@ def test_a_lost_reject_is_found(damaged: Path) -> None:
 
 MANIFEST_LIES: dict[str, Callable[[Manifest], Manifest]] = {
     "dtype: expected uint16": lambda old: msgspec.structs.replace(old, dtype="int32"),
-    "checksum of input a.jsonl": lambda old: msgspec.structs.replace(
+    "checksum of input a.jsonl": lambda old: with_rows(
         old, inputs=(msgspec.structs.replace(old.inputs[0], checksum="0" * 32), *old.inputs[1:])
     ),
-    "units of input b.jsonl: bytes": lambda old: msgspec.structs.replace(
+    "units of input b.jsonl: bytes": lambda old: with_rows(
         old, inputs=(old.inputs[0], msgspec.structs.replace(old.inputs[1], bytes=1), old.inputs[2])
     ),
     "split of shard val-in-000000: expected train": lambda old: msgspec.structs.replace(
         old, recipe=msgspec.structs.replace(old.recipe, val_fraction=0.0)
     ),
-    "shards are not those of the receipts": lambda old: msgspec.structs.replace(old, shards=old.shards[:1]),
-    "rejects are those of the receipts": lambda old: msgspec.structs.replace(old, rejects=()),
+    "shards are not those of the receipts": lambda old: with_rows(old, shards=old.shards[:1]),
+    "are those of its receipt": lambda old: with_rows(
+        old, units=[msgspec.structs.replace(unit, rejects=()) for unit in old.units]
+    ),
     "fingerprint: expected": lambda old: msgspec.structs.replace(
         old, tokenizer=msgspec.structs.replace(old.tokenizer, fingerprint="0" * 32)
     ),
@@ -368,7 +377,7 @@ MANIFEST_LIES: dict[str, Callable[[Manifest], Manifest]] = {
         old, ledger=msgspec.structs.replace(old.ledger, documents=0)
     ),
     "sources: expected": lambda old: msgspec.structs.replace(old, sources={"web": old.ledger}),
-    "a stray file": lambda old: msgspec.structs.replace(old, receipts=()),
+    "a stray file": lambda old: with_rows(old, units=()),
 }
 
 
@@ -415,7 +424,7 @@ def streams(
 
 def test_a_store_of_streams(streams: Path) -> None:
     manifest = read_manifest(streams)
-    assert any(".stream." in entry.name for entry in manifest.receipts)
+    assert any(unit.unit.endswith(".stream") for unit in manifest.units)
     report = verify(streams, deep=True)
     assert said(report) == ""
     assert report.deep is not None
@@ -427,16 +436,12 @@ def test_a_lost_unit_of_a_stream_is_found(streams: Path, tmp_path: Path) -> None
     folder = tmp_path / "store"
     shutil.copytree(streams, folder)
     manifest = read_manifest(folder)
-    last = [entry.name for entry in manifest.receipts if entry.name.startswith("receipts/in-000000-")][-1]
-    unit = Path(last).stem
-    for path in [*folder.glob(f"*{unit}.*"), folder / last]:
+    last = [unit for unit in manifest.units if unit.unit.startswith("in-000000-")][-1]
+    for path in [*folder.glob(f"*{last.unit}.*"), folder / last.receipt.name]:
         path.unlink()
-    manifest = msgspec.structs.replace(
-        manifest,
-        shards=tuple(shard for shard in manifest.shards if not shard.name.endswith(unit)),
-        receipts=tuple(entry for entry in manifest.receipts if entry.name != last),
-    )
-    (folder / "manifest.json").write_bytes(to_json(manifest))
+    shards = [shard for shard in manifest.shards if not shard.name.endswith(last.unit)]
+    units = [unit for unit in manifest.units if unit != last]
+    write_manifest(folder, with_rows(manifest, shards=shards, units=units))
     reseal(folder)
     report = verify(folder)
     assert "units of stream in-000000" in said(report), said(report)

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from packline.ragged import Ragged, dtype_for, offsets_of
 from packline.sources.batch import Batch, Reject, Texts
 from packline.store import writer as writer_module
-from packline.store.manifest import ShardEntry
 from packline.store.provenance import CarriedTypes, carried_columns
+from packline.store.tables import ShardEntry
 from packline.store.writer import RejectEntry, RejectsWriter, ShardWriter
 
 COUNT = 37

@@ -51,7 +51,8 @@ from packline.jobs.units import number_units
 from packline.recipe import Recipe, Source, check_recipe
 from packline.sources.batch import Reason
 from packline.store.ledger import source_names
-from packline.store.manifest import REJECTS, TOKENIZER, ImportEntry, Manifest, Receipt
+from packline.store.manifest import ImportEntry, Manifest, Receipt
+from packline.store.tables import REJECTS, TOKENIZER
 from packline.store.writer import RejectEntry
 
 UNTOLD: frozenset[Reason] = frozenset(("template", "mask"))
@@ -125,7 +126,7 @@ class _ChatBuild(NumberedStoreJob[ChatResult, Imported]):
         super().__init__(
             out=request.out,
             recipe=recipe,
-            entry=ImportEntry(FORMAT, msgspec.to_builtins(self._options)),
+            entry=ImportEntry(FORMAT, msgspec.to_builtins(self._options), tuple(source_names(recipe))),
             tokenizer=tokenizer,
             boundary=boundary,
             files=files,

@@ -252,6 +252,63 @@ class DocumentArguments(_Given):
     ] = None
     min_tokens: Annotated[int | None, option("Only documents with at least N tokens.", CHOICE)] = None
     max_tokens: Annotated[int | None, option("Only documents with at most N tokens.", CHOICE)] = None
+    where: Annotated[
+        str | None,
+        option("Only documents that meet a condition: \"score >= 3 and lang in ['en', 'de']\".", CHOICE),
+    ] = None
+    unique: Annotated[bool | None, option("Only the first of documents with equal texts.", CHOICE)] = None
+    unique_against: Annotated[
+        list[str] | None, option("As --unique; also no text of this other store. May be repeated.", CHOICE)
+    ] = None
+    exclude: Annotated[
+        list[str] | None,
+        option("Leave out a list of documents, as verify and analyze --write it. May be repeated.", CHOICE),
+    ] = None
     shuffle_documents: Annotated[
         int | None, option("Seed of a shuffle of documents. Default: as stored.", CHOICE)
     ] = None
+
+    def settings(self) -> dict[str, Any]:
+        """The given options, by the names of `formats.choice.ExportChoice`.
+
+        >>> DocumentArguments(unique_against=["monday"]).settings()["unique"]
+        ['monday']
+        """
+        given = super().settings()
+        against = given.pop("unique_against")
+        return given | {"unique": against or self.unique or None}
+
+
+STORE = Group("Settings of a run on one store (a run file contains them)", sort_key=30)
+OF_LOADER = ("batch_size", "seed", "order", "block_rows", "window_blocks", "epochs")
+"""Settings of the loader; the others are those of rows."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class StoreSettings(DocumentArguments):
+    """Training settings of a store without a run file; None for those not given."""
+
+    seq_len: Annotated[int | None, option("Row length in tokens (required).", STORE)] = None
+    batch_size: Annotated[int | None, option("Rows per global batch (required).", STORE)] = None
+    packing: Annotated[str | None, option("concat (default), best_fit or pad.", STORE)] = None
+    min_tail_fraction: Annotated[
+        float | None, option("concat: minimum share of the last row that must be full. Default: 0.5.", STORE)
+    ] = None
+    boundary_loss: Annotated[bool | None, option("Rows had loss across boundaries.", STORE)] = None
+    pack_window: Annotated[
+        int | None, option("best_fit: units packed together. Default: all documents.", STORE)
+    ] = None
+    overflow: Annotated[str | None, option("pad: truncate (default), split or drop.", STORE)] = None
+    seed: Annotated[int | None, option("Seed of the loader. Default: 0.", STORE)] = None
+    order: Annotated[str | None, option("Order of rows: global (default) or blocks.", STORE)] = None
+    block_rows: Annotated[int | None, option("blocks: rows of a block. Default: 256.", STORE)] = None
+    window_blocks: Annotated[
+        int | None, option("blocks: blocks whose rows are mixed. Default: 256.", STORE)
+    ] = None
+    epochs: Annotated[int | None, option("Default: 1.", STORE)] = None
+    in_order: Annotated[bool | None, option("Rows were not shuffled.", STORE)] = None
+
+    def given(self) -> dict[str, Any]:
+        """The given settings, by name."""
+        return {name: value for name, value in self.settings().items() if value is not None}

@@ -16,7 +16,7 @@ from packline.packing.documents import Selection
 from packline.packing.packer import PACKINGS, DocumentFilter
 from packline.packing.stats import PackingStats, compare_packings
 from packline.store.reader import StoreReader
-from packline.viewing.describe import cheapest_facts, packing_tables
+from packline.viewing.describe import cheapest_facts, left_out_facts, packing_tables
 from packline.viewing.page import Block, KeyValues
 from packline.viewing.text import plural, size
 
@@ -72,6 +72,8 @@ def pack(
             "documents": len(selection),
             "tokens": selection.tokens,
             "selection": selection.settings,
+            "left_out": msgspec.to_builtins(selection.left_out),
+            "notes": list(selection.notes),
             "prices": [price_facts(price) for priced in prices.values() for price in priced],
             "plans": written,
         }
@@ -96,16 +98,21 @@ def price_facts(price: PackingStats) -> dict[str, Any]:
 
 def _selection_facts(selection: Selection) -> tuple[tuple[str, str], ...]:
     """The selected documents in words."""
-    given = {name: value for name, value in selection.settings.items() if value is not None}
+    given = {name: value for name, value in selection.settings.items() if value not in (None, False)}
     chosen = ", ".join(f"{name} {_in_words(value)}" for name, value in given.items())
     counts = f"{plural(len(selection), 'document')}, {plural(selection.tokens, 'token')}"
-    return (("store", str(selection.store.path)), ("packs", counts), ("selection", chosen))
+    return (
+        ("store", str(selection.store.path)),
+        ("packs", counts),
+        ("selection", chosen),
+        *left_out_facts(selection),
+    )
 
 
 def _in_words(value: Any) -> str:
     if isinstance(value, tuple):
         return " or ".join(value)
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 def write_plan(

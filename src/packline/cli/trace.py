@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import numpy as np
 from cyclopts import Group, Parameter
 
-from packline.cli.arguments import Flags, option
+from packline.cli.arguments import OF_LOADER, Flags, StoreSettings, option
 from packline.cli.main import DONE
 from packline.cli.output import Line, Piece, output, table
 from packline.errors import CorruptStore, RecipeError, StoreError
+from packline.formats.choice import option_name
 from packline.packing.packer import RowOptions
 from packline.packing.rows import Rows
 from packline.store.provenance import Provenance
@@ -105,49 +106,9 @@ def _token_line(store: StoreReader, span: SpanTrace, width: int, color: bool) ->
 
 STEP = Group("From a step to documents", sort_key=10)
 DOCUMENT = Group("From a document to steps", sort_key=20)
-STORE = Group("Settings of a run on one store (a run file contains them)", sort_key=30)
 
 _FLAGS = Flags()
 SPANS_A_ROW = 5
-OF_LOADER = ("batch_size", "seed", "order", "block_rows", "window_blocks", "epochs")
-"""Settings of the loader; the others are those of rows."""
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class StoreSettings:
-    """Training settings of a store without a run file; None for those not given."""
-
-    seq_len: Annotated[int | None, option("Row length in tokens (required).", STORE)] = None
-    batch_size: Annotated[int | None, option("Rows per global batch (required).", STORE)] = None
-    packing: Annotated[str | None, option("concat (default), best_fit or pad.", STORE)] = None
-    min_tail_fraction: Annotated[
-        float | None, option("concat: minimum share of the last row that must be full. Default: 0.5.", STORE)
-    ] = None
-    boundary_loss: Annotated[bool | None, option("Rows had loss across boundaries.", STORE)] = None
-    pack_window: Annotated[
-        int | None, option("best_fit: units packed together. Default: all documents.", STORE)
-    ] = None
-    overflow: Annotated[str | None, option("pad: truncate (default), split or drop.", STORE)] = None
-    split: Annotated[str | None, option("Default: train.", STORE)] = None
-    sources: Annotated[tuple[str, ...] | None, option("Only documents of this source.", STORE)] = None
-    labels: Annotated[tuple[str, ...] | None, option("Only documents with this label.", STORE)] = None
-    min_tokens: Annotated[int | None, option("Only documents with at least N tokens.", STORE)] = None
-    max_tokens: Annotated[int | None, option("Only documents with at most N tokens.", STORE)] = None
-    shuffle_documents: Annotated[int | None, option("Seed of the shuffle of documents.", STORE)] = None
-    seed: Annotated[int | None, option("Seed of the loader. Default: 0.", STORE)] = None
-    order: Annotated[str | None, option("Order of rows: global (default) or blocks.", STORE)] = None
-    block_rows: Annotated[int | None, option("blocks: rows of a block. Default: 256.", STORE)] = None
-    window_blocks: Annotated[
-        int | None, option("blocks: blocks whose rows are mixed. Default: 256.", STORE)
-    ] = None
-    epochs: Annotated[int | None, option("Default: 1.", STORE)] = None
-    in_order: Annotated[bool | None, option("Rows were not shuffled.", STORE)] = None
-
-    def given(self) -> dict[str, Any]:
-        """The given settings, by name."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in values.items() if value is not None}
 
 
 @Parameter(name="*")
@@ -204,8 +165,7 @@ def open_loader(target: str, world_size: int, settings: StoreSettings) -> Loader
     given = settings.given()
     if target.endswith(".toml"):
         if given:
-            name = min(given).replace("_", "-")
-            raise RecipeError(f"--{name} is for a store: {target} has its own settings")
+            raise RecipeError(f"{option_name(min(given))} is for a store: {target} has its own settings")
         return Loader.from_file(target, world_size=world_size, prefetch=0)
     for name in ("seq_len", "batch_size"):
         if name not in given:

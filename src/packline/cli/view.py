@@ -9,11 +9,12 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from packline.cli.arguments import Flags, option
+from packline.cli.arguments import Flags, StoreSettings, option
 from packline.cli.main import DONE
 from packline.cli.output import Line, output
-from packline.cli.trace import StoreSettings, open_loader
+from packline.cli.trace import open_loader
 from packline.errors import RecipeError
+from packline.formats.choice import option_name
 from packline.packing.packer import RowOptions
 from packline.packing.rows import Rows
 from packline.store.reader import StoreReader
@@ -159,8 +160,7 @@ def _check(wanted: ViewTarget, settings: StoreSettings, *, run_file: bool) -> No
     if wanted.document is not None and (wanted.step is not None or wanted.row is not None):
         raise RecipeError("expected one of --document, --row and --step, found several")
     if wanted.step is None and wanted.row is None and given:
-        name = min(given).replace("_", "-")
-        raise RecipeError(f"--{name} belongs to --row, which is missing", hint="--row 0")
+        raise RecipeError(f"{option_name(min(given))} belongs to --row, which is missing", hint="--row 0")
     if wanted.step is None and wanted.row is not None and "seq_len" not in given:
         raise RecipeError(
             "--seq-len is missing: it is the length of the rows",

@@ -53,10 +53,10 @@ from packline.jobs.job import Numbered, ReportProgress, Runner
 from packline.jobs.resources import usable_cores
 from packline.storage.local import disk_errors
 from packline.store.files import read_file
-from packline.store.manifest import TOKENIZER
 from packline.store.reader import StoreReader, shard_labels
 from packline.store.report import OnProgress
 from packline.store.shard import Shard
+from packline.store.tables import TOKENIZER
 
 N = 13
 MOST_TEXTS = 10

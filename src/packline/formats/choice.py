@@ -30,6 +30,9 @@ class ExportChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     sources: tuple[str, ...] | None = None
     min_tokens: int | None = None
     max_tokens: int | None = None
+    where: str | None = None
+    unique: bool | tuple[str, ...] | None = None
+    exclude: tuple[str, ...] | None = None
     shuffle_documents: int | None = None
     """Seed for shuffling documents."""
     seq_len: int | None = None
@@ -65,8 +68,8 @@ def make_choice(settings: dict[str, Any]) -> tuple[ExportChoice, dict[str, Any]]
     """
     known = set(ExportChoice.__struct_fields__)
     given = {name: value for name, value in settings.items() if name in known and value is not None}
-    for name in ("labels", "sources"):
-        if name in given:
+    for name in ("labels", "sources", "unique", "exclude"):
+        if name in given and not isinstance(given[name], bool):
             names = [given[name]] if isinstance(given[name], str) else list(given[name])
             given[name] = sorted(set(names))
     try:
@@ -102,7 +105,7 @@ def document_view(source: str, edges: Edges, choice: ExportChoice) -> DocumentVi
     for name in given:
         if name not in DocumentFilter.__struct_fields__:
             raise RecipeError(
-                f"{_option(name)} is for rows, and this format holds documents",
+                f"{option_name(name)} is for rows, and this format holds documents",
                 hint="packline formats lists the formats of rows",
             )
     return DocumentView(open_store(source), edges=edges, **given)
@@ -122,7 +125,9 @@ def row_view(source: str, choice: ExportChoice) -> RowView:
 
         for name in given:
             if name != "stage":
-                raise RecipeError(f"{_option(name)} is set by the run file {source}", hint="change it there")
+                raise RecipeError(
+                    f"{option_name(name)} is set by the run file {source}", hint="change it there"
+                )
         return RowView.of_loader(Loader.from_file(source, prefetch=0), choice.stage)
     if choice.stage is not None:
         raise RecipeError("--stage requires a run file", hint="packline export run.toml --stage 0 ...")
@@ -146,5 +151,10 @@ def open_store(source: str) -> StoreReader:
     return StoreReader(source)
 
 
-def _option(name: str) -> str:
+def option_name(name: str) -> str:
+    """Option of the command line for a setting.
+
+    >>> option_name("labels"), option_name("min_tokens")
+    ('--label', '--min-tokens')
+    """
     return "--" + {"labels": "label", "sources": "source"}.get(name, name).replace("_", "-")

@@ -20,7 +20,7 @@ per document plus its id.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -38,9 +38,10 @@ from packline.packing.packer import DocumentFilter
 from packline.ragged import offsets_of
 from packline.recipe import SPLITS
 from packline.store.files import FileEntry
-from packline.store.manifest import ShardEntry, TokenizerEntry
+from packline.store.manifest import TokenizerEntry
 from packline.store.provenance import ProvenanceFile
 from packline.store.reader import StoreReader
+from packline.store.tables import ShardEntry
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -80,8 +81,8 @@ class DocumentView(TokenizerProperties):
         store: an opened store.
         edges: boundary tokens of documents in the output.
         split: `train`, `val`, or `all`.
-        labels, sources, min_tokens, max_tokens, shuffle_documents: as for `store.rows`; lengths are the
-            stored ones. Each split is shuffled separately.
+        **settings: other fields of `DocumentFilter`, as for `store.rows`; lengths are the stored ones. Each
+            split is shuffled, and made unique, separately.
 
     Raises:
         RecipeError: a setting that is invalid for this store.
@@ -101,24 +102,13 @@ class DocumentView(TokenizerProperties):
         *,
         edges: Edges,
         split: str = "all",
-        labels: str | Sequence[str] | None = None,
-        sources: str | Sequence[str] | None = None,
-        min_tokens: int | None = None,
-        max_tokens: int | None = None,
-        shuffle_documents: int | None = None,
+        **settings: Any,
     ) -> None:
         self.store, self.edges = store, edges
         self.tokenizer: TokenizerEntry = store.manifest.tokenizer
         entry = self.tokenizer
         self.boundaries = BoundaryPolicy(edges, entry.eod_id, entry.bos_id, entry.vocab_size)
-        settings: dict[str, Any] = {
-            "labels": labels,
-            "sources": sources,
-            "min_tokens": min_tokens,
-            "max_tokens": max_tokens,
-            "shuffle_documents": shuffle_documents,
-        }
-        there = {shard.entry.split for shard in store.shards if len(shard)}
+        there = {split for split, count in store.manifest.shards.by_split("documents").items() if count}
         chosen = [split] if split != "all" else [name for name in SPLITS if name in there]
         self._streams: dict[str, DocumentStream] = {}
         refused: StoreError | None = None
@@ -142,6 +132,12 @@ class DocumentView(TokenizerProperties):
     def stream(self, split: str) -> DocumentStream:
         """Documents of a split."""
         return self._streams[split]
+
+    @property
+    def contents(self) -> dict[str, str]:
+        """Lists and other stores that the selection refers to, by the checksums of their contents."""
+        selection = next(iter(self._streams.values())).selection
+        return {name: ", ".join(selection.identity[name] or ()) for name in selection.contents}
 
     @property
     def documents(self) -> int:

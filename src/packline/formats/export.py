@@ -360,7 +360,7 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
 
 def _source_of(source: str | Path | RowView, view: View) -> dict[str, str]:
     if not isinstance(view, RowView):
-        return {"store": view.store.manifest.checksum}
+        return {"store": view.store.manifest.checksum, **view.contents}
     if isinstance(source, RowView) or is_run(source):
         return {"run": view.fingerprint}
     return {"store": view.store.manifest.checksum, "rows": view.fingerprint}

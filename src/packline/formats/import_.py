@@ -55,8 +55,9 @@ from packline.sources.files import InputFile
 from packline.storage.inputs import file_facts, hash_range
 from packline.storage.local import disk_errors
 from packline.store.ledger import Ledger, source_names
-from packline.store.manifest import TOKENIZER, ImportEntry, InputEntry, InputPiece, Manifest, Receipt
+from packline.store.manifest import ImportEntry, InputPiece, Manifest, Receipt
 from packline.store.report import Findings
+from packline.store.tables import TOKENIZER, InputEntry
 from packline.store.writer import ShardWriter
 
 
@@ -319,7 +320,9 @@ class _Import(NumberedStoreJob[ImportedUnit, Imported]):
         super().__init__(
             out=request.out,
             recipe=recipe,
-            entry=ImportEntry(data.format.name, msgspec.to_builtins(data.options)),
+            entry=ImportEntry(
+                data.format.name, msgspec.to_builtins(data.options), tuple(source_names(recipe))
+            ),
             tokenizer=data.tokenizer,
             boundary=data.boundary,
             files=files,
@@ -364,8 +367,10 @@ class _Import(NumberedStoreJob[ImportedUnit, Imported]):
 
     def inputs(self) -> Iterable[InputEntry]:
         """Files of the data set, for the manifest."""
+        (source,) = source_names(self.recipe)
         return (
-            InputEntry(file.name, 0, file.size, self._data.format.name, "", "", "") for file in self.files
+            InputEntry(source, file.name, file.size, self._data.format.name, "", "", "")
+            for file in self.files
         )
 
     def receipt(self, result: ImportedUnit) -> Receipt:

@@ -35,16 +35,15 @@ from packline.storage.local import LocalFolder, disk_errors, publish_bytes, sync
 from packline.store.files import FileEntry
 from packline.store.manifest import (
     MANIFEST,
-    RECEIPTS,
-    REJECTS,
-    TOKENIZER,
     WORK,
     Manifest,
     Receipt,
     StreamReceipt,
+    manifest_files,
     read_manifest,
     to_json,
 )
+from packline.store.tables import RECEIPTS, REJECTS, TOKENIZER
 from packline.store.unit_names import STREAM
 
 ENDING_SECONDS = 2
@@ -349,13 +348,15 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         self.storage.delete([self._record])
 
     def publish(self, manifest: Manifest) -> None:
-        """Write the manifest, which makes the folder a store."""
-        self.storage.put_new(MANIFEST, to_json(manifest))
+        """Write the tables, then the manifest, which makes the folder a store."""
+        for name, data in manifest_files(manifest).items():
+            self.storage.put_new(name, data)
 
     def discard(self, manifest: Manifest) -> None:
         """Delete the contents of a finished store, so that another can be built in its folder.
 
-        The manifest is deleted last: if the run is killed before, the next one finds a store and discards it.
+        The manifest is deleted after the files that it lists: if the run is killed before, the next one finds
+        a store and discards it. The tables are deleted after the manifest, which cannot be read without them.
         """
         with disk_errors(self.path):
             (self.work / "build.json").unlink(missing_ok=True)
@@ -365,6 +366,7 @@ class StoreFolder(WorkFolder[BuildIdentity]):
             sync_folder(self.path)
             (self.path / MANIFEST).unlink()
             sync_folder(self.path)
+            self.storage.delete([entry.name for entry in manifest.tables])
 
     def clean(self) -> str:
         """Remove the work folder of a finished store.

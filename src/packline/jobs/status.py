@@ -26,7 +26,8 @@ from packline.jobs.units import Stream, plan_units
 from packline.recipe import Recipe
 from packline.storage.local import LocalFolder
 from packline.store.ledger import Ledger, source_names, total, totals_by_source
-from packline.store.manifest import MANIFEST, RECEIPTS, WORK, Receipt, StreamReceipt, read_manifest
+from packline.store.manifest import MANIFEST, WORK, Receipt, StreamReceipt, read_manifest
+from packline.store.tables import RECEIPTS
 from packline.store.unit_names import STREAM, planned_name
 
 EXPORTED = "packline.json"
@@ -156,7 +157,7 @@ def _export(out: Path) -> Status | None:
 
 def _finished(folder: Path) -> Status:
     manifest = read_manifest(folder)
-    units = sum(not entry.name.endswith(f"{STREAM}.json") for entry in manifest.receipts)
+    units = sum(not name.endswith(STREAM) for name in manifest.units.names("unit"))
     return Status(
         path=str(folder),
         state="finished",

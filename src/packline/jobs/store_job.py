@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,10 +32,7 @@ from packline.storage.inputs import hash_range
 from packline.store.ledger import source_names
 from packline.store.manifest import (
     MANIFEST,
-    RECEIPTS,
-    TOKENIZER,
     ImportEntry,
-    InputEntry,
     InputPiece,
     Manifest,
     Receipt,
@@ -43,6 +41,7 @@ from packline.store.manifest import (
     join_checksums,
     refuse_empty,
 )
+from packline.store.tables import RECEIPTS, TOKENIZER, InputEntry
 
 U = TypeVar("U", bound=WorkUnit)
 R = TypeVar("R")
@@ -86,6 +85,11 @@ class StoreJob(Job[U, R, S]):
     @abstractmethod
     def identity(self) -> BuildIdentity:
         """Values that must be equal to resume."""
+
+    @property
+    def imported(self) -> tuple[ImportEntry, ...]:
+        """Origin of the sources, for the manifest; empty for a build of text."""
+        return () if self.entry is None else (self.entry,)
 
     @abstractmethod
     def todo(self) -> Sequence[U]:
@@ -138,8 +142,8 @@ class StoreJob(Job[U, R, S]):
     def _refuse_other_store(self, manifest: Manifest) -> None:
         builtins = msgspec.to_builtins
         differences = recipe_difference(builtins(manifest.recipe), builtins(self.recipe))
-        imported = builtins(manifest.imported) if isinstance(manifest.imported, ImportEntry) else {}
-        differences += recipe_difference(imported, {} if self.entry is None else builtins(self.entry))
+        for old, new in zip_longest(manifest.imported, self.imported):
+            differences += recipe_difference(*({} if one is None else builtins(one) for one in (old, new)))
         if manifest.tokenizer.fingerprint != self.tokenizer.fingerprint:
             differences.append("the tokenizer's content")
         differences += input_differences(
@@ -192,8 +196,9 @@ class StoreJob(Job[U, R, S]):
 
     def inputs(self) -> Iterable[InputEntry]:
         """Inputs for the manifest; checksums are filled in."""
+        names = source_names(self.recipe)
         return (
-            InputEntry(file.name, file.source, file.size, file.format, file.compression, file.text, "")
+            InputEntry(names[file.source], file.name, file.size, file.format, file.compression, file.text, "")
             for file in self.files
         )
 
@@ -219,7 +224,8 @@ class StoreJob(Job[U, R, S]):
             ],
             receipt_files=[folder.entry(f"{RECEIPTS}/{name}.json") for name in folder.receipt_names()],
             tokenizer_files=[folder.entry(name) for name in folder.storage.list(TOKENIZER)],
-            imported=msgspec.UNSET if self.entry is None else self.entry,
+            streams=self.streams,
+            imported=self.imported,
             val_share=self.val_share,
         )
         try:

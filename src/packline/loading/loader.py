@@ -317,14 +317,22 @@ class Loader(Notebook):
         return np.asarray(places) // (self.schedule.stages[stage].batch_size // self.world_size)
 
     def state_dict(self) -> dict[str, Any]:
-        """Current state as JSON types: the step, and the fingerprints that identify the run."""
-        state = {
+        """Current state as JSON types: the step, and what identifies the run.
+
+        `selections` has, for each source whose documents are chosen, the settings in words; they are not
+        needed to resume, but name the difference from another run.
+        """
+        state: dict[str, Any] = {
             "version": STATE_VERSION,
             "step": self._step,
             "seed": self.seed,
             "fingerprint": self.fingerprint,
         }
-        return state if self.schedule.order == GLOBAL else {**state, "order": str(self.schedule.order)}
+        if self.schedule.order != GLOBAL:
+            state["order"] = str(self.schedule.order)
+        if any(selections := self.schedule.selections()):
+            state["selections"] = selections
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from `state`: the next `iter(loader)` begins there.
@@ -464,8 +472,23 @@ def check_same_run(schedule: Schedule, state: Mapping[str, Any]) -> None:
         differing = [name for name in differing if name != "order"] + named
     if "stores" in differing:
         differing = [name for name in differing if not name.startswith("rows")]
+    elif changes := _selection_changes(schedule, state.get("selections")):
+        differing = [name for name in differing if not name.startswith("rows")] + changes
     if differing:
         raise RecipeError(
             f"a loader's state of another run, which differs in {', '.join(differing)}",
             hint="resume with the stores and settings that the run began with; only ranks may change",
         )
+
+
+def _selection_changes(schedule: Schedule, found: Any) -> list[str]:
+    """Differences between the selections of a state and of a run, in words; none if they are alike."""
+    own = schedule.selections()
+    found = found if isinstance(found, list) and len(found) == len(own) else [{}] * len(own)
+    changes: list[str] = []
+    for there, here in zip(found, own, strict=True):
+        there = there if isinstance(there, dict) else {}
+        for name in dict.fromkeys([*there, *here]):
+            if there.get(name) != here.get(name):
+                changes.append(f"{name}: {there.get(name)!r} -> {here.get(name)!r}")
+    return list(dict.fromkeys(changes))

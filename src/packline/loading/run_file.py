@@ -224,8 +224,15 @@ def load_run(path: str | Path) -> tuple[list[Stage], LoaderSettings]:
 def _placed(run: RunFile, folder: Path) -> RunFile:
     """Resolve folders relative to the working directory."""
 
+    def below(paths: Any) -> Any:
+        if isinstance(paths, str):
+            return str(folder / paths)
+        return tuple(map(below, paths)) if isinstance(paths, tuple) else paths
+
     def placed(source: SourceSettings) -> SourceSettings:
-        return msgspec.structs.replace(source, store=str(folder / source.store))
+        return msgspec.structs.replace(
+            source, store=below(source.store), unique=below(source.unique), exclude=below(source.exclude)
+        )
 
     stages = tuple(
         msgspec.structs.replace(stage, sources=tuple(map(placed, stage.sources))) for stage in run.stages
@@ -348,10 +355,12 @@ def _source_lines(
 
 def _train_tokens(store: StoreReader) -> dict[str, int]:
     """Tokens of the split train by source; a shard holds one source."""
+    from packline.store.reader import shard_labels
+
     sizes = dict.fromkeys(store.manifest.sources, 0)
-    for shard in store.shards:
-        if shard.entry.split == "train" and len(shard):
-            sizes[shard.provenance(0).source] += shard.entry.tokens
+    for shard, origin in zip(store.manifest.shards, shard_labels(store), strict=True):
+        if shard.split == "train":
+            sizes[origin.source] += shard.tokens
     return sizes
 
 

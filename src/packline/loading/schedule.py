@@ -18,7 +18,9 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from packline.errors import RecipeError
@@ -179,6 +181,12 @@ class Schedule:
         places, epoch, index = places[by_place], epoch[by_place] + epochs.start, index[by_place]
         steps, inner = np.divmod(places, scheduled.batch_size)
         return Occurrences(rows[index], epoch, steps + scheduled.first_step, inner)
+
+    def selections(self) -> list[dict[str, Any]]:
+        """Settings of each source's documents that are not the default, in words, as JSON values."""
+        rows = [rows for stage in self.stages for rows in stage.mixture.rows]
+        described = [getattr(getattr(source, "selection", None), "described", {}) for source in rows]
+        return [msgspec.to_builtins(one) for one in described]
 
     def fingerprints(self) -> dict[str, str]:
         """12 hexadecimal digits for each thing that determines the contents of the batches, by its name.

@@ -7,25 +7,27 @@
 
 The position of a document in the last line is its place. Split, labels and sources choose whole shards, since
 a shard holds one source; such a selection, in stored order, is closed form: nothing is read or kept.
-Shuffling keeps nothing either. A filter by length takes a pass over the lengths (4 bytes per document, at
-memory speed) and keeps the numbers of the remaining documents (4 bytes each; above 8 MB cached on disk,
-mapped). Tokens are never read here.
+Shuffling keeps nothing either. A filter (`filtering`) takes a pass over the lengths (4 bytes per document, at
+memory speed) or columns of provenance, and keeps the numbers of the remaining documents (4 bytes each; from a
+size on as a plan on disk, mapped). Tokens are never read here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.fingerprint import hash_value
 from packline.packing.cache import PlanMemory, cached_table
+from packline.packing.filtering import COLUMN_COST, Filters, LeftOut
 from packline.packing.offsets import DocumentOffsets, document_offsets
 from packline.packing.packer import DocumentFilter
+from packline.packing.passes import ShardPlaces
 from packline.permutation import Permutation
 from packline.ragged import offsets_of
 from packline.store.reader import StoreReader, shard_labels
@@ -36,6 +38,8 @@ class ShardRange:
 
     def __init__(self, store: StoreReader, numbers: Sequence[int]) -> None:
         chosen = np.array(numbers, np.int64)
+        self.numbers = list(numbers)
+        """Number of each shard in the store."""
         self.shards = [store.shards[number] for number in numbers]
         self.tokens = sum(shard.entry.tokens for shard in self.shards)
         self.offsets: DocumentOffsets = document_offsets(self.shards)
@@ -56,6 +60,14 @@ class ShardRange:
     def first_places(self) -> np.ndarray:
         """int64 `[P]`: place of the first document of each shard."""
         return self._places[:-1]
+
+    def parts(self) -> list[ShardPlaces]:
+        """Each shard, and the places of its documents."""
+        ranges = pairwise(self._places.tolist())
+        return [
+            ShardPlaces(shard, number, start, stop)
+            for shard, number, (start, stop) in zip(self.shards, self.numbers, ranges, strict=True)
+        ]
 
     def documents(self, places: np.ndarray) -> np.ndarray:
         """Numbers in the store of the documents at these places, int64 `[N]`."""
@@ -113,7 +125,7 @@ class SampledOffsets:
 
     def __init__(self, selection: Selection, weigh: Weigh, name: str) -> None:
         self._selection, self._weigh = selection, weigh
-        settings = {"cumulative": name, "step": STEP, "selection": selection.settings}
+        settings = {"cumulative": name, "step": STEP, "selection": selection.identity}
         size = 8 * (len(selection) // STEP + 1)
         table, facts = cached_table(selection.store, selection.plans, settings, self._pass, large=size)
         self._table = table
@@ -197,17 +209,35 @@ class Selection:
         plans: str | Path | PlanMemory | None = None,
     ) -> None:
         _check_numbers(choice)
+        choice = choice.canonical()
         self.store, self.plans = store, plans
-        self.settings: dict[str, Any] = msgspec.structs.asdict(choice.canonical())
+        self.settings: dict[str, Any] = {
+            name: getattr(choice, name) for name in DocumentFilter.__struct_fields__
+        }
         """Requested settings in a canonical form: equal settings choose equal documents."""
-        self.fingerprint: str = hash_value({"store": store.manifest.checksum, "selection": self.settings})
+        self._filters = Filters(store, choice)
+        self.identity: dict[str, Any] = self.settings | self._filters.identity
+        """The settings with the contents of files and other stores in place of their paths."""
+        self.contents: tuple[str, ...] = tuple(self._filters.described)
+        """Settings whose meaning is the content of files or other stores."""
+        self.described: dict[str, Any] = {
+            name: value
+            for name, value in (self.settings | self._filters.described).items()
+            if value not in (None, False, "train")
+        }
+        """Settings that are not the default, in words; lists and other stores with checksums."""
+        self.fingerprint: str = hash_value({"store": store.manifest.checksum, "selection": self.identity})
         losses: dict[str, int] = {}
         self._range = ShardRange(store, _choose_shards(store, self.settings, losses))
         self.tokens: int = self._range.tokens
         """Tokens of all its documents, including boundary tokens."""
         self._kept: np.ndarray | None = None
-        """Places of the documents that passed a filter by length, sorted; None if all passed."""
-        if len(self._range) and (self.settings["min_tokens"] or choice.max_tokens is not None):
+        """Places of the documents that passed all filters, sorted; None if there are none."""
+        self.left_out: tuple[LeftOut, ...] = ()
+        """Documents of these splits, labels and sources that a filter removed, by filter."""
+        self.notes: tuple[str, ...] = ()
+        """Remarks about lists that do not fit the store in part."""
+        if len(self._range) and self._filters:
             self._kept = self._filter(losses)
         self._count = len(self._range) if self._kept is None else len(self._kept)
         if not self._count:
@@ -288,7 +318,7 @@ class Selection:
             yield shard.entry.name.partition("-")[2], first
 
     def __repr__(self) -> str:
-        chosen = [f"{name}={value!r}" for name, value in self.settings.items() if value is not None]
+        chosen = [f"{name}={value!r}" for name, value in self.settings.items() if value not in (None, False)]
         return (
             f"<{self._count:,} documents, {self.tokens:,} tokens of {self.store.path}: {', '.join(chosen)}>"
         )
@@ -299,31 +329,15 @@ class Selection:
         return places if self._kept is None else self._kept[places].astype(np.int64)
 
     def _filter(self, losses: dict[str, int]) -> np.ndarray:
-        """Places of documents with the requested lengths; counts the others by reason."""
-        parts, least, most = self._range, self.settings["min_tokens"] or 0, self.settings["max_tokens"]
-        dtype = np.dtype("<u4" if len(parts) < 2**32 else "<i8")
-
-        def passed() -> tuple[np.ndarray, dict[str, int]]:
-            kept: list[np.ndarray] = []
-            facts = {"short": 0, "long": 0, "tokens": 0}
-            for start in range(0, len(parts), BLOCK):
-                lengths = parts.lengths(start, start + BLOCK)
-                _check_lengths(self.store, lengths)
-                short = lengths < least
-                long = lengths > most if most is not None else np.zeros(len(lengths), bool)
-                wanted = np.flatnonzero(~(short | long))
-                kept.append((wanted + start).astype(dtype))
-                facts["short"] += int(np.count_nonzero(short))
-                facts["long"] += int(np.count_nonzero(long))
-                facts["tokens"] += int(lengths[wanted].sum())
-            return np.concatenate(kept), facts
-
-        settings = {"kept": self.settings | {"shuffle_documents": None}}
+        """Places of the documents that pass the filters; counts the others by reason."""
+        size = 4 * len(self._range) * (COLUMN_COST if self._filters.reads_columns else 1)
+        settings = {"kept": self.identity | {"shuffle_documents": None}}
         kept, facts = cached_table(
-            self.store, self.plans, settings, passed, large=len(parts) * dtype.itemsize
+            self.store, self.plans, settings, lambda: self._filters.apply(self._range.parts()), large=size
         )
-        losses[f"shorter than min_tokens {least:,}"] = facts["short"]
-        losses[f"longer than max_tokens {most or 0:,}"] = facts["long"]
+        self.left_out = tuple(LeftOut(*one) for one in facts["left_out"] if one[1])
+        self.notes = tuple(facts["notes"])
+        losses |= {one.by: one.documents for one in self.left_out}
         self.tokens = facts["tokens"]
         return kept
 
@@ -333,7 +347,7 @@ def _choose_shards(store: StoreReader, settings: dict[str, Any], losses: dict[st
     if not store.manifest.documents:
         raise StoreError(f"{store.path} is empty: expected at least one document, found none")
     split, labels, sources = settings["split"], settings["labels"], settings["sources"]
-    splits = sorted({shard.entry.split for shard in store.shards})
+    splits = sorted(store.manifest.shards.by_split("documents"))
     if split not in ("all", *splits):
         raise RecipeError(
             f"split is {split!r}: expected one of {', '.join([*splits, 'all'])} in {store.path}",

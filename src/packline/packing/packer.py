@@ -30,6 +30,7 @@ import msgspec
 import numpy as np
 
 from packline.ragged import offsets_of
+from packline.where.grammar import canonical_where
 
 Packing: TypeAlias = Literal["concat", "best_fit", "pad"]
 SplitChoice: TypeAlias = Literal["train", "val", "test", "all"]
@@ -55,6 +56,12 @@ class DocumentFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """Only documents with at least n tokens, including boundary tokens."""
     max_tokens: int | None = None
     """Only documents with at most n tokens."""
+    where: str | None = None
+    """Only documents that meet a condition on their columns: `score >= 3 and language in ['de', 'en']`."""
+    unique: bool | str | tuple[str, ...] = False
+    """True: only the first of equal texts. Folders of other stores: also no text that one of them has."""
+    exclude: str | tuple[str, ...] | None = None
+    """List of documents to leave out, or several: Parquet, as `packline verify --write` makes it."""
     shuffle_documents: int | None = None
     """Seed for a shuffle of the documents before they are packed; None keeps the stored order."""
 
@@ -66,6 +73,9 @@ class DocumentFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
             sources=_names(self.sources),
             min_tokens=self.min_tokens if self.min_tokens is not None and self.min_tokens > 1 else None,
             max_tokens=self.max_tokens,
+            where=None if self.where is None else canonical_where(self.where),
+            unique=(self.unique if isinstance(self.unique, bool) else _names(self.unique)) or False,
+            exclude=_names(self.exclude) or None,
             shuffle_documents=self.shuffle_documents,
         )
 

@@ -35,6 +35,7 @@ from packline.notebook import Notebook
 from packline.packing.batch import ALL_FIELDS, FIELDS, fill
 from packline.packing.cache import PlanMemory
 from packline.packing.documents import Selection
+from packline.packing.filtering import LeftOut
 from packline.packing.packer import DEFAULTS, PACKINGS, Counts, Packer, RowOptions, Spans
 from packline.store.reader import StoreReader
 
@@ -314,6 +315,11 @@ class Rows(RowReader, Notebook):
     def counts(self) -> Counts:
         """Costs of the packing for these documents; takes a pass over the lengths the first time."""
         return self._packer.counts
+
+    @property
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """Documents and tokens that each filter removed, in the order in which filters apply."""
+        return self.selection.left_out
 
     def split_to(self, seq_len: int) -> SplitRows:
         """Cut these rows into shorter ones of `seq_len` tokens each, in the same order; nothing is copied.

@@ -188,7 +188,7 @@ class WindowedBestFit:
         return self._packers[number]
 
     def _key(self, part: Part) -> tuple[object, ...]:
-        return (msgspec.json.encode(self.selection.settings), self.seq_len, part.start, part.stop)
+        return (msgspec.json.encode(self.selection.identity), self.seq_len, part.start, part.stop)
 
     def _maker(self, part: Part) -> Callable[[], CachedArrays]:
         return lambda: make_plan(part, self.seq_len)

@@ -1,25 +1,25 @@
 """Manifest and receipts of a store, as frozen values with a JSON form.
 
     receipts/UNIT.json   Receipt: inputs and outputs of one unit, the commit record
-    manifest.json        Manifest: the sum of the receipts, and the recipe, inputs and tokenizer
+    manifest.json        ManifestFile: recipe, tokenizer, ledgers, and entries of the tables beside it
+    *.parquet            shards, inputs and units (`tables`)
 
-    from_receipts        receipts in the order of documents ──> shards, rejects, ledgers
+    Manifest             manifest.json and its tables together
+    from_receipts        receipts in the order of documents ──> manifest and tables
     read_manifest        the manifest of a finished store, checked
     split_warnings       splits that the recipe requests and that got no document
 
 They contain no time, machine or engine: equal inputs and recipes give equal bytes. Formats are versioned; a
-store of a newer version is refused, not misread. A manifest is untrusted data: a checksum shows that it is
-unchanged, not who wrote it, and the files it names are opened and served. So names that lead out of the store
-and impossible numbers are refused when it is read, at 2 microseconds per shard. No file is opened for that:
-`verify` compares the files with the manifest.
+store of another version is refused, not misread. A manifest is untrusted data: a checksum shows that it is
+unchanged, not who wrote it, and the files it names are opened and served. So `manifest_check` refuses names
+that lead out of the store and impossible numbers. No file of a shard is opened for that: `verify` compares
+the files with the manifest.
 """
 
 from __future__ import annotations
 
 import os
-import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +28,20 @@ import msgspec
 from packline.errors import CorruptStore, NoDocuments, StoreNotFound
 from packline.fingerprint import NotWhole, hash_bytes, json_form, seal, unseal
 from packline.recipe import SPLITS, ColumnType, Recipe, Split
-from packline.sources.compression import Compression
 from packline.store.files import FileEntry, reading, stat_file
 from packline.store.ledger import Ledger, losses, source_names, total, totals_by_source
+from packline.store.manifest_check import check_manifest, check_tables
+from packline.store.tables import (
+    InputEntry,
+    InputRows,
+    ShardEntry,
+    ShardRows,
+    Tables,
+    UnitEntry,
+    UnitRows,
+    read_tables,
+)
+from packline.store.unit_names import STREAM
 from packline.version import __version__
 
 if TYPE_CHECKING:
@@ -38,25 +49,10 @@ if TYPE_CHECKING:
     from packline.encoders.special_tokens import Boundary
     from packline.encoders.tokenizer import Tokenizer
 
-FORMAT_VERSION = 1
-DTYPES = ("uint16", "int32")
-"""Dtypes of tokens."""
+FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
-RECEIPTS = "receipts"
-REJECTS = "rejects"
-TOKENIZER = "tokenizer"
 WORK = ".packline"
 """Folder for the lock, the plan and unfinished files while a build runs; absent from a finished store."""
-
-
-class ShardEntry(msgspec.Struct, frozen=True, gc=False):
-    """One shard: `NAME.bin`, `NAME.idx`, `NAME.docs.parquet`, and `NAME.loss` if it has a loss mask."""
-
-    name: str
-    split: str
-    documents: int
-    tokens: int
-    files: tuple[FileEntry, ...]
 
 
 WHOLE_STREAM = -1
@@ -100,25 +96,15 @@ class StreamReceipt(msgspec.Struct, frozen=True):
     checksum: str
 
 
-class InputEntry(msgspec.Struct, frozen=True, gc=False):
-    """An input file as it was read."""
-
-    name: str
-    source: int
-    bytes: int
-    format: str
-    compression: Compression
-    text: str
-    checksum: str
-
-
 class ImportEntry(msgspec.Struct, frozen=True):
-    """Origin of an imported store, whose tokens were not encoded here."""
+    """Origin of imported sources, whose tokens were not encoded here."""
 
     format: str
     """A format of `packline.formats`."""
     options: dict[str, Any]
     """Settings of the import: everything but the inputs and the tokenizer."""
+    sources: tuple[str, ...]
+    """Names of the sources that it made."""
 
 
 class TokenizerEntry(msgspec.Struct, frozen=True):
@@ -136,61 +122,138 @@ class TokenizerEntry(msgspec.Struct, frozen=True):
     """Fidelity of decoding ids to text: exact, normalized or lossy."""
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole store in one file, written last."""
+class Totals(msgspec.Struct, frozen=True):
+    """Sizes of a store, known without its tables."""
+
+    shards: int
+    inputs: int
+    units: int
+    documents: int
+    tokens: int
+    bytes: int
+    """Total bytes of all files of the store but the manifest."""
+
+
+class ManifestFile(msgspec.Struct, frozen=True, kw_only=True):
+    """Contents of `manifest.json`, written last."""
 
     format_version: int
     packline: str
     recipe: Recipe
     tokenizer: TokenizerEntry
     dtype: str
-    inputs: tuple[InputEntry, ...]
-    shards: tuple[ShardEntry, ...]
-    rejects: tuple[FileEntry, ...]
-    receipts: tuple[FileEntry, ...]
+    totals: Totals
+    tables: tuple[FileEntry, ...]
     tokenizer_files: tuple[FileEntry, ...]
     ledger: Ledger
     """Sum over all sources."""
     sources: dict[str, Ledger]
     """By source."""
-    imported: ImportEntry | msgspec.UnsetType = msgspec.UNSET
-    """Origin of an imported store; absent otherwise."""
+    imported: tuple[ImportEntry, ...] = ()
+    """Origin of imported sources; empty for a build of text."""
     val_share: float | msgspec.UnsetType = msgspec.UNSET
     """val_fraction that results from the recipe's val_documents; absent without."""
     checksum: str = ""
-    """Checksum of this manifest's JSON form with this field empty: xxh3-128, 32 hexadecimal digits."""
+    """Checksum of this file's JSON form with this field empty: xxh3-128, 32 hexadecimal digits."""
+
+
+class Manifest(ManifestFile, frozen=True, kw_only=True):
+    """The whole store: `manifest.json`, and the rows of the tables beside it."""
+
+    rows: Tables
+
+    @property
+    def shards(self) -> ShardRows:
+        """Shards, in the order of the documents: a sequence of `ShardEntry`, made when they are used."""
+        return self.rows.shards
+
+    @property
+    def inputs(self) -> InputRows:
+        """Inputs: a sequence of `InputEntry`, made when they are used."""
+        return self.rows.inputs
+
+    @property
+    def units(self) -> UnitRows:
+        """Units and streams, sorted by name: a sequence of `UnitEntry`, made when they are used."""
+        return self.rows.units
 
     @property
     def store_bytes(self) -> int:
         """Total bytes of all files of the store but the manifest."""
-        entries = [entry for shard in self.shards for entry in shard.files]
-        others = (*self.rejects, *self.receipts, *self.tokenizer_files)
-        return sum(entry.bytes for entry in (*entries, *others))
+        return self.totals.bytes
 
     @property
     def documents(self) -> int:
         """Documents in all splits."""
-        return sum(shard.documents for shard in self.shards)
+        return self.totals.documents
 
     @property
     def tokens(self) -> int:
         """Tokens in all splits, boundary tokens included."""
-        return sum(shard.tokens for shard in self.shards)
+        return self.totals.tokens
+
+    @property
+    def imported_sources(self) -> frozenset[str]:
+        """Names of the sources whose tokens were not encoded from plain text here."""
+        return frozenset(name for entry in self.imported for name in entry.sources)
+
+    def files(self) -> Iterator[FileEntry]:
+        """Entries of all files of the store but the manifest."""
+        for shard in self.shards:
+            yield from shard.files
+        for unit in self.units:
+            yield unit.receipt
+            yield from unit.rejects
+        yield from self.tokenizer_files
+        yield from self.tables
 
 
 def to_json(value: Any) -> bytes:
     """JSON form: indented, keys in the order of the fields; a manifest with its own checksum."""
-    return seal(value) if isinstance(value, Manifest) else json_form(value)
+    if isinstance(value, Manifest):
+        fields = ManifestFile.__struct_fields__
+        value = ManifestFile(**{name: getattr(value, name) for name in fields})
+    return seal(value) if isinstance(value, ManifestFile) else json_form(value)
+
+
+def manifest_files(manifest: Manifest) -> dict[str, bytes]:
+    """Tables and manifest as files, by name, in the order in which to write them: the manifest is last."""
+    rows = manifest.rows
+    tables = {one.file: one.data for one in (rows.shards, rows.inputs, rows.units)}
+    return {**tables, MANIFEST: to_json(manifest)}
+
+
+def with_tables(manifest: Manifest, rows: Tables) -> Manifest:
+    """The manifest with other tables, and totals that agree with them."""
+    tokenizer = sum(entry.bytes for entry in manifest.tokenizer_files)
+    files = rows.files
+    totals = Totals(
+        shards=len(rows.shards),
+        inputs=len(rows.inputs),
+        units=len(rows.units),
+        documents=int(rows.shards.numbers("documents").sum()),
+        tokens=int(rows.shards.numbers("tokens").sum()),
+        bytes=rows.bytes + tokenizer + sum(entry.bytes for entry in files),
+    )
+    return msgspec.structs.replace(manifest, rows=rows, tables=files, totals=totals)
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read and check the manifest of a finished store.
+    """Read and check the manifest of a finished store and its tables.
 
     Raises:
         StoreNotFound: there is none; reports what is there instead.
-        CorruptStore: it is damaged, contains impossible values, or is written by a newer packline.
+        CorruptStore: it is damaged, contains impossible values, or has another format version.
     """
+    read = read_manifest_file(folder)
+    fields = {name: getattr(read, name) for name in read.__struct_fields__}
+    manifest = Manifest(**fields, rows=read_tables(folder, read.tables))
+    check_tables(folder, manifest)
+    return manifest
 
+
+def read_manifest_file(folder: Path) -> ManifestFile:
+    """Read and check `manifest.json` alone; see `read_manifest`."""
     path = folder / MANIFEST
     if not os.path.lexists(path):
         raise _not_found(folder)
@@ -198,13 +261,13 @@ def read_manifest(folder: Path) -> Manifest:
     with reading(path):
         data = path.read_bytes()
     try:
-        manifest = unseal(data, Manifest)
+        read = unseal(data, ManifestFile)
     except NotWhole as error:
         _check_version(folder, data)
         raise CorruptStore(f"{path} is damaged: {error}", hint="build the store again") from error
-    _check_version(folder, data, manifest.format_version)
-    check_manifest(path, manifest)
-    return manifest
+    _check_version(folder, data, read.format_version)
+    check_manifest(path, read)
+    return read
 
 
 class _Version(msgspec.Struct):
@@ -214,7 +277,7 @@ class _Version(msgspec.Struct):
 
 
 def _check_version(folder: Path, data: bytes, version: int | None = None) -> None:
-    """Refuse a manifest of a newer version, even if its other fields cannot be read."""
+    """Refuse a manifest of another version, even if its other fields cannot be read."""
     if version is None:
         try:
             version = msgspec.json.decode(data, type=_Version).format_version
@@ -224,6 +287,11 @@ def _check_version(folder: Path, data: bytes, version: int | None = None) -> Non
         raise CorruptStore(
             f"{folder} has format version {version}, newer than {FORMAT_VERSION}",
             hint="update packline to read it",
+        )
+    if version < FORMAT_VERSION:
+        raise CorruptStore(
+            f"{folder} has format version {version}: expected {FORMAT_VERSION}",
+            hint="build it again, or import its Megatron files",
         )
 
 
@@ -240,94 +308,6 @@ def _not_found(folder: Path) -> StoreNotFound:
     )
 
 
-PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-"""Name that is one component of a path on any system, and not hidden."""
-ENDING = re.compile(r"(\.[A-Za-z0-9_-]+)+")
-MOST = 2**62
-"""Largest number of documents or tokens of a store, so that sums and offsets in bytes are int64."""
-MOST_IDS = 2**31 - 1
-
-
-def check_manifest(path: Path, manifest: Manifest) -> None:
-    """Check a manifest alone, without its files.
-
-    Args:
-        path: file it was read from, for the error.
-
-    Raises:
-        CorruptStore: names the first impossible value.
-    """
-    for what, expected, found in _problems(manifest):
-        raise CorruptStore(
-            f"{path}: {what}: expected {expected}, found {found}"[:500],
-            hint="packline did not write this manifest; build the store again",
-        )
-
-
-def _problems(manifest: Manifest) -> Iterator[tuple[str, str, object]]:
-    """Problems, as (description, expected, found)."""
-    if manifest.dtype not in DTYPES:
-        yield "dtype", " or ".join(DTYPES), repr(manifest.dtype)
-    entry = manifest.tokenizer
-    if not 1 <= entry.vocab_size <= MOST_IDS:
-        yield "vocab_size of the tokenizer", f"1 to {MOST_IDS:,}", f"{entry.vocab_size:,}"
-    for name, number in (("eod_id", entry.eod_id), ("bos_id", entry.bos_id)):
-        if number is not None and not 0 <= number < entry.vocab_size:
-            yield f"{name} of the tokenizer", f"0 to {entry.vocab_size - 1:,}", f"{number:,}"
-    names = [shard.name for shard in manifest.shards]
-    yield from _names("shard", names)
-    yield from _twice("shards", names)
-    if strange := {shard.split for shard in manifest.shards}.difference(SPLITS):
-        yield "split of a shard", " or ".join(SPLITS), repr(min(strange))
-    for what, counts in (
-        ("documents", [shard.documents for shard in manifest.shards]),
-        ("tokens", [shard.tokens for shard in manifest.shards]),
-    ):
-        if counts and (min(counts) < 0 or sum(counts) > MOST):
-            wrong = min(counts) if min(counts) < 0 else max(counts)
-            yield f"{what} of a shard", f"0 or more, and at most {MOST:,} in all", f"{wrong:,}"
-    endings = {file.name.removeprefix(shard.name) for shard in manifest.shards for file in shard.files}
-    for ending in endings:
-        if not ENDING.fullmatch(ending):
-            yield "a file of a shard", "the name of the shard and an ending", repr(ending)
-    for folder, entries in (
-        (REJECTS, manifest.rejects),
-        (RECEIPTS, manifest.receipts),
-        (TOKENIZER, manifest.tokenizer_files),
-    ):
-        yield from _files(folder, entries)
-    count = len(manifest.recipe.sources)
-    for given in manifest.inputs:
-        if not 0 <= given.source < count:
-            yield f"source of input {given.name!r}", f"0 to {count - 1}", f"{given.source:,}"
-
-
-def _files(folder: str, entries: Iterable[FileEntry]) -> Iterator[tuple[str, str, object]]:
-    """Check that files of a folder are in it, each once."""
-    names = [entry.name for entry in entries]
-    for name in names:
-        if not name.startswith(f"{folder}/"):
-            yield f"a file of {folder}/", "a name that begins with it", repr(name)
-    yield from _names(f"file of {folder}/", [name.removeprefix(f"{folder}/") for name in names])
-    yield from _twice(f"files of {folder}/", names)
-
-
-def _twice(what: str, names: Sequence[str]) -> Iterator[tuple[str, str, object]]:
-    if len(set(names)) != len(names):
-        yield (
-            what,
-            "each once",
-            f"{next(name for name, count in Counter(names).items() if count > 1)!r} twice",
-        )
-
-
-def _names(what: str, names: Iterable[str]) -> Iterator[tuple[str, str, object]]:
-    match = PLAIN.fullmatch
-    for name in names:
-        if not match(name):
-            yield f"name of a {what}", "one plain component of a path", repr(name)
-
-
 def from_receipts(
     receipts: Sequence[Receipt],
     *,
@@ -338,7 +318,49 @@ def from_receipts(
     inputs: Iterable[InputEntry],
     receipt_files: Iterable[FileEntry],
     tokenizer_files: Iterable[FileEntry],
-    imported: ImportEntry | msgspec.UnsetType = msgspec.UNSET,
+    streams: Mapping[str, StreamReceipt] | None = None,
+    imported: Sequence[ImportEntry] = (),
+    val_share: float | msgspec.UnsetType = msgspec.UNSET,
+) -> Manifest:
+    """Manifest of a store whose units have these receipts, by its tokenizer; see `assemble`."""
+    from packline.ragged import dtype_for
+
+    entry = TokenizerEntry(
+        name=tokenizer.name,
+        kind=tokenizer.kind,
+        fingerprint=tokenizer.fingerprint,
+        vocab_size=tokenizer.vocab_size,
+        eod_id=boundary.eod_id,
+        eod=boundary.eod,
+        bos_id=boundary.bos_id,
+        bos=boundary.bos,
+        round_trip=round_trip,
+    )
+    return assemble(
+        receipts,
+        recipe=recipe,
+        tokenizer=entry,
+        dtype=dtype_for(tokenizer.vocab_size).name,
+        inputs=inputs,
+        receipt_files=receipt_files,
+        tokenizer_files=tokenizer_files,
+        streams=streams,
+        imported=imported,
+        val_share=val_share,
+    )
+
+
+def assemble(
+    receipts: Sequence[Receipt],
+    *,
+    recipe: Recipe,
+    tokenizer: TokenizerEntry,
+    dtype: str,
+    inputs: Iterable[InputEntry],
+    receipt_files: Iterable[FileEntry],
+    tokenizer_files: Iterable[FileEntry],
+    streams: Mapping[str, StreamReceipt] | None = None,
+    imported: Sequence[ImportEntry] = (),
     val_share: float | msgspec.UnsetType = msgspec.UNSET,
 ) -> Manifest:
     """Manifest of a store whose units have these receipts.
@@ -346,37 +368,40 @@ def from_receipts(
     Args:
         receipts: receipts of all units, in the order of their documents.
         inputs: inputs with their checksums: see `join_checksums`.
+        receipt_files: entries of the files of all receipts, those of streams included.
+        streams: receipts of streams, by name of the stream.
     """
-    from packline.ragged import dtype_for
-
-    return Manifest(
+    names = source_names(recipe)
+    sources = {receipt.unit: receipt.source for receipt in receipts}
+    sources |= {f"{name}{STREAM}": receipt.source for name, receipt in (streams or {}).items()}
+    rejects = {receipt.unit: receipt.rejects for receipt in receipts}
+    units = []
+    for entry in receipt_files:
+        unit = Path(entry.name).stem
+        units.append(UnitEntry(unit, sources[unit], entry, rejects.get(unit, ())))
+    rows = Tables(
+        ShardRows.from_entries(
+            (receipt.unit, receipt.source, shard) for receipt in receipts for shard in receipt.shards
+        ),
+        InputRows.from_entries(inputs),
+        UnitRows.from_entries(units),
+    )
+    manifest = Manifest(
         format_version=FORMAT_VERSION,
         packline=__version__,
         recipe=recipe,
-        tokenizer=TokenizerEntry(
-            name=tokenizer.name,
-            kind=tokenizer.kind,
-            fingerprint=tokenizer.fingerprint,
-            vocab_size=tokenizer.vocab_size,
-            eod_id=boundary.eod_id,
-            eod=boundary.eod,
-            bos_id=boundary.bos_id,
-            bos=boundary.bos,
-            round_trip=round_trip,
-        ),
-        dtype=dtype_for(tokenizer.vocab_size).name,
-        inputs=tuple(inputs),
-        shards=tuple(shard for receipt in receipts for shard in receipt.shards),
-        rejects=tuple(entry for receipt in receipts for entry in receipt.rejects),
-        receipts=tuple(receipt_files),
+        tokenizer=tokenizer,
+        dtype=dtype,
+        totals=Totals(0, 0, 0, 0, 0, 0),
+        tables=(),
         tokenizer_files=tuple(tokenizer_files),
         ledger=total(receipt.ledger for receipt in receipts),
-        sources=totals_by_source(
-            source_names(recipe), ((receipt.source, receipt.ledger) for receipt in receipts)
-        ),
-        imported=imported,
+        sources=totals_by_source(names, ((receipt.source, receipt.ledger) for receipt in receipts)),
+        imported=tuple(imported),
         val_share=val_share,
+        rows=rows,
     )
+    return with_tables(manifest, rows)
 
 
 def join_checksums(checksums: Sequence[str]) -> str:
@@ -405,7 +430,7 @@ def splits_of(recipe: Recipe) -> list[Split]:
 def split_warnings(manifest: Manifest) -> list[str]:
     """One line for each split that differs from the recipe: empty, or another number of documents."""
     recipe = manifest.recipe
-    there = {shard.split for shard in manifest.shards if shard.documents}
+    there = {split for split, count in manifest.shards.by_split("documents").items() if count}
     fractions = {"val": recipe.val_fraction, "test": recipe.test_fraction or 0.0}
     lines = []
     for split in splits_of(recipe):
@@ -420,10 +445,10 @@ def split_warnings(manifest: Manifest) -> list[str]:
 
 def _other_number(manifest: Manifest, expected: int) -> list[str]:
     """A line if val has another number of documents than requested, unless it contains a whole source."""
-    found = sum(shard.documents for shard in manifest.shards if shard.split == "val")
+    found = manifest.shards.by_split("documents").get("val", 0)
     given = [source.split for source in manifest.recipe.sources]
-    if manifest.imported:  # conversations
-        given += [source.get("split") for source in manifest.imported.options.get("sources", ())]
+    for entry in manifest.imported:  # conversations
+        given += [source.get("split") for source in entry.options.get("sources", ())]
     if found == expected or any(given):
         return []
     return [

@@ -25,7 +25,7 @@ import numpy as np
 from packline.errors import CorruptStore
 from packline.recipe import ColumnType
 from packline.store.files import HINT, FileEntry, check_bytes, map_file, reading
-from packline.store.manifest import ShardEntry
+from packline.store.tables import ShardEntry
 
 CarriedTypes = tuple[tuple[str, ColumnType], ...]
 """Name and type of each column that a source carries."""

@@ -25,10 +25,10 @@ from packline.errors import CorruptStore, StoreError
 from packline.ragged import offsets_of
 from packline.store.files import HINT, FileEntry, check_size, read_file, reading, stat_file
 from packline.store.ledger import source_names
-from packline.store.manifest import TOKENIZER, Manifest, ShardEntry, read_manifest
+from packline.store.manifest import Manifest, read_manifest
 from packline.store.provenance import Provenance, to_provenance
 from packline.store.shard import Shard, index_size
-from packline.store.unit_names import parse_unit, source_slugs
+from packline.store.tables import TOKENIZER, ShardEntry, ShardRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,6 +64,40 @@ class Documents:
         return f"<{len(self):,} documents of {self._store.path}>"
 
 
+class Shards(Sequence[Shard]):
+    """Shards of a store: an immutable sequence, in which each is made once, when it is used."""
+
+    def __init__(self, folder: Path, rows: ShardRows, dtype: np.dtype, vocab_size: int) -> None:
+        self._folder, self._rows, self._dtype, self._vocab_size = folder, rows, dtype, vocab_size
+        self._made: dict[int, Shard] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Shard: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Shard]: ...
+    def __getitem__(self, index: int | slice) -> Shard | list[Shard]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(len(self))[index]]
+        made = self._made.get(index)
+        if made is None:
+            place = range(len(self))[index]
+            made = self._make(place, self._rows[place])
+        return made
+
+    def _make(self, place: int, entry: ShardEntry) -> Shard:
+        made = self._made.get(place)
+        if made is None:  # the same shard for all threads
+            made = Shard(self._folder, entry, self._dtype, self._vocab_size)
+            made = self._made.setdefault(place, made)
+        return made
+
+    def __iter__(self) -> Iterator[Shard]:
+        return (self._make(place, entry) for place, entry in enumerate(self._rows))
+
+
 class StoreReader:
     """A finished store, opened for reading.
 
@@ -76,10 +110,11 @@ class StoreReader:
         self.path = Path(path)
         self.manifest: Manifest = read_manifest(self.path)
         self.dtype = np.dtype(self.manifest.dtype).newbyteorder("<")
-        check_sizes(self.path, self.manifest.shards, self.dtype)
-        vocab_size = self.manifest.tokenizer.vocab_size
-        self.shards = [Shard(self.path, entry, self.dtype, vocab_size) for entry in self.manifest.shards]
-        self.firsts: np.ndarray = offsets_of([entry.documents for entry in self.manifest.shards])
+        shards = self.manifest.shards
+        check_sizes(self.path, shards, self.dtype)
+        self.shards = Shards(self.path, shards, self.dtype, self.manifest.tokenizer.vocab_size)
+        """Shards, in the order of the documents: a sequence, each opened when it is used."""
+        self.firsts: np.ndarray = offsets_of(shards.numbers("documents"))
         """int64 `[P+1]`: number of each shard's first document; the last is the number of documents."""
         self._starts: list[int] = self.firsts.tolist()
 
@@ -96,7 +131,8 @@ class StoreReader:
     @cached_property
     def has_loss(self) -> bool:
         """True if any shard has a `NAME.loss`."""
-        return any(shard.has_loss for shard in self.shards)
+        losses = self.manifest.shards.table["loss_bytes"]
+        return len(losses) > losses.null_count
 
     def locate(self, index: int) -> tuple[Shard, int]:
         """Shard of a document, and its place there."""
@@ -160,7 +196,7 @@ class StoreReader:
         )
 
 
-def check_sizes(folder: Path, shards: Sequence[ShardEntry], dtype: np.dtype) -> None:
+def check_sizes(folder: Path, shards: ShardRows, dtype: np.dtype) -> None:
     """Refuse a store whose tokens or index are missing or have the wrong size.
 
     Looks only at file sizes, so that no training starts that a truncated file would end.
@@ -169,16 +205,21 @@ def check_sizes(folder: Path, shards: Sequence[ShardEntry], dtype: np.dtype) -> 
         CorruptStore: the first such file.
     """
     base, lstat, regular, size = os.path.join(folder, ""), os.lstat, stat.S_ISREG, dtype.itemsize
-    for shard in shards:
-        for ending, expected in ((".bin", shard.tokens * size), (".idx", index_size(shard.documents))):
+    names = [base + name for name in shards.names("name")]
+    documents, tokens = shards.numbers("documents"), shards.numbers("tokens")
+    for ending, sizes, counts, what in (
+        (".bin", tokens * size, tokens, "tokens"),
+        (".idx", index_size(documents), documents, "documents"),
+    ):
+        for number, (name, expected) in enumerate(zip(names, sizes.tolist(), strict=True)):
             try:
-                found = lstat(f"{base}{shard.name}{ending}")
+                found = lstat(name + ending)
                 if found.st_size == expected and regular(found.st_mode):
                     continue
             except OSError:
                 pass  # reported below
-            path = folder / f"{shard.name}{ending}"
-            holds = f"{shard.tokens:,} tokens" if ending == ".bin" else f"{shard.documents:,} documents"
+            path = Path(name + ending)
+            holds = f"{counts[number]:,} {what}"
             check_size(path, expected, stat_file(path).st_size, holds=holds, of="another store")
 
 
@@ -193,29 +234,13 @@ class ShardLabel(NamedTuple):
 
 
 def shard_labels(store: StoreReader) -> list[ShardLabel]:
-    """Source and label of each shard, in the order of `store.shards`: a shard is named after its source.
-
-    Raises:
-        CorruptStore: a shard has the name of no source.
-    """
+    """Source and label of each shard, in the order of `store.shards`."""
     recipe = store.manifest.recipe
-    names = source_names(recipe)
     known = {
-        slug: ShardLabel(number, name, recipe.sources[number].label)
-        for number, (name, slug) in enumerate(zip(names, source_slugs(names), strict=True))
+        name: ShardLabel(number, name, recipe.sources[number].label)
+        for number, name in enumerate(source_names(recipe))
     }
-    return [_label_of(store, entry.name, known) for entry in store.manifest.shards]
-
-
-def _label_of(store: StoreReader, shard: str, known: dict[str, ShardLabel]) -> ShardLabel:
-    unit = parse_unit(shard.partition("-")[2])
-    if unit is None or unit.slug not in known:
-        raise CorruptStore(
-            f"{store.path}: shard {shard}: expected SPLIT-SOURCE-NUMBER with a source of the recipe: "
-            f"{', '.join(known)}",
-            hint=HINT,
-        )
-    return known[unit.slug]
+    return [known[name] for name in store.manifest.shards.names("source")]
 
 
 NEAR = 3
@@ -373,7 +398,7 @@ def _near_ids(store: StoreReader, id: str) -> str:
 def _near_files(store: StoreReader, file: str) -> str:
     import difflib
 
-    names: list[Any] = sorted({entry.name for entry in store.manifest.inputs})
+    names: list[Any] = sorted(set(store.manifest.inputs.names("name")))
     ends = [name for name in names if name.rpartition("/")[2] == file.rpartition("/")[2]]
     near = ends[:NEAR] or difflib.get_close_matches(file, names[: 1 << 14], NEAR) or names[:NEAR]
     return f"files of this store: {', '.join(map(repr, near))}" + (", ..." if len(names) > len(near) else "")

@@ -24,7 +24,6 @@ import numpy as np
 from packline.store.ledger import Ledger, source_names, total, totals_by_source
 from packline.store.manifest import (
     MANIFEST,
-    RECEIPTS,
     WHOLE_STREAM,
     InputPiece,
     Manifest,
@@ -34,6 +33,7 @@ from packline.store.manifest import (
 )
 from packline.store.report import Findings
 from packline.store.shard_check import check_file
+from packline.store.tables import RECEIPTS, SHARDS, UNITS
 from packline.store.unit_names import STREAM, parse_unit, source_slugs
 from packline.store.writer import RejectEntry
 
@@ -63,7 +63,8 @@ class ReceiptsCheck:
     def _read(self) -> None:
         """Read all receipts and check that each is whole and its ledger balances."""
         findings = self._findings
-        for entry in self._manifest.receipts:
+        for listed in self._manifest.units:
+            entry = listed.receipt
             if not check_file(self._folder, entry, findings):
                 self.complete = False
                 continue
@@ -125,9 +126,13 @@ class ReceiptsCheck:
             differing = sorted({one.name for one in listed} ^ {one.name for one in shards}) or [
                 one.name for one, other in zip(shards, listed, strict=True) if one != other
             ]
-            findings.add(MANIFEST, "shards are not those of the receipts", "the same", differing[0])
-        rejects = tuple(entry for receipt in receipts for entry in receipt.rejects)
-        findings.compare(MANIFEST, "rejects are those of the receipts", True, rejects == manifest.rejects)
+            findings.add(SHARDS, "shards are not those of the receipts", "the same", differing[0])
+        for unit in manifest.units:
+            receipt = self.by_unit.get(unit.unit)
+            if receipt is not None:
+                name = f"rejects of unit {unit.unit} are those of its receipt"
+                findings.compare(UNITS, name, True, unit.rejects == receipt.rejects)
+                findings.compare(UNITS, f"source of unit {unit.unit}", receipt.source, unit.source)
 
     def _slug_place(self, shard: str) -> int:
         unit = parse_unit(shard.partition("-")[2])
@@ -163,7 +168,7 @@ class ReceiptsCheck:
         findings = self._findings
         pieces = self.pieces()
         for entry in self._manifest.inputs:
-            read = pieces.pop((self._names[entry.source], entry.name), [])
+            read = pieces.pop((entry.source, entry.name), [])
             parts = [piece.checksum for piece in read]
             whole = join_checksums(parts)
             findings.compare(MANIFEST, f"checksum of input {entry.name}", whole, entry.checksum)

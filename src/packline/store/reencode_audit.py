@@ -246,7 +246,7 @@ class _Audit:
         same: dict[tuple[str, str], InputFile] = {}
         known = set()
         for entry in self._manifest.inputs:
-            key = (names[entry.source], entry.name)
+            key = (entry.source, entry.name)
             known.add(key)
             file = files.get(key)
             if file is None:

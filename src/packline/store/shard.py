@@ -34,7 +34,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import numpy as np
 
@@ -50,8 +50,8 @@ from packline.store.files import (
     map_file,
     opened,
 )
-from packline.store.manifest import ShardEntry
 from packline.store.provenance import Provenance, ProvenanceFile, to_provenance
+from packline.store.tables import ShardEntry
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,7 +64,10 @@ DTYPES: dict[int, np.dtype] = {8: np.dtype("<u2"), 4: np.dtype("<i4")}
 INDEX_BLOCK = 1 << 16
 
 
-def index_size(documents: int) -> int:
+N = TypeVar("N", int, np.ndarray)
+
+
+def index_size(documents: N) -> N:
     """Size of an index in bytes.
 
     >>> index_size(0), index_size(10)

@@ -1,6 +1,7 @@
 """Check one shard from its files: whole, consistent with each other, and with valid documents.
 
     .idx           lengths -> cumulative offsets -> documents          place of each document in the .bin
+    .sums          checksum of every MiB of the other files, which locates their damage
     .bin           block by block: checksum, ids below the vocabulary, EOD (and BOS) at every document's
                    edge and, where special tokens are text, no control token anywhere else
     .docs.parquet  tokens == lengths of the .idx, source, label, files, sum of the text's bytes
@@ -15,7 +16,7 @@ loop over documents or tokens. Does not check that the ids are the right ones fo
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,10 +26,11 @@ from packline.errors import CorruptStore
 from packline.fingerprint import Hasher
 from packline.recipe import ColumnType
 from packline.store.files import FileEntry, map_file, reading, stat_file
-from packline.store.manifest import ShardEntry
 from packline.store.provenance import carried_columns, documents_schema, open_mapped_parquet
 from packline.store.report import Findings
 from packline.store.shard import Index
+from packline.store.sums import BlockSums, block_ranges, count_blocks, split_sums
+from packline.store.tables import ShardEntry
 
 BLOCK_BYTES = 1 << 20
 BLOCK_DOCUMENTS = 1 << 18
@@ -79,14 +81,20 @@ class ShardCounts:
 
 
 def check_file(
-    folder: Path, entry: FileEntry, findings: Findings, look: Callable[[memoryview], None] | None = None
+    folder: Path,
+    entry: FileEntry,
+    findings: Findings,
+    look: Callable[[memoryview], None] | None = None,
+    sums: np.ndarray | None = None,
 ) -> bool:
     """Check a file's size and checksum, in one pass; return True if it matches the manifest.
 
     Args:
         look: receives every block of the file, all of `BLOCK_BYTES` but the last, if its size is right.
+        sums: expected checksum of every block, which locates damage.
     """
     findings.files += 1
+    found_sums = BlockSums()
     try:
         stat_file(folder / entry.name, folder)
         with open(folder / entry.name, "rb", buffering=0) as file:
@@ -104,6 +112,8 @@ def check_file(
                     findings.add(entry.name, "it shrank while it was read", entry.bytes, done)
                     return False
                 hasher.update(block[:held])
+                if sums is not None:
+                    found_sums.update(block[:held])
                 if look is not None:
                     look(block[:held])
                 done += held
@@ -117,7 +127,13 @@ def check_file(
     except OSError as error:
         findings.add(entry.name, f"the file cannot be read: {error.strerror or error}")
         return False
-    return findings.compare(entry.name, "checksum", entry.checksum, str(hasher.hexdigest()))
+    found = str(hasher.hexdigest())
+    wrong: np.ndarray | list[int] = [] if sums is None else np.flatnonzero(found_sums.finish() != sums)
+    if found == entry.checksum and len(wrong):
+        what = f"checksums in its .sums, byte range {block_ranges(wrong)}"
+        findings.add(entry.name, what, "those of the file", "others")
+    place = f" (damaged in byte range {block_ranges(wrong)})" if len(wrong) else ""
+    return findings.compare(entry.name, f"checksum{place}", entry.checksum, found)
 
 
 def _without_path(error: CorruptStore, path: Path) -> str:
@@ -134,33 +150,42 @@ def check_shard(
         origin: expected provenance; None if it is not known.
     """
     counts = ShardCounts()
-    endings = ("bin", "idx", "docs.parquet", "loss")[: 4 if len(entry.files) > 3 else 3]
-    names = [f"{entry.name}.{ending}" for ending in endings]
-    if not findings.compare(entry.name, "files of the shard", names, [file.name for file in entry.files]):
-        counts.complete = False
-        return counts
-    tokens_file, index_file, documents_file, *loss_file = entry.files
-    whole = check_file(folder, index_file, findings)
+    tokens_file, index_file, documents_file, *loss_file, sums_file = entry.files
+    token_sums, index_sums, document_sums, *loss_sums = _read_sums(folder, sums_file, entry, findings)
+    whole = check_file(folder, index_file, findings, sums=index_sums)
     index = _open_index(folder, entry, rules, findings)
     scan = _TokenScan(tokens_file.name, index, rules, findings, counts)
     findings.compare(tokens_file.name, "bytes", entry.tokens * rules.dtype.itemsize, tokens_file.bytes)
-    whole &= check_file(folder, tokens_file, findings, scan.take)
-    if check_file(folder, documents_file, findings):
+    whole &= check_file(folder, tokens_file, findings, scan.take, token_sums)
+    if check_file(folder, documents_file, findings, sums=document_sums):
         # Only files with the right checksum are passed to a parser.
         _check_documents(
             folder, entry, documents_file.name, index, origin, rules.least_text_bytes, findings, counts
         )
     else:
         whole = False
-    for file in loss_file:
+    for file, file_sums in zip(loss_file, loss_sums, strict=True):
         findings.compare(file.name, "bytes, one a token", entry.tokens, file.bytes)
         loss = _LossScan(file.name, findings)
-        whole &= check_file(folder, file, findings, loss.take)
+        whole &= check_file(folder, file, findings, loss.take, file_sums)
         counts.trained_tokens = loss.trained
     counts.complete = whole and index is not None
     findings.documents += counts.documents
     findings.tokens += counts.tokens
     return counts
+
+
+def _read_sums(
+    folder: Path, file: FileEntry, entry: ShardEntry, findings: Findings
+) -> Sequence[np.ndarray | None]:
+    """Checksums of the blocks of each other file of the shard; None for each if they are damaged."""
+    sizes = [other.bytes for other in entry.files if other is not file]
+    expected = 8 * sum(map(count_blocks, sizes))
+    if not check_file(folder, file, findings) or not findings.compare(
+        file.name, "bytes, 8 for each MiB", expected, file.bytes
+    ):
+        return [None] * len(sizes)
+    return split_sums(np.fromfile(folder / file.name, "<u8"), sizes)
 
 
 def _open_index(folder: Path, entry: ShardEntry, rules: TokenRules, findings: Findings) -> Index | None:

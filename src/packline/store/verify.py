@@ -28,12 +28,12 @@ from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import CorruptStore, PacklineError
 from packline.ragged import dtype_for
 from packline.recipe import SPLITS, parse_columns
-from packline.store.files import FileEntry
 from packline.store.ledger import Ledger, source_names
-from packline.store.manifest import MANIFEST, RECEIPTS, REJECTS, TOKENIZER, Manifest, read_manifest, splits_of
+from packline.store.manifest import MANIFEST, Manifest, read_manifest, read_manifest_file, splits_of
 from packline.store.receipts_check import ReceiptsCheck, check_rejects
 from packline.store.report import Findings, OnProgress, Report
 from packline.store.shard_check import ShardCounts, ShardOrigin, TokenRules, check_file, check_shard
+from packline.store.tables import RECEIPTS, REJECTS, TOKENIZER
 
 
 def check_kept_tokenizer(folder: Path, manifest: Manifest, findings: Findings) -> Tokenizer | None:
@@ -106,7 +106,7 @@ def _knows_all_bytes(model: dict[str, object]) -> bool:
     return all(letter in vocab for letter in pre_tokenizers.ByteLevel.alphabet())
 
 
-SHARD_FILE = re.compile(r"(train|val|test)-.*|.*\.(bin|idx|docs\.parquet|loss)")
+SHARD_FILE = re.compile(r"(train|val|test)-.*|.*\.(bin|idx|docs\.parquet|loss|sums)")
 COUNTED = ("documents", "tokens", "text_bytes", "eod_tokens", "bos_tokens", "text_tokens")
 """Fields of a ledger that can be counted again from shards."""
 
@@ -132,13 +132,11 @@ def verify(path: str | Path, *, deep: bool = False, on_progress: OnProgress | No
     """
     started = time.perf_counter()
     folder = Path(path)
-    try:
-        manifest = read_manifest(folder)
-    except CorruptStore as error:
-        findings = Findings()
-        findings.add(MANIFEST, str(error))
+    findings = Findings()
+    manifest = _read_manifest(folder, findings)
+    if manifest is None:
         return findings.report(None, time.perf_counter() - started)
-    findings = Findings(sum(entry.bytes for entry in _all_files(manifest)), on_progress)
+    findings.expect(manifest.store_bytes, on_progress)
     verification = _Verification(folder, manifest, findings)
     verification.run()
     deep_report = None
@@ -156,9 +154,22 @@ def verify(path: str | Path, *, deep: bool = False, on_progress: OnProgress | No
     return findings.report(deep_report, time.perf_counter() - started)
 
 
-def _all_files(manifest: Manifest) -> list[FileEntry]:
-    shards = [entry for shard in manifest.shards for entry in shard.files]
-    return [*shards, *manifest.rejects, *manifest.receipts, *manifest.tokenizer_files]
+def _read_manifest(folder: Path, findings: Findings) -> Manifest | None:
+    """Manifest and tables; None, with the problems, if they cannot be read."""
+    try:
+        listed = read_manifest_file(folder)
+    except CorruptStore as error:
+        findings.add(MANIFEST, str(error))
+        return None
+    whole = [check_file(folder, table, findings) for table in listed.tables]
+    if not all(whole):
+        return None
+    try:
+        return read_manifest(folder)
+    except CorruptStore as error:
+        named = (table.name for table in listed.tables if str(folder / table.name) in str(error))
+        findings.add(next(named, MANIFEST), str(error))
+        return None
 
 
 class _Verification:
@@ -195,15 +206,14 @@ class _Verification:
             0 if manifest.imported else 1,
         )
         splits = SPLITS if manifest.imported else splits_of(manifest.recipe)
-        files: list[set[str]] = [set() for _ in self._names]
-        for given in manifest.inputs:
-            if 0 <= given.source < len(files):
-                files[given.source].add(given.name)
+        files: dict[str, set[str]] = {name: set() for name in self._names}
+        for source, name in zip(manifest.inputs.names("source"), manifest.inputs.names("name"), strict=True):
+            files[source].add(name)
         origins = [
             ShardOrigin(
-                name, source.label, frozenset(known), tuple(parse_columns(source.columns or (), name))
+                name, source.label, frozenset(files[name]), tuple(parse_columns(source.columns or (), name))
             )
-            for name, source, known in zip(self._names, manifest.recipe.sources, files, strict=True)
+            for name, source in zip(self._names, manifest.recipe.sources, strict=True)
         ]
         counts: dict[str, list[ShardCounts]] = {}
         for shard in manifest.shards:
@@ -228,7 +238,7 @@ class _Verification:
 
     def _check_rejects(self) -> dict[str, dict[str, int] | None]:
         """Bad records by reason of each unit; None for a unit whose rejects are damaged."""
-        files = {entry.name: entry for entry in self._manifest.rejects}
+        files = {entry.name: entry for unit in self._manifest.units for entry in unit.rejects}
         whole = {name: check_file(self._folder, entry, self._findings) for name, entry in files.items()}
         rejected: dict[str, dict[str, int] | None] = {}
         for unit in sorted({Path(name).stem for name in files}):
@@ -241,7 +251,7 @@ class _Verification:
 
     def _check_strays(self) -> None:
         """Report files that are named like the store's but not listed."""
-        known = {entry.name for entry in _all_files(self._manifest)}
+        known = {entry.name for entry in self._manifest.files()}
         for place in ("", RECEIPTS, REJECTS, TOKENIZER):
             folder = self._folder / place
             for inner in sorted(os.listdir(folder)) if folder.is_dir() else ():

@@ -23,9 +23,10 @@ from packline.fingerprint import Hasher
 from packline.ragged import Ragged
 from packline.sources.batch import Batch, Reject
 from packline.store.files import FileEntry
-from packline.store.manifest import ShardEntry
 from packline.store.provenance import CarriedTypes, documents_schema
 from packline.store.shard import write_index
+from packline.store.sums import BlockSums
+from packline.store.tables import ShardEntry
 
 ROW_GROUP = 1 << 16
 GROUP_BYTES = 32 << 20
@@ -38,10 +39,15 @@ REPEATED = ("source", "label")
 
 
 class HashedFile:
-    """A file that tracks the size and checksum of what was written to it."""
+    """A file that tracks the size and checksum of what was written to it.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        sums: also receives what was written.
+    """
+
+    def __init__(self, path: Path, sums: BlockSums | None = None) -> None:
         self.path = path
+        self.sums = sums
         self.size = 0
         self._file = open(path, "wb", buffering=0)
         self._hasher = Hasher()
@@ -50,6 +56,8 @@ class HashedFile:
         """Append bytes, or an array as its bytes."""
         view = memoryview(data).cast("B") if len(data) else b""
         self._hasher.update(view)
+        if self.sums is not None:
+            self.sums.update(view)
         rest = view
         while len(rest):
             rest = rest[self._file.write(rest) :]
@@ -103,10 +111,10 @@ class ShardWriter:
         self.documents = 0
         self.tokens = 0
         self._folder, self._split, self._dtype = folder, split, dtype
-        self._bin = HashedFile(folder / f"{name}.bin")
-        self._loss = HashedFile(folder / f"{name}.loss") if with_loss else None
+        self._bin = _summed(folder / f"{name}.bin")
+        self._loss = _summed(folder / f"{name}.loss") if with_loss else None
         self._lengths: list[np.ndarray] = []
-        self._docs = HashedFile(folder / f"{name}.docs.parquet")
+        self._docs = _summed(folder / f"{name}.docs.parquet")
         self._docs_sink = pa.PythonFile(self._docs, "w")
         self._provenance = _ProvenanceWriter(self._docs_sink, source, label, carried)
 
@@ -180,16 +188,20 @@ class ShardWriter:
         """Write the remaining data and return the entry of the shard."""
         self._provenance.close()
         self._docs_sink.close()
-        index = HashedFile(self._folder / f"{self.name}.idx")
+        index = _summed(self._folder / f"{self.name}.idx")
         lengths = np.concatenate([np.empty(0, np.int32), *self._lengths])
         write_index(index, lengths, self._dtype)  # type: ignore[arg-type]
-        files = (
-            self._bin.entry(f"{self.name}.bin"),
-            index.entry(f"{self.name}.idx"),
-            self._docs.entry(f"{self.name}.docs.parquet"),
-            *(() if self._loss is None else (self._loss.entry(f"{self.name}.loss"),)),
-        )
+        written = [self._bin, index, self._docs, *([] if self._loss is None else [self._loss])]
+        sums = HashedFile(self._folder / f"{self.name}.sums")
+        for file in written:
+            assert file.sums is not None
+            sums.write(file.sums.finish())
+        files = tuple(file.entry(file.path.name) for file in (*written, sums))
         return ShardEntry(self.name, self._split, self.documents, self.tokens, files)
+
+
+def _summed(path: Path) -> HashedFile:
+    return HashedFile(path, BlockSums())
 
 
 class _ProvenanceWriter:

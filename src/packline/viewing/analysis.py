@@ -249,7 +249,7 @@ def _prices(store: StoreReader, lengths: Sequence[int], packing: str | None) -> 
 
 def _splits(store: StoreReader) -> list[str]:
     """Split of each shard."""
-    return [entry.split for entry in store.manifest.shards]
+    return store.manifest.shards.names("split")
 
 
 def _places(store: StoreReader, analysis: Analysis) -> dict[int, str]:

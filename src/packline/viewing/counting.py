@@ -18,6 +18,7 @@ import numpy as np
 
 from packline.jobs.engine import run_units
 from packline.jobs.job import ReportProgress, Runner, WorkUnit
+from packline.ragged import offsets_of
 from packline.store.reader import StoreReader
 from packline.store.shard import contradiction
 from packline.viewing.duplicates import HashFiles
@@ -99,7 +100,7 @@ def count_store(
 
 def cut_documents(store: StoreReader, ranges: int) -> list[int]:
     """Document numbers at which ranges of about equal numbers of tokens begin and end."""
-    sums = np.cumsum([0, *(entry.tokens for entry in store.manifest.shards)])
+    sums = offsets_of(store.manifest.shards.numbers("tokens"))
     cuts = [0]
     for number in range(1, ranges):
         token = int(sums[-1]) * number // ranges

@@ -31,10 +31,11 @@ from packline.viewing.page import (
     bar_cells,
 )
 from packline.viewing.store_counts import DocumentLengths, Group, group_shards
-from packline.viewing.text import percent, plural, size
+from packline.viewing.text import percent, plural, scaled, size
 from packline.viewing.tokens import document_strip
 
 if TYPE_CHECKING:
+    from packline.packing.documents import Selection
     from packline.packing.stats import PackingStats
     from packline.store.reader import StoreReader
     from packline.viewing.analysis import Analysis, Suspicious, TokenCount
@@ -81,7 +82,7 @@ def store_facts(store: StoreReader) -> tuple[tuple[str, str], ...]:
         ("documents", f"{manifest.documents:,}"),
         ("tokens", f"{manifest.tokens:,}"),
         ("text", f"{size(ledger.text_bytes)} of {plural(len(manifest.inputs), 'file')}"),
-        ("imported from", manifest.imported.format if manifest.imported else ""),
+        ("imported from", ", ".join(dict.fromkeys(entry.format for entry in manifest.imported))),
         (RATE, f"{ledger.text_bytes / ledger.text_tokens:.2f}" if ledger.text_tokens else ""),
         ("tokenizer", f"{short_name(entry.name)}, {entry.vocab_size:,} tokens as {manifest.dtype}"),
         ("boundaries", f"documents end with {entry.eod} ({entry.eod_id:,}){begin}"),
@@ -96,13 +97,10 @@ def store_facts(store: StoreReader) -> tuple[tuple[str, str], ...]:
 def _disk(store: StoreReader) -> str:
     """Shards and bytes of a store, by kind of file."""
     manifest = store.manifest
-    kinds: dict[str, int] = {}
-    for shard in manifest.shards:
-        for entry in shard.files:
-            kind = entry.name.removeprefix(shard.name)
-            kinds[kind] = kinds.get(kind, 0) + entry.bytes
-    parts = [f"{kind} {size(count)}" for kind, count in kinds.items()]
-    if rejects := sum(entry.bytes for entry in manifest.rejects):
+    kinds = manifest.shards.bytes_by_file()
+    parts = [f"{kind} {size(count)}" for kind, count in kinds.items() if count]
+    units = manifest.units.bytes_by_file()
+    if rejects := units["rejects"] + units["reject_entries"]:
         parts.append(f"rejects {size(rejects)}")
     whole = f"{plural(len(manifest.shards), 'shard')}, {size(manifest.store_bytes)}"
     return f"{whole}: {', '.join(parts)}" if parts else whole
@@ -296,6 +294,17 @@ def packing_tables(prices: Sequence[PackingStats]) -> list[Block]:
         head = ("packing", "rows", "padding", "tokens lost", "documents split", "rows shared")
         found.append(Table(f"Packings in rows of {length:,} tokens", head, rows, "lrrrrr"))
     return found
+
+
+def left_out_facts(selection: Selection) -> tuple[tuple[str, str], ...]:
+    """Documents that filters removed, and remarks on lists; empty without filters."""
+    lost = selection.left_out
+    facts: list[tuple[str, str]] = []
+    if lost:
+        documents, tokens = sum(one.documents for one in lost), sum(one.tokens for one in lost)
+        by = ", ".join(f"{one.by} ({one.documents:,})" for one in lost)
+        facts.append(("left out", f"{plural(documents, 'document')}, {scaled(tokens)} tokens, by: {by}"))
+    return (*facts, *(("note", note) for note in selection.notes))
 
 
 def cheapest_facts(prices: Sequence[PackingStats]) -> tuple[tuple[str, str], ...]:

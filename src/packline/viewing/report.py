@@ -31,8 +31,8 @@ from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import RecipeError, StoreError
 from packline.packing.packer import RowOptions
 from packline.packing.rows import Rows
-from packline.store.manifest import TOKENIZER
 from packline.store.reader import StoreReader, shard_labels
+from packline.store.tables import TOKENIZER
 from packline.viewing.analysis import Analysis, analyze
 from packline.viewing.counting import OnProgress
 from packline.viewing.describe import (
@@ -194,7 +194,7 @@ def _row_blocks(store: StoreReader, length: int, packing: str, rows: int, tokens
     """Blocks of a few rows from all parts of the store."""
     if not rows or not length or not store.manifest.documents:
         return []
-    split = "train" if any(shard.split == "train" for shard in store.manifest.shards) else "all"
+    split = "train" if "train" in store.manifest.shards.by_split("documents") else "all"
     try:
         found = Rows(store, length, RowOptions(packing=packing, split=split))
     except RecipeError:

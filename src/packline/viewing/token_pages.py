@@ -20,7 +20,7 @@ from packline.packing.rows import Row, Rows
 from packline.store.provenance import Provenance
 from packline.store.reader import StoreReader, document_number, provenance_of
 from packline.viewing.batch_files import BatchFile
-from packline.viewing.describe import store_page
+from packline.viewing.describe import left_out_facts, store_page
 from packline.viewing.html import render_notebook
 from packline.viewing.page import Block, Heading, KeyValues, Note, Page
 from packline.viewing.text import percent, plural, size
@@ -161,6 +161,7 @@ def rows_page(rows: Rows) -> Page:
         ("rows", f"{len(rows):,} of {plural(rows.seq_len, 'token')}"),
         ("packing", rows.packing),
         ("packs", f"{plural(len(rows.selection), 'document')}, {plural(rows.selection.tokens, 'token')}"),
+        *left_out_facts(rows.selection),
     )
     strip = row_strip(rows, 0, most=NOTEBOOK_TOKENS)
     return Page(f"Rows of {rows.store.path}", (KeyValues(facts), strip))

@@ -37,9 +37,10 @@ from packline.errors import TokenizerError
 from packline.packing.batch import IGNORED
 from packline.packing.rows import RowReader, RowSource
 from packline.store.files import FileEntry, read_file
-from packline.store.manifest import TOKENIZER, TokenizerEntry
+from packline.store.manifest import TokenizerEntry
 from packline.store.provenance import Provenance
 from packline.store.reader import StoreReader, document_number, provenance_of
+from packline.store.tables import TOKENIZER
 from packline.viewing.page import Cell, DocumentOrigin, TokenStrip
 from packline.viewing.text import JOINERS, MARKS_MOST, visible
 

@@ -11,7 +11,7 @@ value and term.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NoReturn, TypeAlias
 
@@ -98,15 +98,24 @@ def check_columns(condition: Condition, types: Mapping[str, pa.DataType], where:
     Traceback (most recent call last):
     packline.errors.RecipeError: where: store has no column 'scor': found score
     """
-    for name in fields_of(condition):
-        if name not in types:
-            raise RecipeError(
-                f"where: {where} has no column {name!r}: found {', '.join(types)}",
-                hint=did_you_mean(name, types)
-                + "a recipe carries fields of its records along: columns = [...] under [[sources]]",
-            )
+    refuse_unknown(fields_of(condition), list(types), where)
     for term in terms_of(condition):
         _chunked(term, pa.nulls(1, _plain(types[term.left.name])))
+
+
+def refuse_unknown(names: Sequence[str], known: Sequence[str], where: str) -> None:
+    """Refuse a column that does not exist.
+
+    Raises:
+        RecipeError: with the name meant, and all columns.
+    """
+    for name in names:
+        if name not in known:
+            raise RecipeError(
+                f"where: {where} has no column {name!r}: found {', '.join(known)}",
+                hint=did_you_mean(name, known)
+                + "a recipe carries fields of its records along: columns = [...] under [[sources]]",
+            )
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:

@@ -243,8 +243,8 @@ def _numbered(view: View, word: str, document: int, end: str = "") -> str | Link
 
 def default_seq_len(view: View, split: str) -> int | None:
     """Row length if the address has none; None for a split that is too small for rows."""
-    shards = (shard.entry for shard in view.store.shards)
-    tokens = sum(shard.tokens for shard in shards if split in (ALL, shard.split))
+    by_split = view.store.manifest.shards.by_split("tokens")
+    tokens = sum(count for name, count in by_split.items() if split in (ALL, name))
     return min(2048, tokens) if tokens >= 2 else None
 
 

@@ -30,9 +30,9 @@ from packline.errors import RecipeError
 from packline.packing.packer import RowOptions
 from packline.packing.rows import Rows
 from packline.ragged import offsets_of
-from packline.store.manifest import TOKENIZER
 from packline.store.provenance import Provenance, ProvenanceFile, to_provenance
 from packline.store.reader import StoreReader
+from packline.store.tables import TOKENIZER
 from packline.viewing.page import Form, Note, Page
 from packline.viewing.store_counts import DocumentLengths, Group, group_shards, measure_lengths
 from packline.viewing.tokens import Vocabulary
@@ -213,7 +213,7 @@ class ServedStore:
     @cached_property
     def splits(self) -> tuple[str, ...]:
         """Splits of the store."""
-        return tuple(dict.fromkeys(shard.entry.split for shard in self.store.shards))
+        return tuple(self.store.manifest.shards.by_split("documents"))
 
     def rows(self, seq_len: int, packing: str, split: str) -> Rows:
         """Rows with these settings, cached for the next page.

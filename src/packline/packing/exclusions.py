@@ -1,0 +1,250 @@
+"""Lists of documents: written by searches and analyses, left out when a store is read.
+
+    source  file          position  hash                  id    reason
+    web     a.jsonl.zst   123       9371045872394857234   x7    gsm8k: question 12
+
+A Parquet file. A document is found by its place (source, file, position), in any store of the same sources.
+The hash of its text must be the one in the list, where both have one: a list of another version of a file is
+refused, not applied to other texts.
+
+Cost: finding the places of a list decodes file names and positions of its sources, at 50 million documents
+per second and thread, and sorts the list.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import secrets
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from packline.errors import InputError, RecipeError
+from packline.fingerprint import hash_bytes
+from packline.packing.passes import in_threads
+from packline.storage.local import disk_errors, sync_file
+from packline.store.reader import StoreReader, shard_labels
+from packline.store.shard import Shard
+
+SCHEMA = pa.schema(
+    [
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("file", pa.string(), nullable=False),
+        pa.field("position", pa.int64(), nullable=False),
+        pa.field("hash", pa.uint64()),
+        pa.field("id", pa.string()),
+        pa.field("reason", pa.string()),
+    ]
+)
+PLACE = ("source", "file", "position")
+MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
+class ExclusionList:
+    """A list of documents.
+
+    Args:
+        path: a Parquet file with the columns source, file, position and hash.
+
+    Raises:
+        InputError: it cannot be read, or is not such a file.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.name = self.path.name
+        try:
+            self._data = self.path.read_bytes()
+        except OSError as error:
+            raise InputError(f"cannot read the list {path}: {error.strerror}") from error
+        self.checksum = hash_bytes(self._data)
+        """Checksum of the file's bytes."""
+        self.note = ""
+        """Entries that the store does not have, in words; after `documents_in`."""
+
+    @cached_property
+    def table(self) -> pa.Table:
+        """Columns source, file, position and hash, without repeated entries.
+
+        Raises:
+            InputError: not a list of documents.
+        """
+        try:
+            file = pq.ParquetFile(io.BytesIO(self._data))
+            found = file.schema_arrow
+            columns = [*PLACE, "hash"]
+            if missing := [name for name in columns if name not in found.names]:
+                raise InputError(
+                    f"{self.path} is not a list of documents: expected the columns {', '.join(columns)}, "
+                    f"found {', '.join(found.names)}",
+                    hint=f"{missing[0]} is missing; packline verify --against --write makes such a list",
+                )
+            schema = pa.schema([SCHEMA.field(name) for name in columns])
+            table = file.read(columns, use_threads=False).cast(schema)
+        except (pa.ArrowException, ValueError) as error:
+            raise InputError(f"{self.path} is not a list of documents: {error}") from error
+        return table.combine_chunks().group_by(columns, use_threads=False).aggregate([])
+
+    def documents_in(self, store: StoreReader) -> np.ndarray:
+        """Numbers in a store of the listed documents, sorted int64.
+
+        Raises:
+            InputError: not a list of documents.
+            RecipeError: a listed text differs from the store's, or the store has none of the places.
+        """
+        by_source = {
+            name: _Places.of(self.table.filter(pc.equal(self.table["source"], name)))
+            for name in pc.unique(self.table["source"]).to_pylist()
+        }
+        labels = shard_labels(store)
+        numbers = [number for number, origin in enumerate(labels) if origin.source in by_source]
+
+        def find(number: int) -> np.ndarray:
+            source = labels[number].source
+            found = self._find(store.shards[number], source, by_source[source])
+            return found + int(store.firsts[number])
+
+        documents = np.concatenate([np.empty(0, np.int64), *in_threads(find, numbers)])
+        entries = sum(len(places.positions) for places in by_source.values())
+        seen = len(documents)
+        if not seen:
+            raise RecipeError(
+                f"exclude {self.name}: {store.path} has none of its {entries:,} documents",
+                hint="a list names documents by source, file and position, as packline info shows them",
+            )
+        if seen < entries:
+            lacking = f"{entries - seen:,} of its {entries:,} documents are not in {store.path}"
+            self.note = f"exclude {self.name}: {lacking}"
+        return np.sort(documents)
+
+    def _find(self, shard: Shard, source: str, listed: _Places) -> np.ndarray:
+        """Listed documents of a shard, by their numbers there."""
+        file = shard.open_provenance()
+        found = [np.empty(0, np.int64)]
+        for group, (first, table) in enumerate(file.groups(("file", "position"))):
+            rows, entries = listed.find(table["file"].combine_chunks(), table["position"].to_numpy())
+            if len(rows):
+                hashes = file.read(group, ["hash"])["hash"].take(pa.array(rows))
+                self._check(source, listed, entries, hashes)
+                found.append(rows + first)
+        return np.concatenate(found)
+
+    def _check(self, source: str, listed: _Places, entries: np.ndarray, hashes: pa.ChunkedArray) -> None:
+        expected = listed.hashes.take(pa.array(entries))
+        differs = pc.fill_null(pc.not_equal(expected, hashes), False).to_numpy(zero_copy_only=False)
+        if differs.any():
+            place = int(np.argmax(differs))
+            entry = int(entries[place])
+            raise RecipeError(
+                f"exclude {self.name} is stale: {source}, {listed.files[int(listed.codes[entry])]} at "
+                f"{int(listed.positions[entry]):,}: expected a text of hash {expected[place]}, "
+                f"found {hashes[place]}",
+                hint="the inputs changed since the list was written: write it again from this store",
+            )
+
+
+class _Places(NamedTuple):
+    """Listed places of one source, sorted by key."""
+
+    files: pa.Array
+    codes: np.ndarray
+    """int64 `[N]`: number of the file in `files`."""
+    positions: np.ndarray
+    hashes: pa.Array
+    keys: np.ndarray
+    """uint64 `[N]`, ascending."""
+
+    @classmethod
+    def of(cls, table: pa.Table) -> _Places:
+        files = pc.unique(table["file"])
+        codes = pc.index_in(table["file"], value_set=files).to_numpy().astype(np.int64)
+        positions = table["position"].to_numpy()
+        keys = _keys(codes, positions)
+        order = np.argsort(keys, kind="stable")
+        hashes = table["hash"].combine_chunks().take(pa.array(order))
+        return cls(files, codes[order], positions[order], hashes, keys[order])
+
+    def find(self, files: pa.Array, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Rows that are listed, and their entries, int64 `[N]` each."""
+        files = files.chunk(0) if isinstance(files, pa.ChunkedArray) else files
+        known = pc.fill_null(pc.index_in(files.dictionary, value_set=self.files), -1).to_numpy()
+        codes = known[files.indices.to_numpy()].astype(np.int64)
+        rows = np.flatnonzero(codes >= 0)
+        codes, positions = codes[rows], positions[rows]
+        entries = np.minimum(self.keys.searchsorted(_keys(codes, positions)), len(self.keys) - 1)
+        same = (self.codes[entries] == codes) & (self.positions[entries] == positions)
+        return rows[same], entries[same]
+
+
+def _keys(codes: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return codes.astype(np.uint64) * MIX + positions.astype(np.uint64)
+
+
+def write_list(
+    path: str | Path, store: StoreReader, documents: np.ndarray, reasons: Sequence[str] | str
+) -> int:
+    """Write a list of documents; an existing file is replaced once the new one is complete.
+
+    Args:
+        path: the file, `.parquet`.
+        store: store that has the documents.
+        documents: numbers in the store, int64 `[N]`, ascending, without repetition.
+        reasons: reason of each, or one for all.
+
+    Returns:
+        Number of documents written.
+
+    Raises:
+        RecipeError: the name does not end in `.parquet`.
+        OutOfSpace: the disk is full.
+    """
+    path = Path(path)
+    check_list_path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    waiting = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+    try:
+        with disk_errors(path.parent):
+            with pq.ParquetWriter(waiting, SCHEMA, compression="zstd") as writer:
+                for start, table in _listed(store, np.asarray(documents, np.int64)):
+                    words: Any = reasons
+                    if not isinstance(reasons, str):
+                        words = pa.array(reasons[start : start + len(table)], pa.string())
+                    else:
+                        words = pa.repeat(pa.scalar(reasons, pa.string()), len(table))
+                    writer.write_table(table.append_column(SCHEMA.field("reason"), words).cast(SCHEMA))
+            sync_file(waiting)
+            os.replace(waiting, path)
+    finally:
+        waiting.unlink(missing_ok=True)
+    return len(documents)
+
+
+def check_list_path(path: str | Path) -> None:
+    """Refuse a name that does not look like Parquet, before the work.
+
+    Raises:
+        RecipeError: it ends in something else.
+    """
+    if Path(path).suffix != ".parquet":
+        raise RecipeError(f"--write {path}: expected a name that ends in .parquet", hint="a list is Parquet")
+
+
+def _listed(store: StoreReader, documents: np.ndarray) -> Any:
+    """Provenance of documents, shard by shard: the index of the first, and a table."""
+    shards = store.firsts.searchsorted(documents, "right") - 1
+    names = [name for name in SCHEMA.names if name != "reason"]
+    for number in np.unique(shards).tolist():
+        start, stop = np.searchsorted(shards, [number, number + 1]).tolist()
+        inner = documents[start:stop] - int(store.firsts[number])
+        for first, table in store.shards[number].open_provenance().groups(names):
+            begin, end = inner.searchsorted([first, first + len(table)]).tolist()
+            if begin < end:
+                yield start + begin, table.take(pa.array(inner[begin:end] - first))

@@ -1,0 +1,122 @@
+"""Documents whose text an earlier document has, in bounded memory.
+
+    document   0     1     2     3     4
+    hash       a     b     a     c     b        xxh3-64 of the text
+    bytes      5     9     5     4     7        documents 1 and 4 differ
+    repeated               2
+
+Two texts are equal if their hashes and sizes are. The first document in order counts; documents of other
+stores come before all, so a text that one of them has is left out altogether.
+
+    hashes ── sort ──> values that occur twice ──> table of bits ──> candidates ── sort by hash ──> repeated
+
+Cost: for 100 million documents four passes over two columns, each with a sort of a quarter of the hashes.
+Memory: 40 bytes per document of a pass, at most 1.3 GB; a pass handles the hashes of one range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from packline.errors import RecipeError
+from packline.packing.passes import ShardPlaces, in_threads
+
+PASS_DOCUMENTS = 1 << 25
+"""Documents per pass, about."""
+TABLE_BITS = 27
+"""Bits of a hash that the table of candidates is indexed by: 128 MB."""
+COLUMNS = ("hash", "text_bytes")
+
+Texts = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Places int64, hashes uint64 and sizes int64 of some documents, `[N]` each."""
+
+
+def repeated_texts(
+    others: Sequence[ShardPlaces], parts: Sequence[ShardPlaces], reasons: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Find documents whose text occurs earlier.
+
+    Args:
+        others: shards of other stores, all of whose documents come first.
+        parts: shards of the selection, in order.
+        reasons: uint8 by place in the selection; only documents with 0 take part.
+
+    Returns:
+        Places in the selection, int64: of documents whose text an earlier one of the selection has, and of
+        those whose text one of the other stores has.
+
+    Raises:
+        RecipeError: a document without the hash of its text.
+    """
+    count = sum(len(part.shard) for part in others) + int(np.count_nonzero(reasons == 0))
+    bits = max(-(-count // PASS_DOCUMENTS) - 1, 0).bit_length()
+    own, foreign = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for number in range(1 << bits):
+        first = list(in_threads(lambda part: _texts(part, None, bits, number), others))  # noqa: B023
+        then = list(in_threads(lambda part: _texts(part, reasons, bits, number), parts))  # noqa: B023
+        before = sum(len(places) for places, _, _ in first)
+        found = [*first, *then]
+        places, hashes, sizes = (_joined([one[place] for one in found]) for place in range(3))
+        del first, then, found
+        repeated, heads = _repeated(hashes, sizes)
+        mine = repeated >= before
+        repeated, heads = repeated[mine], heads[mine]
+        own.append(places[repeated[heads >= before]])
+        foreign.append(places[repeated[heads < before]])
+    return np.concatenate(own), np.concatenate(foreign)
+
+
+def _joined(arrays: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate(arrays) if arrays else np.empty(0, np.int64)
+
+
+def _texts(part: ShardPlaces, reasons: np.ndarray | None, bits: int, number: int) -> Texts:
+    """Texts of a shard whose hashes begin with these bits."""
+    found = list(_groups(part, reasons, bits, number))
+    empty = np.empty(0, np.int64)
+    places, hashes, sizes = zip(*found, strict=True) if found else ((empty,), (empty.view("<u8"),), (empty,))
+    return np.concatenate(places), np.concatenate(hashes), np.concatenate(sizes)
+
+
+def _groups(part: ShardPlaces, reasons: np.ndarray | None, bits: int, number: int) -> Iterator[Texts]:
+    file = part.shard.open_provenance()
+    for first, table in file.groups(COLUMNS):
+        if table["hash"].null_count:
+            raise RecipeError(
+                f"unique: {file.path} has documents without the hash of their text",
+                hint="an import has tokens and no text: choose other sources, or build the store from text",
+            )
+        hashes = table["hash"].to_numpy()
+        start = part.start + first
+        wanted = None if reasons is None else reasons[start : start + len(hashes)] == 0
+        if bits:
+            inside = hashes >> np.uint64(64 - bits) == number
+            wanted = inside if wanted is None else wanted & inside
+        inner = np.arange(len(hashes)) if wanted is None else np.flatnonzero(wanted)
+        yield inner + start, hashes[inner], table["text_bytes"].to_numpy()[inner]
+
+
+def _repeated(hashes: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Indices of texts that occur earlier, and of the first text equal to each; int64 of the same shape."""
+    empty = np.empty(0, np.int64)
+    if not len(hashes):
+        return empty, empty
+    values = np.sort(hashes)
+    twice = values[1:][values[1:] == values[:-1]]
+    if not len(twice):
+        return empty, empty
+    mask = np.uint64((1 << TABLE_BITS) - 1)
+    table = np.zeros(1 << TABLE_BITS, bool)
+    table[twice & mask] = True
+    candidates = np.flatnonzero(table[hashes & mask])
+    del values, table
+    alike, size = hashes[candidates], sizes[candidates]
+    order = np.lexsort((size, alike))  # stable: equal texts stay in order
+    alike, size = alike[order], size[order]
+    new = np.ones(len(order), bool)
+    new[1:] = (alike[1:] != alike[:-1]) | (size[1:] != size[:-1])
+    heads = np.maximum.accumulate(np.where(new, np.arange(len(order)), 0))
+    found = candidates[order]
+    return found[~new], found[heads[~new]]

@@ -1,0 +1,392 @@
+"""Tables beside the manifest: the shards, inputs and units of a store, as columns.
+
+    shards.parquet   name, unit, source, split, documents, tokens; bytes and checksum of each file
+    inputs.parquet   source, name, bytes, format, compression, text, checksum
+    units.parquet    unit, source; bytes and checksum of its receipt and of its two files of rejects
+
+A store may have a million shards. Its tables are read in bulk, and a row becomes a value only when it is
+used: `Rows` is a sequence of such values. The manifest lists each table with its size and checksum, and
+`manifest_check` checks their contents.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache, cached_property
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, overload
+
+import msgspec
+import numpy as np
+
+from packline.errors import CorruptStore
+from packline.fingerprint import hash_bytes
+from packline.sources.compression import Compression
+from packline.store.files import HINT, FileEntry, read_file, reading
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SHARDS = "shards.parquet"
+INPUTS = "inputs.parquet"
+UNITS = "units.parquet"
+RECEIPTS = "receipts"
+REJECTS = "rejects"
+TOKENIZER = "tokenizer"
+ROW_GROUP = 1 << 16
+BLOCK = 1 << 10
+"""Rows that are made into values at a time when a table is read from beginning to end."""
+
+SHARD_FILES = {
+    "bin": ".bin",
+    "idx": ".idx",
+    "docs": ".docs.parquet",
+    "loss": ".loss",
+    "sums": ".sums",
+}
+"""Files of a shard, in order: the name of their columns, and the end of their names."""
+UNIT_FILES = {
+    "receipt": (f"{RECEIPTS}/", ".json"),
+    "rejects": (f"{REJECTS}/", ".raw"),
+    "reject_entries": (f"{REJECTS}/", ".jsonl"),
+}
+"""Files of a unit: the name of their columns, and the beginning and end of their names."""
+
+
+class ShardEntry(msgspec.Struct, frozen=True, gc=False):
+    """One shard: `NAME.bin`, `NAME.idx`, `NAME.docs.parquet`, `NAME.loss` if it has one, `NAME.sums`."""
+
+    name: str
+    split: str
+    documents: int
+    tokens: int
+    files: tuple[FileEntry, ...]
+
+
+class InputEntry(msgspec.Struct, frozen=True, gc=False):
+    """An input file as it was read."""
+
+    source: str
+    """Name of its source."""
+    name: str
+    bytes: int
+    format: str
+    compression: Compression
+    text: str
+    checksum: str
+
+
+class UnitEntry(msgspec.Struct, frozen=True, gc=False):
+    """Files of one unit, or the receipt of one stream."""
+
+    unit: str
+    """Name of the receipt, without `.json`."""
+    source: str
+    """Name of its source."""
+    receipt: FileEntry
+    rejects: tuple[FileEntry, ...] = ()
+
+
+E = TypeVar("E", ShardEntry, InputEntry, UnitEntry)
+
+
+class Rows(Sequence[E], Generic[E]):
+    """Rows of a table, each made into a value when it is used: an immutable sequence.
+
+    Args:
+        table: columns of `schema()`.
+    """
+
+    file: ClassVar[str]
+    """Name of the table's file."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table.combine_chunks()
+
+    @classmethod
+    @abstractmethod
+    def schema(cls) -> pa.Schema:
+        """Columns of the table."""
+
+    @classmethod
+    def of(cls, rows: Iterable[tuple[Any, ...]]) -> Self:
+        """Table of rows with values in the order of the columns."""
+        import pyarrow as pa
+
+        schema = cls.schema()
+        columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+        return cls(
+            pa.Table.from_arrays(
+                [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)],
+                schema=schema,
+            )
+        )
+
+    @classmethod
+    def joined(cls, tables: Sequence[Self]) -> Self:
+        """All rows of several tables, one table after another."""
+        import pyarrow as pa
+
+        return cls(pa.concat_tables([cls.schema().empty_table(), *(one.table for one in tables)]))
+
+    def names(self, column: str) -> list[str]:
+        """All values of a column of text."""
+        found: list[str] = self.table[column].to_pylist()
+        return found
+
+    def numbers(self, column: str) -> np.ndarray:
+        """All values of a column of numbers, int64 `[N]`; 0 for null."""
+        values = self.table[column]
+        if values.null_count:
+            values = values.fill_null(0)
+        found: np.ndarray = values.to_numpy()
+        return found
+
+    @cached_property
+    def data(self) -> bytes:
+        """The table as a Parquet file: a pure function of its rows."""
+        import pyarrow.parquet as pq
+
+        sink = BytesIO()
+        pq.write_table(self.table, sink, row_group_size=ROW_GROUP, compression="zstd", write_statistics=False)
+        return sink.getvalue()
+
+    @property
+    def entry(self) -> FileEntry:
+        """Entry of the table's file."""
+        return FileEntry(self.file, len(self.data), hash_bytes(self.data))
+
+    @classmethod
+    def read(cls, folder: Path, entry: FileEntry) -> Self:
+        """Read the table of a store.
+
+        Raises:
+            CorruptStore: it differs from its entry, or has other columns.
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        data, path = read_file(folder, entry), folder / entry.name
+        with reading(path):
+            table = pq.read_table(pa.BufferReader(data), use_threads=False, pre_buffer=False)
+            table.validate(full=True)  # text is UTF-8
+        if not table.schema.equals(cls.schema()):
+            found = ", ".join(f"{field.name} {field.type}" for field in table.schema)
+            expected = ", ".join(f"{field.name} {field.type}" for field in cls.schema())
+            raise CorruptStore(f"{path}: expected the columns {expected}; found {found}", hint=HINT)
+        return cls(table)
+
+    @abstractmethod
+    def _entry(self, row: dict[str, Any]) -> E:
+        """Value of a row."""
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    @overload
+    def __getitem__(self, index: int) -> E: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[E, ...]: ...
+    def __getitem__(self, index: int | slice) -> E | tuple[E, ...]:
+        places = range(len(self))[index]
+        if isinstance(places, range):
+            return tuple(map(self.__getitem__, places))
+        return self._entry({name: column[places].as_py() for name, column in self._columns.items()})
+
+    @cached_property
+    def _columns(self) -> dict[str, pa.Array | pa.ChunkedArray]:
+        """Arrays instead of columns in chunks: several times as fast for single values."""
+        columns = zip(self.table.column_names, self.table.columns, strict=True)
+        return {name: one.chunk(0) if one.num_chunks == 1 else one for name, one in columns}
+
+    def __iter__(self) -> Iterator[E]:
+        for batch in self.table.to_batches(max_chunksize=BLOCK):
+            yield from map(self._entry, batch.to_pylist())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Rows) and bool(self.table.equals(other.table))
+
+    def __hash__(self) -> int:
+        return hash(self.data)
+
+    def __repr__(self) -> str:
+        return f"<{len(self):,} rows of {self.file}>"
+
+
+@cache
+def _schema(kind: str) -> pa.Schema:
+    import pyarrow as pa
+
+    text, number = pa.string(), pa.int64()
+    files = SHARD_FILES if kind == SHARDS else UNIT_FILES if kind == UNITS else {}
+    optional = {"loss", "rejects", "reject_entries"}
+    columns = {
+        SHARDS: {"name": text, "unit": text, "source": text, "split": text, "documents": number}
+        | {"tokens": number},
+        INPUTS: {"source": text, "name": text, "bytes": number, "format": text, "compression": text}
+        | {"text": text, "checksum": text},
+        UNITS: {"unit": text, "source": text},
+    }[kind]
+    fields = [pa.field(name, type, nullable=False) for name, type in columns.items()]
+    for file in files:
+        fields.append(pa.field(f"{file}_bytes", number, nullable=file in optional))
+        fields.append(pa.field(f"{file}_checksum", text, nullable=file in optional))
+    return pa.schema(fields)
+
+
+class ShardRows(Rows[ShardEntry]):
+    """The shards of a store, in the order of its documents."""
+
+    file = SHARDS
+
+    @classmethod
+    def schema(cls) -> pa.Schema:
+        """Columns of the table."""
+        return _schema(SHARDS)
+
+    @classmethod
+    def from_entries(cls, shards: Iterable[tuple[str, str, ShardEntry]]) -> Self:
+        """Table of shards, each with its unit and the name of its source."""
+        return cls.of(
+            (
+                shard.name,
+                unit,
+                source,
+                shard.split,
+                shard.documents,
+                shard.tokens,
+                *_listed(shard.files, [f"{shard.name}{ending}" for ending in SHARD_FILES.values()]),
+            )
+            for unit, source, shard in shards
+        )
+
+    def by_split(self, column: str) -> dict[str, int]:
+        """Sum of a column of numbers by split, in the order of the splits' first shards."""
+        found = self.table.group_by("split", use_threads=False).aggregate([(column, "sum")])
+        return dict(zip(found["split"].to_pylist(), found[f"{column}_sum"].to_pylist(), strict=True))
+
+    def bytes_by_file(self) -> dict[str, int]:
+        """Total bytes of each kind of file, by the end of its name."""
+        sizes = _sizes(self, SHARD_FILES)
+        return {ending: sizes[kind] for kind, ending in SHARD_FILES.items()}
+
+    def _entry(self, row: dict[str, Any]) -> ShardEntry:
+        name = row["name"]
+        files = tuple(
+            FileEntry(f"{name}{ending}", row[f"{kind}_bytes"], row[f"{kind}_checksum"])
+            for kind, ending in SHARD_FILES.items()
+            if row[f"{kind}_bytes"] is not None
+        )
+        return ShardEntry(name, row["split"], row["documents"], row["tokens"], files)
+
+
+class InputRows(Rows[InputEntry]):
+    """The inputs of a store: the sources in the recipe's order, the files of each in order."""
+
+    file = INPUTS
+
+    @classmethod
+    def schema(cls) -> pa.Schema:
+        """Columns of the table."""
+        return _schema(INPUTS)
+
+    @classmethod
+    def from_entries(cls, inputs: Iterable[InputEntry]) -> Self:
+        """Table of inputs."""
+        return cls.of(msgspec.structs.astuple(entry) for entry in inputs)
+
+    def _entry(self, row: dict[str, Any]) -> InputEntry:
+        return InputEntry(**row)
+
+
+class UnitRows(Rows[UnitEntry]):
+    """The units of a store, sorted by name."""
+
+    file = UNITS
+
+    @classmethod
+    def schema(cls) -> pa.Schema:
+        """Columns of the table."""
+        return _schema(UNITS)
+
+    @classmethod
+    def from_entries(cls, units: Iterable[UnitEntry]) -> Self:
+        """Table of units, which are sorted here."""
+        return cls.of(
+            (
+                entry.unit,
+                entry.source,
+                *_listed(
+                    (entry.receipt, *entry.rejects),
+                    [f"{begin}{entry.unit}{ending}" for begin, ending in UNIT_FILES.values()],
+                ),
+            )
+            for entry in sorted(units, key=lambda entry: entry.unit)
+        )
+
+    @classmethod
+    def joined(cls, tables: Sequence[Self]) -> Self:
+        """All rows of several tables, sorted."""
+        return cls(super().joined(tables).table.sort_by("unit"))
+
+    def bytes_by_file(self) -> dict[str, int]:
+        """Total bytes of each kind of file: `receipt`, `rejects`, `reject_entries`."""
+        return _sizes(self, UNIT_FILES)
+
+    def _entry(self, row: dict[str, Any]) -> UnitEntry:
+        receipt, *rejects = (
+            FileEntry(f"{begin}{row['unit']}{ending}", row[f"{kind}_bytes"], row[f"{kind}_checksum"])
+            for kind, (begin, ending) in UNIT_FILES.items()
+            if row[f"{kind}_bytes"] is not None
+        )
+        return UnitEntry(row["unit"], row["source"], receipt, tuple(rejects))
+
+
+def _listed(files: Sequence[FileEntry], names: Sequence[str]) -> list[int | str | None]:
+    """Bytes and checksum of these names in turn; None for each that is not among the files."""
+    by_name = {file.name: file for file in files}
+    found: list[int | str | None] = []
+    for name in names:
+        file = by_name.pop(name, None)
+        found += [None, None] if file is None else [file.bytes, file.checksum]
+    assert not by_name, by_name
+    return found
+
+
+def _sizes(rows: Rows[Any], kinds: Iterable[str]) -> dict[str, int]:
+    return {kind: int(rows.numbers(f"{kind}_bytes").sum()) for kind in kinds}
+
+
+class Tables(msgspec.Struct, frozen=True):
+    """The three tables of a store."""
+
+    shards: ShardRows
+    inputs: InputRows
+    units: UnitRows
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all files that the tables list."""
+        return sum((*self.shards.bytes_by_file().values(), *self.units.bytes_by_file().values()))
+
+    @property
+    def files(self) -> tuple[FileEntry, ...]:
+        """Entries of the tables' own files."""
+        return self.shards.entry, self.inputs.entry, self.units.entry
+
+
+def read_tables(folder: Path, files: Sequence[FileEntry]) -> Tables:
+    """Read the tables of a store.
+
+    Args:
+        files: their entries in the manifest: shards, inputs, units.
+
+    Raises:
+        CorruptStore: one is damaged.
+    """
+    shards, inputs, units = files
+    return Tables(
+        ShardRows.read(folder, shards), InputRows.read(folder, inputs), UnitRows.read(folder, units)
+    )
