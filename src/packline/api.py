@@ -175,7 +175,7 @@ def export(
     >>> (folder / "data" / "train.bin").read_bytes() == store.documents[0].tobytes()
     True
     """
-    from packline.formats.choice import make_choice
+    from packline.formats.choice import make_choice, without_where
     from packline.formats.export import run_export
     from packline.formats.row_view import RowView
     from packline.jobs.build import run_build
@@ -193,9 +193,8 @@ def export(
         view = source
     else:
         view = Path(f"{Path(out)}.store")
-        if not (isinstance(source, Recipe) or str(source).endswith(".toml")):  # leave out while building
-            choice, rest = make_choice({**settings, "where": None})
-            rest["where"] = settings.get("where")
+        if not isinstance(source, Recipe) and not str(source).endswith(".toml"):
+            choice, rest["where"] = without_where(choice)
         recipe, running = make_recipe(source, tokenizer, {**rest, "workers": workers})
         run_build(recipe, view, running, None)
         rest = {}

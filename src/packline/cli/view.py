@@ -21,7 +21,7 @@ from packline.store.reader import StoreReader
 from packline.viewing.batch_files import SUFFIXES, BatchFile, read_batch
 from packline.viewing.chuk import grid_lines
 from packline.viewing.html import write_page
-from packline.viewing.page import Page, TokenStrip
+from packline.viewing.page import KeyValues, Page, TokenStrip
 from packline.viewing.token_pages import batch_page, document_page, row_page, step_page
 from packline.viewing.tokens import MOST, Vocabulary
 
@@ -231,6 +231,13 @@ def _as_json(page: Page) -> dict[str, Any]:
         "title": page.title,
         "summary": page.summary,
         "warnings": list(page.warnings),
+        "facts": {
+            name: value
+            for block in page.blocks
+            if isinstance(block, KeyValues)
+            for name, value in block.rows
+            if isinstance(value, str)
+        },
         "strips": [_strip(block) for block in page.blocks if isinstance(block, TokenStrip)],
     }
 

@@ -8,14 +8,17 @@ the store.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import numpy as np
 
 from packline.errors import RecipeError
 from packline.packing.documents import Selection
 from packline.packing.packer import DocumentFilter
+from packline.store.lookup import column_names
 from packline.store.provenance import Provenance
 from packline.store.reader import document_number
+from packline.viewing.columns import column_table, has_columns, value_text
 from packline.viewing.describe import (
     group_table,
     length_facts,
@@ -39,8 +42,9 @@ from packline.viewing.page import (
 from packline.viewing.text import plural, size, whole_characters
 from packline.viewing.token_pages import document_facts
 from packline.viewing.tokens import Vocabulary, describe_origin, document_strip
-from packline.viewing.web.search import MOST_IDS, Found, Hit, find_origins, find_tokens
+from packline.viewing.web.search import MOST_IDS, Found, Hit, find_origins, find_tokens, find_where
 from packline.viewing.web.site import InvalidForm, View, choice, number
+from packline.where.grammar import canonical_where
 
 PAGE_ITEMS = 25
 """Items of a list per page."""
@@ -55,7 +59,10 @@ SEARCHES = (
     ("ids", "token ids"),
     ("id", "document id"),
     ("file", "file"),
+    ("where", "condition on columns"),
 )
+SHOWN_COLUMNS = 3
+"""Carried columns in a list of documents."""
 AROUND = 12
 """Tokens before and after a hit."""
 LONGEST_QUERY = 2000
@@ -72,7 +79,8 @@ def overview(view: View) -> Page:
     blocks: list[Block] = [KeyValues(tuple(facts))]
     if manifest.documents:
         pending = Note("Lengths are being counted; reload this page to see them.")
-        blocks += [Heading("Sources"), groups(view), Heading("Lengths")]
+        blocks += [Heading("Sources"), groups(view), *column_table(store, view.opened.columns)]
+        blocks.append(Heading("Lengths"))
         blocks.append(pending if lengths is None else length_histogram(lengths))
     if len(view.site.stores) > 1:
         others = [
@@ -146,13 +154,17 @@ def documents(view: View) -> Page:
     ).tolist()
     chosen = {"source": "" if source == ALL else source, "split": "" if split == ALL else split}
     found = view.opened.provenance.of(numbers)
-    rows = tuple(_listed(view, one, found.get(one)) for one in numbers)
-    head = ("document", "begins", "tokens", "bytes", "source")
+    names = shown_columns(view, found.values())
+    rows = tuple(
+        (*_listed(view, one, found.get(one)), *(shown_value(found.get(one), name) for name in names))
+        for one in numbers
+    )
+    head = ("document", "begins", "tokens", "bytes", "source", *names)
     first = page * PAGE_ITEMS
     caption = f"{first:,} to {first + len(rows) - 1:,} of {plural(count, 'document')}"
     blocks: tuple[Block, ...] = (
         form,
-        Table(caption, head, rows, "llrrl"),
+        Table(caption, head, rows, "llrrl" + "l" * len(names)),
         *steps(view, "/documents", page, count, chosen),
     )
     return Page("Documents", blocks, summary=f"{count:,} of {plural(len(view.store.documents), 'document')}")
@@ -282,7 +294,7 @@ def steps(view: View, path: str, page: int, count: int, params: dict[str, str]) 
 
 def search_page(view: View) -> Page:
     """Page of the search form, with the hits in this part of the store."""
-    params = view.params
+    params, store = view.params, view.store
     by = choice(params, "by", [name for name, _ in SEARCHES], "text")
     query = params.get("q", "")
     form = Form(
@@ -299,7 +311,8 @@ def search_page(view: View) -> Page:
         text = (
             "Text is found exactly as typed, also inside tokens and across them. Control tokens are not "
             "text: search for their ids. Write token ids with spaces between them. Document ids and names "
-            "of files must match completely."
+            "of files must match completely. A condition compares columns: score >= 3 and language == 'de'; "
+            f"there are {', '.join(column_names(store))}."
         )
         return Page("Search", (form, Note(text)))
     try:
@@ -318,6 +331,9 @@ def _run_search(view: View, by: str, query: str) -> tuple[Found, str, int | None
     if len(query) > LONGEST_QUERY:
         raise RecipeError(f"{len(query):,} characters to search for: expected at most {LONGEST_QUERY:,}")
     store = view.store
+    if by == "where":
+        after = number(view.params, "after", 0, most=max(len(store.documents) - 1, 0))
+        return find_where(store, query, after=after), f"documents where {canonical_where(query)}", None
     if by in ("id", "file"):
         after = number(view.params, "after", 0, most=max(len(store.documents) - 1, 0))
         found = find_origins(store, by, query, after=after)
@@ -344,7 +360,7 @@ def _search_blocks(view: View, by: str, found: Found, size: int | None) -> list[
     blocks: list[Block] = []
     percent = f"{100 * found.done:.0f}%"
     if found.hits:
-        origin = by in ("id", "file")
+        origin = by in ("id", "file", "where")
         blocks.append(_found_documents(view, found.hits) if origin else _found_places(view, found.hits, size))
     elif found.after is None:
         text = "Nothing was found" + (" to the end of the store." if view.params.get("after") else ".")
@@ -397,6 +413,7 @@ def _found_places(view: View, hits: tuple[Hit, ...], size: int | None) -> Table:
 def _found_documents(view: View, hits: tuple[Hit, ...]) -> Table:
     """Table of documents with their origins."""
     found = view.opened.provenance.of([hit.document for hit in hits])
+    names = shown_columns(view, found.values())
     rows: list[tuple[Value, ...]] = []
     for hit in hits:
         origin = found.get(hit.document)
@@ -408,7 +425,21 @@ def _found_documents(view: View, hits: tuple[Hit, ...]) -> Table:
                 f"{origin.position:,}" if origin else "",
                 (origin.id or "") if origin else "",
                 f"{len(view.store.documents[hit.document]):,}",
+                *(shown_value(origin, name) for name in names),
             )
         )
-    head = ("document", "source", "file", "position", "id", "tokens")
-    return Table(plural(len(rows), "document"), head, tuple(rows), "lllrlr")
+    head = ("document", "source", "file", "position", "id", "tokens", *names)
+    return Table(plural(len(rows), "document"), head, tuple(rows), "lllrlr" + "l" * len(names))
+
+
+def shown_columns(view: View, found: Iterable[Provenance]) -> list[str]:
+    """Names of the carried columns that a list of documents shows."""
+    if not has_columns(view.store):
+        return []
+    return list(dict.fromkeys(name for one in found for name in one.columns))[:SHOWN_COLUMNS]
+
+
+def shown_value(provenance: Provenance | None, name: str) -> str:
+    """Value of a carried column in a list; empty without one."""
+    value = None if provenance is None else provenance.columns.get(name)
+    return "" if value is None else value_text(value, SHOWN_CHARACTERS)
