@@ -168,3 +168,22 @@ def test_counts_of_a_large_store_are_a_sample(built: Store, monkeypatch: pytest.
     counts = count_columns(built)
     (table,) = columns_module.column_table(built, counts)
     assert table.caption == "Columns"  # one shard of each source is always counted
+
+
+def test_a_choice_of_documents_is_listed(built: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["view", str(built.path), "--where", "score == 3", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    (table,) = found["tables"]
+    assert table["head"] == ["document", "begins", "tokens", "bytes", "source", "score", "url"]
+    numbers = [number for number, one in enumerate(records(40)) if one["score"] == 3]
+    assert [(int(row[0]), row[5], row[6]) for row in table["rows"]] == [
+        (number, "3", f"https://{'ab'[number % 2]}.org/{number}") for number in numbers
+    ]
+    assert main(["view", str(built.path), "--where", "score == 3", "--first", "6"]) == 0
+    shown = capsys.readouterr().out
+    assert "6 to 7 of 8 documents" in shown and "https://a.org/38" in shown
+    assert main(["view", str(built.path), "--where", "score > 9"]) == 1
+    assert "no document is left of 50" in capsys.readouterr().err
+    assert main(["view", str(built.path), "--where", "score == 3", "--first", "8"]) == 2
+    assert main(["view", str(built.path), "--where", "score == 3", "--document", "1"]) == 2
+    assert main(["view", str(built.path), "--seq-len", "8"]) == 2

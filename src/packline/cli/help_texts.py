@@ -34,6 +34,7 @@ the same command resumes it, and the result is the same, byte for byte.""",
   packline build web.parquet --tokenizer gpt2 --out store \\
       --columns 'url,score: float' --where "score >= 3"
   packline build recipe.toml --out store --workers 8 --memory 12GiB
+  packline build recipe.toml --out tuesday --reuse monday
 
 Exit codes: 0 done, 1 error, 2 wrong usage, 3 done with more bad records than
 --max-bad-fraction, 129, 130 or 143 interrupted by a signal.""",
@@ -148,14 +149,17 @@ chuk-mlx's table of tokens and padding.""",
   packline analyze out/tokenized_batch_0001.npz --tensor-type target""",
     ),
     "view": (
-        """Show the tokens of a document, a row or a batch.
+        """Show the tokens of a document, a row or a batch, or list documents.
 
-Each token as the tokenizer split it: special tokens, the origin and edges of
+With a choice of documents (--where, --split, --source, ...) and no --row, the
+documents chosen are listed with their carried columns. Otherwise each token
+is shown as the tokenizer split it: special tokens, the origin and edges of
 documents, padding, and which tokens are learned. Control characters are
 visible and have no effect. Uses a pager in a terminal, plain text in a pipe.""",
         """Examples:
 
   packline view store --document 7
+  packline view store --where "score >= 3 and url.startswith('https://a')"
   packline view store --row 12 --seq-len 2048 --packing best_fit
   packline view run.toml --step 1200 --world-size 8 --rank 3
   packline view store --step 0 --seq-len 2048 --batch-size 32 --out batch.html

@@ -8,7 +8,6 @@ the store.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 import numpy as np
 
@@ -16,15 +15,21 @@ from packline.errors import RecipeError
 from packline.packing.documents import Selection
 from packline.packing.packer import DocumentFilter
 from packline.store.lookup import column_names
-from packline.store.provenance import Provenance
 from packline.store.reader import document_number
-from packline.viewing.columns import column_table, has_columns, value_text
+from packline.viewing.columns import column_table
 from packline.viewing.describe import (
     group_table,
     length_facts,
     length_histogram,
     store_facts,
     store_warnings,
+)
+from packline.viewing.listing import (
+    SHOWN_CHARACTERS,
+    document_table,
+    plain_bytes,
+    shown_columns,
+    shown_value,
 )
 from packline.viewing.page import (
     Block,
@@ -48,9 +53,6 @@ from packline.where.grammar import canonical_where
 
 PAGE_ITEMS = 25
 """Items of a list per page."""
-BEGINNING = 24
-"""Tokens shown of each document in a list."""
-SHOWN_CHARACTERS = 60
 PAGE_TOKENS = 1024
 """Tokens of a document per page."""
 ALL = "all"
@@ -61,8 +63,6 @@ SEARCHES = (
     ("file", "file"),
     ("where", "condition on columns"),
 )
-SHOWN_COLUMNS = 3
-"""Carried columns in a list of documents."""
 AROUND = 12
 """Tokens before and after a hit."""
 LONGEST_QUERY = 2000
@@ -154,55 +154,19 @@ def documents(view: View) -> Page:
     ).tolist()
     chosen = {"source": "" if source == ALL else source, "split": "" if split == ALL else split}
     found = view.opened.provenance.of(numbers)
-    names = shown_columns(view, found.values())
-    rows = tuple(
-        (*_listed(view, one, found.get(one)), *(shown_value(found.get(one), name) for name in names))
-        for one in numbers
-    )
-    head = ("document", "begins", "tokens", "bytes", "source", *names)
     first = page * PAGE_ITEMS
-    caption = f"{first:,} to {first + len(rows) - 1:,} of {plural(count, 'document')}"
+    caption = f"{first:,} to {first + len(numbers) - 1:,} of {plural(count, 'document')}"
     blocks: tuple[Block, ...] = (
         form,
-        Table(caption, head, rows, "llrrl" + "l" * len(names)),
+        document_table(view.store, numbers, found, caption, view.document),
         *steps(view, "/documents", page, count, chosen),
     )
     return Page("Documents", blocks, summary=f"{count:,} of {plural(len(view.store.documents), 'document')}")
 
 
-def _listed(view: View, document: int, provenance: Provenance | None) -> tuple[Value, ...]:
-    tokens = view.store.documents[document]
-    return (
-        Link(f"{document:,}", view.document(document)),
-        beginning(view.vocabulary, tokens),
-        f"{len(tokens):,}",
-        f"{provenance.text_bytes:,}" if provenance else "",
-        provenance.source if provenance else "",
-    )
-
-
-def beginning(vocabulary: Vocabulary, tokens: np.ndarray) -> str:
-    """Beginning of a document, in one line."""
-    ids = [one for one in tokens[:BEGINNING].tolist() if one not in vocabulary.special]
-    cut = len(tokens) > BEGINNING
-    text = " ".join(whole_characters(plain_bytes(vocabulary, ids), first=False, last=cut).split())
-    more = cut or len(text) > SHOWN_CHARACTERS
-    return text[:SHOWN_CHARACTERS] + ("…" if more else "")
-
-
 def plain_text(vocabulary: Vocabulary, ids: list[int]) -> str:
     """Tokens as text, special ones by name, with bytes that are not UTF-8 as `\\xNN`."""
     return plain_bytes(vocabulary, ids).decode("utf-8", "backslashreplace")
-
-
-def plain_bytes(vocabulary: Vocabulary, ids: list[int]) -> bytes:
-    """Tokens as bytes, special ones by name."""
-    parts: list[bytes] = []
-    for one in ids:
-        known = one < len(vocabulary)
-        parts.append(vocabulary.special[one].encode() if one in vocabulary.special else b"")
-        parts.append(vocabulary.data[one] if known else f"id {one}".encode())
-    return b"".join(parts)
 
 
 def document(view: View, wanted: int) -> Page:
@@ -413,7 +377,7 @@ def _found_places(view: View, hits: tuple[Hit, ...], size: int | None) -> Table:
 def _found_documents(view: View, hits: tuple[Hit, ...]) -> Table:
     """Table of documents with their origins."""
     found = view.opened.provenance.of([hit.document for hit in hits])
-    names = shown_columns(view, found.values())
+    names = shown_columns(found.values())
     rows: list[tuple[Value, ...]] = []
     for hit in hits:
         origin = found.get(hit.document)
@@ -430,16 +394,3 @@ def _found_documents(view: View, hits: tuple[Hit, ...]) -> Table:
         )
     head = ("document", "source", "file", "position", "id", "tokens", *names)
     return Table(plural(len(rows), "document"), head, tuple(rows), "lllrlr" + "l" * len(names))
-
-
-def shown_columns(view: View, found: Iterable[Provenance]) -> list[str]:
-    """Names of the carried columns that a list of documents shows."""
-    if not has_columns(view.store):
-        return []
-    return list(dict.fromkeys(name for one in found for name in one.columns))[:SHOWN_COLUMNS]
-
-
-def shown_value(provenance: Provenance | None, name: str) -> str:
-    """Value of a carried column in a list; empty without one."""
-    value = None if provenance is None else provenance.columns.get(name)
-    return "" if value is None else value_text(value, SHOWN_CHARACTERS)
