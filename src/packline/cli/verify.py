@@ -117,10 +117,8 @@ def show_list(store: str, path: str, documents: int) -> None:
     """Print that a list of documents was written, and its use."""
     output.line("  ", ("wrote", "quiet"), f"  {path}: {plural(documents, 'document')}")
     if documents:
-        output.line(
-            "  leave them out  ",
-            (f"packline pack {shlex.quote(store)} --seq-len 4096 --exclude {shlex.quote(path)}", "hint"),
-        )
+        command = shlex.join(["packline", "pack", store, "--seq-len", "4096", "--exclude", path])
+        output.line("  leave them out  ", (command, "hint"))
 
 
 def verify_foreign(
