@@ -77,7 +77,7 @@ def shapes(draw: st.DrawFn) -> tuple[list[list[int]], list[str], list[str]]:
     return lengths, splits, ["web"] * cut + ["code"] * (units - cut)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(shapes(), st.sampled_from(PACKINGS), st.sampled_from(ORDERS), st.integers(1, 3), st.data())
 def test_every_order_of_units_gives_the_batches_of_the_finished_store(
     shape: tuple[list[list[int]], list[str], list[str]],
@@ -130,7 +130,7 @@ def test_every_order_of_units_gives_the_batches_of_the_finished_store(
             assert len(again) == len(expected)
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(st.permutations(range(6)), st.sampled_from(ORDERS[:3]), st.integers(0, 3), st.data())
 def test_mixtures_and_stages_follow_too(
     arrival: list[int], order: dict[str, Any], seed: int, data: st.DataObject

@@ -42,10 +42,13 @@ from packline.packing.windows import WindowedBestFit, window_of
 from packline.recipe import SPLITS, Recipe
 from packline.store.files import FileEntry
 from packline.store.ledger import source_names
+from packline.store.lookup import check_names
 from packline.store.manifest import MANIFEST, WORK, Manifest, Receipt, StreamReceipt, assemble
 from packline.store.reader import StoreReader
 from packline.store.tables import RECEIPTS
 from packline.store.unit_names import STREAM
+from packline.where.conditions import fields_of
+from packline.where.grammar import parse_where
 
 if TYPE_CHECKING:
     from packline.packing.rows import RowSource
@@ -234,6 +237,8 @@ class GrowingBuild:
         _check_followable(self.begun.recipe, options)
         sources = selected_names(self.begun.recipe, options)
         part, complete = self._part(sources)
+        if options.where is not None:
+            check_names(part, fields_of(parse_where(options.where)))
         plans = self._plans.setdefault(sources, PlanMemory())
         if complete:
             whole: Any = Rows(part, seq_len, options, plans=plans)
