@@ -34,6 +34,7 @@ the same command resumes it, and the result is the same, byte for byte.""",
   packline build web.parquet --tokenizer gpt2 --out store \\
       --columns 'url,score: float' --where "score >= 3"
   packline build recipe.toml --out store --workers 8 --memory 12GiB
+  packline build recipe.toml --out tuesday --reuse monday
 
 Exit codes: 0 done, 1 error, 2 wrong usage, 3 done with more bad records than
 --max-bad-fraction, 129, 130 or 143 interrupted by a signal.""",
