@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.faults.processes import coordinator_of, kill_all, members, wait_until_gone, workers_of
@@ -141,9 +142,10 @@ def test_killed_while_units_are_taken_over_it_comes_to_the_same_bytes(
     expected, before, kills, taking = digests(tmp_path / "clean"), digests(tmp_path / "old"), 0, 0
     assert expected != whole
     chooser, out = random.Random(14), tmp_path / "out"
+    settings: dict[str, Any] = {"workers": 2, "engine": "gigatoken", "val_fraction": 0.1}
+    settings["reuse"] = str(tmp_path / "old")
     while kills < 8:
-        settings = {"workers": 2, "engine": "gigatoken", "val_fraction": 0.1}
-        process = start_build(out, corpus, tokenizer_json, reuse=str(tmp_path / "old"), **settings)
+        process = start_build(out, corpus, tokenizer_json, **settings)
         while process.poll() is None and not (out / ".packline/reuse").exists():
             time.sleep(0.002)
         try:
@@ -158,7 +160,7 @@ def test_killed_while_units_are_taken_over_it_comes_to_the_same_bytes(
         if code == 0:
             assert digests(out) == expected, f"after {kills} kills"
             shutil.rmtree(out)
-    process = start_build(out, corpus, tokenizer_json, reuse=str(tmp_path / "old"), **settings)
+    process = start_build(out, corpus, tokenizer_json, **settings)
     assert process.wait() == 0 and digests(out) == expected
     assert digests(tmp_path / "old") == before
     assert taking >= 1
