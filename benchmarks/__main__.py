@@ -4,7 +4,9 @@ python -m benchmarks corpus              gather real text and write the files (o
 python -m benchmarks run                 measure rates into benchmarks/results.json
 python -m benchmarks memory              add the measurement of memory to it
 python -m benchmarks packing             add the measurement of best_fit to it
+python -m benchmarks selecting           add that of selections of documents
 python -m benchmarks loading             add the rates of batches to it
+python -m benchmarks cold                add the rates from a cold disk to it
 python -m benchmarks export              add the rates of exports to it
 python -m benchmarks reuse               add the seconds of builds that reuse a store to it
 python -m benchmarks training            add the seconds of training tokenizers to it
@@ -40,7 +42,9 @@ def main(arguments: list[str] | None = None) -> int:
             "run": run,
             "memory": memory,
             "packing": packing,
+            "selecting": selecting,
             "loading": loading,
+            "cold": cold,
             "export": export,
             "reuse": reuse,
             "training": training,
@@ -90,12 +94,21 @@ def _parser() -> argparse.ArgumentParser:
     )
     command.add_argument("--seq-len", type=int, default=4096)
 
+    command = commands.add_parser("selecting", parents=[common], help="measure selections of documents")
+    command.add_argument("--rounds", type=int, default=3)
+    command.add_argument("--documents", type=int, default=100_000_000)
+
     command = commands.add_parser("loading", parents=[common], help="measure batches, opening, permuting")
     command.add_argument("--rounds", type=int, default=5)
     command.add_argument("--seconds", type=float, default=3.0, help="time per contender")
     command.add_argument("--documents", type=int, default=100_000_000, help="documents of the opened store")
     _add_tokenizer(command)
     command.add_argument("--peers-python", help="interpreter with the peers of loading")
+
+    command = commands.add_parser("cold", parents=[common], help="measure reading from a cold disk")
+    command.add_argument("--rounds", type=int, default=5)
+    command.add_argument("--size", default="4GB", help="tokens of the store")
+    command.add_argument("--seconds", type=float, default=20.0, help="longest time of one run")
 
     command = commands.add_parser("export", parents=[common], help="measure the rates of exports")
     command.add_argument("--rounds", type=int, default=5)
@@ -164,7 +177,9 @@ def run(options: argparse.Namespace) -> None:
     def save(results: Results) -> None:
         if kept is not None:
             results.memory, results.packing = kept.memory, kept.packing
+            results.selecting = kept.selecting
             results.loading, results.opening = kept.loading, kept.opening
+            results.cold = kept.cold
             results.permutation, results.exporting = kept.permutation, kept.exporting
             results.reusing = kept.reusing
             results.training = kept.training
@@ -214,6 +229,17 @@ def packing(options: argparse.Namespace) -> None:
     _save(options.results, results)
 
 
+def selecting(options: argparse.Namespace) -> None:
+    """Measure selections and add them to the results."""
+    from benchmarks.results import load_results, new_results
+    from benchmarks.selecting import measure_selecting
+
+    runs = measure_selecting(options.folder, documents=options.documents, rounds=options.rounds, say=_say)
+    results = load_results(options.results) if options.results.exists() else new_results({})
+    results.selecting = runs
+    _save(options.results, results)
+
+
 def loading(options: argparse.Namespace) -> None:
     """Measure batches, opening and permuting, and add them to the results."""
     from benchmarks.loading import measure_loading
@@ -229,6 +255,24 @@ def loading(options: argparse.Namespace) -> None:
         rounds=options.rounds,
         seconds=options.seconds,
         peers_python=_peers_python(options.peers_python),
+        say=_say,
+    )
+    _save(options.results, results)
+
+
+def cold(options: argparse.Namespace) -> None:
+    """Measure reading from a cold disk, and add it to the results."""
+    from benchmarks.cold import measure_cold
+    from benchmarks.results import load_results, new_results
+    from packline.recipe import parse_bytes
+
+    results = load_results(options.results) if options.results.exists() else new_results({})
+    measure_cold(
+        options.folder,
+        results,
+        size=parse_bytes(options.size),
+        rounds=options.rounds,
+        seconds=options.seconds,
         say=_say,
     )
     _save(options.results, results)

@@ -60,8 +60,12 @@ def render(results: Results) -> str:
         parts.append(memory_table(results))
     if results.packing:
         parts.append(packing_table(results))
+    if results.selecting:
+        parts.append(selecting_table(results))
     if results.loading:
         parts.append(loading_table(results))
+    if results.cold:
+        parts.append(cold_table(results))
     if results.exporting:
         parts.append(exporting_table(results))
     if results.reusing:
@@ -180,6 +184,33 @@ def packing_table(results: Results) -> str:
     return "\n".join(lines)
 
 
+def selecting_table(results: Results) -> str:
+    """Selections of a synthetic store, by case."""
+    names = {
+        "where": "`where` with three columns",
+        "where, again": "the same, opened again",
+        "unique": "`unique`, a tenth are copies",
+        "exclude": "`exclude`, a list of a hundredth",
+    }
+    lines = [
+        "| selecting from a synthetic store | documents | selected | seconds | of CPU | memory | on disk |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for case in dict.fromkeys(run.case for run in results.selecting):
+        runs = [run for run in results.selecting if run.case == case]
+        cells = [
+            names[case],
+            f"{runs[0].documents:,}",
+            f"{runs[0].selected:,}",
+            show_rate(spread_of(run.seconds for run in runs)),
+            show_rate(spread_of(run.cpu_seconds for run in runs)),
+            f"{max(run.resident_bytes for run in runs) / 1e9:.2f} GB",
+            f"{max(run.plan_bytes for run in runs) / 1e6:.0f} MB" if runs[0].plan_bytes else "",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def loading_table(results: Results) -> str:
     """Rates of batches of bare NumPy, packline and peers, with the arrays that each returns."""
     lines = [
@@ -190,6 +221,18 @@ def loading_table(results: Results) -> str:
         runs = [run for run in results.loading if run.contender == name]
         shown = f"**{name}**" if runs[0].kind == "packline" else name
         lines.append(f"| {shown} | {runs[0].gives} | {show_rate(spread_of(run.rate for run in runs))} |")
+    return "\n".join(lines)
+
+
+def cold_table(results: Results) -> str:
+    """Rates of reading from a disk, by the order of the loader."""
+    lines = [
+        "| batches of 32 x 4,096 tokens from a cold disk, windows of 8,192 rows | MB/s of tokens |",
+        "|---|---:|",
+    ]
+    for name in dict.fromkeys(run.contender for run in results.cold):
+        rates = spread_of(run.rate for run in results.cold if run.contender == name)
+        lines.append(f"| {'**blocks**' if name == 'blocks' else name} | {show_rate(rates)} |")
     return "\n".join(lines)
 
 

@@ -121,6 +121,25 @@ class PackingRun(msgspec.Struct, frozen=True, kw_only=True):
         return 1 - self.tokens / (self.rows * self.seq_len)
 
 
+class SelectingRun(msgspec.Struct, frozen=True, kw_only=True):
+    """Documents of a synthetic store, selected by one fresh process."""
+
+    case: str
+    """`where`, `where, again`, `unique` or `exclude`."""
+    documents: int
+    round: int
+    selected: int
+    wall_seconds: float
+    """Of the process, from start to end, imports included."""
+    seconds: float
+    """From opening the store to the finished selection."""
+    cpu_seconds: float
+    """Of all its threads in that time."""
+    resident_bytes: int
+    plan_bytes: int
+    """Bytes that were kept for the next time."""
+
+
 class LoadingRun(msgspec.Struct, frozen=True, kw_only=True):
     """Batches of 32 rows of 4,096 tokens, made by one fresh process for some seconds."""
 
@@ -153,6 +172,21 @@ class OpeningRun(msgspec.Struct, frozen=True, kw_only=True):
     """The first batch, its pages not mapped yet."""
     resident_bytes: int
     """By how much the process had grown when it had its rows."""
+
+
+class ColdRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A store read by one fresh process, its tokens dropped from the page cache before."""
+
+    contender: str
+    round: int
+    bytes: int
+    """Of the tokens that were given."""
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Million bytes a second."""
+        return self.bytes / self.seconds / 1e6
 
 
 class PermutationRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -278,7 +312,9 @@ class Results(msgspec.Struct, kw_only=True):
     runs: list[Run] = []
     memory: list[MemoryRun] = []
     packing: list[PackingRun] = []
+    selecting: list[SelectingRun] = []
     loading: list[LoadingRun] = []
+    cold: list[ColdRun] = []
     opening: list[OpeningRun] = []
     permutation: list[PermutationRun] = []
     exporting: list[ExportRun] = []

@@ -34,6 +34,7 @@ _HOMES = {
     "convert": "packline.api",
     "estimate": "packline.api",
     "export": "packline.api",
+    "follow": "packline.loading.follow",
     "import_dataset": "packline.api",
     "open": "packline.api",
     "report": "packline.viewing.report",
@@ -53,6 +54,7 @@ if TYPE_CHECKING:  # the same table for type checkers; a test keeps both equal
     from packline.api import open as open
     from packline.api import write_rows as write_rows
     from packline.facade import Store as Store
+    from packline.loading.follow import follow as follow
     from packline.loading.loader import Loader as Loader
     from packline.loading.mixture import Mixture as Mixture
     from packline.loading.mixture import Stage as Stage

@@ -55,6 +55,18 @@ class LeftOut(msgspec.Struct, frozen=True):
     tokens: int
 
 
+def filter_identity(choice: DocumentFilter) -> dict[str, Any]:
+    """Everything that the result depends on, of filters without lists and other stores."""
+    least = choice.min_tokens or 0
+    return {
+        "min_tokens": least if least > 1 else 0,
+        "max_tokens": choice.max_tokens,
+        "where": [str(term) for term in _terms(choice.where)],
+        "exclude": [],
+        "unique": None,
+    }
+
+
 class Filters:
     """Filters of a choice, with everything opened that they refer to.
 
@@ -78,10 +90,7 @@ class Filters:
         self._unique = bool(choice.unique)
         others = choice.unique if isinstance(choice.unique, tuple) else ()
         self._others = [StoreReader(path) for path in others]
-        self.identity: dict[str, Any] = {
-            "min_tokens": self._least,
-            "max_tokens": self._most,
-            "where": [str(term) for term in self._terms],
+        self.identity: dict[str, Any] = filter_identity(choice) | {
             "exclude": sorted({one.checksum for one in self._lists}),
             "unique": sorted({one.manifest.checksum for one in self._others}) if self._unique else None,
         }
