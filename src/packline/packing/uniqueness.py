@@ -11,7 +11,7 @@ stores come before all, so a text that one of them has is left out altogether.
     hashes ── sort ──> values that occur twice ──> table of bits ──> candidates ── sort by hash ──> repeated
 
 Cost: for 100 million documents two passes over two columns, each with a sort of half the hashes. Memory: 30
-bytes per document of a pass, at most 2 GB; a pass handles the hashes of one range.
+bytes per document of a pass, at most 2 GB besides mapped files; a pass handles the hashes of one range.
 """
 
 from __future__ import annotations
