@@ -32,9 +32,11 @@ _HOMES = {
     "build": "packline.api",
     "build_chat": "packline.api",
     "convert": "packline.api",
+    "diff": "packline.api",
     "estimate": "packline.api",
     "export": "packline.api",
     "import_dataset": "packline.api",
+    "merge": "packline.api",
     "open": "packline.api",
     "report": "packline.viewing.report",
     "write_rows": "packline.api",
@@ -47,9 +49,11 @@ if TYPE_CHECKING:  # the same table for type checkers; a test keeps both equal
     from packline.api import build as build
     from packline.api import build_chat as build_chat
     from packline.api import convert as convert
+    from packline.api import diff as diff
     from packline.api import estimate as estimate
     from packline.api import export as export
     from packline.api import import_dataset as import_dataset
+    from packline.api import merge as merge
     from packline.api import open as open
     from packline.api import write_rows as write_rows
     from packline.facade import Store as Store
