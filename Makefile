@@ -13,7 +13,7 @@ WEB    := tests/viewing/browser
 PIP    := -m pip --disable-pip-version-check --no-input -qq install
 INSTALL := $(BIN)/python $(PIP) -c constraints.txt
 PEERS  := $(VENV)-peers/bin/python $(PIP)
-PYTEST := $(BIN)/python -m pytest -n auto
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-fast check format docs bench peers browser pictures lock clean
@@ -38,7 +38,7 @@ check: $(VENV)/.dev ## format, lint, types, layers, docs
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/python -m pytest -q tests/project
+	@$(BIN)/python -m pytest -q -m "not slow" tests/project
 
 format: $(VENV)/.dev ## rewrite the files the way `make check` wants them
 	@$(BIN)/ruff format .

@@ -1,9 +1,12 @@
-"""What pytest leaves out where an optional library is missing, and signals as at a terminal."""
+"""What pytest leaves out where an optional library is missing, order, bytecode, signals as at a terminal."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import signal
+
+import pytest
 
 # Its examples run where torch is; importing it elsewhere is an error on purpose.
 collect_ignore = [] if importlib.util.find_spec("torch") else ["src/packline/torch.py"]
@@ -11,3 +14,12 @@ collect_ignore = [] if importlib.util.find_spec("torch") else ["src/packline/tor
 # A shell starts background jobs deaf to Ctrl-C, and children inherit it: tests that interrupt would wait.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Tests start hundreds of processes: where Python may not keep bytecode, each would compile packline again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow tests first where several processes share the tests, so that all end at about the same time."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)

@@ -5,6 +5,7 @@ python -m benchmarks run                 measure rates into benchmarks/results.j
 python -m benchmarks memory              add the measurement of memory to it
 python -m benchmarks packing             add the measurement of best_fit to it
 python -m benchmarks loading             add the rates of batches to it
+python -m benchmarks cold                add the rates from a cold disk to it
 python -m benchmarks export              add the rates of exports to it
 python -m benchmarks training            add the seconds of training tokenizers to it
 python -m benchmarks against             compare this checkout with another one, such as an earlier commit
@@ -40,6 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
             "memory": memory,
             "packing": packing,
             "loading": loading,
+            "cold": cold,
             "export": export,
             "training": training,
             "against": against,
@@ -94,6 +96,11 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--documents", type=int, default=100_000_000, help="documents of the opened store")
     _add_tokenizer(command)
     command.add_argument("--peers-python", help="interpreter with the peers of loading")
+
+    command = commands.add_parser("cold", parents=[common], help="measure reading from a cold disk")
+    command.add_argument("--rounds", type=int, default=5)
+    command.add_argument("--size", default="4GB", help="tokens of the store")
+    command.add_argument("--seconds", type=float, default=20.0, help="longest time of one run")
 
     command = commands.add_parser("export", parents=[common], help="measure the rates of exports")
     command.add_argument("--rounds", type=int, default=5)
@@ -158,6 +165,7 @@ def run(options: argparse.Namespace) -> None:
         if kept is not None:
             results.memory, results.packing = kept.memory, kept.packing
             results.loading, results.opening = kept.loading, kept.opening
+            results.cold = kept.cold
             results.permutation, results.exporting = kept.permutation, kept.exporting
             results.training = kept.training
         _save(options.results, results)
@@ -221,6 +229,24 @@ def loading(options: argparse.Namespace) -> None:
         rounds=options.rounds,
         seconds=options.seconds,
         peers_python=_peers_python(options.peers_python),
+        say=_say,
+    )
+    _save(options.results, results)
+
+
+def cold(options: argparse.Namespace) -> None:
+    """Measure reading from a cold disk, and add it to the results."""
+    from benchmarks.cold import measure_cold
+    from benchmarks.results import load_results, new_results
+    from packline.recipe import parse_bytes
+
+    results = load_results(options.results) if options.results.exists() else new_results({})
+    measure_cold(
+        options.folder,
+        results,
+        size=parse_bytes(options.size),
+        rounds=options.rounds,
+        seconds=options.seconds,
         say=_say,
     )
     _save(options.results, results)

@@ -62,6 +62,8 @@ def render(results: Results) -> str:
         parts.append(packing_table(results))
     if results.loading:
         parts.append(loading_table(results))
+    if results.cold:
+        parts.append(cold_table(results))
     if results.exporting:
         parts.append(exporting_table(results))
     if results.training:
@@ -188,6 +190,18 @@ def loading_table(results: Results) -> str:
         runs = [run for run in results.loading if run.contender == name]
         shown = f"**{name}**" if runs[0].kind == "packline" else name
         lines.append(f"| {shown} | {runs[0].gives} | {show_rate(spread_of(run.rate for run in runs))} |")
+    return "\n".join(lines)
+
+
+def cold_table(results: Results) -> str:
+    """Rates of reading from a disk, by the order of the loader."""
+    lines = [
+        "| batches of 32 x 4,096 tokens from a cold disk, windows of 8,192 rows | MB/s of tokens |",
+        "|---|---:|",
+    ]
+    for name in dict.fromkeys(run.contender for run in results.cold):
+        rates = spread_of(run.rate for run in results.cold if run.contender == name)
+        lines.append(f"| {'**blocks**' if name == 'blocks' else name} | {show_rate(rates)} |")
     return "\n".join(lines)
 
 

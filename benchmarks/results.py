@@ -155,6 +155,21 @@ class OpeningRun(msgspec.Struct, frozen=True, kw_only=True):
     """By how much the process had grown when it had its rows."""
 
 
+class ColdRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A store read by one fresh process, its tokens dropped from the page cache before."""
+
+    contender: str
+    round: int
+    bytes: int
+    """Of the tokens that were given."""
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Million bytes a second."""
+        return self.bytes / self.seconds / 1e6
+
+
 class PermutationRun(msgspec.Struct, frozen=True, kw_only=True):
     """Indices permuted by one fresh process on one core."""
 
@@ -258,6 +273,7 @@ class Results(msgspec.Struct, kw_only=True):
     memory: list[MemoryRun] = []
     packing: list[PackingRun] = []
     loading: list[LoadingRun] = []
+    cold: list[ColdRun] = []
     opening: list[OpeningRun] = []
     permutation: list[PermutationRun] = []
     exporting: list[ExportRun] = []

@@ -35,6 +35,7 @@ _HOMES = {
     "diff": "packline.api",
     "estimate": "packline.api",
     "export": "packline.api",
+    "follow": "packline.loading.follow",
     "import_dataset": "packline.api",
     "merge": "packline.api",
     "open": "packline.api",
@@ -57,6 +58,7 @@ if TYPE_CHECKING:  # the same table for type checkers; a test keeps both equal
     from packline.api import open as open
     from packline.api import write_rows as write_rows
     from packline.facade import Store as Store
+    from packline.loading.follow import follow as follow
     from packline.loading.loader import Loader as Loader
     from packline.loading.mixture import Mixture as Mixture
     from packline.loading.mixture import Stage as Stage

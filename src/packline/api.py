@@ -44,6 +44,7 @@ def build(
     tokenizer: str | Path | None = None,
     *,
     out: str | Path,
+    reuse: str | Path | None = None,
     on_event: Callable[[Event], None] | None = None,
     **settings: Unpack[BuildKeywords],
 ) -> Store:
@@ -53,10 +54,10 @@ def build(
         inputs: files, folders, globs or URIs; or a `Recipe`, or a file with one (`.toml`).
         tokenizer: a tokenizer.json, a folder with one, a hub id, a `.tiktoken` or SentencePiece file.
         out: folder of the store: new, empty, or containing the same build.
+        reuse: an earlier store: units that would come out the same are linked from it, only the others run.
         on_event: called with every event of `packline.jobs.events` while the build runs.
         **settings: see `packline.settings.BuildKeywords`; with a recipe they replace what it contains:
-            `text="a.b"`, `eod="<|endoftext|>"`, `val_fraction=0.01` or `val_documents=100`,
-            `engine="auto"`, `workers=2`, `memory="4GiB"`, ...
+            `eod="<|endoftext|>"`, `val_fraction=0.01`, `engine="auto"`, `workers=2`, `memory="4GiB"`, ...
 
     Raises:
         PacklineError: the build stopped; `hint` suggests a remedy. Finished units are kept.
@@ -66,8 +67,8 @@ def build(
     >>> _ = (folder / "words.txt").write_text("a b a")
     >>> model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "</s>": 2}, "unk_token": "</s>"}
     >>> text = msgspec.json.encode({"model": model, "pre_tokenizer": {"type": "Whitespace"}})
-    >>> _ = (folder / "tokenizer.json").write_bytes(text)
     >>> tokenizer = folder / "tokenizer.json"
+    >>> _ = tokenizer.write_bytes(text)
     >>> store = build(folder / "words.txt", tokenizer, out=folder / "store", eod="</s>", workers=0)
     >>> store.documents[0].tolist()
     [0, 1, 0, 2]
@@ -76,7 +77,7 @@ def build(
     from packline.jobs.build import run_build
 
     recipe, options = make_recipe(inputs, tokenizer, settings)
-    run_build(recipe, out, options, on_event)
+    run_build(recipe, out, options, on_event, reuse=reuse)
     return Store(out)
 
 
@@ -175,7 +176,7 @@ def export(
     >>> (folder / "data" / "train.bin").read_bytes() == store.documents[0].tobytes()
     True
     """
-    from packline.formats.choice import make_choice
+    from packline.formats.choice import make_choice, without_where
     from packline.formats.export import run_export
     from packline.formats.row_view import RowView
     from packline.jobs.build import run_build
@@ -193,9 +194,8 @@ def export(
         view = source
     else:
         view = Path(f"{Path(out)}.store")
-        if not (isinstance(source, Recipe) or str(source).endswith(".toml")):  # leave out while building
-            choice, rest = make_choice({**settings, "where": None})
-            rest["where"] = settings.get("where")
+        if not isinstance(source, Recipe) and not str(source).endswith(".toml"):
+            choice, rest["where"] = without_where(choice)
         recipe, running = make_recipe(source, tokenizer, {**rest, "workers": workers})
         run_build(recipe, view, running, None)
         rest = {}
@@ -321,8 +321,7 @@ def write_rows(
         options: `file_rows`: rows per file.
         workers: number of processes; None: one per usable core, 0: run in this process.
         on_event: called with every event while rows are written.
-        **settings: rows and their order: `seq_len`, `packing`, `seed`, `epochs`, `stage`, ...; see
-            `packline.settings.RowKeywords`.
+        **settings: rows and their order: `seq_len`, `packing`, ...; see `packline.settings.RowKeywords`.
 
     Raises:
         PacklineError: see `export`.
@@ -365,8 +364,7 @@ def build_chat(
     """Build a store with a loss mask from conversations, or resume an interrupted build.
 
     Args:
-        inputs: files, folders, globs or URIs of JSONL, JSON arrays or Parquet; or sources, each with its
-            own label, split, task and repetitions.
+        inputs: files, folders, globs or URIs of JSONL, JSON arrays or Parquet; or sources with settings.
         tokenizer: a tokenizer.json, a folder with one, a hub id, ...
         out: folder of the store: new, empty, or containing the same build.
         scheme: `template` renders a chat template; `nanochat` writes nanochat's own tokens.
@@ -387,8 +385,7 @@ def build_chat(
         on_event: called with every event while the build runs.
 
     Raises:
-        RecipeError: an invalid setting, or a template that does not mark the assistant's words in any
-            conversation.
+        RecipeError: an invalid setting, or a template that marks the assistant's words in no conversation.
         InputError, TokenizerError: unusable inputs or tokenizer; no record is a conversation.
         OutOfSpace: the disk is full; finished units are kept.
 

@@ -11,6 +11,8 @@
     ├── StoreError         (OSError)            a folder that is not the expected store
     │   ├── StoreNotFound  (FileNotFoundError)  nothing there, or a build that has not finished
     │   ├── StoreBusy                           another build has locked the folder
+    │   ├── BuildStopped                        a build that is followed has ended without a store
+    │   ├── WaitedTooLong  (TimeoutError)       a step of a store that is being built came too late
     │   ├── ResumeMismatch                      the folder contains a different build
     │   └── CorruptStore                        files that disagree with the manifest
     ├── MixedDocuments     (RuntimeError)       a model lets documents of a packed row attend to each other
@@ -100,6 +102,14 @@ class StoreBusy(StoreError):
     """Another build is writing into this folder."""
 
 
+class BuildStopped(StoreError):
+    """A build that is followed has ended without finishing its store."""
+
+
+class WaitedTooLong(StoreError, TimeoutError):
+    """Units that a step needs were not built within the timeout."""
+
+
 class ResumeMismatch(StoreError):
     """The folder contains a build of another recipe or of other inputs."""
 
@@ -142,6 +152,8 @@ ERRORS: dict[str, type[PacklineError]] = {
         StoreError,
         StoreNotFound,
         StoreBusy,
+        BuildStopped,
+        WaitedTooLong,
         ResumeMismatch,
         CorruptStore,
         MixedDocuments,

@@ -175,6 +175,13 @@ class LoaderDataset(IterableDataset):  # type: ignore[misc]
         """Number of batches left."""
         return len(self.loader) - self.loader.step
 
+    def _left(self) -> int | None:
+        """Number of batches left; None while a store that is followed has no end."""
+        try:
+            return len(self)
+        except TypeError:
+            return None
+
     def state_after(self, taken: int) -> dict[str, Any]:
         """State of the loader after a trainer has consumed `taken` batches of an iteration that begins now.
 
@@ -183,9 +190,10 @@ class LoaderDataset(IterableDataset):  # type: ignore[misc]
         Raises:
             RecipeError: `taken` is negative, or more than the batches left.
         """
-        if not 0 <= taken <= len(self):
-            raise RecipeError(f"taken={taken}: expected 0 to {len(self):,}, the batches that are left")
-        return {**self.loader.state_dict(), "step": self.loader.step + taken}
+        left = self._left()
+        if taken < 0 or (left is not None and taken > left):
+            raise RecipeError(f"taken={taken}: expected 0 to {left or 0:,}, the batches that are left")
+        return self.loader.state_at(self.loader.step + taken)
 
     def __repr__(self) -> str:
         return f"<LoaderDataset of {self.loader!r}>"
@@ -201,15 +209,19 @@ class Steps(Iterator[dict[str, torch.Tensor]]):
         self._loader, self._step, self._stride = loader, step, stride
 
     def __next__(self) -> dict[str, torch.Tensor]:
-        if self._step >= len(self._loader):
+        if not self._loader.has_step(self._step):
             raise StopIteration
-        batch = to_tensors(self._loader.batch(self._step))
+        batch = to_tensors(self._loader.next_batch(self._step))
         self._step += self._stride
         return batch
 
     def state_dict(self) -> dict[str, Any]:
         """State of the loader with the next step of this iterator."""
-        return {**self._loader.state_dict(), "step": min(self._step, len(self._loader))}
+        try:
+            steps = min(self._step, len(self._loader))
+        except TypeError:  # a follower may not know its length
+            steps = self._step
+        return self._loader.state_at(steps)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a state.

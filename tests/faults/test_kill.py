@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,28 +28,31 @@ def text_of(process: subprocess.Popen[str]) -> str:
     return process.stdout.read()
 
 
-@pytest.fixture
-def corpus(tmp_path: Path, documents: list[str], monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> Iterator[Path]:
     """About 14 MB: one plain file of ranges, one stream of slices, one columnar file."""
-    set_sizes_everywhere(monkeypatch, tmp_path / "site", 300_000)
+    folder = tmp_path_factory.mktemp("killed")
     many = [f"{number} {text}" for number in range(10) for text in documents]
     third = len(many) // 3
     write_corpus(
-        tmp_path / "in",
+        folder / "in",
         [
             ("jsonl", many[:third], True),
             ("jsonl.zst", many[third : 2 * third], True),
             ("parquet", many[2 * third :], False),
         ],
     )
-    return tmp_path / "in"
+    with pytest.MonkeyPatch.context() as patch:
+        set_sizes_everywhere(patch, folder / "site", 300_000)
+        yield folder / "in"
 
 
-@pytest.fixture
-def whole(tmp_path: Path, corpus: Path, tokenizer_json: Path) -> dict[str, str]:
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, corpus: Path, tokenizer_json: Path) -> dict[str, str]:
     """Digests of the store as a build without any fault makes it."""
-    build(tmp_path / "whole", corpus, tokenizer_json, engine="gigatoken", val_fraction=0.1)
-    return digests(tmp_path / "whole")
+    out = tmp_path_factory.mktemp("whole") / "store"
+    build(out, corpus, tokenizer_json, engine="gigatoken", val_fraction=0.1)
+    return digests(out)
 
 
 Start = Callable[[Path], "subprocess.Popen[str]"]

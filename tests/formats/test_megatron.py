@@ -109,7 +109,7 @@ def test_many_pairs_are_the_stores_own_files(tmp_path: Path) -> None:
 
 def test_a_single_pair_of_one_shard_is_shared_and_of_several_is_joined(tmp_path: Path) -> None:
     one = write_all(CASES["plain"].make(tmp_path / "a"), "megatron", tmp_path / "one", {"files": "single"})
-    assert (tmp_path / "one/train_text_document.bin").samefile(tmp_path / "a/train-000000.bin")
+    assert (tmp_path / "one/train_text_document.bin").samefile(tmp_path / "a/train-made-000000.bin")
     several = write_all(
         CASES["shards"].make(tmp_path / "b"), "megatron", tmp_path / "several", {"files": "single"}
     )

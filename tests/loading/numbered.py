@@ -36,6 +36,7 @@ class NumberedRows:
         manifest = SimpleNamespace(tokenizer=entry, checksum=f"store {source}")
         self.store: Any = SimpleNamespace(manifest=manifest, path=f"store-{source}")
         self.fingerprint = f"{source}:{count}:{seq_len}"
+        self.settings_fingerprint = f"{count}:{seq_len}"
 
     def __len__(self) -> int:
         return self._count

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packline.loading.loader import make_ahead
+from packline.loading.prefetch import make_ahead
 
 
 def threads() -> list[threading.Thread]:

@@ -36,6 +36,7 @@ EXPORTS = [
     "convert",
     "estimate",
     "export",
+    "follow",
     "import_dataset",
     "open",
     "report",

@@ -77,9 +77,7 @@ def read_sliced(source: Source, folder: Path, slice_bytes: int, most: int = MOST
     (file,) = files_of(source)
 
     def batches() -> Iterator[Batch]:
-        for piece in split_stream(
-            file, source, folder, chunk_bytes=lambda _: slice_bytes, max_document_bytes=most
-        ):
+        for piece in split_stream(file, source, folder, chunk_bytes=slice_bytes, max_document_bytes=most):
             if isinstance(piece, StreamEnd):
                 ends.append(piece)
                 continue

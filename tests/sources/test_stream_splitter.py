@@ -25,9 +25,7 @@ def split(
     file: InputFile, source: Source, folder: Path, size: int, skip: frozenset[int] = frozenset()
 ) -> tuple[list[StreamChunk], StreamEnd]:
     folder.mkdir(exist_ok=True)
-    *chunks, end = split_stream(
-        file, source, folder, chunk_bytes=lambda _: size, max_document_bytes=30, skip=skip
-    )
+    *chunks, end = split_stream(file, source, folder, chunk_bytes=size, max_document_bytes=30, skip=skip)
     assert isinstance(end, StreamEnd) and end.chunks == len(chunks)
     return [one for one in chunks if isinstance(one, StreamChunk)], end
 

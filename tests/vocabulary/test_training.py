@@ -181,8 +181,10 @@ import sys, resource
 from packline.encoders.tiktoken import pattern_of
 from packline.vocabulary.training import train_batches
 from packline.vocabulary.word_counts import batches_of
+words = [f"w{i * 7919 % 300000:x}q{i % 17}" for i in range(300000)]
 def text(i):
-    return " ".join(f"w{(i * 7919 + j * j) % 300000:x}q{j % 17}" for j in range(3000))
+    start = i * 2011 % 297000
+    return " ".join(words[start : start + 3000])
 batches = batches_of(map(text, range(int(sys.argv[1]))))
 found = train_batches(batches, 400, (), pattern=pattern_of("gpt4"), memory_bytes=256 << 20, threads=2)
 print(found.text_bytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)

@@ -16,8 +16,11 @@ from packline.cli.import_ import Reading
 from packline.cli.main import DONE
 from packline.cli.output import Line, output
 from packline.cli.pack import price_facts
+from packline.cli.verify import show_list
 from packline.errors import RecipeError
+from packline.packing.exclusions import check_list_path, write_duplicates
 from packline.store.manifest import MANIFEST
+from packline.store.reader import StoreReader
 from packline.viewing.analysis import Analysis
 from packline.viewing.analysis import analyze as analyze_store
 from packline.viewing.batch_files import SUFFIXES, read_batch
@@ -55,6 +58,10 @@ def analyze(
         int | None,
         option("Padding id, if the file has no lengths or mask. Default: the tokenizer's.", BATCH),
     ] = None,
+    write: Annotated[
+        str | None,
+        option("Write the list of documents with an earlier one's text, LIST.parquet, for --exclude.", STORE),
+    ] = None,
     top: Annotated[int, option(f"Items of each kind to list. Default: {TOP}.", SHOWN)] = TOP,
     reading: Annotated[Reading | None, Parameter(name="*")] = None,
     flags: Flags = _FLAGS,
@@ -66,13 +73,18 @@ def analyze(
     if packing is not None and not seq_len:
         raise RecipeError("--packing belongs to --seq-len, the length of its rows")
     path = Path(target)
+    is_store = (path / MANIFEST).is_file()
+    if write is not None:
+        check_list_path(write)
+        if not is_store:
+            raise RecipeError(f"--write is for a store; {target} is not a store")
     if path.is_file() and path.suffix in SUFFIXES and reading.from_ is None:
         show_batch(target, reading.tokenizer, tensor_type, pad_id)
         return DONE
     if tensor_type is not None or pad_id is not None:
         raise RecipeError(f"--tensor-type and --pad-id are for batches, .npz or .pt; {target} is not a batch")
     with watching() as on_progress:
-        if (path / MANIFEST).is_file() or not foreign(path, reading):
+        if is_store or not foreign(path, reading):
             found = analyze_store(
                 target,
                 seq_len=seq_len or (),
@@ -84,7 +96,12 @@ def analyze(
         else:
             found = read_foreign(target, reading, bool(seq_len), top, on_progress)
     output.page(analysis_page(found))
-    output.result({"command": "analyze", "target": target, "exit_code": DONE, **_as_json(found)})
+    facts = _as_json(found)
+    if write is not None:
+        documents, tokens = write_duplicates(write, StoreReader(target))
+        show_list(write, documents)
+        facts["written"] = {"path": write, "documents": documents, "tokens": tokens}
+    output.result({"command": "analyze", "target": target, "exit_code": DONE, **facts})
     return DONE
 
 

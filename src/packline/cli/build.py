@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from cyclopts import Parameter
 
-from packline.cli.arguments import Flags, Inputs, Settings, recipe_of
+from packline.cli.arguments import MAIN, Flags, Inputs, Settings, option, recipe_of
 from packline.cli.main import DONE, TOO_MANY_BAD, interrupted
 from packline.cli.output import output
 from packline.cli.progress import Tally, engine_shares, show_finished, too_many_bad, warn_of_splits, watch
@@ -22,6 +22,10 @@ NOTHING_KEPT = "before the first unit"
 def build(
     *inputs: Inputs,
     out: Annotated[str, Parameter(help="Output folder: new, empty, or with this build unfinished.")],
+    reuse: Annotated[
+        str | None,
+        option("Earlier store whose units are taken over where nothing has changed, by hard link.", MAIN),
+    ] = None,
     settings: Settings = _SETTINGS,
     flags: Flags = _FLAGS,
 ) -> int:
@@ -33,7 +37,8 @@ def build(
 
     try:
         with watch(tally, out) as hear:
-            finished = run_build(recipe, out, options, hear, started=time.monotonic() - process_age())
+            started = time.monotonic() - process_age()
+            finished = run_build(recipe, out, options, hear, started, reuse)
     except KeyboardInterrupt as error:
         return interrupted(error, kept(tally))
     limit = options.max_bad_fraction
@@ -78,6 +83,8 @@ def facts(finished: Finished, tally: Tally, out: str, code: int, max_bad_fractio
         "shards": finished.shards,
         "units": finished.units,
         "units_done_before": tally.planned.units_done if tally.planned else finished.units_done_before,
+        "units_reused": finished.units_reused,
+        "reuse": msgspec.to_builtins(tally.reuse),
         "workers": tally.planned.workers if tally.planned else 0,
         "engines": tally.engines.used if tally.engines else [],
         "engines_reason": tally.engines.reason if tally.engines else "",

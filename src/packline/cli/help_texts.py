@@ -34,6 +34,7 @@ the same command resumes it, and the result is the same, byte for byte.""",
   packline build web.parquet --tokenizer gpt2 --out store \\
       --columns 'url,score: float' --where "score >= 3"
   packline build recipe.toml --out store --workers 8 --memory 12GiB
+  packline build recipe.toml --out tuesday --reuse monday
 
 Exit codes: 0 done, 1 error, 2 wrong usage, 3 done with more bad records than
 --max-bad-fraction, 129, 130 or 143 interrupted by a signal.""",
@@ -105,12 +106,14 @@ counts the ledger again. --deep also reads the inputs again and compares a
 sample of documents with the reference tokenizer. --from checks the dataset of
 another project: sizes, indexes, ids, boundaries. --against lists the documents
 that share 13 words in a row with a question of an evaluation set, and counts
-the questions that could not be checked.""",
+the questions that could not be checked; --write makes a list of the documents
+that --exclude leaves out.""",
         """Examples:
 
   packline verify store
   packline verify store --deep
   packline verify store --against eval_bundle --against gsm8k/test.jsonl
+  packline verify store --against gsm8k/test.jsonl --write leaked.parquet
   packline verify data --from megatron --tokenizer gpt2/tokenizer.json
 
 Exit codes: 0 no problem, 1 problems or questions found, 4 no question found
@@ -132,26 +135,31 @@ lengths of documents, and the first tokens of the first documents.""",
 
 Reads every token: totals, lengths of documents, padding in rows of --seq-len,
 special tokens, the most used and the unused tokens, documents that repeat
-themselves, have few or many bytes per token, or are duplicates. For a batch
-(.npz, .pt) it prints chuk-mlx's table of tokens and padding.""",
+themselves, have few or many bytes per token, or are duplicates (--write makes
+a list of those that --exclude leaves out). For a batch (.npz, .pt) it prints
+chuk-mlx's table of tokens and padding.""",
         """Examples:
 
   packline analyze store
   packline analyze store --seq-len 2048 --top 20
+  packline analyze store --write duplicates.parquet
   packline analyze fineweb.bin --from llmc --tokenizer gpt2/tokenizer.json \\
       --set edges=bos
   packline analyze out/tokenized_batch_0001.npz --tokenizer gpt2/tokenizer.json
   packline analyze out/tokenized_batch_0001.npz --tensor-type target""",
     ),
     "view": (
-        """Show the tokens of a document, a row or a batch.
+        """Show the tokens of a document, a row or a batch, or list documents.
 
-Each token as the tokenizer split it: special tokens, the origin and edges of
+With a choice of documents (--where, --split, --source, ...) and no --row, the
+documents chosen are listed with their carried columns. Otherwise each token
+is shown as the tokenizer split it: special tokens, the origin and edges of
 documents, padding, and which tokens are learned. Control characters are
 visible and have no effect. Uses a pager in a terminal, plain text in a pipe.""",
         """Examples:
 
   packline view store --document 7
+  packline view store --where "score >= 3 and url.startswith('https://a')"
   packline view store --row 12 --seq-len 2048 --packing best_fit
   packline view run.toml --step 1200 --world-size 8 --rank 3
   packline view store --step 0 --seq-len 2048 --batch-size 32 --out batch.html
@@ -175,11 +183,15 @@ below 1 MB, has no script and loads nothing from elsewhere.""",
 
 For rows of --seq-len tokens: number of rows, padding, lost tokens, documents
 split over several rows, and rows with several documents. Counted from lengths
-alone; writes nothing without --write.""",
+alone; writes nothing without --write. Documents are chosen by --where, a
+condition on their columns, --unique and --exclude; what each leaves out is
+counted.""",
         """Examples:
 
   packline pack store --seq-len 4096
   packline pack store --seq-len 4096 --seq-len 32768 --min-tokens 512
+  packline pack store --seq-len 4096 --unique --exclude leaked.parquet \\
+      --where "score >= 3 and language in ['de', 'en']"
   packline pack store --seq-len 4096 --packing best_fit --write""",
     ),
     "trace": (

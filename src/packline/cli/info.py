@@ -11,6 +11,7 @@ from packline.cli.arguments import Flags
 from packline.cli.main import DONE
 from packline.cli.output import output
 from packline.store.reader import StoreReader
+from packline.viewing.columns import ColumnCounts, count_columns
 from packline.viewing.describe import store_page
 from packline.viewing.store_counts import DocumentLengths, group_shards, measure_lengths
 
@@ -32,13 +33,16 @@ def info(
     opened = StoreReader(store)
     lengths = measure_lengths(opened)
     shown = range(min(max(documents, 0), len(opened.documents)))
-    output.page(store_page(opened, lengths, documents=shown))
+    columns = count_columns(opened)
+    output.page(store_page(opened, lengths, documents=shown, columns=columns))
     if output.mode == "json":
-        output.result(_as_json(opened, lengths, list(shown)))
+        output.result(_as_json(opened, lengths, columns, list(shown)))
     return DONE
 
 
-def _as_json(store: StoreReader, lengths: DocumentLengths, shown: list[int]) -> dict[str, Any]:
+def _as_json(
+    store: StoreReader, lengths: DocumentLengths, columns: list[ColumnCounts], shown: list[int]
+) -> dict[str, Any]:
     """Contents of the page as values for JSON output."""
     manifest = store.manifest
     groups: list[dict[str, Any]] = msgspec.to_builtins(group_shards(store))
@@ -57,6 +61,7 @@ def _as_json(store: StoreReader, lengths: DocumentLengths, shown: list[int]) -> 
         "imported": msgspec.to_builtins(manifest.imported) if manifest.imported else None,
         "groups": [{name: one[name] for name in one if name != "text_bytes"} for one in groups],
         "lengths": msgspec.to_builtins(lengths),
+        "columns": [one.as_json() for one in columns],
         "ledger": msgspec.to_builtins(manifest.ledger),
         "sources": msgspec.to_builtins(manifest.sources),
         "first_documents": [

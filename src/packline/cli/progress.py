@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import packline
 from packline.cli.main import note_command
 from packline.cli.output import Line, output, table
+from packline.cli.reuse_lines import reuse_lines
 from packline.jobs.events import (
     BuildPlanned,
     EnginesTried,
@@ -30,6 +31,7 @@ from packline.jobs.events import (
     Note,
     Planned,
     Progress,
+    ReusePlanned,
     UnitDone,
 )
 from packline.store.ledger import Ledger, losses
@@ -80,6 +82,7 @@ class Tally:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.planned: Planned | None = None
         self.engines: EnginesTried | None = None
+        self.reuse: ReusePlanned | None = None
         self.sources: dict[str, SourceTally] = {}
         self.units_done = 0
         self.rates: dict[str, dict[str, float]] = {}
@@ -111,6 +114,8 @@ class Tally:
                         event.sources[name], ledger.documents, ledger.text_bytes, ledger.tokens
                     )
                     self.sources[name] = done
+        elif isinstance(event, ReusePlanned):
+            self.reuse = event
         elif isinstance(event, EnginesTried):
             self.engines = event
             self._window.append((self._clock(), 0, 0))
@@ -198,6 +203,9 @@ def watch(
                     note_command(out, event.units)
                 for line in describe(event):
                     output.note(*line)
+            elif isinstance(event, ReusePlanned):
+                for line in reuse_lines(event):
+                    output.note(*line)
             elif isinstance(event, EnginesTried):
                 for line in engine_lines(event):
                     output.note(*line)
@@ -231,8 +239,10 @@ def build_lines(planned: BuildPlanned) -> list[Line]:
     """Lines that describe a planned build."""
     expected = sum(planned.sources.values())
     work = f"{plural(planned.files, 'file')}, about {size(expected)} of text, {plural(planned.units, 'unit')}"
-    if planned.units_done:
-        work += f", {planned.units_done:,} of them done by an earlier run"
+    if earlier := planned.units_done - planned.units_reused:
+        work += f", {earlier:,} of them done by an earlier run"
+    if planned.units_reused:
+        work += f", {planned.units_reused:,} of them reused"
     name = Path(planned.tokenizer)
     tokenizer = f"{name.parent.name}/{name.name}" if name.name == "tokenizer.json" else name.name
     tokens = (

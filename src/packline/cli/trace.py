@@ -17,12 +17,11 @@ from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.formats.choice import option_name
 from packline.packing.packer import RowOptions
 from packline.packing.rows import Rows
-from packline.store.provenance import Provenance
 from packline.store.reader import StoreReader
 from packline.viewing.page import TokenStrip
 from packline.viewing.terminal import GUTTER, strip_lines
 from packline.viewing.text import plural
-from packline.viewing.tokens import Vocabulary, cells_of
+from packline.viewing.tokens import Vocabulary, cells_of, describe_origin
 
 if TYPE_CHECKING:
     from packline.loading.loader import Loader
@@ -66,12 +65,6 @@ def show_row(store: StoreReader, row: RowTrace, most: int | None) -> None:
         output.line(" " * INDENT, (f"and {plural(rest, 'more span')}: --row {row.index} shows all", "quiet"))
 
 
-def origin(provenance: Provenance) -> str:
-    """Origin of a document, in one line."""
-    named = f", id {provenance.id}" if provenance.id is not None else ""
-    return f"{provenance.source}/{provenance.file} at {provenance.position:,}{named}"
-
-
 def span_text(store: StoreReader, span: SpanTrace) -> str:
     """Beginning of a span, as text."""
     return str(store.tokenizer.decode(_first_tokens(store, span), skip_special_tokens=False))
@@ -87,7 +80,7 @@ def _show_span(store: StoreReader, span: SpanTrace) -> None:
         (f"document {span.document:,}", "title"),
         f" {part}",
     )
-    output.line(" " * INDENT, (origin(span.provenance), "quiet"))
+    output.line(" " * INDENT, (describe_origin(span.provenance), "quiet"))
     output.line(" " * INDENT, *_token_line(store, span, output.width - INDENT, output.color))
 
 
@@ -297,7 +290,10 @@ def show_uses(store: StoreReader, document: int, uses: list[Occurrence], steps: 
         "  ",
         (f"document {document:,}", "title"),
         f" of {store.path}: ",
-        (f"{origin(provenance)}; {plural(provenance.tokens, 'token')}, split {provenance.split}", "quiet"),
+        (
+            f"{describe_origin(provenance)}; {plural(provenance.tokens, 'token')}, split {provenance.split}",
+            "quiet",
+        ),
     )
     if not uses:
         output.line("    ", (f"not used in the {plural(steps, 'step')} of this run", "warning"))

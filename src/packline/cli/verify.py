@@ -48,6 +48,10 @@ def verify(
     ngram_of: Annotated[
         Literal["words", "tokens"] | None, option("Unit of that length: words (default) or tokens.", AGAINST)
     ] = None,
+    write: Annotated[
+        str | None,
+        option("Write the list of documents with an overlap, LIST.parquet, for --exclude.", AGAINST),
+    ] = None,
     from_: Annotated[
         str | None,
         option(
@@ -73,9 +77,9 @@ def verify(
     if against:
         if from_ is not None or deep:
             raise RecipeError("--against goes with neither --from nor --deep", hint="run one after the other")
-        return verify_against(store, against, 13 if ngram is None else ngram, ngram_of or "words")
-    if ngram is not None or ngram_of is not None:
-        raise RecipeError("--ngram and --ngram-of belong to --against")
+        return verify_against(store, against, 13 if ngram is None else ngram, ngram_of or "words", write)
+    if ngram is not None or ngram_of is not None or write is not None:
+        raise RecipeError("--ngram, --ngram-of and --write belong to --against")
     if from_ is not None:
         return verify_foreign(store, from_, tokenizer, eod, bos, set)
     if tokenizer is not None or eod is not None or bos is not None or set:
@@ -91,19 +95,28 @@ def verify(
     return code
 
 
-def verify_against(store: str, against: list[str], n: int, gram_of: GramOf) -> int:
+def verify_against(store: str, against: list[str], n: int, gram_of: GramOf, write: str | None = None) -> int:
     """Search a store for the questions of evaluation sets."""
     from packline.evals.contamination import find_questions
 
     opened = StoreReader(store)
     report = _with_bar(
-        lambda hear: find_questions(opened, against, n=n, gram_of=gram_of, on_progress=hear), ""
+        lambda hear: find_questions(opened, against, n=n, gram_of=gram_of, on_progress=hear, write=write), ""
     )
     output.page(contamination_page(report, store))
+    if write is not None:
+        show_list(write, sum(bad for bad, _ in report.sources.values()))
     code = FAILED if report.found else UNCHECKED if report.unchecked else DONE
     values: dict[str, Any] = msgspec.to_builtins(report)
-    output.result({"command": "verify", "store": store, "exit_code": code, **values})
+    output.result({"command": "verify", "store": store, "exit_code": code, **values, "written": write})
     return code
+
+
+def show_list(path: str, documents: int) -> None:
+    """Print that a list of documents was written, and its use."""
+    output.line("  ", ("wrote", "quiet"), f"  {path}: {plural(documents, 'document')}")
+    if documents:
+        output.line("  leave them out  ", (f"packline pack STORE --seq-len 4096 --exclude {path}", "hint"))
 
 
 def verify_foreign(

@@ -15,13 +15,15 @@ from packline.cli.output import Line, output
 from packline.cli.trace import open_loader
 from packline.errors import RecipeError
 from packline.formats.choice import option_name
-from packline.packing.packer import RowOptions
+from packline.packing.documents import Selection
+from packline.packing.packer import DocumentFilter, RowOptions
 from packline.packing.rows import Rows
 from packline.store.reader import StoreReader
 from packline.viewing.batch_files import SUFFIXES, BatchFile, read_batch
 from packline.viewing.chuk import grid_lines
 from packline.viewing.html import write_page
-from packline.viewing.page import Page, TokenStrip
+from packline.viewing.listing import documents_page
+from packline.viewing.page import KeyValues, Page, Table, TokenStrip
 from packline.viewing.token_pages import batch_page, document_page, row_page, step_page
 from packline.viewing.tokens import MOST, Vocabulary
 
@@ -60,7 +62,9 @@ class Shown:
         int | None,
         option(f"Maximum tokens. Default: {MOST}; for each row of a batch {BATCH_TOKENS}.", SHOWN),
     ] = None
-    first: Annotated[int, option("With --document: first token to show. Default: 0.", SHOWN)] = 0
+    first: Annotated[
+        int, option("First token of the document, or first document of a list. Default: 0.", SHOWN)
+    ] = 0
     out: Annotated[
         str | None, option("Write an HTML file that opens offline, instead of printing.", SHOWN)
     ] = None
@@ -140,7 +144,14 @@ def _page_of(target: str, wanted: ViewTarget, shown: Shown, settings: StoreSetti
         if not -len(rows) <= wanted.row < len(rows):
             raise RecipeError(f"row {wanted.row:,}: expected 0 to {len(rows) - 1:,}, the rows of {target}")
         return row_page(rows, wanted.row, most=most)
+    if given := settings.given():
+        return documents_page(Selection(store, chosen(given)), first=shown.first)
     return document_page(store, wanted.document or 0, first=shown.first, most=most)
+
+
+def chosen(given: dict[str, Any]) -> DocumentFilter:
+    """The documents that options choose, of all splits unless one is named."""
+    return DocumentFilter(**({"split": "all"} | given))
 
 
 def _check(wanted: ViewTarget, settings: StoreSettings, *, run_file: bool) -> None:
@@ -159,8 +170,11 @@ def _check(wanted: ViewTarget, settings: StoreSettings, *, run_file: bool) -> No
             raise RecipeError(f"--{extra[0].replace('_', '-')} belongs to --step, the batch of a step")
     if wanted.document is not None and (wanted.step is not None or wanted.row is not None):
         raise RecipeError("expected one of --document, --row and --step, found several")
-    if wanted.step is None and wanted.row is None and given:
-        raise RecipeError(f"{option_name(min(given))} belongs to --row, which is missing", hint="--row 0")
+    of_rows = sorted(set(given) - set(DocumentFilter.__struct_fields__))
+    if wanted.step is None and wanted.row is None and of_rows:
+        raise RecipeError(f"{option_name(of_rows[0])} belongs to --row, which is missing", hint="--row 0")
+    if wanted.document is not None and given:
+        raise RecipeError(f"{option_name(min(given))} lists documents, and excludes --document")
     if wanted.step is None and wanted.row is not None and "seq_len" not in given:
         raise RecipeError(
             "--seq-len is missing: it is the length of the rows",
@@ -231,6 +245,18 @@ def _as_json(page: Page) -> dict[str, Any]:
         "title": page.title,
         "summary": page.summary,
         "warnings": list(page.warnings),
+        "facts": {
+            name: value
+            for block in page.blocks
+            if isinstance(block, KeyValues)
+            for name, value in block.rows
+            if isinstance(value, str)
+        },
+        "tables": [
+            {"caption": block.caption, "head": block.head, "rows": block.rows}
+            for block in page.blocks
+            if isinstance(block, Table)
+        ],
         "strips": [_strip(block) for block in page.blocks if isinstance(block, TokenStrip)],
     }
 

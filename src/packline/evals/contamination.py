@@ -51,6 +51,7 @@ from packline.evals.words import LOWER, spelled, split_words
 from packline.jobs.engine import run_units
 from packline.jobs.job import Numbered, ReportProgress, Runner
 from packline.jobs.resources import usable_cores
+from packline.packing.exclusions import check_list_path, write_list
 from packline.storage.local import disk_errors
 from packline.store.files import read_file
 from packline.store.reader import StoreReader, shard_labels
@@ -135,6 +136,7 @@ def find_questions(
     most_texts: int = MOST_TEXTS,
     workers: int | None = None,
     on_progress: OnProgress | None = None,
+    write: str | Path | None = None,
 ) -> ContaminationReport:
     """Search a store for the questions of evaluation sets.
 
@@ -146,6 +148,7 @@ def find_questions(
         most_texts: a gram shared by more questions than this is left out.
         workers: number of processes; None: one per usable core if worthwhile, 0: run in this process.
         on_progress: called with the number of bytes read and the total.
+        write: file for the list of documents with an overlap, `.parquet`.
 
     Raises:
         InputError: no questions found.
@@ -154,6 +157,8 @@ def find_questions(
     """
     if n < 1:
         raise RecipeError(f"ngram is {n}: expected 1 or more")
+    if write is not None:
+        check_list_path(write)
     if workers is None:
         workers = min(usable_cores(), store.manifest.tokens // ALONE_TOKENS)
     texts = _read(against)
@@ -164,6 +169,8 @@ def find_questions(
         job = ScanSettings(str(store.path), name, n, gram_of, CHUNK_TOKENS)
         started = time.perf_counter()
         found = _look(store, job, workers, on_progress)
+        if write is not None:
+            _write_found(write, store, job, questions, found)
         return _sum_up(store, job, questions, QuestionGrams(folder), found, time.perf_counter() - started)
 
 
@@ -225,6 +232,22 @@ def _look(
 
     shards = [Numbered.of(number) for number in range(len(store.shards))]
     return run_units(job, shards, ShardFound, workers=workers, on_tokens=hear)
+
+
+def _write_found(
+    path: str | Path, store: StoreReader, job: ScanSettings, questions: Questions, found: list[ShardFound]
+) -> None:
+    """Write the documents with an overlap; the reason of each is its longest."""
+    longest: dict[int, tuple[int, int]] = {}
+    for here in found:
+        for document, text, length in zip(here.documents, here.texts, here.lengths, strict=True):
+            longest[document] = max(longest.get(document, (0, 0)), (length, -text))
+    documents = sorted(longest)
+    reasons = [
+        f"{questions.names[-text]} question {questions.numbers[-text]}: {length} {job.gram_of} in a row"
+        for length, text in map(longest.__getitem__, documents)
+    ]
+    write_list(path, store, np.array(documents, np.int64), reasons)
 
 
 def _sum_up(

@@ -79,6 +79,11 @@ def make_choice(settings: dict[str, Any]) -> tuple[ExportChoice, dict[str, Any]]
     return choice, {name: value for name, value in settings.items() if name not in known}
 
 
+def without_where(choice: ExportChoice) -> tuple[ExportChoice, str | None]:
+    """A choice without its condition, and the condition: of text, it leaves out records while building."""
+    return msgspec.structs.replace(choice, where=None), choice.where
+
+
 def is_run(source: str | Path) -> bool:
     """True if the name of a source is that of a run file."""
     return str(source).endswith(".toml")

@@ -143,6 +143,7 @@ class RowView(TokenizerProperties):
         Raises:
             RecipeError: no such stage, or stages that differ.
         """
+        _refuse_unfinished(loader)
         stages = loader.schedule.stages
         if stage is not None:
             if not 0 <= stage < len(stages):
@@ -297,3 +298,12 @@ class RowView(TokenizerProperties):
                 for source, rows in placed.rows_by_source(*inner):
                     yield before + source, np.flatnonzero(sources == source) + (low - start), rows
             before += len(placed.mixture)
+
+
+def _refuse_unfinished(loader: Loader) -> None:
+    """Refuse rows of which more are still being built."""
+    if loader.building:
+        raise RecipeError(
+            f"cannot export rows of {', '.join(loader.building)} before the build has ended",
+            hint="packline status shows its progress",
+        )

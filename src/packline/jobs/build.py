@@ -24,12 +24,14 @@ def run_build(
     options: RunOptions = RunOptions(),  # noqa: B008  frozen
     on_event: Callable[[Event], None] | None = None,
     started: float | None = None,
+    reuse: str | Path | None = None,
 ) -> Finished:
     """Build a store and return the result.
 
     Args:
         on_event: called with every event, in this thread.
         started: start of all time measurements, on the monotonic clock; by default now.
+        reuse: folder of an earlier store to take units from (`reuse`).
 
     Raises:
         PacklineError: the build stopped; running it again resumes from the committed units.
@@ -41,12 +43,13 @@ def run_build(
 
     executor: Serial | LocalProcesses = Serial()
     if options.workers != 0:
-        executor = LocalProcesses(preload="packline.jobs.build_job")
+        executor = LocalProcesses(preload="packline.jobs.build_runner")
         executor.start()
     try:
         from packline.jobs.build_job import BuildJob
         from packline.jobs.engine import run_job
 
-        return run_job(BuildJob(recipe, str(out), options, began), on_event, executor)
+        earlier = None if reuse is None else str(reuse)
+        return run_job(BuildJob(recipe, str(out), options, began, earlier), on_event, executor)
     finally:
         executor.close()

@@ -13,28 +13,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from packline.encoders import EngineName, EngineReport
-from packline.encoders.encoder import Encoder
 from packline.encoders.parity import RoundTrip
-from packline.encoders.special_tokens import Boundary
-from packline.encoders.tokenizer import Tokenizer
 from packline.errors import PacklineError
-from packline.fingerprint import Hasher, shares_of
+from packline.fingerprint import Hasher
+from packline.jobs.build_runner import BuildInfo, BuildResult, Built, StreamRead, TokenizeSettings
 from packline.jobs.events import BuildPlanned, EnginesTried, Event, Finished, Note, Progress, UnitDone
-from packline.jobs.folder import BuildIdentity, StoreFolder
-from packline.jobs.job import ReportProgress, Runner, Session
+from packline.jobs.folder import BuildIdentity
+from packline.jobs.input_evidence import keep_evidence, now_ns
+from packline.jobs.job import Session
 from packline.jobs.limits import (
     VAL_NOTE,
     InOrder,
     LimitWatch,
-    Shares,
-    Smallest,
     apply_limits,
     run_scans,
     settle_share,
@@ -43,200 +38,29 @@ from packline.jobs.limits import (
 from packline.jobs.resources import (
     count_workers,
     free_disk,
-    peak_memory,
-    resident_memory,
-    run_in_child,
 )
+from packline.jobs.reuse import Reuse
 from packline.jobs.store_job import StoreJob
-from packline.jobs.unit import KEEP, Task, UnitRunner, check_unchanged, judge
-from packline.jobs.units import SampleTexts, Stream, Unit, Work, load_encoder, prepare, set_room
+from packline.jobs.unit import Task
+from packline.jobs.units import Stream, Unit, prepare
 from packline.recipe import Recipe, RunOptions
 from packline.sources.files import InputFile, not_text_notes
+from packline.sources.piece_checksum import piece_checksum
 from packline.sources.reader import Span, read_span
 from packline.sources.stream_splitter import StreamEnd, split_stream
 from packline.storage.inputs import open_input
 from packline.store.ledger import totals_by_source
-from packline.store.manifest import InputPiece, Manifest, Receipt, StreamReceipt, split_warnings
+from packline.store.manifest import InputPiece, Manifest, Receipt, split_warnings
 from packline.store.unit_names import planned_name
 
 UNDECODED = (
     "{} of the documents that were decoded did not give their very text back, with ids equal to the"
     " reference's: this tokenizer does not keep every character"
 )
+SHOWN = 5
+"""Number of units of an earlier store that cannot be used which are named."""
 BYTES_A_TOKEN = 3.5
 """Estimated bytes per token for the disk check, on the low side for English."""
-
-
-class Built(msgspec.Struct, frozen=True, tag=True):
-    """Result of a unit, and measurements of the process that ran it since its start."""
-
-    receipt: Receipt
-    rates: dict[str, dict[str, float]]
-    engine_bytes: dict[str, int]
-    peak_rss_bytes: int
-    first_encode: float
-    """Time when the process began to encode, on the monotonic clock; also identifies it."""
-    undecoded: int
-    """Audited documents that do not decode to their text, although their ids are right."""
-
-
-class StreamRead(msgspec.Struct, frozen=True, tag=True):
-    """Result of a stream; without a receipt if it was not read to its end."""
-
-    receipt: StreamReceipt | None
-
-
-BuildResult = Built | StreamRead | Shares
-
-
-class BuildInfo(msgspec.Struct, frozen=True):
-    """Facts found while the encoder was loaded."""
-
-    load_seconds: float
-    reports: list[EngineReport]
-    names: list[EngineName]
-    reason: str
-    round_trip: RoundTrip
-
-
-class TokenizeSettings(msgspec.Struct, frozen=True):
-    """Settings common to all units of a build."""
-
-    recipe: Recipe
-    options: RunOptions
-    files: list[InputFile]
-    tokenizer: Tokenizer
-    boundary: Boundary
-    out: str
-
-    def open(self) -> BuildRunner:
-        """Load the encoder, and choose its engines."""
-        return BuildRunner(self)
-
-
-class BuildRunner(Runner[Task, BuildResult]):
-    """Runs units of a build."""
-
-    unit = Task
-
-    def __init__(self, settings: TokenizeSettings) -> None:
-        self._work = work = Work(
-            settings.recipe,
-            settings.options,
-            settings.files,
-            settings.tokenizer,
-            settings.boundary,
-        )
-        self._folder = StoreFolder(Path(settings.out))
-        self._encoder: Encoder = load_encoder(work)
-        base = resident_memory()
-        workers, memory = count_workers(work.options)
-        chosen = self._encoder.choose(
-            SampleTexts(work), partial(run_in_child, list[EngineReport]) if workers else None
-        )
-        set_room(work, chosen.names, base)
-        if workers:  # a unit may add to an engine's cache before the next check: leave room for that
-            self.memory_bytes = max(memory * 3 // 4, peak_memory() + (128 << 20))
-        self._units = UnitRunner(work.settings, self._encoder, self._folder.tmp)
-        self._first_encode = 0.0
-        self._info = BuildInfo(
-            self._encoder.load_seconds,
-            chosen.reports,
-            chosen.names,
-            chosen.reason,
-            self._encoder.reference.round_trip,
-        )
-
-    def info(self) -> BuildInfo:
-        """Facts found while opening."""
-        return self._info
-
-    def source_of(self, unit: Task) -> str:
-        """Name of the source."""
-        return self._work.names[unit.source]
-
-    def run(self, unit: Task, report: ReportProgress) -> BuildResult:
-        """Write a unit's files into the work folder, or scan its texts."""
-        if unit.is_scan:
-            return Shares(self._scan(unit))
-        self._first_encode = self._first_encode or time.monotonic()
-        self._units.replaceable = self.replaceable
-        receipt = self._units.run(unit, report)
-        if unit.piece is not None and unit.piece.path:
-            Path(unit.piece.path).unlink()
-        encoder = self._encoder
-        return Built(
-            receipt,
-            encoder.rates(),
-            dict(encoder.encoded_bytes),
-            peak_memory(),
-            self._first_encode,
-            encoder.undecoded,
-        )
-
-    def commit(self, unit: Task, result: BuildResult) -> None:
-        """Move the unit's files into the store, or record the end of a stream."""
-        if isinstance(result, Built):
-            self._folder.commit(result.receipt)
-        elif isinstance(result, StreamRead) and result.receipt is not None:
-            self._folder.commit_stream(unit.name, result.receipt)
-
-    def cut(self, unit: Task) -> Iterator[Task | BuildResult]:
-        """Cut a stream into slices, those of committed units left out."""
-        stream, work = unit.stream, self._work
-        assert stream is not None
-        file = work.files[stream.file]
-        pieces = split_stream(
-            file,
-            work.recipe.sources[stream.source],
-            self._folder.spool,
-            chunk_bytes=stream.slice_bytes,
-            max_document_bytes=work.recipe.max_document_bytes,
-            skip=_Unwanted(stream, unit),
-        )
-        for piece in pieces:
-            # Before each slice is passed on: a file truncated meanwhile looks like one always damaged.
-            check_unchanged(file)
-            if isinstance(piece, StreamEnd):
-                source = work.names[stream.source]
-                yield StreamRead(StreamReceipt(source, file.name, piece.chunks, piece.checksum))
-            elif piece.path:
-                name = stream.unit_name(piece.number)
-                yield msgspec.structs.replace(
-                    unit, name=name, is_stream=False, stream=None, skip=(), only=None, piece=piece
-                )
-                if unit.only is not None:
-                    yield StreamRead(None)
-                    return
-
-    def _scan(self, unit: Task) -> list[float]:
-        """Smallest shares among the documents of some spans that the build keeps."""
-        work, recipe = self._work, self._work.recipe
-        source, limit = recipe.sources[unit.source], min(recipe.max_document_bytes, work.room.record)
-        assert isinstance(recipe.val_documents, int)
-        smallest = Smallest(recipe.val_documents)
-        for span in unit.spans:
-            file = work.files[span.file]
-            for batch in read_span(file, source, span, limit, Hasher()):
-                verdicts = judge(batch.texts, source, recipe, self._units.special).verdicts
-                kept = (verdicts == KEEP).nonzero()[0]
-                if len(kept):
-                    smallest.add(shares_of(batch.texts.take(kept).hashes(recipe.seed)).tolist())
-            check_unchanged(file)
-        return smallest.shares
-
-
-class _Unwanted:
-    """Collection of the numbers of a stream's slices that need no file."""
-
-    def __init__(self, stream: Stream, unit: Task) -> None:
-        self._stream, self._only, self._skip = stream, unit.only, frozenset(unit.skip)
-
-    def __contains__(self, number: object) -> bool:
-        if not isinstance(number, int):
-            return False
-        name = self._stream.unit_name(number)
-        return name != self._only if self._only is not None else name in self._skip
 
 
 class BuildJob(StoreJob[Task, BuildResult, Finished]):
@@ -244,12 +68,18 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
 
     Args:
         started: start of all time measurements, on the monotonic clock.
+        reuse: folder of an earlier store to take units from.
     """
 
     result = BuildResult
 
-    def __init__(self, recipe: Recipe, out: str, options: RunOptions, started: float) -> None:
+    def __init__(
+        self, recipe: Recipe, out: str, options: RunOptions, started: float, reuse: str | None = None
+    ) -> None:
+        self._planned_ns = now_ns()
         self.work = work = prepare(recipe, options)
+        self._reuse = None if reuse is None else Reuse(reuse, work, Path(out))
+        self._reused = 0
         super().__init__(
             out=out, recipe=recipe, tokenizer=work.tokenizer, boundary=work.boundary, files=work.files
         )
@@ -269,7 +99,29 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
     def identity(self) -> BuildIdentity:
         """Values that must be equal to resume."""
         boundary: dict[str, Any] = msgspec.to_builtins(self.boundary)
-        return BuildIdentity(self.recipe, self.tokenizer.fingerprint, boundary, self.files)
+        return BuildIdentity(self.recipe, self.tokenizer.fingerprint, boundary, self.files, self._planned_ns)
+
+    def begin(self) -> Sequence[Task]:
+        """Start or resume, and take over what an earlier store has."""
+        todo = super().begin()
+        if (begun := self.folder.identity()) is not None:
+            self._planned_ns = begun.planned_ns
+        return todo if self._reuse is None else self._take_over(self._reuse, todo)
+
+    def _take_over(self, reuse: Reuse, todo: Sequence[Task]) -> Sequence[Task]:
+        wanted = {task.name for task in todo}
+        units = [unit for unit in self.units if unit.name in wanted]
+        plan = reuse.plan(units, strict=self.work.options.strict)
+        self.tell(reuse.event(plan))
+        taken = reuse.take_over(plan, self.folder)
+        for problem in taken.problems[:SHOWN]:
+            self.tell(Note(problem))
+        if (more := len(taken.problems) - SHOWN) > 0:
+            self.tell(Note(f"and {more:,} more units of {reuse.old.path} that cannot be used are run again"))
+        self._reused = len(taken.receipts)
+        self.receipts |= {receipt.unit: receipt for receipt in taken.receipts}
+        self.streams |= taken.streams
+        return self.todo()
 
     def changed(self, suspects: set[int]) -> set[int]:
         """Files whose content has changed; streams without an end have no checksum to compare with."""
@@ -283,10 +135,12 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         return changed
 
     def checksum(self, receipt: Receipt, piece: InputPiece) -> str:
-        """Checksum of the bytes of a span's records."""
+        """Checksum of the bytes of a span's records: decoded too only if bytes alone have another."""
         file = self.numbered[receipt.source, piece.file]
         hasher, span = Hasher(), Span(file.index, piece.start, piece.stop)
         source, limit = self.recipe.sources[file.source], self.recipe.max_document_bytes
+        if (found := piece_checksum(file, source, span, limit)) == piece.checksum:
+            return found
         for _ in read_span(file, source, span, limit, hasher):
             pass
         return str(hasher.hexdigest())
@@ -349,6 +203,7 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
                 work.names, ((receipt.source, receipt.ledger) for receipt in self.receipts.values())
             ),
             seconds=time.monotonic() - self._started,
+            units_reused=self._reused,
         )
         self.tell(planned)
         for line in not_text_notes(self.files, work.names):
@@ -368,6 +223,7 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
             self.files,
             self.tokenizer,
             self.boundary,
+            self.tokenizer.fingerprint,
             str(self.folder.path),
         )
 
@@ -438,7 +294,10 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
 
             self.receipts = apply_limits(self, folder, folder.committed(), folder.streams(), run_again)
             self.streams = folder.streams()
-        return super().finish(session)
+        finished = super().finish(session)
+        inputs = ((self.work.names[file.source], file) for file in self.files)
+        keep_evidence(self.folder.path, inputs, self._planned_ns)
+        return finished
 
     def _run_again(self, session: Session, name: str, documents: int | None, tokens: int | None) -> Receipt:
         """Run one unit by name, with other limits."""
@@ -488,6 +347,7 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
             engine_bytes,
             nothing_to_do,
             split_warnings(manifest),
+            self._reused,
         )
         self.tell(finished)
         return finished

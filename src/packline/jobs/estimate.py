@@ -246,7 +246,7 @@ def _units(work: Work, workers: int) -> tuple[int, int]:
     for unit in work.units:
         if isinstance(unit, Stream):
             units += unit.slices()
-            largest = max(largest, min(unit.slice_bytes(unit.text_bytes), unit.text_bytes))
+            largest = max(largest, min(unit.slice_bytes, unit.text_bytes))
         else:
             units += 1
     return units, largest * (workers + SLICES_AHEAD)

@@ -45,6 +45,8 @@ class BuildPlanned(StorePlanned, frozen=True, kw_only=True):
     """Work of earlier runs by source."""
     seconds: float
     """Seconds since the process began."""
+    units_reused: int = 0
+    """Units of `units_done` that were taken over from an earlier store."""
 
 
 class ImportPlanned(StorePlanned, frozen=True, kw_only=True):
@@ -56,6 +58,40 @@ class ImportPlanned(StorePlanned, frozen=True, kw_only=True):
     """Number of documents, as far as headers declare it."""
     edges: str
     """Boundary tokens that documents have in the files."""
+
+
+class SourceReuse(msgspec.Struct):
+    """Reuse of a source's units."""
+
+    source: str
+    units: int = 0
+    """Planned units that are taken over; a stream counts as one."""
+    text_bytes: int = 0
+    """Expected text bytes of these units."""
+    run: dict[str, int] = msgspec.field(default_factory=dict)
+    """Units that are run, by the reason why they are not taken over."""
+
+
+class ReusePlanned(msgspec.Struct, frozen=True):
+    """Units that a build takes over from an earlier store, before it does."""
+
+    store: str
+    """Folder of the earlier store."""
+    sources: list[SourceReuse]
+    read_bytes: int
+    """Bytes of inputs that were read to compare their content, not to encode it."""
+    damaged: list[str] = []
+    """Receipts of the earlier store that cannot be used."""
+
+    @property
+    def units(self) -> int:
+        """Number of planned units that are taken over."""
+        return sum(source.units for source in self.sources)
+
+    @property
+    def units_run(self) -> int:
+        """Number of planned units that are run."""
+        return sum(count for source in self.sources for count in source.run.values())
 
 
 class EnginesTried(msgspec.Struct, frozen=True):
@@ -113,6 +149,8 @@ class Finished(msgspec.Struct, frozen=True):
     nothing_to_do: bool = False
     warnings: list[str] = []
     """Results that were probably not intended: splits without documents."""
+    units_reused: int = 0
+    """Units that this run took over from an earlier store."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
@@ -142,7 +180,7 @@ def as_failed(error: BaseException, *, short_of_memory: str = "lower --workers o
     return Failed("PacklineError", f"{type(error).__name__}: {error}{where}", "")
 
 
-Event = Planned | EnginesTried | Progress | UnitDone | Note | Finished
+Event = Planned | ReusePlanned | EnginesTried | Progress | UnitDone | Note | Finished
 OnEvent = Callable[[Event], None]
 
 

@@ -4,6 +4,7 @@
     DIR/.packline/build.json  identity of the build: recipe, tokenizer, state of the inputs
     DIR/.packline/command.json  the command that resumes it, for `status`
     DIR/.packline/tmp/        unfinished files of units; DIR/.packline/spool/ slices of streams
+    DIR/.packline/reuse/      files of another store, on their way into this one
     DIR/train-....bin ...     shards of committed units
     DIR/receipts/UNIT.json    commit record of a unit, written after its files
     DIR/manifest.json         commit record of the store, written last of all
@@ -21,6 +22,7 @@ import os
 import shutil
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -103,6 +105,8 @@ class BuildIdentity(msgspec.Struct, frozen=True):
     """Fingerprint of the tokenizer."""
     boundary: dict[str, Any]
     files: list[InputFile]
+    planned_ns: int = 0
+    """Time before the inputs were looked at by the first run."""
 
 
 class WorkFolder(ABC, Generic[Identity]):
@@ -221,6 +225,7 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         self.work = path / WORK
         self.tmp = self.work / "tmp"
         self.spool = self.work / "spool"
+        self.reuse = self.work / "reuse"
         self.receipts = path / RECEIPTS
         self.rejects = path / REJECTS
 
@@ -259,7 +264,7 @@ class StoreFolder(WorkFolder[BuildIdentity]):
             Identity of the earlier run, or None for a new build.
         """
         with disk_errors(self.path):
-            for folder in (self.tmp, self.spool):
+            for folder in (self.tmp, self.spool, self.reuse):
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir()
             for folder in (self.receipts, self.path / TOKENIZER):
@@ -321,6 +326,19 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         names = [entry.name for entry in (*entries, *receipt.rejects)]
         self.storage.put_files({name: self.tmp / Path(name).name for name in names})
         self.commit_record(receipt.unit, receipt)
+
+    def commit_all(self, receipts: Sequence[Receipt], streams: Mapping[str, StreamReceipt]) -> None:
+        """Publish units whose files are in `reuse`: first all files, then all receipts."""
+        entries = [entry for receipt in receipts for shard in receipt.shards for entry in shard.files]
+        entries += [entry for receipt in receipts for entry in receipt.rejects]
+        self.storage.put_files({entry.name: self.reuse / Path(entry.name).name for entry in entries})
+        records: dict[str, msgspec.Struct] = {receipt.unit: receipt for receipt in receipts}
+        records |= {f"{name}{STREAM}": receipt for name, receipt in streams.items()}
+        waiting: dict[str, Path] = {}
+        for name, record in records.items():
+            path = waiting[f"{RECEIPTS}/{name}.json"] = self.reuse / f"{name}.json"
+            path.write_bytes(to_json(record))
+        self.storage.put_files(waiting)
 
     def commit_stream(self, name: str, receipt: StreamReceipt) -> None:
         """Record that a stream was read to its end."""

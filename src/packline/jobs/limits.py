@@ -88,9 +88,8 @@ def in_order(
 class Limit:
     """Remainder of the recipe's limits, unit by unit."""
 
-    def __init__(self, work: Limited) -> None:
-        self.documents = work.recipe.limit_documents
-        self.tokens = work.recipe.limit_tokens
+    def __init__(self, recipe: Recipe) -> None:
+        self.documents, self.tokens = recipe.limit_documents, recipe.limit_tokens
         self.given = self.documents is not None or self.tokens is not None
         self.reached = False
 
@@ -123,7 +122,7 @@ class LimitWatch:
     def __init__(
         self, work: Limited, receipts: Mapping[str, Receipt], streams: Mapping[str, StreamReceipt]
     ) -> None:
-        self._limit, self._receipts = Limit(work), receipts
+        self._limit, self._receipts = Limit(work.recipe), receipts
         self._in_order = InOrder(work, receipts, streams)
 
     @property
@@ -157,7 +156,7 @@ def apply_limits(
     run_again: RunAgain,
 ) -> dict[str, Receipt]:
     """Cut the units to the limits; return the remaining receipts."""
-    limit = Limit(work)
+    limit = Limit(work.recipe)
     if not limit.given:
         return receipts
     kept: dict[str, Receipt] = {}

@@ -85,7 +85,7 @@ def status(path: str | Path) -> Status:
         return found
     if (folder / MANIFEST).exists() or not (folder / WORK).is_dir():
         return _finished(folder)  # or an error that names what is there
-    state: State = "running" if _is_locked(folder / WORK / "lock") else "interrupted"
+    state: State = "running" if is_locked(folder / WORK / "lock") else "interrupted"
     identity = _identity(folder)
     if identity is None:
         if (folder / MANIFEST).exists():  # it has finished in the meantime
@@ -145,7 +145,7 @@ def _export(out: Path) -> Status | None:
     command = read_command(work)
     return _without_recipe(
         out,
-        "running" if _is_locked(work / "lock") else "interrupted",
+        "running" if is_locked(work / "lock") else "interrupted",
         kind="export",
         units_done=len(LocalFolder(work).list(PARTS)),
         units_total=command.units if command else None,
@@ -176,8 +176,8 @@ def _finished(folder: Path) -> Status:
     )
 
 
-def _is_locked(lock: Path) -> bool:
-    """True if a build holds the lock. Tried shared and briefly, so that readers do not block each other."""
+def is_locked(lock: Path) -> bool:
+    """True if a job holds a lock. Tried shared and briefly, so that readers do not block each other."""
     try:
         descriptor = os.open(lock, os.O_RDONLY)
     except OSError:

@@ -21,10 +21,12 @@ from packline.encoders.parity import Reference, RoundTrip
 from packline.encoders.special_tokens import Boundary, without_special_tokens
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import PacklineError, ResumeMismatch, TokenizerError
+from packline.jobs.begun import BegunBuild, PlannedUnit, build_mark, record_begun
 from packline.jobs.events import ImportPlanned, Note, UnitDone
 from packline.jobs.folder import BuildIdentity, StoreFolder, input_differences, refuse_differences
 from packline.jobs.job import Job, Numbered, Session, WorkUnit
 from packline.jobs.resources import require_disk, usable_cores
+from packline.jobs.units import Stream, Unit
 from packline.ragged import dtype_for
 from packline.recipe import Recipe, recipe_difference
 from packline.sources.files import InputFile
@@ -40,8 +42,10 @@ from packline.store.manifest import (
     from_receipts,
     join_checksums,
     refuse_empty,
+    tokenizer_entry,
 )
 from packline.store.tables import RECEIPTS, TOKENIZER, InputEntry
+from packline.store.unit_names import parse_unit, source_slugs
 
 U = TypeVar("U", bound=WorkUnit)
 R = TypeVar("R")
@@ -90,6 +94,11 @@ class StoreJob(Job[U, R, S]):
     def imported(self) -> tuple[ImportEntry, ...]:
         """Origin of the sources, for the manifest; empty for a build of text."""
         return () if self.entry is None else (self.entry,)
+
+    @property
+    @abstractmethod
+    def units(self) -> Sequence[Unit | Stream | Numbered]:
+        """Planned units, in document order."""
 
     @abstractmethod
     def todo(self) -> Sequence[U]:
@@ -161,6 +170,7 @@ class StoreJob(Job[U, R, S]):
     def begin(self) -> Sequence[U]:
         """Start, or resume from the units committed by an earlier run."""
         earlier = self.folder.begin(self.identity(), self.tokenizer.json)
+        record_begun(self.folder.path, self._begun())
         self.receipts, self.streams = self.folder.committed(), self.folder.streams()
         if earlier is not None:
             before = {file.index: file.modified for file in earlier.files}
@@ -173,6 +183,24 @@ class StoreJob(Job[U, R, S]):
                     hint="put the earlier files back to resume, or choose another --out",
                 )
         return self.todo()
+
+    def _begun(self) -> BegunBuild:
+        """Record for readers of the unfinished store."""
+        names = source_names(self.recipe)
+        by_slug = dict(zip(source_slugs(names), names, strict=True))
+        units = [(parse_unit(unit.name), unit) for unit in self.units]
+        inputs = [(entry.source, entry.name, entry.bytes) for entry in self.inputs()]
+        return BegunBuild(
+            build=build_mark(self.recipe, self.tokenizer.fingerprint, inputs),
+            recipe=self.recipe,
+            tokenizer=tokenizer_entry(self.tokenizer, self.boundary),
+            dtype=self.dtype,
+            units=tuple(
+                PlannedUnit(unit.name, by_slug[name.slug], isinstance(unit, Stream))
+                for name, unit in units
+                if name is not None
+            ),
+        )
 
     def changed(self, suspects: set[int]) -> set[int]:
         """Files whose content is no longer that which committed units have read.
@@ -295,13 +323,14 @@ class NumberedStoreJob(StoreJob[Numbered, R, S]):
         boundary = {**msgspec.to_builtins(self.boundary), "import": imported}
         return BuildIdentity(self.recipe, self.tokenizer.fingerprint, boundary, self.files)
 
-    def all_units(self) -> list[Numbered]:
+    @property
+    def units(self) -> list[Numbered]:
         """All units, in order."""
         return [Numbered(name=name, number=number) for number, name in enumerate(self._units)]
 
     def todo(self) -> list[Numbered]:
         """Units without a receipt."""
-        return [unit for unit in self.all_units() if unit.name not in self.receipts]
+        return [unit for unit in self.units if unit.name not in self.receipts]
 
     def ordered(self) -> list[str]:
         """Names of all units."""

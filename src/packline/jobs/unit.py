@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 
 import msgspec
@@ -24,6 +25,7 @@ from packline.errors import BadRecord, InputChanged, InputError, PacklineError
 from packline.fingerprint import Hasher, splits_of
 from packline.jobs.job import NeedsFreshProcess, ReportProgress, WorkUnit
 from packline.jobs.resources import LARGE, resident_memory
+from packline.jobs.unit_settings import UnitSettingsKey
 from packline.jobs.units import Stream, UnitSettings
 from packline.ragged import Ragged
 from packline.recipe import SPLITS, Recipe, Source
@@ -54,6 +56,8 @@ class Task(WorkUnit, frozen=True, kw_only=True):
     """Only find the smallest shares of its texts (`limits.Smallest`); nothing is written."""
     val_share: float | None = None
     """Value of val_fraction that `val_documents` amounts to."""
+    slice_bytes: int = 0
+    """Size of the slices of the stream that it is one of."""
     max_documents: int | None = None
     """Stop after this many documents."""
     max_tokens: int | None = None
@@ -69,6 +73,7 @@ class UnitRunner:
         self._folder = folder
         self._names = source_names(job.recipe)
         self.special = SpecialTokenCounter(encoder.tokenizer.special_tokens)
+        self.settings_key = cache(partial(UnitSettingsKey, job.recipe, job.tokenizer, encoder.boundary))
         self.replaceable = False
         """True if a fresh process would have more free memory than this one."""
 
@@ -138,7 +143,16 @@ class UnitRun:
             sum(ordinal < ledger.documents for ordinal in self._audited),  # not those after a limit
             not self._full,
             dict(self._carried) or msgspec.UNSET,
+            self._settings(),
         )
+
+    def _settings(self) -> str:
+        task, runner = self._task, self._runner
+        if not runner._job.tokenizer:
+            return ""
+        used = [span.file for span in task.spans] if task.piece is None else [task.piece.file]
+        files = (runner._job.files[file] for file in used)
+        return runner.settings_key(task.val_share).checksum(task.source, files, task.slice_bytes)
 
     def _read(self, pieces: list[InputPiece]) -> Generator[Batch, None, None]:
         files = self._runner._job.files

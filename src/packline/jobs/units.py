@@ -74,25 +74,16 @@ class Stream(msgspec.Struct, frozen=True):
     name: str
     source: int
     file: int
-    before: int
-    """Bytes of text of the source before this file."""
+    slice_bytes: int
     text_bytes: int
 
     def unit_name(self, number: int) -> str:
         """Name of the unit with this number."""
         return f"{self.name}-{number:06d}"
 
-    def slice_bytes(self, done: int) -> int:
-        """Bytes of a slice that begins after so many bytes of text."""
-        return min(target_bytes(self.before + done), LARGEST_SLICE)
-
     def slices(self) -> int:
         """Estimated number of slices."""
-        count = done = 0
-        while done < self.text_bytes or not count:
-            done += self.slice_bytes(done)
-            count += 1
-        return count
+        return max(-(-self.text_bytes // max(self.slice_bytes, 1)), 1)
 
 
 def target_bytes(before: int) -> int:
@@ -160,7 +151,9 @@ class _SourcePlan:
         if _is_whole(file, self._source):
             self._add_unit([whole], size.text)
         elif _must_stream(file, self._source, size, target):
-            self._work.append(Stream(self._name(), self._number, file.index, before, size.text))
+            # A stream is never reused in part, so its own size counts too: one file, few slices.
+            slice_bytes = min(target_bytes(before + size.text), LARGEST_SLICE)
+            self._work.append(Stream(self._name(), self._number, file.index, slice_bytes, size.text))
         elif file.format == "parquet":
             for start, stop, text in _group_rows(size.groups, before):
                 self._add_unit([Span(file.index, start, stop)], text)
@@ -292,6 +285,8 @@ class UnitSettings(msgspec.Struct, frozen=True):
     files: list[InputFile]
     strict: bool
     room: Room = Room()
+    tokenizer: str = ""
+    """Fingerprint of the tokenizer; empty if no receipts are kept."""
 
     def carried(self, source: int) -> tuple[Column, ...]:
         """Columns that a source carries; its files have the same."""

@@ -11,35 +11,25 @@ the same global batches. Rank r of W gets rows r*b to (r+1)*b of each, b = B / W
 
 Cost: a batch of one source is one call of `rows.read`; of several, one call each and a copy that puts rows in
 their places. Tensors and worker processes are in `packline.torch`.
-
-A thread prepares a few batches ahead of the trainer:
-
-    thread    make 0  make 1  make 2 .....  make 3 ...        at most `ahead` batches wait
-    caller            take 0 ....... take 1 ....... take 2
-
-Reading fills arrays in NumPy, which releases the GIL, so batches are prepared while the trainer computes. An
-error while making a batch is raised in place of that batch. The thread ends with the iterator: when it is
-exhausted, closed, or no longer referenced. A child process that was forked while batches wait has no such
-thread: it makes the rest of its batches itself.
 """
 
 from __future__ import annotations
 
 import operator
-import os
-import queue
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
 
 from packline.errors import RecipeError
 from packline.loading.mixture import Mixture, Stage
-from packline.loading.order import GLOBAL, OrderName, row_order
+from packline.loading.order import OrderName, row_order
+from packline.loading.prefetch import make_ahead
+from packline.loading.read_ahead import ReadAhead
 from packline.loading.schedule import BatchRows, Occurrences, Schedule, ScheduledStage
+from packline.loading.state import check_same_run, check_state, check_step, check_units, save_state
 from packline.notebook import Notebook
 from packline.packing.batch import ALL_FIELDS, FIELDS, IGNORED
 
@@ -47,75 +37,6 @@ if TYPE_CHECKING:
     from packline.packing.rows import RowSource
 
 
-T = TypeVar("T")
-
-
-def make_ahead(make: Callable[[int], T], start: int, stop: int, *, ahead: int) -> Iterator[T]:
-    """Yield `make(start)` to `make(stop - 1)` in order, made by a thread that is up to `ahead` in front.
-
-    Args:
-        make: a pure function, called in one thread at a time.
-        start: first argument.
-        stop: one past the last argument.
-        ahead: number of results that may wait; 0 makes each when it is requested, without a thread.
-
-    Raises:
-        Exception: any error of `make`, in place of its result.
-
-    >>> list(make_ahead(lambda step: step * step, 1, 4, ahead=2))
-    [1, 4, 9]
-    """
-    if ahead < 1:
-        yield from map(make, range(start, stop))
-        return
-    owner = os.getpid()
-    made: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
-    room = threading.Semaphore(ahead)
-    done = threading.Event()
-    thread = threading.Thread(
-        target=_make_all, args=(make, start, stop, made, room, done), name="packline-prefetch", daemon=True
-    )
-    thread.start()
-    try:
-        for number in range(start, stop):
-            if os.getpid() != owner:
-                yield make(number)
-                continue
-            result, error = made.get()
-            if error is not None:
-                raise error
-            room.release()
-            yield result  # type: ignore[misc]  # None only beside an error
-    finally:
-        # In a forked child the thread is gone, possibly while it held one of these locks.
-        if os.getpid() == owner:
-            done.set()
-            room.release()
-            thread.join()
-
-
-def _make_all(
-    make: Callable[[int], T],
-    start: int,
-    stop: int,
-    made: queue.SimpleQueue[tuple[T | None, BaseException | None]],
-    room: threading.Semaphore,
-    done: threading.Event,
-) -> None:
-    """Body of the thread. It holds no reference to the iterator, so that the iterator can be collected."""
-    for number in range(start, stop):
-        room.acquire()
-        if done.is_set():
-            return
-        try:
-            made.put((make(number), None))
-        except BaseException as error:
-            # Pass on any exception: the caller waits for it.
-            made.put((None, error))
-            return
-
-
-STATE_VERSION = 1
 Batch = dict[str, np.ndarray]
 Keys = Literal["packline", "huggingface"]
 
@@ -176,25 +97,34 @@ class Loader(Notebook):
         keys: Keys = "packline",
         prefetch: int = 2,
     ) -> None:
+        self.fields = chosen_fields(fields, keys)
+        self._place(seed, rank, world_size, keys, prefetch)
+        chosen = row_order(order, shuffle=shuffle, block_rows=block_rows, window_blocks=window_blocks)
+        self.schedule = Schedule(_stages(rows, epochs), batch_size=batch_size, seed=self.seed, order=chosen)
+        self._check_batch_sizes()
+
+    def _place(self, seed: int, rank: int, world_size: int, keys: Keys, prefetch: int) -> None:
+        """Check and keep what does not depend on rows."""
         seed, rank, world_size = map(operator.index, (seed, rank, world_size))  # NumPy's integers too
         if world_size < 1 or not 0 <= rank < world_size:
             raise RecipeError(f"expected a rank from 0 to world_size - 1 = {world_size - 1}, found {rank}")
         if prefetch < 0:
             raise RecipeError(f"expected prefetch of 0 or more batches, found {prefetch}")
-        self.fields = chosen_fields(fields, keys)
-        chosen = row_order(order, shuffle=shuffle, block_rows=block_rows, window_blocks=window_blocks)
-        self.schedule = Schedule(_stages(rows, epochs), batch_size=batch_size, seed=seed, order=chosen)
-        for stage in self.schedule.stages:
-            if stage.batch_size % world_size:
-                raise RecipeError(
-                    f"stage {stage.number}: expected a batch_size that {world_size} ranks can share, "
-                    f"found {stage.batch_size:,}",
-                    hint="batch_size counts the rows of the global batch; choose a multiple of world_size",
-                )
         self.seed, self.rank, self.world_size = seed, rank, world_size
         self.keys, self.prefetch = keys, prefetch
         self._step = self._resume = 0
         self._pass = 0
+        self._read_ahead = ReadAhead()
+
+    def _check_batch_sizes(self) -> None:
+        """Refuse batches that the ranks cannot share."""
+        for number, size in enumerate(self.schedule.sizes):
+            if size % self.world_size:
+                raise RecipeError(
+                    f"stage {number}: expected a batch_size that {self.world_size} ranks can share, "
+                    f"found {size:,}",
+                    hint="batch_size counts the rows of the global batch; choose a multiple of world_size",
+                )
 
     @classmethod
     def from_file(
@@ -259,6 +189,15 @@ class Loader(Notebook):
         """Total number of steps: batches from the first to the last, whatever the current step."""
         return len(self.schedule)
 
+    def has_step(self, step: int) -> bool:
+        """True if the run has this step."""
+        return step < len(self)
+
+    @property
+    def building(self) -> tuple[str, ...]:
+        """Folders of stores that are still being built: none, unless the loader follows them."""
+        return ()
+
     @property
     def left_over_rows(self) -> int:
         """Rows that do not fill a last batch, of stages that run until a source is used up."""
@@ -284,11 +223,28 @@ class Loader(Notebook):
             IndexError: no such step.
             CorruptStore: a store is damaged there.
         """
+        stage, start, stop = self._place_of(step)
+        return named(_read(stage, start, stop, self.fields), self.keys)
+
+    def next_batch(self, step: int) -> Batch:
+        """As `batch`, for one step after another: the system reads ahead of a block shuffle."""
+        stage, start, stop = self._place_of(step)
+        counts = stage.mixture.interleaving
+        for source, order in enumerate(stage.orders):
+            before = stage.consumed[source]
+            draws = (
+                before + counts.count(source, row) for row in (start, stop, stage.steps * stage.batch_size)
+            )
+            self._read_ahead.announce(stage.mixture.rows[source], order, *draws)
+        return self.batch(step)
+
+    def _place_of(self, step: int) -> tuple[ScheduledStage, int, int]:
+        """Stage of a step, and the range of this rank's rows in it."""
         step = operator.index(step)
         stage = self.schedule.stage_of(step)
         size = stage.batch_size // self.world_size
         start = (step - stage.first_step) * stage.batch_size + self.rank * size
-        return named(_read(stage, start, start + size, self.fields), self.keys)
+        return stage, start, start + size
 
     def __iter__(self) -> Iterator[Batch]:
         """Iterate from the beginning, or once from a loaded state, to the end of the run."""
@@ -298,7 +254,7 @@ class Loader(Notebook):
         return self._iterate(first, self._pass)
 
     def _iterate(self, first: int, number: int) -> Iterator[Batch]:
-        batches = make_ahead(self.batch, first, len(self), ahead=self.prefetch)
+        batches = make_ahead(self.next_batch, first, len(self), ahead=self.prefetch)
         for step, batch in enumerate(batches, first):
             if number == self._pass:  # the state follows the newest iterator
                 self._step = step + 1
@@ -322,17 +278,11 @@ class Loader(Notebook):
         `selections` has, for each source whose documents are chosen, the settings in words; they are not
         needed to resume, but name the difference from another run.
         """
-        state: dict[str, Any] = {
-            "version": STATE_VERSION,
-            "step": self._step,
-            "seed": self.seed,
-            "fingerprint": self.fingerprint,
-        }
-        if self.schedule.order != GLOBAL:
-            state["order"] = str(self.schedule.order)
-        if any(selections := self.schedule.selections()):
-            state["selections"] = selections
-        return state
+        return self.state_at(self._step)
+
+    def state_at(self, step: int) -> dict[str, Any]:
+        """State after the first `step` batches."""
+        return save_state(self.schedule, step, self.fingerprint)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from `state`: the next `iter(loader)` begins there.
@@ -341,21 +291,10 @@ class Loader(Notebook):
             RecipeError: not a state, a state of a newer version, of other data or settings (reported by
                 name), or beyond the end of this run.
         """
-        missing = [name for name in ("version", "step", "seed", "fingerprint") if name not in state]
-        if missing:
-            raise RecipeError(f"not a loader's state: {', '.join(missing)} missing")
-        if state["version"] != STATE_VERSION:
-            raise RecipeError(
-                f"a loader's state of version {state['version']!r}: expected version {STATE_VERSION}",
-                hint="a newer packline wrote it; resume with that one",
-            )
+        check_state(state)
         check_same_run(self.schedule, state)
-        step = state["step"]
-        if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step <= len(self):
-            raise RecipeError(
-                f"a loader's state at step {step!r}: expected 0 to {len(self):,}, the steps of this run",
-                hint="the run was made shorter; give it at least the tokens or epochs that it had",
-            )
+        step = check_step(state, len(self))
+        check_units(self.schedule, state)
         self._resume = self._step = step
         self._pass += 1
 
@@ -451,44 +390,3 @@ def named(batch: Batch, keys: Keys) -> Batch:
         labels[..., 0], labels[..., 1:] = IGNORED, batch["targets"][..., :-1]
         renamed["labels"] = labels
     return renamed
-
-
-def check_same_run(schedule: Schedule, state: Mapping[str, Any]) -> None:
-    """Reject a state of another run, and name the difference as closely as fingerprints allow.
-
-    Raises:
-        RecipeError: the run differs.
-    """
-    own, found = schedule.fingerprints(), str(state["fingerprint"]).split("-")
-    if len(found) != len(own):
-        raise RecipeError(f"not a loader's fingerprint: {state['fingerprint']!r}")
-    differing = [name for (name, value), other in zip(own.items(), found, strict=True) if value != other]
-    # The seed and the order have one fingerprint, and other stores are other rows: name the cause.
-    causes = (
-        ("seed", schedule.seed, state["seed"]),
-        ("order", str(schedule.order), state.get("order", str(GLOBAL))),
-    )
-    if named := [f"{name} (expected {here}, found {there})" for name, here, there in causes if here != there]:
-        differing = [name for name in differing if name != "order"] + named
-    if "stores" in differing:
-        differing = [name for name in differing if not name.startswith("rows")]
-    elif changes := _selection_changes(schedule, state.get("selections")):
-        differing = [name for name in differing if not name.startswith("rows")] + changes
-    if differing:
-        raise RecipeError(
-            f"a loader's state of another run, which differs in {', '.join(differing)}",
-            hint="resume with the stores and settings that the run began with; only ranks may change",
-        )
-
-
-def _selection_changes(schedule: Schedule, found: Any) -> list[str]:
-    """Differences between the selections of a state and of a run, in words; none if they are alike."""
-    own = schedule.selections()
-    found = found if isinstance(found, list) and len(found) == len(own) else [{}] * len(own)
-    changes: list[str] = []
-    for there, here in zip(found, own, strict=True):
-        there = there if isinstance(there, dict) else {}
-        for name in dict.fromkeys([*there, *here]):
-            if there.get(name) != here.get(name):
-                changes.append(f"{name}: {there.get(name)!r} -> {here.get(name)!r}")
-    return list(dict.fromkeys(changes))

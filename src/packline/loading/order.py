@@ -25,8 +25,8 @@ up to its last full window, so it can be read while it is written. In every epoc
 together in blocks: a cold disk is read in ranges of `block_rows` rows, and about `2 * block_rows *
 window_blocks` rows are in use at once (the window, and the next one while it is read ahead).
 
-Cost in randomness: in the first epoch, a row is drawn within `block_rows * window_blocks` draws of its place
-in the store. Documents that are stored together (a crawl's day, a book) are used in the same window, so a
+Cost in randomness: in the first epoch, a row comes within `block_rows * window_blocks` rows of its place in
+the store. Documents that are stored together (a crawl's day, a book) are used in the same window, so a
 window should have many more rows than such a run of documents, and at least several hundred batches. In later
 epochs the blocks of a window come from everywhere, and only the rows of one block are still together. With
 the global permutation any two rows are independent.
@@ -168,6 +168,7 @@ class Order:
         self.rows, self.key, self.order = rows, key, order
         most = WINDOWS_AT_ONCE * order.window_rows if order.kind == "blocks" else ORDER_BLOCK
         self._step = min(ORDER_BLOCK, most)
+        self._blocks = -(-rows // max(order.block_rows, 1))
         # One tuple, replaced as a whole: a prefetching thread and a caller may both read it.
         self._block = _NO_BLOCK
 
@@ -204,6 +205,18 @@ class Order:
         if rows.size and not 0 <= rows.min() <= rows.max() < self.rows:
             raise IndexError(f"a row outside range({self.rows})")
         return epoch * self.rows + self._places_of(epoch, rows)
+
+    def block_number(self, draw: int) -> int:
+        """Number of the block of a draw, in the order in which blocks come first, over all epochs."""
+        epoch, place = divmod(draw, self.rows)
+        return epoch * self._blocks + place // self.order.block_rows
+
+    def block(self, number: int) -> tuple[int, int]:
+        """First row of the block with this number, and one past its last row."""
+        epoch, slot = divmod(number, self._blocks)
+        first = np.array([slot * self.order.block_rows])
+        start = int(self._renumbered(epoch, first, inverse=False)[0])
+        return start, min(start + self.order.block_rows, self.rows)
 
     def _rows_at(self, epoch: int, places: np.ndarray) -> np.ndarray:
         """Rows at these places of an epoch, int64 of the same shape."""

@@ -148,7 +148,16 @@ def parse_run(table: dict[str, Any], name: str = "the run file") -> RunFile:
         _refuse_unknown(stage, StageSettings, name, f"stages[{number}]", PACKING_FIELDS)
         for place, source in enumerate(_tables(stage.get("sources"))):
             _refuse_unknown(source, SourceSettings, name, f"stages[{number}].sources[{place}]")
-    run: RunFile = _converted(_with_sources_complete(table, name), RunFile, name, "")
+    return convert_run(_with_sources_complete(table, name), name)
+
+
+def convert_run(table: dict[str, Any], name: str) -> RunFile:
+    """Run from tables whose settings are known.
+
+    Raises:
+        RecipeError: a wrong type, or a setting that does not fit the others.
+    """
+    run: RunFile = _converted(table, RunFile, name, "")
     return _check(run, name)
 
 

@@ -11,6 +11,9 @@ A source that several stages use resumes where the previous stage left off: the 
 that the first has not. The draw numbers of a source are therefore counted over the whole run, and so is
 `max_epochs`. The key of a source's order is (seed, its number, epoch); sources are numbered by first
 appearance in the run. Making the schedule checks that every stage has enough rows.
+
+Rows of a store that is still being built are the first of more. The schedule then ends before the first step
+that needs others (`open`), and a schedule with more of them begins with the same steps.
 """
 
 from __future__ import annotations
@@ -18,15 +21,23 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
 from packline.errors import RecipeError
 from packline.fingerprint import hash_value
-from packline.loading.mixture import Mixture, Stage, check_same_tokenizer
+from packline.loading.mixture import Mixture, Stage, check_same_tokenizer, grows
 from packline.loading.order import GLOBAL, Order, RowOrder
+
+if TYPE_CHECKING:
+    from packline.packing.rows import RowSource
+
+STORES = "stores"
+"""Name of the fingerprint of the stores."""
+UNKNOWN = "building"
+"""In place of that fingerprint while a store is being built."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +83,8 @@ class ScheduledStage:
     """Order of each source."""
     left_over: int
     """Rows after the last whole batch, if the stage ends because a source is used up."""
+    open: bool = False
+    """True if the stage continues with rows that do not exist yet."""
 
     def rows_by_source(self, start: int, stop: int) -> Iterator[tuple[int, np.ndarray]]:
         """(source, rows in order of use) of the stage's rows `start` to `stop`."""
@@ -102,18 +115,23 @@ class Schedule:
         if not stages:
             raise RecipeError("a run needs at least one stage, found none")
         self.seed, self.order = seed, order
+        self.declared = list(stages)
+        """All stages of the run; `stages` ends with one that is open."""
+        self.sizes = [_batch_size(number, stage, batch_size) for number, stage in enumerate(stages)]
+        """Rows per global batch of each of them."""
         self.stages: list[ScheduledStage] = []
         orders: dict[str, Order] = {}
         consumed: dict[str, int] = {}
-        for number, stage in enumerate(stages):
-            size = stage.batch_size if stage.batch_size is not None else batch_size
-            if size is None or size < 1:
-                raise RecipeError(f"stage {number}: expected a batch_size above 0, found {size!r}")
+        for number, (stage, size) in enumerate(zip(stages, self.sizes, strict=True)):
             first = stages[0].mixture.rows[0]
             check_same_tokenizer(stage.mixture.rows[0], first, f"stage {number}", "stage 0")
+            if self.open:
+                continue
             for rows in stage.mixture.rows:
                 if rows.fingerprint not in orders:
-                    orders[rows.fingerprint] = Order(len(rows), seed, len(orders), order=order)
+                    # Of rows that grow there may be none yet; then no draw is taken from their order.
+                    count = max(len(rows), 1) if grows(rows) else len(rows)
+                    orders[rows.fingerprint] = Order(count, seed, len(orders), order=order)
             before = [consumed.get(rows.fingerprint, 0) for rows in stage.mixture.rows]
             scheduled = _schedule_stage(number, stage, size, len(self), before, orders)
             self.stages.append(scheduled)
@@ -123,8 +141,34 @@ class Schedule:
         self._firsts = [stage.first_step for stage in self.stages]
 
     def __len__(self) -> int:
-        """Total number of steps, that is global batches."""
+        """Number of steps, that is global batches; of an open schedule, those known so far."""
         return self.stages[-1].first_step + self.stages[-1].steps if self.stages else 0
+
+    @property
+    def open(self) -> bool:
+        """True if the run continues with rows that do not exist yet."""
+        return bool(self.stages) and self.stages[-1].open
+
+    @property
+    def total(self) -> int | None:
+        """Steps of the whole run; None if that depends on rows that do not exist yet."""
+        if not self.open:
+            return len(self)
+        rest = zip(self.declared[len(self.stages) - 1 :], self.sizes[len(self.stages) - 1 :], strict=True)
+        steps = [_steps(stage, size) for stage, size in rest]
+        return None if None in steps else self.stages[-1].first_step + sum(filter(None, steps))
+
+    def drawn(self, step: int) -> list[tuple[RowSource, int]]:
+        """Every source that is used before a step, once each, and how often until then."""
+        found: dict[str, tuple[RowSource, int]] = {}
+        for stage in self.stages:
+            if stage.first_step >= step:
+                break
+            rows = min(step - stage.first_step, stage.steps) * stage.batch_size
+            counts = stage.mixture.interleaving.counts(rows)
+            for source, before, count in zip(stage.mixture.rows, stage.consumed, counts, strict=True):
+                found[source.fingerprint] = (source, before + count)
+        return list(found.values())
 
     def stage_of(self, step: int) -> ScheduledStage:
         """Stage that a step belongs to.
@@ -184,7 +228,7 @@ class Schedule:
 
     def selections(self) -> list[dict[str, Any]]:
         """Settings of each source's documents that are not the default, in words, as JSON values."""
-        rows = [rows for stage in self.stages for rows in stage.mixture.rows]
+        rows = [rows for stage in self.declared for rows in stage.mixture.rows]
         described = [getattr(getattr(source, "selection", None), "described", {}) for source in rows]
         return [msgspec.to_builtins(one) for one in described]
 
@@ -193,18 +237,29 @@ class Schedule:
 
         The length of the last stage affects nothing before its end, so a run may be extended.
         """
-        rows = [rows for stage in self.stages for rows in stage.mixture.rows]
+        rows = [rows for stage in self.declared for rows in stage.mixture.rows]
         facts = {
-            "stores": [source.store.manifest.checksum for source in rows],
-            "rows (seq_len, packing, selection)": [source.fingerprint for source in rows],
+            STORES: [source.store.manifest.checksum for source in rows],
+            "rows (seq_len, packing, selection)": [source.settings_fingerprint for source in rows],
             "stages (weights, tokens)": [
-                [stage.mixture.interleaving.parts for stage in self.stages],
-                [stage.steps for stage in self.stages[:-1]],
+                [stage.mixture.interleaving.parts for stage in self.declared],
+                self._ends(),
             ],
-            "batch_size": [stage.batch_size for stage in self.stages],
+            "batch_size": self.sizes,
             "order": [str(self.seed), str(self.order)],
         }
-        return {name: hash_value(fact)[:12] for name, fact in facts.items()}
+        marks = {name: hash_value(fact)[:12] for name, fact in facts.items()}
+        building = any(getattr(source.store, "growing", False) for source in rows)
+        return marks | {STORES: UNKNOWN} if building else marks
+
+    def _ends(self) -> list[Any]:
+        """Steps of all stages but the last: known in advance, or what decides them while rows are unknown."""
+        if not self.order.window_rows:
+            return [stage.steps for stage in self.stages[:-1]]
+        return [
+            _steps(stage, size) or list(stage.mixture.max_epochs)
+            for stage, size in zip(self.declared[:-1], self.sizes, strict=False)
+        ]
 
 
 def _schedule_stage(
@@ -213,8 +268,8 @@ def _schedule_stage(
     """Place a stage in the run, after checking that it has enough rows."""
     mixture = stage.mixture
     limit = mixture.limit(consumed)
-    if stage.tokens is not None:
-        steps = stage.tokens // (batch_size * mixture.seq_len)
+    open = False
+    if (steps := _steps(stage, batch_size)) is not None:
         if not steps:
             raise RecipeError(
                 f"stage {number}: {stage.tokens:,} tokens are less than one batch of {batch_size:,} rows of "
@@ -222,15 +277,18 @@ def _schedule_stage(
                 hint="more tokens or a smaller batch_size",
             )
         if limit is not None and steps * batch_size > limit:
-            raise _used_up(number, mixture, steps * batch_size, consumed)
+            if mixture.grows and not _short(mixture, steps * batch_size, consumed):
+                steps, open = limit // batch_size, True
+            else:
+                raise _used_up(number, mixture, steps * batch_size, consumed)
     elif limit is None:
         raise RecipeError(
             f"stage {number} has no end: its sources may be used any number of times",
             hint="give its length: Stage(..., tokens=...), or set max_epochs of a source",
         )
     else:
-        steps = limit // batch_size
-        if not steps:
+        steps, open = limit // batch_size, mixture.grows
+        if not steps and not open:
             raise RecipeError(
                 f"stage {number}: expected at least one batch of {batch_size:,} rows, found {limit:,} rows "
                 "until a source is used up",
@@ -245,17 +303,40 @@ def _schedule_stage(
         consumed=tuple(consumed),
         orders=tuple(orders[rows.fingerprint] for rows in mixture.rows),
         left_over=limit - steps * batch_size if stage.tokens is None and limit is not None else 0,
+        open=open,
     )
+
+
+def _batch_size(number: int, stage: Stage, batch_size: int | None) -> int:
+    size = stage.batch_size if stage.batch_size is not None else batch_size
+    if size is None or size < 1:
+        raise RecipeError(f"stage {number}: expected a batch_size above 0, found {size!r}")
+    return size
+
+
+def _steps(stage: Stage, batch_size: int) -> int | None:
+    """Steps of a stage that is as long as its tokens; None for one that lasts until a source is used up."""
+    return None if stage.tokens is None else stage.tokens // (batch_size * stage.mixture.seq_len)
+
+
+def _short(mixture: Mixture, rows: int, consumed: Sequence[int]) -> list[int]:
+    """Sources with too few rows for a stage, and no more to come."""
+    return [
+        source
+        for source, count in enumerate(mixture.interleaving.counts(rows))
+        if (epochs := mixture.max_epochs[source]) is not None
+        and not grows(mixture.rows[source])
+        and consumed[source] + count > epochs * len(mixture.rows[source])
+    ]
 
 
 def _used_up(number: int, mixture: Mixture, rows: int, consumed: list[int]) -> RecipeError:
     """Error that names the sources with too few rows for a stage, and how many are missing."""
     missing = []
     enough = []
-    for source, count in enumerate(mixture.interleaving.counts(rows)):
-        epochs, size = mixture.max_epochs[source], len(mixture.rows[source])
-        if epochs is None or consumed[source] + count <= epochs * size:
-            continue
+    counts = mixture.interleaving.counts(rows)
+    for source in _short(mixture, rows, consumed):
+        count, epochs, size = counts[source], mixture.max_epochs[source] or 1, len(mixture.rows[source])
         earlier = f" after {consumed[source]:,} in earlier stages" if consumed[source] else ""
         missing.append(
             f"source {source} needs {count:,} rows{earlier} and has {size:,} x {epochs} epochs: "

@@ -113,6 +113,7 @@ def trace_step(loader: Loader, step: int, *, rank: int | None = None, row: int |
         RecipeError: no such step, rank or row.
         CorruptStore: a store is damaged there.
     """
+    _refuse_unfinished(loader)
     _check_within("step", step, len(loader), "of this run")
     if rank is not None:
         _check_within("rank", rank, loader.world_size, "of this world")
@@ -176,6 +177,7 @@ def trace_document(loader: Loader, document: int, *, store: StoreReader | None =
         RecipeError: a store that the run does not read, or none given where it reads several.
         StoreError: no such document.
     """
+    _refuse_unfinished(loader)
     store = _store_of_document(loader, store)
     document = document_number(store, document)
     uses: list[Occurrence] = []
@@ -225,6 +227,15 @@ def stores_of(loader: Loader) -> list[StoreReader]:
 def store_of(loader: Loader, stage: int, source: int) -> StoreReader:
     """Store that a source of a stage reads."""
     return loader.schedule.stages[stage].mixture.rows[source].store
+
+
+def _refuse_unfinished(loader: Loader) -> None:
+    """Refuse documents of a store that is still being built: their numbers are not known."""
+    if loader.building:
+        raise RecipeError(
+            f"cannot trace a run of {', '.join(loader.building)} before the build has ended",
+            hint="the same step of a loader of the finished store has the same documents",
+        )
 
 
 def _contents(rows: RowSource, numbers: np.ndarray) -> list[tuple[SpanTrace, ...]]:

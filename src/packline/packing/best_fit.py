@@ -214,6 +214,10 @@ class BestFit:
             raise self._damaged(f"a document at place {int(places.max()):,} of {len(self.selection):,}")
         return self.selection.at(places)
 
+    def last_place(self, rows: int) -> int:
+        """Place of the last document that the first `rows` rows depend on: packing looks at all."""
+        return len(self.selection) - 1
+
     def rows_of(self, document: int) -> np.ndarray:
         """All rows with tokens of this document, sorted int64; empty if it is not selected."""
         place = int(self.selection.places(np.array([document], np.int64))[0])

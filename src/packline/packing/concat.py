@@ -134,6 +134,11 @@ class Concat:
         following[exists] = self.selection.documents(after[exists])
         return following
 
+    def last_place(self, rows: int) -> int:
+        """Place of the last document that the first `rows` rows depend on, their targets included."""
+        end = np.array([min(rows * self.seq_len, self.tokens)])
+        return min(int(self._sums.find(end)[0][0]), len(self.selection) - 1)
+
     def rows_of(self, document: int) -> np.ndarray:
         """All rows with tokens of this document, sorted int64; empty if it is not selected."""
         place = self.selection.places(np.array([document], np.int64))

@@ -211,9 +211,7 @@ class Selection:
         _check_numbers(choice)
         choice = choice.canonical()
         self.store, self.plans = store, plans
-        self.settings: dict[str, Any] = {
-            name: getattr(choice, name) for name in DocumentFilter.__struct_fields__
-        }
+        self.settings: dict[str, Any] = selection_settings(choice)
         """Requested settings in a canonical form: equal settings choose equal documents."""
         self._filters = Filters(store, choice)
         self.identity: dict[str, Any] = self.settings | self._filters.identity
@@ -340,6 +338,12 @@ class Selection:
         losses |= {one.by: one.documents for one in self.left_out}
         self.tokens = facts["tokens"]
         return kept
+
+
+def selection_settings(choice: DocumentFilter) -> dict[str, Any]:
+    """Settings of a choice by name, in a canonical form: equal settings choose equal documents."""
+    canonical = choice.canonical()
+    return {name: getattr(canonical, name) for name in DocumentFilter.__struct_fields__}
 
 
 def _choose_shards(store: StoreReader, settings: dict[str, Any], losses: dict[str, int]) -> list[int]:

@@ -28,7 +28,8 @@ import pyarrow.parquet as pq
 
 from packline.errors import InputError, RecipeError
 from packline.fingerprint import hash_bytes
-from packline.packing.passes import in_threads
+from packline.packing.passes import ShardPlaces, in_threads
+from packline.packing.uniqueness import repeated_texts
 from packline.storage.local import disk_errors, sync_file
 from packline.store.reader import StoreReader, shard_labels
 from packline.store.shard import Shard
@@ -114,7 +115,7 @@ class ExclusionList:
         documents = np.concatenate([np.empty(0, np.int64), *in_threads(find, numbers)])
         entries = sum(len(places.positions) for places in by_source.values())
         seen = len(documents)
-        if not seen:
+        if entries and not seen:
             raise RecipeError(
                 f"exclude {self.name}: {store.path} has none of its {entries:,} documents",
                 hint="a list names documents by source, file and position, as packline info shows them",
@@ -189,7 +190,7 @@ def _keys(codes: np.ndarray, positions: np.ndarray) -> np.ndarray:
 
 
 def write_list(
-    path: str | Path, store: StoreReader, documents: np.ndarray, reasons: Sequence[str] | str
+    path: str | Path, store: StoreReader, documents: np.ndarray, reasons: pa.Array | Sequence[str] | str
 ) -> int:
     """Write a list of documents; an existing file is replaced once the new one is complete.
 
@@ -214,17 +215,43 @@ def write_list(
         with disk_errors(path.parent):
             with pq.ParquetWriter(waiting, SCHEMA, compression="zstd") as writer:
                 for start, table in _listed(store, np.asarray(documents, np.int64)):
-                    words: Any = reasons
+                    words: Any = [reasons] * len(table)
                     if not isinstance(reasons, str):
-                        words = pa.array(reasons[start : start + len(table)], pa.string())
-                    else:
-                        words = pa.repeat(pa.scalar(reasons, pa.string()), len(table))
+                        words = reasons[start : start + len(table)]
+                    words = pa.array(words, pa.string())
                     writer.write_table(table.append_column(SCHEMA.field("reason"), words).cast(SCHEMA))
             sync_file(waiting)
             os.replace(waiting, path)
     finally:
         waiting.unlink(missing_ok=True)
     return len(documents)
+
+
+def write_duplicates(path: str | Path, store: StoreReader) -> tuple[int, int]:
+    """Write the list of all documents whose text an earlier document of the store has.
+
+    Returns:
+        Number of documents written, and of their tokens.
+
+    Raises:
+        RecipeError: the name does not end in `.parquet`; a document without the hash of its text.
+        OutOfSpace: the disk is full.
+    """
+    firsts = store.firsts.tolist()
+    parts = [
+        ShardPlaces(shard, number, firsts[number], firsts[number + 1])
+        for number, shard in enumerate(store.shards)
+    ]
+    found = repeated_texts((), parts, np.zeros(firsts[-1], np.uint8))
+    order = np.argsort(found.own)
+    documents = found.own[order]
+    numbers = pa.array(found.firsts[order]).cast(pa.string())
+    words = pc.binary_join_element_wise("same text as document", numbers, " ")
+    tokens = 0
+    for part in parts:
+        start, stop = documents.searchsorted([part.start, part.stop]).tolist()
+        tokens += int(part.shard.lengths[documents[start:stop] - part.start].sum())
+    return write_list(path, store, documents, words), tokens
 
 
 def check_list_path(path: str | Path) -> None:

@@ -30,13 +30,13 @@ from packline.packing.exclusions import ExclusionList
 from packline.packing.packer import DocumentFilter
 from packline.packing.passes import ShardPlaces, in_threads
 from packline.packing.uniqueness import repeated_texts
-from packline.store.provenance import ProvenanceFile, documents_schema
-from packline.store.reader import StoreReader, shard_labels
+from packline.store.lookup import check_names, column_types, read_columns
+from packline.store.reader import StoreReader
 from packline.where.conditions import And, Condition, conjunction, fields_of, in_words
 from packline.where.grammar import parse_where
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 MOST_TERMS = 100
 """Terms of a condition that are counted separately."""
@@ -53,6 +53,18 @@ class LeftOut(msgspec.Struct, frozen=True):
     """The filter in words: `where score >= 3`, `exclude leaked.parquet`, `duplicates`."""
     documents: int
     tokens: int
+
+
+def filter_identity(choice: DocumentFilter) -> dict[str, Any]:
+    """Everything that the result depends on, of filters without lists and other stores."""
+    least = choice.min_tokens or 0
+    return {
+        "min_tokens": least if least > 1 else 0,
+        "max_tokens": choice.max_tokens,
+        "where": [str(term) for term in _terms(choice.where)],
+        "exclude": [],
+        "unique": None,
+    }
 
 
 class Filters:
@@ -73,15 +85,12 @@ class Filters:
         if self._least <= 1:
             self._least = 0
         self._terms = _terms(choice.where)
-        _check_names(store, self._terms)
+        check_names(store, [name for term in self._terms for name in fields_of(term)])
         self._lists = [ExclusionList(path) for path in choice.exclude or ()]
         self._unique = bool(choice.unique)
         others = choice.unique if isinstance(choice.unique, tuple) else ()
         self._others = [StoreReader(path) for path in others]
-        self.identity: dict[str, Any] = {
-            "min_tokens": self._least,
-            "max_tokens": self._most,
-            "where": [str(term) for term in self._terms],
+        self.identity: dict[str, Any] = filter_identity(choice) | {
             "exclude": sorted({one.checksum for one in self._lists}),
             "unique": sorted({one.manifest.checksum for one in self._others}) if self._unique else None,
         }
@@ -153,7 +162,7 @@ class Filters:
         from packline.where.columns import check_columns, column_mask
 
         file = part.shard.open_provenance()
-        types = _types(file, self._terms)
+        types = column_types(file, [name for term in self._terms for name in fields_of(term)])
         for term in self._terms:
             check_columns(term, types, str(file.path))
         start = part.start
@@ -164,7 +173,7 @@ class Filters:
                 if here.all():
                     break
                 needed = [name for name in fields_of(term) if name not in columns]
-                columns |= _read(file, group, needed, types)
+                columns |= read_columns(file, group, {name: types[name] for name in needed})
                 failed = ~column_mask(term, columns)
                 failed &= here == 0
                 here[failed] = code
@@ -186,9 +195,9 @@ class Filters:
             for store in self._others
             for number, shard in enumerate(store.shards)
         ]
-        own, foreign = repeated_texts(others, parts, reasons)
-        reasons[own] = code
-        reasons[foreign] = code + 1
+        repeated = repeated_texts(others, parts, reasons)
+        reasons[repeated.own] = code
+        reasons[repeated.foreign] = code + 1
 
     def _kept(self, parts: Sequence[ShardPlaces], reasons: np.ndarray) -> tuple[np.ndarray, dict[str, Any]]:
         names = self._reasons
@@ -219,42 +228,3 @@ def _terms(where: str | None) -> list[Condition]:
     if len(terms) > MOST_TERMS:
         terms = [*terms[: MOST_TERMS - 1], And(tuple(terms[MOST_TERMS - 1 :]))]
     return terms
-
-
-def _check_names(store: StoreReader, terms: Sequence[Condition]) -> None:
-    """Refuse a column that no shard of any source has."""
-    names = [name for term in terms for name in fields_of(term)]
-    known = set(documents_schema().names)
-    if set(names) <= known:
-        return
-    from packline.where.columns import refuse_unknown
-
-    ofs: dict[int, int] = {}
-    for number, origin in enumerate(shard_labels(store)):
-        ofs.setdefault(origin.number, number)
-    carried = [name for number in ofs.values() for name, _ in store.shards[number].open_provenance().carried]
-    known |= set(carried)
-    refuse_unknown(names, [*documents_schema().names, *dict.fromkeys(carried)], str(store.path))
-
-
-def _types(file: ProvenanceFile, terms: Sequence[Condition]) -> dict[str, pa.DataType]:
-    """Types of the columns that terms use in a shard; null where its source lacks one."""
-    import pyarrow as pa
-
-    schema = documents_schema(file.carried)
-    names = {name for term in terms for name in fields_of(term)}
-    return {name: schema.field(name).type if name in schema.names else pa.null() for name in names}
-
-
-def _read(
-    file: ProvenanceFile, group: int, names: Sequence[str], types: dict[str, pa.DataType]
-) -> dict[str, Any]:
-    """Columns of a row group."""
-    import pyarrow as pa
-
-    there = [name for name in names if not pa.types.is_null(types[name])]
-    columns: dict[str, Any] = {name: pa.nulls(file.rows[group]) for name in names if name not in there}
-    if there:
-        table = file.read(group, there)
-        columns |= {name: table[name] for name in there}
-    return columns

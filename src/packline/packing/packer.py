@@ -205,3 +205,6 @@ class Packer(Protocol):
 
     def rows_of(self, document: int) -> np.ndarray:
         """All rows with tokens of this document, sorted int64; empty if it is not selected."""
+
+    def last_place(self, rows: int) -> int:
+        """Place of the last document that the first `rows` rows depend on, at least one of them."""

@@ -72,6 +72,11 @@ class Pad:
         lengths = np.minimum(lengths - starts, self.seq_len)
         return Spans(np.arange(len(rows) + 1), documents, starts, lengths)
 
+    def last_place(self, rows: int) -> int:
+        """Place of the last document that the first `rows` rows depend on."""
+        last = np.array([rows - 1])
+        return int((last if self._sums is None else self._sums.find(last)[0])[0])
+
     def rows_of(self, document: int) -> np.ndarray:
         """All rows with tokens of this document, sorted int64; empty if it has none."""
         place = self.selection.places(np.array([document], np.int64))

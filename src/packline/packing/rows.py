@@ -61,6 +61,10 @@ class RowSource(Protocol):
     def fingerprint(self) -> str:
         """Hash of everything that determines the contents of the rows."""
 
+    @property
+    def settings_fingerprint(self) -> str:
+        """Hash of the settings alone: of the same rows of any store."""
+
     def __len__(self) -> int:
         """Number of rows, R."""
 
@@ -281,32 +285,24 @@ class Rows(RowReader, Notebook):
         *,
         plans: Plans = None,
     ) -> None:
-        _check_options(options)
+        check_options(options)
         self.seq_len = check_seq_len(seq_len, store)
         self.store, self.options, self.plans = store, options, plans
         self.packing, self.boundary_loss = options.packing, bool(options.boundary_loss)
-        self.pad_id = _check_pad_id(options.pad_id, store)
+        self.pad_id = check_pad_id(options.pad_id, store)
         self.selection = Selection(store, options, plans=plans)
-        self._packer = _make_packer(self.selection, self.seq_len, options, plans)
-        self._count = len(self._packer)
+        self.packer = _make_packer(self.selection, self.seq_len, options, plans)
+        self._count = len(self.packer)
         if not self._count:
             raise StoreError(
                 f"{store.path}: no row of {seq_len:,} tokens: "
                 f"{self.selection!r} gives none with {self.packing}",
                 hint="choose a smaller seq_len, a smaller min_tail_fraction, or another overflow",
             )
-        self.fingerprint: str = hash_value(
-            {
-                "selection": self.selection.fingerprint,
-                "packing": self.packing,
-                "seq_len": self.seq_len,
-                "min_tail_fraction": float(options.min_tail_fraction) if self.packing == "concat" else None,
-                "overflow": options.overflow if self.packing == "pad" else None,
-                "pack_window": options.pack_window,
-                "boundary_loss": self.boundary_loss,
-                "pad_id": self.pad_id,
-            }
+        self.settings_fingerprint: str = settings_fingerprint(
+            options, self.seq_len, self.pad_id, self.selection.identity
         )
+        self.fingerprint: str = hash_value([store.manifest.checksum, self.settings_fingerprint])
 
     def __len__(self) -> int:
         return self._count
@@ -314,7 +310,7 @@ class Rows(RowReader, Notebook):
     @property
     def counts(self) -> Counts:
         """Costs of the packing for these documents; takes a pass over the lengths the first time."""
-        return self._packer.counts
+        return self.packer.counts
 
     @property
     def left_out(self) -> tuple[LeftOut, ...]:
@@ -332,10 +328,33 @@ class Rows(RowReader, Notebook):
         return SplitRows(self, seq_len)
 
     def _spans(self, indices: np.ndarray) -> Spans:
-        return self._packer.spans(indices)
+        return self.packer.spans(indices)
 
     def _rows_of(self, document: int) -> np.ndarray:
-        return self._packer.rows_of(document)
+        return self.packer.rows_of(document)
+
+    def will_need(self, start: int, stop: int) -> None:
+        """Ask the system to read the tokens of rows `start` to `stop` into the page cache, without waiting.
+
+        Only for rows that lie together in the store: others are not asked for.
+        """
+        if self.options.shuffle_documents is None and (
+            self.packing != "best_fit" or self.options.pack_window
+        ):
+            places = [0 if row == 0 else self.packer.last_place(row) for row in (start, stop)]
+            first, last = self.selection.documents(np.array(places)).tolist()
+            self.store.will_need(first, last)
+
+    def last_document(self, rows: int) -> int:
+        """Number of the last document that the first `rows` rows depend on, their targets included.
+
+        Args:
+            rows: number of rows, 1 to R.
+        """
+        if self.options.shuffle_documents is not None:
+            return int(self.selection.documents(np.arange(len(self.selection))).max())
+        place = np.array([self.packer.last_place(rows)])
+        return int(self.selection.documents(place)[0])
 
     def __reduce__(self) -> tuple[Any, tuple[StoreReader, int, RowOptions]]:
         return partial(Rows, plans=self.plans), (self.store, self.seq_len, self.options)
@@ -386,7 +405,12 @@ def check_seq_len(seq_len: int, store: StoreReader) -> int:
     return length
 
 
-def _check_pad_id(pad_id: int | None, store: StoreReader) -> int:
+def check_pad_id(pad_id: int | None, store: StoreReader) -> int:
+    """Token at padding.
+
+    Raises:
+        RecipeError: no id of the vocabulary.
+    """
     vocab_size = store.manifest.tokenizer.vocab_size
     if pad_id is None:
         return store.eod_id
@@ -395,8 +419,33 @@ def _check_pad_id(pad_id: int | None, store: StoreReader) -> int:
     return operator.index(pad_id)
 
 
-def _check_options(options: RowOptions) -> None:
-    """Reject an unknown packing, and a setting that the packing would ignore."""
+def settings_fingerprint(options: RowOptions, seq_len: int, pad_id: int, selection: dict[str, Any]) -> str:
+    """Fingerprint of the settings of rows, without their store.
+
+    Args:
+        selection: identity of the selection.
+    """
+    packing = options.packing
+    return hash_value(
+        {
+            "selection": selection,
+            "packing": packing,
+            "seq_len": seq_len,
+            "min_tail_fraction": float(options.min_tail_fraction) if packing == "concat" else None,
+            "overflow": options.overflow if packing == "pad" else None,
+            "pack_window": options.pack_window,
+            "boundary_loss": bool(options.boundary_loss),
+            "pad_id": pad_id,
+        }
+    )
+
+
+def check_options(options: RowOptions) -> None:
+    """Reject an unknown packing, and a setting that the packing would ignore.
+
+    Raises:
+        RecipeError: names the setting.
+    """
     packing = options.packing
     if packing not in PACKINGS:
         raise RecipeError(f"packing is {packing!r}: expected one of {', '.join(PACKINGS)}")

@@ -41,19 +41,24 @@ class SplitRows(RowReader):
     """
 
     def __init__(self, parent: Rows, seq_len: int) -> None:
-        _check_divides(parent.seq_len, seq_len)
+        check_divides(parent.seq_len, seq_len)
         self.parent, self.seq_len = parent, int(seq_len)
         self.store, self.packing, self.selection = parent.store, parent.packing, parent.selection
         self.pad_id, self.boundary_loss = parent.pad_id, parent.boundary_loss
         self._each = parent.seq_len // self.seq_len
         self.fingerprint: str = hash_value({"parent": parent.fingerprint, "seq_len": self.seq_len})
+        self.settings_fingerprint: str = split_fingerprint(parent.settings_fingerprint, self.seq_len)
+
+    def will_need(self, start: int, stop: int) -> None:
+        """Ask the system to read these rows; see `Rows.will_need`."""
+        self.parent.will_need(start // self._each, -(-stop // self._each))
 
     def __len__(self) -> int:
         return len(self.parent) * self._each
 
     def split_to(self, seq_len: int) -> SplitRows:
         """These rows cut into shorter ones; see `Rows.split_to`."""
-        _check_divides(self.seq_len, seq_len)
+        check_divides(self.seq_len, seq_len)
         return SplitRows(self.parent, seq_len)
 
     def _spans(self, indices: np.ndarray) -> Spans:
@@ -120,7 +125,17 @@ class SplitRows(RowReader):
         return f"<{len(self):,} rows of {self.seq_len:,} tokens, cut from {self.parent!r}>"
 
 
-def _check_divides(whole: int, seq_len: int) -> None:
+def split_fingerprint(settings: str, seq_len: int) -> str:
+    """Fingerprint of the settings of cut rows, from that of the whole ones."""
+    return hash_value([settings, seq_len])
+
+
+def check_divides(whole: int, seq_len: int) -> None:
+    """Reject rows that cannot be cut.
+
+    Raises:
+        RecipeError: `seq_len` does not divide the length of the rows.
+    """
     if seq_len < 2 or whole % seq_len:
         raise RecipeError(
             f"cannot cut rows of {whole:,} tokens into rows of {seq_len:,}: expected a divisor, at least 2"

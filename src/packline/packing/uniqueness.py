@@ -17,6 +17,7 @@ Memory: 40 bytes per document of a pass, at most 1.3 GB; a pass handles the hash
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -33,9 +34,20 @@ Texts = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Places int64, hashes uint64 and sizes int64 of some documents, `[N]` each."""
 
 
+class Repeated(NamedTuple):
+    """Documents whose text occurs earlier, by their places in the selection, int64; in no order."""
+
+    own: np.ndarray
+    """Those whose text an earlier document of the selection has."""
+    firsts: np.ndarray
+    """Place of the first document with each of these texts."""
+    foreign: np.ndarray
+    """Those whose text one of the other stores has."""
+
+
 def repeated_texts(
     others: Sequence[ShardPlaces], parts: Sequence[ShardPlaces], reasons: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+) -> Repeated:
     """Find documents whose text occurs earlier.
 
     Args:
@@ -43,16 +55,13 @@ def repeated_texts(
         parts: shards of the selection, in order.
         reasons: uint8 by place in the selection; only documents with 0 take part.
 
-    Returns:
-        Places in the selection, int64: of documents whose text an earlier one of the selection has, and of
-        those whose text one of the other stores has.
-
     Raises:
         RecipeError: a document without the hash of its text.
     """
     count = sum(len(part.shard) for part in others) + int(np.count_nonzero(reasons == 0))
     bits = max(-(-count // PASS_DOCUMENTS) - 1, 0).bit_length()
-    own, foreign = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    empty = np.empty(0, np.int64)
+    own, firsts, foreign = [empty], [empty], [empty]
     for number in range(1 << bits):
         first = list(in_threads(lambda part: _texts(part, None, bits, number), others))  # noqa: B023
         then = list(in_threads(lambda part: _texts(part, reasons, bits, number), parts))  # noqa: B023
@@ -64,8 +73,9 @@ def repeated_texts(
         mine = repeated >= before
         repeated, heads = repeated[mine], heads[mine]
         own.append(places[repeated[heads >= before]])
+        firsts.append(places[heads[heads >= before]])
         foreign.append(places[repeated[heads < before]])
-    return np.concatenate(own), np.concatenate(foreign)
+    return Repeated(np.concatenate(own), np.concatenate(firsts), np.concatenate(foreign))
 
 
 def _joined(arrays: list[np.ndarray]) -> np.ndarray:

@@ -144,6 +144,12 @@ class WindowedBestFit:
         """One past the last row of each window, int64 `[W]`."""
         return self._rows[1:]
 
+    @property
+    def last_unit(self) -> str:
+        """Name of the last unit with selected documents; its window is the last one."""
+        units = [unit for unit, first in self.selection.units() if first < len(self.selection)]
+        return units[-1]
+
     def spans(self, rows: np.ndarray) -> Spans:
         """Spans of these rows.
 
@@ -163,6 +169,10 @@ class WindowedBestFit:
             indices.append(here)
             parts.append(self._packer(number).spans(rows[here] - self._rows[number]))
         return _merged(len(rows), np.concatenate(indices) if indices else windows, parts)
+
+    def last_place(self, rows: int) -> int:
+        """Place of the last document that the first `rows` rows depend on: the last of their last window."""
+        return self._parts[int(self._rows.searchsorted(rows, "left")) - 1].stop - 1
 
     def rows_of(self, document: int) -> np.ndarray:
         """All rows with tokens of this document, sorted int64; empty if it is not selected."""

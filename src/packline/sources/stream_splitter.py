@@ -12,7 +12,7 @@ finished unit already covers is decompressed but not written. Records are not de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -74,14 +74,13 @@ def split_stream(
     source: Source,
     folder: Path,
     *,
-    chunk_bytes: Callable[[int], int],
+    chunk_bytes: int,
     max_document_bytes: int,
     skip: Container[int] = (),
 ) -> Iterator[StreamChunk | StreamEnd]:
     """Cut chunks in order, with one `StreamEnd` at the end. The caller deletes the files of chunks.
 
     Args:
-        chunk_bytes: size of a chunk, as a function of the bytes of text before it.
         skip: numbers of chunks that need no file.
     """
     if file.format == "parquet":
@@ -94,14 +93,12 @@ def split_stream(
             stream.fill, 0, delimiter=delimiter, max_bytes=max_document_bytes, block_bytes=CUT_BYTES
         )
         number = position = 0
-        size = chunk_bytes(0)
         writer = _ChunkFile(folder, file, number, skip)
         try:
             for block in blocks:
-                if writer.size >= size and not block.continued:
+                if writer.size >= chunk_bytes and not block.continued:
                     yield StreamChunk(number, file.index, position, writer.size, writer.close())
                     position, number = block.position, number + 1
-                    size = chunk_bytes(position)
                     writer = _ChunkFile(folder, file, number, skip)
                 writer.write(block)
         finally:
@@ -161,7 +158,7 @@ class _ChunkFile:
 
 
 def _cut_parquet(
-    file: InputFile, folder: Path, chunk_bytes: Callable[[int], int], skip: Container[int]
+    file: InputFile, folder: Path, chunk_bytes: int, skip: Container[int]
 ) -> Iterator[StreamChunk | StreamEnd]:
     """Chunks as Arrow files of the wanted columns, so that no row group is decoded twice."""
     import pyarrow as pa
@@ -170,7 +167,7 @@ def _cut_parquet(
     from packline.sources.parquet import open_parquet
 
     hasher = Hasher()
-    number = row = start = size = done = 0
+    number = row = start = size = 0
     held: list[pa.RecordBatch] = []
     lost: list[LostRows] = []
 
@@ -188,10 +185,10 @@ def _cut_parquet(
             end = row + parquet.metadata.row_group(group).num_rows
             try:
                 for rows, row_bytes in _hashed_rows(parquet, group, file, hasher):
-                    if size >= chunk_bytes(done):
+                    if size >= chunk_bytes:
                         yield finish()
                         held, lost = [], []
-                        number, start, done, size = number + 1, row, done + size, 0
+                        number, start, size = number + 1, row, 0
                     held.append(rows)
                     size += row_bytes
                     row += len(rows)

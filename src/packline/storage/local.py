@@ -16,6 +16,9 @@ from typing import Protocol
 from packline.errors import OutOfSpace, PacklineError, StoreError
 from packline.fingerprint import hash_bytes
 
+MANY = 16
+"""Largest number of files that are synced one by one."""
+
 
 class Storage(Protocol):
     """Files by name; names are relative paths with `/`.
@@ -107,6 +110,19 @@ def sync_folder(folder: Path) -> None:
     sync_file(folder)
 
 
+def sync_file_system(folder: Path) -> bool:
+    """Sync the whole file system of a folder; False if the system has no such call."""
+    import ctypes
+
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        return int(ctypes.CDLL(None).syncfs(descriptor)) == 0
+    except (OSError, AttributeError):
+        return False
+    finally:
+        os.close(descriptor)
+
+
 def publish_folder(waiting: Path, path: Path) -> None:
     """Publish a folder, whose files are already on the disk, under its final name in one step.
 
@@ -177,8 +193,9 @@ class LocalFolder:
     def put_files(self, files: Mapping[str, Path]) -> None:
         """See `Storage.put_files`; the files are renamed, so they must be on the same disk."""
         with disk_errors(self.path):
-            for path in files.values():
-                sync_file(path)
+            if len(files) <= MANY or not sync_file_system(self.path):
+                for path in files.values():
+                    sync_file(path)
             folders = {(self.path / name).parent for name in files} | {self.path}
             for folder in folders:
                 folder.mkdir(exist_ok=True)

@@ -14,15 +14,13 @@ from pathlib import Path
 from typing import Literal
 
 from packline.errors import PacklineError
-from packline.storage.local import disk_errors, sync_file, sync_folder
+from packline.storage.local import MANY, disk_errors, sync_file, sync_file_system, sync_folder
 
 Link = Literal["auto", "hard", "reflink", "copy"]
 """Way to share bytes: `auto` tries a hard link, then a reflink, then a copy."""
 
 FICLONE = 0x40049409
 COPY_BYTES = 8 << 20
-MANY = 16
-"""Largest number of files that are synced one by one."""
 _CANNOT = {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL, errno.ENOSYS, errno.EMLINK}
 """Errors for a link that the file system does not support between two places."""
 
@@ -112,21 +110,8 @@ def sync_files(folder: Path, names: Sequence[str]) -> None:
     """Wait until the files of a folder and their names are on the disk."""
     folders = {folder / Path(name).parent for name in names} | {folder}
     with disk_errors(folder):
-        if len(names) <= MANY or not _sync_file_system(folder):
+        if len(names) <= MANY or not sync_file_system(folder):
             for name in names:
                 sync_file(folder / name)
         for each in sorted(folders):
             sync_folder(each)
-
-
-def _sync_file_system(folder: Path) -> bool:
-    """Sync the whole file system of a folder; False if the system has no such call."""
-    import ctypes
-
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        return int(ctypes.CDLL(None).syncfs(descriptor)) == 0
-    except (OSError, AttributeError):
-        return False
-    finally:
-        os.close(descriptor)

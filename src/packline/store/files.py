@@ -21,7 +21,7 @@ import stat
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +54,18 @@ class FileEntry(msgspec.Struct, frozen=True, gc=False):
     bytes: int
     checksum: str
     """xxh3-128, 32 hexadecimal digits."""
+
+
+def will_need(path: Path, start: int, size: int) -> None:
+    """Ask the system to read a range of a file into the page cache, without waiting; a hint, and no more."""
+    if not hasattr(os, "posix_fadvise"):
+        return
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        try:
+            os.posix_fadvise(descriptor, start, size, os.POSIX_FADV_WILLNEED)
+        finally:
+            os.close(descriptor)
 
 
 @contextmanager

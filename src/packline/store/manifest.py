@@ -85,6 +85,8 @@ class Receipt(msgspec.Struct, frozen=True):
     """False if a limit of documents or tokens ended it early."""
     columns: dict[str, ColumnType] | msgspec.UnsetType = msgspec.UNSET
     """Type of each column that the source carries, by name and in order; absent without any."""
+    settings: str = ""
+    """Checksum of everything but the inputs that decides the unit's files; empty if it is not reusable."""
 
 
 class StreamReceipt(msgspec.Struct, frozen=True):
@@ -299,7 +301,8 @@ def _not_found(folder: Path) -> StoreNotFound:
     if (folder / WORK).is_dir():
         return StoreNotFound(
             f"{folder} holds a build that has not finished",
-            hint=f"run its command again to resume; packline status {folder} shows its progress",
+            hint=f"run its command again to resume; packline status {folder} shows its progress, and "
+            "packline.follow reads it while it is built",
         )
     if not folder.exists():
         return StoreNotFound(f"{folder} does not exist", hint="packline build makes a store")
@@ -325,7 +328,23 @@ def from_receipts(
     """Manifest of a store whose units have these receipts, by its tokenizer; see `assemble`."""
     from packline.ragged import dtype_for
 
-    entry = TokenizerEntry(
+    return assemble(
+        receipts,
+        recipe=recipe,
+        tokenizer=tokenizer_entry(tokenizer, boundary, round_trip),
+        dtype=dtype_for(tokenizer.vocab_size).name,
+        inputs=inputs,
+        receipt_files=receipt_files,
+        tokenizer_files=tokenizer_files,
+        streams=streams,
+        imported=imported,
+        val_share=val_share,
+    )
+
+
+def tokenizer_entry(tokenizer: Tokenizer, boundary: Boundary, round_trip: str = "") -> TokenizerEntry:
+    """Entry of a tokenizer; without its round trip as long as that is not measured."""
+    return TokenizerEntry(
         name=tokenizer.name,
         kind=tokenizer.kind,
         fingerprint=tokenizer.fingerprint,
@@ -335,18 +354,6 @@ def from_receipts(
         bos_id=boundary.bos_id,
         bos=boundary.bos,
         round_trip=round_trip,
-    )
-    return assemble(
-        receipts,
-        recipe=recipe,
-        tokenizer=entry,
-        dtype=dtype_for(tokenizer.vocab_size).name,
-        inputs=inputs,
-        receipt_files=receipt_files,
-        tokenizer_files=tokenizer_files,
-        streams=streams,
-        imported=imported,
-        val_share=val_share,
     )
 
 

@@ -97,6 +97,10 @@ class Shards(Sequence[Shard]):
     def __iter__(self) -> Iterator[Shard]:
         return (self._make(place, entry) for place, entry in enumerate(self._rows))
 
+    def take_over(self, earlier: Shards) -> None:
+        """Take over what is open of shards that are the first of these."""
+        self._made |= earlier._made
+
 
 class StoreReader:
     """A finished store, opened for reading.
@@ -107,11 +111,13 @@ class StoreReader:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        self.manifest: Manifest = read_manifest(self.path)
-        self.dtype = np.dtype(self.manifest.dtype).newbyteorder("<")
-        shards = self.manifest.shards
-        check_sizes(self.path, shards, self.dtype)
+        self._open(Path(path), read_manifest(Path(path)))
+        check_sizes(self.path, self.manifest.shards, self.dtype)
+
+    def _open(self, path: Path, manifest: Manifest) -> None:
+        self.path, self.manifest = path, manifest
+        self.dtype = np.dtype(manifest.dtype).newbyteorder("<")
+        shards = manifest.shards
         self.shards = Shards(self.path, shards, self.dtype, self.manifest.tokenizer.vocab_size)
         """Shards, in the order of the documents: a sequence, each opened when it is used."""
         self.firsts: np.ndarray = offsets_of(shards.numbers("documents"))
@@ -138,6 +144,16 @@ class StoreReader:
         """Shard of a document, and its place there."""
         number = bisect.bisect_right(self._starts, index) - 1
         return self.shards[number], index - self._starts[number]
+
+    def will_need(self, first: int, last: int) -> None:
+        """Ask the system to read documents `first` to `last` into the page cache, without waiting."""
+        (_, begin), (_, end) = self.locate(first), self.locate(last)
+        numbers = (self.firsts.searchsorted([first, last], "right") - 1).tolist()
+        for number in range(numbers[0], numbers[1] + 1):
+            shard = self.shards[number]
+            if len(shard):
+                start = begin if number == numbers[0] else 0
+                shard.will_need(start, end if number == numbers[1] else len(shard) - 1)
 
     def provenance(self, index: int | np.integer[Any]) -> Provenance:
         """Provenance of a document.

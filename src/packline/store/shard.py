@@ -49,6 +49,7 @@ from packline.store.files import (
     map_array,
     map_file,
     opened,
+    will_need,
 )
 from packline.store.provenance import Provenance, ProvenanceFile, to_provenance
 from packline.store.tables import ShardEntry
@@ -226,6 +227,14 @@ class Shard:
         right = (lengths > 0) & (ends - self.offsets[documents] == lengths * np.int64(self.itemsize))
         if not right.all():
             raise contradiction(self, int(documents[np.argmin(right)]))
+
+    def will_need(self, first: int, last: int) -> None:
+        """Ask the system to read documents `first` to `last` into the page cache, without waiting."""
+        begin = self.offset_of(first) // self.itemsize
+        tokens = self.offset_of(last) // self.itemsize + self.length_of(last) - begin
+        will_need(self.path("bin"), begin * self.itemsize, tokens * self.itemsize)
+        if self.has_loss:
+            will_need(self.path("loss"), begin, tokens)
 
     @property
     def has_loss(self) -> bool:

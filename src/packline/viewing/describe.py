@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packline.store.ledger import Ledger
+from packline.viewing.columns import ColumnCounts, column_table
 from packline.viewing.page import (
     Bar,
     Block,
@@ -56,18 +57,24 @@ FIRST_TOKENS = 48
 
 
 def store_page(
-    store: StoreReader, lengths: DocumentLengths | None = None, *, documents: Sequence[int] = ()
+    store: StoreReader,
+    lengths: DocumentLengths | None = None,
+    *,
+    documents: Sequence[int] = (),
+    columns: Sequence[ColumnCounts] = (),
 ) -> Page:
     """Summary of a store, read from its manifest.
 
     Args:
         lengths: None: without the ledger and lengths, for a notebook.
         documents: numbers of documents whose first tokens are shown.
+        columns: counts of the carried columns (`count_columns`).
     """
     facts, groups = store_facts(store), group_table(group_shards(store))
     blocks: list[Block] = [KeyValues(facts), groups]
     if lengths is not None:
-        blocks = [KeyValues((*facts, *length_facts(lengths))), groups, ledger_table(store.manifest.ledger)]
+        blocks = [KeyValues((*facts, *length_facts(lengths))), groups]
+        blocks += [*column_table(store, columns), ledger_table(store.manifest.ledger)]
         blocks += [length_histogram(lengths)] if lengths.histogram else []
     strips = [document_strip(store, number, most=FIRST_TOKENS) for number in documents]
     return Page(f"Store {store.path}", (*blocks, *strips), store_warnings(store))

@@ -34,6 +34,7 @@ from packline.packing.rows import Rows
 from packline.store.reader import StoreReader, shard_labels
 from packline.store.tables import TOKENIZER
 from packline.viewing.analysis import Analysis, analyze
+from packline.viewing.columns import column_table, count_columns
 from packline.viewing.counting import OnProgress
 from packline.viewing.describe import (
     RATE,
@@ -171,6 +172,7 @@ def _store_blocks(store: StoreReader, analysis: Analysis, others: Sequence[Token
         KeyValues(facts),
         Heading("Ledger"),
         ledger_table(store.manifest.ledger, analysis.prices),
+        *column_table(store, count_columns(store)),
     ]
     if not analysis.documents:
         return [*blocks, Note("There are no documents in this store.", "warning")]

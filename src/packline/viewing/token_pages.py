@@ -20,6 +20,7 @@ from packline.packing.rows import Row, Rows
 from packline.store.provenance import Provenance
 from packline.store.reader import StoreReader, document_number, provenance_of
 from packline.viewing.batch_files import BatchFile
+from packline.viewing.columns import column_facts
 from packline.viewing.describe import left_out_facts, store_page
 from packline.viewing.html import render_notebook
 from packline.viewing.page import Block, Heading, KeyValues, Note, Page
@@ -73,7 +74,8 @@ def document_facts(provenance: Provenance) -> tuple[tuple[str, str], ...]:
         ("split", provenance.split),
         ("bytes per token", f"{rate:.2f}" if provenance.text_bytes else None),
     ]
-    return tuple((name, value) for name, value in facts if value is not None)
+    known = tuple((name, value) for name, value in facts if value is not None)
+    return (*known, *column_facts(provenance))
 
 
 def row_page(rows: AnyRows, index: int, *, most: int = MOST, href: Href | None = None) -> Page:

@@ -41,10 +41,13 @@ from packline.store.manifest import TokenizerEntry
 from packline.store.provenance import Provenance
 from packline.store.reader import StoreReader, document_number, provenance_of
 from packline.store.tables import TOKENIZER
+from packline.viewing.columns import value_text
 from packline.viewing.page import Cell, DocumentOrigin, TokenStrip
 from packline.viewing.text import JOINERS, MARKS_MOST, visible
 
 MOST = 2048
+LONGEST_VALUE = 40
+"""Characters of the value of a carried column in the origin of a document."""
 """Maximum number of tokens in a strip."""
 LOSS = {1: True, 0: False, -1: None}
 
@@ -356,7 +359,12 @@ def describe_origin(provenance: Provenance) -> str:
     """
     named = f", id {provenance.id}" if provenance.id is not None else ""
     label = f", label {provenance.label}" if provenance.label is not None else ""
-    return f"{provenance.source}/{provenance.file} at {provenance.position:,}{named}{label}"
+    values = (
+        f", {name} {value_text(value, LONGEST_VALUE)}"
+        for name, value in provenance.columns.items()
+        if value is not None
+    )
+    return f"{provenance.source}/{provenance.file} at {provenance.position:,}{named}{label}{''.join(values)}"
 
 
 def document_strip(

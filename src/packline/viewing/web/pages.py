@@ -14,14 +14,22 @@ import numpy as np
 from packline.errors import RecipeError
 from packline.packing.documents import Selection
 from packline.packing.packer import DocumentFilter
-from packline.store.provenance import Provenance
+from packline.store.lookup import column_names
 from packline.store.reader import document_number
+from packline.viewing.columns import column_table
 from packline.viewing.describe import (
     group_table,
     length_facts,
     length_histogram,
     store_facts,
     store_warnings,
+)
+from packline.viewing.listing import (
+    SHOWN_CHARACTERS,
+    document_table,
+    plain_bytes,
+    shown_columns,
+    shown_value,
 )
 from packline.viewing.page import (
     Block,
@@ -39,14 +47,12 @@ from packline.viewing.page import (
 from packline.viewing.text import plural, size, whole_characters
 from packline.viewing.token_pages import document_facts
 from packline.viewing.tokens import Vocabulary, describe_origin, document_strip
-from packline.viewing.web.search import MOST_IDS, Found, Hit, find_origins, find_tokens
+from packline.viewing.web.search import MOST_IDS, Found, Hit, find_origins, find_tokens, find_where
 from packline.viewing.web.site import InvalidForm, View, choice, number
+from packline.where.grammar import canonical_where
 
 PAGE_ITEMS = 25
 """Items of a list per page."""
-BEGINNING = 24
-"""Tokens shown of each document in a list."""
-SHOWN_CHARACTERS = 60
 PAGE_TOKENS = 1024
 """Tokens of a document per page."""
 ALL = "all"
@@ -55,6 +61,7 @@ SEARCHES = (
     ("ids", "token ids"),
     ("id", "document id"),
     ("file", "file"),
+    ("where", "condition on columns"),
 )
 AROUND = 12
 """Tokens before and after a hit."""
@@ -72,7 +79,8 @@ def overview(view: View) -> Page:
     blocks: list[Block] = [KeyValues(tuple(facts))]
     if manifest.documents:
         pending = Note("Lengths are being counted; reload this page to see them.")
-        blocks += [Heading("Sources"), groups(view), Heading("Lengths")]
+        blocks += [Heading("Sources"), groups(view), *column_table(store, view.opened.columns)]
+        blocks.append(Heading("Lengths"))
         blocks.append(pending if lengths is None else length_histogram(lengths))
     if len(view.site.stores) > 1:
         others = [
@@ -146,51 +154,19 @@ def documents(view: View) -> Page:
     ).tolist()
     chosen = {"source": "" if source == ALL else source, "split": "" if split == ALL else split}
     found = view.opened.provenance.of(numbers)
-    rows = tuple(_listed(view, one, found.get(one)) for one in numbers)
-    head = ("document", "begins", "tokens", "bytes", "source")
     first = page * PAGE_ITEMS
-    caption = f"{first:,} to {first + len(rows) - 1:,} of {plural(count, 'document')}"
+    caption = f"{first:,} to {first + len(numbers) - 1:,} of {plural(count, 'document')}"
     blocks: tuple[Block, ...] = (
         form,
-        Table(caption, head, rows, "llrrl"),
+        document_table(view.store, numbers, found, caption, view.document),
         *steps(view, "/documents", page, count, chosen),
     )
     return Page("Documents", blocks, summary=f"{count:,} of {plural(len(view.store.documents), 'document')}")
 
 
-def _listed(view: View, document: int, provenance: Provenance | None) -> tuple[Value, ...]:
-    tokens = view.store.documents[document]
-    return (
-        Link(f"{document:,}", view.document(document)),
-        beginning(view.vocabulary, tokens),
-        f"{len(tokens):,}",
-        f"{provenance.text_bytes:,}" if provenance else "",
-        provenance.source if provenance else "",
-    )
-
-
-def beginning(vocabulary: Vocabulary, tokens: np.ndarray) -> str:
-    """Beginning of a document, in one line."""
-    ids = [one for one in tokens[:BEGINNING].tolist() if one not in vocabulary.special]
-    cut = len(tokens) > BEGINNING
-    text = " ".join(whole_characters(plain_bytes(vocabulary, ids), first=False, last=cut).split())
-    more = cut or len(text) > SHOWN_CHARACTERS
-    return text[:SHOWN_CHARACTERS] + ("…" if more else "")
-
-
 def plain_text(vocabulary: Vocabulary, ids: list[int]) -> str:
     """Tokens as text, special ones by name, with bytes that are not UTF-8 as `\\xNN`."""
     return plain_bytes(vocabulary, ids).decode("utf-8", "backslashreplace")
-
-
-def plain_bytes(vocabulary: Vocabulary, ids: list[int]) -> bytes:
-    """Tokens as bytes, special ones by name."""
-    parts: list[bytes] = []
-    for one in ids:
-        known = one < len(vocabulary)
-        parts.append(vocabulary.special[one].encode() if one in vocabulary.special else b"")
-        parts.append(vocabulary.data[one] if known else f"id {one}".encode())
-    return b"".join(parts)
 
 
 def document(view: View, wanted: int) -> Page:
@@ -282,7 +258,7 @@ def steps(view: View, path: str, page: int, count: int, params: dict[str, str]) 
 
 def search_page(view: View) -> Page:
     """Page of the search form, with the hits in this part of the store."""
-    params = view.params
+    params, store = view.params, view.store
     by = choice(params, "by", [name for name, _ in SEARCHES], "text")
     query = params.get("q", "")
     form = Form(
@@ -299,7 +275,8 @@ def search_page(view: View) -> Page:
         text = (
             "Text is found exactly as typed, also inside tokens and across them. Control tokens are not "
             "text: search for their ids. Write token ids with spaces between them. Document ids and names "
-            "of files must match completely."
+            "of files must match completely. A condition compares columns: score >= 3 and language == 'de'; "
+            f"there are {', '.join(column_names(store))}."
         )
         return Page("Search", (form, Note(text)))
     try:
@@ -318,6 +295,9 @@ def _run_search(view: View, by: str, query: str) -> tuple[Found, str, int | None
     if len(query) > LONGEST_QUERY:
         raise RecipeError(f"{len(query):,} characters to search for: expected at most {LONGEST_QUERY:,}")
     store = view.store
+    if by == "where":
+        after = number(view.params, "after", 0, most=max(len(store.documents) - 1, 0))
+        return find_where(store, query, after=after), f"documents where {canonical_where(query)}", None
     if by in ("id", "file"):
         after = number(view.params, "after", 0, most=max(len(store.documents) - 1, 0))
         found = find_origins(store, by, query, after=after)
@@ -344,7 +324,7 @@ def _search_blocks(view: View, by: str, found: Found, size: int | None) -> list[
     blocks: list[Block] = []
     percent = f"{100 * found.done:.0f}%"
     if found.hits:
-        origin = by in ("id", "file")
+        origin = by in ("id", "file", "where")
         blocks.append(_found_documents(view, found.hits) if origin else _found_places(view, found.hits, size))
     elif found.after is None:
         text = "Nothing was found" + (" to the end of the store." if view.params.get("after") else ".")
@@ -397,6 +377,7 @@ def _found_places(view: View, hits: tuple[Hit, ...], size: int | None) -> Table:
 def _found_documents(view: View, hits: tuple[Hit, ...]) -> Table:
     """Table of documents with their origins."""
     found = view.opened.provenance.of([hit.document for hit in hits])
+    names = shown_columns(found.values())
     rows: list[tuple[Value, ...]] = []
     for hit in hits:
         origin = found.get(hit.document)
@@ -408,7 +389,8 @@ def _found_documents(view: View, hits: tuple[Hit, ...]) -> Table:
                 f"{origin.position:,}" if origin else "",
                 (origin.id or "") if origin else "",
                 f"{len(view.store.documents[hit.document]):,}",
+                *(shown_value(origin, name) for name in names),
             )
         )
-    head = ("document", "source", "file", "position", "id", "tokens")
-    return Table(plural(len(rows), "document"), head, tuple(rows), "lllrlr")
+    head = ("document", "source", "file", "position", "id", "tokens", *names)
+    return Table(plural(len(rows), "document"), head, tuple(rows), "lllrlr" + "l" * len(names))

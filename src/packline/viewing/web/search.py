@@ -32,6 +32,7 @@ import numpy as np
 from packline.encoders.token_bytes import TokenText, drops_first_space, keeps_text, puts_spaces
 from packline.encoders.tokenizer import Tokenizer
 from packline.errors import CorruptStore
+from packline.store.lookup import matching
 from packline.store.reader import StoreReader
 from packline.store.shard import Shard
 from packline.viewing.tokens import Vocabulary
@@ -162,6 +163,33 @@ def find_origins(
         found = found[found >= after][: most - len(hits)].tolist()
         hits += [Hit(document, 0, 0) for document in found]
         done = found[-1] + 1 if len(hits) >= most else first + table.num_rows
+        if len(hits) >= most or time.monotonic() > end:
+            return Found(tuple(hits), done if done < total else None, done / total)
+    return Found(tuple(hits), None, 1.0)
+
+
+def find_where(
+    store: StoreReader, where: str, *, after: int = 0, most: int = 20, budget: float = BUDGET
+) -> Found:
+    """Find documents that meet a condition on their columns, in the order of the store.
+
+    Args:
+        where: as in `packline.where.grammar`; a column that a source lacks is null there.
+        after: the document to begin at.
+        most: maximum hits per page.
+        budget: seconds; one row group is read however long it takes.
+
+    Raises:
+        RecipeError: it is not a condition, or names a column that no source has.
+        CorruptStore: a shard's provenance cannot be read.
+    """
+    total, end = len(store.documents), time.monotonic() + budget
+    hits: list[Hit] = []
+    for first, mask in matching(store, where, after=after):
+        found = first + np.flatnonzero(mask)
+        found = found[found >= after][: most - len(hits)].tolist()
+        hits += [Hit(document, 0, 0) for document in found]
+        done = found[-1] + 1 if len(hits) >= most else first + len(mask)
         if len(hits) >= most or time.monotonic() > end:
             return Found(tuple(hits), done if done < total else None, done / total)
     return Found(tuple(hits), None, 1.0)

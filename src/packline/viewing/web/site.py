@@ -33,6 +33,7 @@ from packline.ragged import offsets_of
 from packline.store.provenance import Provenance, ProvenanceFile, to_provenance
 from packline.store.reader import StoreReader
 from packline.store.tables import TOKENIZER
+from packline.viewing.columns import ColumnCounts, count_columns
 from packline.viewing.page import Form, Note, Page
 from packline.viewing.store_counts import DocumentLengths, Group, group_shards, measure_lengths
 from packline.viewing.tokens import Vocabulary
@@ -191,6 +192,8 @@ class ServedStore:
         self.provenance = ProvenanceCache(store)
         self.lengths: DocumentLengths | None = None
         """Lengths of documents; None until they are counted."""
+        self.columns: list[ColumnCounts] = []
+        """Carried columns; counted before the lengths."""
         self.choice = choice
         self._rows: OrderedDict[tuple[Any, ...], Rows] = OrderedDict()
         self._lock = threading.Lock()
@@ -198,6 +201,7 @@ class ServedStore:
         self.measuring.start()
 
     def _measure(self) -> None:
+        self.columns = count_columns(self.store)
         self.lengths = measure_lengths(self.store)
 
     @cached_property

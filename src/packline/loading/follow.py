@@ -1,0 +1,415 @@
+"""Training while preparing: a loader over stores that are still being built.
+
+    loader = packline.follow("store", seq_len=4096, batch_size=32)
+    for batch in loader:               # waits for the units that a step needs
+        train(batch)
+
+    build   unit 0 ──> unit 1 ──> unit 3 ──> unit 2 ──> ...     committed in any order
+    rows    ├─ window 0 ─┤├─ window 1 ─┤                        in stored order, as far as they are settled
+    steps   0 1 2 3 4 5 6  7 8 9 ...                            those of the finished store
+
+The order is `blocks` (or stored, with `shuffle=False`), whose first epoch takes windows of rows as they are
+stored. The loader makes its schedule of the rows that are settled, gives their steps, looks for more when
+they are used up, and makes a longer schedule, which begins with the same steps. When the manifest appears it
+reads the finished store. So every batch is that of a `Loader` of the finished store, and a state of
+one is accepted by the other (`loading.state`).
+
+Waiting polls the folder, at most once a second. A build that has stopped without a manifest is reported after
+`grace` seconds, with the command that resumes it.
+
+What depends on the whole store waits for its end or is refused: later epochs, the last, shorter window, and
+stages after one without `tokens` wait; the global order, shuffled documents and best_fit without windows are
+refused.
+"""
+
+from __future__ import annotations
+
+import operator
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Unpack, cast
+
+import msgspec
+
+from packline.errors import BuildStopped, PacklineError, RecipeError, StoreError, StoreNotFound, WaitedTooLong
+from packline.jobs.folder import read_command
+from packline.loading.growing import GrowingBuild
+from packline.loading.loader import Batch, Keys, Loader, chosen_fields
+from packline.loading.mixture import Mixture, Stage, Weight
+from packline.loading.order import row_order
+from packline.loading.prefetch import make_ahead
+from packline.loading.run_file import (
+    RunFile,
+    SourceSettings,
+    StageSettings,
+    convert_run,
+    read_run,
+)
+from packline.loading.schedule import Schedule
+from packline.loading.state import check_same_run, check_state, check_step, check_units
+from packline.packing.rows import Rows, RowSource
+from packline.settings import RowKeywords
+from packline.store.manifest import WORK
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0
+"""Seconds between two looks at the folder, doubled from the first to the last."""
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """A wait for units, as passed to `on_wait`."""
+
+    step: int
+    """Step that is waited for."""
+    seconds: float
+    """Time waited for it so far."""
+    stores: tuple[str, ...]
+    """Folders of the stores that are not finished."""
+    units: int
+    """Units of these that are committed and count."""
+
+
+class Follower(Loader):
+    """Batches of stores that may still be built. Made by `follow`.
+
+    Args:
+        run: stages, stores and loader settings.
+        rank: number of this rank, from 0.
+        world_size: number of ranks that share each global batch.
+        timeout: longest wait for a step, in seconds; None for any.
+        grace: longest time without a running build, in seconds; None to wait for one to be resumed.
+        on_wait: called in the caller's thread, before every pause.
+
+    Raises:
+        RecipeError: settings that need the whole store, or do not fit it.
+        StoreError: nothing is being built, or what is there is damaged.
+    """
+
+    def __init__(
+        self,
+        run: RunFile,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        timeout: float | None = None,
+        grace: float | None = 30.0,
+        on_wait: Callable[[Waiting], None] | None = None,
+    ) -> None:
+        settings = run.loader
+        order = row_order(
+            settings.order,
+            shuffle=settings.shuffle,
+            block_rows=settings.block_rows,
+            window_blocks=settings.window_blocks,
+        )
+        if not order.window_rows:
+            raise RecipeError(
+                "order is global: it needs the number of rows, and a store that is followed has no end yet",
+                hint='order="blocks" shuffles within windows; shuffle=False keeps the stored order',
+            )
+        self.run, self.timeout, self.grace, self.on_wait = run, timeout, grace, on_wait
+        self.fields = chosen_fields(settings.fields, cast("Keys", settings.keys))
+        self._order = order
+        names = dict.fromkeys(source.store for stage in run.stages for source in stage.sources)
+        self._builds = {name: GrowingBuild(name) for name in names}
+        self._pending: Mapping[str, Any] | None = None
+        self._place(settings.seed, rank, world_size, cast("Keys", settings.keys), settings.prefetch)
+        self._wait(0, lambda: all(build.known for build in self._builds.values()))
+        self.schedule = self._make_schedule()
+        self._check_batch_sizes()
+
+    @property
+    def finished(self) -> bool:
+        """True if all stores are finished."""
+        return all(build.store is not None for build in self._builds.values())
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of everything that determines the batches, except stores that are being built."""
+        return "-".join(self.schedule.fingerprints().values())
+
+    def __len__(self) -> int:
+        """Total number of steps.
+
+        Raises:
+            TypeError: it depends on the end of a store that is still being built.
+        """
+        if (total := self.schedule.total) is None:
+            raise TypeError("the number of steps is not known before the store is finished: give tokens=")
+        return total
+
+    def has_step(self, step: int) -> bool:
+        """True if the run has this step; waits until that is known."""
+        self._wait(step, lambda: step < len(self.schedule) or not self.schedule.open)
+        return step < len(self.schedule)
+
+    def batch(self, step: int) -> Batch:
+        """This rank's part of any batch, after waiting for its units.
+
+        Raises:
+            IndexError: no such step.
+            CorruptStore: a store is damaged there.
+            StoreError: a build has stopped, or another has taken its place.
+        """
+        step = operator.index(step)
+        if step >= len(self.schedule) or self._pending is not None:
+            self.has_step(step)
+        return super().batch(step)
+
+    def next_batch(self, step: int) -> Batch:
+        """As `batch`, for one step after another."""
+        self.has_step(step)
+        return self._known_batch(step)
+
+    def _known_batch(self, step: int) -> Batch:
+        return super().next_batch(step)
+
+    def _iterate(self, first: int, number: int) -> Iterator[Batch]:
+        step = first
+        while self.has_step(step):
+            # Wait in the caller's thread alone, where Ctrl-C works: the other one makes known steps.
+            for batch in make_ahead(self._known_batch, step, len(self.schedule), ahead=self.prefetch):
+                step += 1
+                if number == self._pass:
+                    self._step = step
+                yield batch
+
+    def state_at(self, step: int) -> dict[str, Any]:
+        """State after the first `step` batches; those of other processes count if they were made."""
+        if step > len(self.schedule):
+            self._refresh()
+        return super().state_at(step)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume from a state of this run, taken before or after its stores were finished.
+
+        Units that the state has read and that are not built again yet are compared when they are.
+
+        Raises:
+            RecipeError: not a state, or one of another run; see `Loader.load_state_dict`.
+        """
+        check_state(state)
+        check_same_run(self.schedule, state)
+        step = check_step(state, self.schedule.total)
+        self._pending = None if check_units(self.schedule, state) else dict(state)
+        self._resume = self._step = step
+        self._pass += 1
+
+    def _make_schedule(self) -> Schedule:
+        """Schedule of all rows that are settled now."""
+        stages = []
+        for number, stage in enumerate(self.run.stages):
+            entries = []
+            for place, source in enumerate(stage.sources):
+                try:
+                    rows = self._rows(stage, source)
+                except PacklineError as error:
+                    where = f"stages[{number}].sources[{place}]"
+                    raise type(error)(f"{where}: {error.message}", hint=error.hint) from error
+                weight = 1 if source.weight is None else source.weight
+                limit = None if source.max_epochs == "unlimited" else source.max_epochs
+                entries.append((rows, weight, limit))
+            stages.append(Stage(Mixture(entries), tokens=stage.tokens, batch_size=stage.batch_size))
+        return Schedule(stages, batch_size=self.run.loader.batch_size, seed=self.seed, order=self._order)
+
+    def _rows(self, stage: StageSettings, source: SourceSettings) -> RowSource:
+        build = self._builds[source.store]
+        if build.store is None:
+            window = self._order.window_rows
+            rows: RowSource = build.rows(
+                stage.seq_len, source.options, split_to=stage.split_to, window=window
+            )
+            return rows
+        whole: RowSource = Rows(build.store, stage.seq_len, source.options, plans=self.run.loader.plans)
+        return whole if stage.split_to is None else whole.split_to(stage.split_to)
+
+    def _refresh(self) -> None:
+        """Look for new units, and make a longer schedule of them."""
+        new = [build.refresh() for build in self._builds.values()]
+        if any(new) and all(build.known for build in self._builds.values()):
+            self.schedule = self._make_schedule()
+            if self._pending is not None and check_units(self.schedule, self._pending):
+                self._pending = None
+
+    def _wait(self, step: int, ready: Callable[[], bool]) -> None:
+        """Wait until something is there.
+
+        Raises:
+            WaitedTooLong: not within the timeout.
+            BuildStopped: a build has ended without a manifest.
+            StoreNotFound: none has begun.
+        """
+        began = time.monotonic()
+        stopped: float | None = None
+        pause = FIRST_PAUSE
+        while not ready() or (self._pending is not None and not self.finished):
+            before = self._progress
+            self._refresh()
+            now = time.monotonic()
+            if self._progress != before:
+                pause, stopped = FIRST_PAUSE, None
+                continue
+            if self.timeout is not None and now - began >= self.timeout:
+                raise WaitedTooLong(
+                    f"waited {self.timeout:,.0f} seconds for step {step:,} of {', '.join(self.building)}",
+                    hint="packline status shows the progress of the build; timeout=None waits for any time",
+                )
+            idle = [build for build in self._builds.values() if not build.is_running]
+            stopped = (now if stopped is None else stopped) if idle else None
+            if stopped is not None and self.grace is not None and now - stopped >= self.grace:
+                raise _stopped(idle[0], step)
+            if self.on_wait is not None:
+                self.on_wait(Waiting(step, now - began, self.building, self._progress[0]))
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    @property
+    def _progress(self) -> tuple[int, int, int]:
+        """Units that count, builds that have begun, and stores that are finished."""
+        builds = self._builds.values()
+        return (
+            sum(build.units for build in builds),
+            sum(build.known for build in builds),
+            sum(build.store is not None for build in builds),
+        )
+
+    @property
+    def building(self) -> tuple[str, ...]:
+        """Folders of stores that are still being built."""
+        return tuple(name for name, build in self._builds.items() if build.store is None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Another process looks at the folders itself.
+        make = partial(
+            Follower,
+            rank=self.rank,
+            world_size=self.world_size,
+            timeout=self.timeout,
+            grace=self.grace,
+            on_wait=self.on_wait,
+        )
+        state = {name: getattr(self, name) for name in ("_step", "_resume", "_pass", "_pending")}
+        return make, (self.run,), state
+
+    def __repr__(self) -> str:
+        total = self.schedule.total
+        known = f"{total:,}" if total is not None else f"at least {len(self.schedule):,}"
+        names = ", ".join(self.building)
+        return (
+            f"<Follower: step {self.step:,} of {known}, rank {self.rank} of {self.world_size}, "
+            f"seed {self.seed}"
+            f"{f', building {names}' if names else ''}>"
+        )
+
+
+def _stopped(build: GrowingBuild, step: int) -> StoreError:
+    """Error for a build that does not go on."""
+    if build.begun is None:
+        return StoreNotFound(
+            f"{build.path} holds no store, and no build has begun there",
+            hint="begin the build first; grace=None waits for it",
+        )
+    command = read_command(build.path / WORK)
+    resume = "run its command again to resume it"
+    if command is not None:
+        resume = f"resume it: {command.line} (in {command.folder})"
+    return BuildStopped(
+        f"the build of {build.path} has stopped: step {step:,} needs more than its {build.units:,} units, "
+        "and no process is building",
+        hint=f"{resume}; then go on from the loader's state. grace=None waits for that",
+    )
+
+
+def follow(
+    source: str | Path,
+    *,
+    weights: Mapping[str, Weight] | None = None,
+    tokens: int | None = None,
+    shuffle: bool | None = None,
+    rank: int = 0,
+    world_size: int = 1,
+    fields: Sequence[str] | None = None,
+    keys: Keys | None = None,
+    prefetch: int | None = None,
+    timeout: float | None = None,
+    grace: float | None = 30.0,
+    on_wait: Callable[[Waiting], None] | None = None,
+    **settings: Unpack[RowKeywords],
+) -> Follower:
+    """Read a store while it is built: a loader that waits for the units that a step needs.
+
+    The batches are those of a `Loader` of the finished store, and the states of both are exchangeable.
+
+    Args:
+        source: folder of a store that is being built, will be, or is finished; or a run file (`.toml`), whose
+            stores may be in any of these states.
+        weights: share of each source of the store, by name; None: all documents, in stored order.
+        tokens: number of tokens to train on; None: until a source is used up.
+        shuffle: False for the stored order.
+        rank: number of this process among those that train, from 0.
+        world_size: number of such processes.
+        fields: see `Loader`.
+        keys: see `Loader`.
+        prefetch: see `Loader`.
+        timeout: longest wait for a step, in seconds; None: as long as the build runs.
+        grace: longest time without a running build, in seconds, before that is an error; None: wait for one.
+        on_wait: called with a `Waiting` before every pause, in the thread that takes the batches.
+        settings: rows, batch size, seed and order, as for `write_rows`; `order` is `blocks` by default. For a
+            run file only `batch_size`, `seed`, `order`, `block_rows` and `window_blocks`.
+
+    Raises:
+        RecipeError: settings that need the whole store: the global order, shuffled documents, best_fit
+            without `pack_window`; or settings that do not fit it.
+        BuildStopped: the build has ended without a store; names the command that resumes it.
+        WaitedTooLong: a step was not there within the timeout.
+        StoreError: no build has begun, or another one has taken its place.
+
+    A finished store is read at once:
+
+    >>> loader = follow(store.path, seq_len=5, batch_size=2, block_rows=1, window_blocks=2)
+    >>> len(loader), next(iter(loader))["tokens"].shape
+    (2, (2, 5))
+    """
+    run = _run_of(source, weights, tokens, dict(settings))
+    of_loader = {"shuffle": shuffle, "fields": None if fields is None else tuple(fields), "keys": keys}
+    given = {**of_loader, "prefetch": prefetch, **{name: settings.get(name) for name in OF_LOADER}}
+    if shuffle is False and settings.get("order") is None:
+        given["order"] = "global"
+    changes = {name: value for name, value in given.items() if value is not None}
+    run = msgspec.structs.replace(run, loader=msgspec.structs.replace(run.loader, **changes))
+    return Follower(run, rank=rank, world_size=world_size, timeout=timeout, grace=grace, on_wait=on_wait)
+
+
+OF_LOADER = ("batch_size", "seed", "order", "block_rows", "window_blocks")
+"""Settings of rows that belong to the loader."""
+
+
+def _run_of(
+    source: str | Path, weights: Mapping[str, Weight] | None, tokens: int | None, settings: dict[str, Any]
+) -> RunFile:
+    """Run of the arguments, or of a run file."""
+    given = {name: value for name, value in settings.items() if value is not None}
+    options = {name: value for name, value in given.items() if name not in OF_LOADER}
+    if str(source).endswith(".toml"):
+        options |= {} if weights is None else {"weights": weights}
+        options |= {} if tokens is None else {"tokens": tokens}
+        if options:
+            raise RecipeError(f"{min(options)} is set by the run file {source}", hint="change it there")
+        return read_run(source)
+    for name in ("seq_len", "batch_size"):
+        if name not in given:
+            raise RecipeError(f"{name} is required: a store alone does not determine the batches")
+    seq_len, epochs = options.pop("seq_len"), options.pop("epochs", 1)
+    if weights is not None and "sources" in options:
+        raise RecipeError("expected weights or sources, found both", hint="weights names the sources")
+    names: list[tuple[dict[str, Any], Weight | None]] = [({}, None)]
+    if weights is not None:
+        names = [({"sources": name}, str(weight)) for name, weight in weights.items()]
+    sources = [
+        {"store": str(source), "weight": weight, "max_epochs": epochs, **options, **own}
+        for own, weight in names
+    ]
+    stage = {"seq_len": seq_len, "tokens": tokens, "sources": sources}
+    loader = {"batch_size": given["batch_size"], "order": "blocks"}
+    return convert_run({"loader": loader, "stages": [stage]}, "follow")

@@ -1,0 +1,427 @@
+"""A store that is still being built, as far as its units are committed.
+
+    .packline/plan.json      recipe, tokenizer, planned units (`jobs.begun`)
+    receipts/UNIT.json       read one after another, in the order of the documents of each source
+
+A unit counts if all units of its source before it are committed; what comes later may be committed earlier,
+and waits. So the documents of a source appear in their order, whatever the order in which units end, and the
+part of a store that is seen only grows. Rows are given as far as they no longer change:
+
+    concat                       all but the last, for which the next token is not known yet
+    pad                          all
+    best_fit in windows          those of windows that are complete
+
+A limit of the build (`limit_documents`, `limit_tokens`) may still withdraw units. Units then count only in
+the order of the whole store, and only before the limit; the last of them comes with the finished store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from packline.errors import CorruptStore, RecipeError, StoreError
+from packline.fingerprint import hash_bytes, hash_value
+from packline.jobs.begun import BegunBuild, PlannedUnit, read_begun
+from packline.jobs.limits import Limit
+from packline.jobs.status import is_locked
+from packline.loading.units_read import build_identity, selected_names
+from packline.packing.batch import FIELDS
+from packline.packing.cache import PlanMemory
+from packline.packing.documents import selection_settings
+from packline.packing.filtering import filter_identity
+from packline.packing.packer import RowOptions, Spans
+from packline.packing.rows import Rows, check_options, check_pad_id, settings_fingerprint
+from packline.packing.split_rows import SplitRows, check_divides, split_fingerprint
+from packline.packing.windows import WindowedBestFit, window_of
+from packline.recipe import SPLITS, Recipe
+from packline.store.files import FileEntry
+from packline.store.ledger import source_names
+from packline.store.manifest import MANIFEST, WORK, Manifest, Receipt, StreamReceipt, assemble
+from packline.store.reader import StoreReader
+from packline.store.tables import RECEIPTS
+from packline.store.unit_names import STREAM
+
+if TYPE_CHECKING:
+    from packline.packing.rows import RowSource
+
+
+class Committed(NamedTuple):
+    """A committed unit."""
+
+    receipt: Receipt
+    file: FileEntry
+    """Entry of the receipt's own file."""
+
+
+class GrowingStore(StoreReader):
+    """The committed part of a store, at one moment; it does not change."""
+
+    growing = True
+
+    def __init__(self, path: Path, manifest: Manifest, earlier: GrowingStore | None = None) -> None:
+        self._open(path, manifest)
+        if earlier is not None:  # its shards are the first of these: keep what is opened
+            self.shards.take_over(earlier.shards)
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a store that is being built cannot be pickled; pickle its loader")
+
+
+class SourceUnits:
+    """Units of one source, in the order of its documents."""
+
+    def __init__(self, folder: Path, units: Sequence[PlannedUnit]) -> None:
+        self._folder, self._units = folder, units
+        self._place = self._slice = 0
+        self.committed: list[Committed] = []
+        """Units without a gap from the first."""
+
+    @property
+    def complete(self) -> bool:
+        """True if all units of the source are there."""
+        return self._place == len(self._units)
+
+    @property
+    def next_unit(self) -> str:
+        """Name of the first unit that is missing; of a stream, it may turn out that there is none."""
+        planned = self._units[self._place]
+        return f"{planned.name}-{self._slice:06d}" if planned.is_stream else planned.name
+
+    def advance(self) -> bool:
+        """Read the receipts that have been committed since; True if there are any."""
+        before = (self._place, self._slice)
+        while not self.complete:
+            found = self._read(self.next_unit, Receipt)
+            if found is not None:
+                self.committed.append(Committed(*found))
+                if self._units[self._place].is_stream:
+                    self._slice += 1
+                else:
+                    self._place += 1
+                continue
+            if not self._at_end_of_stream():
+                break
+            self._place, self._slice = self._place + 1, 0
+        return (self._place, self._slice) != before
+
+    def _at_end_of_stream(self) -> bool:
+        planned = self._units[self._place]
+        if not planned.is_stream:
+            return False
+        end = self._read(f"{planned.name}{STREAM}", StreamReceipt)
+        return end is not None and end[0].units == self._slice
+
+    def _read(self, name: str, kind: Any) -> tuple[Any, FileEntry] | None:
+        """A receipt and the entry of its file; None if it is not there."""
+        path = self._folder / RECEIPTS / f"{name}.json"
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            receipt = msgspec.json.decode(data, type=kind)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise CorruptStore(
+                f"{path} is damaged: {error}", hint=f"remove {self._folder} and build again"
+            ) from error
+        return receipt, FileEntry(f"{RECEIPTS}/{name}.json", len(data), hash_bytes(data))
+
+
+class GrowingBuild:
+    """A store and the build that makes it.
+
+    Args:
+        path: folder of the store.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.begun: BegunBuild | None = None
+        """The build; None until it has begun, and if the store was finished before."""
+        self.store: StoreReader | None = None
+        """The finished store."""
+        self.memory = PlanMemory()
+        self._sources: dict[str, SourceUnits] = {}
+        self._parts: dict[tuple[str, ...], GrowingStore] = {}
+        self._window = 0
+
+    @property
+    def known(self) -> bool:
+        """True if there is anything to read from."""
+        return self.begun is not None or self.store is not None
+
+    @property
+    def is_running(self) -> bool:
+        """True if the store is finished, or a process is building it."""
+        if self.store is not None or is_locked(self.path / WORK / "lock"):
+            return True
+        return (self.path / MANIFEST).exists()  # finished since the last look
+
+    @property
+    def units(self) -> int:
+        """Number of committed units that count."""
+        return sum(len(source.committed) for source in self._sources.values())
+
+    def refresh(self) -> bool:
+        """Look for what has been committed since; True if there is something new.
+
+        Raises:
+            StoreError: another build was begun in the folder, or has finished there.
+            CorruptStore: a record is damaged.
+        """
+        if self.store is not None:
+            return False
+        begun = read_begun(self.path)
+        if (self.path / MANIFEST).exists():
+            self.store = self._finished()
+            return True
+        if begun is None:
+            return False
+        new = self.begun is None
+        if self.begun is None:
+            self.begun = begun
+            self._sources = {
+                name: SourceUnits(self.path, list(units))
+                for name, units in groupby(begun.units, lambda unit: unit.source)
+            }
+        elif begun.build != self.begun.build:
+            raise self._other("was begun again, from another recipe, tokenizer or inputs")
+        advanced = [source.advance() for source in self._sources.values()]
+        return new or any(advanced)
+
+    def _finished(self) -> StoreReader:
+        """The finished store, if it is the one that was followed."""
+        store = StoreReader(self.path)
+        if self.begun is None:
+            return store
+        if build_identity(store.manifest) != self.begun.build:
+            raise self._other("was built from another recipe, tokenizer or inputs")
+        names = store.manifest.units.names("unit")
+        checksums = dict(zip(names, store.manifest.units.names("receipt_checksum"), strict=True))
+        for unit in self._before_limit() if _is_limited(self.begun.recipe) else self._all():
+            if checksums.get(unit.receipt.unit) != unit.file.checksum:
+                raise self._other(f"got another unit {unit.receipt.unit}")
+        return store
+
+    def _all(self) -> Iterator[Committed]:
+        return (unit for source in self._sources.values() for unit in source.committed)
+
+    def _other(self, what: str) -> StoreError:
+        return StoreError(
+            f"{self.path} {what} while it was read", hint="begin the run again, or put the earlier store back"
+        )
+
+    def rows(self, seq_len: int, options: RowOptions, *, split_to: int | None, window: int) -> Any:
+        """Rows of the store, as far as they are settled.
+
+        Args:
+            seq_len: tokens per row, as packed.
+            options: documents, and how they fill rows.
+            split_to: tokens per row, if they are cut.
+            window: rows are given in multiples of this number.
+
+        Raises:
+            RecipeError: settings that need the whole store, or do not fit it.
+        """
+        assert self.begun is not None
+        check_options(options)
+        _check_followable(self.begun.recipe, options)
+        sources = selected_names(self.begun.recipe, options)
+        part, complete = self._part(sources)
+        if complete:
+            whole: Any = Rows(part, seq_len, options, plans=self.memory)
+            return whole if split_to is None else whole.split_to(split_to)
+        packed = self._packed(part, seq_len, options)
+        settled = 0 if packed is None else self._settled(packed, sources)
+        return GrowingRows(part, packed, settled, seq_len, options, split_to=split_to, window=window)
+
+    def _part(self, sources: tuple[str, ...]) -> tuple[GrowingStore, bool]:
+        """Committed part of the store, of these sources, and whether it is all of them."""
+        assert self.begun is not None
+        chosen: list[Committed] = []
+        complete = True
+        if _is_limited(self.begun.recipe):
+            chosen = [unit for unit in self._before_limit() if unit.receipt.source in sources]
+            complete = False
+        else:
+            for name in sources:
+                if name in self._sources:
+                    chosen += self._sources[name].committed
+                    if not self._sources[name].complete:
+                        complete = False
+                        break
+        earlier = self._parts.get(sources)
+        if earlier is not None and len(earlier.manifest.units) == len(chosen):
+            return earlier, complete
+        begun = self.begun
+        manifest = assemble(
+            [unit.receipt for unit in chosen],
+            recipe=begun.recipe,
+            tokenizer=begun.tokenizer,
+            dtype=begun.dtype,
+            inputs=(),
+            receipt_files=[unit.file for unit in chosen],
+            tokenizer_files=(),
+        )
+        manifest = msgspec.structs.replace(manifest, checksum=begun.build)
+        part = self._parts[sources] = GrowingStore(self.path, manifest, earlier)
+        return part, complete
+
+    def _before_limit(self) -> Iterator[Committed]:
+        """Units in the order of the whole store, up to a gap, or to the one that may exceed a limit."""
+        assert self.begun is not None
+        limit = Limit(self.begun.recipe)
+        for source in self._sources.values():
+            for unit in source.committed:
+                if limit.crosses(unit.receipt) or not unit.receipt.complete:
+                    return
+                limit.take(unit.receipt)
+                yield unit
+                if limit.reached:
+                    return
+            if not source.complete:
+                return
+
+    def _packed(self, part: GrowingStore, seq_len: int, options: RowOptions) -> Rows | None:
+        """Rows of the part; None if there are none yet."""
+        sizes = part.manifest.shards.by_split("tokens")
+        tokens = sum(sizes.values()) if options.split == "all" else sizes.get(options.split, 0)
+        if tokens <= seq_len:
+            return None
+        # The part has no others; that some of them have no document yet is no error.
+        everything = msgspec.structs.replace(options, sources=None, labels=None)
+        try:
+            return Rows(part, seq_len, everything, plans=self.memory)
+        except CorruptStore:
+            raise
+        except StoreError:
+            return None  # a filter has left no document so far, or no row
+
+    def _settled(self, rows: Rows, sources: tuple[str, ...]) -> int:
+        """Number of rows that later units do not change."""
+        packer = rows.packer
+        if rows.packing == "concat":
+            return (rows.selection.tokens - 1) // rows.seq_len
+        if not isinstance(packer, WindowedBestFit):
+            return len(rows)
+        growing = [self._sources[name] for name in sources if name in self._sources]
+        following = next((one.next_unit for one in growing if not one.complete), packer.last_unit)
+        if _is_limited(rows.store.manifest.recipe):
+            following = packer.last_unit  # which may be withdrawn
+        if window_of(following, packer.units) != window_of(packer.last_unit, packer.units):
+            return len(rows)
+        return int(packer.window_ends[-2]) if len(packer.window_ends) > 1 else 0
+
+
+class GrowingRows:
+    """The settled rows of a store that is being built: the first of more.
+
+    Args:
+        store: the committed part.
+        packed: its rows; None if there are none.
+        settled: number of those that do not change any more.
+        seq_len: tokens per row, as packed.
+        options: documents, and how they fill rows.
+        split_to: tokens per row, if they are cut.
+        window: rows are given in multiples of this number.
+    """
+
+    growing = True
+
+    def __init__(
+        self,
+        store: GrowingStore,
+        packed: Rows | None,
+        settled: int,
+        seq_len: int,
+        options: RowOptions,
+        *,
+        split_to: int | None,
+        window: int,
+    ) -> None:
+        self.store, self.options = store, options
+        self.seq_len = seq_len if split_to is None else split_to
+        self.pad_id = check_pad_id(options.pad_id, store)
+        identity = selection_settings(options) | filter_identity(options.canonical())
+        self.settings_fingerprint = settings_fingerprint(options, seq_len, self.pad_id, identity)
+        self.parent: Rows | SplitRows | None = packed
+        if split_to is not None:
+            check_divides(seq_len, split_to)
+            self.settings_fingerprint = split_fingerprint(self.settings_fingerprint, split_to)
+            self.parent = None if packed is None else packed.split_to(split_to)
+            settled *= seq_len // split_to
+        self.fingerprint = hash_value([store.manifest.checksum, self.settings_fingerprint])
+        self._count = settled // window * window
+
+    def __len__(self) -> int:
+        return self._count
+
+    def read(self, indices: np.ndarray, fields: Sequence[str] = FIELDS) -> dict[str, np.ndarray]:
+        """Arrays `[B, L]` of these rows, as `Rows.read`."""
+        return self._settled(indices).read(indices, fields)
+
+    def spans(self, indices: np.ndarray) -> Spans:
+        """Spans of these rows; documents are numbered within the committed part."""
+        return self._settled(indices).spans(indices)
+
+    def will_need(self, start: int, stop: int) -> None:
+        """Ask the system to read these rows, as far as they are settled."""
+        if self.parent is not None and start < self._count:
+            self.parent.will_need(start, min(stop, self._count))
+
+    def rows_of(self, document: int) -> np.ndarray:
+        """Settled rows with tokens of a document of the committed part."""
+        rows = np.empty(0, np.int64) if self.parent is None else self.parent.rows_of(document)
+        return rows[rows < self._count]
+
+    def split_to(self, seq_len: int) -> RowSource:
+        """Not offered: rows are cut when they are made."""
+        raise RecipeError("rows of a store that is being built are cut by split_to of the run file")
+
+    def _settled(self, indices: np.ndarray) -> Rows | SplitRows:
+        if self.parent is None or (len(indices) and int(indices.max()) >= self._count):
+            raise IndexError(f"row {int(indices.max())} of {self._count:,} that are settled")
+        return self.parent
+
+    def __repr__(self) -> str:
+        return f"<the first {self._count:,} rows of {self.seq_len:,} tokens of {self.store.path}>"
+
+
+def _is_limited(recipe: Recipe) -> bool:
+    return recipe.limit_documents is not None or recipe.limit_tokens is not None
+
+
+def _check_followable(recipe: Recipe, options: RowOptions) -> None:
+    """Refuse settings that need documents not built yet, and names that the recipe does not have."""
+    wait = "wait for the build to end, and use packline.Loader"
+    if options.shuffle_documents is not None:
+        raise RecipeError(
+            "shuffle_documents needs the number of documents, and the store is still being built",
+            hint=f"a loader shuffles the rows; or {wait}",
+        )
+    if options.packing == "best_fit" and options.pack_window is None:
+        raise RecipeError(
+            "best_fit needs the lengths of all documents, and the store is still being built",
+            hint=f"pack_window=8 packs the documents of 8 units together; or {wait}",
+        )
+    for name in ("unique", "exclude"):
+        if getattr(options, name):
+            raise RecipeError(
+                f"{name} is for a finished store, and the store is still being built", hint=wait
+            )
+    if options.split not in (*SPLITS, "all"):
+        raise RecipeError(f"split is {options.split!r}: expected one of {', '.join(SPLITS)}, all")
+    names = source_names(recipe)
+    labels = sorted({source.label for source in recipe.sources if source.label is not None})
+    for what, wanted, known in (("source", options.sources, names), ("label", options.labels, labels)):
+        for name in (wanted,) if isinstance(wanted, str) else wanted or ():
+            if name not in known:
+                raise RecipeError(
+                    f"the recipe has no {what} {name!r}: expected {' or '.join(map(repr, known)) or 'none'}"
+                )

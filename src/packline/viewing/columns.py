@@ -1,0 +1,228 @@
+"""Carried columns for every surface: their values as text, and a summary of each column of a store.
+
+    column              type       null   values
+    url                 string        0   over 1,000 different: 'https://a.org/1', ...
+    score               float        12   0.02 to 4.99, mean 2.51
+    metadata.language   string        0   3 different: 'en' 60%, 'de' 20%, 'fr' 20%
+
+Cost: the carried columns of at most `MOST_DOCUMENTS` documents are decoded, in bulk, from shards spread
+evenly over each source; of a larger store they are a sample, as the caption reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from packline.store.reader import StoreReader, shard_labels
+from packline.viewing.page import Table
+from packline.viewing.text import percent, visible
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from packline.store.provenance import Provenance
+
+MOST_DOCUMENTS = 1 << 20
+MOST_SHARDS = 256
+MOST_VALUES = 1000
+"""Different values of a column that are counted."""
+SHOWN_VALUES = 5
+LONGEST_VALUE = 60
+"""Characters of a value in a line."""
+
+
+def value_text(value: Any, most: int | None = None) -> str:
+    """A value of a carried column as text, in one line.
+
+    Args:
+        most: maximum number of characters; None: no limit.
+
+    >>> value_text(True), value_text(2.5), value_text(None), value_text("a" * 9, 5)
+    ('true', '2.5', 'null', 'aaaa…')
+    """
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, datetime):
+        return value.isoformat(" ").removesuffix("+00:00") + " UTC"
+    text = value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else repr(value)
+    text = visible(text) if isinstance(value, str) else text
+    return text if most is None or len(text) <= most else f"{text[: most - 1]}…"
+
+
+def column_facts(provenance: Provenance) -> tuple[tuple[str, str], ...]:
+    """Hash and carried columns of a document, as name and value."""
+    facts = [] if provenance.hash is None else [("hash", f"{provenance.hash:016x}")]
+    facts += [(name, value_text(value)) for name, value in provenance.columns.items()]
+    return tuple(facts)
+
+
+@dataclass(slots=True)
+class ColumnCounts:
+    """Summary of one column: all values of one name and type."""
+
+    name: str
+    type: str
+    sources: list[str] = field(default_factory=list)
+    documents: int = 0
+    nulls: int = 0
+    lowest: Any = None
+    """Smallest number or time."""
+    highest: Any = None
+    mean: float | None = None
+    """Mean of the numbers."""
+    values: dict[Any, int] | None = field(default_factory=dict)
+    """Documents by value; None for more than `MOST_VALUES` different ones."""
+    example: Any = None
+    """The first value."""
+
+    def add(self, column: pa.ChunkedArray) -> None:
+        """Count the values of some documents."""
+        import pyarrow.compute as pc
+
+        known = len(column) - column.null_count
+        before = self.documents - self.nulls
+        self.documents += len(column)
+        self.nulls += column.null_count
+        if not known:
+            return
+        if self.example is None:
+            self.example = pc.drop_null(column)[0].as_py()
+        if self.type in ("integer", "float", "timestamp"):
+            edges = pc.min_max(column).as_py()
+            self.lowest = edges["min"] if self.lowest is None else min(self.lowest, edges["min"])
+            self.highest = edges["max"] if self.highest is None else max(self.highest, edges["max"])
+        if self.type in ("integer", "float"):
+            mean = pc.mean(column).as_py()
+            self.mean = (
+                mean if self.mean is None else self.mean + (mean - self.mean) * known / (before + known)
+            )
+        elif self.type != "timestamp" and self.values is not None:
+            self._tally(column)
+
+    def _tally(self, column: pa.ChunkedArray) -> None:
+        import pyarrow.compute as pc
+
+        assert self.values is not None
+        counts = pc.value_counts(pc.drop_null(column))
+        if len(counts) <= MOST_VALUES:
+            for one in counts.to_pylist():
+                self.values[one["values"]] = self.values.get(one["values"], 0) + one["counts"]
+        if len(counts) > MOST_VALUES or len(self.values) > MOST_VALUES:
+            self.values = None
+
+    @property
+    def described(self) -> str:
+        """The values in words."""
+        if self.nulls == self.documents:
+            return "null only"
+        if self.lowest is not None:
+            mean = "" if self.mean is None else f", mean {self.mean:,.4g}"
+            return f"{value_text(self.lowest)} to {value_text(self.highest)}{mean}"
+        if self.values is None:
+            return f"over {MOST_VALUES:,} different: {value_text(self.example, LONGEST_VALUE)}, …"
+        ordered = sorted(self.values.items(), key=lambda item: (-item[1], str(item[0])))
+        known = self.documents - self.nulls
+        shown = [
+            f"{value_text(value, 24)} {percent(count / known)}" for value, count in ordered[:SHOWN_VALUES]
+        ]
+        more = ", …" if len(ordered) > SHOWN_VALUES else ""
+        return f"{len(ordered):,} different: {', '.join(shown)}{more}"
+
+    def as_json(self) -> dict[str, Any]:
+        """The counts as values for JSON output."""
+        values = None if self.values is None or self.lowest is not None else len(self.values)
+        edges = [
+            value.isoformat() if isinstance(value, datetime) else value
+            for value in (self.lowest, self.highest)
+        ]
+        return {
+            "name": self.name,
+            "type": self.type,
+            "sources": self.sources,
+            "documents": self.documents,
+            "nulls": self.nulls,
+            "lowest": edges[0],
+            "highest": edges[1],
+            "mean": self.mean,
+            "different": values,
+        }
+
+
+def has_columns(store: StoreReader) -> bool:
+    """True if a source of the store carries columns."""
+    return any(source.columns for source in store.manifest.recipe.sources)
+
+
+def count_columns(store: StoreReader) -> list[ColumnCounts]:
+    """Count the values of all carried columns, in the order of sources and recipe.
+
+    Raises:
+        CorruptStore: provenance cannot be read.
+    """
+    if not has_columns(store):
+        return []
+    found: dict[tuple[str, str], ColumnCounts] = {}
+    for source, number in _chosen_shards(store):
+        file = store.shards[number].open_provenance()
+        for name, type in file.carried:
+            counts = found.setdefault((name, type), ColumnCounts(name, type))
+            if source not in counts.sources:
+                counts.sources.append(source)
+        for _, table in file.groups([name for name, _ in file.carried]) if file.carried else ():
+            for name, type in file.carried:
+                found[name, type].add(table[name])
+    return list(found.values())
+
+
+def _chosen_shards(store: StoreReader) -> Iterator[tuple[str, int]]:
+    """Source and number of shards, spread evenly over each source, up to the limits."""
+    by_source: dict[str, list[int]] = {}
+    for number, origin in enumerate(shard_labels(store)):
+        by_source.setdefault(origin.source, []).append(number)
+    for source, numbers in by_source.items():
+        most, documents = max(MOST_SHARDS // len(by_source), 1), 0
+        places = np.unique(np.linspace(0, len(numbers) - 1, min(most, len(numbers))).astype(np.int64))
+        for place in places.tolist():
+            if documents and documents + len(store.shards[numbers[place]]) > MOST_DOCUMENTS // len(by_source):
+                break
+            documents += len(store.shards[numbers[place]])
+            yield source, numbers[place]
+
+
+def column_table(store: StoreReader, counts: Sequence[ColumnCounts]) -> list[Table]:
+    """Table of carried columns; empty without any."""
+    if not counts:
+        return []
+    several = len(store.manifest.sources) > 1
+    rows = tuple(
+        (
+            one.name,
+            one.type,
+            ", ".join(one.sources),
+            f"{one.documents:,}",
+            f"{one.nulls:,}" if one.nulls else "none",
+            one.described,
+        )
+        for one in counts
+    )
+    head = ("column", "type", "sources", "documents", "null", "values")
+    keep = [name != "sources" or several for name in head]
+    sampled = max(one.documents for one in counts) < max(
+        sum(ledger.documents for name, ledger in store.manifest.sources.items() if name in one.sources)
+        for one in counts
+    )
+    return [
+        Table(
+            "Columns, of a sample of the documents" if sampled else "Columns",
+            tuple(name for name, there in zip(head, keep, strict=True) if there),
+            tuple(tuple(value for value, there in zip(row, keep, strict=True) if there) for row in rows),
+            "".join(side for side, there in zip("lllrrl", keep, strict=True) if there),
+        )
+    ]

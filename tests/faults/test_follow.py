@@ -1,0 +1,220 @@
+"""Real builds, followed by real loaders: killed on either side, failing, limited, and finished."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.faults.processes import kill_all
+from tests.jobs.builds import SRC, set_sizes_everywhere, start_build
+from tests.laws.reference import write_corpus
+
+from packline.errors import BuildStopped
+from packline.facade import Store
+from packline.loading.follow import follow
+from packline.loading.loader import Loader
+
+SEQ_LEN = 64
+ORDER: dict[str, Any] = {
+    "batch_size": 8,
+    "seed": 5,
+    "order": "blocks",
+    "block_rows": 16,
+    "window_blocks": 8,
+    "prefetch": 2,
+}
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, documents: list[str], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Ranges of a plain file, slices of a stream, row groups: about 20 units."""
+    set_sizes_everywhere(monkeypatch, tmp_path / "site", 200_000)
+    many = [f"{number} {text}" for number in range(3) for text in documents]
+    third = len(many) // 3
+    write_corpus(
+        tmp_path / "in",
+        [
+            ("jsonl", many[:third], True),
+            ("jsonl.zst", many[third : 2 * third], True),
+            ("parquet", many[2 * third :], False),
+        ],
+    )
+    return tmp_path / "in"
+
+
+@pytest.fixture
+def start(corpus: Path, tokenizer_json: Path) -> Callable[..., subprocess.Popen[str]]:
+    def run(out: Path, **settings: Any) -> subprocess.Popen[str]:
+        chosen = {"workers": 2, "engine": "tokenizers", "val_fraction": 0.1, **settings}
+        return start_build(out, corpus, tokenizer_json, **chosen)
+
+    return run
+
+
+def mark(batch: dict[str, np.ndarray]) -> str:
+    return hashlib.sha256(b"".join(batch[name].tobytes() for name in sorted(batch))).hexdigest()
+
+
+def marks(store: Path, **rows: Any) -> list[str]:
+    return [mark(batch) for batch in Loader(Store(store).rows(SEQ_LEN, **rows), **ORDER)]
+
+
+def receipts(out: Path) -> int:
+    return len(list(out.glob("receipts/*.json")))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [pytest.param({}, marks=pytest.mark.slow), {"packing": "best_fit", "pack_window": 2}],
+    ids=["concat", "best_fit"],
+)
+def test_a_running_build_gives_the_batches_of_its_store(
+    tmp_path: Path, start: Callable[..., subprocess.Popen[str]], rows: dict[str, Any]
+) -> None:
+    out = tmp_path / "out"
+    process = start(out)
+    follower = follow(out, seq_len=SEQ_LEN, **rows, **ORDER)
+    early = not follower.finished
+    found = [mark(batch) for batch in follower]
+    assert process.wait() == 0
+    assert early and found == marks(out, **rows) and len(found) > 50
+
+
+def test_a_killed_build_is_reported_and_followed_again_when_it_is_resumed(
+    tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    out = tmp_path / "out"
+    process = start(out)
+    while receipts(out) < 4:
+        assert process.poll() is None
+        time.sleep(0.005)
+    kill_all(process.pid)
+    process.wait()
+    follower = follow(out, seq_len=SEQ_LEN, grace=0.2, **ORDER)
+    found = []
+    with pytest.raises(BuildStopped, match="no process is building"):
+        for batch in follower:
+            found.append(mark(batch))
+    state = json.loads(json.dumps(follower.state_dict()))
+    process = start(out)
+    again = follow(out, seq_len=SEQ_LEN, **ORDER)
+    again.load_state_dict(state)
+    found += [mark(batch) for batch in again]
+    assert process.wait() == 0
+    assert found == marks(out)
+
+
+@pytest.mark.slow
+def test_one_follower_waits_for_a_resumed_build(
+    tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    out = tmp_path / "out"
+    process = start(out)
+    while receipts(out) < 2:
+        assert process.poll() is None
+        time.sleep(0.005)
+    kill_all(process.pid)
+    process.wait()
+    resumed: list[subprocess.Popen[str]] = []
+
+    def resume(waiting: Any) -> None:
+        if not resumed:
+            resumed.append(start(out))
+
+    found = [mark(batch) for batch in follow(out, seq_len=SEQ_LEN, grace=None, on_wait=resume, **ORDER)]
+    assert resumed and resumed[0].wait() == 0
+    assert found == marks(out)
+
+
+def test_a_build_that_fails_is_reported(
+    tmp_path: Path, corpus: Path, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    last = sorted(corpus.glob("*.jsonl"))[-1]
+    last.write_bytes(last.read_bytes() + b'{"text": 7}\n')
+    out = tmp_path / "out"
+    process = start(out, strict=True)
+    while not receipts(out):
+        assert process.poll() is None
+        time.sleep(0.005)
+    with pytest.raises(BuildStopped, match=r"step \d+ needs more than its \d+ units"):
+        list(follow(out, seq_len=SEQ_LEN, grace=1.0, **ORDER))
+    assert process.wait() == 3
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [{"limit_tokens": 60_000}, pytest.param({"limit_documents": 200}, marks=pytest.mark.slow)],
+    ids=["tokens", "documents"],
+)
+def test_a_limited_build_is_followed_up_to_its_limit(
+    tmp_path: Path, start: Callable[..., subprocess.Popen[str]], limit: dict[str, int]
+) -> None:
+    out = tmp_path / "out"
+    process = start(out, **limit)
+    found = [mark(batch) for batch in follow(out, seq_len=SEQ_LEN, **ORDER)]
+    assert process.wait() == 0
+    assert found == marks(out)
+
+
+FOLLOW = """
+import hashlib, json, os, sys
+import packline
+out, log, settings = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+loader = packline.follow(out, **settings)
+states = []
+if os.path.exists(log):
+    states = [json.loads(line) for line in open(log).read().splitlines()]
+    loader.load_state_dict(states[-1]["state"])
+with open(log, "a") as file:
+    for batch in loader:
+        mark = hashlib.sha256(b"".join(batch[name].tobytes() for name in sorted(batch))).hexdigest()
+        file.write(json.dumps({"mark": mark, "state": loader.state_dict()}) + "\\n")
+        file.flush()
+"""
+
+
+def test_a_killed_follower_goes_on_from_its_last_state(
+    tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    out, log = tmp_path / "out", tmp_path / "log"
+    process = start(out)
+    command = [sys.executable, "-c", FOLLOW, str(out), str(log), json.dumps({"seq_len": SEQ_LEN, **ORDER})]
+    environment = {**os.environ, "PYTHONPATH": str(SRC)}
+    for _ in range(2):
+        follower = subprocess.Popen(command, env=environment)
+        before = log.stat().st_size if log.exists() else 0
+        while follower.poll() is None and (log.stat().st_size if log.exists() else 0) < before + 3000:
+            time.sleep(0.005)
+        follower.send_signal(signal.SIGKILL)
+        follower.wait()
+        if log.exists():  # a line may be cut
+            log.write_bytes(log.read_bytes()[: log.read_bytes().rfind(b"\n") + 1])
+    assert subprocess.run(command, env=environment).returncode == 0
+    assert process.wait() == 0
+    assert [json.loads(line)["mark"] for line in log.read_text().splitlines()] == marks(out)
+
+
+@pytest.mark.slow
+def test_workers_of_torch_follow_by_themselves(
+    tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    torch_data = pytest.importorskip("torch.utils.data")
+    from packline.torch import LoaderDataset
+
+    out = tmp_path / "out"
+    process = start(out)
+    dataset = LoaderDataset(follow(out, seq_len=SEQ_LEN, **ORDER))
+    batches = torch_data.DataLoader(dataset, batch_size=None, num_workers=2)
+    found = [mark({name: values.numpy() for name, values in batch.items()}) for batch in batches]
+    assert process.wait() == 0
+    assert found == marks(out)

@@ -1,0 +1,75 @@
+"""The record of a build that has begun names the build, and units, that the finished store has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.jobs.builds import build, set_sizes
+from tests.laws.reference import write_corpus
+
+import packline
+from packline.errors import CorruptStore
+from packline.facade import Store
+from packline.jobs import store_job
+from packline.jobs.begun import PLAN, BegunBuild, read_begun, record_begun
+from packline.loading.units_read import build_identity
+from packline.store.manifest import WORK
+from packline.store.unit_names import STREAM, planned_name
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[BegunBuild]:
+    """Records of the builds of a test, as they were read back."""
+    found: list[BegunBuild] = []
+
+    def record(folder: Path, value: BegunBuild) -> None:
+        record_begun(folder, value)
+        again = read_begun(folder)
+        assert again is not None
+        found.append(again)
+
+    monkeypatch.setattr(store_job, "record_begun", record)
+    return found
+
+
+def check(record: BegunBuild, store: Store) -> None:
+    manifest = store.manifest
+    assert record.build == build_identity(manifest)
+    assert record.dtype == manifest.dtype and record.recipe == manifest.recipe
+    assert record.tokenizer == msgspec.structs.replace(manifest.tokenizer, round_trip="")
+    units = dict(zip(manifest.units.names("unit"), manifest.units.names("source"), strict=True))
+    planned = {unit.name: unit for unit in record.units}
+    assert {planned_name(unit.removesuffix(STREAM)) for unit in units} <= set(planned)
+    for unit, source in units.items():
+        assert planned[planned_name(unit.removesuffix(STREAM))].source == source
+    streams = {unit.removesuffix(STREAM) for unit in units if unit.endswith(STREAM)}
+    assert streams == {unit.name for unit in record.units if unit.is_stream}
+    assert read_begun(store.path) is None  # it ends with the build
+
+
+def test_a_build_and_an_import(
+    tmp_path: Path,
+    begun: list[BegunBuild],
+    documents: list[str],
+    tokenizer_json: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    set_sizes(monkeypatch, 50_000, 1 << 13)
+    half = len(documents) // 2
+    write_corpus(tmp_path / "in", [("jsonl", documents[:half], True), ("jsonl.zst", documents[half:], True)])
+    store = build(tmp_path / "store", tmp_path / "in", tokenizer_json)
+    check(begun.pop(), store)
+    packline.export(store, out=tmp_path / "data", to_format="megatron", workers=0)
+    imported = packline.import_dataset(
+        tmp_path / "data", tokenizer=tokenizer_json, out=tmp_path / "out", from_format="megatron", workers=0
+    )
+    check(begun.pop(), imported)
+
+
+def test_a_damaged_record_is_named(tmp_path: Path) -> None:
+    (tmp_path / WORK).mkdir()
+    (tmp_path / WORK / PLAN).write_text("{")
+    with pytest.raises(CorruptStore, match=PLAN):
+        read_begun(tmp_path)

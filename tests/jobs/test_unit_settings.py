@@ -1,0 +1,94 @@
+"""The checksum of settings: everything that decides a unit's bytes, and nothing of other sources."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from packline.encoders.special_tokens import Boundary
+from packline.jobs.unit_settings import UnitSettingsKey
+from packline.recipe import Recipe, Source
+from packline.sources.files import InputFile
+
+BOUNDARY = Boundary(eod="e", eod_id=0, bos=None, bos_id=None)
+FILE = InputFile(0, 0, "a", "in/a", 9, "1", "jsonl", "", "text", "id")
+RECIPE = Recipe(
+    sources=(Source(inputs=("in",), name="a"), Source(inputs=("b",), name="b")),
+    tokenizer="t",
+    val_fraction=0.1,
+)
+
+
+def key(
+    recipe: Recipe = RECIPE,
+    file: InputFile = FILE,
+    tokenizer: str = "t",
+    boundary: Boundary = BOUNDARY,
+    share: float | None = None,
+    slice_bytes: int = 0,
+) -> str:
+    return UnitSettingsKey(recipe, tokenizer, boundary, share).checksum(0, [file], slice_bytes)
+
+
+def changed(number: int, **fields: Any) -> Recipe:
+    sources = list(RECIPE.sources)
+    sources[number] = msgspec.structs.replace(sources[number], **fields)
+    return msgspec.structs.replace(RECIPE, sources=tuple(sources))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"min_chars": 3}, {"max_chars": 3}, {"label": "x"}, {"where": "n == 1"}, {"template": "{{ a }}"},
+        {"split": "val"}, {"documents": "line"}, {"separator": "x"},
+    ],
+)  # fmt: skip
+def test_settings_of_the_source_count_and_those_of_others_do_not(fields: dict[str, Any]) -> None:
+    assert key(changed(0, **fields)) != key() == key(changed(1, **fields))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"inputs": ("x",)},
+        {"name": "x"},
+        {"rare_fields": ("x",)},
+        {"text": "x"},
+        {"id": "x"},
+        {"format": "text"},
+    ],
+)
+def test_settings_that_act_through_the_files_alone_do_not_count(fields: dict[str, Any]) -> None:
+    assert key(changed(0, **fields)) == key()
+
+
+@pytest.mark.parametrize(
+    "fields", [{"format": "text"}, {"compression": "gzip"}, {"text": "x"}, {"id": None}, {"columns": ("a",)}]
+)
+def test_what_is_read_of_a_file_counts(fields: dict[str, Any]) -> None:
+    assert key(file=msgspec.structs.replace(FILE, **fields)) != key()
+
+
+@pytest.mark.parametrize(
+    "fields", [{"index": 3}, {"name": "x"}, {"path": "x"}, {"size": 1}, {"modified": "2"}]
+)
+def test_which_file_is_read_does_not_count(fields: dict[str, Any]) -> None:
+    assert key(file=msgspec.structs.replace(FILE, **fields)) == key()
+
+
+def test_settings_of_the_build() -> None:
+    def recipe(**fields: Any) -> Recipe:
+        return msgspec.structs.replace(RECIPE, **fields)
+
+    others = [
+        key(recipe(seed=1)), key(recipe(val_fraction=0.2)), key(recipe(test_fraction=0.2)), key(share=0.3),
+        key(recipe(special_tokens="parse")), key(recipe(max_document_bytes=1)), key(tokenizer="u"),
+        key(boundary=msgspec.structs.replace(BOUNDARY, eod_id=1)), key(slice_bytes=4),
+    ]  # fmt: skip
+    assert len({key(), *others}) == len(others) + 1
+    for fields in ({"limit_documents": 3}, {"limit_tokens": 3}, {"tokenizer": "u"}, {"eod": "e"}):
+        assert key(recipe(**fields)) == key()
+    given = changed(0, split="val")
+    assert key(given) == key(msgspec.structs.replace(given, seed=1, val_fraction=0.5))

@@ -1,0 +1,112 @@
+"""A build played again: the units of a finished store committed into another folder, in any order."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from packline.facade import Store
+from packline.jobs.begun import BegunBuild, PlannedUnit, record_begun
+from packline.loading.units_read import build_identity
+from packline.store.manifest import MANIFEST, WORK, Receipt
+from packline.store.unit_names import STREAM, parse_unit, planned_name
+
+
+class Replay:
+    """A build that commits a unit whenever the test asks for it; it holds the lock meanwhile.
+
+    Args:
+        store: the finished store.
+        folder: where it is built again.
+    """
+
+    def __init__(self, store: Store, folder: Path) -> None:
+        self.store, self.folder = store, folder
+        names, sources = store.manifest.units.names("unit"), store.manifest.units.names("source")
+        order = {name: number for number, name in enumerate(store.manifest.sources)}
+        known = []
+        for unit, source in zip(names, sources, strict=True):
+            name = parse_unit(unit.removesuffix(STREAM))
+            assert name is not None
+            known.append((order[source], name.place, unit, source))
+        known.sort()
+        self.receipts = [unit for _, _, unit, _ in known]
+        """Names of all receipts, those of streams included."""
+        planned = {planned_name(unit.removesuffix(STREAM)): (source, False) for _, _, unit, source in known}
+        for _, _, unit, source in known:
+            if unit.endswith(STREAM):
+                planned[unit.removesuffix(STREAM)] = (source, True)
+        self.plan = tuple(PlannedUnit(name, source, stream) for name, (source, stream) in planned.items())
+        self._lock = -1
+
+    def begin(self) -> None:
+        """Write the records of a build, and take its lock."""
+        (self.folder / WORK).mkdir(parents=True)
+        (self.folder / "receipts").mkdir()
+        manifest = self.store.manifest
+        begun = BegunBuild(
+            build=build_identity(manifest),
+            recipe=manifest.recipe,
+            tokenizer=msgspec.structs.replace(manifest.tokenizer, round_trip=""),
+            dtype=manifest.dtype,
+            units=self.plan,
+        )
+        record_begun(self.folder, begun)
+        self.resume()
+
+    def resume(self) -> None:
+        """Take the lock."""
+        self._lock = os.open(self.folder / WORK / "lock", os.O_RDWR | os.O_CREAT)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+
+    def stop(self) -> None:
+        """Release the lock, as a process does that ends."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def commit(self, name: str) -> None:
+        """Commit a unit: its files, then its receipt."""
+        if not name.endswith(STREAM):
+            data = (self.store.path / "receipts" / f"{name}.json").read_bytes()
+            for shard in msgspec.json.decode(data, type=Receipt).shards:
+                for file in shard.files:
+                    os.link(self.store.path / file.name, self.folder / file.name)
+        target = self.folder / "receipts" / f"{name}.json"
+        shutil.copy(self.store.path / "receipts" / f"{name}.json", target.with_suffix(".tmp"))
+        target.with_suffix(".tmp").rename(target)
+
+    def finish(self) -> None:
+        """Publish the store."""
+        for path in self.store.path.iterdir():
+            if path.is_file() and path.name != MANIFEST and not (self.folder / path.name).exists():
+                shutil.copy(path, self.folder / path.name)
+        if not (self.folder / "tokenizer").exists():
+            shutil.copytree(self.store.path / "tokenizer", self.folder / "tokenizer")
+        shutil.copy(self.store.path / MANIFEST, self.folder / MANIFEST)
+        self.stop()
+        shutil.rmtree(self.folder / WORK)
+
+    def events(self, order: Iterable[str]) -> Iterable[None]:
+        """Begin, commit the units in this order, and finish, one step each."""
+        self.begin()
+        yield
+        for name in order:
+            self.commit(name)
+            yield
+        self.finish()
+        yield
+
+    def __enter__(self) -> Replay:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
