@@ -32,12 +32,12 @@ _HOMES = {
     "build": "packline.api",
     "build_chat": "packline.api",
     "convert": "packline.api",
-    "diff": "packline.api",
+    "diff": "packline.stores",
     "estimate": "packline.api",
     "export": "packline.api",
     "follow": "packline.loading.follow",
     "import_dataset": "packline.api",
-    "merge": "packline.api",
+    "merge": "packline.stores",
     "open": "packline.api",
     "report": "packline.viewing.report",
     "write_rows": "packline.api",
@@ -50,11 +50,9 @@ if TYPE_CHECKING:  # the same table for type checkers; a test keeps both equal
     from packline.api import build as build
     from packline.api import build_chat as build_chat
     from packline.api import convert as convert
-    from packline.api import diff as diff
     from packline.api import estimate as estimate
     from packline.api import export as export
     from packline.api import import_dataset as import_dataset
-    from packline.api import merge as merge
     from packline.api import open as open
     from packline.api import write_rows as write_rows
     from packline.facade import Store as Store
@@ -65,6 +63,8 @@ if TYPE_CHECKING:  # the same table for type checkers; a test keeps both equal
     from packline.packing.rows import Rows as Rows
     from packline.recipe import Recipe as Recipe
     from packline.recipe import Source as Source
+    from packline.stores import diff as diff
+    from packline.stores import merge as merge
     from packline.viewing.analysis import analyze as analyze
     from packline.viewing.report import report as report
 

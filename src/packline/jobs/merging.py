@@ -32,7 +32,7 @@ from packline.store.manifest import Manifest, read_manifest, refuse_empty, to_js
 from packline.store.merging import merge_manifests
 from packline.store.report import Findings
 from packline.store.shard_check import check_file, check_files_of_shard
-from packline.store.tables import RECEIPTS, REJECTS, TOKENIZER
+from packline.store.tables import RECEIPTS, REJECTS, TOKENIZER, InputRows
 
 COPIED_TOGETHER = 1 << 30
 """Bytes of copies after which the units so far are committed."""
@@ -166,7 +166,7 @@ class _Merge:
         builtins = msgspec.to_builtins
         differences = recipe_difference(builtins(found.recipe), builtins(self.manifest.recipe))
         pairs = [
-            list(zip(one.inputs.names("name"), one.inputs.numbers("bytes").tolist(), strict=True))
+            list(zip(_names(one.inputs), one.inputs.numbers("bytes").tolist(), strict=True))
             for one in (found, self.manifest)
         ]
         differences += input_differences(pairs[0], pairs[1])
@@ -239,6 +239,11 @@ class _Merge:
         manifest = read_manifest(self._folder.path)
         seconds = time.monotonic() - self._started
         return Merged(manifest, seconds, self._linked, self._copied, self._verify, nothing_to_do)
+
+
+def _names(inputs: InputRows) -> list[str]:
+    names = zip(inputs.names("source"), inputs.names("name"), strict=True)
+    return [f"{name} of source {source}" for source, name in names]
 
 
 def _check_size(path: Path, entry: FileEntry, found: os.stat_result) -> None:

@@ -118,8 +118,8 @@ def compare_stores(one: str | Path, other: str | Path) -> StoreDifference:
     notes = []
     if unchecked:
         notes.append(
-            f"the contents of {unchecked:,} documents were not compared: they were imported without a text, and "
-            "are in shards with other checksums"
+            f"the contents of {unchecked:,} documents were not compared: they were imported without a text, "
+            "and are in shards with other checksums"
         )
     if mine.tokenizer.fingerprint != theirs.tokenizer.fingerprint:
         notes.append("documents were compared by their texts, since the tokenizers differ")
