@@ -4,6 +4,7 @@ python -m benchmarks corpus              gather real text and write the files (o
 python -m benchmarks run                 measure rates into benchmarks/results.json
 python -m benchmarks memory              add the measurement of memory to it
 python -m benchmarks packing             add the measurement of best_fit to it
+python -m benchmarks selecting           add that of selections of documents
 python -m benchmarks loading             add the rates of batches to it
 python -m benchmarks cold                add the rates from a cold disk to it
 python -m benchmarks export              add the rates of exports to it
@@ -40,6 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
             "run": run,
             "memory": memory,
             "packing": packing,
+            "selecting": selecting,
             "loading": loading,
             "cold": cold,
             "export": export,
@@ -89,6 +91,10 @@ def _parser() -> argparse.ArgumentParser:
         "--compared", type=int, default=1_000_000, help="documents packed one piece at a time"
     )
     command.add_argument("--seq-len", type=int, default=4096)
+
+    command = commands.add_parser("selecting", parents=[common], help="measure selections of documents")
+    command.add_argument("--rounds", type=int, default=3)
+    command.add_argument("--documents", type=int, default=100_000_000)
 
     command = commands.add_parser("loading", parents=[common], help="measure batches, opening, permuting")
     command.add_argument("--rounds", type=int, default=5)
@@ -164,6 +170,7 @@ def run(options: argparse.Namespace) -> None:
     def save(results: Results) -> None:
         if kept is not None:
             results.memory, results.packing = kept.memory, kept.packing
+            results.selecting = kept.selecting
             results.loading, results.opening = kept.loading, kept.opening
             results.cold = kept.cold
             results.permutation, results.exporting = kept.permutation, kept.exporting
@@ -211,6 +218,17 @@ def packing(options: argparse.Namespace) -> None:
     )
     results = load_results(options.results) if options.results.exists() else new_results({})
     results.packing = runs
+    _save(options.results, results)
+
+
+def selecting(options: argparse.Namespace) -> None:
+    """Measure selections and add them to the results."""
+    from benchmarks.results import load_results, new_results
+    from benchmarks.selecting import measure_selecting
+
+    runs = measure_selecting(options.folder, documents=options.documents, rounds=options.rounds, say=_say)
+    results = load_results(options.results) if options.results.exists() else new_results({})
+    results.selecting = runs
     _save(options.results, results)
 
 

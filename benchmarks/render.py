@@ -60,6 +60,8 @@ def render(results: Results) -> str:
         parts.append(memory_table(results))
     if results.packing:
         parts.append(packing_table(results))
+    if results.selecting:
+        parts.append(selecting_table(results))
     if results.loading:
         parts.append(loading_table(results))
     if results.cold:
@@ -175,6 +177,33 @@ def packing_table(results: Results) -> str:
             show_rate(spread_of(run.wall_seconds for run in runs)),
             f"{max(run.resident_bytes for run in runs) / 1e9:.2f} GB",
             f"{100 * runs[0].padding_share:.4f}%",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def selecting_table(results: Results) -> str:
+    """Selections of a synthetic store, by case."""
+    names = {
+        "where": "`where` with three columns",
+        "where, again": "the same, opened again",
+        "unique": "`unique`, a tenth are copies",
+        "exclude": "`exclude`, a list of a hundredth",
+    }
+    lines = [
+        "| selecting from a synthetic store | documents | selected | seconds | of CPU | memory | on disk |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for case in dict.fromkeys(run.case for run in results.selecting):
+        runs = [run for run in results.selecting if run.case == case]
+        cells = [
+            names[case],
+            f"{runs[0].documents:,}",
+            f"{runs[0].selected:,}",
+            show_rate(spread_of(run.seconds for run in runs)),
+            show_rate(spread_of(run.cpu_seconds for run in runs)),
+            f"{max(run.resident_bytes for run in runs) / 1e9:.2f} GB",
+            f"{max(run.plan_bytes for run in runs) / 1e6:.0f} MB" if runs[0].plan_bytes else "",
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

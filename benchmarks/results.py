@@ -121,6 +121,25 @@ class PackingRun(msgspec.Struct, frozen=True, kw_only=True):
         return 1 - self.tokens / (self.rows * self.seq_len)
 
 
+class SelectingRun(msgspec.Struct, frozen=True, kw_only=True):
+    """Documents of a synthetic store, selected by one fresh process."""
+
+    case: str
+    """`where`, `where, again`, `unique` or `exclude`."""
+    documents: int
+    round: int
+    selected: int
+    wall_seconds: float
+    """Of the process, from start to end, imports included."""
+    seconds: float
+    """From opening the store to the finished selection."""
+    cpu_seconds: float
+    """Of all its threads in that time."""
+    resident_bytes: int
+    plan_bytes: int
+    """Bytes that were kept for the next time."""
+
+
 class LoadingRun(msgspec.Struct, frozen=True, kw_only=True):
     """Batches of 32 rows of 4,096 tokens, made by one fresh process for some seconds."""
 
@@ -272,6 +291,7 @@ class Results(msgspec.Struct, kw_only=True):
     runs: list[Run] = []
     memory: list[MemoryRun] = []
     packing: list[PackingRun] = []
+    selecting: list[SelectingRun] = []
     loading: list[LoadingRun] = []
     cold: list[ColdRun] = []
     opening: list[OpeningRun] = []

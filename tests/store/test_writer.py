@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from packline.ragged import Ragged, dtype_for, offsets_of
 from packline.sources.batch import Batch, Reject, Texts
 from packline.store import writer as writer_module
-from packline.store.provenance import CarriedTypes, carried_columns
+from packline.store.provenance import CarriedTypes, ProvenanceFile, carried_columns
 from packline.store.tables import ShardEntry
 from packline.store.writer import RejectEntry, RejectsWriter, ShardWriter
 
@@ -104,6 +104,22 @@ def test_what_a_shard_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert [row["text_bytes"] for row in rows] == TEXT_BYTES.tolist()
     assert [row["position"] for row in rows] == [place * 100 for place in range(COUNT)]
     assert {(row["source"], row["label"]) for row in rows} == {("books", "fiction")}
+
+
+def test_values_beyond_a_dictionary_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_module, "DICTIONARY_BYTES", 64)
+    writer = ShardWriter(tmp_path, "train-0", "train", "books", "fiction", dtype_for(60_000), carried=CARRIED)
+    files = [f"folder/{place:030d}.jsonl" for place in range(COUNT)]
+    for place, file in enumerate(files):
+        batch = Batch(0, Texts.of(["x"]), np.array([place], np.int64), [f"id-{place}"])
+        batch.columns = pa.record_batch({"url": pa.array([file]), "n": pa.array([place], pa.int64())})
+        writer.write(WHOLE.take(np.array([place])), batch, file, batch.texts.hashes())
+    entry = writer.close()
+    docs = next(one for one in entry.files if one.name.endswith("docs.parquet"))
+    table = ProvenanceFile(tmp_path / docs.name, entry, docs).read()
+    assert table["file"].to_pylist() == table["url"].to_pylist() == files
+    assert table["id"].to_pylist() == [f"id-{place}" for place in range(COUNT)]
+    assert table["label"].to_pylist() == ["fiction"] * COUNT
 
 
 def test_rejects_are_kept_verbatim(tmp_path: Path) -> None:

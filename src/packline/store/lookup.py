@@ -113,6 +113,6 @@ def read_columns(file: ProvenanceFile, group: int, types: dict[str, pa.DataType]
     there = [name for name, kind in types.items() if not pa.types.is_null(kind)]
     columns: dict[str, Any] = {name: pa.nulls(file.rows[group]) for name in types if name not in there}
     if there:
-        table = file.read(group, there)
+        table = file.read_values(group, there)
         columns |= {name: table[name] for name in there}
     return columns

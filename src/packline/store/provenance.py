@@ -15,7 +15,7 @@ first.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,12 +81,21 @@ def carried_columns(schema: pa.Schema) -> CarriedTypes | None:
     return found if schema.equals(documents_schema(found)) else None
 
 
-def open_mapped_parquet(data: np.ndarray) -> pq.ParquetFile:
-    """Open a Parquet file from its mapped bytes, uint8 `[N]`, without reading ahead in other threads."""
+FEW_BYTES = 3
+"""Bytes per document of a column of strings that has few values: its indices in Parquet's own dictionary."""
+
+
+def open_mapped_parquet(data: np.ndarray, dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
+    """Open a Parquet file from its mapped bytes, uint8 `[N]`, without reading ahead in other threads.
+
+    Args:
+        dictionaries: columns of strings to read as dictionaries.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    return pq.ParquetFile(pa.BufferReader(pa.py_buffer(data)), pre_buffer=False)
+    source = pa.BufferReader(pa.py_buffer(data))
+    return pq.ParquetFile(source, pre_buffer=False, read_dictionary=list(dictionaries))
 
 
 class Provenance(msgspec.Struct, frozen=True):
@@ -128,6 +137,7 @@ class ProvenanceFile:
             raise CorruptStore(f"the manifest of {path.parent} does not list {path.name}", hint=HINT)
         check_bytes(path, file, data.data)
         with reading(path):
+            self._data = data
             self._parquet = open_mapped_parquet(data)
             metadata = self._parquet.metadata
             schema = self._parquet.schema_arrow
@@ -165,6 +175,33 @@ class ProvenanceFile:
                     f"{self.path}: expected {expected:,} documents, found {table.num_rows:,}", hint=HINT
                 )
             return table
+
+    @cached_property
+    def _few_valued(self) -> pq.ParquetFile:
+        """The same file, in which strings of few values are read as dictionaries."""
+        import pyarrow as pa
+
+        metadata, names = self._parquet.metadata, self._parquet.schema_arrow.names
+        few = [
+            name
+            for place, name in enumerate(names)
+            if pa.types.is_string(self._parquet.schema_arrow.types[place])
+            and sum(
+                metadata.row_group(group).column(place).total_uncompressed_size
+                for group in range(len(self.rows))
+            )
+            <= FEW_BYTES * sum(self.rows)
+        ]
+        return open_mapped_parquet(self._data, few) if few else self._parquet
+
+    def read_values(self, group: int, columns: Sequence[str]) -> pa.Table:
+        """Read some columns of a row group for a comparison of values: strings of few values as dictionaries.
+
+        Raises:
+            CorruptStore: they cannot be read.
+        """
+        with reading(self.path):
+            return self._few_valued.read_row_group(group, columns=list(columns), use_threads=False)
 
     def groups(self, columns: Sequence[str] | None = None) -> Iterator[tuple[int, pa.Table]]:
         """All row groups, each with the number of its first document in the shard."""

@@ -31,6 +31,9 @@ from packline.store.tables import ShardEntry
 ROW_GROUP = 1 << 16
 GROUP_BYTES = 32 << 20
 """Bytes of carried strings in a row group of provenance, unless one document has more."""
+DICTIONARY_BYTES = 64 << 10
+"""Bytes of different values up to which a column of a row group is a dictionary: labels and languages
+stay one; of values that differ, as addresses, ids and times do, a larger one costs a fifth more space."""
 LONGEST = 2**31 - 1
 """Largest number of tokens of one document, from the index's int32."""
 
@@ -226,6 +229,7 @@ class _ProvenanceWriter:
             self._schema,
             compression="zstd",
             use_dictionary=[name for name in self._schema.names if name != "hash"],
+            dictionary_pagesize_limit=DICTIONARY_BYTES,
             write_statistics=[name for name, _ in carried] or False,
             store_schema=True,
         )
