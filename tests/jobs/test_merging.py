@@ -5,7 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -283,3 +286,29 @@ def test_a_store_that_changes_meanwhile_is_refused(
     with pytest.raises(StoreError, match=rf"({parts[1]} changed while|{parts[1]}/.*expected)"):
         run_merge(parts, tmp_path / "out")
     assert not (tmp_path / "out/manifest.json").exists()
+
+
+SLOW = """
+import os, sys, time
+link = os.link
+def slow(*args):
+    time.sleep(0.01)
+    link(*args)
+os.link = slow
+from packline.jobs.merging import run_merge
+run_merge(sys.argv[2:], sys.argv[1])
+"""
+
+
+def test_killed_at_any_time_a_merge_comes_to_the_same_bytes(parts: list[Path], tmp_path: Path) -> None:
+    run_merge(parts, tmp_path / "clean")
+    expected = digests(tmp_path / "clean")
+    out = tmp_path / "out"
+    for wanted in (1, 8, 17, len(expected) - 5):
+        with subprocess.Popen([sys.executable, "-c", SLOW, str(out), *map(str, parts)]) as process:
+            while sum(path.is_file() for path in out.rglob("*")) < wanted and process.poll() is None:
+                time.sleep(0.002)
+            process.kill()
+    run_merge(parts, out)
+    assert digests(out) == expected
+    assert all(Store(path).verify().ok for path in parts)

@@ -90,11 +90,11 @@ def check(found: StoreDifference, one: Store, other: Store) -> None:
             "changed": changed,
             "otherwise": otherwise,
         }
-        for example in (one for one in found.examples if one.source == name):
-            assert (example.file, example.position) in kinds[example.kind]
+        for shown in (one for one in found.listed if one.source == name):
+            assert (shown.file, shown.position) in kinds[shown.kind]
         for kind, keys in kinds.items():
-            listed = [one for one in found.examples if one.source == name and one.kind == kind]
-            assert len(listed) == min(len(keys), document_difference.MOST_EXAMPLES)
+            listed = [one for one in found.listed if one.source == name and one.kind == kind]
+            assert len(listed) == min(len(keys), document_difference.MOST_LISTED)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)

@@ -71,7 +71,7 @@ class StoreDifference(msgspec.Struct, frozen=True):
     sources: list[SourceDifference]
     """Sources that differ, in the order of the recipes."""
     equal_sources: list[str]
-    examples: list[DocumentChange]
+    listed: list[DocumentChange]
     """The first documents of each source that differ, a few of each kind."""
     notes: list[str]
     """What was not compared, and why."""
@@ -100,7 +100,7 @@ def compare_stores(one: str | Path, other: str | Path) -> StoreDifference:
     tokens = [_tokens_by_split(manifest) for manifest in (mine, theirs)]
     sources: list[SourceDifference] = []
     equal: list[str] = []
-    examples: list[DocumentChange] = []
+    listed: list[DocumentChange] = []
     unchecked = 0
     for name in dict.fromkeys([*mine.sources, *theirs.sources]):
         counts, found = compare_documents(stores, name)
@@ -113,7 +113,7 @@ def compare_stores(one: str | Path, other: str | Path) -> StoreDifference:
             manifest.sources[name].documents if name in manifest.sources else 0 for manifest in (mine, theirs)
         ]
         sources.append(SourceDifference(name, by_split, (documents[0], documents[1]), counts))
-        examples += found
+        listed += found
         unchecked += counts.unchecked
     notes = []
     if unchecked:
@@ -123,7 +123,7 @@ def compare_stores(one: str | Path, other: str | Path) -> StoreDifference:
         )
     if mine.tokenizer.fingerprint != theirs.tokenizer.fingerprint:
         notes.append("documents were compared by their texts, since the tokenizers differ")
-    return _difference(stores, recipe, tokenizer, inputs, sources, equal, examples, notes)
+    return _difference(stores, recipe, tokenizer, inputs, sources, equal, listed, notes)
 
 
 def _difference(
@@ -133,7 +133,7 @@ def _difference(
     inputs: list[InputChange],
     sources: list[SourceDifference],
     equal_sources: list[str],
-    examples: list[DocumentChange],
+    listed: list[DocumentChange],
     notes: list[str],
 ) -> StoreDifference:
     one, other = stores
@@ -146,7 +146,7 @@ def _difference(
         inputs,
         sources,
         equal_sources,
-        examples,
+        listed,
         notes,
         (one.manifest.documents, other.manifest.documents),
         (one.manifest.tokens, other.manifest.tokens),

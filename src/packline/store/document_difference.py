@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 PART = 1 << 20
 """Documents of both stores that are compared at a time."""
-MOST_EXAMPLES = 5
+MOST_LISTED = 5
 """Documents of each kind and source that are listed."""
 KINDS = ("added", "removed", "changed", "otherwise")
 
@@ -77,11 +77,11 @@ def compare_documents(
     """
     counts = DocumentCounts()
     shards = _different_shards(stores, source, counts)
-    examples: dict[str, list[DocumentChange]] = {kind: [] for kind in KINDS}
+    listed: dict[str, list[DocumentChange]] = {kind: [] for kind in KINDS}
     for part in _parts(shards):
         sides = [_read(own, part) for own in shards]
-        _match(sides[0], sides[1], part, source, counts, examples)
-    return counts, [one for kind in KINDS for one in examples[kind]]
+        _match(sides[0], sides[1], part, source, counts, listed)
+    return counts, [one for kind in KINDS for one in listed[kind]]
 
 
 class _Listed(NamedTuple):
@@ -230,7 +230,7 @@ def _match(
     part: _Part,
     source: str,
     counts: DocumentCounts,
-    examples: dict[str, list[DocumentChange]],
+    listed: dict[str, list[DocumentChange]],
 ) -> None:
     """Match documents by file, position and repeat, and count those that differ."""
     joined = [np.concatenate(pair) for pair in zip(one[:2], other[:2], strict=True)]
@@ -248,27 +248,27 @@ def _match(
 
     def note(kind: str, found: _Side, chosen: np.ndarray) -> None:
         setattr(counts, kind, getattr(counts, kind) + len(chosen))
-        listed = examples[kind]
-        for place in chosen[: MOST_EXAMPLES - len(listed)].tolist():
+        known = listed[kind]
+        for place in chosen[: MOST_LISTED - len(known)].tolist():
             file, position = part.files[int(found.files[place])], int(found.positions[place])
-            listed.append(DocumentChange(kind, source, file, position))
+            known.append(DocumentChange(kind, source, file, position))
 
     note("removed", one, alone[alone < len(one.files)])
     note("added", other, alone[alone >= len(one.files)] - len(one.files))
     mine, theirs = order[:-1][paired], order[1:][paired] - len(one.files)
     if not len(mine):
         return
-    known = one.hashed[mine] & other.hashed[theirs]
+    hashed = one.hashed[mine] & other.hashed[theirs]
     tokens = _equal(one, other, "tokens", mine, theirs)
-    changed = np.where(known, one.hashes[mine] != other.hashes[theirs], ~tokens)
+    changed = np.where(hashed, one.hashes[mine] != other.hashes[theirs], ~tokens)
     values = np.ones(len(mine), bool)
     for name in one.table.column_names:
         if name in other.table.column_names:
             values &= _equal(one, other, name, mine, theirs)
     note("changed", other, theirs[changed])
     note("otherwise", other, theirs[~changed & ~values])
-    counts.unchecked += int(np.count_nonzero(~changed & values & ~known))
-    counts.same += int(np.count_nonzero(~changed & values & known))
+    counts.unchecked += int(np.count_nonzero(~changed & values & ~hashed))
+    counts.same += int(np.count_nonzero(~changed & values & hashed))
 
 
 def _equal(one: _Side, other: _Side, name: str, mine: np.ndarray, theirs: np.ndarray) -> np.ndarray:

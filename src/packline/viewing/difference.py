@@ -40,8 +40,8 @@ def difference_blocks(found: StoreDifference) -> list[Block]:
         blocks += [Heading("Sources"), _tokens(found), _documents(found.sources)]
     if found.equal_sources and not found.equal:
         blocks.append(Note(f"equal: {', '.join(found.equal_sources)}"))
-    if found.examples:
-        blocks += [Heading("Documents"), _examples(found)]
+    if found.listed:
+        blocks += [Heading("Documents"), _listed_documents(found)]
     blocks += [Note(note, "warning") for note in found.notes]
     return blocks
 
@@ -78,10 +78,10 @@ def _documents(sources: list[SourceDifference]) -> Table:
     return Table("Documents by source", ("source", *there.values()), rows, "l" + "r" * len(there))
 
 
-def _examples(found: StoreDifference) -> Table:
+def _listed_documents(found: StoreDifference) -> Table:
     rows = tuple(
         (one.kind if one.kind != "otherwise" else KINDS[one.kind], one.source, one.file, f"{one.position:,}")
-        for one in found.examples[:MOST]
+        for one in found.listed[:MOST]
     )
     return Table("The first documents that differ", ("", "source", "file", "position"), rows, "lllr")
 
