@@ -8,6 +8,7 @@ python -m benchmarks selecting           add that of selections of documents
 python -m benchmarks loading             add the rates of batches to it
 python -m benchmarks cold                add the rates from a cold disk to it
 python -m benchmarks export              add the rates of exports to it
+python -m benchmarks reuse               add the seconds of builds that reuse a store to it
 python -m benchmarks training            add the seconds of training tokenizers to it
 python -m benchmarks against             compare this checkout with another one, such as an earlier commit
 python -m benchmarks render              rewrite the tables of docs/benchmarks.md
@@ -45,6 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
             "loading": loading,
             "cold": cold,
             "export": export,
+            "reuse": reuse,
             "training": training,
             "against": against,
             "render": render_pages,
@@ -115,6 +117,11 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--formats", help="formats, separated by commas; default: all")
     _add_tokenizer(command)
 
+    command = commands.add_parser("reuse", parents=[common], help="measure builds that reuse a store")
+    command.add_argument("--rounds", type=int, default=3)
+    command.add_argument("--size", default="2GB", help="size of the 20 input files together")
+    _add_tokenizer(command)
+
     command = commands.add_parser("training", parents=[common], help="measure training of tokenizers")
     command.add_argument("--rounds", type=int, default=3)
     command.add_argument("--size", default="300MB", help="size of the training text")
@@ -174,6 +181,7 @@ def run(options: argparse.Namespace) -> None:
             results.loading, results.opening = kept.loading, kept.opening
             results.cold = kept.cold
             results.permutation, results.exporting = kept.permutation, kept.exporting
+            results.reusing = kept.reusing
             results.training = kept.training
         _save(options.results, results)
 
@@ -289,6 +297,23 @@ def export(options: argparse.Namespace) -> None:
     results = load_results(options.results) if options.results.exists() else new_results({})
     kept = [run for run in results.exporting if only is not None and run.format not in only]
     results.exporting = kept + runs
+    _save(options.results, results)
+
+
+def reuse(options: argparse.Namespace) -> None:
+    """Measure builds that reuse a store, and add them to the results, in place of older ones."""
+    from benchmarks.results import load_results, new_results
+    from benchmarks.reusing import measure_reuse
+    from packline.recipe import parse_bytes
+
+    results = load_results(options.results) if options.results.exists() else new_results({})
+    results.reusing = measure_reuse(
+        options.folder,
+        tokenizer=_tokenizers(options)[-1],
+        text_bytes=parse_bytes(options.size),
+        rounds=options.rounds,
+        say=_say,
+    )
     _save(options.results, results)
 
 

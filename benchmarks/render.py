@@ -68,6 +68,8 @@ def render(results: Results) -> str:
         parts.append(cold_table(results))
     if results.exporting:
         parts.append(exporting_table(results))
+    if results.reusing:
+        parts.append(reusing_table(results))
     if results.training:
         parts.append(training_table(results))
     if results.left_out:
@@ -255,6 +257,33 @@ def exporting_table(results: Results) -> str:
             f"{seconds.median:.1f} ({seconds.least:.1f} to {seconds.greatest:.1f})",
             show_rate(spread_of(run.rate for run in runs)) if copied else "linked",
             show_rate(spread_of(run.copy_rate for run in runs)) if copied else "",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def reusing_table(results: Results) -> str:
+    """Seconds of builds with reuse, by the share of the files that has changed."""
+    first = results.reusing[0]
+    busy = spread_of(run.busy_cores for run in results.reusing)
+    note = f"Other work ran during these builds ({show_rate(busy)} cores), so they took longer."
+    title = f"build of {show_size(first.text_bytes)} from {first.files} files, whole command"
+    lines = [
+        *([note, ""] if busy.median > BUSY_CORES else []),
+        f"| {title} | files changed | encoded | units reused | seconds | share of the first build |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    whole = spread_of(run.wall_seconds for run in results.reusing if run.contender == first.contender).median
+    for name, changed in dict.fromkeys((run.contender, run.changed) for run in results.reusing):
+        runs = [run for run in results.reusing if (run.contender, run.changed) == (name, changed)]
+        seconds = spread_of(run.wall_seconds for run in runs)
+        cells = [
+            name,
+            "" if name == first.contender else str(changed),
+            show_size(runs[0].run_text_bytes),
+            f"{runs[0].units_reused:,} of {runs[0].units:,}",
+            f"{seconds.median:.1f} ({seconds.least:.1f} to {seconds.greatest:.1f})",
+            f"{seconds.median / whole:.2f}",
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

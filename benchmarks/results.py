@@ -198,6 +198,27 @@ class PermutationRun(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
+class ReuseRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A build that reuses an earlier store, or the first build, by one command."""
+
+    contender: str
+    round: int
+    files: int
+    changed: int
+    """Files whose text is another than in the earlier store."""
+    text_bytes: int
+    run_text_bytes: int
+    """Of them, encoded by this build."""
+    units: int
+    units_reused: int
+    wall_seconds: float
+    """Of the command, from start to end."""
+    seconds: float
+    """Without its imports."""
+    busy_cores: float = 0.0
+    """How many cores others used when the build began."""
+
+
 class ExportRun(msgspec.Struct, frozen=True, kw_only=True):
     """A store written in another layout by one command, and a copy of what was written."""
 
@@ -297,6 +318,7 @@ class Results(msgspec.Struct, kw_only=True):
     opening: list[OpeningRun] = []
     permutation: list[PermutationRun] = []
     exporting: list[ExportRun] = []
+    reusing: list[ReuseRun] = []
     training: list[TrainingRun] = []
     left_out: list[str] = []
     """What was not measured, and why."""

@@ -393,7 +393,8 @@ def parse_columns(columns: Sequence[str], where: str) -> list[tuple[str, ColumnT
                 raise RecipeError(
                     f"{where}: columns: {column!r}: expected the type {', '.join(COLUMN_TYPES)}, "
                     f"found {rest.strip()!r}",
-                    hint=did_you_mean(rest.strip(), COLUMN_TYPES) or 'for example columns = ["score: float"]',
+                    hint=did_you_mean(rest.strip(), COLUMN_TYPES).strip()
+                    or 'for example columns = ["score: float"]',
                 )
             name = column
         name = name.strip()

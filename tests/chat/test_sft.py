@@ -88,7 +88,7 @@ def test_real_conversations_are_trained_on_word_by_word(case: str, shared: Path,
         for line in path.read_text("utf-8").splitlines()[:60]
     ]
     (tmp_path / "chat.jsonl").write_text("\n".join(lines), "utf-8")
-    base = shared / "tokenizers" / ("qwen3" if "chatml" in case else "gpt2") / "tokenizer.json"
+    base = shared / "tokenizers" / ("qwen3" if case == "chatml" else "gpt2") / "tokenizer.json"
     store = packline.build_chat(
         tmp_path / "chat.jsonl",
         make_tokenizer(base, tmp_path / "tokenizer", case),

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.faults.processes import coordinator_of, kill_all, members, wait_until_gone, workers_of
@@ -128,6 +129,41 @@ def test_killed_in_the_midst_of_a_stream_it_goes_on(
     process = start(out)
     assert process.wait() == 0, text_of(process)
     assert digests(out) == whole
+
+
+def test_killed_while_units_are_taken_over_it_comes_to_the_same_bytes(
+    tmp_path: Path, corpus: Path, tokenizer_json: Path, whole: dict[str, str]
+) -> None:
+    """Kills at instants that are spread over a build with reuse, each followed by the same command."""
+    build(tmp_path / "old", corpus, tokenizer_json, engine="gigatoken", val_fraction=0.1)
+    with (corpus / "0.jsonl").open("ab") as file:
+        file.write(b'{"text": "one more"}\n')
+    build(tmp_path / "clean", corpus, tokenizer_json, engine="gigatoken", val_fraction=0.1)
+    expected, before, kills, taking = digests(tmp_path / "clean"), digests(tmp_path / "old"), 0, 0
+    assert expected != whole
+    chooser, out = random.Random(14), tmp_path / "out"
+    settings: dict[str, Any] = {"workers": 2, "engine": "gigatoken", "val_fraction": 0.1}
+    settings["reuse"] = str(tmp_path / "old")
+    while kills < 8:
+        process = start_build(out, corpus, tokenizer_json, **settings)
+        while process.poll() is None and not (out / ".packline/reuse").exists():
+            time.sleep(0.002)
+        try:
+            code: int | None = process.wait(chooser.uniform(0, 0.4) if kills % 3 else chooser.uniform(0, 4))
+        except subprocess.TimeoutExpired:
+            code = None
+            taking += any((out / ".packline/reuse").glob("*"))
+            kill_all(process.pid)
+            process.wait()
+            kills += 1
+        assert code in (None, 0), text_of(process)
+        if code == 0:
+            assert digests(out) == expected, f"after {kills} kills"
+            shutil.rmtree(out)
+    process = start_build(out, corpus, tokenizer_json, **settings)
+    assert process.wait() == 0 and digests(out) == expected
+    assert digests(tmp_path / "old") == before
+    assert taking >= 1
 
 
 @pytest.mark.parametrize("who", ["asking", "coordinator"])

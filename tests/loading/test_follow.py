@@ -77,7 +77,7 @@ def shapes(draw: st.DrawFn) -> tuple[list[list[int]], list[str], list[str]]:
     return lengths, splits, ["web"] * cut + ["code"] * (units - cut)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(shapes(), st.sampled_from(PACKINGS), st.sampled_from(ORDERS), st.integers(1, 3), st.data())
 def test_every_order_of_units_gives_the_batches_of_the_finished_store(
     shape: tuple[list[list[int]], list[str], list[str]],
@@ -130,7 +130,7 @@ def test_every_order_of_units_gives_the_batches_of_the_finished_store(
             assert len(again) == len(expected)
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(st.permutations(range(6)), st.sampled_from(ORDERS[:3]), st.integers(0, 3), st.data())
 def test_mixtures_and_stages_follow_too(
     arrival: list[int], order: dict[str, Any], seed: int, data: st.DataObject
@@ -384,3 +384,22 @@ def test_traces_and_exports_wait_for_the_end(replay: Replay, tmp_path: Path) -> 
     assert len(list(follower)) == 16
     loader = Loader(replay.store.rows(8), **{k: v for k, v in SETTINGS.items() if k != "seq_len"})
     assert follower.finished and trace_step(follower, 0).rows[0].spans == trace_step(loader, 0).rows[0].spans
+
+
+@pytest.mark.parametrize("packing", PACKINGS, ids=str)
+def test_sources_that_are_packed_alike_are_not_confused(tmp_path: Path, packing: dict[str, Any]) -> None:
+    lengths = [[9, 13, 4], [8, 8, 12], [20, 6, 11], [7, 9, 3], [12, 19, 5], [6, 6, 6, 9]]
+    store = make_store(tmp_path / "whole", lengths, sources=["web"] * 3 + ["code"] * 3)
+    mixture = Mixture([(store.rows(8, sources=name, **packing), 1) for name in ("web", "code")])
+    order: dict[str, Any] = {"batch_size": 1, "order": "blocks", "block_rows": 1, "window_blocks": 1}
+    expected = list(Loader(mixture, **order))
+    with Replay(store, tmp_path / "built") as replay:
+        arrival = [
+            name for pair in zip(replay.receipts[:3], replay.receipts[3:], strict=True) for name in pair
+        ]
+        turns = take_turns(replay, arrival)
+        weights = {"web": 1, "code": 1}
+        same(
+            list(follow(replay.folder, seq_len=8, weights=weights, on_wait=turns, **packing, **order)),
+            expected,
+        )

@@ -6,6 +6,9 @@ from packline.cli.output import Line, output, table
 from packline.jobs.events import ReusePlanned
 from packline.viewing.text import plural, size
 
+SHOWN = 12
+"""Largest number of reasons that are shown."""
+
 
 def reuse_lines(planned: ReusePlanned) -> list[Line]:
     """Lines that describe a plan of reuse: what is taken over, and by source why the rest is run."""
@@ -17,11 +20,15 @@ def reuse_lines(planned: ReusePlanned) -> list[Line]:
             f"{planned.units:,} of {plural(count, 'unit')}, about {size(text)} of text, from {planned.store}",
         ]
     ]
-    for source in planned.sources:
-        reasons = ", ".join(f"{number:,} {reason}" for reason, number in source.run.items())
-        if reasons:
-            rows.append(["", f"source {source.source}: to be run: {reasons}"])
+    reasons = [
+        f"{source.source}: {plural(number, 'unit')} to run: {reason}"
+        for source in planned.sources
+        for reason, number in source.run.items()
+    ]
+    rows += [["", line] for line in reasons[:SHOWN]]
+    if len(reasons) > SHOWN:
+        rows.append(["", f"and {plural(len(reasons) - SHOWN, 'more reason')}; --json lists all"])
     if planned.read_bytes:
         rows.append(["", f"{size(planned.read_bytes)} of inputs were read to compare their content"])
-    rows += [["", ("damaged: ", "warning"), line] for line in planned.damaged[:3]]
+    rows += [["", (f"damaged: {line}", "warning")] for line in planned.damaged[:3]]
     return table(rows, "ll", width=output.wrap)

@@ -42,10 +42,13 @@ from packline.packing.windows import WindowedBestFit, window_of
 from packline.recipe import SPLITS, Recipe
 from packline.store.files import FileEntry
 from packline.store.ledger import source_names
+from packline.store.lookup import check_names
 from packline.store.manifest import MANIFEST, WORK, Manifest, Receipt, StreamReceipt, assemble
 from packline.store.reader import StoreReader
 from packline.store.tables import RECEIPTS
 from packline.store.unit_names import STREAM
+from packline.where.conditions import fields_of
+from packline.where.grammar import parse_where
 
 if TYPE_CHECKING:
     from packline.packing.rows import RowSource
@@ -146,10 +149,10 @@ class GrowingBuild:
         """The build; None until it has begun, and if the store was finished before."""
         self.store: StoreReader | None = None
         """The finished store."""
-        self.memory = PlanMemory()
         self._sources: dict[str, SourceUnits] = {}
         self._parts: dict[tuple[str, ...], GrowingStore] = {}
-        self._window = 0
+        self._plans: dict[tuple[str, ...], PlanMemory] = {}
+        """Plans of the documents of these sources: the same settings choose other documents of others."""
 
     @property
     def known(self) -> bool:
@@ -234,10 +237,13 @@ class GrowingBuild:
         _check_followable(self.begun.recipe, options)
         sources = selected_names(self.begun.recipe, options)
         part, complete = self._part(sources)
+        if options.where is not None:
+            check_names(part, fields_of(parse_where(options.where)))
+        plans = self._plans.setdefault(sources, PlanMemory())
         if complete:
-            whole: Any = Rows(part, seq_len, options, plans=self.memory)
+            whole: Any = Rows(part, seq_len, options, plans=plans)
             return whole if split_to is None else whole.split_to(split_to)
-        packed = self._packed(part, seq_len, options)
+        packed = self._packed(part, seq_len, options, plans)
         settled = 0 if packed is None else self._settled(packed, sources)
         return GrowingRows(part, packed, settled, seq_len, options, split_to=split_to, window=window)
 
@@ -288,7 +294,9 @@ class GrowingBuild:
             if not source.complete:
                 return
 
-    def _packed(self, part: GrowingStore, seq_len: int, options: RowOptions) -> Rows | None:
+    def _packed(
+        self, part: GrowingStore, seq_len: int, options: RowOptions, plans: PlanMemory
+    ) -> Rows | None:
         """Rows of the part; None if there are none yet."""
         sizes = part.manifest.shards.by_split("tokens")
         tokens = sum(sizes.values()) if options.split == "all" else sizes.get(options.split, 0)
@@ -297,7 +305,7 @@ class GrowingBuild:
         # The part has no others; that some of them have no document yet is no error.
         everything = msgspec.structs.replace(options, sources=None, labels=None)
         try:
-            return Rows(part, seq_len, everything, plans=self.memory)
+            return Rows(part, seq_len, everything, plans=plans)
         except CorruptStore:
             raise
         except StoreError:

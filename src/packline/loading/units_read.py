@@ -76,7 +76,7 @@ def build_of(rows: RowSource) -> str | None:
 
 
 def _build(store: StoreReader) -> str:
-    if getattr(store, "growing", False):
+    if store.growing:
         return store.manifest.checksum
     if store not in _BUILDS:
         _BUILDS[store] = build_identity(store.manifest)

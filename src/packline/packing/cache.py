@@ -22,7 +22,7 @@ import shutil
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -287,6 +287,16 @@ def _refused(folder: Path, what: str) -> CorruptStore:
     return CorruptStore(f"the plan {folder} {what}", hint="delete that folder: the plan is made again")
 
 
+class Filtered(NamedTuple):
+    """Result of filters that decide document by document, for the first shards of a store that grows."""
+
+    shards: int
+    documents: int
+    kept: np.ndarray
+    """Places of the documents that passed, sorted."""
+    facts: dict[str, Any]
+
+
 class PlanMemory:
     """Plans of a store that is still being built: kept in memory, since each is for a moment's state.
 
@@ -294,6 +304,8 @@ class PlanMemory:
     """
 
     def __init__(self) -> None:
+        self.filtered: dict[Hashable, Filtered] = {}
+        """Results of filters, by their settings."""
         self._plans: dict[Hashable, CachedArrays] = {}
         self._rows: dict[Hashable, int] = {}
 

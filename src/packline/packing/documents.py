@@ -23,7 +23,7 @@ import numpy as np
 
 from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.fingerprint import hash_value
-from packline.packing.cache import PlanMemory, cached_table
+from packline.packing.cache import Filtered, PlanMemory, cached_table
 from packline.packing.filtering import COLUMN_COST, Filters, LeftOut
 from packline.packing.offsets import DocumentOffsets, document_offsets
 from packline.packing.packer import DocumentFilter
@@ -330,14 +330,42 @@ class Selection:
         """Places of the documents that pass the filters; counts the others by reason."""
         size = 4 * len(self._range) * (COLUMN_COST if self._filters.reads_columns else 1)
         settings = {"kept": self.identity | {"shuffle_documents": None}}
-        kept, facts = cached_table(
-            self.store, self.plans, settings, lambda: self._filters.apply(self._range.parts()), large=size
-        )
+        parts = self._range.parts()
+        if isinstance(self.plans, PlanMemory):
+            kept, facts = self._filter_new(self.plans, hash_value(settings), parts)
+        else:
+            kept, facts = cached_table(
+                self.store, self.plans, settings, lambda: self._filters.apply(parts), large=size
+            )
         self.left_out = tuple(LeftOut(*one) for one in facts["left_out"] if one[1])
         self.notes = tuple(facts["notes"])
         losses |= {one.by: one.documents for one in self.left_out}
         self.tokens = facts["tokens"]
         return kept
+
+    def _filter_new(
+        self, memory: PlanMemory, key: str, parts: list[ShardPlaces]
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """The same for a store that grows: only the shards that are new since the last time are filtered."""
+        seen = memory.filtered.get(key)
+        shards, before = (seen.shards, seen.documents) if seen is not None else (0, 0)
+        if seen is None or shards < len(parts):
+            new = [one._replace(start=one.start - before, stop=one.stop - before) for one in parts[shards:]]
+            kept, facts = self._filters.apply(new)
+            if seen is not None:
+                kept = np.concatenate([seen.kept, kept + seen.kept.dtype.type(before)])
+                facts = _added(seen.facts, facts)
+            seen = memory.filtered[key] = Filtered(len(parts), len(self._range), kept, facts)
+        return seen.kept, seen.facts
+
+
+def _added(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """Counts of two runs of the same filters together."""
+    pairs = zip(first["left_out"], second["left_out"], strict=True)
+    left_out = [
+        [name, *(sum(two) for two in zip(one, other, strict=True))] for (name, *one), (_, *other) in pairs
+    ]
+    return {**first, "tokens": first["tokens"] + second["tokens"], "left_out": left_out}
 
 
 def selection_settings(choice: DocumentFilter) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from packline.errors import InputError, RecipeError
 from packline.fingerprint import Hasher
-from packline.recipe import Recipe, Source, Split
+from packline.recipe import OWN_COLUMNS, Recipe, Source, Split
 from packline.sources.files import DEFAULT_ID, TEXT_FIELDS, InputFile, list_files
 from packline.sources.jsonl import fits_a_type
 from packline.sources.reader import Span, read_span
@@ -34,6 +34,7 @@ from packline.where.records import field_value, kind_of
 
 MOST_FILES, MOST_RECORDS = 4, 200
 MOST_VALUES = 5
+PLAIN_KINDS = ({"string"}, {"number"}, {"boolean"})
 ENOUGH = 0.9
 """Minimum share of records with a string in a field that may be the text."""
 PAIRS = (
@@ -432,6 +433,9 @@ def _record_source(given: str, seen: Survey) -> Iterator[str]:
     yield from _choices(lengths)
     if filters := list(_filters(seen, text)):
         yield from (f"# where = {quoted(one)}" for one in filters)
+    plain = [one.name for one in seen.fields.values() if set(one.kinds) - {"null"} in PLAIN_KINDS]
+    if names := [quoted(name) for name in plain if name not in (text, *OWN_COLUMNS) and fits_a_type(name)]:
+        yield f"# columns = [{', '.join(names[:4])}]   # kept with every document, to choose by when reading"
 
 
 def _choices(lengths: list[int]) -> Iterator[str]:

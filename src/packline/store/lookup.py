@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from packline.recipe import parse_columns
 from packline.store.provenance import ProvenanceFile, documents_schema
 from packline.store.reader import StoreReader, shard_labels
 from packline.where.conditions import fields_of
@@ -29,6 +30,10 @@ def column_names(store: StoreReader) -> list[str]:
         CorruptStore: provenance cannot be read.
     """
     names = dict.fromkeys(documents_schema().names)
+    if store.growing:  # its shards may not have all of them yet
+        sources = store.manifest.recipe.sources
+        carried = (parse_columns(source.columns or (), "") for source in sources)
+        return list(names | dict.fromkeys(name for one in carried for name, _ in one))
     first: dict[int, int] = {}
     for number, origin in enumerate(shard_labels(store)):
         first.setdefault(origin.number, number)
