@@ -252,7 +252,9 @@ def test_a_build_that_stops_is_reported_and_goes_on_when_it_is_resumed(replay: R
     replay.stop()
     follower = follow(replay.folder, grace=0.05, **SETTINGS)
     found = []
-    with pytest.raises(BuildStopped, match=r"step \d needs more than its 1 units.*no process") as stopped:
+    with pytest.raises(
+        BuildStopped, match=r"step \d needs more than the first 1 of its units.*no process"
+    ) as stopped:
         for batch in follower:
             found.append(batch)
     assert "run its command again" in stopped.value.hint
