@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -441,3 +442,77 @@ def test_conversations_carry_fields_of_their_records(tmp_path: Path, tokenizer_j
     ]
     assert store.manifest.ledger.rejected == ({"column_type": 1} if bad else {})
     assert store.verify(deep=True).ok
+
+
+def test_a_file_at_the_end_changes_neither_types_nor_earlier_units(
+    tmp_path: Path, tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_sizes(monkeypatch, 4000)
+    monday = [{"text": "word " * 50, "score": number} for number in range(100)]
+    tuesday = [{"text": "word " * 50, "score": number + 0.5} for number in range(5)]
+    write_some(tmp_path / "in/a.jsonl", monday)
+    source = Source(inputs=(str(tmp_path / "in/*.jsonl"),), name="web", columns=("score",))
+    recipe = Recipe(sources=(source,), tokenizer=str(tokenizer_json))
+    one = packline.build(recipe, out=tmp_path / "one", workers=0)
+    write_some(tmp_path / "in/b.jsonl", tuesday)
+    two = packline.build(recipe, out=tmp_path / "two", workers=0)
+    before, after = digests(one.path), digests(two.path)
+    kept = [name for name in before if name.startswith(("train-", "receipts/"))]
+    assert len(kept) > 3 and {name: after[name] for name in kept} == {name: before[name] for name in kept}
+    assert two.manifest.ledger.rejected == {"column_type": 5}
+    assert two.provenance(99).columns == {"score": 99}
+
+
+@pytest.mark.parametrize("most", [1, 7, 40])
+def test_a_limit_keeps_the_columns_of_the_first_documents(
+    tmp_path: Path, tokenizer_json: Path, most: int
+) -> None:
+    path = write_some(tmp_path / "in/a.jsonl", some_records(60))
+    settings: dict[str, Any] = {"columns": ["url", "score: float"], "min_chars": 12}
+    whole = build(tmp_path / "whole", path, tokenizer_json, **settings)
+    part = build(tmp_path / "part", path, tokenizer_json, limit_documents=most, **settings)
+    assert len(part.documents) == most
+    assert [part.provenance(n) for n in range(most)] == [whole.provenance(n) for n in range(most)]
+
+
+def test_verification_notices_columns_that_the_recipe_does_not_name(
+    tmp_path: Path, tokenizer_json: Path
+) -> None:
+    path = write_some(tmp_path / "in/a.jsonl", some_records(5))
+    store = build(tmp_path / "out", path, tokenizer_json, columns=["url", "score: float"])
+
+    def claim(manifest: Any) -> Any:
+        (source,) = manifest.recipe.sources
+        source = msgspec.structs.replace(source, columns=("url", "score: integer"))
+        return msgspec.structs.replace(
+            manifest, recipe=msgspec.structs.replace(manifest.recipe, sources=(source,))
+        )
+
+    reseal(store.path, change_manifest=claim)
+    problems = packline.open(store.path).verify().problems
+    assert [problem.what for problem in problems] == ["carried columns"]
+
+
+@given(st.datetimes(timezones=st.timezones() | st.just(UTC)), st.sampled_from(["T", " ", "t"]))
+def test_times_are_those_of_the_standard_library(time: datetime, between: str) -> None:
+    text = time.isoformat(between)
+    try:
+        expected = datetime.fromisoformat(text).astimezone(UTC)
+    except OverflowError:
+        return
+    if text[-9:].count(":") == 2 and text[-9] in "+-":
+        return  # an offset with seconds, which no record has
+    assert timedelta(microseconds=fit(text, "timestamp")) == expected - datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("source", [{}, {"where": "keep"}, {"template": "{{ text }}", "where": "keep"}])
+def test_rows_of_parquet_keep_their_columns_when_others_are_left_out(
+    tmp_path: Path, source: dict[str, Any]
+) -> None:
+    texts = [None if row % 3 == 1 else f"t{row}" for row in range(20)]
+    table = {"text": texts, "n": list(range(20)), "keep": [row % 2 == 0 for row in range(20)]}
+    pq.write_table(pa.table(table), tmp_path / "a.parquet")
+    batches = read(tmp_path / "a.parquet", ("n",), **source)
+    chosen = [row for row in range(20) if texts[row] and (not source or row % 2 == 0)]
+    assert [row["n"] for row in rows_of(batches)] == chosen
+    assert [text for batch in batches for text in batch.texts] == [f"t{row}" for row in chosen]

@@ -65,6 +65,16 @@ def test_names_are_below_the_common_folder_of_a_source(tmp_path: Path) -> None:
     assert [(file.index, file.source, file.name) for file in files] == [(0, 0, "a.jsonl"), (1, 1, "y.jsonl")]
 
 
+@pytest.mark.parametrize("given", ["web", "web/", "web/*", "web/**/*.jsonl", "web/day*/[ab].jsonl"])
+def test_a_new_folder_of_files_leaves_the_names_of_the_others(tmp_path: Path, given: str) -> None:
+    touch(tmp_path / "web/day1/a.jsonl", tmp_path / "web/day1/b.jsonl")
+    given = given if given != "web/*" else "web/*/*"
+    before = names(f"{tmp_path}/{given}")
+    assert before == ["day1/a.jsonl", "day1/b.jsonl"]
+    touch(tmp_path / "web/day2/a.jsonl")
+    assert names(f"{tmp_path}/{given}") == [*before, "day2/a.jsonl"]
+
+
 def test_links_are_followed_and_a_dangling_one_is_told(tmp_path: Path) -> None:
     touch(tmp_path / "real/a.jsonl")
     (tmp_path / "in").mkdir()
@@ -273,8 +283,18 @@ def test_a_link_that_leads_in_a_circle_is_refused_at_its_first_level(tmp_path: P
         assert caught.value.hint
     (tmp_path / "in/deep/up").unlink()
     (tmp_path / "in/deep/aside").symlink_to(tmp_path / "other")
-    assert names(tmp_path / "in") == names(tmp_path / "in/**/*.jsonl") == ["a.jsonl", "aside/b.jsonl"]
-    assert names(tmp_path / "in/../in/**/*.jsonl") == ["a.jsonl", "aside/b.jsonl"]
+    assert (
+        names(tmp_path / "in")
+        == names(tmp_path / "in/**/*.jsonl")
+        == [
+            "deep/a.jsonl",
+            "deep/aside/b.jsonl",
+        ]
+    )
+    assert names(tmp_path / "in/../in/**/*.jsonl") == [
+        "deep/a.jsonl",
+        "deep/aside/b.jsonl",
+    ]
     (tmp_path / "in/self").symlink_to("self")
     with pytest.raises(InputError, match=r"in/self: Too many levels of symbolic links"):
         names(tmp_path / "in")

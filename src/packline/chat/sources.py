@@ -32,7 +32,7 @@ from packline.sources.carried import Column
 from packline.sources.column_types import resolve_columns
 from packline.sources.compression import Compression, DecompressedStream, detect_compression
 from packline.sources.fields import LOOKED_FILES, Looked, refuse_strange
-from packline.sources.files import InputFile, common_folder, expand, plain_name
+from packline.sources.files import InputFile, expand, names_folder, plain_name
 from packline.sources.json_array import first_element, starts_array
 from packline.sources.records import MAX_RECORD_BYTES, Record, read_records
 from packline.storage.inputs import file_facts, open_input, read_fully
@@ -113,7 +113,7 @@ def find_conversation_files(sources: tuple[ConversationSource, ...]) -> list[Inp
         paths = list(dict.fromkeys(path for given in source.inputs for path in expand(given)))
         if not paths:
             raise InputError(f"no files in {', '.join(source.inputs)}", hint="check the path or the glob")
-        root = common_folder(paths)
+        root = names_folder(source.inputs, paths)
         for path in paths:
             name = path[len(root) :].lstrip("/") if root else path
             files.append(_describe(len(files), number, name, path, source))

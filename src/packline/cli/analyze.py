@@ -99,7 +99,7 @@ def analyze(
     facts = _as_json(found)
     if write is not None:
         documents, tokens = write_duplicates(write, StoreReader(target))
-        show_list(write, documents)
+        show_list(target, write, documents)
         facts["written"] = {"path": write, "documents": documents, "tokens": tokens}
     output.result({"command": "analyze", "target": target, "exit_code": DONE, **facts})
     return DONE

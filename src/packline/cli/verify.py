@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -105,18 +106,19 @@ def verify_against(store: str, against: list[str], n: int, gram_of: GramOf, writ
     )
     output.page(contamination_page(report, store))
     if write is not None:
-        show_list(write, sum(bad for bad, _ in report.sources.values()))
+        show_list(store, write, sum(bad for bad, _ in report.sources.values()))
     code = FAILED if report.found else UNCHECKED if report.unchecked else DONE
     values: dict[str, Any] = msgspec.to_builtins(report)
     output.result({"command": "verify", "store": store, "exit_code": code, **values, "written": write})
     return code
 
 
-def show_list(path: str, documents: int) -> None:
+def show_list(store: str, path: str, documents: int) -> None:
     """Print that a list of documents was written, and its use."""
     output.line("  ", ("wrote", "quiet"), f"  {path}: {plural(documents, 'document')}")
     if documents:
-        output.line("  leave them out  ", (f"packline pack STORE --seq-len 4096 --exclude {path}", "hint"))
+        command = shlex.join(["packline", "pack", store, "--seq-len", "4096", "--exclude", path])
+        output.line("  leave them out  ", (command, "hint"))
 
 
 def verify_foreign(

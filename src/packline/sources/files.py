@@ -16,6 +16,7 @@ from __future__ import annotations
 import glob as globbing
 import io
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -42,6 +43,7 @@ SHOWN_NAMES = 5
 LONGEST_FIRST_RECORD = 64 << 20
 """Maximum size in bytes of a first record that is inspected for fields."""
 COMPRESSED_NAMES = (".gz", ".gzip", ".zst", ".zstd")
+MAGIC = re.compile("[*?[]")
 OWN_DESCRIPTORS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
 """Prefixes of paths that depend on the process: another process would open something else."""
 
@@ -93,7 +95,7 @@ def list_files(recipe: Recipe) -> list[InputFile]:
                 f"no files in {', '.join(source.inputs)}",
                 hint="hidden files and empty folders are passed over; check the path or the glob",
             )
-        root = common_folder(paths)
+        root = names_folder(source.inputs, paths)
         for path in paths:
             name = path[len(root) :].lstrip("/") if root else path
             try:
@@ -366,7 +368,34 @@ def expand(given: str) -> Iterator[str]:
         raise InputError(f"cannot find {given}", hint="check the path; quote a glob so that it arrives whole")
 
 
-def common_folder(paths: list[str]) -> str:
+def names_folder(inputs: Sequence[str], paths: Sequence[str]) -> str:
+    """Folder that the names of a source's files are relative to: what its inputs have in common, as given.
+
+    It does not depend on the files that are found, else a new folder of files would rename all others.
+
+    Args:
+        inputs: inputs of the source.
+        paths: files that they were expanded to.
+
+    >>> names_folder(["web"], ["web/day1/a", "web/day1/b"]), names_folder(["web/*/a*"], ["web/day1/a"])
+    ('web/', 'web/')
+    >>> names_folder(["web/a", "web/b"], ["web/a", "web/b"]), names_folder(["a"], ["a"])
+    ('web/', '')
+    """
+    found, folders = set(paths), []
+    for given in inputs:
+        magic = MAGIC.search(given)
+        if given in found:
+            folders.append(given[: given.rfind("/") + 1])
+        elif magic:
+            folders.append(given[: given.rfind("/", 0, magic.start()) + 1])
+        else:
+            folders.append(given if given.endswith("/") else f"{given}/")
+    root = common_folder(folders)
+    return root if all(path.startswith(root) for path in paths) else common_folder(paths)
+
+
+def common_folder(paths: Sequence[str]) -> str:
     """Common folder of all paths, with a slash at its end; empty if there is none.
 
     >>> common_folder(["a/b/x.txt", "a/b/c/y.txt"]), common_folder(["a/bb/x", "a/bc/y"]), common_folder(["x"])

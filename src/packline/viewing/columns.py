@@ -79,7 +79,7 @@ class ColumnCounts:
     """Mean of the numbers."""
     values: dict[Any, int] | None = field(default_factory=dict)
     """Documents by value; None for more than `MOST_VALUES` different ones."""
-    example: Any = None
+    first: Any = None
     """The first value."""
 
     def add(self, column: pa.ChunkedArray) -> None:
@@ -92,8 +92,8 @@ class ColumnCounts:
         self.nulls += column.null_count
         if not known:
             return
-        if self.example is None:
-            self.example = pc.drop_null(column)[0].as_py()
+        if self.first is None:
+            self.first = pc.drop_null(column)[0].as_py()
         if self.type in ("integer", "float", "timestamp"):
             edges = pc.min_max(column).as_py()
             self.lowest = edges["min"] if self.lowest is None else min(self.lowest, edges["min"])
@@ -126,8 +126,10 @@ class ColumnCounts:
             mean = "" if self.mean is None else f", mean {self.mean:,.4g}"
             return f"{value_text(self.lowest)} to {value_text(self.highest)}{mean}"
         if self.values is None:
-            return f"over {MOST_VALUES:,} different: {value_text(self.example, LONGEST_VALUE)}, …"
+            return f"over {MOST_VALUES:,} different: {value_text(self.first, LONGEST_VALUE)}, …"
         ordered = sorted(self.values.items(), key=lambda item: (-item[1], str(item[0])))
+        if len(ordered) == 1:
+            return f"{value_text(ordered[0][0], LONGEST_VALUE)} only"
         known = self.documents - self.nulls
         shown = [
             f"{value_text(value, 24)} {percent(count / known)}" for value, count in ordered[:SHOWN_VALUES]
