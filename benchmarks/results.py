@@ -221,6 +221,25 @@ class ReuseRun(msgspec.Struct, frozen=True, kw_only=True):
     """How many cores others used when the build began."""
 
 
+class MergeRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A merge of two stores, or a comparison with another store, by one command."""
+
+    case: str
+    round: int
+    store_bytes: int
+    """Size of the merged store."""
+    documents: int
+    shards: int
+    changed: int
+    """Shards that differ between the stores that are compared."""
+    wall_seconds: float
+    """Of the command, from start to end."""
+    peak_bytes: int
+    """Peak resident memory."""
+    busy_cores: float = 0.0
+    """How many cores others used when the command began."""
+
+
 class ExportRun(msgspec.Struct, frozen=True, kw_only=True):
     """A store written in another layout by one command, and a copy of what was written."""
 
@@ -321,6 +340,7 @@ class Results(msgspec.Struct, kw_only=True):
     permutation: list[PermutationRun] = []
     exporting: list[ExportRun] = []
     reusing: list[ReuseRun] = []
+    merging: list[MergeRun] = []
     training: list[TrainingRun] = []
     left_out: list[str] = []
     """What was not measured, and why."""
