@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from packline.errors import CorruptStore, RecipeError, StoreError
-from packline.jobs.events import Note, OnEvent
+from packline.jobs.events import Note, OnEvent, Planned
 from packline.jobs.folder import BuildIdentity, StoreFolder, input_differences, refuse_differences
 from packline.jobs.resources import require_disk
 from packline.recipe import recipe_difference
@@ -130,6 +130,7 @@ class _Merge:
             tokenizer = self._parts[0]
             text = (tokenizer.path / TOKENIZER / "tokenizer.json").read_text("utf-8")
             folder.begin(self._identity(), text)
+            self._tell(Planned(units=len(self.manifest.units), units_done=0, workers=0))
             self._require_disk()
             with disk_errors(folder.path):
                 (folder.path / REJECTS).mkdir(exist_ok=True)
@@ -156,8 +157,10 @@ class _Merge:
 
     def _identity(self) -> BuildIdentity:
         manifest = self.manifest
-        merged = {str(number): part.manifest.checksum for number, part in enumerate(self._parts)}
-        return BuildIdentity(manifest.recipe, manifest.tokenizer.fingerprint, {"merged stores": merged}, [])
+        merged = {
+            f"the store of {', '.join(part.manifest.sources)}": part.manifest.checksum for part in self._parts
+        }
+        return BuildIdentity(manifest.recipe, manifest.tokenizer.fingerprint, merged, [])
 
     def _refuse_other(self, found: Manifest) -> None:
         """Refuse a finished store that is not the merged one."""
