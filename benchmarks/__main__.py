@@ -9,6 +9,7 @@ python -m benchmarks loading             add the rates of batches to it
 python -m benchmarks cold                add the rates from a cold disk to it
 python -m benchmarks export              add the rates of exports to it
 python -m benchmarks reuse               add the seconds of builds that reuse a store to it
+python -m benchmarks merge               add the seconds of merging and comparing stores to it
 python -m benchmarks training            add the seconds of training tokenizers to it
 python -m benchmarks against             compare this checkout with another one, such as an earlier commit
 python -m benchmarks render              rewrite the tables of docs/benchmarks.md
@@ -47,6 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
             "cold": cold,
             "export": export,
             "reuse": reuse,
+            "merge": merge,
             "training": training,
             "against": against,
             "render": render_pages,
@@ -122,6 +124,11 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--size", default="2GB", help="size of the 20 input files together")
     _add_tokenizer(command)
 
+    command = commands.add_parser("merge", parents=[common], help="measure merging and comparing stores")
+    command.add_argument("--rounds", type=int, default=3)
+    command.add_argument("--size", default="10GB", help="tokens of the merged store")
+    _add_tokenizer(command)
+
     command = commands.add_parser("training", parents=[common], help="measure training of tokenizers")
     command.add_argument("--rounds", type=int, default=3)
     command.add_argument("--size", default="300MB", help="size of the training text")
@@ -181,7 +188,7 @@ def run(options: argparse.Namespace) -> None:
             results.loading, results.opening = kept.loading, kept.opening
             results.cold = kept.cold
             results.permutation, results.exporting = kept.permutation, kept.exporting
-            results.reusing = kept.reusing
+            results.reusing, results.merging = kept.reusing, kept.merging
             results.training = kept.training
         _save(options.results, results)
 
@@ -311,6 +318,23 @@ def reuse(options: argparse.Namespace) -> None:
         options.folder,
         tokenizer=_tokenizers(options)[-1],
         text_bytes=parse_bytes(options.size),
+        rounds=options.rounds,
+        say=_say,
+    )
+    _save(options.results, results)
+
+
+def merge(options: argparse.Namespace) -> None:
+    """Measure merging and comparing stores, and add it to the results, in place of older measurements."""
+    from benchmarks.merging import measure_merging
+    from benchmarks.results import load_results, new_results
+    from packline.recipe import parse_bytes
+
+    results = load_results(options.results) if options.results.exists() else new_results({})
+    results.merging = measure_merging(
+        options.folder,
+        tokenizer=_tokenizers(options)[-1],
+        size=parse_bytes(options.size),
         rounds=options.rounds,
         say=_say,
     )

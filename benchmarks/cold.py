@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.contenders.cold_rows import drop_cache
 from benchmarks.process import run_fresh
-from benchmarks.results import ColdRun, Results
+from benchmarks.results import ColdRun, Results, busy_cores
 from benchmarks.suite import ROOT, environment
 
 SHARD_TOKENS = 8 << 20
@@ -48,6 +48,7 @@ def measure_cold(
         make_random_store(work / "store", size)
         for number in range(1, rounds + 1):
             results.cold.append(read_files(work / "store", number))
+            busy = busy_cores()
             for name, arguments in CONTENDERS:
                 command = [sys.executable, "-m", "benchmarks.contenders.cold_rows", str(work / "store")]
                 command += [*arguments, "--seconds", str(seconds)]
@@ -57,6 +58,7 @@ def measure_cold(
                     round=number,
                     bytes=report["tokens"] * report["itemsize"],
                     seconds=report["seconds"],
+                    busy_cores=busy,
                 )
                 results.cold.append(run)
                 say(f"round {number}: {name}: {run.rate:.0f} MB/s")

@@ -54,10 +54,12 @@ def run_fresh(
     env: dict[str, str],
     timeout_seconds: float = 7200,
     interval: float = 0.1,
+    accepted: tuple[int, ...] = (0,),
 ) -> Outcome:
     """Start the command, wait for it, and return what it printed and took.
 
-    Dirty pages of whatever ran before are written back first, so that they cost the next nothing.
+    Dirty pages of whatever ran before are written back first, so that they cost the next nothing. Exit codes
+    other than those accepted are failures.
 
     Raises:
         BenchmarkError: it failed, took too long, or printed no JSON object.
@@ -88,7 +90,7 @@ def run_fresh(
         out.seek(0)
         err.seek(0)
         printed, complaint = out.read().decode(errors="replace"), err.read().decode(errors="replace")
-    if code != 0:
+    if code not in accepted:
         raise BenchmarkError(f"{name}: exit code {code}\n{complaint[-2000:]}")
     main = watcher.peaks.pop(process.pid, Peak())
     workers = sorted(watcher.peaks.values(), key=lambda peak: peak.resident, reverse=True)

@@ -70,6 +70,8 @@ def render(results: Results) -> str:
         parts.append(exporting_table(results))
     if results.reusing:
         parts.append(reusing_table(results))
+    if results.merging:
+        parts.append(merging_table(results))
     if results.training:
         parts.append(training_table(results))
     if results.left_out:
@@ -226,8 +228,11 @@ def loading_table(results: Results) -> str:
 
 def cold_table(results: Results) -> str:
     """Rates of reading from a disk, by the order of the loader."""
+    busy = spread_of(run.busy_cores for run in results.cold)
+    note = f"Other work ran during these reads ({show_rate(busy)} cores), so rates are low, ratios imprecise."
     lines = [
-        "| batches of 32 x 4,096 tokens from a cold disk, windows of 8,192 rows | MB/s of tokens |",
+        *([note, ""] if busy.greatest > BUSY_CORES else []),
+        "| batches of 32 x 4,096 tokens (tokens only) from a cold disk, windows of 8,192 rows | MB/s |",
         "|---|---:|",
     ]
     for name in dict.fromkeys(run.contender for run in results.cold):
@@ -284,6 +289,30 @@ def reusing_table(results: Results) -> str:
             f"{runs[0].units_reused:,} of {runs[0].units:,}",
             f"{seconds.median:.1f} ({seconds.least:.1f} to {seconds.greatest:.1f})",
             f"{seconds.median / whole:.2f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def merging_table(results: Results) -> str:
+    """Seconds of merge and diff."""
+    first = results.merging[0]
+    busy = spread_of(run.busy_cores for run in results.merging)
+    note = f"Other work ran during these commands ({show_rate(busy)} cores), so they took longer."
+    title = f"{show_size(first.store_bytes)} in {first.shards:,} shards, {first.documents:,} documents"
+    lines = [
+        *([note, ""] if busy.median > BUSY_CORES else []),
+        f"| {title}, whole command | shards that differ | seconds | memory |",
+        "|---|---:|---:|---:|",
+    ]
+    for case in dict.fromkeys(run.case for run in results.merging):
+        runs = [run for run in results.merging if run.case == case]
+        seconds = spread_of(run.wall_seconds for run in runs)
+        cells = [
+            f"`{case}`" if not runs[0].changed and "equal" not in case else case,
+            f"{runs[0].changed:,}" if case.startswith("diff") else "",
+            f"{seconds.median:.1f} ({seconds.least:.1f} to {seconds.greatest:.1f})",
+            show_size(max(run.peak_bytes for run in runs)),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -182,6 +182,8 @@ class ColdRun(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     """Of the tokens that were given."""
     seconds: float
+    busy_cores: float = 0.0
+    """Cores busy with other work, before it began."""
 
     @property
     def rate(self) -> float:
@@ -217,6 +219,25 @@ class ReuseRun(msgspec.Struct, frozen=True, kw_only=True):
     """Without its imports."""
     busy_cores: float = 0.0
     """How many cores others used when the build began."""
+
+
+class MergeRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A merge of two stores, or a comparison with another store, by one command."""
+
+    case: str
+    round: int
+    store_bytes: int
+    """Size of the merged store."""
+    documents: int
+    shards: int
+    changed: int
+    """Shards that differ between the stores that are compared."""
+    wall_seconds: float
+    """Of the command, from start to end."""
+    peak_bytes: int
+    """Peak resident memory."""
+    busy_cores: float = 0.0
+    """How many cores others used when the command began."""
 
 
 class ExportRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -319,6 +340,7 @@ class Results(msgspec.Struct, kw_only=True):
     permutation: list[PermutationRun] = []
     exporting: list[ExportRun] = []
     reusing: list[ReuseRun] = []
+    merging: list[MergeRun] = []
     training: list[TrainingRun] = []
     left_out: list[str] = []
     """What was not measured, and why."""

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tokenizers
@@ -23,7 +24,7 @@ TEXTS = [f"The {word} of line {number}: <|endoftext|> naïve 漢字 {{x[{number}
          for number, word in enumerate(["rate", "tide", "cost", "end"] * 20)]  # fmt: skip
 
 
-def fresh(code: str, folder: Path, **options: float) -> Outcome:
+def fresh(code: str, folder: Path, **options: Any) -> Outcome:
     return run_fresh([sys.executable, "-c", code], cwd=folder, env=dict(os.environ), **options)
 
 

@@ -32,10 +32,12 @@ _HOMES = {
     "build": "packline.api",
     "build_chat": "packline.api",
     "convert": "packline.api",
+    "diff": "packline.stores",
     "estimate": "packline.api",
     "export": "packline.api",
     "follow": "packline.loading.follow",
     "import_dataset": "packline.api",
+    "merge": "packline.stores",
     "open": "packline.api",
     "report": "packline.viewing.report",
     "write_rows": "packline.api",
@@ -61,6 +63,8 @@ if TYPE_CHECKING:  # the same table for type checkers; a test keeps both equal
     from packline.packing.rows import Rows as Rows
     from packline.recipe import Recipe as Recipe
     from packline.recipe import Source as Source
+    from packline.stores import diff as diff
+    from packline.stores import merge as merge
     from packline.viewing.analysis import analyze as analyze
     from packline.viewing.report import report as report
 

@@ -56,14 +56,14 @@ def test_a_data_set_becomes_a_store(data: Path, tokenizer: Path, tmp_path: Path)
     ]
     again = run(*words, tmp_path / "store", "--json")
     values = result(again)
-    assert values["nothing_to_do"] is True and values["imported"]["format"] == "nanogpt"
+    assert values["nothing_to_do"] is True and values["imported"][0]["format"] == "nanogpt"
     assert values["documents"] == 3 and values["exit_code"] == 0
     deep = run("verify", tmp_path / "store", "--deep")
     assert deep.returncode == 0 and "there is no text to encode again" in deep.stdout
     assert "encoded again" not in deep.stdout
     shown = run("info", tmp_path / "store")
     assert shown.returncode == 0 and re.search(r"imported from +nanogpt", shown.stdout)
-    assert result(run("info", tmp_path / "store", "--json"))["imported"]["format"] == "nanogpt"
+    assert result(run("info", tmp_path / "store", "--json"))["imported"][0]["format"] == "nanogpt"
     assert run("pack", tmp_path / "store", "--seq-len", "4").returncode == 0
 
 

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.packing.columned import SOURCES, WHERES, Document, Shape, shapes
 
-from packline.errors import InputError, RecipeError, StoreError
+from packline.errors import CorruptStore, InputError, RecipeError, StoreError
 from packline.facade import Store
 from packline.packing import cache, filtering, uniqueness
 from packline.packing.documents import Selection
@@ -72,13 +72,13 @@ def test_rows_are_those_of_a_store_of_the_selected_documents(
     overflow = data.draw(st.sampled_from(OVERFLOWS)) if packing == "pad" else "truncate"
     excluded = sorted(number for number in numbers if number < len(shape.documents()))
     with shape.opened() as store:
-        settings: dict[str, Any] = {"where": where, "unique": unique, "shuffle_documents": seed}
+        chosen: dict[str, Any] = {"where": where, "unique": unique, "shuffle_documents": seed}
         if excluded:
             path = store.path.with_name("list.parquet")
             write_list(path, store, np.array(excluded), "why")
-            settings["exclude"] = str(path)
+            chosen["exclude"] = str(path)
         expected = selected(shape, store, where, unique, excluded)
-        options = RowOptions(packing=packing, overflow=overflow, **settings)
+        options = RowOptions(packing=packing, overflow=overflow, **chosen)
         lengths = [shape.documents()[number].length for number in expected]
         alone = make_store(store.path.with_name("alone"), [lengths]) if expected else None
         try:
@@ -124,6 +124,7 @@ def test_rows_are_those_of_a_store_of_the_selected_documents(
             assert rows.rows_of(number).tolist() == []
 
 
+@settings(max_examples=20)
 @given(shapes(), shapes(), shapes(), WHERES)
 def test_texts_of_other_stores_are_left_out(shape: Shape, monday: Shape, tuesday: Shape, where: str) -> None:
     with shape.opened() as store, monday.opened() as first, tuesday.opened() as second:
@@ -252,6 +253,7 @@ def as_dict(choice: DocumentFilter) -> dict[str, Any]:
     return {name: getattr(choice, name) for name in choice.__struct_fields__}
 
 
+@settings(max_examples=20)
 @given(shapes(), st.sets(st.integers(0, 31), min_size=1), st.data())
 def test_a_list_is_read_as_it_was_written(shape: Shape, numbers: set[int], data: st.DataObject) -> None:
     chosen = sorted(number % len(shape.documents()) for number in numbers)
@@ -318,6 +320,19 @@ def test_columns_that_no_source_has_are_refused_with_the_one_meant(tmp_path: Pat
         Selection(store, DocumentFilter(where="lang > 3"))
     with pytest.raises(RecipeError, match="column 7"):
         Selection(store, DocumentFilter(where="score => 3"))
+
+
+def test_damaged_columns_are_refused_with_their_file(tmp_path: Path) -> None:
+    store = many(60).write(tmp_path / "store")
+    path = store.shards[2].path("docs.parquet")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 1
+    path.write_bytes(data)
+    write_list(tmp_path / "list.parquet", store, np.array([1]), "why")
+    exclude = str(tmp_path / "list.parquet")
+    for given_one in ({"where": "score > 1"}, {"unique": True}, {"exclude": exclude}):
+        with pytest.raises(CorruptStore, match=path.name):
+            Selection(Store(store.path), DocumentFilter(**given_one))
 
 
 def test_unique_needs_the_hashes_of_texts(tmp_path: Path) -> None:

@@ -19,11 +19,6 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.chat import talks
-from tests.chat.templates import CHATML, CHATML_TOKENS
-from tests.jobs.builds import build, digests, set_sizes
-from tests.store.stores import reseal
-from tests.store.test_verify import edit_provenance
 
 import packline
 from packline.errors import InputError, RecipeError
@@ -33,7 +28,6 @@ from packline.sources.batch import Batch, RecordProblem
 from packline.sources.carried import TYPES, Column, Misfit, _array, convert_arrays, fit
 from packline.sources.fields import find_files
 from packline.sources.reader import Span, read_span
-from packline.store.reader import find_by_id
 
 KINDS = ["jsonl", "json", "jsonl.gz", "json.gz", "parquet"]
 COLUMNS = ("url: string", "n: integer", "score: float", "meta.flag: boolean", "meta.when: timestamp")
@@ -330,114 +324,26 @@ def test_inputs_without_fields_are_refused(tmp_path: Path) -> None:
         read(tmp_path / "a.parquet", ("meta.lang: float",))
 
 
-def some_records(count: int) -> list[dict[str, Any]]:
-    words = ["alpha", "beta", "gamma"]
-    return [
-        {
-            "id": f"r{number}",
-            "text": " ".join(words[(number + place) % 3] for place in range(number % 7 + 1)),
-            "url": f"https://{words[number % 3]}.org/{number}" if number % 5 else None,
-            "score": number / 4 if number % 2 else number,
-            "metadata": {"language": ["de", "en"][number % 2], "n": number},
-        }
-        for number in range(count)
-    ]
+@given(st.datetimes(timezones=st.timezones() | st.just(UTC)), st.sampled_from(["T", " ", "t"]))
+def test_times_are_those_of_the_standard_library(time: datetime, between: str) -> None:
+    text = time.isoformat(between)
+    try:
+        expected = datetime.fromisoformat(text).astimezone(UTC)
+    except OverflowError:
+        return
+    if text[-9:].count(":") == 2 and text[-9] in "+-":
+        return  # an offset with seconds, which no record has
+    assert timedelta(microseconds=fit(text, "timestamp")) == expected - datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def write_some(path: Path, given: list[dict[str, Any]]) -> Path:
-    path.parent.mkdir(exist_ok=True)
-    if path.suffix == ".parquet":
-        pq.write_table(pa.Table.from_pylist(given), path, row_group_size=30)
-        return path
-    data = "".join(json.dumps(record) + "\n" for record in given).encode()
-    path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
-    return path
-
-
-@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "parquet"])
-def test_a_store_has_the_columns_of_its_source_and_bytes_depend_on_neither_batches_nor_workers(
-    tmp_path: Path, tokenizer_json: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("source", [{}, {"where": "keep"}, {"template": "{{ text }}", "where": "keep"}])
+def test_rows_of_parquet_keep_their_columns_when_others_are_left_out(
+    tmp_path: Path, source: dict[str, Any]
 ) -> None:
-    given = some_records(150)
-    path = write_some(tmp_path / f"in/a.{kind}", given)
-    columns = ["url", "score: float", "metadata.language"]
-    settings: dict[str, Any] = {"columns": columns, "val_fraction": 0.3}
-    stores = []
-    for number, block_bytes in enumerate((1 << 20, 700)):
-        with monkeypatch.context() as patch:
-            set_sizes(patch, 4000, block_bytes)
-            stores.append(build(tmp_path / f"out{number}", path, tokenizer_json, **settings))
-    if kind == "jsonl":  # of streams and Parquet batches are a function of the file
-        assert digests(stores[0].path) == digests(stores[1].path)
-    store = stores[0]
-    found = [store.provenance(number) for number in range(len(store.documents))]
-    expected = {
-        record["id"]: {
-            "url": record["url"],
-            "score": float(record["score"]),
-            "metadata.language": record["metadata"]["language"],
-        }
-        for record in given
-    }
-    assert {one.id: one.columns for one in found} == expected and len(found) == len(given)
-    assert {one.split for one in found} == {"train", "val"}
-    report = store.verify(deep=True)
-    assert report.ok and report.deep is not None and not report.deep.notes
-    if kind == "jsonl":
-        (tmp_path / "one").mkdir()
-        two = build(tmp_path / "two", path, tokenizer_json, **settings | {"workers": 2})
-        assert digests(two.path) == digests(
-            build(tmp_path / "zero", path, tokenizer_json, **settings | {"workers": 0}).path
-        )
-
-
-def test_deep_verification_notices_a_changed_column(tmp_path: Path, tokenizer_json: Path) -> None:
-    path = write_some(tmp_path / "in/a.jsonl", some_records(20))
-    store = build(tmp_path / "out", path, tokenizer_json, columns=["score: float"])
-    edit_provenance(store.path, "score", lambda values: [values[0] + 1, *values[1:]])
-    reseal(store.path)
-    report = packline.open(store.path).verify(deep=True)
-    assert packline.open(store.path).verify().ok and not report.ok
-    assert "column 'score' of document 0" in str(report.problems[0])
-
-
-def test_sources_with_other_columns_are_one_store(tmp_path: Path, tokenizer_json: Path) -> None:
-    given = some_records(6)
-    one, other = write_some(tmp_path / "in/a.jsonl", given), write_some(tmp_path / "in/b.jsonl", given[:2])
-    recipe = Recipe(
-        sources=(
-            Source(inputs=(str(one),), columns=("url",)),
-            Source(inputs=(str(other),), columns=("score",)),
-        ),
-        tokenizer=str(tokenizer_json),
-    )
-    store = packline.build(recipe, out=tmp_path / "out", workers=0)
-    assert [sorted(store.provenance(number).columns) for number in (0, 7)] == [["url"], ["score"]]
-    assert find_by_id(store, "r1") == [1, 7]
-    assert store.verify().ok
-
-
-@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "parquet"])
-def test_conversations_carry_fields_of_their_records(tmp_path: Path, tokenizer_json: Path, kind: str) -> None:
-    tokenizer = talks.with_tokens(tokenizer_json, tmp_path / "tokenizer", CHATML_TOKENS, CHATML)
-    given: list[dict[str, Any]] = [
-        {
-            "prompt": f"p{number}",
-            "response": "r",
-            "score": number / 2,
-            "meta": {"when": f"2024-01-{number + 1:02d}"},
-        }
-        for number in range(9)
-    ]
-    bad = [] if kind == "parquet" else [{"prompt": "p", "response": "r", "score": "high"}]
-    path = write_some(tmp_path / f"chat.{kind}", [*given, *bad])
-    store = packline.build_chat(
-        path, tokenizer, out=tmp_path / "out", columns=["score", "meta.when: timestamp"], workers=0
-    )
-    found = [store.provenance(number).columns for number in range(len(store.documents))]
-    assert [one["score"] for one in found] == [record["score"] for record in given]
-    assert [one["meta.when"].date().isoformat() for one in found] == [
-        record["meta"]["when"] for record in given
-    ]
-    assert store.manifest.ledger.rejected == ({"column_type": 1} if bad else {})
-    assert store.verify(deep=True).ok
+    texts = [None if row % 3 == 1 else f"t{row}" for row in range(20)]
+    table = {"text": texts, "n": list(range(20)), "keep": [row % 2 == 0 for row in range(20)]}
+    pq.write_table(pa.table(table), tmp_path / "a.parquet")
+    batches = read(tmp_path / "a.parquet", ("n",), **source)
+    chosen = [row for row in range(20) if texts[row] and (not source or row % 2 == 0)]
+    assert [row["n"] for row in rows_of(batches)] == chosen
+    assert [text for batch in batches for text in batch.texts] == [f"t{row}" for row in chosen]

@@ -58,3 +58,12 @@ def test_any_flipped_bit_is_refused(built: Store, data: st.DataObject) -> None:
         (Path(folder) / "manifest.json").write_bytes(manifest)
         with pytest.raises(CorruptStore):
             read_manifest(Path(folder))
+
+
+def test_a_store_of_version_1_is_refused(damaged: Path) -> None:
+    path = damaged / "manifest.json"
+    for fields in ({"format_version": 1}, {**json.loads(path.read_text()), "format_version": 1}):
+        path.write_text(json.dumps(fields))
+        with pytest.raises(CorruptStore, match="has format version 1: expected 2") as caught:
+            read_manifest(damaged)
+        assert caught.value.hint == "build it again, or import its Megatron files"

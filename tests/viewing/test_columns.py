@@ -55,9 +55,8 @@ def test_counts_of_pieces_are_those_of_the_whole(kind: str, data: st.DataObject)
     if kind in ("string", "boolean"):
         different = {value: known.count(value) for value in set(known)}
         assert counts.values == (different if len(different) <= 3 else None)
-        assert described.startswith(
-            f"{len(different)} different" if len(different) <= 3 else "over 3 different"
-        )
+        words = {1: f"{value_text(known[0])} only", 2: "2 different", 3: "3 different"}
+        assert described.startswith(words.get(len(different), "over 3 different"))
     else:
         assert (counts.lowest, counts.highest) == (min(known), max(known))
     if kind in ("integer", "float"):

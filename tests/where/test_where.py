@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.where.cases import COLUMNS, conditions, python_says, rows
 
 from packline.errors import RecipeError
-from packline.where.columns import check_columns, column_mask
+from packline.where.columns import check_columns, column_mask, known_answer
 from packline.where.conditions import conjunction, expected_fields, fields_of
 from packline.where.grammar import canonical_where, parse_where
 from packline.where.records import Incomparable, record_test
@@ -53,6 +53,22 @@ def test_columns_and_records_agree(text: str, records: list[dict[str, Any]], cut
     test = record_test(condition)
     mask = column_mask(condition, columns_of(records, cuts))
     assert mask.dtype == bool and mask.tolist() == [test(nested(one)) for one in records]
+
+
+@given(conditions(), rows())
+@example("n < 1", [dict.fromkeys(COLUMNS, None) | {"n": one} for one in (2, 3, None)])
+@example("not x >= 1", [dict.fromkeys(COLUMNS, None) | {"x": one} for one in (2.0, float("nan"))])
+@example("s != 'b'", [dict.fromkeys(COLUMNS, None) | {"s": one} for one in ("c", "d", None)])
+def test_bounds_decide_only_what_all_values_decide(text: str, records: list[dict[str, Any]]) -> None:
+    condition = parse_where(text)
+    for name in {"n", "x", "s", "flag"}.intersection(fields_of(condition)):
+        values = [one[name] for one in records if one[name] is not None and one[name] == one[name]]
+        if fields_of(condition) != (name,) or not values:
+            continue
+        bounds = pa.array([min(values), max(values)], TYPES[name])
+        answer = known_answer(condition, bounds, sum(one[name] is None for one in records))
+        mask = column_mask(condition, columns_of(records)).tolist()
+        assert answer is None or mask == [answer] * len(records)
 
 
 @given(conditions(), st.fixed_dictionaries({**COLUMNS, "empty": st.none()}))

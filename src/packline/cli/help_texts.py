@@ -119,6 +119,36 @@ that --exclude leaves out.""",
 Exit codes: 0 no problem, 1 problems or questions found, 4 no question found
 but some could not be checked.""",
     ),
+    "merge": (
+        """Make several stores one, by links.
+
+STORES have different sources, and the same tokenizer and common settings. Files
+are hard links, or copies on another disk; no token is read. The result is what
+one build of all the sources gives, byte for byte, with the sources of the first
+store first. Checked are all settings, the sizes of all files and the checksums
+of manifests and tables; with --verify the checksums of all files, which reads
+them. After an interruption the same command resumes.""",
+        """Examples:
+
+  packline merge books web --out both
+  packline merge monday tuesday wednesday --out week --verify
+
+Exit codes: 0 done, 1 error, 2 wrong usage, 129, 130 or 143 interrupted.""",
+    ),
+    "diff": (
+        """Show what differs between two stores.
+
+Settings, tokenizer, inputs, tokens by source and split, and the documents that
+were added, removed or changed: matched by source, file and position, compared by
+the hash of their text. Shards that are equal are not read.""",
+        """Examples:
+
+  packline diff monday friday
+  packline diff monday friday --json
+
+Exit codes: 0 equal, 1 different or not everything could be compared, or an
+error, 2 wrong usage.""",
+    ),
     "info": (
         """Show the contents of a store.
 

@@ -12,9 +12,10 @@ the first term that fails. The result is the places that are left, 4 bytes each:
 stores (`packing.cache`), found by the checksums of the store, of the lists and of the other stores, and so
 made again as soon as one of them changes.
 
-Cost: only columns that a condition names are decoded, in as many threads as there are cores; they end with
-the pass, so nothing runs when a process forks. A file of provenance is compared with its checksum first, at
-memory speed. Memory: one byte per document, one row group per thread, and what `uniqueness` needs.
+Cost: only columns that a condition names are decoded, and of a carried column only row groups that its least
+and greatest value do not decide; in as many threads as there are cores, which end with the pass, so that
+nothing runs when a process forks. A file of provenance is compared with its checksum first, at memory speed.
+Memory: one byte per document, one row group per thread, and what `uniqueness` needs.
 """
 
 from __future__ import annotations
@@ -26,16 +27,17 @@ import msgspec
 import numpy as np
 
 from packline.errors import CorruptStore
-from packline.packing.exclusions import ExclusionList
 from packline.packing.packer import DocumentFilter
 from packline.packing.passes import ShardPlaces, in_threads
-from packline.packing.uniqueness import repeated_texts
 from packline.store.lookup import check_names, column_types, read_columns
+from packline.store.provenance import ProvenanceFile
 from packline.store.reader import StoreReader
 from packline.where.conditions import And, Condition, conjunction, fields_of, in_words
 from packline.where.grammar import parse_where
 
 if TYPE_CHECKING:
+    from packline.packing.exclusions import ExclusionList
+
     pass
 
 MOST_TERMS = 100
@@ -86,7 +88,7 @@ class Filters:
             self._least = 0
         self._terms = _terms(choice.where)
         check_names(store, [name for term in self._terms for name in fields_of(term)])
-        self._lists = [ExclusionList(path) for path in choice.exclude or ()]
+        self._lists = _lists(choice.exclude)
         self._unique = bool(choice.unique)
         others = choice.unique if isinstance(choice.unique, tuple) else ()
         self._others = [StoreReader(path) for path in others]
@@ -172,6 +174,11 @@ class Filters:
             for code, term in enumerate(self._terms, 3):
                 if here.all():
                     break
+                answer = _answer(file, group, term)
+                if answer is False:
+                    here[here == 0] = code
+                if answer is not None:
+                    continue
                 needed = [name for name in fields_of(term) if name not in columns]
                 columns |= read_columns(file, group, {name: types[name] for name in needed})
                 failed = ~column_mask(term, columns)
@@ -195,6 +202,8 @@ class Filters:
             for store in self._others
             for number, shard in enumerate(store.shards)
         ]
+        from packline.packing.uniqueness import repeated_texts
+
         repeated = repeated_texts(others, parts, reasons)
         reasons[repeated.own] = code
         reasons[repeated.foreign] = code + 1
@@ -219,6 +228,25 @@ class Filters:
         notes = [note for one in self._lists if (note := one.note)]
         facts = {"tokens": int(tokens[0]), "left_out": left_out, "notes": notes}
         return np.concatenate([np.empty(0, dtype), *kept]), facts
+
+
+def _answer(file: ProvenanceFile, group: int, term: Condition) -> bool | None:
+    """Answer for a whole row group, if the statistics of its column decide it."""
+    from packline.where.columns import known_answer
+
+    names = fields_of(term)
+    if len(names) > 1 or names[0] not in dict(file.carried):
+        return None
+    bounds = file.bounds(group, names[0])
+    return None if bounds is None else known_answer(term, *bounds)
+
+
+def _lists(paths: str | Sequence[str] | None) -> list[ExclusionList]:
+    if not paths:
+        return []
+    from packline.packing.exclusions import ExclusionList  # with Parquet, which most selections do not need
+
+    return [ExclusionList(path) for path in paths]
 
 
 def _terms(where: str | None) -> list[Condition]:

@@ -10,8 +10,8 @@ stores come before all, so a text that one of them has is left out altogether.
 
     hashes ── sort ──> values that occur twice ──> table of bits ──> candidates ── sort by hash ──> repeated
 
-Cost: for 100 million documents four passes over two columns, each with a sort of a quarter of the hashes.
-Memory: 40 bytes per document of a pass, at most 1.3 GB; a pass handles the hashes of one range.
+Cost: for 100 million documents two passes over two columns, each with a sort of half the hashes. Memory: 30
+bytes per document of a pass, at most 2 GB besides mapped files; a pass handles the hashes of one range.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ import numpy as np
 from packline.errors import RecipeError
 from packline.packing.passes import ShardPlaces, in_threads
 
-PASS_DOCUMENTS = 1 << 25
+PASS_DOCUMENTS = 1 << 26
 """Documents per pass, about."""
 TABLE_BITS = 27
 """Bits of a hash that the table of candidates is indexed by: 128 MB."""
 COLUMNS = ("hash", "text_bytes")
 
 Texts = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Places int64, hashes uint64 and sizes int64 of some documents, `[N]` each."""
+"""Places, hashes and sizes of some documents, `[N]` each: 64 bits, or 32 where that is enough."""
+Columns = tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]
 
 
 class Repeated(NamedTuple):
@@ -63,23 +64,34 @@ def repeated_texts(
     empty = np.empty(0, np.int64)
     own, firsts, foreign = [empty], [empty], [empty]
     for number in range(1 << bits):
-        first = list(in_threads(lambda part: _texts(part, None, bits, number), others))  # noqa: B023
-        then = list(in_threads(lambda part: _texts(part, reasons, bits, number), parts))  # noqa: B023
-        before = sum(len(places) for places, _, _ in first)
-        found = [*first, *then]
-        places, hashes, sizes = (_joined([one[place] for one in found]) for place in range(3))
-        del first, then, found
+        columns: Columns = ([], [], [])
+        _gather(columns, others, None, bits, number)
+        before = sum(map(len, columns[0]))
+        _gather(columns, parts, reasons, bits, number)
+        places, hashes, sizes = map(_joined, columns)
         repeated, heads = _repeated(hashes, sizes)
         mine = repeated >= before
         repeated, heads = repeated[mine], heads[mine]
-        own.append(places[repeated[heads >= before]])
-        firsts.append(places[heads[heads >= before]])
-        foreign.append(places[repeated[heads < before]])
+        own.append(places[repeated[heads >= before]].astype(np.int64))
+        firsts.append(places[heads[heads >= before]].astype(np.int64))
+        foreign.append(places[repeated[heads < before]].astype(np.int64))
     return Repeated(np.concatenate(own), np.concatenate(firsts), np.concatenate(foreign))
 
 
+def _gather(
+    columns: Columns, parts: Sequence[ShardPlaces], reasons: np.ndarray | None, bits: int, number: int
+) -> None:
+    """Append places, hashes and sizes of some documents, shard by shard."""
+    for found in in_threads(lambda part: _texts(part, reasons, bits, number), parts):
+        for column, one in zip(columns, found, strict=True):
+            column.append(one)
+
+
 def _joined(arrays: list[np.ndarray]) -> np.ndarray:
-    return np.concatenate(arrays) if arrays else np.empty(0, np.int64)
+    """One array of many, which are released."""
+    joined = np.concatenate(arrays) if arrays else np.empty(0, np.int64)
+    arrays.clear()
+    return joined
 
 
 def _texts(part: ShardPlaces, reasons: np.ndarray | None, bits: int, number: int) -> Texts:
@@ -105,7 +117,13 @@ def _groups(part: ShardPlaces, reasons: np.ndarray | None, bits: int, number: in
             inside = hashes >> np.uint64(64 - bits) == number
             wanted = inside if wanted is None else wanted & inside
         inner = np.arange(len(hashes)) if wanted is None else np.flatnonzero(wanted)
-        yield inner + start, hashes[inner], table["text_bytes"].to_numpy()[inner]
+        sizes = table["text_bytes"].to_numpy()[inner]
+        yield _narrow(inner + start), hashes[inner], _narrow(sizes)
+
+
+def _narrow(numbers: np.ndarray) -> np.ndarray:
+    fits = not len(numbers) or int(numbers.max()) < 2**32
+    return numbers.astype(np.uint32) if fits else numbers.astype(np.uint64)
 
 
 def _repeated(hashes: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -104,7 +104,7 @@ def reencode_audit(
         reading.pick(shard, budget, 0 if manifest.tokenizer.bos_id is None else 1)
     if manifest.imported:
         reading.count_bytes(TextBytes(msgspec.structs.replace(tokenizer, kind=manifest.tokenizer.kind)))
-    else:
+    if manifest.imported_sources != set(manifest.sources):
         reading.compare(min(budget, LONGEST_TEXT))
     if reading.undecoded:
         reading.notes.append(
@@ -121,6 +121,12 @@ def reencode_audit(
     return DeepReport(
         reading.documents, reading.text_bytes, reading.decoded, len(reading.shards), reading.notes
     )
+
+
+def _imported(manifest: Manifest) -> str:
+    if manifest.imported_sources == set(manifest.sources):
+        return "the store was imported"
+    return f"sources that were imported ({', '.join(sorted(manifest.imported_sources))})"
 
 
 class _Audit:
@@ -176,13 +182,14 @@ class _Audit:
     def count_bytes(self, text_bytes: TextBytes) -> None:
         """Compare the bytes of each picked text with its tokens, the only record that an import has."""
         count = 0
-        for one in (one for picked in self._picked.values() for one in picked):
+        imported = [key for key in self._picked if key[0] in self._manifest.imported_sources]
+        for one in (one for key in imported for one in self._picked.pop(key)):
             count += 1
             found = int(text_bytes.of(one.ids, np.array([0, len(one.ids)]))[0])
             provenance = f"{one.shard}.docs.parquet"
             self._findings.compare(provenance, f"text_bytes of {one.place}", found, one.provenance.text_bytes)
         self.notes.append(
-            f"the store was imported: there is no text to encode again; "
+            f"{_imported(self._manifest)}: there is no text to encode again; "
             f"the bytes of {count:,} texts were counted from their tokens"
         )
 

@@ -175,6 +175,13 @@ def check_shard(
     return counts
 
 
+def check_files_of_shard(folder: Path, entry: ShardEntry, findings: Findings) -> None:
+    """Check sizes and checksums of a shard's files, not their contents."""
+    *files, sums_file = entry.files
+    for file, sums in zip(files, _read_sums(folder, sums_file, entry, findings), strict=True):
+        check_file(folder, file, findings, sums=sums)
+
+
 def _read_sums(
     folder: Path, file: FileEntry, entry: ShardEntry, findings: Findings
 ) -> Sequence[np.ndarray | None]:

@@ -170,7 +170,7 @@ class Rows(Sequence[E], Generic[E]):
 
         data, path = read_file(folder, entry), folder / entry.name
         with reading(path):
-            table = pq.read_table(pa.BufferReader(data), use_threads=False, pre_buffer=False)
+            table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
             table.validate(full=True)  # text is UTF-8
         if not table.schema.equals(cls.schema()):
             found = ", ".join(f"{field.name} {field.type}" for field in table.schema)

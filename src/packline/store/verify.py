@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -27,7 +28,7 @@ from packline.encoders.special_tokens import resolve_boundary
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import CorruptStore, PacklineError
 from packline.ragged import dtype_for
-from packline.recipe import SPLITS, parse_columns
+from packline.recipe import parse_columns
 from packline.store.ledger import Ledger, source_names
 from packline.store.manifest import MANIFEST, Manifest, read_manifest, read_manifest_file, splits_of
 from packline.store.receipts_check import ReceiptsCheck, check_rejects
@@ -195,17 +196,18 @@ class _Verification:
         manifest, findings = self._manifest, self._findings
         entry = manifest.tokenizer
         control = control_ids(self.tokenizer) if self.tokenizer is not None else ()
-        if manifest.recipe.special_tokens == "parse" or manifest.imported:
-            control = ()  # imported ids may have them anywhere
+        if manifest.recipe.special_tokens == "parse":
+            control = ()
         rules = TokenRules(
             np.dtype(manifest.dtype).newbyteorder("<"),
             entry.vocab_size,
             entry.eod_id,
             entry.bos_id,
             tuple(number for number in control if 0 <= number < entry.vocab_size),
-            0 if manifest.imported else 1,
         )
-        splits = SPLITS if manifest.imported else splits_of(manifest.recipe)
+        # Imported documents may be in any split, may be empty, and may have control tokens anywhere.
+        imported_rules = replace(rules, control_ids=(), least_text_bytes=0)
+        imported, splits = manifest.imported_sources, splits_of(manifest.recipe)
         files: dict[str, set[str]] = {name: set() for name in self._names}
         for source, name in zip(manifest.inputs.names("source"), manifest.inputs.names("name"), strict=True):
             files[source].add(name)
@@ -216,14 +218,15 @@ class _Verification:
             for name, source in zip(self._names, manifest.recipe.sources, strict=True)
         ]
         counts: dict[str, list[ShardCounts]] = {}
-        for shard in manifest.shards:
-            split, _, unit = shard.name.partition("-")
-            findings.compare(MANIFEST, f"split of shard {shard.name}", split, shard.split)
-            if split not in splits:
-                findings.add(MANIFEST, f"split of shard {shard.name}", " or ".join(splits), split)
+        for source, shard in zip(manifest.shards.names("source"), manifest.shards, strict=True):
+            unit = shard.name.partition("-")[2]
+            if shard.split not in splits and source not in imported:
+                findings.add(MANIFEST, f"split of shard {shard.name}", " or ".join(splits), shard.split)
             receipt = self.receipts.by_unit.get(unit)
             origin = None if receipt is None else origins[self._names.index(receipt.source)]
-            found = check_shard(self._folder, shard, rules, origin, findings)
+            found = check_shard(
+                self._folder, shard, imported_rules if source in imported else rules, origin, findings
+            )
             counts.setdefault(unit, []).append(found)
             if found.complete:
                 self.readable.add(shard.name)

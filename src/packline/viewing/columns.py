@@ -128,6 +128,8 @@ class ColumnCounts:
         if self.values is None:
             return f"over {MOST_VALUES:,} different: {value_text(self.first, LONGEST_VALUE)}, …"
         ordered = sorted(self.values.items(), key=lambda item: (-item[1], str(item[0])))
+        if len(ordered) == 1:
+            return f"{value_text(ordered[0][0], LONGEST_VALUE)} only"
         known = self.documents - self.nulls
         shown = [
             f"{value_text(value, 24)} {percent(count / known)}" for value, count in ordered[:SHOWN_VALUES]

@@ -82,6 +82,39 @@ def column_mask(condition: Condition, columns: Mapping[str, Column]) -> np.ndarr
     return _chunked(condition, columns[condition.left.name])
 
 
+def known_answer(condition: Condition, bounds: pa.Array, nulls: int) -> bool | None:
+    """Answer of a condition on one column for all its values, if their bounds decide it; else None.
+
+    Args:
+        condition: a condition on one column.
+        bounds: least and greatest value, `[2]`, in the type of the column.
+        nulls: number of nulls.
+
+    >>> from packline.where.grammar import parse_where
+    >>> bounds = pa.array([3, 5])
+    >>> [known_answer(parse_where(text), bounds, 0) for text in ("a < 3", "a == 6", "not a > 5", "a >= 4")]
+    [False, False, True, None]
+    """
+    if isinstance(condition, Not):
+        answer = known_answer(condition.term, bounds, nulls)
+        return None if answer is None else not answer
+    if not isinstance(condition, Compare) or isinstance(condition.left, Length):
+        return None
+    if condition.value is None:
+        return condition.op == "!=" if nulls == 0 else None
+    if condition.op in ("==", "!="):
+        outside = [Compare(condition.left, op, condition.value) for op in (">", "<")]
+        try:
+            above, below = (_mask(one, bounds) for one in outside)
+        except RecipeError:  # no order between the types: the comparison itself decides
+            return None
+        return condition.op == "!=" if above.all() or below.all() else None
+    mask = _mask(condition, bounds)
+    if not mask.any():
+        return False  # nor is it true for null or NaN
+    return True if mask.all() and nulls == 0 and not pa.types.is_floating(bounds.type) else None
+
+
 def check_columns(condition: Condition, types: Mapping[str, pa.DataType], where: str) -> None:
     """Refuse a condition that names another column, or compares a column with what it has no order with.
 

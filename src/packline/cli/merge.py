@@ -1,0 +1,85 @@
+"""`packline merge`: several stores become one, by links."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from packline.cli.arguments import MAIN, Flags, option
+from packline.cli.main import DONE, interrupted, note_command
+from packline.cli.output import Line, output, table
+from packline.jobs.events import Event, Note, Planned
+from packline.jobs.merging import Merged, run_merge
+from packline.viewing.text import duration, plural, size
+
+_FLAGS = Flags()
+
+
+def merge(
+    stores: Annotated[list[str], Parameter(help="Folders of two or more finished stores.", negative="")],
+    *,
+    out: Annotated[str, Parameter(help="Output folder: new, empty, or with this merge unfinished.")],
+    verify: Annotated[
+        bool, option("Compare the checksums of all files, which reads them. Default: sizes.", MAIN)
+    ] = False,
+    flags: Flags = _FLAGS,
+) -> int:
+    """Merge stores; see `help_texts`."""
+    notes: list[str] = []
+
+    def hear(event: Event) -> None:
+        if isinstance(event, Planned):
+            note_command(out, event.units)
+        elif isinstance(event, Note):
+            notes.append(event.text)
+            output.note(event.text)
+
+    try:
+        merged = run_merge(stores, out, verify=verify, on_event=hear)
+    except KeyboardInterrupt as error:
+        return interrupted(error, "the units that are linked are kept")
+    output.lines(_lines(merged, stores, out))
+    manifest = merged.manifest
+    output.result(
+        {
+            "command": "merge",
+            "stores": stores,
+            "store": out,
+            "exit_code": DONE,
+            "nothing_to_do": merged.nothing_to_do,
+            "documents": manifest.documents,
+            "tokens": manifest.tokens,
+            "sources": list(manifest.sources),
+            "shards": len(manifest.shards),
+            "store_bytes": manifest.store_bytes,
+            "linked_bytes": merged.linked_bytes,
+            "copied_bytes": merged.copied_bytes,
+            "verified": merged.verified,
+            "seconds": merged.seconds,
+            "notes": notes,
+        }
+    )
+    return DONE
+
+
+def _lines(merged: Merged, stores: list[str], out: str) -> list[Line]:
+    manifest = merged.manifest
+    counts = f"{plural(manifest.documents, 'document')}, {plural(manifest.tokens, 'token')}"
+    shared = f"{size(merged.linked_bytes)} linked"
+    if merged.copied_bytes:
+        shared += f", {size(merged.copied_bytes)} copied"
+    checked = "all checksums" if merged.verified else "sizes of all files, checksums of manifests and tables"
+    done = f"{shared}, {duration(merged.seconds)}"
+    if merged.nothing_to_do:
+        done, checked = "nothing to do: the store is complete", "settings, manifests and tables"
+    rows: list[Line] = [
+        [("store", "quiet"), (out, "title")],
+        [("holds", "quiet"), f"{counts} of {plural(len(manifest.sources), 'source')}"],
+        [("merged", "quiet"), ", ".join(stores)],
+        [("done", "quiet"), (done, "good")],
+        [("checked", "quiet"), checked],
+    ]
+    if not merged.verified:
+        rows.append([("check it", "quiet"), f"packline verify {out}"])
+    return table(rows, "ll", width=output.wrap)

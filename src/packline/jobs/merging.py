@@ -1,0 +1,257 @@
+"""Merge finished stores into one, by hard links: no token is read.
+
+    check     settings that must be equal, names of sources            nothing is written before
+    link      files of every unit, then their receipts                 copied across file systems
+    check     sizes of all linked files; with `verify` every checksum; the manifests once more
+    publish   tables, then the manifest                                the folder is a store from now on
+
+Interrupted at any time, the same command continues: units whose receipts are there are kept, other files are
+linked again. The stores that are merged are only read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from packline.errors import CorruptStore, RecipeError, StoreError
+from packline.jobs.events import Note, OnEvent, Planned
+from packline.jobs.folder import BuildIdentity, StoreFolder, input_differences, refuse_differences
+from packline.jobs.resources import require_disk
+from packline.recipe import recipe_difference
+from packline.storage.local import disk_errors, sync_file, sync_folder
+from packline.storage.sharing import share_file
+from packline.store.files import HINT, FileEntry, stat_file
+from packline.store.manifest import Manifest, read_manifest, refuse_empty, to_json
+from packline.store.merging import merge_manifests
+from packline.store.report import Findings
+from packline.store.shard_check import check_file, check_files_of_shard
+from packline.store.tables import RECEIPTS, REJECTS, TOKENIZER, InputRows
+
+COPIED_TOGETHER = 1 << 30
+"""Bytes of copies after which the units so far are committed."""
+
+
+class Merged(msgspec.Struct, frozen=True):
+    """Result of a merge."""
+
+    manifest: Manifest
+    seconds: float
+    linked_bytes: int
+    """Bytes that the store shares with the merged ones."""
+    copied_bytes: int
+    """Bytes that were copied, because the file system has no hard links between the places."""
+    verified: bool
+    """True if every checksum was compared, not only sizes."""
+    nothing_to_do: bool = False
+
+
+def run_merge(
+    stores: Sequence[str | Path], out: str | Path, *, verify: bool = False, on_event: OnEvent | None = None
+) -> Merged:
+    """Merge stores, or resume a merge.
+
+    Args:
+        stores: folders of two or more finished stores; their sources come in this order.
+        out: folder of the merged store: new, empty, or with this merge unfinished.
+        verify: compare the checksum of every file, which reads all of them.
+
+    Raises:
+        StoreError: the stores do not fit together, or one has changed meanwhile.
+        CorruptStore: a file is missing or damaged; names it.
+        ResumeMismatch: `out` holds something else.
+        OutOfSpace: the disk is full; the same command resumes.
+    """
+    paths = [Path(store) for store in stores]
+    if len(paths) < 2:
+        raise RecipeError(f"found {len(paths)} store to merge: expected two or more")
+    return _Merge(paths, Path(out), verify, on_event or (lambda event: None)).run()
+
+
+class _Part:
+    """One of the stores, and its files."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.manifest = read_manifest(path)
+
+    def units(self) -> Iterator[tuple[list[FileEntry], FileEntry]]:
+        """Files and receipt of each unit."""
+        shards: dict[str, list[FileEntry]] = {}
+        for unit, shard in zip(self.manifest.shards.names("unit"), self.manifest.shards, strict=True):
+            shards.setdefault(unit, []).extend(shard.files)
+        for entry in self.manifest.units:
+            yield [*shards.get(entry.unit, ()), *entry.rejects], entry.receipt
+
+    def refuse_changed(self) -> None:
+        """Refuse a store that is not the one that was read."""
+        try:
+            same = read_manifest(self.path).checksum == self.manifest.checksum
+        except StoreError as error:
+            raise StoreError(f"{self.path} changed while it was merged: {error}", hint=HINT) from error
+        if not same:
+            raise StoreError(
+                f"{self.path} changed while it was merged: expected the manifest {self.manifest.checksum}, "
+                "found another",
+                hint="run the command again once nothing writes into it",
+            )
+
+
+class _Merge:
+    """State of one merge."""
+
+    def __init__(self, paths: Sequence[Path], out: Path, verify: bool, tell: OnEvent) -> None:
+        self._started = time.monotonic()
+        self._parts = [_Part(path) for path in paths]
+        self._verify, self._tell = verify, tell
+        self.manifest = merge_manifests(paths, [part.manifest for part in self._parts])
+        self._folder = StoreFolder(out)
+        self._linked = self._copied = self._unsynced_bytes = 0
+        self._unsynced: list[Path] = []
+        self._receipts: list[tuple[_Part, FileEntry]] = []
+        """Receipts of units whose files are there."""
+
+    def run(self) -> Merged:
+        """Link, check and publish."""
+        folder = self._folder
+        with folder:
+            if (found := folder.finished()) is not None:
+                try:
+                    self._refuse_other(found)
+                finally:
+                    self._clean()
+                return self._result(nothing_to_do=True)
+            tokenizer = self._parts[0]
+            text = (tokenizer.path / TOKENIZER / "tokenizer.json").read_text("utf-8")
+            folder.begin(self._identity(), text)
+            self._tell(Planned(units=len(self.manifest.units), units_done=0, workers=0))
+            self._require_disk()
+            with disk_errors(folder.path):
+                (folder.path / REJECTS).mkdir(exist_ok=True)
+                for entry in tokenizer.manifest.tokenizer_files:
+                    self._share(tokenizer, entry)
+                for part in self._parts:
+                    for files, receipt in part.units():
+                        for entry in files:
+                            self._share(part, entry)
+                        self._receipts.append((part, receipt))
+                        if self._unsynced_bytes >= COPIED_TOGETHER:
+                            self._commit()
+                self._commit()
+                if not any((folder.path / REJECTS).iterdir()):
+                    (folder.path / REJECTS).rmdir()
+            for part in self._parts:
+                part.refuse_changed()
+            if self._verify:
+                self._compare_checksums()
+            folder.publish(self.manifest)
+            self._clean()
+            refuse_empty(folder.path, self.manifest)
+            return self._result()
+
+    def _identity(self) -> BuildIdentity:
+        manifest = self.manifest
+        merged = {
+            f"the store of {', '.join(part.manifest.sources)}": part.manifest.checksum for part in self._parts
+        }
+        return BuildIdentity(manifest.recipe, manifest.tokenizer.fingerprint, merged, [])
+
+    def _refuse_other(self, found: Manifest) -> None:
+        """Refuse a finished store that is not the merged one."""
+        if to_json(found) == to_json(self.manifest):
+            return
+        builtins = msgspec.to_builtins
+        differences = recipe_difference(builtins(found.recipe), builtins(self.manifest.recipe))
+        pairs = [
+            list(zip(_names(one.inputs), one.inputs.numbers("bytes").tolist(), strict=True))
+            for one in (found, self.manifest)
+        ]
+        differences += input_differences(pairs[0], pairs[1])
+        differences = differences or ["its manifest is another"]
+        refuse_differences(self._folder.path, differences, "a store", "choose another --out")
+
+    def _require_disk(self) -> None:
+        place = os.stat(self._folder.path).st_dev
+        copied = sum(part.manifest.store_bytes for part in self._parts if os.stat(part.path).st_dev != place)
+        require_disk(self._folder.path, copied, "copies of the stores")
+
+    def _share(self, part: _Part, entry: FileEntry) -> None:
+        """Link or copy a file of a store, and check its size."""
+        source, target = part.path / entry.name, self._folder.path / entry.name
+        with contextlib.suppress(FileNotFoundError):
+            kept = os.lstat(target)  # of a unit that an earlier run committed, or the tokenizer
+            if kept.st_size == entry.bytes and stat.S_ISREG(kept.st_mode):
+                return
+            target.unlink()
+        _check_size(source, entry, stat_file(source, part.path))
+        try:
+            how = share_file(source, target)
+        except FileNotFoundError as error:
+            raise CorruptStore(f"{source} disappeared while it was merged", hint=HINT) from error
+        _check_size(source, entry, os.lstat(target))  # once more: it may have been replaced
+        if how == "linked":
+            self._linked += entry.bytes
+        else:
+            self._copied += entry.bytes
+            self._unsynced.append(target)
+            self._unsynced_bytes += entry.bytes
+
+    def _commit(self) -> None:
+        """Wait until the files of units are on the disk, then add their receipts."""
+        path = self._folder.path
+        self._sync(path, path / REJECTS)
+        for part, receipt in self._receipts:
+            self._share(part, receipt)
+        self._receipts.clear()
+        self._sync(path / RECEIPTS)
+
+    def _sync(self, *folders: Path) -> None:
+        for copied in self._unsynced:
+            sync_file(copied)
+        self._unsynced.clear()
+        self._unsynced_bytes = 0
+        for folder in folders:
+            sync_folder(folder)
+
+    def _compare_checksums(self) -> None:
+        """Read every file and compare its checksum; damage is located to the MiB."""
+        findings, folder = Findings(), self._folder.path
+        for shard in self.manifest.shards:
+            check_files_of_shard(folder, shard, findings)
+        for unit in self.manifest.units:
+            for entry in (unit.receipt, *unit.rejects):
+                check_file(folder, entry, findings)
+        for entry in self.manifest.tokenizer_files:
+            check_file(folder, entry, findings)
+        if findings.problems:
+            problem = findings.problems[0]
+            names = ", ".join(str(part.path) for part in self._parts if (part.path / problem.file).exists())
+            raise CorruptStore(f"{names}: {problem}", hint=HINT)
+
+    def _clean(self) -> None:
+        if left := self._folder.clean():
+            self._tell(Note(left))
+
+    def _result(self, *, nothing_to_do: bool = False) -> Merged:
+        manifest = read_manifest(self._folder.path)
+        seconds = time.monotonic() - self._started
+        return Merged(manifest, seconds, self._linked, self._copied, self._verify, nothing_to_do)
+
+
+def _names(inputs: InputRows) -> list[str]:
+    names = zip(inputs.names("source"), inputs.names("name"), strict=True)
+    return [f"{name} of source {source}" for source, name in names]
+
+
+def _check_size(path: Path, entry: FileEntry, found: os.stat_result) -> None:
+    if found.st_size != entry.bytes:
+        raise CorruptStore(
+            f"{path}: expected {entry.bytes:,} bytes, found {found.st_size:,}",
+            hint=f"packline verify {path.parent} shows what else is damaged",
+        )

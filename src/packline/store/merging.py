@@ -1,0 +1,166 @@
+"""The manifest of stores merged into one, or the reason why they cannot be.
+
+Sources keep their names, units, files and ledgers, so the merged store is, byte for byte, the one that
+building the merged recipe anew gives: the sources of the first store, then of the second, and so on. It can
+therefore be merged again. Two stores fit together if whatever decides the bytes of every source is equal in
+both: the tokenizer with its boundary tokens, and the settings of the recipe that are common to all sources.
+
+Not decided here: whether their files are whole (`jobs.merging`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from packline.errors import StoreError
+from packline.recipe import Recipe, recipe_difference
+from packline.store.ledger import source_names, total
+from packline.store.manifest import ImportEntry, Manifest, with_tables
+from packline.store.tables import InputRows, ShardRows, Tables, UnitRows
+from packline.store.unit_names import slug_of
+from packline.version import __version__
+
+OWN = ("sources", "tokenizer", "encoding", "eod", "bos")
+"""Settings of a recipe that are compared in another way: by name, and by what they resolve to."""
+SHARED = ("fingerprint", "kind", "vocab_size", "eod_id", "eod", "bos_id", "bos", "round_trip")
+"""Facts of the tokenizer that must be equal; its name, as given by the user, need not be."""
+
+
+def merge_manifests(paths: Sequence[Path], manifests: Sequence[Manifest]) -> Manifest:
+    """Manifest of several stores merged into one.
+
+    Args:
+        paths: folders of the stores, for errors.
+        manifests: their manifests.
+
+    Raises:
+        StoreError: they do not fit together; names the difference.
+    """
+    first = manifests[0]
+    for path, other in zip(paths[1:], manifests[1:], strict=True):
+        if differences := list(_differences(first, other)):
+            raise StoreError(
+                f"{paths[0]} and {path} cannot be merged: {'; '.join(differences[:5])}",
+                hint="build one of them again with the settings of the other",
+            )
+    for path, manifest in zip(paths, manifests, strict=True):
+        _refuse_whole_settings(path, manifest.recipe)
+    _refuse_same_sources(paths, manifests)
+    rows = Tables(
+        ShardRows.joined([one.shards for one in manifests]),
+        InputRows.joined([one.inputs for one in manifests]),
+        UnitRows.joined([one.units for one in manifests]),
+    )
+    sources = {name: ledger for one in manifests for name, ledger in one.sources.items()}
+    merged = msgspec.structs.replace(
+        first,
+        packline=__version__,
+        recipe=merge_recipes([one.recipe for one in manifests]),
+        ledger=total(sources.values()),
+        sources=sources,
+        imported=_merge_imports([entry for one in manifests for entry in one.imported]),
+        checksum="",
+    )
+    return with_tables(merged, rows)
+
+
+def merge_recipes(recipes: Sequence[Recipe]) -> Recipe:
+    """The recipe with the sources of all, in order; each source keeps the name that it has.
+
+    >>> from packline.recipe import Source
+    >>> one, two = (Recipe(sources=(Source(inputs=(name,)),), tokenizer="t") for name in ("a.txt", "b.txt"))
+    >>> source_names(merge_recipes([one, two]))
+    ['a', 'b']
+    """
+    names = [name for recipe in recipes for name in source_names(recipe)]
+    sources = [source for recipe in recipes for source in recipe.sources]
+    while True:
+        merged = msgspec.structs.replace(recipes[0], sources=tuple(sources))
+        derived = source_names(merged)
+        if derived == names:
+            return merged
+        # A name derived from its inputs may depend on the other sources: then it is given.
+        sources = [
+            source if found == name else msgspec.structs.replace(source, name=name)
+            for source, found, name in zip(sources, derived, names, strict=True)
+        ]
+
+
+def _differences(one: Manifest, other: Manifest) -> Iterator[str]:
+    """Differences that keep two stores apart, one line each."""
+    for name in SHARED:
+        mine, theirs = getattr(one.tokenizer, name), getattr(other.tokenizer, name)
+        if mine != theirs:
+            yield f"{name} of the tokenizer: {mine!r} and {theirs!r}"
+    if one.dtype != other.dtype:
+        yield f"dtype: {one.dtype} and {other.dtype}"
+    mine, theirs = (_common_settings(manifest.recipe) for manifest in (one, other))
+    for line in recipe_difference(mine, theirs):
+        yield line.replace(" -> ", " and ")
+
+
+def _common_settings(recipe: Recipe) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(recipe)
+    return {name: value for name, value in found.items() if name not in OWN}
+
+
+def _refuse_whole_settings(path: Path, recipe: Recipe) -> None:
+    """Refuse settings that count documents of all sources together."""
+    for name in ("limit_documents", "limit_tokens"):
+        if (limit := getattr(recipe, name)) is not None:
+            raise StoreError(
+                f"{path} was built with {name} = {limit:,}, which applies to all sources together: "
+                "a build of the merged recipe would end elsewhere",
+                hint="build it again without the limit, or with fewer inputs",
+            )
+    if recipe.val_documents:
+        raise StoreError(
+            f"{path} was built with val_documents = {recipe.val_documents:,}, which chooses among the "
+            "documents of all sources together: a build of the merged recipe would choose others",
+            hint="build it again with val_fraction, which chooses by the text alone",
+        )
+
+
+def _refuse_same_sources(paths: Sequence[Path], manifests: Sequence[Manifest]) -> None:
+    """Refuse two sources of one name, or with files of one name."""
+    names: dict[str, Path] = {}
+    slugs: dict[str, str] = {}
+    for path, manifest in zip(paths, manifests, strict=True):
+        for name in source_names(manifest.recipe):
+            if name in names:
+                raise StoreError(
+                    f"{names[name]} and {path} both have a source {name!r}: expected different names",
+                    hint="build one of them again with another name = ... of the source in its recipe; "
+                    "files are added to a source with packline build --reuse",
+                )
+            slug = slug_of(name)
+            if slug in slugs:
+                raise StoreError(
+                    f"sources {slugs[slug]!r} of {names[slugs[slug]]} and {name!r} of {path} have files "
+                    f"of the same name {slug}",
+                    hint="build one of them again with another name = ... of the source in its recipe",
+                )
+            names[name], slugs[slug] = path, name
+
+
+def _merge_imports(entries: Sequence[ImportEntry]) -> tuple[ImportEntry, ...]:
+    """Entries of imports; builds of conversations that differ in their sources alone become one."""
+    merged: list[ImportEntry] = []
+    for entry in entries:
+        for place, earlier in enumerate(merged):
+            if "sources" in entry.options and _without_sources(entry) == _without_sources(earlier):
+                listed = [*earlier.options["sources"], *entry.options["sources"]]
+                options = {**earlier.options, "sources": listed}
+                merged[place] = ImportEntry(entry.format, options, (*earlier.sources, *entry.sources))
+                break
+        else:
+            merged.append(entry)
+    return tuple(merged)
+
+
+def _without_sources(entry: ImportEntry) -> tuple[str, dict[str, Any]]:
+    return entry.format, {name: value for name, value in entry.options.items() if name != "sources"}
