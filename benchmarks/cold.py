@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.contenders.cold_rows import drop_cache
 from benchmarks.process import run_fresh
-from benchmarks.results import ColdRun, Results
+from benchmarks.results import ColdRun, Results, busy_cores
 from benchmarks.suite import ROOT, environment
 
 SHARD_TOKENS = 8 << 20
@@ -41,6 +41,8 @@ def measure_cold(
         seconds: longest time of one run.
     """
     work = folder / "cold"
+    folder.mkdir(parents=True, exist_ok=True)
+    disk = disk_of(folder)
     shutil.rmtree(work, ignore_errors=True)
     results.cold = []
     try:
@@ -48,6 +50,7 @@ def measure_cold(
         make_random_store(work / "store", size)
         for number in range(1, rounds + 1):
             results.cold.append(read_files(work / "store", number))
+            busy = busy_cores()
             for name, arguments in CONTENDERS:
                 command = [sys.executable, "-m", "benchmarks.contenders.cold_rows", str(work / "store")]
                 command += [*arguments, "--seconds", str(seconds)]
@@ -57,6 +60,8 @@ def measure_cold(
                     round=number,
                     bytes=report["tokens"] * report["itemsize"],
                     seconds=report["seconds"],
+                    busy_cores=busy,
+                    disk=disk,
                 )
                 results.cold.append(run)
                 say(f"round {number}: {name}: {run.rate:.0f} MB/s")
@@ -87,3 +92,18 @@ def read_files(store: Path, number: int) -> ColdRun:
                 total += read
     seconds = time.perf_counter() - start
     return ColdRun(contender="plain reads of whole files", round=number, bytes=total, seconds=seconds)
+
+
+def disk_of(folder: Path) -> str:
+    """File system and device that a folder is on; empty if the system does not tell.
+
+    >>> disk_of(Path("/proc"))
+    'proc on proc'
+    """
+    table = Path("/proc/mounts")
+    mounts = [line.split() for line in table.read_text().splitlines()] if table.exists() else []
+    whole = [one for one in mounts if folder.resolve().is_relative_to(one[1])]
+    if not whole:
+        return ""
+    device, _, kind, *_ = max(whole, key=lambda one: len(one[1]))
+    return f"{kind} on {device}"

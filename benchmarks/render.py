@@ -228,8 +228,12 @@ def loading_table(results: Results) -> str:
 
 def cold_table(results: Results) -> str:
     """Rates of reading from a disk, by the order of the loader."""
+    busy = spread_of(run.busy_cores for run in results.cold)
+    note = f"Other work ran during these reads ({show_rate(busy)} cores), so rates are low, ratios imprecise."
     lines = [
-        "| batches of 32 x 4,096 tokens from a cold disk, windows of 8,192 rows | MB/s of tokens |",
+        *([note, ""] if busy.greatest > BUSY_CORES else []),
+        f"| batches of 32 x 4,096 tokens (tokens only) from a cold disk ({results.cold[-1].disk}), "
+        "windows of 8,192 rows | MB/s |",
         "|---|---:|",
     ]
     for name in dict.fromkeys(run.contender for run in results.cold):

@@ -182,6 +182,10 @@ class ColdRun(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     """Of the tokens that were given."""
     seconds: float
+    busy_cores: float = 0.0
+    """Cores busy with other work, before it began."""
+    disk: str = ""
+    """File system and device, as mounted."""
 
     @property
     def rate(self) -> float:

@@ -43,7 +43,7 @@ def main() -> None:
         batch_size=ROWS,
         order="blocks" if arguments.order == "blocks" else "global",
         shuffle=arguments.order != "stored",
-        fields=("tokens", "targets"),
+        fields=("tokens",),
         **sizes,
     )
     drop_cache(arguments.store)

@@ -146,7 +146,7 @@ def test_a_build_that_fails_is_reported(
     while not receipts(out):
         assert process.poll() is None
         time.sleep(0.005)
-    with pytest.raises(BuildStopped, match=r"step \d+ needs more than its \d+ units"):
+    with pytest.raises(BuildStopped, match=r"step \d+ needs more than the first \d+ of"):
         list(follow(out, seq_len=SEQ_LEN, grace=1.0, **ORDER))
     assert process.wait() == 3
 

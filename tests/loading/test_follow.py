@@ -252,7 +252,9 @@ def test_a_build_that_stops_is_reported_and_goes_on_when_it_is_resumed(replay: R
     replay.stop()
     follower = follow(replay.folder, grace=0.05, **SETTINGS)
     found = []
-    with pytest.raises(BuildStopped, match=r"step \d needs more than its 1 units.*no process") as stopped:
+    with pytest.raises(
+        BuildStopped, match=r"step \d needs more than the first 1 of its units.*no process"
+    ) as stopped:
         for batch in follower:
             found.append(batch)
     assert "run its command again" in stopped.value.hint
@@ -403,3 +405,24 @@ def test_sources_that_are_packed_alike_are_not_confused(tmp_path: Path, packing:
             list(follow(replay.folder, seq_len=8, weights=weights, on_wait=turns, **packing, **order)),
             expected,
         )
+
+
+def test_a_row_waits_for_the_token_after_it(tmp_path: Path) -> None:
+    """Across a boundary, the last target of a row is the first token of the next unit."""
+    store = make_store(tmp_path / "whole", [[8], [16], [8]])
+    order: dict[str, Any] = {"batch_size": 1, "order": "blocks", "block_rows": 1, "window_blocks": 1}
+    expected = list(Loader(store.rows(8, boundary_loss=True), **order))
+    with Replay(store, tmp_path / "built") as replay:
+        turns = take_turns(replay, replay.receipts)
+        follower = follow(replay.folder, seq_len=8, boundary_loss=True, on_wait=turns, **order)
+        same(list(follower), expected)
+
+
+def test_a_window_of_units_waits_for_its_last_one(tmp_path: Path) -> None:
+    store = make_store(tmp_path / "whole", [[5, 5], [3, 3], [8], [2, 6]])
+    order: dict[str, Any] = {"batch_size": 1, "order": "blocks", "block_rows": 1, "window_blocks": 1}
+    packing: dict[str, Any] = {"packing": "best_fit", "pack_window": 2}
+    expected = list(Loader(store.rows(8, **packing), **order))
+    with Replay(store, tmp_path / "built") as replay:
+        turns = take_turns(replay, replay.receipts)
+        same(list(follow(replay.folder, seq_len=8, on_wait=turns, **packing, **order)), expected)

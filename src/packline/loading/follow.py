@@ -315,8 +315,8 @@ def _stopped(build: GrowingBuild, step: int) -> StoreError:
     if command is not None:
         resume = f"resume it: {command.line} (in {command.folder})"
     return BuildStopped(
-        f"the build of {build.path} has stopped: step {step:,} needs more than its {build.units:,} units, "
-        "and no process is building",
+        f"the build of {build.path} has stopped: step {step:,} needs more than the first {build.units:,} of "
+        f"its units ({len(build.begun.units):,} are planned), and no process is building",
         hint=f"{resume}; then go on from the loader's state. grace=None waits for that",
     )
 

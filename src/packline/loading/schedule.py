@@ -230,7 +230,7 @@ class Schedule:
         """Settings of each source's documents that are not the default, in words, as JSON values."""
         rows = [rows for stage in self.declared for rows in stage.mixture.rows]
         described = [getattr(getattr(source, "selection", None), "described", {}) for source in rows]
-        return [msgspec.to_builtins(one) for one in described]
+        return [msgspec.json.decode(msgspec.json.encode(one)) for one in described]
 
     def fingerprints(self) -> dict[str, str]:
         """12 hexadecimal digits for each thing that determines the contents of the batches, by its name.

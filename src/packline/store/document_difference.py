@@ -3,14 +3,13 @@
     shards with equal checksums ── equal, not read
     other shards ── files of each ── parts of about a million documents ── sort, match, compare
 
-A part is some whole files, or a share of the positions of one large file, so memory is bounded whatever the
-order and the division of the files. Each shard is read once to find its files, and once for each part that it
-has documents of: mostly one or two.
+A part is some whole files, or a range of positions of one large file, so memory is bounded whatever the order
+and the division of the files. Each shard is read once to find its files, and once for each part that it has
+documents of: mostly one or two.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -84,12 +83,20 @@ def compare_documents(
     return counts, [one for kind in KINDS for one in listed[kind]]
 
 
+class _Extent(NamedTuple):
+    """Documents of one file in a shard."""
+
+    first: int
+    """Smallest position."""
+    last: int
+    documents: int
+
+
 class _Listed(NamedTuple):
     """A shard, and the files that it has documents of."""
 
     shard: Shard
-    files: dict[str, int]
-    """Documents by file."""
+    files: dict[str, _Extent]
 
 
 def _different_shards(
@@ -132,41 +139,79 @@ def _keys(store: StoreReader) -> list[tuple[str, ...]]:
 
 
 def _listed(shard: Shard) -> _Listed:
-    files: Counter[str] = Counter()
-    for _, table in shard.open_provenance().groups(["file"]):
-        for piece in table["file"].chunks:
-            found = np.bincount(piece.indices.to_numpy(), minlength=len(piece.dictionary))
-            files.update(dict(zip(piece.dictionary.to_pylist(), found.tolist(), strict=True)))
-    return _Listed(shard, dict(files))
+    files: dict[str, _Extent] = {}
+    for _, table in shard.open_provenance().groups(["file", "position"]):
+        names, numbers = _file_numbers(table)
+        order = np.argsort(numbers, kind="stable")
+        starts = np.flatnonzero(np.diff(numbers[order], prepend=-1))
+        positions = table["position"].to_numpy()[order]
+        for number, first, last, count in zip(
+            numbers[order][starts].tolist(),
+            np.minimum.reduceat(positions, starts).tolist(),
+            np.maximum.reduceat(positions, starts).tolist(),
+            np.diff(starts, append=len(order)).tolist(),
+            strict=True,
+        ):
+            before = files.get(names[number], _Extent(first, last, 0))
+            files[names[number]] = _Extent(
+                min(first, before.first), max(last, before.last), count + before.documents
+            )
+    return _Listed(shard, files)
+
+
+def _file_numbers(table: pa.Table) -> tuple[list[str], np.ndarray]:
+    """Names of files, and for each document the number of its file among them, int64 `[D]`."""
+    column = table.select(["file"]).unify_dictionaries().combine_chunks()["file"]
+    if not column.num_chunks:
+        return [], np.empty(0, np.int64)
+    piece = column.chunk(0)
+    return piece.dictionary.to_pylist(), piece.indices.to_numpy().astype(np.int64)
 
 
 class _Part(NamedTuple):
-    """Documents to be compared at a time: those of some files, or a share of those of one."""
+    """Documents to be compared at a time: those of some files, or of a range of positions of one."""
 
     files: tuple[str, ...]
-    share: int = 0
-    shares: int = 1
+    start: int = -(2**63)
+    stop: int = 2**63 - 1
+
+    def has(self, listed: _Listed) -> bool:
+        """True if a shard may have such documents."""
+        extents = (listed.files[file] for file in self.files if file in listed.files)
+        return any(one.first < self.stop and one.last >= self.start for one in extents)
 
 
 def _parts(shards: Sequence[Sequence[_Listed]]) -> Iterator[_Part]:
-    sizes: Counter[str] = Counter()
+    """Parts of about `PART` documents; one of a large file has at least those of a shard."""
+    extents: dict[str, list[_Extent]] = {}
     for own in shards:
         for one in own:
-            sizes.update(one.files)
+            for file, extent in one.files.items():
+                extents.setdefault(file, []).append(extent)
     files: list[str] = []
     held = 0
-    for file, size in sizes.items():
+    for file, found in extents.items():
+        size = sum(extent.documents for extent in found)
+        if size > PART:
+            yield from _ranges(file, found)
+            continue
         if held and held + size > PART:
             yield _Part(tuple(files))
             files, held = [], 0
-        if size > PART:
-            shares = -(-size // PART)
-            yield from (_Part((file,), share, shares) for share in range(shares))
-        else:
-            files.append(file)
-            held += size
+        files.append(file)
+        held += size
     if files:
         yield _Part(tuple(files))
+
+
+def _ranges(file: str, extents: list[_Extent]) -> Iterator[_Part]:
+    start, held = _Part(()).start, 0
+    for extent in sorted(extents):
+        if held and held + extent.documents > PART and extent.first > start:
+            yield _Part((file,), start, extent.first)
+            start, held = extent.first, 0
+        held += extent.documents
+    yield _Part((file,), start)
 
 
 class _Side(NamedTuple):
@@ -191,15 +236,13 @@ def _read(shards: Sequence[_Listed], part: _Part) -> _Side:
     found: list[pa.Table] = []
     numbers: list[np.ndarray] = []
     places = {file: number for number, file in enumerate(part.files)}
-    for one in shards:
-        if places.keys().isdisjoint(one.files):
-            continue
+    for one in filter(part.has, shards):
         for _, group in one.shard.open_provenance().groups():
-            file = group["file"].combine_chunks()
-            file = file.chunk(0) if isinstance(file, pa.ChunkedArray) else file
-            of_file = [places.get(name, -1) for name in file.dictionary.to_pylist()]
-            files = np.array([*of_file, -1], np.int64)[file.indices.to_numpy()]
-            chosen = (files >= 0) & (group["position"].to_numpy() % part.shares == part.share)
+            names, own = _file_numbers(group)
+            of_file = [places.get(name, -1) for name in names]
+            files = np.array([*of_file, -1], np.int64)[own]
+            positions = group["position"].to_numpy()
+            chosen = (files >= 0) & (positions >= part.start) & (positions < part.stop)
             kept = group.filter(pa.array(chosen)).drop_columns(["source", "file"])
             split = pa.repeat(pa.scalar(one.shard.entry.split), len(kept))
             label = pc.cast(kept["label"], pa.string())
@@ -213,15 +256,18 @@ def _read(shards: Sequence[_Listed], part: _Part) -> _Side:
     files = np.concatenate(numbers)
     positions = table["position"].to_numpy()
     hashes = table["hash"].fill_null(0).to_numpy()
+    hashed = table["hash"].is_valid().to_numpy()
+    others = table.drop_columns(["position", "hash"])
+    same_file = files[1:] == files[:-1]
+    if bool(((files[1:] > files[:-1]) | (same_file & (positions[1:] > positions[:-1]))).all()):
+        return _Side(files, positions, hashes, hashed, np.zeros(len(files), np.int64), others)
     order = np.lexsort((hashes, positions, files))
     files, positions = files[order], positions[order]
     first = np.ones(len(order), bool)
     first[1:] = (files[1:] != files[:-1]) | (positions[1:] != positions[:-1])
     starts = np.flatnonzero(first)
     repeats = np.arange(len(order)) - starts[np.cumsum(first) - 1]
-    hashed = table["hash"].is_valid().to_numpy()[order]
-    others = table.drop_columns(["position", "hash"]).take(pa.array(order))
-    return _Side(files, positions, hashes[order], hashed, repeats, others)
+    return _Side(files, positions, hashes[order], hashed[order], repeats, others.take(pa.array(order)))
 
 
 def _match(
@@ -233,18 +279,9 @@ def _match(
     listed: dict[str, list[DocumentChange]],
 ) -> None:
     """Match documents by file, position and repeat, and count those that differ."""
-    joined = [np.concatenate(pair) for pair in zip(one[:2], other[:2], strict=True)]
-    repeats = np.concatenate([one.repeats, other.repeats])
-    side = np.repeat([0, 1], [len(one.files), len(other.files)])
-    order = np.lexsort((side, repeats, joined[1], joined[0]))
-    keys = [column[order] for column in (*joined, repeats)]
-    paired = np.ones(max(len(order) - 1, 0), bool)
-    for key in keys:
-        paired &= key[1:] == key[:-1]
-    both = np.zeros(len(order), bool)
-    both[:-1] |= paired
-    both[1:] |= paired
-    alone = order[~both]
+    mine, theirs = _pairs(one, other)
+    removed, added = np.ones(len(one.files), bool), np.ones(len(other.files), bool)
+    removed[mine] = added[theirs] = False
 
     def note(kind: str, found: _Side, chosen: np.ndarray) -> None:
         setattr(counts, kind, getattr(counts, kind) + len(chosen))
@@ -253,9 +290,8 @@ def _match(
             file, position = part.files[int(found.files[place])], int(found.positions[place])
             known.append(DocumentChange(kind, source, file, position))
 
-    note("removed", one, alone[alone < len(one.files)])
-    note("added", other, alone[alone >= len(one.files)] - len(one.files))
-    mine, theirs = order[:-1][paired], order[1:][paired] - len(one.files)
+    note("removed", one, np.flatnonzero(removed))
+    note("added", other, np.flatnonzero(added))
     if not len(mine):
         return
     hashed = one.hashed[mine] & other.hashed[theirs]
@@ -269,6 +305,22 @@ def _match(
     note("otherwise", other, theirs[~changed & ~values])
     counts.unchecked += int(np.count_nonzero(~changed & values & ~hashed))
     counts.same += int(np.count_nonzero(~changed & values & hashed))
+
+
+def _pairs(one: _Side, other: _Side) -> tuple[np.ndarray, np.ndarray]:
+    """Places in both sides of the documents that both have, int64 `[N]` each."""
+    columns = [(one.files, other.files), (one.positions, other.positions), (one.repeats, other.repeats)]
+    if all(np.array_equal(*pair) for pair in columns):
+        places = np.arange(len(one.files))
+        return places, places
+    files, positions, repeats = (np.concatenate(pair) for pair in columns)
+    side = np.repeat([0, 1], [len(one.files), len(other.files)])
+    order = np.lexsort((side, repeats, positions, files))
+    paired = np.ones(max(len(order) - 1, 0), bool)
+    for column in (files, positions, repeats):
+        key = column[order]
+        paired &= key[1:] == key[:-1]
+    return order[:-1][paired], order[1:][paired] - len(one.files)
 
 
 def _equal(one: _Side, other: _Side, name: str, mine: np.ndarray, theirs: np.ndarray) -> np.ndarray:
