@@ -41,6 +41,8 @@ def measure_cold(
         seconds: longest time of one run.
     """
     work = folder / "cold"
+    folder.mkdir(parents=True, exist_ok=True)
+    disk = disk_of(folder)
     shutil.rmtree(work, ignore_errors=True)
     results.cold = []
     try:
@@ -59,6 +61,7 @@ def measure_cold(
                     bytes=report["tokens"] * report["itemsize"],
                     seconds=report["seconds"],
                     busy_cores=busy,
+                    disk=disk,
                 )
                 results.cold.append(run)
                 say(f"round {number}: {name}: {run.rate:.0f} MB/s")
@@ -89,3 +92,18 @@ def read_files(store: Path, number: int) -> ColdRun:
                 total += read
     seconds = time.perf_counter() - start
     return ColdRun(contender="plain reads of whole files", round=number, bytes=total, seconds=seconds)
+
+
+def disk_of(folder: Path) -> str:
+    """File system and device that a folder is on; empty if the system does not tell.
+
+    >>> disk_of(Path("/proc"))
+    'proc on proc'
+    """
+    table = Path("/proc/mounts")
+    mounts = [line.split() for line in table.read_text().splitlines()] if table.exists() else []
+    whole = [one for one in mounts if folder.resolve().is_relative_to(one[1])]
+    if not whole:
+        return ""
+    device, _, kind, *_ = max(whole, key=lambda one: len(one[1]))
+    return f"{kind} on {device}"

@@ -232,7 +232,8 @@ def cold_table(results: Results) -> str:
     note = f"Other work ran during these reads ({show_rate(busy)} cores), so rates are low, ratios imprecise."
     lines = [
         *([note, ""] if busy.greatest > BUSY_CORES else []),
-        "| batches of 32 x 4,096 tokens (tokens only) from a cold disk, windows of 8,192 rows | MB/s |",
+        f"| batches of 32 x 4,096 tokens (tokens only) from a cold disk ({results.cold[-1].disk}), "
+        "windows of 8,192 rows | MB/s |",
         "|---|---:|",
     ]
     for name in dict.fromkeys(run.contender for run in results.cold):

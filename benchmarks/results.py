@@ -184,6 +184,8 @@ class ColdRun(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     busy_cores: float = 0.0
     """Cores busy with other work, before it began."""
+    disk: str = ""
+    """File system and device, as mounted."""
 
     @property
     def rate(self) -> float:

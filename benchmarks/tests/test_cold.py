@@ -22,6 +22,7 @@ def test_every_order_is_measured_and_shown(tmp_path: Path, monkeypatch: pytest.M
     assert all(run.bytes == 1 << 20 for run in results.cold[1:])
     assert not (tmp_path / "cold").exists()
     table = cold_table(results)
+    assert cold.disk_of(tmp_path) and cold.disk_of(tmp_path) in table
     assert all(name in table for name in names) and "**blocks**" in table
     save_results(tmp_path / "results.json", results)
     assert load_results(tmp_path / "results.json").cold == results.cold

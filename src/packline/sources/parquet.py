@@ -142,13 +142,15 @@ def read_row_groups(
     for group in groups:
         facts = parquet.metadata.row_group(group)
         end = row + facts.num_rows
+        hashed = GroupHash(hasher)
         try:
             for columns in read_row_group(parquet, group, file):
-                hash_columns(hasher, columns)
+                hashed.add(columns)
                 yield arrow_batch(file, columns, row, max_bytes)
                 row += len(columns.texts)
         except (pa.ArrowException, OSError) as error:
             yield lost_rows(file.index, group, row, end, error)
+        hashed.finish()
         row = end
 
 
@@ -228,11 +230,29 @@ def _carried(batch: Batch, file: InputFile, arrays: Sequence[pa.Array | None]) -
     return carry_arrays(batch, file.carried or (), arrays, lambda row: texts[row].encode("utf-8"))
 
 
-def hash_columns(hasher: Any, columns: TextColumns) -> None:
-    """Feed the values of columns to a hasher: a checksum that costs no second read."""
-    for array in (columns.texts, columns.ids, *columns.carried):
-        if array is not None:
-            hash_array(hasher, array)
+class GroupHash:
+    """Feeds the values of a row group to a hasher, independent of its batches; no second read.
+
+    Texts are added at once; sizes, ids and carried columns are held until the end of the row group.
+    """
+
+    def __init__(self, hasher: Any) -> None:
+        self._hasher = hasher
+        self._held: list[list[pa.Array]] = []
+
+    def add(self, columns: TextColumns) -> None:
+        """Add a batch."""
+        texts = Texts(columns.texts)
+        self._hasher.update(texts.data)
+        there = columns.texts.is_valid().cast(pa.uint8())
+        more = [one for one in (columns.ids, *columns.carried) if one is not None]
+        plain = [one.dictionary_decode() if pa.types.is_dictionary(one.type) else one for one in more]
+        self._held.append([pa.array(texts.sizes), there, *plain])
+
+    def finish(self) -> None:
+        """Add what is held, at the end of the row group or at its damage."""
+        for arrays in zip(*self._held, strict=True):
+            hash_array(self._hasher, pa.concat_arrays(arrays))
 
 
 def hash_array(hasher: Any, array: pa.Array) -> None:

@@ -204,7 +204,7 @@ def _hashed_rows(
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Rows of a row group and their bytes: text and id, or the columns for a template or filter."""
     from packline.sources.parquet import (
-        hash_columns,
+        GroupHash,
         read_columns,
         read_row_group,
         record_columns,
@@ -217,9 +217,13 @@ def _hashed_rows(
             hash_rows(hasher, rows)
             yield rows, rows.nbytes
         return
-    for columns in read_row_group(parquet, group, file):
-        hash_columns(hasher, columns)
-        yield columns.to_batch(), text_bytes(columns.texts)
+    hashed = GroupHash(hasher)
+    try:
+        for columns in read_row_group(parquet, group, file):
+            hashed.add(columns)
+            yield columns.to_batch(), text_bytes(columns.texts)
+    finally:
+        hashed.finish()
 
 
 def _write_arrow(path: str, held: list[pa.RecordBatch]) -> None:
