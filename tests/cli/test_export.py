@@ -45,7 +45,8 @@ def test_the_plan_comes_before_the_result(store: Store, tmp_path: Path) -> None:
     assert "check it  packline verify" in done.stdout
     assert "\x1b" not in done.stdout + done.stderr
     shard = store.shards[0].entry.name
-    assert (tmp_path / "out" / f"{shard}.bin").read_bytes() == (store.path / f"{shard}.bin").read_bytes()
+    written = (tmp_path / "out" / "train-000000.bin").read_bytes()
+    assert written == (store.path / f"{shard}.bin").read_bytes()
 
 
 def test_json_is_one_object(store: Store, tmp_path: Path) -> None:

@@ -197,7 +197,7 @@ def test_each_document_is_counted_under_the_first_filter_that_fails(tmp_path: Pa
         )
     )
     store = shape.write(tmp_path / "store")
-    write_list(tmp_path / "gone.parquet", store, np.array([4]), "why")
+    write_list(tmp_path / "gone.parquet", store, np.array([3, 4]), "why")
     choice = DocumentFilter(
         max_tokens=8, where="lang == 'de' and score > 2", unique=True, exclude=str(tmp_path / "gone.parquet")
     )

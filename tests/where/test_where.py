@@ -57,6 +57,7 @@ def test_columns_and_records_agree(text: str, records: list[dict[str, Any]], cut
 
 @given(conditions(), rows())
 @example("n < 1", [dict.fromkeys(COLUMNS, None) | {"n": one} for one in (2, 3, None)])
+@example("n >= 1", [dict.fromkeys(COLUMNS, None) | {"n": one} for one in (2, 3, None)])
 @example("not x >= 1", [dict.fromkeys(COLUMNS, None) | {"x": one} for one in (2.0, float("nan"))])
 @example("s != 'b'", [dict.fromkeys(COLUMNS, None) | {"s": one} for one in ("c", "d", None)])
 def test_bounds_decide_only_what_all_values_decide(text: str, records: list[dict[str, Any]]) -> None:

@@ -208,8 +208,9 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         self.tell(planned)
         for line in not_text_notes(self.files, work.names):
             self.tell(Note(line))
-        itemsize = 2 if self.dtype == "uint16" else 4
-        needed, free = int(sum(expected.values()) / BYTES_A_TOKEN * itemsize), free_disk(self.folder.path)
+        itemsize, left = 2 if self.dtype == "uint16" else 4, {task.name for task in todo}
+        text_bytes = sum(unit.text_bytes for unit in self.units if unit.name in left)
+        needed, free = int(text_bytes / BYTES_A_TOKEN * itemsize), free_disk(self.folder.path)
         if needed > free and not self._limit.given:
             self.tell(
                 Note(f"the store may need {needed / 1e9:.1f} GB, and the disk has {free / 1e9:.1f} GB free")

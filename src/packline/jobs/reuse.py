@@ -373,7 +373,7 @@ def _files(receipt: Receipt) -> list[FileEntry]:
 def _compare(path: Path, entry: FileEntry, origin: Path) -> None:
     hasher, size = Hasher(), 0
     with open(path, "rb", buffering=0) as file:
-        while data := file.read(READ_BYTES):
+        while data := file.read(min(READ_BYTES, entry.bytes + 1)):
             hasher.update(data)
             size += len(data)
     if (size, hasher.hexdigest()) != (entry.bytes, entry.checksum):
