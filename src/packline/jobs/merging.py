@@ -183,6 +183,21 @@ class _Merge:
 
     def _share(self, part: _Part, entry: FileEntry) -> None:
         """Link or copy a file of a store, and check its size."""
+        source, target = f"{part.path}{os.sep}{entry.name}", f"{self._folder.path}{os.sep}{entry.name}"
+        try:  # almost all files: two system calls
+            os.link(source, target)
+            found = os.lstat(target)
+        except OSError:
+            self._share_slowly(part, entry)
+            return
+        if found.st_size == entry.bytes and stat.S_ISREG(found.st_mode):
+            self._linked += entry.bytes
+            return
+        os.unlink(target)
+        self._share_slowly(part, entry)
+
+    def _share_slowly(self, part: _Part, entry: FileEntry) -> None:
+        """Share a file that is there already, is damaged, is itself a link, or cannot be linked."""
         source, target = part.path / entry.name, self._folder.path / entry.name
         with contextlib.suppress(FileNotFoundError):
             kept = os.lstat(target)  # of a unit that an earlier run committed, or the tokenizer
