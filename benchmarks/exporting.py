@@ -171,7 +171,8 @@ def repeat_store(model: Path, folder: Path, size: int) -> None:
         folder: is made; its files are hard links.
         size: bytes of tokens, at least.
     """
-    from packline.store.manifest import read_manifest, with_tables
+    from packline.store.manifest import with_tables
+    from packline.store.manifest_reader import read_manifest
     from packline.store.tables import ShardEntry, ShardRows
     from packline.testing import write_manifest
 

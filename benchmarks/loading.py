@@ -205,7 +205,8 @@ def synthetic_store(model: Path, folder: Path, documents: int) -> None:
         documents: how many.
     """
     from packline.store.files import FileEntry
-    from packline.store.manifest import read_manifest, with_tables
+    from packline.store.manifest import with_tables
+    from packline.store.manifest_reader import read_manifest
     from packline.store.shard import HEADER, MAGIC, index_size
     from packline.store.tables import ShardEntry, ShardRows
     from packline.testing import write_manifest

@@ -11,7 +11,8 @@ import pytest
 from packline.facade import Store
 from packline.loading.loader import Loader
 from packline.notebook import Notebook
-from packline.packing.rows import Row, Rows
+from packline.packing.row_reader import Row
+from packline.packing.rows import Rows
 from packline.testing import make_store
 from packline.viewing import token_pages
 

@@ -368,7 +368,7 @@ OWN_COLUMNS = (
     "split",
     "document",
 )
-"""Names that a carried column cannot have: the other columns of provenance, and facts shown beside them."""
+"""Names that a carried column cannot have: the other columns of provenance, and facts shown with them."""
 
 
 def parse_columns(columns: Sequence[str], where: str) -> list[tuple[str, ColumnType | None]]:

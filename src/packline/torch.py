@@ -33,7 +33,7 @@ import numpy as np
 
 from packline.errors import MixedDocuments, RecipeError
 from packline.loading.loader import Keys, Loader, chosen_fields, named
-from packline.packing.rows import RowSource
+from packline.packing.row_reader import RowSource
 
 try:
     import torch

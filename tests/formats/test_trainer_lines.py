@@ -16,7 +16,7 @@ from packline.facade import Store
 from packline.formats.choice import ExportChoice
 from packline.formats.export import Exported, run_export
 from packline.formats.format import NAMES, get_format
-from packline.packing.rows import RowReader
+from packline.packing.row_reader import RowReader
 
 EOD, VOCAB, LENGTH = 7, 300, 32
 PAGE = (Path(__file__).parents[2] / "docs" / "formats.md").read_text("utf-8")

@@ -28,7 +28,7 @@ from packline.jobs.folder import StoreFolder
 from packline.jobs.merging import run_merge
 from packline.recipe import Recipe, RunOptions, Source
 from packline.storage import sharing
-from packline.store.manifest import read_manifest
+from packline.store.manifest_reader import read_manifest
 from packline.store.merging import merge_recipes
 from packline.testing import make_store
 

@@ -28,7 +28,7 @@ from packline.jobs.events import Note, ReusePlanned, UnitDone
 from packline.jobs.input_evidence import evidence_path, keep_evidence, read_evidence
 from packline.recipe import Recipe, Source
 from packline.sources.piece_checksum import piece_checksum
-from packline.store.manifest import read_manifest
+from packline.store.manifest_reader import read_manifest
 
 KINDS = ("jsonl", "jsonl.gz", "parquet", "txt")
 SETTINGS: dict[str, list[Any]] = {

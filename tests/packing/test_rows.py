@@ -20,7 +20,8 @@ from packline.packing import cache, offsets
 from packline.packing.batch import ALL_FIELDS
 from packline.packing.documents import SampledOffsets, Selection
 from packline.packing.packer import PACKINGS, Packing
-from packline.packing.rows import RowReader, Rows, RowSource, RowSpan
+from packline.packing.row_reader import RowReader, RowSource, RowSpan
+from packline.packing.rows import Rows
 from packline.testing import EOD_ID, document_tokens, make_store
 
 SETTINGS: list[dict[str, Any]] = [

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from packline.errors import CorruptStore
 from packline.facade import Store
-from packline.store.manifest import FORMAT_VERSION, read_manifest, to_json
+from packline.store.manifest import FORMAT_VERSION, to_json
+from packline.store.manifest_reader import read_manifest
 
 
 def test_reading_gives_what_was_written(built: Store) -> None:

@@ -21,7 +21,8 @@ from packline.errors import NoDocuments, StoreNotFound
 from packline.facade import Store
 from packline.jobs import units
 from packline.store import shard_check
-from packline.store.manifest import Manifest, Receipt, read_manifest
+from packline.store.manifest import Manifest, Receipt
+from packline.store.manifest_reader import read_manifest
 from packline.store.report import MOST, Report
 from packline.store.shard import write_index
 from packline.store.verify import verify

@@ -357,7 +357,7 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
 def _whole(file: InputFile) -> Span:
     if file.format != "parquet":
         return Span(file.index, 0, file.size)
-    from packline.sources.parquet import open_parquet
+    from packline.sources.parquet_schema import open_parquet
 
     with open_input(file.path) as raw:
         return Span(file.index, 0, open_parquet(raw, file.path).metadata.num_row_groups)

@@ -83,7 +83,7 @@ class TokenizeSettings(msgspec.Struct, frozen=True):
     tokenizer: Tokenizer
     boundary: Boundary
     fingerprint: str
-    """That of the tokenizer."""
+    """Round trip of the tokenizer."""
     out: str
 
     def open(self) -> BuildRunner:

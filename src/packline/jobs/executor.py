@@ -1,4 +1,4 @@
-"""Where units run: in this process, or in local processes.
+"""Executors of units: this process, or local processes.
 
     Serial            the driver's own process: no fork, no pipe, the same bytes
     LocalProcesses    driver ──units──> host ──fork──> worker, worker, ..., feeder

@@ -35,16 +35,8 @@ from packline.sources.files import InputFile
 from packline.storage.inputs import refuse_name
 from packline.storage.local import LocalFolder, disk_errors, publish_bytes, sync_folder
 from packline.store.files import FileEntry
-from packline.store.manifest import (
-    MANIFEST,
-    WORK,
-    Manifest,
-    Receipt,
-    StreamReceipt,
-    manifest_files,
-    read_manifest,
-    to_json,
-)
+from packline.store.manifest import MANIFEST, WORK, Manifest, Receipt, StreamReceipt, manifest_files, to_json
+from packline.store.manifest_reader import read_manifest
 from packline.store.tables import RECEIPTS, REJECTS, TOKENIZER
 from packline.store.unit_names import STREAM
 

@@ -28,7 +28,8 @@ from packline.recipe import recipe_difference
 from packline.storage.local import disk_errors, sync_file, sync_folder
 from packline.storage.sharing import share_file
 from packline.store.files import HINT, FileEntry, stat_file
-from packline.store.manifest import Manifest, read_manifest, refuse_empty, to_json
+from packline.store.manifest import Manifest, refuse_empty, to_json
+from packline.store.manifest_reader import read_manifest
 from packline.store.merging import merge_manifests
 from packline.store.report import Findings
 from packline.store.shard_check import check_file, check_files_of_shard

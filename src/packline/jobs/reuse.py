@@ -43,7 +43,8 @@ from packline.storage.local import disk_errors
 from packline.storage.sharing import share_file
 from packline.store.files import FileEntry, read_file, reading, stat_file
 from packline.store.ledger import source_names
-from packline.store.manifest import Manifest, Receipt, StreamReceipt, read_manifest
+from packline.store.manifest import Manifest, Receipt, StreamReceipt
+from packline.store.manifest_reader import read_manifest
 from packline.store.tables import ShardEntry
 from packline.store.unit_names import STREAM, parse_unit
 from packline.version import __version__

@@ -26,7 +26,8 @@ from packline.jobs.units import Stream, plan_units
 from packline.recipe import Recipe
 from packline.storage.local import LocalFolder
 from packline.store.ledger import Ledger, source_names, total, totals_by_source
-from packline.store.manifest import MANIFEST, WORK, Receipt, StreamReceipt, read_manifest
+from packline.store.manifest import MANIFEST, WORK, Receipt, StreamReceipt
+from packline.store.manifest_reader import read_manifest
 from packline.store.tables import RECEIPTS
 from packline.store.unit_names import STREAM, planned_name
 

@@ -87,7 +87,7 @@ class Stream(msgspec.Struct, frozen=True):
 
 
 def target_bytes(before: int) -> int:
-    """Size of a unit with so many bytes of text of its source before it.
+    """Size of a unit with this number of bytes of text of its source before it.
 
     >>> target_bytes(0) >> 20, target_bytes(1 << 30) >> 20, target_bytes(1 << 40) >> 20
     (4, 16, 256)
@@ -247,7 +247,7 @@ class _FileSize:
 
 def _row_groups(file: InputFile) -> list[int]:
     """Uncompressed bytes of the wanted columns in each row group."""
-    from packline.sources.parquet import open_parquet
+    from packline.sources.parquet_schema import open_parquet
 
     def wanted(path: str) -> bool:
         return path.partition(".")[0] in file.columns if file.columns else path == file.text

@@ -49,7 +49,8 @@ from packline.loading.run_file import (
 )
 from packline.loading.schedule import Schedule
 from packline.loading.state import check_same_run, check_state, check_step, check_units
-from packline.packing.rows import Rows, RowSource
+from packline.packing.row_reader import RowSource
+from packline.packing.rows import Rows
 from packline.settings import RowKeywords
 from packline.store.manifest import WORK
 

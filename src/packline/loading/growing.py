@@ -36,8 +36,15 @@ from packline.packing.cache import PlanMemory
 from packline.packing.documents import selection_settings
 from packline.packing.filtering import filter_identity
 from packline.packing.packer import RowOptions, Spans
-from packline.packing.rows import Rows, check_options, check_pad_id, settings_fingerprint
-from packline.packing.split_rows import SplitRows, check_divides, split_fingerprint
+from packline.packing.rows import (
+    Rows,
+    SplitRows,
+    check_divides,
+    check_options,
+    check_pad_id,
+    settings_fingerprint,
+    split_fingerprint,
+)
 from packline.packing.windows import WindowedBestFit, window_of
 from packline.recipe import SPLITS, Recipe
 from packline.store.files import FileEntry
@@ -51,7 +58,7 @@ from packline.where.conditions import fields_of
 from packline.where.grammar import parse_where
 
 if TYPE_CHECKING:
-    from packline.packing.rows import RowSource
+    from packline.packing.row_reader import RowSource
 
 
 class Committed(NamedTuple):

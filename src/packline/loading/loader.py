@@ -34,7 +34,7 @@ from packline.notebook import Notebook
 from packline.packing.batch import ALL_FIELDS, FIELDS, IGNORED
 
 if TYPE_CHECKING:
-    from packline.packing.rows import RowSource
+    from packline.packing.row_reader import RowSource
 
 
 Batch = dict[str, np.ndarray]

@@ -36,7 +36,7 @@ from packline.errors import RecipeError
 from packline.ragged import offsets_of
 
 if TYPE_CHECKING:
-    from packline.packing.rows import RowSource
+    from packline.packing.row_reader import RowSource
 
 
 LONGEST_PERIOD = 1 << 18

@@ -45,7 +45,7 @@ from packline.recipe import Share, read_toml
 
 if TYPE_CHECKING:
     from packline.loading.mixture import Stage
-    from packline.packing.rows import RowSource
+    from packline.packing.row_reader import RowSource
     from packline.store.reader import StoreReader
 
 

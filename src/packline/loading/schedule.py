@@ -32,7 +32,7 @@ from packline.loading.mixture import Mixture, Stage, check_same_tokenizer, grows
 from packline.loading.order import GLOBAL, Order, RowOrder
 
 if TYPE_CHECKING:
-    from packline.packing.rows import RowSource
+    from packline.packing.row_reader import RowSource
 
 STORES = "stores"
 """Name of the fingerprint of the stores."""

@@ -24,7 +24,7 @@ from packline.loading.schedule import STORES, UNKNOWN, Schedule
 
 if TYPE_CHECKING:
     from packline.loading.units_read import UnitsRead
-    from packline.packing.rows import RowSource
+    from packline.packing.row_reader import RowSource
 
 STATE_VERSION = 1
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from packline.errors import RecipeError
 from packline.loading.loader import Loader
-from packline.packing.rows import RowSource
+from packline.packing.row_reader import RowSource
 from packline.ragged import offsets_of
 from packline.store.provenance import Provenance
 from packline.store.reader import StoreReader, document_number, provenance_of

@@ -21,242 +21,25 @@ and the copying of its tokens. `Rows` survives fork and pickles as path and sett
 from __future__ import annotations
 
 import operator
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from packline.errors import RecipeError, StoreError
 from packline.fingerprint import hash_value
 from packline.notebook import Notebook
-from packline.packing.batch import ALL_FIELDS, FIELDS, fill
 from packline.packing.cache import PlanMemory
 from packline.packing.documents import Selection
 from packline.packing.filtering import LeftOut
 from packline.packing.packer import DEFAULTS, PACKINGS, Counts, Packer, RowOptions, Spans
+from packline.packing.row_reader import RowReader
+from packline.ragged import offsets_of
 from packline.store.reader import StoreReader
-
-if TYPE_CHECKING:
-    from packline.packing.split_rows import SplitRows
 
 Plans: TypeAlias = str | Path | PlanMemory | None
 """Folder of plans; None: below the store. A `PlanMemory` for a store that is still being built."""
-
-
-class RowSource(Protocol):
-    """Rows as a loader needs them: number, tokens, store, and fingerprint."""
-
-    @property
-    def store(self) -> StoreReader:
-        """Store that holds the tokens."""
-
-    @property
-    def seq_len(self) -> int:
-        """Tokens per row, L."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Hash of everything that determines the contents of the rows."""
-
-    @property
-    def settings_fingerprint(self) -> str:
-        """Hash of the settings alone: of the same rows of any store."""
-
-    def __len__(self) -> int:
-        """Number of rows, R."""
-
-    def read(self, indices: np.ndarray, fields: Sequence[str] = FIELDS) -> dict[str, np.ndarray]:
-        """Arrays `[B, L]` of these rows, int64 `[B]`."""
-
-    def spans(self, indices: np.ndarray) -> Spans:
-        """Documents that these rows hold."""
-
-    def rows_of(self, document: int) -> np.ndarray:
-        """All rows with tokens of this document, sorted int64."""
-
-    def split_to(self, seq_len: int) -> RowSource:
-        """Cut the same rows to a length that divides theirs."""
-
-
-class RowSpan(NamedTuple):
-    """Range of a document in a row."""
-
-    document: int
-    """Number in `store.documents`."""
-    start: int
-    """First token within the document."""
-    length: int
-
-
-class Row(Notebook):
-    """One training sequence of L tokens. Its arrays are read on first use.
-
-    Args:
-        source: rows that it belongs to.
-        index: its number among them.
-        found: its spans.
-
-    Arrays raise `CorruptStore` if a token is outside of the store's vocabulary.
-    """
-
-    __slots__ = ("_arrays", "_found", "index", "source")
-
-    def __init__(self, source: RowReader, index: int, found: Spans) -> None:
-        self.source, self.index, self._found = source, index, found
-        self._arrays: dict[str, np.ndarray] = {}
-
-    @property
-    def tokens(self) -> np.ndarray:
-        """int32 `[L]`; padding at its end is `pad_id`."""
-        return self._array("tokens")
-
-    @property
-    def targets(self) -> np.ndarray:
-        """int32 `[L]`: the next token, -100 where there is no loss."""
-        return self._array("targets")
-
-    @property
-    def position_ids(self) -> np.ndarray:
-        """int32 `[L]`: offset within the span; padding counts from 0 again."""
-        return self._array("position_ids")
-
-    @property
-    def segment_ids(self) -> np.ndarray:
-        """int32 `[L]`: number of the span within the row; -1 at padding."""
-        return self._array("segment_ids")
-
-    @property
-    def loss_mask(self) -> np.ndarray:
-        """uint8 `[L]`: 1 where there is a target."""
-        return self._array("loss_mask")
-
-    @property
-    def spans(self) -> tuple[RowSpan, ...]:
-        """Spans of the row, in order."""
-        found = self._found
-        return tuple(map(RowSpan, found.documents.tolist(), found.starts.tolist(), found.lengths.tolist()))
-
-    def cu_seqlens(self) -> np.ndarray:
-        """Start of each span, and the end of the row, int32 `[N+1]`; padding is a separate segment."""
-        from packline.packing.masks import cu_seqlens
-
-        return cu_seqlens(self.segment_ids)
-
-    @property
-    def max_seqlen(self) -> int:
-        """Length of the longest segment, padding included."""
-        return int(np.diff(self.cu_seqlens()).max())
-
-    def __len__(self) -> int:
-        return self.source.seq_len
-
-    def __repr__(self) -> str:
-        padding, learned = int((self.segment_ids < 0).sum()), int(self.loss_mask.sum())
-        return (
-            f"<Row {self.index:,}: {len(self):,} tokens in {len(self._found.documents):,} spans, "
-            f"{learned:,} with a target, {padding:,} of padding>"
-        )
-
-    def _array(self, field: str) -> np.ndarray:
-        if field not in self._arrays:
-            # A caller that wants one of the other arrays usually wants most of them.
-            fields = ("tokens",) if field == "tokens" else ALL_FIELDS
-            for name, array in self.source._fill(self._found, fields).items():
-                self._arrays.setdefault(name, array[0])
-        return self._arrays[field]
-
-
-class RowReader(ABC):
-    """Operations common to all rows, based on `_spans`, `_rows_of` and a length."""
-
-    store: StoreReader
-    seq_len: int
-    pad_id: int
-    boundary_loss: bool
-
-    @abstractmethod
-    def __len__(self) -> int:
-        """Number of rows, R."""
-
-    @abstractmethod
-    def _spans(self, indices: np.ndarray) -> Spans:
-        """Spans of existing rows."""
-
-    @abstractmethod
-    def _rows_of(self, document: int) -> np.ndarray:
-        """Rows of an existing document."""
-
-    def spans(self, indices: np.ndarray) -> Spans:
-        """Documents that these rows hold, in the order of `indices`, int64 `[B]`.
-
-        Raises:
-            IndexError: no such row.
-        """
-        indices = np.asarray(indices)
-        if indices.dtype != np.int64:
-            if indices.size and indices.dtype.kind not in "iu":
-                raise IndexError(f"rows of dtype {indices.dtype}: expected integers")
-            indices = indices.astype(np.int64)
-        if len(indices) and (int(indices.min()) < 0 or int(indices.max()) >= len(self)):
-            wrong = indices[(indices < 0) | (indices >= len(self))][0]
-            raise IndexError(f"row {wrong:,} of {len(self):,}")
-        return self._spans(indices)
-
-    def read(self, indices: np.ndarray, fields: Sequence[str] = FIELDS) -> dict[str, np.ndarray]:
-        """Read a batch.
-
-        Args:
-            indices: row numbers, int64 `[B]`, in any order; repeats are allowed.
-            fields: arrays to read; `loss_mask` in addition to the default ones.
-
-        Returns:
-            Each field as an array `[B, L]`; row b is row `indices[b]`.
-
-        Raises:
-            IndexError: no such row.
-            CorruptStore: a token is outside of this store's vocabulary.
-        """
-        return self._fill(self.spans(indices), fields)
-
-    def rows_of(self, document: int) -> np.ndarray:
-        """All rows with tokens of this document, sorted int64; empty if it is in none.
-
-        Raises:
-            IndexError: no such document in the store.
-        """
-        number = operator.index(document)
-        if not 0 <= number < len(self.store.documents):
-            raise IndexError(f"document {number:,} of {len(self.store.documents):,}")
-        return self._rows_of(number)
-
-    def __getitem__(self, index: int | np.integer[Any]) -> Row:
-        """One row, by an int, a negative one or a NumPy one. Its tokens are read on first use.
-
-        Raises:
-            IndexError: no such row.
-        """
-        try:
-            number = range(len(self))[operator.index(index)]
-        except IndexError:
-            raise IndexError(f"row {index:,} of {len(self):,}") from None
-        return Row(self, number, self._spans(np.array([number])))
-
-    def __iter__(self) -> Iterator[Row]:
-        return (self[index] for index in range(len(self)))
-
-    def _fill(self, spans: Spans, fields: Sequence[str]) -> dict[str, np.ndarray]:
-        """Arrays of rows with these spans."""
-        return fill(
-            self.store,
-            spans,
-            self.seq_len,
-            fields=fields,
-            pad_id=self.pad_id,
-            boundary_loss=self.boundary_loss,
-        )
 
 
 class Rows(RowReader, Notebook):
@@ -323,8 +106,6 @@ class Rows(RowReader, Notebook):
         Raises:
             RecipeError: `seq_len` does not divide the length of these rows.
         """
-        from packline.packing.split_rows import SplitRows
-
         return SplitRows(self, seq_len)
 
     def _spans(self, indices: np.ndarray) -> Spans:
@@ -457,3 +238,132 @@ def check_options(options: RowOptions) -> None:
         raise RecipeError(f"pack_window is {options.pack_window}, and packing is {packing}: best_fit has it")
     if packing != "pad" and options.overflow != "truncate":
         raise RecipeError(f"overflow is {options.overflow!r}, and packing is {packing}: pad has it")
+
+
+SPLIT_BLOCK = 4096
+"""Rows per step of a pass over cut rows."""
+
+
+class SplitRows(RowReader):
+    """Rows of `seq_len` tokens, k from each row of the parent: for stages that differ in length alone.
+
+        rows of 8                    0 0 0 1 1 1 1 2
+        split to 4          0 0 0 1 | 1 1 1 2            row j is columns (j % k) * l of row j // k; k = L / l
+
+    The documents and their order are the same, so a stage of 4,096 tokens and one of 32,768 pass over equal
+    data. A short row is determined by its own spans: positions restart at the cut, and segments count from 0.
+    The last token before a cut keeps its target, the next token, if its document continues there.
+
+    Cost: the spans of the long row, cut. Only tokens of the short row are read. If a long row is padded, some
+    short rows may be padding alone: they are kept, since a row is found by arithmetic, and they have no
+    targets, so they do not change a mean over the batch's tokens. A target across a boundary
+    (`boundary_loss`) that falls on a cut is kept if the next span starts its document.
+
+    Args:
+        parent: rows of k times as many tokens.
+        seq_len: tokens per row, l.
+
+    Raises:
+        RecipeError: `seq_len` does not divide the parent's, or is below 2.
+    """
+
+    def __init__(self, parent: Rows, seq_len: int) -> None:
+        check_divides(parent.seq_len, seq_len)
+        self.parent, self.seq_len = parent, int(seq_len)
+        self.store, self.packing, self.selection = parent.store, parent.packing, parent.selection
+        self.pad_id, self.boundary_loss = parent.pad_id, parent.boundary_loss
+        self._each = parent.seq_len // self.seq_len
+        self.fingerprint: str = hash_value({"parent": parent.fingerprint, "seq_len": self.seq_len})
+        self.settings_fingerprint: str = split_fingerprint(parent.settings_fingerprint, self.seq_len)
+
+    def will_need(self, start: int, stop: int) -> None:
+        """Ask the system to read these rows; see `Rows.will_need`."""
+        self.parent.will_need(start // self._each, -(-stop // self._each))
+
+    def __len__(self) -> int:
+        return len(self.parent) * self._each
+
+    def split_to(self, seq_len: int) -> SplitRows:
+        """These rows cut into shorter ones; see `Rows.split_to`."""
+        check_divides(self.seq_len, seq_len)
+        return SplitRows(self.parent, seq_len)
+
+    def _spans(self, indices: np.ndarray) -> Spans:
+        whole = self.parent.spans(indices // self._each)
+        cut = indices % self._each * self.seq_len  # first column of each row
+        counts = np.diff(whole.offsets)
+        sums = offsets_of(whole.lengths)
+        begins = sums[:-1] - np.repeat(sums[whole.offsets[:-1]] + cut, counts)  # relative to the cut
+        ends = begins + whole.lengths
+        kept = (ends > 0) & (begins < self.seq_len)
+        held = offsets_of(kept)
+        skipped = np.maximum(-begins, 0)[kept]
+        return Spans(
+            held[whole.offsets],
+            whole.documents[kept],
+            whole.starts[kept] + skipped,
+            np.minimum(ends[kept], self.seq_len) - np.maximum(begins[kept], 0),
+            self._following(whole, cut, begins),
+        )
+
+    def _following(self, whole: Spans, cut: np.ndarray, begins: np.ndarray) -> np.ndarray:
+        """Document that starts right after a row, within the parent's row or after it."""
+        following = np.full(len(cut), -1, np.int64)
+        behind = np.flatnonzero((begins == self.seq_len) & (whole.starts == 0))
+        following[whole.offsets.searchsorted(behind, "right") - 1] = whole.documents[behind]
+        if whole.following is not None:
+            last = cut == self.parent.seq_len - self.seq_len
+            following[last] = whole.following[last]
+        return following
+
+    def _rows_of(self, document: int) -> np.ndarray:
+        rows = self.parent.rows_of(document)
+        candidates = (rows[:, None] * self._each + np.arange(self._each)).reshape(-1)
+        spans = self._spans(candidates)
+        held = np.repeat(np.arange(len(candidates)), np.diff(spans.offsets))
+        return candidates[np.unique(held[spans.documents == document])]
+
+    @cached_property
+    def counts(self) -> Counts:
+        """Costs of the packing; takes a pass over all spans, with one byte per document."""
+        before = self.parent.counts
+        times = np.zeros(len(self.selection), np.uint8)  # rows that hold a document: 0, 1, or 2 for more
+        shared = 0
+        for start in range(0, len(self), SPLIT_BLOCK):
+            spans = self._spans(np.arange(start, min(start + SPLIT_BLOCK, len(self))))
+            shared += int(np.count_nonzero(np.diff(spans.offsets) > 1))
+            places, found = np.unique(self.selection.places(spans.documents), return_counts=True)
+            times[places] = np.minimum(times[places] + found, 2)
+        return Counts(
+            rows=len(self),
+            documents=before.documents,
+            tokens=before.tokens,
+            padding_tokens=before.padding_tokens,
+            dropped_tokens=before.dropped_tokens,
+            truncated_tokens=before.truncated_tokens,
+            split_documents=int(np.count_nonzero(times > 1)),
+            rows_with_several_documents=shared,
+        )
+
+    def __reduce__(self) -> tuple[Any, tuple[Rows, int]]:
+        return SplitRows, (self.parent, self.seq_len)
+
+    def __repr__(self) -> str:
+        return f"<{len(self):,} rows of {self.seq_len:,} tokens, cut from {self.parent!r}>"
+
+
+def split_fingerprint(settings: str, seq_len: int) -> str:
+    """Fingerprint of the settings of cut rows, from that of the whole ones."""
+    return hash_value([settings, seq_len])
+
+
+def check_divides(whole: int, seq_len: int) -> None:
+    """Reject rows that cannot be cut.
+
+    Raises:
+        RecipeError: `seq_len` does not divide the length of the rows.
+    """
+    if seq_len < 2 or whole % seq_len:
+        raise RecipeError(
+            f"cannot cut rows of {whole:,} tokens into rows of {seq_len:,}: expected a divisor, at least 2"
+        )

@@ -39,11 +39,11 @@ class Repeated(NamedTuple):
     """Documents whose text occurs earlier, by their places in the selection, int64; in no order."""
 
     own: np.ndarray
-    """Those whose text an earlier document of the selection has."""
+    """Documents whose text an earlier document of the selection has."""
     firsts: np.ndarray
     """Place of the first document with each of these texts."""
     foreign: np.ndarray
-    """Those whose text one of the other stores has."""
+    """Documents whose text one of the other stores has."""
 
 
 def repeated_texts(

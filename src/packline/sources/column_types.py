@@ -69,7 +69,7 @@ def resolve_columns(
 def _look_at_schema(file: InputFile, found: dict[str, ColumnType | None]) -> None:
     import pyarrow as pa
 
-    from packline.sources.parquet import column_type, open_parquet
+    from packline.sources.parquet_schema import column_type, open_parquet
 
     with open_input(file.path) as raw:
         schema = open_parquet(raw, file.path).schema_arrow

@@ -187,7 +187,7 @@ def _first_records(file: InputFile, source: Source) -> tuple[list[dict[str, Any]
 
     taker = _Taker()
     if file.format == "parquet":
-        from packline.sources.parquet import open_parquet
+        from packline.sources.parquet_schema import open_parquet
         from packline.storage.inputs import open_input
 
         with open_input(file.path) as raw:

@@ -112,7 +112,7 @@ def refuse_strange(rare: Sequence[str], where: str, looked: Looked, named: Itera
 def first_of(file: InputFile) -> Iterator[dict[str, Any]]:
     """The first records of a file; of a Parquet file one with nulls; of plain text none."""
     if file.format == "parquet":
-        from packline.sources.parquet import open_parquet
+        from packline.sources.parquet_schema import open_parquet
 
         with open_input(file.path) as raw:
             schema = open_parquet(raw, file.path).schema_arrow
@@ -230,7 +230,8 @@ def _check_fields(recipe: Recipe, files: list[InputFile]) -> None:
 
 
 def _first_rows(file: InputFile) -> list[dict[str, Any]]:
-    from packline.sources.parquet import open_parquet, row_values
+    from packline.sources.parquet import row_values
+    from packline.sources.parquet_schema import open_parquet
 
     with open_input(file.path) as raw:
         for rows in open_parquet(raw, file.path).iter_batches(FIRST_ROWS, use_threads=False):
@@ -247,7 +248,7 @@ def _with_columns(file: InputFile, recipe: Recipe) -> InputFile:
         )
     if file.format != "parquet":
         return file
-    from packline.sources.parquet import open_parquet
+    from packline.sources.parquet_schema import open_parquet
 
     with open_input(file.path) as raw:
         schema = open_parquet(raw, file.path).schema_arrow

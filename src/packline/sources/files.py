@@ -221,7 +221,7 @@ def plain_name(name: str) -> str:
 
 
 def _parquet_fields(path: str, source: Source) -> tuple[str, str | None]:
-    from packline.sources.parquet import column_type, is_text, open_parquet
+    from packline.sources.parquet_schema import column_type, is_text, open_parquet
 
     with open_input(path) as file:
         schema = open_parquet(file, path).schema_arrow
@@ -240,7 +240,7 @@ def _parquet_fields(path: str, source: Source) -> tuple[str, str | None]:
 
 
 def _parquet_id(path: str, schema: pa.Schema, source: Source) -> str | None:
-    from packline.sources.parquet import column_type
+    from packline.sources.parquet_schema import column_type
 
     if source.id and column_type(schema, source.id) is None:
         raise InputError(

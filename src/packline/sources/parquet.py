@@ -15,62 +15,22 @@ fails, value by value. Cost: about 0.8 GB/s of text per core with zstd pages.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from packline.errors import InputError
 from packline.sources.batch import CUT_BYTES, Batch, Reason, Reject, Texts, without_documents
 from packline.sources.carried import carry_arrays
 from packline.sources.files import InputFile
 from packline.sources.jsonl import not_utf8
 from packline.sources.lines import TOO_LARGE
+from packline.sources.parquet_schema import column_type
 
 MAX_ROWS = 16_384
 """Maximum rows per batch, for columns of very short strings."""
-
-
-def open_parquet(file: BinaryIO | str, name: str) -> pq.ParquetFile:
-    """Open a Parquet file.
-
-    Raises:
-        InputError: the footer is damaged or truncated, so the file cannot be read.
-    """
-    try:
-        return pq.ParquetFile(file, memory_map=False, pre_buffer=False, page_checksum_verification=True)
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(
-            f"{name} is not a readable Parquet file: {error}",
-            hint="its footer is missing or damaged: write the file again, or leave it out",
-        ) from error
-
-
-def column_type(schema: pa.Schema, path: str) -> pa.DataType | None:
-    """Type at a dotted path, None if there is none; for duplicate columns the type of the first."""
-    if path in schema.names:
-        return schema.field(schema.names.index(path)).type
-    head, *rest = path.split(".")
-    if head not in schema.names:
-        return None
-    kind = schema.field(schema.names.index(head)).type
-    for name in rest:
-        index = kind.get_field_index(name) if pa.types.is_struct(kind) else -1
-        if index < 0:
-            return None
-        kind = kind.field(index).type
-    return kind
-
-
-def is_text(kind: pa.DataType | None) -> bool:
-    """True if a column of this type contains text."""
-    if kind is None:
-        return False
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
 
 
 def rows_a_batch(metadata: pq.FileMetaData, group: int) -> int:
@@ -85,9 +45,9 @@ class TextColumns(NamedTuple):
     texts: pa.Array
     """`large_string`, which may have nulls and bytes that are not UTF-8."""
     ids: pa.Array | None
-    """Of any type."""
+    """Ids of any type."""
     carried: list[pa.Array | None]
-    """Of any type, one for each carried column; None for one that the file lacks."""
+    """Arrays of any type, one for each carried column; None for one that the file lacks."""
 
     def to_batch(self) -> pa.RecordBatch:
         """The columns as one batch, for a file."""

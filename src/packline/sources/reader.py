@@ -70,7 +70,8 @@ def read_span(
     if transform is None and source.uses_records:
         transform = transform_of(source, file.text, max_document_bytes)
     if file.format == "parquet":
-        from packline.sources.parquet import open_parquet, read_row_batches, read_row_groups
+        from packline.sources.parquet import read_row_batches, read_row_groups
+        from packline.sources.parquet_schema import open_parquet
 
         with open_input(file.path) as raw:
             groups = range(span.start, span.stop)

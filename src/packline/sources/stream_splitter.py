@@ -164,7 +164,7 @@ def _cut_parquet(
     import pyarrow as pa
 
     from packline.fingerprint import Hasher
-    from packline.sources.parquet import open_parquet
+    from packline.sources.parquet_schema import open_parquet
 
     hasher = Hasher()
     number = row = start = size = 0
@@ -203,13 +203,7 @@ def _hashed_rows(
     parquet: pq.ParquetFile, group: int, file: InputFile, hasher: Any
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Rows of a row group and their bytes: text and id, or the columns for a template or filter."""
-    from packline.sources.parquet import (
-        GroupHash,
-        read_columns,
-        read_row_group,
-        record_columns,
-        text_bytes,
-    )
+    from packline.sources.parquet import GroupHash, read_columns, read_row_group, record_columns, text_bytes
     from packline.sources.record_text import hash_rows
 
     if file.columns:

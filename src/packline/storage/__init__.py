@@ -1,1 +1,1 @@
-"""Where files are read and results are kept: inputs, a local folder."""
+"""Storage of results in a local folder, and reading of inputs."""

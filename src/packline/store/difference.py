@@ -74,7 +74,7 @@ class StoreDifference(msgspec.Struct, frozen=True):
     listed: list[DocumentChange]
     """The first documents of each source that differ, a few of each kind."""
     notes: list[str]
-    """What was not compared, and why."""
+    """Notes on contents that were not compared, with the reason."""
     documents: tuple[int, int]
     """Documents of each store."""
     tokens: tuple[int, int]

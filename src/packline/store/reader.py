@@ -25,7 +25,8 @@ from packline.errors import CorruptStore, StoreError
 from packline.ragged import offsets_of
 from packline.store.files import HINT, FileEntry, check_size, read_file, reading, stat_file
 from packline.store.ledger import source_names
-from packline.store.manifest import Manifest, read_manifest
+from packline.store.manifest import Manifest
+from packline.store.manifest_reader import read_manifest
 from packline.store.provenance import Provenance, to_provenance
 from packline.store.shard import Shard, index_size
 from packline.store.tables import TOKENIZER, ShardEntry, ShardRows

@@ -384,7 +384,7 @@ def _read(
 
 
 def _row_groups(file: InputFile) -> int:
-    from packline.sources.parquet import open_parquet
+    from packline.sources.parquet_schema import open_parquet
 
     with open_input(file.path) as raw:
         return int(open_parquet(raw, file.path).metadata.num_row_groups)
@@ -393,7 +393,7 @@ def _row_groups(file: InputFile) -> int:
 def _spans(file: InputFile, source: Source, positions: list[int]) -> Iterator[tuple[Span, list[int]]]:
     """Smallest spans of the file that contain the documents at these positions."""
     if file.format == "parquet":
-        from packline.sources.parquet import open_parquet
+        from packline.sources.parquet_schema import open_parquet
 
         with open_input(file.path) as raw:
             metadata = open_parquet(raw, file.path).metadata

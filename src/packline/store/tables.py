@@ -1,4 +1,4 @@
-"""Tables beside the manifest: the shards, inputs and units of a store, as columns.
+"""Tables listed in the manifest: the shards, inputs and units of a store, as columns.
 
     shards.parquet   name, unit, source, split, documents, tokens; bytes and checksum of each file
     inputs.parquet   source, name, bytes, format, compression, text, checksum

@@ -30,7 +30,8 @@ from packline.errors import CorruptStore, PacklineError
 from packline.ragged import dtype_for
 from packline.recipe import parse_columns
 from packline.store.ledger import Ledger, source_names
-from packline.store.manifest import MANIFEST, Manifest, read_manifest, read_manifest_file, splits_of
+from packline.store.manifest import MANIFEST, Manifest, splits_of
+from packline.store.manifest_reader import read_manifest, read_manifest_file
 from packline.store.receipts_check import ReceiptsCheck, check_rejects
 from packline.store.report import Findings, OnProgress, Report
 from packline.store.shard_check import ShardCounts, ShardOrigin, TokenRules, check_file, check_shard

@@ -16,7 +16,8 @@ import numpy as np
 from packline.errors import RecipeError
 from packline.loading.loader import Loader
 from packline.packing.batch import IGNORED
-from packline.packing.rows import Row, Rows
+from packline.packing.row_reader import Row
+from packline.packing.rows import Rows
 from packline.store.provenance import Provenance
 from packline.store.reader import StoreReader, document_number, provenance_of
 from packline.viewing.batch_files import BatchFile

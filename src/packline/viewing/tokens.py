@@ -35,7 +35,7 @@ from packline.encoders.token_bytes import TokenBytes
 from packline.encoders.tokenizer import Tokenizer, load_tokenizer
 from packline.errors import TokenizerError
 from packline.packing.batch import IGNORED
-from packline.packing.rows import RowReader, RowSource
+from packline.packing.row_reader import RowReader, RowSource
 from packline.store.files import FileEntry, read_file
 from packline.store.manifest import TokenizerEntry
 from packline.store.provenance import Provenance

@@ -1,0 +1,231 @@
+"""Operations common to all rows: one row, a batch of rows, and the rows of a document."""
+
+from __future__ import annotations
+
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+
+from packline.notebook import Notebook
+from packline.packing.batch import ALL_FIELDS, FIELDS, fill
+from packline.packing.packer import Spans
+from packline.store.reader import StoreReader
+
+if TYPE_CHECKING:
+    pass
+
+
+class RowSource(Protocol):
+    """Rows as a loader needs them: number, tokens, store, and fingerprint."""
+
+    @property
+    def store(self) -> StoreReader:
+        """Store that holds the tokens."""
+
+    @property
+    def seq_len(self) -> int:
+        """Tokens per row, L."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of everything that determines the contents of the rows."""
+
+    @property
+    def settings_fingerprint(self) -> str:
+        """Hash of the settings alone: of the same rows of any store."""
+
+    def __len__(self) -> int:
+        """Number of rows, R."""
+
+    def read(self, indices: np.ndarray, fields: Sequence[str] = FIELDS) -> dict[str, np.ndarray]:
+        """Arrays `[B, L]` of these rows, int64 `[B]`."""
+
+    def spans(self, indices: np.ndarray) -> Spans:
+        """Documents that these rows hold."""
+
+    def rows_of(self, document: int) -> np.ndarray:
+        """All rows with tokens of this document, sorted int64."""
+
+    def split_to(self, seq_len: int) -> RowSource:
+        """Cut the same rows to a length that divides theirs."""
+
+
+class RowSpan(NamedTuple):
+    """Range of a document in a row."""
+
+    document: int
+    """Number in `store.documents`."""
+    start: int
+    """First token within the document."""
+    length: int
+
+
+class Row(Notebook):
+    """One training sequence of L tokens. Its arrays are read on first use.
+
+    Args:
+        source: rows that it belongs to.
+        index: its number among them.
+        found: its spans.
+
+    Arrays raise `CorruptStore` if a token is outside of the store's vocabulary.
+    """
+
+    __slots__ = ("_arrays", "_found", "index", "source")
+
+    def __init__(self, source: RowReader, index: int, found: Spans) -> None:
+        self.source, self.index, self._found = source, index, found
+        self._arrays: dict[str, np.ndarray] = {}
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """int32 `[L]`; padding at its end is `pad_id`."""
+        return self._array("tokens")
+
+    @property
+    def targets(self) -> np.ndarray:
+        """int32 `[L]`: the next token, -100 where there is no loss."""
+        return self._array("targets")
+
+    @property
+    def position_ids(self) -> np.ndarray:
+        """int32 `[L]`: offset within the span; padding counts from 0 again."""
+        return self._array("position_ids")
+
+    @property
+    def segment_ids(self) -> np.ndarray:
+        """int32 `[L]`: number of the span within the row; -1 at padding."""
+        return self._array("segment_ids")
+
+    @property
+    def loss_mask(self) -> np.ndarray:
+        """uint8 `[L]`: 1 where there is a target."""
+        return self._array("loss_mask")
+
+    @property
+    def spans(self) -> tuple[RowSpan, ...]:
+        """Spans of the row, in order."""
+        found = self._found
+        return tuple(map(RowSpan, found.documents.tolist(), found.starts.tolist(), found.lengths.tolist()))
+
+    def cu_seqlens(self) -> np.ndarray:
+        """Start of each span, and the end of the row, int32 `[N+1]`; padding is a separate segment."""
+        from packline.packing.masks import cu_seqlens
+
+        return cu_seqlens(self.segment_ids)
+
+    @property
+    def max_seqlen(self) -> int:
+        """Length of the longest segment, padding included."""
+        return int(np.diff(self.cu_seqlens()).max())
+
+    def __len__(self) -> int:
+        return self.source.seq_len
+
+    def __repr__(self) -> str:
+        padding, learned = int((self.segment_ids < 0).sum()), int(self.loss_mask.sum())
+        return (
+            f"<Row {self.index:,}: {len(self):,} tokens in {len(self._found.documents):,} spans, "
+            f"{learned:,} with a target, {padding:,} of padding>"
+        )
+
+    def _array(self, field: str) -> np.ndarray:
+        if field not in self._arrays:
+            # A caller that wants one of the other arrays usually wants most of them.
+            fields = ("tokens",) if field == "tokens" else ALL_FIELDS
+            for name, array in self.source._fill(self._found, fields).items():
+                self._arrays.setdefault(name, array[0])
+        return self._arrays[field]
+
+
+class RowReader(ABC):
+    """Operations common to all rows, based on `_spans`, `_rows_of` and a length."""
+
+    store: StoreReader
+    seq_len: int
+    pad_id: int
+    boundary_loss: bool
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Number of rows, R."""
+
+    @abstractmethod
+    def _spans(self, indices: np.ndarray) -> Spans:
+        """Spans of existing rows."""
+
+    @abstractmethod
+    def _rows_of(self, document: int) -> np.ndarray:
+        """Rows of an existing document."""
+
+    def spans(self, indices: np.ndarray) -> Spans:
+        """Documents that these rows hold, in the order of `indices`, int64 `[B]`.
+
+        Raises:
+            IndexError: no such row.
+        """
+        indices = np.asarray(indices)
+        if indices.dtype != np.int64:
+            if indices.size and indices.dtype.kind not in "iu":
+                raise IndexError(f"rows of dtype {indices.dtype}: expected integers")
+            indices = indices.astype(np.int64)
+        if len(indices) and (int(indices.min()) < 0 or int(indices.max()) >= len(self)):
+            wrong = indices[(indices < 0) | (indices >= len(self))][0]
+            raise IndexError(f"row {wrong:,} of {len(self):,}")
+        return self._spans(indices)
+
+    def read(self, indices: np.ndarray, fields: Sequence[str] = FIELDS) -> dict[str, np.ndarray]:
+        """Read a batch.
+
+        Args:
+            indices: row numbers, int64 `[B]`, in any order; repeats are allowed.
+            fields: arrays to read; `loss_mask` in addition to the default ones.
+
+        Returns:
+            Each field as an array `[B, L]`; row b is row `indices[b]`.
+
+        Raises:
+            IndexError: no such row.
+            CorruptStore: a token is outside of this store's vocabulary.
+        """
+        return self._fill(self.spans(indices), fields)
+
+    def rows_of(self, document: int) -> np.ndarray:
+        """All rows with tokens of this document, sorted int64; empty if it is in none.
+
+        Raises:
+            IndexError: no such document in the store.
+        """
+        number = operator.index(document)
+        if not 0 <= number < len(self.store.documents):
+            raise IndexError(f"document {number:,} of {len(self.store.documents):,}")
+        return self._rows_of(number)
+
+    def __getitem__(self, index: int | np.integer[Any]) -> Row:
+        """One row, by an int, a negative one or a NumPy one. Its tokens are read on first use.
+
+        Raises:
+            IndexError: no such row.
+        """
+        try:
+            number = range(len(self))[operator.index(index)]
+        except IndexError:
+            raise IndexError(f"row {index:,} of {len(self):,}") from None
+        return Row(self, number, self._spans(np.array([number])))
+
+    def __iter__(self) -> Iterator[Row]:
+        return (self[index] for index in range(len(self)))
+
+    def _fill(self, spans: Spans, fields: Sequence[str]) -> dict[str, np.ndarray]:
+        """Arrays of rows with these spans."""
+        return fill(
+            self.store,
+            spans,
+            self.seq_len,
+            fields=fields,
+            pad_id=self.pad_id,
+            boundary_loss=self.boundary_loss,
+        )

@@ -1,0 +1,86 @@
+"""Read the manifest of a finished store, checked."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from packline.errors import CorruptStore, StoreNotFound
+from packline.fingerprint import NotWhole, unseal
+from packline.store.files import reading, stat_file
+from packline.store.manifest import FORMAT_VERSION, MANIFEST, WORK, Manifest, ManifestFile
+from packline.store.manifest_check import check_manifest, check_tables
+from packline.store.tables import read_tables
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read and check the manifest of a finished store and its tables.
+
+    Raises:
+        StoreNotFound: there is none; reports what is there instead.
+        CorruptStore: it is damaged, contains impossible values, or has another format version.
+    """
+    read = read_manifest_file(folder)
+    fields = {name: getattr(read, name) for name in read.__struct_fields__}
+    manifest = Manifest(**fields, rows=read_tables(folder, read.tables))
+    check_tables(folder, manifest)
+    return manifest
+
+
+def read_manifest_file(folder: Path) -> ManifestFile:
+    """Read and check `manifest.json` alone; see `read_manifest`."""
+    path = folder / MANIFEST
+    if not os.path.lexists(path):
+        raise _not_found(folder)
+    stat_file(path)
+    with reading(path):
+        data = path.read_bytes()
+    try:
+        read = unseal(data, ManifestFile)
+    except NotWhole as error:
+        _check_version(folder, data)
+        raise CorruptStore(f"{path} is damaged: {error}", hint="build the store again") from error
+    _check_version(folder, data, read.format_version)
+    check_manifest(path, read)
+    return read
+
+
+class _Version(msgspec.Struct):
+    """The field that all versions have."""
+
+    format_version: int
+
+
+def _check_version(folder: Path, data: bytes, version: int | None = None) -> None:
+    """Refuse a manifest of another version, even if its other fields cannot be read."""
+    if version is None:
+        try:
+            version = msgspec.json.decode(data, type=_Version).format_version
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return
+    if version > FORMAT_VERSION:
+        raise CorruptStore(
+            f"{folder} has format version {version}, newer than {FORMAT_VERSION}",
+            hint="update packline to read it",
+        )
+    if version < FORMAT_VERSION:
+        raise CorruptStore(
+            f"{folder} has format version {version}: expected {FORMAT_VERSION}",
+            hint="build it again, or import its Megatron files",
+        )
+
+
+def _not_found(folder: Path) -> StoreNotFound:
+    if (folder / WORK).is_dir():
+        return StoreNotFound(
+            f"{folder} holds a build that has not finished",
+            hint=f"run its command again to resume; packline status {folder} shows its progress, and "
+            "packline.follow reads it while it is built",
+        )
+    if not folder.exists():
+        return StoreNotFound(f"{folder} does not exist", hint="packline build makes a store")
+    return StoreNotFound(
+        f"{folder} is not a store: it has no {MANIFEST}", hint="packline build makes a store"
+    )
