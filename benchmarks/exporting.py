@@ -158,9 +158,11 @@ def measure_once(contender: Contender, work: Path, number: int, busy: float = 0.
 
 def stored_tokens(store: Path) -> tuple[int, int]:
     """Tokens of a store, and their bytes."""
-    shards = msgspec.json.decode((store / "manifest.json").read_bytes())["shards"]
-    size = sum(file["bytes"] for shard in shards for file in shard["files"] if file["name"].endswith(".bin"))
-    return sum(shard["tokens"] for shard in shards), size
+    from packline.store.manifest_reader import read_manifest
+
+    shards = read_manifest(store).shards
+    size = sum(file.bytes for shard in shards for file in shard.files if file.name.endswith(".bin"))
+    return sum(shard.tokens for shard in shards), size
 
 
 def repeat_store(model: Path, folder: Path, size: int) -> None:

@@ -147,15 +147,17 @@ def prepare_tokens(text: Path, work: Path, tokenizer: TokenizerFile) -> None:
         BenchmarkError: no text, or a vocabulary that does not fit uint16.
     """
     build_store(text, work / "store", tokenizer)
-    manifest = msgspec.json.decode((work / "store" / "manifest.json").read_bytes())
-    if manifest["dtype"] != "uint16":
+    from packline.store.manifest_reader import read_manifest
+
+    manifest = read_manifest(work / "store")
+    if manifest.dtype != "uint16":
         raise BenchmarkError(
-            f"{tokenizer.name} has {manifest['dtype']} tokens: expected a vocabulary that fits uint16",
+            f"{tokenizer.name} has {manifest.dtype} tokens: expected a vocabulary that fits uint16",
             hint="name a smaller one last, with --tokenizer PATH",
         )
     with (work / "tokens.bin").open("wb") as whole:
-        for shard in manifest["shards"]:
-            with (work / "store" / f"{shard['name']}.bin").open("rb") as part:
+        for shard in manifest.shards:
+            with (work / "store" / f"{shard.name}.bin").open("rb") as part:
                 shutil.copyfileobj(part, whole, 16 << 20)
 
 

@@ -135,6 +135,7 @@ def test_killed_while_units_are_taken_over_it_comes_to_the_same_bytes(
     tmp_path: Path, corpus: Path, tokenizer_json: Path, whole: dict[str, str]
 ) -> None:
     """Kills at instants that are spread over a build with reuse, each followed by the same command."""
+    corpus = Path(shutil.copytree(corpus, tmp_path / "in"))  # other tests read the original
     build(tmp_path / "old", corpus, tokenizer_json, engine="gigatoken", val_fraction=0.1)
     with (corpus / "0.jsonl").open("ab") as file:
         file.write(b'{"text": "one more"}\n')
@@ -146,10 +147,10 @@ def test_killed_while_units_are_taken_over_it_comes_to_the_same_bytes(
     settings["reuse"] = str(tmp_path / "old")
     while kills < 8:
         process = start_build(out, corpus, tokenizer_json, **settings)
-        while process.poll() is None and not (out / ".packline/reuse").exists():
-            time.sleep(0.002)
+        while process.poll() is None and not any((out / ".packline/reuse").glob("*")):
+            time.sleep(0.0005)
         try:
-            code: int | None = process.wait(chooser.uniform(0, 0.4) if kills % 3 else chooser.uniform(0, 4))
+            code: int | None = process.wait(chooser.uniform(0, (0.01, 0.4, 4)[kills % 3]))
         except subprocess.TimeoutExpired:
             code = None
             taking += any((out / ".packline/reuse").glob("*"))

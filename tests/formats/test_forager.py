@@ -111,12 +111,13 @@ def test_import_gives_back_the_documents_and_its_export_the_bytes(tmp_path: Path
 def test_tokens_are_the_stores_own_files(tmp_path: Path) -> None:
     store = CASES["shards"].make(tmp_path / "store")
     write(store, "forager", tmp_path / "out")
-    for number in range(4):
-        name = f"train-{number:06d}"
+    names = [shard.name for shard in store.manifest.shards]
+    assert len(names) == 4
+    for name in names:
         mine = tmp_path / f"out/tokenized-samples/{name}-tokenized-samples.bin"
         assert mine.samefile(store.path / f"{name}.bin")
     assert (tmp_path / "out/index/file_location.txt").read_text().splitlines() == [
-        f"tokenized-samples/train-{number:06d}-tokenized-samples.bin" for number in range(4)
+        f"tokenized-samples/{name}-tokenized-samples.bin" for name in names
     ]
 
 
