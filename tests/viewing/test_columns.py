@@ -23,7 +23,7 @@ from packline.recipe import Recipe, Source
 from packline.store.lookup import column_names, find_where
 from packline.viewing import columns as columns_module
 from packline.viewing.columns import ColumnCounts, count_columns, value_text
-from packline.viewing.web.search import find_where as find_page
+from packline.viewing.web.search import find_page
 
 VALUES: dict[str, tuple[st.SearchStrategy[Any], pa.DataType]] = {
     "string": (st.sampled_from("abcdefg"), pa.string()),

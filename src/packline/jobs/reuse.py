@@ -142,7 +142,7 @@ class OldStore:
 
 
 @dataclass
-class Match:
+class ReusableUnit:
     """A planned unit, or stream, and the receipts of the earlier store that it has."""
 
     unit: Unit | Stream
@@ -163,7 +163,7 @@ class Match:
 class ReusePlan:
     """What is reused, and why the rest is not."""
 
-    matches: list[Match] = field(default_factory=list)
+    matches: list[ReusableUnit] = field(default_factory=list)
     reasons: dict[str, dict[str, int]] = field(default_factory=dict)
     """Units to run by source and reason."""
     read_bytes: int = 0
@@ -214,12 +214,12 @@ class Reuse:
         plan = ReusePlan()
         for unit in units:
             found = self._stream(unit) if isinstance(unit, Stream) else self._unit(unit)
-            if isinstance(found, Match):
+            if isinstance(found, ReusableUnit):
                 if not all(receipt.complete for receipt in found.receipts):
                     found = LIMITED
                 elif strict and any(receipt.ledger.bad for receipt in found.receipts):
                     found = STRICT
-            if isinstance(found, Match):
+            if isinstance(found, ReusableUnit):
                 plan.matches.append(found)
             else:
                 reasons = plan.reasons.setdefault(self._names[unit.source], {})
@@ -238,7 +238,7 @@ class Reuse:
             sources[name].run = dict(sorted(reasons.items(), key=lambda item: -item[1]))
         return ReusePlanned(str(self.old.path), list(sources.values()), plan.read_bytes, self.old.damaged)
 
-    def _unit(self, unit: Unit) -> Match | str:
+    def _unit(self, unit: Unit) -> ReusableUnit | str:
         source, spans = self._names[unit.source], unit.spans
         files = [self._files[span.file] for span in spans]
         pieces = tuple((file.name, span.start, span.stop) for file, span in zip(files, spans, strict=True))
@@ -252,9 +252,9 @@ class Reuse:
         for file, span, piece in zip(files, spans, receipt.inputs, strict=True):
             if not self._is_unchanged(file) and self._checksum(file, span) != piece.checksum:
                 return CONTENT
-        return Match(unit, [receipt])
+        return ReusableUnit(unit, [receipt])
 
-    def _stream(self, unit: Stream) -> Match | str:
+    def _stream(self, unit: Stream) -> ReusableUnit | str:
         source, file = self._names[unit.source], self._files[unit.file]
         if (reason := self._known(source, [file])) is not None:
             return reason
@@ -271,7 +271,7 @@ class Reuse:
             check_unchanged(file)
             if found != stream.checksum:
                 return CONTENT
-        return Match(unit, slices, stream)
+        return ReusableUnit(unit, slices, stream)
 
     def _known(self, source: str, files: Sequence[InputFile]) -> str | None:
         if source not in self.old.names:

@@ -40,8 +40,8 @@ from packline.packing.rows import (
     Rows,
     SplitRows,
     check_divides,
-    check_options,
     check_pad_id,
+    check_row_options,
     settings_fingerprint,
     split_fingerprint,
 )
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from packline.packing.row_reader import RowSource
 
 
-class Committed(NamedTuple):
+class CommittedUnit(NamedTuple):
     """A committed unit."""
 
     receipt: Receipt
@@ -89,7 +89,7 @@ class SourceUnits:
     def __init__(self, folder: Path, units: Sequence[PlannedUnit]) -> None:
         self._folder, self._units = folder, units
         self._place = self._slice = 0
-        self.committed: list[Committed] = []
+        self.committed: list[CommittedUnit] = []
         """Units without a gap from the first."""
 
     @property
@@ -109,7 +109,7 @@ class SourceUnits:
         while not self.complete:
             found = self._read(self.next_unit, Receipt)
             if found is not None:
-                self.committed.append(Committed(*found))
+                self.committed.append(CommittedUnit(*found))
                 if self._units[self._place].is_stream:
                     self._slice += 1
                 else:
@@ -219,7 +219,7 @@ class GrowingBuild:
                 raise self._other(f"got another unit {unit.receipt.unit}")
         return store
 
-    def _all(self) -> Iterator[Committed]:
+    def _all(self) -> Iterator[CommittedUnit]:
         return (unit for source in self._sources.values() for unit in source.committed)
 
     def _other(self, what: str) -> StoreError:
@@ -240,7 +240,7 @@ class GrowingBuild:
             RecipeError: settings that need the whole store, or do not fit it.
         """
         assert self.begun is not None
-        check_options(options)
+        check_row_options(options)
         _check_followable(self.begun.recipe, options)
         sources = selected_names(self.begun.recipe, options)
         part, complete = self._part(sources)
@@ -257,7 +257,7 @@ class GrowingBuild:
     def _part(self, sources: tuple[str, ...]) -> tuple[GrowingStore, bool]:
         """Committed part of the store, of these sources, and whether it is all of them."""
         assert self.begun is not None
-        chosen: list[Committed] = []
+        chosen: list[CommittedUnit] = []
         complete = True
         if _is_limited(self.begun.recipe):
             chosen = [unit for unit in self._before_limit() if unit.receipt.source in sources]
@@ -286,7 +286,7 @@ class GrowingBuild:
         part = self._parts[sources] = GrowingStore(self.path, manifest, earlier)
         return part, complete
 
-    def _before_limit(self) -> Iterator[Committed]:
+    def _before_limit(self) -> Iterator[CommittedUnit]:
         """Units in the order of the whole store, up to a gap, or to the one that may exceed a limit."""
         assert self.begun is not None
         limit = Limit(self.begun.recipe)

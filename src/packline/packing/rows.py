@@ -68,7 +68,7 @@ class Rows(RowReader, Notebook):
         *,
         plans: Plans = None,
     ) -> None:
-        check_options(options)
+        check_row_options(options)
         self.seq_len = check_seq_len(seq_len, store)
         self.store, self.options, self.plans = store, options, plans
         self.packing, self.boundary_loss = options.packing, bool(options.boundary_loss)
@@ -221,7 +221,7 @@ def settings_fingerprint(options: RowOptions, seq_len: int, pad_id: int, selecti
     )
 
 
-def check_options(options: RowOptions) -> None:
+def check_row_options(options: RowOptions) -> None:
     """Reject an unknown packing, and a setting that the packing would ignore.
 
     Raises:

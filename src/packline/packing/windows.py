@@ -50,7 +50,7 @@ def window_of(unit: str, units: int) -> tuple[str, int]:
     return series, int(number) // units
 
 
-class Part:
+class WindowPart:
     """A range of places of a selection, as a selection of its own."""
 
     def __init__(self, selection: Selection, start: int, stop: int) -> None:
@@ -197,10 +197,10 @@ class WindowedBestFit:
             self._packers[number] = BestFit(part, self.seq_len, plan)
         return self._packers[number]
 
-    def _key(self, part: Part) -> tuple[object, ...]:
+    def _key(self, part: WindowPart) -> tuple[object, ...]:
         return (msgspec.json.encode(self.selection.identity), self.seq_len, part.start, part.stop)
 
-    def _maker(self, part: Part) -> Callable[[], CachedArrays]:
+    def _maker(self, part: WindowPart) -> Callable[[], CachedArrays]:
         return lambda: make_plan(part, self.seq_len)
 
 
@@ -216,7 +216,7 @@ def make_windows(selection: Selection, seq_len: int, units: int) -> CachedArrays
     return CachedArrays(arrays, {**facts, "counts": msgspec.to_builtins(counts)})
 
 
-def window_parts(selection: Selection, units: int) -> list[Part]:
+def window_parts(selection: Selection, units: int) -> list[WindowPart]:
     """Windows of a selection; those without documents are left out.
 
     Raises:
@@ -236,7 +236,7 @@ def window_parts(selection: Selection, units: int) -> list[Part]:
         if window != before and begins[-1] < first < len(selection):
             begins.append(first)
         before = window
-    return [Part(selection, *pair) for pair in itertools.pairwise([*begins, len(selection)])]
+    return [WindowPart(selection, *pair) for pair in itertools.pairwise([*begins, len(selection)])]
 
 
 def windowed_counts(selection: Selection, seq_len: int, units: int) -> Counts:

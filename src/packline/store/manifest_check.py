@@ -18,7 +18,7 @@ from packline.errors import CorruptStore
 from packline.recipe import SPLITS
 from packline.store.files import FileEntry
 from packline.store.ledger import source_names
-from packline.store.tables import INPUTS, SHARD_FILES, SHARDS, TOKENIZER, UNIT_FILES, UNITS, Rows
+from packline.store.tables import INPUTS, SHARD_FILES, SHARDS, TOKENIZER, UNIT_FILES, UNITS, TableRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -142,7 +142,7 @@ def _wrong_units(manifest: Manifest, sources: Sequence[str]) -> Wrong:
         yield "bytes of all files", f"{totals.bytes:,}", f"{found:,}"
 
 
-def _wrong_names(what: str, rows: Rows[Any], column: str) -> Wrong:
+def _wrong_names(what: str, rows: TableRows[Any], column: str) -> Wrong:
     import pyarrow.compute as pc
 
     names = rows.table[column]
@@ -168,7 +168,7 @@ def _differing(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Iterator[tuple[s
         yield one.filter(differs)[0].as_py(), other.filter(differs)[0].as_py()
 
 
-def _wrong_numbers(what: str, rows: Rows[Any], column: str, total: int | None = None) -> Wrong:
+def _wrong_numbers(what: str, rows: TableRows[Any], column: str, total: int | None = None) -> Wrong:
     values = rows.numbers(column)
     if not len(values):
         found = 0
@@ -184,7 +184,7 @@ def _wrong_numbers(what: str, rows: Rows[Any], column: str, total: int | None = 
         yield f"{what}, in all", f"{total:,}", f"{found:,}"
 
 
-def _wrong_sizes(what: str, rows: Rows[Any], kinds: Iterable[str]) -> Wrong:
+def _wrong_sizes(what: str, rows: TableRows[Any], kinds: Iterable[str]) -> Wrong:
     for kind in kinds:
         size, checksum = rows.table[f"{kind}_bytes"], rows.table[f"{kind}_checksum"]
         yield from _wrong_numbers(f"{kind}_bytes of a {what}", rows, f"{kind}_bytes")

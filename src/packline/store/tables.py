@@ -5,7 +5,7 @@
     units.parquet    unit, source; bytes and checksum of its receipt and of its two files of rejects
 
 A store may have a million shards. Its tables are read in bulk, and a row becomes a value only when it is
-used: `Rows` is a sequence of such values. The manifest lists each table with its size and checksum, and
+used: `TableRows` is a sequence of such values. The manifest lists each table with its size and checksum, and
 `manifest_check` checks their contents.
 """
 
@@ -92,7 +92,7 @@ class UnitEntry(msgspec.Struct, frozen=True, gc=False):
 E = TypeVar("E", ShardEntry, InputEntry, UnitEntry)
 
 
-class Rows(Sequence[E], Generic[E]):
+class TableRows(Sequence[E], Generic[E]):
     """Rows of a table, each made into a value when it is used: an immutable sequence.
 
     Args:
@@ -206,7 +206,7 @@ class Rows(Sequence[E], Generic[E]):
             yield from map(self._entry, batch.to_pylist())
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Rows) and bool(self.table.equals(other.table))
+        return isinstance(other, TableRows) and bool(self.table.equals(other.table))
 
     def __hash__(self) -> int:
         return hash(self.data)
@@ -236,7 +236,7 @@ def _schema(kind: str) -> pa.Schema:
     return pa.schema(fields)
 
 
-class ShardRows(Rows[ShardEntry]):
+class ShardRows(TableRows[ShardEntry]):
     """The shards of a store, in the order of its documents."""
 
     file = SHARDS
@@ -282,7 +282,7 @@ class ShardRows(Rows[ShardEntry]):
         return ShardEntry(name, row["split"], row["documents"], row["tokens"], files)
 
 
-class InputRows(Rows[InputEntry]):
+class InputRows(TableRows[InputEntry]):
     """The inputs of a store: the sources in the recipe's order, the files of each in order."""
 
     file = INPUTS
@@ -301,7 +301,7 @@ class InputRows(Rows[InputEntry]):
         return InputEntry(**row)
 
 
-class UnitRows(Rows[UnitEntry]):
+class UnitRows(TableRows[UnitEntry]):
     """The units of a store, sorted by name."""
 
     file = UNITS
@@ -355,7 +355,7 @@ def _listed(files: Sequence[FileEntry], names: Sequence[str]) -> list[int | str 
     return found
 
 
-def _sizes(rows: Rows[Any], kinds: Iterable[str]) -> dict[str, int]:
+def _sizes(rows: TableRows[Any], kinds: Iterable[str]) -> dict[str, int]:
     return {kind: int(rows.numbers(f"{kind}_bytes").sum()) for kind in kinds}
 
 

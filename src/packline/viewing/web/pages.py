@@ -47,7 +47,7 @@ from packline.viewing.page import (
 from packline.viewing.text import plural, size, whole_characters
 from packline.viewing.token_pages import document_facts
 from packline.viewing.tokens import Vocabulary, describe_origin, document_strip
-from packline.viewing.web.search import MOST_IDS, Found, Hit, find_origins, find_tokens, find_where
+from packline.viewing.web.search import MOST_IDS, Found, Hit, find_origins, find_page, find_tokens
 from packline.viewing.web.site import InvalidForm, View, choice, number
 from packline.where.grammar import canonical_where
 
@@ -297,7 +297,7 @@ def _run_search(view: View, by: str, query: str) -> tuple[Found, str, int | None
     store = view.store
     if by == "where":
         after = number(view.params, "after", 0, most=max(len(store.documents) - 1, 0))
-        return find_where(store, query, after=after), f"documents where {canonical_where(query)}", None
+        return find_page(store, query, after=after), f"documents where {canonical_where(query)}", None
     if by in ("id", "file"):
         after = number(view.params, "after", 0, most=max(len(store.documents) - 1, 0))
         found = find_origins(store, by, query, after=after)

@@ -65,7 +65,7 @@ def settings_of(view: View) -> tuple[Rows, dict[str, str | int | None]]:
     return view.opened.rows(seq_len, packing, split), params
 
 
-def fields_of(view: View) -> tuple[FormField, ...]:
+def form_fields(view: View) -> tuple[FormField, ...]:
     """Fields of a form for rows, filled in from the address."""
     splits = (*view.opened.splits, *(("all",) if len(view.opened.splits) > 1 else ()))
     split = view.params.get("split") or (splits[0] if splits else "train")
@@ -86,7 +86,7 @@ def fields_of(view: View) -> tuple[FormField, ...]:
 
 def rows(view: View) -> Page:
     """Page of a list of rows of one packing."""
-    form = Form("Which rows", "/rows", fields_of(view))
+    form = Form("Which rows", "/rows", form_fields(view))
     if not len(view.store.documents):
         return Page("Rows", (Note("This store is empty: there are no rows.", "warning"),))
     try:
@@ -192,7 +192,7 @@ def batch(view: View) -> Page:
         FormField("step", "Step", params.get("step") or "0", "number"),
         FormField("rank", "Rank", params.get("rank") or "", "number"),
     )
-    form = Form("Which batch", "/batch", (*wanted, *settings, *fields_of(view)))
+    form = Form("Which batch", "/batch", (*wanted, *settings, *form_fields(view)))
     if not len(view.store.documents):
         return Page("Batch", (Note("This store is empty: there are no batches.", "warning"),))
     try:

@@ -168,7 +168,7 @@ def find_origins(
     return Found(tuple(hits), None, 1.0)
 
 
-def find_where(
+def find_page(
     store: StoreReader, where: str, *, after: int = 0, most: int = 20, budget: float = BUDGET
 ) -> Found:
     """Find documents that meet a condition on their columns, in the order of the store.
