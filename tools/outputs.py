@@ -62,7 +62,7 @@ test_fraction = 0.02
 name = "prose"
 inputs = ["imdb_en.jsonl", "novels_en.jsonl.gz"]
 label = "en"
-where = [{ field = "source", op = "!=", value = "nowhere" }]
+where = "source != 'nowhere'"
 
 [[sources]]
 name = "code"
