@@ -221,7 +221,6 @@ def memory(options: argparse.Namespace) -> None:
 def packing(options: argparse.Namespace) -> None:
     """Measure best_fit and add it to the results."""
     from benchmarks.packing import measure_packing
-    from benchmarks.results import load_results, new_results
 
     runs = measure_packing(
         options.folder,
@@ -231,18 +230,17 @@ def packing(options: argparse.Namespace) -> None:
         rounds=options.rounds,
         say=_say,
     )
-    results = load_results(options.results) if options.results.exists() else new_results({})
+    results = _results(options)
     results.packing = runs
     _save(options.results, results)
 
 
 def selecting(options: argparse.Namespace) -> None:
     """Measure selections and add them to the results."""
-    from benchmarks.results import load_results, new_results
     from benchmarks.selecting import measure_selecting
 
     runs = measure_selecting(options.folder, documents=options.documents, rounds=options.rounds, say=_say)
-    results = load_results(options.results) if options.results.exists() else new_results({})
+    results = _results(options)
     results.selecting = runs
     _save(options.results, results)
 
@@ -250,9 +248,8 @@ def selecting(options: argparse.Namespace) -> None:
 def loading(options: argparse.Namespace) -> None:
     """Measure batches, opening and permuting, and add them to the results."""
     from benchmarks.loading import measure_loading
-    from benchmarks.results import load_results, new_results
 
-    results = load_results(options.results) if options.results.exists() else new_results({})
+    results = _results(options)
     measure_loading(
         options.folder,
         results,
@@ -270,10 +267,9 @@ def loading(options: argparse.Namespace) -> None:
 def cold(options: argparse.Namespace) -> None:
     """Measure reading from a cold disk, and add it to the results."""
     from benchmarks.cold import measure_cold
-    from benchmarks.results import load_results, new_results
     from packline.recipe import parse_bytes
 
-    results = load_results(options.results) if options.results.exists() else new_results({})
+    results = _results(options)
     measure_cold(
         options.folder,
         results,
@@ -288,7 +284,6 @@ def cold(options: argparse.Namespace) -> None:
 def export(options: argparse.Namespace) -> None:
     """Measure exports beside copies, and add them to the results, in place of older ones of these formats."""
     from benchmarks.exporting import measure_exporting
-    from benchmarks.results import load_results, new_results
     from packline.recipe import parse_bytes
 
     only = options.formats.split(",") if options.formats else None
@@ -301,7 +296,7 @@ def export(options: argparse.Namespace) -> None:
         only=only,
         say=_say,
     )
-    results = load_results(options.results) if options.results.exists() else new_results({})
+    results = _results(options)
     kept = [run for run in results.exporting if only is not None and run.format not in only]
     results.exporting = kept + runs
     _save(options.results, results)
@@ -309,11 +304,10 @@ def export(options: argparse.Namespace) -> None:
 
 def reuse(options: argparse.Namespace) -> None:
     """Measure builds that reuse a store, and add them to the results, in place of older ones."""
-    from benchmarks.results import load_results, new_results
     from benchmarks.reusing import measure_reuse
     from packline.recipe import parse_bytes
 
-    results = load_results(options.results) if options.results.exists() else new_results({})
+    results = _results(options)
     results.reusing = measure_reuse(
         options.folder,
         tokenizer=_tokenizers(options)[-1],
@@ -327,10 +321,9 @@ def reuse(options: argparse.Namespace) -> None:
 def merge(options: argparse.Namespace) -> None:
     """Measure merging and comparing stores, and add it to the results, in place of older measurements."""
     from benchmarks.merging import measure_merging
-    from benchmarks.results import load_results, new_results
     from packline.recipe import parse_bytes
 
-    results = load_results(options.results) if options.results.exists() else new_results({})
+    results = _results(options)
     results.merging = measure_merging(
         options.folder,
         tokenizer=_tokenizers(options)[-1],
@@ -343,11 +336,10 @@ def merge(options: argparse.Namespace) -> None:
 
 def training(options: argparse.Namespace) -> None:
     """Measure trainers of tokenizers and add them to the results."""
-    from benchmarks.results import load_results, new_results
     from benchmarks.training import measure_training
     from packline.recipe import parse_bytes
 
-    results = load_results(options.results) if options.results.exists() else new_results({})
+    results = _results(options)
     measure_training(
         options.folder,
         results,
@@ -358,6 +350,13 @@ def training(options: argparse.Namespace) -> None:
         say=_say,
     )
     _save(options.results, results)
+
+
+def _results(options: argparse.Namespace) -> Results:
+    """Results measured so far; empty ones if there is no file."""
+    from benchmarks.results import load_results, new_results
+
+    return load_results(options.results) if options.results.exists() else new_results({})
 
 
 def _save(path: Path, results: Results) -> None:

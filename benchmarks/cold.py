@@ -1,4 +1,4 @@
-"""How fast a loader reads from a disk whose files are not in the page cache, by its order.
+"""Rates of reading from a disk whose files are not in the page cache, by the order of the loader.
 
 The store is made up: random tokens, more than the page cache should hold of it between two runs, since its
 pages are dropped before each. The rate of the disk itself is that of reading the same files from their

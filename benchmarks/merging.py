@@ -1,4 +1,4 @@
-"""How long it takes to merge two stores, and to show what differs between two.
+"""Time to merge two stores, and to list the differences between two.
 
 Two synthetic stores are written: real tokens of a small build, again and again, in shards of 64 MiB with
 provenance and hashes. They are merged; then other stores are made of links to the merged one, in which the

@@ -226,6 +226,11 @@ def loading_table(results: Results) -> str:
     return "\n".join(lines)
 
 
+def show_seconds(seconds: Spread) -> str:
+    """Seconds of the rounds: median, least and greatest."""
+    return f"{seconds.median:.1f} ({seconds.least:.1f} to {seconds.greatest:.1f})"
+
+
 def cold_table(results: Results) -> str:
     """Rates of reading from a disk, by the order of the loader."""
     busy = spread_of(run.busy_cores for run in results.cold)
@@ -260,7 +265,7 @@ def exporting_table(results: Results) -> str:
             show_size(size),
             show_size(runs[0].output_bytes),
             f"{runs[0].files:,}",
-            f"{seconds.median:.1f} ({seconds.least:.1f} to {seconds.greatest:.1f})",
+            show_seconds(seconds),
             show_rate(spread_of(run.rate for run in runs)) if copied else "linked",
             show_rate(spread_of(run.copy_rate for run in runs)) if copied else "",
         ]
@@ -288,7 +293,7 @@ def reusing_table(results: Results) -> str:
             "" if name == first.contender else str(changed),
             show_size(runs[0].run_text_bytes),
             f"{runs[0].units_reused:,} of {runs[0].units:,}",
-            f"{seconds.median:.1f} ({seconds.least:.1f} to {seconds.greatest:.1f})",
+            show_seconds(seconds),
             f"{seconds.median / whole:.2f}",
         ]
         lines.append(f"| {' | '.join(cells)} |")
@@ -312,7 +317,7 @@ def merging_table(results: Results) -> str:
         cells = [
             f"`{case}`" if not runs[0].changed and "equal" not in case else case,
             f"{runs[0].changed:,}" if case.startswith("diff") else "",
-            f"{seconds.median:.1f} ({seconds.least:.1f} to {seconds.greatest:.1f})",
+            show_seconds(seconds),
             show_size(max(run.peak_bytes for run in runs)),
         ]
         lines.append(f"| {' | '.join(cells)} |")

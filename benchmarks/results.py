@@ -110,7 +110,7 @@ class PackingRun(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int
     rows: int
     wall_seconds: float
-    """Of the process, from start to end, imports included."""
+    """Time of the process, from start to end, imports included."""
     seconds: float
     """From the first length read to the plan on disk."""
     resident_bytes: int
@@ -130,11 +130,11 @@ class SelectingRun(msgspec.Struct, frozen=True, kw_only=True):
     round: int
     selected: int
     wall_seconds: float
-    """Of the process, from start to end, imports included."""
+    """Time of the process, from start to end, imports included."""
     seconds: float
     """From opening the store to the finished selection."""
     cpu_seconds: float
-    """Of all its threads in that time."""
+    """Processor time of all threads of the process."""
     resident_bytes: int
     plan_bytes: int
     """Bytes that were kept for the next time."""
@@ -180,7 +180,7 @@ class ColdRun(msgspec.Struct, frozen=True, kw_only=True):
     contender: str
     round: int
     bytes: int
-    """Of the tokens that were given."""
+    """Bytes of the tokens that were read."""
     seconds: float
     busy_cores: float = 0.0
     """Cores busy with other work, before it began."""
@@ -212,15 +212,15 @@ class ReuseRun(msgspec.Struct, frozen=True, kw_only=True):
     """Files whose text is another than in the earlier store."""
     text_bytes: int
     run_text_bytes: int
-    """Of them, encoded by this build."""
+    """Bytes of text that this build encoded."""
     units: int
     units_reused: int
     wall_seconds: float
-    """Of the command, from start to end."""
+    """Time of the command, from start to end."""
     seconds: float
     """Without its imports."""
     busy_cores: float = 0.0
-    """How many cores others used when the build began."""
+    """Cores busy with other work when the build began."""
 
 
 class MergeRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -235,11 +235,11 @@ class MergeRun(msgspec.Struct, frozen=True, kw_only=True):
     changed: int
     """Shards that differ between the stores that are compared."""
     wall_seconds: float
-    """Of the command, from start to end."""
+    """Time of the command, from start to end."""
     peak_bytes: int
     """Peak resident memory."""
     busy_cores: float = 0.0
-    """How many cores others used when the command began."""
+    """Cores busy with other work when the command began."""
 
 
 class ExportRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -257,13 +257,13 @@ class ExportRun(msgspec.Struct, frozen=True, kw_only=True):
     encodes: bool = False
     """It is the work of an encoder of columns, which a copy is not."""
     wall_seconds: float
-    """Of the command, from start to end."""
+    """Time of the command, from start to end."""
     seconds: float
     """Without its imports."""
     copy_seconds: float | None = None
     """Of a copy of the output; none where it was linked."""
     busy_cores: float = 0.0
-    """How many cores others used when the round began."""
+    """Cores busy with other work when the round began."""
 
     @property
     def rate(self) -> float:

@@ -1,4 +1,4 @@
-"""How long a build takes that reuses an earlier store, by the share of its inputs that has changed.
+"""Time of builds that reuse an earlier store, by the share of the inputs that has changed.
 
 `english.jsonl` is written, again and again, into files of equal size; every record begins with the number of
 its copy, so no two texts are equal. They are built once; then some files get other text, and the store is

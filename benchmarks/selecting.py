@@ -1,4 +1,4 @@
-"""How long it takes to select documents of a very large store, and how much memory.
+"""Time and memory of selecting documents of a very large store.
 
 The store is synthetic: columns as crawls have them (a score, a language, a URL), lognormal lengths, and one
 document in ten with the text of an earlier one, all from a seed. Its provenance and indexes are written by

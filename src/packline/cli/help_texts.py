@@ -120,7 +120,7 @@ Exit codes: 0 no problem, 1 problems or questions found, 4 no question found
 but some could not be checked.""",
     ),
     "merge": (
-        """Make several stores one, by links.
+        """Combine several stores into one, by hard links.
 
 STORES have different sources, and the same tokenizer and common settings. Files
 are hard links, or copies on another disk; no token is read. The result is what
@@ -139,8 +139,8 @@ Exit codes: 0 done, 1 error, 2 wrong usage, 129, 130 or 143 interrupted.""",
         """Show what differs between two stores.
 
 Settings, tokenizer, inputs, tokens by source and split, and the documents that
-were added, removed or changed: matched by source, file and position, compared by
-the hash of their text. Shards that are equal are not read.""",
+were added, removed or changed: matched by source, file and position, compared
+by the hash of their text. Shards that are equal are not read.""",
         """Examples:
 
   packline diff monday friday

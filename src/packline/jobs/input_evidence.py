@@ -23,7 +23,7 @@ import msgspec
 
 from packline.sources.files import InputFile
 from packline.storage.inputs import is_remote
-from packline.storage.local import publish_bytes
+from packline.storage.local import publish_bytes, user_cache
 from packline.store.manifest import MANIFEST
 
 RESOLUTION_NS = 2_000_000_000
@@ -74,8 +74,7 @@ def state_of(path: str, source: str, name: str) -> FileState | None:
 
 def evidence_path(checksum: str) -> Path:
     """File with the evidence for the store whose manifest has this checksum."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "packline" / INPUTS / f"{checksum}.json"
+    return user_cache() / INPUTS / f"{checksum}.json"
 
 
 class _Manifest(msgspec.Struct):

@@ -29,7 +29,7 @@ import numpy as np
 
 from packline.errors import CorruptStore, StoreError
 from packline.fingerprint import Hasher, hash_value
-from packline.storage.local import disk_errors, sync_file, sync_folder
+from packline.storage.local import disk_errors, sync_file, sync_folder, user_cache
 from packline.store.files import stat_file
 from packline.store.reader import StoreReader
 
@@ -89,7 +89,7 @@ def plan_folder(store: StoreReader, fingerprint: str, plans: str | Path | None =
     if plans is not None:
         return Path(plans) / name
     beside = store.path / PLANS
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "packline" / PLANS
+    cache = user_cache() / PLANS
     for folder in (beside, cache):
         if (folder / name).exists():
             return folder / name

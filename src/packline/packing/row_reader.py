@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -13,9 +13,6 @@ from packline.notebook import Notebook
 from packline.packing.batch import ALL_FIELDS, FIELDS, fill
 from packline.packing.packer import Spans
 from packline.store.reader import StoreReader
-
-if TYPE_CHECKING:
-    pass
 
 
 class RowSource(Protocol):

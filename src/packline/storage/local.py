@@ -96,6 +96,15 @@ def plain_error(error: OSError) -> PacklineError | None:
     return None
 
 
+def user_cache() -> Path:
+    """Folder of packline in the user's cache, `$XDG_CACHE_HOME` or `~/.cache`; it may not exist yet.
+
+    Raises:
+        RuntimeError: the user has no home folder.
+    """
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "packline"
+
+
 def sync_file(path: Path) -> None:
     """Wait until a file's bytes are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -106,9 +106,9 @@ class TableRows(Sequence[E], Generic[E]):
         self.table = table.combine_chunks()
 
     @classmethod
-    @abstractmethod
     def schema(cls) -> pa.Schema:
         """Columns of the table."""
+        return _schema(cls.file)
 
     @classmethod
     def of(cls, rows: Iterable[tuple[Any, ...]]) -> Self:
@@ -242,11 +242,6 @@ class ShardRows(TableRows[ShardEntry]):
     file = SHARDS
 
     @classmethod
-    def schema(cls) -> pa.Schema:
-        """Columns of the table."""
-        return _schema(SHARDS)
-
-    @classmethod
     def from_entries(cls, shards: Iterable[tuple[str, str, ShardEntry]]) -> Self:
         """Table of shards, each with its unit and the name of its source."""
         return cls.of(
@@ -288,11 +283,6 @@ class InputRows(TableRows[InputEntry]):
     file = INPUTS
 
     @classmethod
-    def schema(cls) -> pa.Schema:
-        """Columns of the table."""
-        return _schema(INPUTS)
-
-    @classmethod
     def from_entries(cls, inputs: Iterable[InputEntry]) -> Self:
         """Table of inputs."""
         return cls.of(msgspec.structs.astuple(entry) for entry in inputs)
@@ -305,11 +295,6 @@ class UnitRows(TableRows[UnitEntry]):
     """The units of a store, sorted by name."""
 
     file = UNITS
-
-    @classmethod
-    def schema(cls) -> pa.Schema:
-        """Columns of the table."""
-        return _schema(UNITS)
 
     @classmethod
     def from_entries(cls, units: Iterable[UnitEntry]) -> Self:
