@@ -113,12 +113,10 @@ def test_tokens_are_the_stores_own_files(tmp_path: Path) -> None:
     write(store, "forager", tmp_path / "out")
     names = [shard.name for shard in store.manifest.shards]
     assert len(names) == 4
-    for name in names:
-        mine = tmp_path / f"out/tokenized-samples/{name}-tokenized-samples.bin"
-        assert mine.samefile(store.path / f"{name}.bin")
-    assert (tmp_path / "out/index/file_location.txt").read_text().splitlines() == [
-        f"tokenized-samples/{name}-tokenized-samples.bin" for name in names
-    ]
+    files = [f"tokenized-samples/train-{number:06d}-tokenized-samples.bin" for number in range(4)]
+    for file, name in zip(files, names, strict=True):
+        assert (tmp_path / "out" / file).samefile(store.path / f"{name}.bin")
+    assert (tmp_path / "out/index/file_location.txt").read_text().splitlines() == files
 
 
 @pytest.mark.parametrize(("vocab_size", "itemsize"), [(65_499, 2), (65_535, 2), (65_536, 4)])

@@ -322,6 +322,7 @@ def _work(pipe: Connection, runner: Runner[Any, Any]) -> None:
         return  # the unit is no longer needed
     except BaseException as error:  # the driver must learn of any error
         _trace()
+        committer.close()  # a finished unit before it is still being committed
         send(as_failed(error))
 
 
