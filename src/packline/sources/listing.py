@@ -14,7 +14,8 @@ from typing import TypeVar
 
 from packline.errors import InputError
 from packline.storage.globs import MAGIC
-from packline.storage.inputs import expand_remote, is_remote, refuse_irregular, refuse_name
+from packline.storage.inputs import expand_remote, refuse_irregular, refuse_name
+from packline.storage.places import is_remote
 from packline.storage.ranged_file import PLANNING_REQUESTS, map_in_threads
 from packline.storage.remote_files import ListedFile
 

@@ -1,9 +1,9 @@
 """Reading of input files, local and remote.
 
-    path                                   opened directly: faster, and with clearer errors
-    s3:// gs:// az:// http:// https://     `object_inputs`: ranges read ahead, each answer compared with the plan
-    hf://datasets/ORG/NAME@REVISION/PATH   `hub_inputs`: the same, of a revision
-    any other URI                          fsspec
+    path                                 opened directly: faster, and with clearer errors
+    s3:// gs:// az:// http:// https://   `object_inputs`: ranges, read ahead and compared with the plan
+    hf://datasets/ORG/NAME@REVISION/...  `hub_inputs`: the same, of a revision
+    any other URI                        fsspec
 
 Readers use `open_input` and see a file in each case.
 """
@@ -17,21 +17,13 @@ from typing import Any, BinaryIO, cast
 
 from packline.errors import InputChanged, InputError
 from packline.fingerprint import Hasher
+from packline.storage.places import is_remote
 from packline.storage.ranged_file import RangedFile
 from packline.storage.remote_files import InputState, ListedFile, RemoteFiles
 
 READ_BYTES = 4 << 20
 TAIL_BYTES = 64 << 10
 """Bytes read after a range, in which its last record probably ends."""
-
-
-def is_remote(path: str) -> bool:
-    """True if a path is a URI.
-
-    >>> is_remote("s3://bucket/key"), is_remote("data/a.jsonl")
-    (True, False)
-    """
-    return "://" in path
 
 
 def remote_files(uri: str) -> RemoteFiles | None:
@@ -57,8 +49,8 @@ def fsspec_files(path: str) -> tuple[Any, str]:
     except (ImportError, ValueError) as error:
         raise InputError(
             f"cannot open {path}: {error}",
-            hint="packline reads s3://, gs://, az://, https:// and hf:// with pip install 'packline[remote]'; "
-            "others need the package of fsspec for them",
+            hint="s3://, gs://, az://, https:// need packline[remote], hf:// needs packline[hub], others the "
+            "package of fsspec for them",
         ) from error
 
 

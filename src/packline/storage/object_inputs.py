@@ -4,17 +4,18 @@
     https://HOST/PATH                                        one file; the server must support ranges
 
 Each answer is compared with the state that was planned: the ETag where the server has one, else the time of
-modification, and the size in any case. Answers that break off, resets, 5xx and stalls are requested again,
-only the range concerned. A flipped bit is noticed by TLS or not at all: units record checksums of what they
-have read, so `verify` finds it later.
+modification, and the size in any case. Answers that break off or stall, resets and 5xx are repeated, only the
+range concerned. A flipped bit is noticed by TLS or not at all on its way; units record checksums of what they
+have read, and `verify` with the inputs finds it.
 
-obstore starts threads when it is first used, and a process forked afterwards would wait for them for ever:
-stores are made per process, and refused in a process whose parent has used them.
+obstore may not be used before a fork (`clients`): the driver may plan with it, and then workers, which are
+forked from a process of their own, read with it.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -22,22 +23,22 @@ from functools import lru_cache
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from packline.errors import InputChanged, InputError
-from packline.storage.clients import READ_SECONDS, STALL_SECONDS
+from packline.errors import InputChanged, InputError, StoreError
+from packline.storage.clients import READ_SECONDS, STALL_SECONDS, Clients, obstore
 from packline.storage.globs import fixed_folder, glob_pattern, is_hidden
+from packline.storage.places import without_secrets
 from packline.storage.remote_files import InputState, ListedFile
+from packline.storage.store_errors import ACCESS, reason_of, status_of
 
-SCHEMES = ("s3", "gs", "az", "http", "https")
 LISTED = 1000
 ATTEMPTS = 4
-"""Times that a range is requested; each time obstore itself tries again for up to three minutes."""
 FIRST_WAIT = 0.5
-SECRETS = ("signature", "sig", "token", "key", "credential", "password", "secret", "auth")
-"""Parts of names of query parameters that must not be published."""
-MISSING = "check the URI and your credentials for it"
+SECRETS = {"signature", "sig", "token", "key", "apikey", "credential", "password", "secret", "authorization"}
+"""Words in names of query parameters that must not be published."""
+MISSING = "check the URI, and that your credentials may list and read it"
 
 T = TypeVar("T")
-_CLIENTS: dict[str, Any] = {}
+_CLIENTS: dict[str, Clients] = {}
 
 
 class ObjectInputs:
@@ -65,11 +66,9 @@ class ObjectInputs:
         """Files below a folder, without hidden ones and markers of folders."""
 
         def listed() -> list[tuple[str, InputState]]:
-            import obstore
-
             found: list[tuple[str, InputState]] = []
             folders: set[str] = set()
-            for metas in obstore.list(store_of(root), folder or None, chunk_size=LISTED):
+            for metas in obstore().list(store_of(root), folder or None, chunk_size=LISTED):
                 for meta in metas:
                     path = meta["path"]
                     if is_hidden(path[len(folder) :]) or path == folder:
@@ -91,18 +90,15 @@ class ObjectInputs:
         """See `RemoteFiles.read_start`."""
 
         def start() -> tuple[InputState, bytes] | None:
-            import obstore
-            from obstore.exceptions import GenericError
-
             root, key = split_uri(uri)
             try:
-                answer = obstore.get(store_of(root), key, options={"range": (0, size)})
+                answer = obstore().get(store_of(root), key, options={"range": (0, size)})
                 return _state(answer.meta), bytes(answer.bytes())
             except FileNotFoundError:
                 return None
-            except GenericError as error:
+            except Exception as error:
                 # A file without a byte has no range.
-                if "416" in str(error) and (state := _head(uri)) is not None and not state.size:
+                if status_of(error) == 416 and (state := _head(uri)) is not None and not state.size:
                     return state, b""
                 raise
 
@@ -115,22 +111,23 @@ class ObjectInputs:
         """See `RemoteFiles.read`."""
 
         def get() -> Any:
-            import obstore
-            from obstore.exceptions import PreconditionError
-
             root, key = split_uri(uri)
             options: dict[str, Any] = {"range": (start, stop)}
             if is_strong(state.modified):
                 options["if_match"] = f'"{state.modified}"'
             try:
-                answer = obstore.get(store_of(root), key, options=options)  # type: ignore[arg-type]
-            except (PreconditionError, FileNotFoundError):
-                raise _changed(uri, state, _head(uri)) from None
+                answer = obstore().get(store_of(root), key, options=options)
+            except Exception as error:
+                gone = isinstance(error, FileNotFoundError)
+                if gone or type(error).__name__ == "PreconditionError" or status_of(error) == 412:
+                    raise _changed(uri, state, _head(uri)) from None
+                raise
             if (found := _state(answer.meta)) != state:
                 raise _changed(uri, state, found)
             data = answer.bytes()
             if len(data) != stop - start:
-                raise OSError(f"expected {stop - start:,} bytes from {start:,}, found {len(data):,}")
+                found_bytes = f"expected {stop - start:,} bytes from byte {start:,}, found {len(data):,}"
+                raise ShortAnswer(found_bytes)
             return data
 
         return _retried(uri, get)
@@ -155,12 +152,12 @@ def refuse_secrets(uri: str) -> None:
 which the manifest would publish
     """
     parts = urlsplit(uri)
-    plain = f"{parts.scheme}://{parts.hostname}{parts.path}"
+    plain = without_secrets(uri)
     hint = "download the file, or read it by s3://, gs:// or az:// with credentials from the environment"
     if parts.username or parts.password:
         raise InputError(f"{plain}: the address has a user name, which the manifest would publish", hint=hint)
     for name, _ in parse_qsl(parts.query, keep_blank_values=True):
-        if any(part in name.lower() for part in SECRETS):
+        if SECRETS & set(re.split("[-_.]", name.lower())):
             raise InputError(
                 f"{plain}: the parameter {name} is a credential, which the manifest would publish", hint=hint
             )
@@ -182,11 +179,9 @@ def split_uri(uri: str) -> tuple[str, str]:
 
 
 def _head(uri: str) -> InputState | None:
-    import obstore
-
     root, key = split_uri(uri)
     try:
-        return _state(obstore.head(store_of(root), key))
+        return _state(obstore().head(store_of(root), key))
     except FileNotFoundError:
         return None
 
@@ -212,56 +207,49 @@ def _changed(uri: str, expected: InputState, found: InputState | None) -> InputC
 
 
 def _retried(uri: str, ask: Callable[[], T]) -> T:
-    """Ask a store, again after errors that may pass.
+    """Ask a store; again, if an answer is too short. The client itself repeats what fails otherwise.
 
     Raises:
         InputError: refused, not supported, or still failing.
     """
-    from obstore.exceptions import (
-        BaseError,
-        InvalidPathError,
-        NotSupportedError,
-        PermissionDeniedError,
-        UnauthenticatedError,
-        UnknownConfigurationKeyError,
-    )
-
-    final = (
-        InvalidPathError,
-        NotSupportedError,
-        PermissionDeniedError,
-        UnauthenticatedError,
-        UnknownConfigurationKeyError,
-    )
     for attempt in range(ATTEMPTS):
         try:
             return ask()
         except InputError:
             raise
-        except NotSupportedError as error:
-            raise InputError(
-                f"cannot read {uri}: its server does not support ranges",
-                hint="download the file, and give its path",
-            ) from error
-        except (BaseError, OSError, ValueError) as error:
-            if isinstance(error, (*final, ValueError)) or attempt == ATTEMPTS - 1:
-                raise InputError(
-                    f"cannot read {uri}: {short_reason(error)}",
-                    hint=f"{MISSING}; what is committed is kept: the same command resumes",
-                ) from error
-        time.sleep(FIRST_WAIT * 2**attempt)
+        except ShortAnswer as error:
+            if attempt == ATTEMPTS - 1:
+                raise _input_error(uri, str(error), error) from None
+            time.sleep(FIRST_WAIT * 2**attempt)
+        except StoreError as error:
+            raise InputError(error.message, hint=error.hint) from error
+        except Exception as error:
+            raise _input_error(uri, reason_of(error), error) from None
     raise AssertionError
 
 
-def short_reason(error: Exception) -> str:
-    """First line of a client's error, without the source that it adds for its developers."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+class ShortAnswer(Exception):
+    """An answer that is whole in itself, and shorter than the range."""
+
+
+def _input_error(uri: str, reason: str, error: Exception) -> InputError:
+    shown, status = without_secrets(uri), status_of(error)
+    kept = "what is committed is kept: the same command resumes"
+    if type(error).__name__ == "NotSupportedError":
+        return InputError(
+            f"cannot read {shown}: its server does not support ranges",
+            hint="download the file, and give its path",
+        )
+    if status in (401, 403) or type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError"):
+        hint = ACCESS.get(uri.partition("://")[0], "the server wants credentials, and packline sends none")
+        return InputError(f"cannot read {shown}: access refused: {reason}", hint=hint)
+    if isinstance(error, ValueError) and not status:
+        return InputError(f"cannot read {shown}: {str(error).splitlines()[0]}", hint="check the URI")
+    return InputError(f"cannot read {shown}: {reason}", hint=f"check the network and the server; {kept}")
 
 
 def store_of(root: str) -> Any:
     """Client of obstore for a root (see `split_uri`), made once in each process."""
-    from packline.storage.clients import Clients
-
     if is_web(root):
         return _web_client(root, os.getpid())
     if root not in _CLIENTS:
@@ -271,8 +259,6 @@ def store_of(root: str) -> Any:
 
 @lru_cache(64)
 def _web_client(root: str, process: int) -> Any:
-    from packline.storage.clients import obstore
-
     obstore()
     from obstore.store import HTTPStore
 
@@ -282,4 +268,4 @@ def _web_client(root: str, process: int) -> Any:
         "read_timeout": timedelta(seconds=STALL_SECONDS),
         "timeout": timedelta(seconds=READ_SECONDS),
     }
-    return HTTPStore.from_url(root, client_options=options)  # type: ignore[arg-type]
+    return HTTPStore.from_url(root, client_options=options)

@@ -3,11 +3,11 @@
     plan      [piece][piece][piece][piece]...     ranges that will be read, cut into pieces
     read      done   here   arrived  on its way   each piece is one request, and whole in memory before use
 
-A reader gives the ranges that it will read, in order (`expect`); pieces are requested ahead by threads, as far
-as a budget of bytes allows that all files of a process share. A read elsewhere is a request of its own. A
+A reader gives the ranges that it will read, in order (`expect`); pieces are requested ahead by threads, as
+far as a budget of bytes allows that all files of a process share. A read elsewhere is a request of its own. A
 request is never held open by a slow reader: servers and clients count their deadlines from its start.
 
-Threads start with the first read. A process that has read must not fork readers (see `storage.object_inputs`).
+Threads start with the first read, so a process that has read must not fork readers (see `storage.clients`).
 """
 
 from __future__ import annotations
