@@ -32,6 +32,8 @@ from packline.storage.store_errors import ACCESS, reason_of, status_of
 
 LISTED = 1000
 ATTEMPTS = 4
+OTHER_RANGE = "Requested"
+"""In the error of an answer that is whole in itself, and not the range that was requested."""
 FIRST_WAIT = 0.5
 SECRETS = {"signature", "sig", "token", "key", "apikey", "credential", "password", "secret", "authorization"}
 """Words in names of query parameters that must not be published."""
@@ -126,8 +128,7 @@ class ObjectInputs:
                 raise _changed(uri, state, found)
             data = answer.bytes()
             if len(data) != stop - start:
-                found_bytes = f"expected {stop - start:,} bytes from byte {start:,}, found {len(data):,}"
-                raise ShortAnswer(found_bytes)
+                raise OSError(f"{OTHER_RANGE} {start}..{stop}, got {len(data)} bytes")
             return data
 
         return _retried(uri, get)
@@ -217,19 +218,14 @@ def _retried(uri: str, ask: Callable[[], T]) -> T:
             return ask()
         except InputError:
             raise
-        except ShortAnswer as error:
-            if attempt == ATTEMPTS - 1:
-                raise _input_error(uri, str(error), error) from None
-            time.sleep(FIRST_WAIT * 2**attempt)
         except StoreError as error:
             raise InputError(error.message, hint=error.hint) from error
         except Exception as error:
-            raise _input_error(uri, reason_of(error), error) from None
+            if attempt == ATTEMPTS - 1 or OTHER_RANGE not in str(error):
+                short = "its server answers with other ranges than requested"
+                raise _input_error(uri, short if attempt else reason_of(error), error) from None
+            time.sleep(FIRST_WAIT * 2**attempt)
     raise AssertionError
-
-
-class ShortAnswer(Exception):
-    """An answer that is whole in itself, and shorter than the range."""
 
 
 def _input_error(uri: str, reason: str, error: Exception) -> InputError:
