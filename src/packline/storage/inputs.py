@@ -78,7 +78,7 @@ def input_state(path: str) -> InputState:
 
 
 def is_compared(path: str) -> bool:
-    """True if every read of a file is compared with its planned state, so that it need not be asked again."""
+    """True if every read of a file is compared with its planned state, so that no further check is needed."""
     return is_remote(path) and remote_files(path) is not None
 
 

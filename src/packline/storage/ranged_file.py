@@ -4,7 +4,7 @@
     read      done   here   arrived  on its way   each piece is one request, and whole in memory before use
 
 A reader gives the ranges that it will read, in order (`expect`); pieces are requested ahead by threads, as
-far as a budget of bytes allows that all files of a process share. A read elsewhere is a request of its own. A
+far as a budget of bytes allows that all files of a process share. A read elsewhere is a separate request. A
 request is never held open by a slow reader: servers and clients count their deadlines from its start.
 
 Threads start with the first read, so a process that has read must not fork readers (see `storage.clients`).
@@ -152,7 +152,7 @@ class RangedFile(io.RawIOBase):
         return next((piece for piece in self._pieces if piece.start <= self._at < piece.stop), None)
 
     def _piece(self, wanted: int) -> _Piece:
-        """Piece at the position: one of the plan, or a request of its own."""
+        """Piece at the position: one of the plan, or a separate request."""
         if (found := self._held()) is not None:
             return found
         # A piece is kept until the reader is behind it, since a reader may go back a little.
@@ -223,7 +223,7 @@ class RangedFile(io.RawIOBase):
         return self._at
 
     def size(self) -> int:
-        """Size in bytes; Arrow asks for it."""
+        """Size in bytes, for Arrow."""
         return self._size
 
     def readable(self) -> bool:

@@ -1,4 +1,4 @@
-"""Protocol of remote inputs: what can be asked of the files behind a URI."""
+"""Protocol of remote inputs: listing and reading of the files behind a URI."""
 
 from __future__ import annotations
 
