@@ -32,6 +32,7 @@ _HOMES = {
     "build": "packline.api",
     "build_chat": "packline.api",
     "convert": "packline.api",
+    "copy": "packline.stores",
     "diff": "packline.stores",
     "estimate": "packline.api",
     "export": "packline.api",
@@ -63,6 +64,7 @@ if TYPE_CHECKING:  # the same table for type checkers; a test keeps both equal
     from packline.packing.rows import Rows as Rows
     from packline.recipe import Recipe as Recipe
     from packline.recipe import Source as Source
+    from packline.stores import copy as copy
     from packline.stores import diff as diff
     from packline.stores import merge as merge
     from packline.viewing.analysis import analyze as analyze

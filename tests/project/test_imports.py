@@ -34,6 +34,7 @@ EXPORTS = [
     "build",
     "build_chat",
     "convert",
+    "copy",
     "diff",
     "estimate",
     "export",
