@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from packline.formats.export import Exported
     from packline.jobs.estimate import Estimate
     from packline.jobs.events import Event
+    from packline.jobs.on import On
     from packline.loading.loader import Loader
     from packline.recipe import Recipe, Split
     from packline.storage.sharing import Link
@@ -45,6 +46,7 @@ def build(
     *,
     out: str | Path,
     reuse: str | Path | None = None,
+    on: On = "local",
     on_event: Callable[[Event], None] | None = None,
     **settings: Unpack[BuildKeywords],
 ) -> Store:
@@ -55,6 +57,7 @@ def build(
         tokenizer: a tokenizer.json, a folder with one, a hub id, a `.tiktoken` or SentencePiece file.
         out: folder of the store: new, empty, or containing the same build.
         reuse: an earlier store: units that would come out the same are linked from it, only the others run.
+        on: where it runs: this machine, `"ray"` or `packline.Ray(address)`, or `packline.Slice(i, n)`.
         on_event: called with every event of `packline.jobs.events` while the build runs.
         **settings: see `packline.settings.BuildKeywords`; with a recipe they replace what it contains:
             `eod="<|endoftext|>"`, `val_fraction=0.01`, `engine="auto"`, `workers=2`, `memory="4GiB"`, ...
@@ -77,7 +80,7 @@ def build(
     from packline.jobs.build import run_build
 
     recipe, options = make_recipe(inputs, tokenizer, settings)
-    run_build(recipe, out, options, on_event, reuse=reuse)
+    run_build(recipe, out, options, on_event, reuse=reuse, on=on)
     return Store(out)
 
 

@@ -104,6 +104,15 @@ class StoreJob(Job[U, R, S]):
     def todo(self) -> Sequence[U]:
         """Units without a receipt, in the order of the documents."""
 
+    def planned(self) -> list[str]:
+        """Names of all planned units, in document order."""
+        return [unit.name for unit in self.units]
+
+    def look_again(self) -> Sequence[U]:
+        """Units without a receipt by now."""
+        self.receipts, self.streams = self.folder.committed(), self.folder.streams()
+        return self.todo()
+
     @abstractmethod
     def ordered(self) -> Iterable[str]:
         """Names of the committed units in the order of the documents."""
@@ -335,6 +344,10 @@ class NumberedStoreJob(StoreJob[Numbered, R, S]):
     def ordered(self) -> list[str]:
         """Names of all units."""
         return list(self._units)
+
+    def node_workers(self) -> int | None:
+        """Number of workers on each node of a cluster, if given."""
+        return self._processes
 
     def workers(self, units: int) -> int:
         """Number of processes for this number of units; 0: this one."""
