@@ -10,7 +10,12 @@ No byte of a result depends on it. Loading this loads nothing heavy.
 
 from __future__ import annotations
 
+import os
 import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -80,6 +85,17 @@ def check_on(on: On) -> On:
     if not isinstance(on, Ray) and on not in ("local", "ray"):
         raise RecipeError(f"on is {on!r}: expected 'local', 'ray', packline.Ray(...) or packline.Slice(i, n)")
     return on
+
+
+@contextmanager
+def temporary_folder(on: On) -> Iterator[Path]:
+    """Folder for files that all processes of a job read or write, deleted at the end.
+
+    On a cluster it is in `$PACKLINE_SCRATCH`, if set, which several machines must have in common.
+    """
+    parent = None if on == "local" else os.environ.get("PACKLINE_SCRATCH")
+    with tempfile.TemporaryDirectory(prefix="packline-", dir=parent) as name:
+        yield Path(name)
 
 
 def cluster_executor(on: On) -> Executor | None:
