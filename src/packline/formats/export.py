@@ -265,16 +265,16 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
             if part.name not in self._receipts
         ]
 
-    def planned(self) -> list[str]:
-        """Names of all parts, in order."""
-        return [part.name for part in self._plan.parts]
+    def refuse_slices(self) -> None:
+        """Refuse slices: the folder of an export is renamed once, by the process that has made it.
 
-    def look_again(self) -> list[PartUnit]:
-        """Parts without a receipt by now."""
-        for number, part in enumerate(self._plan.parts):
-            if part.name not in self._receipts and (found := self.folder.find_receipt(number, part)):
-                self._receipts[part.name] = found
-        return self._todo()
+        Raises:
+            RecipeError: always.
+        """
+        raise RecipeError(
+            "an export is published by renaming one folder, so slices cannot share it",
+            hint="export on one machine, or with --on ray",
+        )
 
     def node_workers(self) -> int | None:
         """Number of workers on each node of a cluster, if given."""

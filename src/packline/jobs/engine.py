@@ -56,6 +56,8 @@ def run_job(
         if job.folder is None:
             raise RecipeError("this job keeps no receipts, so slices of it cannot meet", hint=NO_SLICES)
         job.refuse_slices()
+    if job.folder is not None:
+        job.folder.shared = job.is_shared and job.may_share()
     with ExitStack() as stack:
         if executor is not None:
             stack.callback(executor.close)
@@ -64,6 +66,8 @@ def run_job(
         if (summary := job.finished()) is not None:
             return summary
         todo = job.begin()
+        if job.is_shared and job.folder is not None:
+            job.folder.share_lock()
         executor = executor or (LocalProcesses() if job.workers(len(todo)) else Serial())
         workers = executor.count(job, len(todo))
         job.announce(todo, workers)
@@ -75,7 +79,11 @@ def run_job(
             run_slice(job, session, units, on)
         else:
             session.run(units, job.progress, job.take, job.enough())
-        return job.finish(session)
+        summary = job.finish(session)
+        if job.is_shared:  # processes on other nodes have held the lock
+            executor.close()
+            job.clean()
+        return summary
 
 
 def run_units(

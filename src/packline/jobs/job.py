@@ -18,8 +18,8 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import msgspec
 
 from packline.jobs.events import Event, OnEvent
-from packline.jobs.folder import WorkFolder
 from packline.jobs.resources import MEMORY_A_WORKER
+from packline.jobs.work import WorkFolder
 
 
 class WorkUnit(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,6 +180,10 @@ class Job(ABC, Generic[U, R, S]):
         """Units that no process has committed by now."""
         raise NotImplementedError
 
+    def may_share(self) -> bool:
+        """True if several drivers may run the job at the same time."""
+        return False
+
     def refuse_slices(self) -> None:
         """Refuse settings that slices without a coordinator cannot honor.
 
@@ -237,6 +241,9 @@ class Job(ABC, Generic[U, R, S]):
     def enough(self) -> Callable[[], bool] | None:
         """Function that returns True when the remaining units are not needed; None: all are."""
         return None
+
+    def clean(self) -> None:
+        """Remove the work folder of a published result, unless another process still has it open."""
 
     @abstractmethod
     def finish(self, session: Session) -> S:

@@ -21,11 +21,13 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -33,6 +35,7 @@ import msgspec
 from packline.errors import PacklineError, RecipeError, WorkerDied
 from packline.jobs.events import Event, Failed, Note, Progress, as_failed, revive
 from packline.jobs.host_process import (
+    END_SECONDS,
     REPLIES,
     Committed,
     Drop,
@@ -50,6 +53,7 @@ from packline.jobs.leases import Leases
 from packline.jobs.on import Ray
 from packline.jobs.resources import usable_cores
 from packline.jobs.signals import INTERRUPTING
+from packline.jobs.work import hold_lock
 from packline.version import __version__
 
 STEP_SECONDS = 1.0
@@ -81,17 +85,34 @@ class NodeShare:
 
     def __init__(self, version: str) -> None:
         self._version = version
+        self._locks: list[int] = []
         self._host: HostProcess | None = None
 
-    def open(self, start: bytes) -> tuple[str, str]:
-        """Start the host; returns the id and the name of the node. The first step replies `Opened`."""
+    def open(self, start: bytes, folder: str, work: str) -> tuple[str, str]:
+        """Start the host; returns the id and the name of the node. The first step replies `Opened`.
+
+        Args:
+            start: first message to the host.
+            folder: working directory of the driver, which relative paths belong to.
+            work: work folder of the job, whose lock the host and its workers share; empty if it has none.
+        """
         import ray
 
         if self._version != __version__:
-            raise RuntimeError(f"packline {__version__}, and the driver has {self._version}")
+            raise RuntimeError(f"expected packline {self._version} as on the driver, found {__version__}")
+        with suppress(OSError):  # on a machine without this folder, paths have to be absolute
+            os.chdir(folder)
+        self._locks = [hold_lock(Path(work))] if work else []
         self._host = HostProcess("packline.jobs.host")
-        self._host.open(msgspec.msgpack.decode(start, type=Start))
+        self._host.open(msgspec.msgpack.decode(start, type=Start), self._locks)
         return ray.get_runtime_context().get_node_id(), os.uname().nodename
+
+    def close(self) -> None:
+        """End the host and its workers, and release the lock."""
+        if self._host is not None:
+            self._host.close(kill=True)
+        for lock in self._locks:
+            os.close(lock)
 
     def step(self, requests: list[bytes]) -> list[bytes]:
         """Pass on requests; wait for replies, and return those that have arrived."""
@@ -276,7 +297,8 @@ class RayExecutor:
         opening = job.opening_on(workers, self._memory)
         start = start_message(opening, workers, job.if_died, shared=True)
         self._shares[share.name] = share
-        self._steps[actor.open.remote(msgspec.msgpack.encode(start))] = share
+        work = "" if job.folder is None else str(job.folder.work)
+        self._steps[actor.open.remote(msgspec.msgpack.encode(start), os.getcwd(), work)] = share
 
     def _step(self, share: _Share, leases: Leases | None) -> None:
         """Give an actor more units, and wait for its replies."""
@@ -384,6 +406,9 @@ class RayExecutor:
         """End all actors and their processes."""
         if not self._ray.is_initialized():
             return
+        if sys.exc_info()[0] is None:  # else units are running that nobody needs
+            ends = [share.actor.close.remote() for share in self._shares.values() if share.node]
+            self._ray.wait(ends, num_returns=len(ends), timeout=END_SECONDS) if ends else None
         for share in self._shares.values():
             self._ray.kill(share.actor)
         self._shares.clear()
