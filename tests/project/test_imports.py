@@ -25,8 +25,10 @@ ROOT = Path(__file__).resolve().parents[2]
 EXPORTS = [
     "Loader",
     "Mixture",
+    "Ray",
     "Recipe",
     "Rows",
+    "Slice",
     "Source",
     "Stage",
     "Store",

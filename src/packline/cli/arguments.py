@@ -190,7 +190,7 @@ class Settings:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class ClusterArguments:
-    """Where a job runs; None for those not given."""
+    """Place of a job; None for options that are not given."""
 
     on: Annotated[
         Literal["local", "ray"] | None,
@@ -203,7 +203,7 @@ class ClusterArguments:
     ] = None
 
     def place(self) -> On:
-        """Where the job runs.
+        """Place of the job.
 
         Raises:
             RecipeError: an address without Ray.
@@ -218,14 +218,14 @@ class ClusterArguments:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class PlaceArguments(ClusterArguments):
-    """Where a job that keeps receipts runs."""
+    """Place of a job that keeps receipts."""
 
     slice: Annotated[
         str | None, option("Run part i of n; other machines run the others: --slice 3/8.", RUNNING)
     ] = None
 
     def place(self) -> On:
-        """Where the job runs.
+        """Place of the job.
 
         Raises:
             RecipeError: a slice that does not exist, or a slice of a cluster.

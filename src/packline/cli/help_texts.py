@@ -143,7 +143,7 @@ the job and what to do afterwards.""",
         """Examples:
 
   packline slurm --nodes 16 -- build corpus/ --tokenizer gpt2 --out store
-  packline slurm --nodes 64 --sbatch=--time=04:00:00 --sbatch=--partition=cpu \
+  packline slurm --nodes 64 --sbatch time=04:00:00 --sbatch partition=cpu \
       -- build recipe.toml --out s3://bucket/store
   sbatch packline.slurm
 

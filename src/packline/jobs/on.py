@@ -1,4 +1,4 @@
-"""Where a job runs, as its caller chooses: this machine, a Ray cluster, or one slice of several.
+"""Place of a job, as its caller chooses: this machine, a Ray cluster, or one slice of several.
 
     "local"        processes of this machine
     Ray(address)   every node of a Ray cluster, driven from here       (`ray_executor`)
@@ -45,7 +45,7 @@ class Slice(msgspec.Struct, frozen=True):
     """
 
     number: int
-    """Which one, from 0."""
+    """Number of the process, from 0."""
     count: int
 
     def __str__(self) -> str:
@@ -53,7 +53,7 @@ class Slice(msgspec.Struct, frozen=True):
 
 
 On = Literal["local", "ray"] | Ray | Slice
-"""Where a job runs; `"ray"` is `Ray()`."""
+"""Place of a job; `"ray"` is `Ray()`."""
 
 
 def parse_slice(text: str) -> Slice:

@@ -61,9 +61,9 @@ STEP_SECONDS = 1.0
 LOOK_SECONDS = 2.0
 """Time between two looks at the nodes of the cluster."""
 WAIT_NOTE_SECONDS = 15.0
-"""Time without any node after which the user is told what is waited for."""
+"""Time without any node after which a note names what is missing."""
 MEMORY_SHARE = 0.9
-"""Share of a node's memory that actors ask for at most."""
+"""Share of a node's memory that actors may reserve."""
 MOST_USED = 0.9
 """Share of all cores that actors should use, where they are as large as possible."""
 
@@ -147,7 +147,7 @@ class RayExecutor:
     """Runs units on the nodes of a Ray cluster.
 
     Args:
-        ray: address of the cluster, and memory to ask for.
+        ray: address of the cluster.
     """
 
     def __init__(self, ray: Ray) -> None:

@@ -53,7 +53,7 @@ def array_script(
     Args:
         command: words of a packline command, from `build`, `sft` or `import` on.
         nodes: number of tasks, each with a node's cores.
-        options: further options of sbatch, such as `--time=04:00:00`.
+        options: further options of sbatch, such as `time=04:00:00`.
         name: name of the script's file, for its comments.
 
     Raises:
@@ -80,11 +80,11 @@ def array_script(
     if out is None:
         raise RecipeError("the command has no --out", hint="name a folder that all nodes see")
     for option in options:
-        if not re.fullmatch(r"--?[a-z][^\n]*", option):
-            raise RecipeError(f"the option of sbatch is {option!r}: expected --name=value on one line")
+        if not re.fullmatch(r"[a-z][\w-]*(=[^\n]+)?", option):
+            raise RecipeError(f"the option of sbatch is {option!r}: expected name=value")
     return SCRIPT.format(
         last=nodes - 1,
-        options="".join(f"#SBATCH {option}\n" for option in options),
+        options="".join(f"#SBATCH --{option}\n" for option in options),
         log="packline-%A_%a.log",
         name=shlex.quote(name),
         out=shlex.quote(out),
