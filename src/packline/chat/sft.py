@@ -50,6 +50,7 @@ from packline.jobs.store_job import Imported, NumberedStoreJob
 from packline.jobs.units import number_units
 from packline.recipe import Recipe, Source, check_recipe
 from packline.sources.batch import Reason
+from packline.sources.listing import pin_inputs
 from packline.storage.protocol import Storage
 from packline.store.ledger import source_names
 from packline.store.manifest import ImportEntry, Manifest, Receipt
@@ -88,15 +89,22 @@ def run_sft(request: SftRequest, on_event: OnEvent | None = None, on: On = "loca
     return run_job(_ChatBuild(request), on_event, on=on)
 
 
+def _pinned(request: SftRequest) -> SftRequest:
+    sources = tuple(
+        msgspec.structs.replace(source, inputs=pin_inputs(source.inputs)) for source in request.sources
+    )
+    return msgspec.structs.replace(request, sources=sources)
+
+
 class _ChatBuild(NumberedStoreJob[ChatResult, Imported]):
     """One build; made, it has inspected tokenizer, template and files."""
 
     result = ChatResult
 
     def __init__(self, request: SftRequest) -> None:
-        self._request = request
         self._started = time.monotonic()
         _check_request(request)
+        self._request = request = _pinned(request)
         tokenizer = load_tokenizer(request.tokenizer)
         boundary = _boundary(request, tokenizer)
         self._options = _options(request, tokenizer)

@@ -80,7 +80,7 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         self._reuse = None if reuse is None else Reuse(reuse, work, Path(out))
         self._reused = 0
         super().__init__(
-            out=out, recipe=recipe, tokenizer=work.tokenizer, boundary=work.boundary, files=work.files
+            out=out, recipe=work.recipe, tokenizer=work.tokenizer, boundary=work.boundary, files=work.files
         )
         self._started = started
         self._info: BuildInfo | None = None
