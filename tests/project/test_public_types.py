@@ -119,7 +119,9 @@ def public_callables() -> dict[str, Any]:
         found[name] = value
         if inspect.isclass(value):
             for inner, method in inspect.getmembers(value, inspect.isroutine):
-                if not inner.startswith("_") and (getattr(method, "__module__", "") or "").startswith("packline"):
+                if not inner.startswith("_") and (getattr(method, "__module__", "") or "").startswith(
+                    "packline"
+                ):
                     found[f"{name}.{inner}"] = method
     return found
 
