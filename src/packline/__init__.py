@@ -39,6 +39,8 @@ _HOMES = {
     "import_dataset": "packline.api",
     "merge": "packline.stores",
     "open": "packline.api",
+    "pull": "packline.hub.pull",
+    "push": "packline.hub.push",
     "report": "packline.viewing.report",
     "write_rows": "packline.api",
 }
@@ -56,6 +58,8 @@ if TYPE_CHECKING:  # the same table for type checkers; a test keeps both equal
     from packline.api import open as open
     from packline.api import write_rows as write_rows
     from packline.facade import Store as Store
+    from packline.hub.pull import pull as pull
+    from packline.hub.push import push as push
     from packline.loading.follow import follow as follow
     from packline.loading.loader import Loader as Loader
     from packline.loading.mixture import Mixture as Mixture

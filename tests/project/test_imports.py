@@ -41,6 +41,8 @@ EXPORTS = [
     "import_dataset",
     "merge",
     "open",
+    "pull",
+    "push",
     "report",
     "write_rows",
 ]
