@@ -1,7 +1,7 @@
 """The card of a repository (README.md), made from the manifest of a store or the record of an export.
 
     front matter   YAML that the hub reads: tags, size, `configs` for its viewer, and counts under `packline`
-    text           between two marks; what somebody writes around them is kept by the next push
+    text           between two marks; what a user writes around them is kept by the next push
 
 The viewer of the hub shows the files that `configs` names: for a store, the origin of every document. A card
 contains no path of a machine, no credentials and no time.
@@ -25,7 +25,7 @@ from packline.store.ledger import Ledger, losses
 from packline.store.manifest import Manifest
 from packline.store.unit_names import slug_of
 
-BEGIN = "<!-- packline: made from the files; a push writes this part again -->"
+BEGIN = "<!-- packline: made from the files; written again by the next push -->"
 END = "<!-- packline: end -->"
 MOST_CONFIGS = 30
 """Number of sources above which the viewer gets one table of all."""
@@ -194,7 +194,7 @@ def _store_text(manifest: Manifest, place: HubPlace) -> str:
     ]
     return "\n\n".join(
         [
-            f"Tokens for training language models, made by [packline]({_PROJECT}) {manifest.packline}.",
+            f"Tokens for training language models, made by packline {manifest.packline}.",
             table(("property", "value"), facts),
             "## Splits",
             table(("split", "documents", "tokens"), splits, "lrr"),
@@ -213,7 +213,6 @@ def _store_text(manifest: Manifest, place: HubPlace) -> str:
     )
 
 
-_PROJECT = "https://pypi.org/project/packline/"
 _ROUND_TRIPS = {
     "exact": "ids decode to the exact text",
     "normalized": "ids decode to the normalized text",
@@ -268,7 +267,7 @@ tokens = np.memmap("store/{first}.bin", dtype="{kind}", mode="r")
 def recipe_text(recipe: Recipe) -> str:
     """A recipe as TOML, without default values, folders of a machine or credentials.
 
-    >>> web = Source(inputs=("/home/me/web.jsonl",), name="web")
+    >>> web = Source(inputs=("/corpora/web.jsonl",), name="web")
     >>> print(recipe_text(Recipe(sources=(web,), tokenizer="gpt2")))
     tokenizer = "gpt2"
     <BLANKLINE>
@@ -322,7 +321,7 @@ def _export_card(publication: Publication, place: HubPlace) -> tuple[dict[str, A
         ("options", code(json.dumps(record.options))),
     ]
     lost = [(one.what, f"{one.count:,} {one.unit}", one.why) for one in record.lost]
-    parts = [f"Tokens in the layout of `{record.format}`, made by [packline]({_PROJECT}) {record.packline}."]
+    parts = [f"Tokens in the layout of `{record.format}`, made by packline {record.packline}."]
     parts += [table(("property", "value"), facts)]
     if lost:
         parts += ["## What the layout cannot hold", table(("what", "how much", "why"), lost)]
@@ -387,7 +386,7 @@ def _other_card(publication: Publication, place: HubPlace) -> tuple[dict[str, An
             ("end of text", code(tokenizer.eos_token) if tokenizer.eos_token else "not declared"),
             ("special tokens", ", ".join(code(token) for token in tokenizer.special_tokens) or "none"),
         ]
-        text = f"""A tokenizer, trained or kept with [packline]({_PROJECT}).
+        text = f"""A tokenizer, trained or kept with packline.
 
 {table(("property", "value"), facts)}
 
@@ -407,7 +406,7 @@ packline build corpus/ --tokenizer {name} --out store
         }
         return {"tags": ["packline", "tokenizer"], "library_name": "transformers", "packline": packline}, text
     tasks = sorted(entry.name for entry in publication.files if not entry.name.endswith((".json", ".jsonl")))
-    text = f"""Evaluation sets as tokens, made by [packline]({_PROJECT}).
+    text = f"""Evaluation sets as tokens, made by packline.
 
 {table(("file", "bytes"), [(e.name, f"{e.bytes:,}") for e in publication.files if e.name in tasks], "lr")}
 

@@ -3,7 +3,7 @@
     train-web-000000.bin ──> train-web-000000.bin          as long as the folder is small
                          └─> 0000/train-web-000000.bin     in folders of 5,000 files otherwise
 
-Both ways are functions of the names alone, so a repository needs no list of its own.
+Both ways are functions of the names alone, so no list of them is needed in the repository.
 """
 
 from __future__ import annotations

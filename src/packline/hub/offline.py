@@ -1,4 +1,4 @@
-"""A repository in the cache of the hub's client, for `HF_HUB_OFFLINE`: nothing is asked of the network."""
+"""A repository in the cache of the hub's client, for `HF_HUB_OFFLINE`: no request is sent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from packline.hub.publication import RECORDS
 
 
 class CachedSnapshot:
-    """What the cache has of a revision.
+    """Files of a revision in the cache.
 
     Raises:
         HubError: nothing of it; the message names the first file that is missing.
@@ -48,7 +48,7 @@ class CachedSnapshot:
         return files
 
     def fetch(self, path: str, into: Path) -> Path:
-        """Copy a file below a folder."""
+        """Copy one file into a folder, under its path."""
         target = into / path
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(self.folder / path, target)

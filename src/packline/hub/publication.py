@@ -1,10 +1,10 @@
-"""What can be pushed: a finished store, an export, a tokenizer, or a folder of evaluation sets.
+"""Folders that can be pushed: finished stores, exports, tokenizers, evaluation sets.
 
     folder ── recognised by one file, its record ──> files, and the record that makes a revision whole
 
     store        manifest.json
     export       packline.json
-    evaluation   config.json beside questions.jsonl
+    evaluation   config.json, with questions.jsonl next to it
     tokenizer    tokenizer.json
 
 The record is published last. A revision that has it is complete.
@@ -138,7 +138,7 @@ def _listed(folder: Path, record: str) -> list[FileEntry]:
 def without_credentials(place: str) -> str:
     """A URI without user, password and query; of a path elsewhere its last component alone.
 
-    >>> without_credentials("https://me:secret@host/a.jsonl?token=x"), without_credentials("/home/me/a.jsonl")
+    >>> without_credentials("https://me:secret@host/a.jsonl?token=x"), without_credentials("/corpora/a.jsonl")
     ('https://host/a.jsonl', 'a.jsonl')
     >>> without_credentials("/data/gpt2/tokenizer.json")
     'gpt2/tokenizer.json'

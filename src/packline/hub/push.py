@@ -7,7 +7,7 @@ Large files are uploaded by the hub's own client, which stores equal bytes once.
 parent, so two pushes at once cannot mix. A revision with a record is complete: the first commit of a push
 that changes anything removes the old record, and the new one comes last. Earlier revisions stay readable.
 
-A push needs no state of its own: after any interruption the branch itself shows what is missing.
+A push keeps no state: after any interruption the branch itself shows what is missing.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Pushed(msgspec.Struct, frozen=True, kw_only=True):
     """Size of all files."""
     sent_files: int
     sent_bytes: int
-    """What was missing, and is there now."""
+    """Size of the files that were missing."""
     removed_files: int
     created: bool
     """True if the repository was made."""
@@ -227,7 +227,7 @@ class _Push:
         if found is not None and found != self.publication.kind:
             raise HubError(
                 f"{self.place} holds another kind of files: expected {self.publication.kind}, found {found}",
-                hint="push it to a repository of its own",
+                hint="push it to another repository",
             )
 
     def _groups(self, missing: list[str]) -> Iterator[list[str]]:

@@ -28,7 +28,7 @@ from packline.recipe import OWN_COLUMNS, Recipe, Source, Split
 from packline.sources.files import DEFAULT_ID, TEXT_FIELDS, InputFile, list_files
 from packline.sources.jsonl import fits_a_type
 from packline.sources.reader import Span, read_span
-from packline.storage.inputs import is_remote
+from packline.storage.places import is_remote
 from packline.where.conditions import Field as WhereField
 from packline.where.records import field_value, kind_of
 
@@ -188,9 +188,8 @@ def _first_records(file: InputFile, source: Source) -> tuple[list[dict[str, Any]
     taker = _Taker()
     if file.format == "parquet":
         from packline.sources.parquet_schema import open_parquet
-        from packline.storage.inputs import open_input
 
-        with open_input(file.path) as raw:
+        with file.open() as raw:
             columns = tuple(open_parquet(raw, file.path).schema_arrow.names)
         file = msgspec.structs.replace(file, columns=columns)
     span = Span(file.index, 0, 1 if file.format == "parquet" else file.size)

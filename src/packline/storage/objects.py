@@ -1,0 +1,367 @@
+"""A folder of an object store, as a `Storage`: S3, Google Cloud Storage, Azure, by obstore.
+
+A file is created by one put with a condition (`If-None-Match: *`), never in parts, which know no condition
+everywhere. "It exists" is a question, not an answer: our own put may have succeeded and its answer been lost,
+or a store may have refused two puts at once and written neither. So the object is compared: the same bytes
+are a success, none mean another attempt, others are an error.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from packline.errors import StoreError
+from packline.fingerprint import Hasher, hash_bytes
+from packline.storage.attempts import FIRST_SECONDS, PATIENCE_SECONDS, Attempts
+from packline.storage.clients import Clients, obstore
+from packline.storage.places import join
+from packline.storage.protocol import FileFacts, other_content, too_short
+from packline.storage.store_errors import is_missing_bucket, may_pass, status_of, store_error
+
+T = TypeVar("T")
+
+CHECKSUM = "packlinexxh3"
+"""Metadata of an object: checksum of its bytes. A name that every store allows."""
+UPLOADS = 8
+"""Uploads at the same time."""
+PIECE_BYTES = 16 << 20
+"""Bytes of one reading request for a comparison."""
+LISTED = 1000
+"""Names of one answer of a listing."""
+LARGEST_BYTES = 5 << 30
+"""Largest object of a single put."""
+
+
+class _Passing(Exception):
+    """A failure that may pass: of the network, or of a store that asks for another attempt."""
+
+    def __init__(self, error: StoreError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+class ObjectFolder:
+    """A folder of an object store.
+
+    Nothing is read or written before the first call, and clients are made anew in each process.
+
+    Args:
+        place: URI of the folder.
+        one_writer: the user promises that no other process writes into this folder; for stores that ignore
+            conditions (`probe`).
+        pause: seconds of the first pause between attempts; each is twice as long as the last.
+        patience: seconds for which a request is attempted again.
+
+    Raises:
+        StoreError: not the URI of an object store.
+    """
+
+    def __init__(
+        self,
+        place: str,
+        *,
+        one_writer: bool = False,
+        pause: float = 0.2,
+        patience: float = PATIENCE_SECONDS,
+    ) -> None:
+        self.place = place.rstrip("/")
+        self.one_writer = one_writer
+        self._pause, self._longest = pause, patience
+        self._reached = False
+        self._clients = Clients(place)
+
+    def _key(self, name: str) -> str:
+        return f"{self._clients.key}/{name}" if self._clients.key and name else self._clients.key or name
+
+    @property
+    def _patience(self) -> float:
+        return self._longest if self._reached else min(self._longest, FIRST_SECONDS)
+
+    def _once(self, action: str, name: str, request: Callable[[], T]) -> T:
+        """Result of one attempt.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+            _Passing: another attempt may succeed.
+            StoreError: it will not.
+        """
+        place, errors = join(self.place, name), obstore().exceptions.BaseError
+        try:
+            result = request()
+        except FileNotFoundError as error:
+            self._reached = True
+            if is_missing_bucket(error):
+                raise store_error(error, place, self._clients.scheme, action) from None
+            raise FileNotFoundError(2, "no such object", place) from None
+        except (errors, ValueError) as error:
+            self._reached |= status_of(error) > 0
+            failure = store_error(error, place, self._clients.scheme, action)
+            if may_pass(error):
+                raise _Passing(failure) from None
+            raise failure from None
+        self._reached = True
+        return result
+
+    def _request(self, action: str, name: str, request: Callable[[], T]) -> T:
+        """Result of a request that may be repeated.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+            StoreError: all attempts have failed.
+        """
+        attempts = Attempts(self._pause)
+        while True:
+            try:
+                return self._once(action, name, request)
+            except _Passing as failure:
+                if not attempts.wait(self._patience):
+                    raise attempts.error(failure.error) from None
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
+        """See `Storage.read`."""
+        if stop is not None and stop <= start:
+            if self.facts(name) is None:
+                raise FileNotFoundError(2, "no such object", join(self.place, name))
+            return b""
+        options: dict[str, Any] = {}
+        if stop is not None:
+            options = {"range": (start, stop)}
+        elif start:
+            options = {"range": {"offset": start}}
+
+        def request() -> bytes:
+            try:
+                result = obstore().get(self._clients.reader(), self._key(name), options=options)
+                return bytes(result.bytes())
+            except Exception as error:
+                if status_of(error) == 416:  # the file ends before
+                    return b""
+                raise
+
+        return self._request("read", name, request)
+
+    def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """See `Storage.read_ranges`."""
+        wanted = [(start, stop) for start, stop in ranges if stop > start]
+        if not wanted:
+            return [b"" for _ in ranges]
+        starts, stops = [start for start, _ in wanted], [stop for _, stop in wanted]
+        found = self._request(
+            "read",
+            name,
+            lambda: obstore().get_ranges(self._clients.reader(), self._key(name), starts=starts, ends=stops),
+        )
+        pieces = iter(found)
+        results = [bytes(next(pieces)) if stop > start else b"" for start, stop in ranges]
+        for (start, stop), data in zip(ranges, results, strict=True):
+            if len(data) != max(stop - start, 0):
+                raise too_short(join(self.place, name), start, stop, len(data))
+        return results
+
+    def facts(self, name: str) -> FileFacts | None:
+        """See `Storage.facts`."""
+        found = self._head(name)
+        return None if found is None else found[0]
+
+    def _head(self, name: str) -> tuple[FileFacts, str] | None:
+        """Facts of an object and the checksum in its metadata, empty if it has none."""
+
+        def request() -> tuple[FileFacts, str]:
+            result = obstore().get(self._clients.reader(), self._key(name), options={"head": True})
+            meta = result.meta
+            return FileFacts(name, meta["size"], meta["e_tag"] or ""), result.attributes.get(CHECKSUM, "")
+
+        try:
+            return self._request("read", name, request)
+        except FileNotFoundError:
+            return None
+
+    def walk(self, folder: str = "") -> Iterator[FileFacts]:
+        """See `Storage.walk`."""
+        skip = len(self._clients.key) + 1 if self._clients.key else 0
+        last = ""
+
+        def listing() -> Any:
+            return obstore().list(
+                self._clients.reader(), self._key(folder) or None, offset=last or None, chunk_size=LISTED
+            )
+
+        pages: Any = None
+
+        def next_page() -> Any:
+            nonlocal pages
+            try:
+                pages = listing() if pages is None else pages
+                return next(pages, None)
+            except Exception:  # another attempt begins after the last name
+                pages = None
+                raise
+
+        while (page := self._request("list", folder, next_page)) is not None:
+            for meta in page:
+                last = meta["path"]
+                yield FileFacts(last[skip:], meta["size"], meta["e_tag"] or "")
+
+    def list(self, folder: str) -> list[str]:
+        """See `Storage.list`."""
+        skip = len(self._clients.key) + 1 if self._clients.key else 0
+        found = self._request(
+            "list",
+            folder,
+            lambda: obstore().list_with_delimiter(self._clients.reader(), self._key(folder) or None),
+        )
+        names = (meta["path"][skip:] for meta in found["objects"])
+        return sorted(name for name in names if not name.rpartition("/")[2].startswith("."))
+
+    def put_new(self, name: str, data: bytes) -> bool:
+        """See `Storage.put_new`."""
+        return self._create(name, data, hash_bytes(data))
+
+    def put_files(self, files: Mapping[str, Path]) -> None:
+        """See `Storage.put_files`; the local files are deleted after the last upload."""
+        if not files:
+            return
+        with ThreadPoolExecutor(min(UPLOADS, len(files))) as threads:
+            uploads = [threads.submit(self._upload, name, path) for name, path in files.items()]
+            try:
+                for upload in uploads:
+                    upload.result()
+            except BaseException:
+                threads.shutdown(wait=False, cancel_futures=True)
+                raise
+        for path in files.values():
+            path.unlink(missing_ok=True)
+
+    def _upload(self, name: str, path: Path) -> bool:
+        size = path.stat().st_size
+        if size > LARGEST_BYTES:
+            raise StoreError(
+                f"{path} is too large for one put: {size:,} bytes; expected at most {LARGEST_BYTES:,}",
+                hint="make the units smaller",
+            )
+        if not size:  # nothing to map
+            return self._create(name, b"", hash_bytes(b""))
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            with memoryview(data) as view:
+                return self._create(name, view, hash_bytes(view))
+
+    def _create(self, name: str, data: bytes | memoryview, checksum: str) -> bool:
+        """Create an object; False if it existed with the same bytes."""
+        attempts = Attempts(self._pause)
+        while True:
+            failure: StoreError | None = None
+            try:
+                if self._once("write", name, lambda: self._put(name, data, checksum)):
+                    return True
+            except _Passing as passing:
+                failure = passing.error
+            if (found := self._head(name)) is not None:
+                self._compare(name, found, len(data), checksum)
+                return False
+            if not attempts.wait(self._patience):
+                failure = failure or StoreError(
+                    f"cannot create {join(self.place, name)}: the store reports that it exists, and has none",
+                    hint="run the same command again: finished work is kept",
+                )
+                raise attempts.error(failure)
+
+    def _put(self, name: str, data: bytes | memoryview, checksum: str) -> bool:
+        """Put an object if there is none; False if the store reports that there is one."""
+        module = obstore()
+        if self.one_writer and self._head(name) is not None:
+            return False
+        try:
+            module.put(
+                self._clients.writer(len(data)),
+                self._key(name),
+                data,
+                mode="overwrite" if self.one_writer else "create",
+                attributes={CHECKSUM: checksum},
+                use_multipart=False,
+            )
+        except module.exceptions.AlreadyExistsError:
+            return False
+        return True
+
+    def _compare(self, name: str, found: tuple[FileFacts, str], size: int, checksum: str) -> None:
+        """Refuse an object with other bytes.
+
+        Raises:
+            StoreError: it has another size or checksum.
+        """
+        facts, stored = found
+        if facts.size == size:
+            stored = stored or self._hash(name, size)
+            if stored == checksum:
+                return
+        raise other_content(
+            join(self.place, name),
+            f"{checksum} ({size:,} bytes)",
+            f"{stored or 'none'} ({facts.size:,} bytes)",
+        )
+
+    def _hash(self, name: str, size: int) -> str:
+        """Checksum of an object by reading it."""
+        hasher = Hasher()
+        for start in range(0, size, PIECE_BYTES):
+            hasher.update(self.read(name, start, min(start + PIECE_BYTES, size)))
+        return hasher.hexdigest()
+
+    def replace(self, name: str, data: bytes, expected: str | None) -> str | None:
+        """See `Storage.replace`; bytes that no other process would write tell whose an object is."""
+        attempts = Attempts(self._pause)
+        while True:
+            failure: StoreError | None = None
+            try:
+                if (etag := self._once("write", name, lambda: self._swap(name, data, expected))) is not None:
+                    return etag
+            except _Passing as passing:
+                failure = passing.error
+            facts = self.facts(name)
+            if facts is not None and facts.size == len(data) and self.read(name) == data:
+                return facts.etag  # ours: its answer was lost
+            if (facts.etag if facts else None) != expected:
+                return None
+            if not attempts.wait(self._patience):
+                if failure is None:
+                    return None
+                raise attempts.error(failure)
+
+    def _swap(self, name: str, data: bytes, expected: str | None) -> str | None:
+        module = obstore()
+        mode: Any = "create" if expected is None else {"e_tag": expected}
+        if self.one_writer:
+            facts = self.facts(name)
+            if (facts.etag if facts else None) != expected:
+                return None
+            mode = "overwrite"
+        try:
+            result = module.put(
+                self._clients.writer(len(data)), self._key(name), data, mode=mode, use_multipart=False
+            )
+        except (module.exceptions.AlreadyExistsError, module.exceptions.PreconditionError):
+            return None
+        return result["e_tag"] or ""
+
+    def delete(self, names: Iterable[str]) -> None:
+        """See `Storage.delete`."""
+        keys = [self._key(name) for name in names]
+        for start in range(0, len(keys), LISTED):
+            part = keys[start : start + LISTED]
+            try:
+                self._delete(part)
+            except FileNotFoundError:  # some stores report it, and may have left the others
+                for key in part:
+                    with suppress(FileNotFoundError):
+                        self._delete([key])
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        self._request("delete", "", lambda: obstore().delete(self._clients.reader(), keys))
+
+    def sync(self, folder: str = "") -> None:
+        """See `Storage.sync`: an object store answers when a put is durable."""
