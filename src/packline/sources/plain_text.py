@@ -49,7 +49,7 @@ def check_charset(source: Source, where: str) -> None:
         ) from None
     if source.documents != "file" and not (one_byte and (source.separator or "").isascii()):
         raise RecipeError(
-            f"{where}: charset is {source.charset!r}, and documents is {source.documents!r}, which cuts at bytes: "
-            "expected an encoding with one byte per character, and a separator in ASCII",
+            f"{where}: charset is {source.charset!r}, and documents is {source.documents!r}, which cuts at "
+            "bytes: expected an encoding with one byte per character, and a separator in ASCII",
             hint="convert the files: iconv -f CHARSET -t utf-8",
         )
