@@ -85,6 +85,10 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Split of all its documents, regardless of their hash."""
     columns: tuple[str, ...] | UnsetType = UNSET
     """Fields carried along in provenance: `url`, `metadata.language`, or with a type, `score: float`."""
+    charset: str | UnsetType = UNSET
+    """Plain text only: encoding of the files, such as `latin-1` or `utf-16`; else UTF-8."""
+    newlines: Literal["unix"] | UnsetType = UNSET
+    """Plain text only: `unix` replaces the line ends of other systems by `\\n`; else they are kept."""
     rare_fields: tuple[str, ...] | UnsetType = UNSET
     """Fields named above that may be absent from the first records; any other such field is refused."""
 
@@ -320,6 +324,10 @@ def _check_source(source: Source, where: str) -> None:
             f'{where}: documents = "separator" and separator go together',
             hint='for example documents = "separator", separator = "\\n\\n"',
         )
+    if source.charset is not UNSET:
+        from packline.sources.plain_text import check_charset
+
+        check_charset(source, where)
     if source.separator == "":
         raise RecipeError(f"{where}: the separator is empty")
     if source.template is not UNSET and source.text is not None:

@@ -45,6 +45,8 @@ EXPORTS = [
     "import_dataset",
     "merge",
     "open",
+    "pull",
+    "push",
     "report",
     "trace",
     "verify",
