@@ -15,10 +15,12 @@
     │   ├── WaitedTooLong  (TimeoutError)       a step of a store that is being built came too late
     │   ├── ResumeMismatch                      the folder contains a different build
     │   └── CorruptStore                        files that disagree with the manifest
+    ├── HubError           (OSError)            the hub cannot be reached, or refuses
     ├── MixedDocuments     (RuntimeError)       a model lets documents of a packed row attend to each other
     ├── OutOfMemory        (MemoryError)        a document that does not fit into the memory of a worker
     ├── OutputError        (OSError)            standard output is closed or full
     ├── OutOfSpace         (OSError)            the disk is full
+    ├── UnitsLeft                               a slice is done, and other slices are not
     └── WorkerDied         (RuntimeError)       a worker process ended unexpectedly
 
 A message names, in this order: the failure; its location (file, unit, row or byte); the expected value
@@ -129,6 +131,10 @@ class CorruptStore(StoreError):
     """Files of a store disagree with its manifest or with each other."""
 
 
+class HubError(PacklineError, OSError):
+    """The hub cannot be reached, or refuses."""
+
+
 class MixedDocuments(PacklineError, RuntimeError):
     """A model lets the documents of a packed row attend to each other."""
 
@@ -143,6 +149,10 @@ class OutOfMemory(PacklineError, MemoryError):
 
 class OutputError(PacklineError, OSError):
     """Standard output is closed or cannot be written; the results of the command are complete."""
+
+
+class UnitsLeft(PacklineError):
+    """A slice of a job is done, and units of other slices are not; nothing failed, nothing is published."""
 
 
 class WorkerDied(PacklineError, RuntimeError):
@@ -167,10 +177,12 @@ ERRORS: dict[str, type[PacklineError]] = {
         WaitedTooLong,
         ResumeMismatch,
         CorruptStore,
+        HubError,
         MixedDocuments,
         OutOfMemory,
         OutOfSpace,
         OutputError,
+        UnitsLeft,
         WorkerDied,
     )
 }

@@ -45,6 +45,7 @@ from packline.jobs.engine import run_job
 from packline.jobs.events import Note, OnEvent
 from packline.jobs.job import Numbered, Session
 from packline.jobs.limits import VAL_NOTE, run_scans, settle_share, share_below
+from packline.jobs.on import On
 from packline.jobs.store_job import Imported, NumberedStoreJob
 from packline.jobs.units import number_units
 from packline.recipe import Recipe, Source, check_recipe
@@ -83,9 +84,9 @@ class SftRequest(msgspec.Struct, frozen=True, kw_only=True):
     workers: int | None = None
 
 
-def run_sft(request: SftRequest, on_event: OnEvent | None = None) -> Imported:
+def run_sft(request: SftRequest, on_event: OnEvent | None = None, on: On = "local") -> Imported:
     """Run the build; return its result."""
-    return run_job(_ChatBuild(request), on_event)
+    return run_job(_ChatBuild(request), on_event, on=on)
 
 
 def _pinned(request: SftRequest) -> SftRequest:

@@ -35,6 +35,8 @@ the same command resumes it, and the result is the same, byte for byte.""",
       --columns 'url,score: float' --where "score >= 3"
   packline build recipe.toml --out store --workers 8 --memory 12GiB
   packline build recipe.toml --out tuesday --reuse monday
+  packline build recipe.toml --out store --on ray --address auto
+  packline build recipe.toml --out store --slice 3/8
 
 Exit codes: 0 done, 1 error, 2 wrong usage, 3 done with more bad records than
 --max-bad-fraction, 129, 130 or 143 interrupted by a signal.""",
@@ -119,6 +121,38 @@ that --exclude leaves out.""",
 Exit codes: 0 no problem, 1 problems or questions found, 4 no question found
 but some could not be checked.""",
     ),
+    "finalize": (
+        """Publish a store whose units are all committed.
+
+For builds divided by --slice, when every slice has ended and none has
+published. Reads the plan and the receipts, not the inputs. Anyone may run it,
+any number of times; if units are missing, it reports how many.""",
+        """Examples:
+
+  packline finalize store
+  packline finalize s3://bucket/store""",
+    ),
+    "slurm": (
+        """Write a script that divides a command among the nodes of a Slurm cluster.
+
+COMMAND is a build, sft or import. The script is an array job of --nodes tasks,
+at most 1,000. Each task has a node of its own and runs one slice of the job;
+slices that are done help others, and the last one publishes. Tasks that are
+preempted are queued again and resume. Comments in the script say how to watch
+the job and what to do afterwards.""",
+        """Examples:
+
+  packline slurm --nodes 16 -- build corpus/ --tokenizer gpt2 --out store
+  packline slurm --nodes 64 --sbatch time=04:00:00 --sbatch partition=cpu \
+      -- build recipe.toml --out s3://bucket/store
+  sbatch packline.slurm
+
+The same slices elsewhere, with the number and count that a scheduler gives:
+
+  Kubernetes, indexed job:  --slice "$JOB_COMPLETION_INDEX/16"
+  AWS Batch, array job:     --slice "$AWS_BATCH_JOB_ARRAY_INDEX/16"
+  SkyPilot, several nodes:  --slice $SKYPILOT_NODE_RANK/$SKYPILOT_NUM_NODES""",
+    ),
     "merge": (
         """Combine several stores into one, by hard links.
 
@@ -132,6 +166,25 @@ them. After an interruption the same command resumes.""",
 
   packline merge books web --out both
   packline merge monday tuesday wednesday --out week --verify
+
+Exit codes: 0 done, 1 error, 2 wrong usage, 129, 130 or 143 interrupted.""",
+    ),
+    "cp": (
+        """Copy a store, an export or a folder from one storage into another.
+
+SOURCE and TARGET are folders or URIs: s3://bucket/key, gs://bucket/key,
+az://container/key. Files are created, never overwritten. What is read is
+compared with the checksums of the manifest, and the manifest is copied last,
+so a copy that has one is whole. Between folders files are linked where
+possible. After an interruption the same command resumes. Hidden files are
+left out. Credentials and endpoints come from the environment, a profile or
+the machine: see docs/storage.md.""",
+        """Examples:
+
+  packline cp store s3://bucket/stores/web
+  packline cp s3://bucket/stores/web web --verify
+  packline cp s3://bucket/stores/web gs://other/stores/web
+  packline cp store ../backup/store --link copy
 
 Exit codes: 0 done, 1 error, 2 wrong usage, 129, 130 or 143 interrupted.""",
     ),
@@ -338,6 +391,39 @@ Needs packline[web].""",
   packline serve old new --port 0
   packline serve store --host 0.0.0.0""",
     ),
+    "push": (
+        """Publish a store, an export, a tokenizer or evaluation sets on the hub.
+
+Uploads what the repository lacks, a few commits in all, and the manifest last:
+a revision that has one is complete. The same command continues an interrupted
+push. The card (README.md) is made from the manifest; what you write around its
+marked part is kept. A new repository is private. Needs a token that may write:
+`hf auth login` or HF_TOKEN.""",
+        """Examples:
+
+  packline push store hf://datasets/org/tokens
+  packline push store hf://datasets/org/tokens@v2 --public --license odc-by
+  packline push mytok hf://org/tokenizer
+  packline push data hf://datasets/org/fineweb-bin
+
+Exit codes: 0 done, 1 error, 2 wrong usage, 129, 130 or 143 interrupted.""",
+    ),
+    "pull": (
+        """Fetch what a push published, and check it.
+
+Resolves the revision to a commit, fetches what is missing, compares every file
+with the checksums of the manifest, and makes the folder in one step. Prints
+the commit: a run that names it reads the same bytes for ever. The same command
+continues an interrupted pull. With HF_HUB_OFFLINE only the cache of the hub's
+client is used.""",
+        """Examples:
+
+  packline pull hf://datasets/org/tokens store
+  packline pull hf://datasets/org/tokens@v1 store
+  packline pull hf://org/tokenizer mytok
+
+Exit codes: 0 done, 1 error, 2 wrong usage, 129, 130 or 143 interrupted.""",
+    ),
     "tokenizer": (
         """Train a tokenizer, compare it with others, check it against a model.
 
@@ -371,15 +457,34 @@ demo trains a tokenizer on it, builds a store, verifies it and shows it.""",
 TOPICS = {
     "Start": ("demo", "init"),
     "Make a store": ("build", "plan", "status", "sft", "merge"),
+    "Use many machines": ("slurm", "finalize"),
     "Look at it": ("info", "view", "serve", "report"),
     "Check it": ("verify", "analyze", "diff"),
     "Train": ("pack", "trace", "export", "bake"),
+    "Move it": ("cp",),
     "Other formats": ("formats", "import", "convert"),
     "Tokenizers and evaluation sets": ("tokenizer", "evals"),
+    "Publish": ("push", "pull"),
 }
 """Commands by topic, in the order of `packline --help`."""
 
-WRITING = ("build", "sft", "merge", "init", "export", "bake", "import", "convert", "evals", "demo")
+WRITING = (
+    "build",
+    "sft",
+    "merge",
+    "cp",
+    "finalize",
+    "slurm",
+    "init",
+    "export",
+    "bake",
+    "import",
+    "convert",
+    "evals",
+    "push",
+    "pull",
+    "demo",
+)
 """Commands whose result is files; with --quiet they print nothing."""
 
 GROUPS = ("tokenizer",)
