@@ -48,6 +48,7 @@ def serve(folder: Path, made: int = 0) -> Iterator[dict[str, str]]:
         }
     finally:
         process.stdin.close()
+        process.stdout.close()
         process.wait(10)
 
 
