@@ -83,7 +83,7 @@ def test_only_the_first_replaces(storage: Storage) -> None:
     assert third and third != second
 
 
-def test_a_bucket_that_is_not_there(bucket: Bucket) -> None:  # noqa: F811
+def test_a_bucket_that_is_not_there(bucket: Bucket) -> None:
     storage = open_storage(f"s3://{bucket.name}-other/key")
     for use in (
         lambda: storage.read("a"),

@@ -264,9 +264,10 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
         """Record a receipt and measurements."""
         if isinstance(result, StreamRead):
             if result.receipt is not None:
-                self.streams[name] = result.receipt
+                self.committed.add(name, result.receipt)
         elif isinstance(result, Built):
-            receipt = self.receipts[name] = result.receipt
+            receipt = result.receipt
+            self.committed.add(name, receipt)
             self._measure(result)
             self.tell(UnitDone(name, receipt.ledger.documents, receipt.ledger.tokens, result.rates))
 
@@ -294,8 +295,9 @@ class BuildJob(StoreJob[Task, BuildResult, Finished]):
             def run_again(name: str, documents: int | None, tokens: int | None) -> Receipt:
                 return self._run_again(session, name, documents, tokens)
 
-            committed = folder.read_receipts()
-            apply_limits(self, folder, committed.receipts, committed.streams, run_again)
+            self.committed.refresh()
+            apply_limits(self, folder, self.receipts, self.streams, run_again)
+            self.committed = folder.read_receipts()
         return super().finish(session)
 
     def _run_again(self, session: Session, name: str, documents: int | None, tokens: int | None) -> Receipt:

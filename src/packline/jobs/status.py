@@ -21,10 +21,9 @@ import msgspec
 from packline.errors import CorruptStore
 from packline.jobs.begun import BegunBuild, read_begun
 from packline.jobs.folder import BuildIdentity
-from packline.jobs.limits import Limit
 from packline.jobs.units import Stream
 from packline.jobs.work import PARTS, is_running, read_command, staging_folder
-from packline.recipe import Recipe
+from packline.recipe import Recipe, is_limited
 from packline.storage.local import LocalFolder
 from packline.store.ledger import Ledger, source_names, total, totals_by_source
 from packline.store.manifest import MANIFEST, WORK, Receipt, StreamReceipt
@@ -217,7 +216,7 @@ def _units_in_all(
     if begun is None:
         return None, False
     is_stream = begun.units.is_stream
-    count, exact = int((~is_stream).sum()), not Limit(begun.recipe).given
+    count, exact = int((~is_stream).sum()), not is_limited(begun.recipe)
     slices = Counter(planned_name(receipt.unit) for receipt in receipts)
     for place in is_stream.nonzero()[0].tolist():
         unit = begun.units[place]

@@ -21,6 +21,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from packline.recipe import is_limited
 from packline.store.ledger import Ledger, source_names, total, totals_by_source
 from packline.store.manifest import (
     MANIFEST,
@@ -51,7 +52,7 @@ class ReceiptsCheck:
         self._names = source_names(manifest.recipe)
         self._slugs = source_slugs(self._names)
         recipe = manifest.recipe
-        self._limited = recipe.limit_documents is not None or recipe.limit_tokens is not None
+        self._limited = is_limited(recipe)
 
     def run(self) -> None:
         """Run all checks."""
