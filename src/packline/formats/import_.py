@@ -52,7 +52,7 @@ from packline.jobs.units import number_units
 from packline.ragged import Ragged
 from packline.recipe import SPLITS, Recipe, Source, check_recipe
 from packline.sources.files import InputFile
-from packline.storage.inputs import file_facts, hash_range
+from packline.storage.inputs import hash_range, input_state
 from packline.storage.local import disk_errors
 from packline.store.ledger import Ledger, source_names
 from packline.store.manifest import ImportEntry, InputPiece, Manifest, Receipt
@@ -309,7 +309,9 @@ class _Import(NumberedStoreJob[ImportedUnit, Imported]):
             Recipe(sources=(source,), tokenizer=request.tokenizer, eod=request.eod, bos=request.bos)
         )
         files = [
-            InputFile(number, 0, file.name, file.path, file.bytes, file_facts(file.path).modified, "text", "")
+            InputFile(
+                number, 0, file.name, file.path, file.bytes, input_state(file.path).modified, "text", ""
+            )
             for number, file in enumerate(reader.files)
         ]
         super().__init__(

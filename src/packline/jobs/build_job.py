@@ -48,7 +48,6 @@ from packline.sources.files import InputFile, not_text_notes
 from packline.sources.piece_checksum import piece_checksum
 from packline.sources.reader import Span, read_span
 from packline.sources.stream_splitter import StreamEnd, split_stream
-from packline.storage.inputs import open_input
 from packline.store.ledger import totals_by_source
 from packline.store.manifest import InputPiece, Manifest, Receipt, split_warnings
 from packline.store.unit_names import planned_name
@@ -362,5 +361,5 @@ def _whole(file: InputFile) -> Span:
         return Span(file.index, 0, file.size)
     from packline.sources.parquet_schema import open_parquet
 
-    with open_input(file.path) as raw:
+    with file.open() as raw:
         return Span(file.index, 0, open_parquet(raw, file.path).metadata.num_row_groups)

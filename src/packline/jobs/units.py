@@ -42,7 +42,6 @@ from packline.sources.carried import Column
 from packline.sources.fields import find_files
 from packline.sources.files import InputFile
 from packline.sources.reader import Span, read_span
-from packline.storage.inputs import open_input
 from packline.store.ledger import source_names
 from packline.store.unit_names import UnitName, source_slugs
 
@@ -252,7 +251,7 @@ def _row_groups(file: InputFile) -> list[int]:
     def wanted(path: str) -> bool:
         return path.partition(".")[0] in file.columns if file.columns else path == file.text
 
-    with open_input(file.path) as raw:
+    with file.open() as raw:
         metadata = open_parquet(raw, file.path).metadata
         sizes = []
         for number in range(metadata.num_row_groups):
