@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import time
 from collections.abc import Iterator
 from itertools import count
@@ -10,18 +11,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.chat import talks
+from tests.chat.test_sft import PLAIN, make_tokenizer
 from tests.jobs.builds import digests, set_sizes
 from tests.laws.reference import Contents, write_corpus
 from tests.storage.kills import Crash, killed_at, storage_calls
-from tests.storage.servers import Bucket, bucket, moto  # noqa: F401
+from tests.storage.servers import Bucket
 
-from packline.errors import StoreBusy, StoreError
+import packline
+from packline.chat.sft import SftRequest, run_sft
+from packline.chat.sources import ConversationSource
+from packline.errors import StoreBusy, StoreError, StoreNotFound
+from packline.formats.import_ import ImportRequest, run_import
 from packline.jobs import driver as driver_module
 from packline.jobs import seen
 from packline.jobs.build import run_build
-from packline.jobs.driver import Driver, read_driver
-from packline.jobs.events import Finished
-from packline.jobs.work import SCRATCH, Command
+from packline.jobs.driver import Driver, read_driver, record_command
+from packline.jobs.events import Finished, Planned, UnitDone
+from packline.jobs.status import Status, status
+from packline.jobs.work import ONE_WRITER, SCRATCH, Command
 from packline.recipe import Recipe, RunOptions, Source
 from packline.storage.local import LocalFolder
 from packline.storage.places import open_storage
@@ -101,11 +109,13 @@ def test_a_build_killed_between_two_calls_of_its_storage_resumes(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [{}, {"limit_tokens": 400}, {"val_documents": 5}], ids=str)
+@pytest.mark.parametrize("more", [{}, {"limit_tokens": 100}], ids=str)
 @pytest.mark.parametrize("kind", ["folder", "bucket"])
 def test_every_point_at_which_a_build_can_be_killed(
     kind: str, more: dict[str, Any], bucket: Bucket, tmp_path: Path, tokenizer_json: Path
 ) -> None:
+    shutil.rmtree(tmp_path / "in")
+    write_corpus(tmp_path / "in", [("jsonl", NUMBERS[:9], True), ("jsonl.zst", NUMBERS[9:12], False)])
     kill_points(kind, 1, bucket, tmp_path, tokenizer_json, **more)
 
 
@@ -173,3 +183,80 @@ def test_a_foreign_folder_is_refused(bucket: Bucket, tmp_path: Path, tokenizer_j
     with pytest.raises(StoreError, match=r"holds no packline build: found notes/a\.txt"):
         built(bucket.place("mine"), tmp_path / "in", tokenizer_json)
     assert stored(bucket.place("mine")).keys() == {"notes/a.txt"}
+
+
+def test_conversations_and_imports_go_into_a_bucket(
+    bucket: Bucket, tmp_path: Path, tokenizer_json: Path
+) -> None:
+    talk = talks.write(tmp_path / "chat.jsonl", [PLAIN, {"messages": talks.WEATHER}, {"messages": 7}] * 9)
+    tokenizer = make_tokenizer(tokenizer_json, tmp_path / "tokenizer", "chatml")
+    source = ConversationSource(inputs=(str(talk),))
+
+    def sft(out: str) -> None:
+        run_sft(SftRequest(sources=(source,), tokenizer=str(tokenizer), out=out, workers=0))
+
+    sft(str(tmp_path / "sft"))
+    for _ in range(2):
+        sft(bucket.place("sft"))
+        assert stored(bucket.place("sft")) == digests(tmp_path / "sft")
+
+    packline.export(tmp_path / "sft", out=tmp_path / "data", to_format="megatron", workers=0)
+
+    def convert(out: str) -> None:
+        run_import(ImportRequest(str(tmp_path / "data"), None, str(tokenizer), out, workers=0))
+
+    convert(str(tmp_path / "imported"))
+    convert(bucket.place("imported"))
+    assert stored(bucket.place("imported")) == digests(tmp_path / "imported")
+
+
+def test_units_of_an_earlier_store_are_taken_over_into_a_bucket(
+    bucket: Bucket, tmp_path: Path, tokenizer_json: Path
+) -> None:
+    built(str(tmp_path / "old"), tmp_path / "in", tokenizer_json)
+    recipe = Recipe(sources=(Source(inputs=(str(tmp_path / "in"),)),), tokenizer=str(tokenizer_json))
+    place = bucket.place("new")
+    finished = run_build(recipe, place, SERIAL, reuse=tmp_path / "old")
+    assert finished.units_reused == finished.units - 1, "all but the receipt of the stream, and none is run"
+    assert stored(place) == digests(tmp_path / "old")
+
+
+def test_status_of_a_bucket_names_the_driver_and_the_command(
+    bucket: Bucket, tmp_path: Path, tokenizer_json: Path
+) -> None:
+    place = bucket.place("store")
+    with pytest.raises(StoreNotFound, match="no build has begun"):
+        status(place)
+    heard: list[Status] = []
+
+    def hear(event: Any) -> None:
+        if isinstance(event, Planned):
+            record_command(place, Command("packline build in", "/data", 3))
+            heard.append(status(place))
+        if isinstance(event, UnitDone):
+            raise Crash
+
+    recipe = Recipe(sources=(Source(inputs=(str(tmp_path / "in"),)),), tokenizer=str(tokenizer_json))
+    with pytest.raises(Crash):
+        run_build(recipe, place, SERIAL, hear)
+    (running,) = heard
+    assert (running.state, running.units_done) == ("running", 0) and running.units_total
+    assert running.driver.startswith("process ") and running.command == "packline build in"
+    stopped = status(place)
+    assert stopped.state == "interrupted" and stopped.units_done >= 1 and stopped.command_folder == "/data"
+    built(place, tmp_path / "in", tokenizer_json)
+    done = status(place)
+    assert done.state == "finished" and done.bytes_on_disk > 0 and not done.driver
+
+
+def test_a_store_that_ignores_conditions_is_refused_but_for_one_writer(
+    lying_bucket: Bucket, tmp_path: Path, tokenizer_json: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = lying_bucket.place("store")
+    with pytest.raises(StoreError, match="ignores conditions"):
+        built(place, tmp_path / "in", tokenizer_json)
+    assert not stored(place)
+    monkeypatch.setenv(ONE_WRITER, "1")
+    built(place, tmp_path / "in", tokenizer_json)
+    built(str(tmp_path / "local"), tmp_path / "in", tokenizer_json)
+    assert stored(place) == digests(tmp_path / "local")

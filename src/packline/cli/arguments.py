@@ -7,6 +7,7 @@ unchanged.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -68,6 +69,33 @@ class Flags:
         bool, option("No progress, and no summary of what was written; errors remain.", OUTPUT, alias="-q")
     ] = False
     debug: Annotated[bool, option("Show the traceback of an error.", OUTPUT)] = False
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Options of a job whose --out may be a URI."""
+
+    scratch: Annotated[
+        str | None,
+        option(
+            "Folder for unfinished files of a URI. Default: $PACKLINE_SCRATCH, or the user's cache.",
+            RUNNING,
+        ),
+    ] = None
+    one_writer: Annotated[
+        bool,
+        option("Accept a store that ignores conditional puts: no other process writes into --out.", RUNNING),
+    ] = False
+
+    def apply(self) -> None:
+        """Set the environment of this process and of its workers accordingly."""
+        from packline.jobs.work import ONE_WRITER, SCRATCH
+
+        if self.scratch is not None:
+            os.environ[SCRATCH] = os.path.abspath(self.scratch)
+        if self.one_writer:
+            os.environ[ONE_WRITER] = "1"
 
 
 @Parameter(name="*")

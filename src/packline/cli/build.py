@@ -8,28 +8,30 @@ from typing import Annotated, Any
 import msgspec
 from cyclopts import Parameter
 
-from packline.cli.arguments import MAIN, Flags, Inputs, Settings, option, recipe_of
+from packline.cli.arguments import MAIN, Flags, Inputs, Place, Settings, option, recipe_of
 from packline.cli.main import DONE, TOO_MANY_BAD, interrupted
 from packline.cli.output import output
 from packline.cli.progress import Tally, engine_shares, show_finished, too_many_bad, warn_of_splits, watch
 from packline.jobs.events import Finished
 from packline.viewing.text import plural
 
-_FLAGS, _SETTINGS = Flags(), Settings()
+_FLAGS, _SETTINGS, _PLACE = Flags(), Settings(), Place()
 NOTHING_KEPT = "before the first unit"
 
 
 def build(
     *inputs: Inputs,
-    out: Annotated[str, Parameter(help="Output folder: new, empty, or with this build unfinished.")],
+    out: Annotated[str, Parameter(help="Output folder, or URI: new, empty, or with this build unfinished.")],
     reuse: Annotated[
         str | None,
         option("Earlier store whose units are taken over where nothing has changed, by hard link.", MAIN),
     ] = None,
     settings: Settings = _SETTINGS,
+    place: Place = _PLACE,
     flags: Flags = _FLAGS,
 ) -> int:
     """Build a token store from text; see `help_texts`."""
+    place.apply()
     recipe, options = recipe_of(inputs, settings)
     tally = Tally()
     from packline.jobs.build import run_build

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from cyclopts import Parameter
 
-from packline.cli.arguments import MAIN, RUNNING, TOKENS, Flags, _token, option
+from packline.cli.arguments import MAIN, RUNNING, TOKENS, Flags, Place, _token, option
 from packline.cli.exporting import options_of
 from packline.cli.main import DONE, interrupted
 from packline.cli.output import Line, output, table
@@ -68,21 +68,23 @@ class Reading:
         return ImportRequest(path, self.from_, self.tokenizer, out, eod, bos, self.options(), workers)
 
 
-_FLAGS, _READING = Flags(), Reading()
+_FLAGS, _READING, _PLACE = Flags(), Reading(), Place()
 
 
 def import_(
     path: Annotated[str, Parameter(help="File or folder of the dataset.")],
     /,
     *,
-    out: Annotated[str, Parameter(help="Output folder: new, empty, or with this import unfinished.")],
+    out: Annotated[str, Parameter(help="Output folder, or URI: new, empty, or with this import unfinished.")],
     reading: Reading = _READING,
     workers: Annotated[
         int | None, option("Number of processes. Default: one per usable core; 0 for little data.", RUNNING)
     ] = None,
+    place: Place = _PLACE,
     flags: Flags = _FLAGS,
 ) -> int:
     """Import a data set of another project into a store; see `help_texts`."""
+    place.apply()
     request = reading.request(path, out, workers)
     tally = Tally()
     try:

@@ -20,6 +20,7 @@ from packline.cli.arguments import (
     Count,
     Flags,
     Length,
+    Place,
     _token,
     option,
     split_columns,
@@ -33,14 +34,14 @@ from packline.jobs.store_job import Imported
 from packline.store.manifest import split_warnings
 from packline.viewing.text import percent, plural
 
-_FLAGS = Flags()
+_FLAGS, _PLACE = Flags(), Place()
 
 
 def sft(
     *inputs: Annotated[
         str, Parameter(help="Files, folders, globs or URIs of JSONL, JSON arrays or Parquet.")
     ],
-    out: Annotated[str, Parameter(help="Output folder: new, empty, or with this build unfinished.")],
+    out: Annotated[str, Parameter(help="Output folder, or URI: new, empty, or with this build unfinished.")],
     tokenizer: Annotated[
         str | None, option("A tokenizer.json, a folder with one, a hub id, ...", MAIN)
     ] = None,
@@ -98,9 +99,11 @@ def sft(
     workers: Annotated[
         int | None, option("Number of processes. Default: one per usable core; 0 for little data.", RUNNING)
     ] = None,
+    place: Place = _PLACE,
     flags: Flags = _FLAGS,
 ) -> int:
     """Build a store from conversations; see `help_texts`."""
+    place.apply()
     if tokenizer is None:
         raise RecipeError("no tokenizer", hint="name one with --tokenizer")
     if (not inputs) == (preset is None):

@@ -51,6 +51,11 @@ class DriverRecord(msgspec.Struct, frozen=True, kw_only=True):
     command: Command | None = None
     """The command that resumes the build."""
 
+    @property
+    def is_silent(self) -> bool:
+        """True if it has ended, or gave no sign for a while, by the clocks of both machines."""
+        return self.ended or time.time() - self.signed > WATCH_SECONDS
+
 
 def read_driver(storage: Storage) -> DriverRecord | None:
     """Record of the driver of a build; None if there is none, or none that can be read."""
@@ -165,6 +170,12 @@ class Driver:
             self._thread.join()
             self._thread = None
             self._sign(ended=True)
+
+
+def record_command(place: str, command: Command) -> None:
+    """Publish the command that resumes a build, if this process drives one at the place."""
+    if (driver := ACTIVE.get(place.rstrip("/"))) is not None:
+        driver.tell(command)
 
 
 ACTIVE: dict[str, Driver] = {}

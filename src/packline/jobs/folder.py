@@ -17,6 +17,8 @@ finished store has no `.packline`.
 from __future__ import annotations
 
 import contextlib
+import os
+import tempfile
 from collections.abc import Container, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -29,12 +31,12 @@ from packline.fingerprint import Hasher, hash_bytes
 from packline.jobs.begun import PLAN, read_begun
 from packline.jobs.driver import ACTIVE, Driver
 from packline.jobs.seen import SEEN, Committed
-from packline.jobs.work import WorkFolder, process_name, store_work_folder
+from packline.jobs.work import ONE_WRITER, WorkFolder, open_results, process_name, store_work_folder
 from packline.recipe import Recipe, is_limited, recipe_difference
 from packline.sources.files import InputFile
 from packline.storage.inputs import refuse_name
 from packline.storage.local import disk_errors
-from packline.storage.places import is_remote, open_storage
+from packline.storage.places import is_remote
 from packline.store.files import FileEntry
 from packline.store.manifest import (
     FORMAT_VERSION,
@@ -117,7 +119,7 @@ class StoreFolder(WorkFolder[BuildIdentity]):
     def __init__(self, place: str | Path) -> None:
         self._place = str(place)
         super().__init__(
-            open_storage(self._place),
+            open_results(self._place),
             store_work_folder(self._place),
             BuildIdentity,
             record=f"{WORK}/build.json",
@@ -185,15 +187,7 @@ class StoreFolder(WorkFolder[BuildIdentity]):
 
     def finished(self) -> Manifest | None:
         """Manifest, if the store is complete."""
-        if not self.is_remote:
-            return read_manifest(self.path) if (self.path / MANIFEST).exists() else None
-        if self.storage.facts(MANIFEST) is None:
-            return None
-        copy = self.tmp / "finished"
-        copy.mkdir(exist_ok=True)
-        for name in (MANIFEST, *(f"{table}.parquet" for table in ("shards", "inputs", "units"))):
-            (copy / name).write_bytes(self.storage.read(name))
-        return read_manifest(copy)
+        return read_published(self._place)
 
     def begin(
         self, identity: BuildIdentity, tokenizer_json: str, files: Sequence[InputFile] = ()
@@ -209,7 +203,7 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         with disk_errors(self.parent):
             if (earlier := self.identity()) is not None:  # before anything is written
                 self._refuse_another(earlier, identity, files)
-            if self.is_remote and not self.shared:
+            if self.is_remote:
                 self._drive()
             if earlier is None and (earlier := self._create(identity)) is not None:
                 self._refuse_another(earlier, identity, files)
@@ -225,7 +219,17 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         return earlier
 
     def _drive(self) -> None:
-        """Become the driver of the build, which changes nothing but what others are told."""
+        """Check that the store keeps to conditions, and become the driver, unless others share the build."""
+        from packline.storage.probe import probe
+
+        probe(self.storage)
+        if self.shared:
+            if os.environ.get(ONE_WRITER):
+                raise StoreError(
+                    f"{self.place}: expected one process that writes, found several that share the build",
+                    hint="build without --one-writer, into a store that knows conditional puts",
+                )
+            return
         self.driver = Driver(self.storage, self.work)
         self.driver.take()
         ACTIVE[self.place] = self.driver
@@ -452,6 +456,19 @@ def _is_listed(name: str, shards: Container[str], units: Container[str]) -> bool
             shard = name.removesuffix(ending)
             return shard in shards or parse_unit(shard.partition("-")[2]) is None
     return True
+
+
+def read_published(place: str) -> Manifest | None:
+    """Manifest and tables of a finished store; None if there is none at the place."""
+    if not is_remote(place):
+        return read_manifest(Path(place)) if (Path(place) / MANIFEST).exists() else None
+    storage = open_results(place)
+    if storage.facts(MANIFEST) is None:
+        return None
+    with tempfile.TemporaryDirectory(prefix="packline-") as copy:
+        for name in (MANIFEST, SHARDS, INPUTS, UNITS):
+            Path(copy, name).write_bytes(storage.read(name))
+        return read_manifest(Path(copy))
 
 
 def names_of(receipt: Receipt) -> list[str]:

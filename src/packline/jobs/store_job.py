@@ -378,7 +378,7 @@ class NumberedStoreJob(StoreJob[Numbered, R, S]):
             TokenizerError: the reference library cannot read the tokenizer.
         """
         done = sum(receipt.ledger.tokens for receipt in self.receipts.values())
-        left = max((self._tokens or 0) - done, 0)
+        left = 0 if self.folder.is_remote else max((self._tokens or 0) - done, 0)
         require_disk(self.folder.parent, left * dtype_for(self.tokenizer.vocab_size).itemsize, "the store")
         try:
             self._round_trip = Reference(without_special_tokens(self.tokenizer)).round_trip

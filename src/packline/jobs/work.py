@@ -32,7 +32,7 @@ import msgspec
 from packline.errors import PacklineError, StoreBusy, StoreError
 from packline.fingerprint import hash_bytes
 from packline.storage.local import disk_errors, publish_bytes, user_cache
-from packline.storage.places import is_remote
+from packline.storage.places import is_remote, open_storage
 from packline.storage.protocol import Storage
 from packline.store.manifest import WORK, to_json
 
@@ -45,8 +45,19 @@ COMMAND = "command.json"
 """File in the work folder with the command that resumes the build, for users; nothing depends on it."""
 SCRATCH = "PACKLINE_SCRATCH"
 """Environment variable with the folder for unfinished files of jobs whose results are stored elsewhere."""
+ONE_WRITER = "PACKLINE_ONE_WRITER"
+"""Environment variable by which the user promises that no other process writes into the store."""
 
 Identity = TypeVar("Identity", bound=msgspec.Struct)
+
+
+def open_results(place: str) -> Storage:
+    """Storage of the results of a job at a place."""
+    if is_remote(place) and os.environ.get(ONE_WRITER):
+        from packline.storage.objects import ObjectFolder
+
+        return ObjectFolder(place, one_writer=True)
+    return open_storage(place)
 
 
 class Command(msgspec.Struct, frozen=True):
