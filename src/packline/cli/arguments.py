@@ -17,6 +17,7 @@ import msgspec
 from cyclopts import Group, Parameter, Token
 
 from packline.errors import RecipeError
+from packline.jobs.on import On, Ray, parse_slice
 from packline.quantities import parse_bytes, parse_count, parse_length
 from packline.recipe import Recipe, RunOptions
 from packline.settings import make_recipe
@@ -69,33 +70,6 @@ class Flags:
         bool, option("No progress, and no summary of what was written; errors remain.", OUTPUT, alias="-q")
     ] = False
     debug: Annotated[bool, option("Show the traceback of an error.", OUTPUT)] = False
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """Options of a job whose --out may be a URI."""
-
-    scratch: Annotated[
-        str | None,
-        option(
-            "Folder for unfinished files of a URI. Default: $PACKLINE_SCRATCH, or the user's cache.",
-            RUNNING,
-        ),
-    ] = None
-    one_writer: Annotated[
-        bool,
-        option("Accept a store that ignores conditional puts: no other process writes into --out.", RUNNING),
-    ] = False
-
-    def apply(self) -> None:
-        """Set the environment of this process and of its workers accordingly."""
-        from packline.jobs.work import ONE_WRITER, SCRATCH
-
-        if self.scratch is not None:
-            os.environ[SCRATCH] = os.path.abspath(self.scratch)
-        if self.one_writer:
-            os.environ[ONE_WRITER] = "1"
 
 
 @Parameter(name="*")
@@ -212,6 +186,77 @@ class Settings:
         if "max_document_size" in given:
             given["max_document_bytes"] = parse_bytes(given.pop("max_document_size"))
         return given
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ClusterArguments:
+    """Place of a job; None for options that are not given."""
+
+    on: Annotated[
+        Literal["local", "ray"] | None,
+        option(
+            "Run on this machine (default), or on all nodes of a Ray cluster; --workers per node.", RUNNING
+        ),
+    ] = None
+    address: Annotated[
+        str | None, option("Address of the Ray cluster. Default: $RAY_ADDRESS, or this machine.", RUNNING)
+    ] = None
+
+    def place(self) -> On:
+        """Place of the job.
+
+        Raises:
+            RecipeError: an address without Ray.
+        """
+        if self.on != "ray":
+            if self.address is not None:
+                raise RecipeError("--address is that of a Ray cluster", hint="add --on ray")
+            return "local"
+        return Ray(self.address)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class PlaceArguments(ClusterArguments):
+    """Place of a job that keeps receipts."""
+
+    slice: Annotated[
+        str | None, option("Run part i of n; other machines run the others: --slice 3/8.", RUNNING)
+    ] = None
+    join: Annotated[
+        bool, option("Help a job that runs elsewhere: run units that it has not committed.", RUNNING)
+    ] = False
+    scratch: Annotated[
+        str | None,
+        option("Folder for unfinished files of a URI. Default: $PACKLINE_SCRATCH, or a cache.", RUNNING),
+    ] = None
+    one_writer: Annotated[
+        bool,
+        option("Accept a store that ignores conditional puts: no other process writes into --out.", RUNNING),
+    ] = False
+
+    def place(self) -> On:
+        """Place of the job.
+
+        Raises:
+            RecipeError: a slice that does not exist, or a slice of a cluster.
+        """
+        self._set_environment()
+        if self.slice is None and not self.join:
+            return super().place()
+        if self.on == "ray":
+            raise RecipeError("--slice and --join divide a job among machines, and --on ray does so itself")
+        if self.slice is not None and self.join:
+            raise RecipeError("--slice i/n runs its part and then helps: expected it without --join")
+        return parse_slice(self.slice or "0/1")
+
+    def _set_environment(self) -> None:
+        """Let this process and its workers know where unfinished files are, and what the store is like."""
+        if self.scratch is not None:
+            os.environ["PACKLINE_SCRATCH"] = os.path.abspath(self.scratch)
+        if self.one_writer:
+            os.environ["PACKLINE_ONE_WRITER"] = "1"
 
 
 def recipe_of(inputs: tuple[str, ...], settings: Settings) -> tuple[Recipe, RunOptions]:

@@ -155,6 +155,12 @@ class BuildRunner(Runner[Task, BuildResult]):
             encoder.undecoded,
         )
 
+    def found(self, unit: Task) -> BuildResult | None:
+        """Receipt that another process has written meanwhile."""
+        if unit.is_scan or (receipt := self._folder.find_receipt(unit.name)) is None:
+            return None
+        return Built(receipt, {}, {}, peak_memory(), self._first_encode, 0)
+
     def commit(self, unit: Task, result: BuildResult) -> None:
         """Move the unit's files into the store, or record the end of a stream."""
         if isinstance(result, Built):

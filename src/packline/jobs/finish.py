@@ -88,7 +88,7 @@ def finalize_store(place: str) -> Manifest:
         NoDocuments: the store is complete, and empty.
     """
     folder = StoreFolder(place)
-    folder.shared = True
+    folder.shared, folder.drives = True, False
     if not folder.exists():
         raise StoreNotFound(f"no build has begun in {place}", hint="packline build begins one")
     with folder:

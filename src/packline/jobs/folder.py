@@ -219,16 +219,16 @@ class StoreFolder(WorkFolder[BuildIdentity]):
         return earlier
 
     def _drive(self) -> None:
-        """Check that the store keeps to conditions, and become the driver, unless others share the build."""
+        """Check that the store keeps to conditions, and become the driver, unless this process only helps."""
         from packline.storage.probe import probe
 
         probe(self.storage)
-        if self.shared:
-            if os.environ.get(ONE_WRITER):
-                raise StoreError(
-                    f"{self.place}: expected one process that writes, found several that share the build",
-                    hint="build without --one-writer, into a store that knows conditional puts",
-                )
+        if self.shared and os.environ.get(ONE_WRITER):
+            raise StoreError(
+                f"{self.place}: expected one process that writes, found several that share the build",
+                hint="build without --one-writer, into a store that knows conditional puts",
+            )
+        if not self.drives:
             return
         self.driver = Driver(self.storage, self.work)
         self.driver.take()
@@ -287,6 +287,13 @@ class StoreFolder(WorkFolder[BuildIdentity]):
     def committed(self) -> dict[str, Receipt]:
         """Receipts of all committed units, by unit."""
         return {name: self.receipt(name) for name in self.receipt_names() if not name.endswith(STREAM)}
+
+    def find_receipt(self, unit: str) -> Receipt | None:
+        """Receipt of a unit; None if it is not committed."""
+        try:
+            return self.receipt(unit)
+        except FileNotFoundError:
+            return None
 
     def read_receipts(self, *, keep: bool = False) -> Committed:
         """All receipts, of units and of streams.

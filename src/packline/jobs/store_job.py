@@ -21,7 +21,7 @@ import msgspec
 from packline.encoders.parity import Reference, RoundTrip
 from packline.encoders.special_tokens import Boundary, without_special_tokens
 from packline.encoders.tokenizer import Tokenizer
-from packline.errors import PacklineError, RecipeError, ResumeMismatch, TokenizerError
+from packline.errors import PacklineError, ResumeMismatch, TokenizerError
 from packline.jobs.begun import BegunBuild, build_mark, input_entries, record_begun
 from packline.jobs.events import ImportPlanned, Note, UnitDone
 from packline.jobs.finish import make_manifest, publish_store
@@ -120,6 +120,19 @@ class StoreJob(Job[U, R, S]):
     def todo(self) -> Sequence[U]:
         """Units without a receipt, in the order of the documents."""
 
+    def planned(self) -> list[str]:
+        """Names of all planned units, in document order."""
+        return [unit.name for unit in self.units]
+
+    def may_share(self) -> bool:
+        """True unless a limit of the whole build applies, which needs one driver that sees all units."""
+        return not is_limited(self.recipe)
+
+    def look_again(self) -> Sequence[U]:
+        """Units without a receipt by now."""
+        self.committed.refresh()
+        return self.todo()
+
     @abstractmethod
     def done(self, manifest: Manifest, *, nothing_to_do: bool = False) -> S:
         """Summary of the job."""
@@ -154,7 +167,7 @@ class StoreJob(Job[U, R, S]):
                 discarded = True
         finally:
             if not discarded:
-                self._clean()
+                self.clean()
         if discarded:
             return None
         refuse_empty(folder.place, manifest)
@@ -193,12 +206,6 @@ class StoreJob(Job[U, R, S]):
     def begin(self) -> Sequence[U]:
         """Start, or resume from the units committed by an earlier run."""
         folder = self.folder
-        if folder.shared and is_limited(self.recipe):
-            raise RecipeError(
-                "a limit of documents or tokens needs one driver that sees all units: expected one, found "
-                "several",
-                hint="build without a limit, or without --slice",
-            )
         earlier = folder.begin(self.identity(), self.tokenizer.json, self.files)
         self.plan = plan = record_begun(folder.storage, self._begun())
         self.committed = committed = folder.read_receipts(keep=not is_limited(self.recipe))
@@ -269,11 +276,12 @@ class StoreJob(Job[U, R, S]):
             folder.release()
             raise
         publish_store(folder, manifest)
-        self._clean()
+        self.clean()
         refuse_empty(folder.place, manifest)
         return self.done(manifest)
 
-    def _clean(self) -> None:
+    def clean(self) -> None:
+        """Remove the work folder of a published store, unless another process still has it open."""
         if left := self.folder.clean():
             self.tell(Note(left))
 
@@ -342,6 +350,10 @@ class NumberedStoreJob(StoreJob[Numbered, R, S]):
     def todo(self) -> list[Numbered]:
         """Units without a receipt."""
         return [unit for unit in self.units if unit.name not in self.receipts]
+
+    def node_workers(self) -> int | None:
+        """Number of workers on each node of a cluster, if given."""
+        return self._processes
 
     def workers(self, units: int) -> int:
         """Number of processes for this number of units; 0: this one."""

@@ -39,7 +39,7 @@ from packline.jobs.resources import Room, count_workers, room_for, usable_memory
 from packline.ragged import dtype_for
 from packline.recipe import Recipe, RunOptions, Source, check_options, check_recipe
 from packline.sources.carried import Column
-from packline.sources.fields import find_files
+from packline.sources.fields import find_files, pin_recipe
 from packline.sources.files import InputFile
 from packline.sources.reader import Span, read_span
 from packline.store.ledger import source_names
@@ -336,6 +336,7 @@ def prepare(recipe: Recipe, options: RunOptions) -> Work:
     """
     check_recipe(recipe)
     check_options(options)
+    recipe = pin_recipe(recipe)
     files = find_files(recipe)
     tokenizer = load_tokenizer(recipe.tokenizer, recipe.encoding)
     boundary = resolve_boundary(tokenizer, recipe.eod, recipe.bos)

@@ -25,6 +25,7 @@ from packline.sources.column_types import resolve_columns
 from packline.sources.compression import DecompressedStream
 from packline.sources.files import HEAD_BYTES, InputFile, first_records, list_files, refuse_twice
 from packline.sources.jsonl import ABSENT, value_at
+from packline.sources.listing import pin_inputs
 from packline.sources.record_text import transform_of
 from packline.sources.typed_records import record_type
 from packline.storage.inputs import read_fully
@@ -168,6 +169,18 @@ def check_transforms(recipe: Recipe) -> None:
         except RecipeError as error:
             where = source.name or f"sources[{number}]"
             raise RecipeError(f"{where}: {error.message}", hint=error.hint) from error
+
+
+def pin_recipe(recipe: Recipe) -> Recipe:
+    """The recipe with the commit of each dataset of the hub, so that it names content that does not change.
+
+    Raises:
+        InputError: no such dataset or revision, or the hub cannot be reached.
+    """
+    sources = tuple(
+        msgspec.structs.replace(source, inputs=pin_inputs(source.inputs)) for source in recipe.sources
+    )
+    return recipe if sources == recipe.sources else msgspec.structs.replace(recipe, sources=sources)
 
 
 def find_files(recipe: Recipe) -> list[InputFile]:

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from packline.errors import InputError
 from packline.storage.globs import MAGIC
-from packline.storage.inputs import expand_remote, refuse_irregular, refuse_name
+from packline.storage.inputs import HUB, expand_remote, refuse_irregular, refuse_name
 from packline.storage.places import is_remote
 from packline.storage.ranged_file import PLANNING_REQUESTS, map_in_threads
 from packline.storage.remote_files import ListedFile
@@ -50,6 +50,17 @@ def describe_inputs(inputs: Sequence[str], describe: Callable[[str, ListedFile],
     # Local disks answer faster than threads take turns.
     threads = PLANNING_REQUESTS if any(map(is_remote, inputs)) else 1
     return map_in_threads(describe_one, listed, threads)
+
+
+def pin_inputs(inputs: Sequence[str]) -> tuple[str, ...]:
+    """Inputs with the commit of each dataset of the hub; others as they are.
+
+    Raises:
+        InputError: no such dataset or revision, or the hub cannot be reached.
+    """
+    from packline.storage.hub_inputs import pin
+
+    return tuple(pin(given) if given.startswith(HUB) else given for given in inputs)
 
 
 def expand(given: str) -> Iterator[ListedFile]:

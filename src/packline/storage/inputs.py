@@ -22,6 +22,7 @@ from packline.storage.ranged_file import RangedFile
 from packline.storage.remote_files import InputState, ListedFile, RemoteFiles
 
 READ_BYTES = 4 << 20
+HUB = "hf://"
 TAIL_BYTES = 64 << 10
 """Bytes read after a range, in which its last record probably ends."""
 
@@ -33,6 +34,10 @@ def remote_files(uri: str) -> RemoteFiles | None:
         from packline.storage.object_inputs import ObjectInputs
 
         return ObjectInputs()
+    if scheme == "hf":
+        from packline.storage.hub_inputs import HubInputs
+
+        return HubInputs()
     return None
 
 
