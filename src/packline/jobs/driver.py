@@ -4,7 +4,7 @@
 
 A local folder has a lock that ends with its process. An object store has none, and clocks of two machines
 differ. So the driver raises a counter, and another one watches it for a while on its own clock: a counter
-that moves belongs to a living driver, and one that stands still is taken over. If both drive all the same,
+that moves belongs to a living driver, and a build whose counter rests is taken over. If both drive all the same,
 units are made twice, with the same bytes, and nothing else happens.
 """
 
@@ -28,7 +28,7 @@ DRIVER = f"{WORK}/driver.json"
 BEAT_SECONDS = 15.0
 """Seconds between two signs of a driver."""
 WATCH_SECONDS = 60.0
-"""Seconds for which a counter must stand still before another driver takes over."""
+"""Seconds without a sign after which another driver takes over."""
 LOOK_SECONDS = 2.0
 
 
@@ -36,7 +36,7 @@ class DriverRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Contents of `driver.json`."""
 
     id: str
-    """Of one run of the command."""
+    """Identifies one run of the command."""
     host: str
     process: int
     work: str

@@ -75,9 +75,9 @@ class InputsDigest(msgspec.Struct, frozen=True):
     """Checksums of the list of inputs; the list itself is in the plan."""
 
     names: str
-    """Of the paths and sizes."""
+    """Checksum of the paths and sizes."""
     states: str
-    """Of the times of modification."""
+    """Checksum of the times of modification."""
 
 
 def digest_inputs(files: Iterable[InputFile]) -> InputsDigest:

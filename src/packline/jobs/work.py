@@ -10,8 +10,8 @@ The work folder is always on a local disk, wherever the results are stored: insi
 otherwise in a scratch folder, `$PACKLINE_SCRATCH` or the user's cache. It holds what can be made again, so
 losing it costs time only.
 
-No process deletes another's unfinished files. Those of processes that have ended are removed by whoever gets
-the exclusive lock: at the start of a job, and by the last process that leaves a finished one.
+No process deletes another's unfinished files. Those of processes that have ended are removed by the process
+that gets the exclusive lock: at the start of a job, and by the last process that leaves a finished one.
 """
 
 from __future__ import annotations
