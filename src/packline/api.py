@@ -172,7 +172,7 @@ def export(
 
     >>> import tempfile, pathlib
     >>> folder = pathlib.Path(tempfile.mkdtemp())
-    >>> exported = export(store.path, out=folder / "data", to_format="nanogpt", workers=0)
+    >>> exported = export(store.place, out=folder / "data", to_format="nanogpt", workers=0)
     >>> (folder / "data" / "train.bin").read_bytes() == store.documents[0].tobytes()
     True
     """

@@ -42,6 +42,8 @@ from packline.errors import PacklineError, RecipeError, did_you_mean
 from packline.loading.order import OrderName
 from packline.packing.packer import DocumentFilter, RowOptions
 from packline.recipe import Share, read_toml
+from packline.storage.places import is_remote
+from packline.store.paths import StorePath
 
 if TYPE_CHECKING:
     from packline.loading.mixture import Stage
@@ -235,7 +237,7 @@ def _placed(run: RunFile, folder: Path) -> RunFile:
 
     def below(paths: Any) -> Any:
         if isinstance(paths, str):
-            return str(folder / paths)
+            return paths if is_remote(paths) else str(folder / paths)
         return tuple(map(below, paths)) if isinstance(paths, tuple) else paths
 
     def placed(source: SourceSettings) -> SourceSettings:
@@ -334,7 +336,7 @@ def draft_run(
         'packing = "concat"               # "best_fit": no document is cut that fits into a row',
         f"tokens = {lasts}" if lasts else "# tokens = 1_000_000_000         # else until a source is used up",
     ]
-    place = json.dumps(_relative(store.path, folder))
+    place = json.dumps(_relative(store.place, folder))
     if all(one is None for one in given):
         lines += ["", "[[stages.sources]]", f"store = {place}"]
         lines += [f"#   {name}: {size:,} tokens for training" for name, size in sizes.items()]
@@ -373,5 +375,7 @@ def _train_tokens(store: StoreReader) -> dict[str, int]:
     return sizes
 
 
-def _relative(store: Path, folder: Path) -> str:
-    return str(store) if store.is_absolute() else os.path.relpath(store, folder)
+def _relative(store: StorePath, folder: Path) -> str:
+    if not isinstance(store, Path) or store.is_absolute():
+        return str(store)
+    return os.path.relpath(store, folder)

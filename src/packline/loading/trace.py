@@ -141,7 +141,7 @@ def trace_step(loader: Loader, step: int, *, rank: int | None = None, row: int |
                     rank=index // share,
                     place=index % share,
                     source=source,
-                    store=str(source_rows.store.path),
+                    store=str(source_rows.store.place),
                     row=number,
                     epoch=epoch,
                     padding=source_rows.seq_len - sum(span.tokens for span in spans),
@@ -281,7 +281,7 @@ def _store_of_document(loader: Loader, store: StoreReader | None) -> StoreReader
     if store is None:
         raise RecipeError(f"a document of which store? This run reads {known}", hint="say store=...")
     if not any(_same(one, store) for one in stores):
-        raise RecipeError(f"this run does not read {store.path}: it reads {known}")
+        raise RecipeError(f"this run does not read {store.place}: it reads {known}")
     return store
 
 

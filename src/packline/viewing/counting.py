@@ -89,7 +89,7 @@ def count_store(
     """
     wanted = min(workers, store.manifest.tokens // ALONE_TOKENS)
     cuts = cut_documents(store, max(wanted, 1))
-    settings = CountSettings(str(store.path), special, str(folder), files)
+    settings = CountSettings(str(store.place), special, str(folder), files)
     ranges = [
         Range(name=f"range-{number}", writer=number, start=start, stop=stop)
         for number, (start, stop) in enumerate(itertools.pairwise(cuts))
