@@ -160,7 +160,7 @@ def _add_tokenizer(command: argparse.ArgumentParser) -> None:
 def corpus(options: argparse.Namespace) -> None:
     """Write the files that are measured."""
     from benchmarks.corpus import build_corpus, load_facts
-    from packline.recipe import parse_bytes
+    from packline.quantities import parse_bytes
 
     build_corpus(
         options.folder,
@@ -208,7 +208,7 @@ def memory(options: argparse.Namespace) -> None:
     from benchmarks.corpus import load_facts
     from benchmarks.memory import measure_memory
     from benchmarks.results import load_results, new_results
-    from packline.recipe import parse_bytes
+    from packline.quantities import parse_bytes
 
     sizes = [parse_bytes(size) for size in options.sizes.split(",")]
     runs = measure_memory(options.folder, _tokenizers(options)[0], sizes, _say)
@@ -267,7 +267,7 @@ def loading(options: argparse.Namespace) -> None:
 def cold(options: argparse.Namespace) -> None:
     """Measure reading from a cold disk, and add it to the results."""
     from benchmarks.cold import measure_cold
-    from packline.recipe import parse_bytes
+    from packline.quantities import parse_bytes
 
     results = _results(options)
     measure_cold(
@@ -284,7 +284,7 @@ def cold(options: argparse.Namespace) -> None:
 def export(options: argparse.Namespace) -> None:
     """Measure exports beside copies, and add them to the results, in place of older ones of these formats."""
     from benchmarks.exporting import measure_exporting
-    from packline.recipe import parse_bytes
+    from packline.quantities import parse_bytes
 
     only = options.formats.split(",") if options.formats else None
     runs = measure_exporting(
@@ -305,7 +305,7 @@ def export(options: argparse.Namespace) -> None:
 def reuse(options: argparse.Namespace) -> None:
     """Measure builds that reuse a store, and add them to the results, in place of older ones."""
     from benchmarks.reusing import measure_reuse
-    from packline.recipe import parse_bytes
+    from packline.quantities import parse_bytes
 
     results = _results(options)
     results.reusing = measure_reuse(
@@ -321,7 +321,7 @@ def reuse(options: argparse.Namespace) -> None:
 def merge(options: argparse.Namespace) -> None:
     """Measure merging and comparing stores, and add it to the results, in place of older measurements."""
     from benchmarks.merging import measure_merging
-    from packline.recipe import parse_bytes
+    from packline.quantities import parse_bytes
 
     results = _results(options)
     results.merging = measure_merging(
@@ -337,7 +337,7 @@ def merge(options: argparse.Namespace) -> None:
 def training(options: argparse.Namespace) -> None:
     """Measure trainers of tokenizers and add them to the results."""
     from benchmarks.training import measure_training
-    from packline.recipe import parse_bytes
+    from packline.quantities import parse_bytes
 
     results = _results(options)
     measure_training(

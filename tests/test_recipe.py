@@ -15,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packline.errors import RecipeError
+from packline.quantities import parse_bytes
 from packline.recipe import (
     Recipe,
     RunOptions,
     Source,
     check_recipe,
     load_recipe,
-    parse_bytes,
     recipe_difference,
 )
 from packline.testing import recipes

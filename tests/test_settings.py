@@ -103,7 +103,7 @@ def test_a_setting_is_put_on_top_of_a_recipe_and_the_rest_is_kept(
 @pytest.mark.parametrize(
     ("tokenizer", "settings", "message"),
     [
-        ("t", {"unheard": 1}, "unknown setting 'unheard'"),
+        ("t", {"unheard": 1}, "no setting 'unheard'"),
         (None, {}, "no tokenizer"),
         ("t", {"seed": "x"}, "a setting is wrong: "),
         ("t", {"min_chars": "x"}, "a setting is wrong: "),

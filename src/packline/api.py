@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from packline.errors import CorruptStore, RecipeError
+from packline.errors import CorruptStore, RecipeError, unknown_name
 from packline.settings import (
     BuildKeywords,
     ExportKeywords,
@@ -176,7 +176,7 @@ def export(
     >>> (folder / "data" / "train.bin").read_bytes() == store.documents[0].tobytes()
     True
     """
-    from packline.formats.choice import make_choice, without_where
+    from packline.formats.choice import ExportChoice, make_choice, without_where
     from packline.formats.export import run_export
     from packline.formats.row_view import RowView
     from packline.jobs.build import run_build
@@ -200,7 +200,7 @@ def export(
         run_build(recipe, view, running, None)
         rest = {}
     if rest:
-        raise RecipeError(f"unknown setting {min(rest)!r}")
+        raise unknown_name(f"no setting {min(rest)!r}", min(rest), ExportChoice.__struct_fields__)
     return run_export(
         view,
         to=to_format,
@@ -270,12 +270,12 @@ def convert(
     >>> done.documents, (folder / "shards" / "fineweb_train_000000.bin").read_bytes()[1024:].hex()
     (2, '02000000010002000100')
     """
-    from packline.formats.choice import is_store, make_choice
+    from packline.formats.choice import ExportChoice, is_store, make_choice
     from packline.formats.export import run_export
 
     choice, rest = make_choice(dict(settings))
     if rest:
-        raise RecipeError(f"unknown setting {min(rest)!r}")
+        raise unknown_name(f"no setting {min(rest)!r}", min(rest), ExportChoice.__struct_fields__)
     store = Path(source)
     if not is_store(source, from_format):
         if tokenizer is None:

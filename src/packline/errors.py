@@ -51,19 +51,30 @@ class PacklineError(Exception):
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Start of a hint for an unknown name; empty if no known name is similar.
+    """Start of a hint for an unknown name; empty if no known name is similar. Case is ignored.
 
-    >>> did_you_mean("boddy", ["title", "body"]), did_you_mean("x", ["title", "body"])
+    >>> did_you_mean("Boddy", ["title", "body"]), did_you_mean("x", ["title", "body"])
     ("did you mean 'body'? ", '')
     """
     import difflib
 
-    near = difflib.get_close_matches(word, list(known), 1)
-    return f"did you mean {near[0]!r}? " if near else ""
+    lower = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(word.lower(), lower, 1)
+    return f"did you mean {lower[near[0]]!r}? " if near else ""
 
 
 class RecipeError(PacklineError, ValueError):
     """A missing, unknown or contradictory setting."""
+
+
+def unknown_name(message: str, word: str, known: Iterable[str]) -> RecipeError:
+    """Error for a name that is not among the known ones; its hint has the most similar one, and all.
+
+    >>> unknown_name("no format 'Nanogtp'", "Nanogtp", ["megatron", "nanogpt"]).hint
+    "did you mean 'nanogpt'? expected one of: megatron, nanogpt"
+    """
+    names = sorted(known)
+    return RecipeError(message, hint=f"{did_you_mean(word, names)}expected one of: {', '.join(names)}")
 
 
 class InputError(PacklineError, OSError):

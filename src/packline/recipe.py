@@ -19,7 +19,6 @@ On disk a recipe is TOML:
 from __future__ import annotations
 
 import os
-import tomllib
 from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
@@ -30,6 +29,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from packline.errors import RecipeError, did_you_mean
+from packline.quantities import read_numbers
+from packline.toml import read_table, read_toml
 
 Format = Literal["auto", "jsonl", "parquet", "text"]
 Documents = Literal["file", "line", "separator"]
@@ -39,6 +40,9 @@ Engine = Literal["auto", "gigatoken", "fastokens", "tokenizers"]
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 """All splits, in the order in which they are shown and written."""
+
+FIELDS = "packline init writes a recipe with the usual settings, and comments on the others"
+"""Hint at the settings of a recipe."""
 
 # Fields with UNSET were added later. When not given they are left out of the manifest, so its bytes equal
 # those of earlier versions of packline, and a build begun with one of them can be resumed.
@@ -179,20 +183,23 @@ def _load(path: str | Path) -> tuple[Recipe, RunOptions, list[Share]]:
     path = Path(path)
     table = read_toml(path, "recipe")
     run = table.pop("run", {})
-    if isinstance(run, dict) and isinstance(run.get("memory"), str):
-        run["memory_bytes"] = parse_bytes(run.pop("memory"))
+    if isinstance(run, dict) and "memory" in run:
+        run["memory_bytes"] = run.pop("memory")
     sources = table.get("sources")
     given = [source for source in sources if isinstance(source, dict)] if isinstance(sources, list) else []
     said = [
         {name: source.pop(name) for name in Share.__struct_fields__ if name in source} for source in given
     ]
+    for number, source in enumerate(given):
+        where = f"{path}: sources[{number}]"
+        source.update(read_table(source, Source, where, more=Share.__struct_fields__))
+        said[number] = read_numbers(said[number], Share, where)
     try:
-        recipe = msgspec.convert(table, Recipe)
-        options = msgspec.convert(run, RunOptions)
+        recipe = msgspec.convert(read_table(table, Recipe, str(path), more=["run"]), Recipe)
+        options = msgspec.convert(read_table(run, RunOptions, f"{path}: run", more=["memory"]), RunOptions)
         shares = msgspec.convert(said, list[Share])
     except msgspec.ValidationError as error:
-        hint = "the fields of a recipe are listed in docs/recipe.md"
-        raise RecipeError(f"{path}: {error}", hint=hint) from error
+        raise RecipeError(f"{path}: {error}", hint=FIELDS) from error
     _check_shares(shares, path)
     return check_recipe(_relative_to(recipe, path.parent)), check_options(options), shares
 
@@ -232,28 +239,6 @@ def _is_weight(weight: int | float | str) -> bool:
         return False
 
 
-def read_toml(path: Path, what: str) -> dict[str, Any]:
-    """Read a TOML file.
-
-    Args:
-        path: path of the file.
-        what: kind of file, for error messages.
-
-    Raises:
-        RecipeError: the file cannot be read, or is not TOML; with the line.
-
-    >>> read_toml(Path("missing.toml"), "recipe")
-    Traceback (most recent call last):
-    packline.errors.RecipeError: cannot read the recipe missing.toml: No such file or directory
-    """
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RecipeError(f"cannot read the {what} {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{path} is not TOML: {error}") from error
-
-
 def _relative_to(recipe: Recipe, folder: Path) -> Recipe:
     def place(path: str) -> str:
         return path if "://" in path or Path(path).is_absolute() else str(folder / path)
@@ -280,9 +265,7 @@ def check_recipe(recipe: Recipe) -> Recipe:
     try:  # Python does not check the types of fields
         recipe = msgspec.convert(msgspec.to_builtins(recipe, enc_hook=os.fspath), Recipe)
     except (msgspec.ValidationError, TypeError) as error:
-        raise RecipeError(
-            f"the recipe: {error}", hint="the fields of a recipe are listed in docs/recipe.md"
-        ) from error
+        raise RecipeError(f"the recipe: {error}", hint=FIELDS) from error
     if not recipe.sources:
         raise RecipeError("the recipe has no sources", hint="name at least one input")
     if not 0 <= recipe.val_fraction < 1:
@@ -433,29 +416,15 @@ def check_options(options: RunOptions) -> RunOptions:
     if not 0 <= options.max_bad_fraction <= 1:
         raise RecipeError(f"max_bad_fraction is {options.max_bad_fraction}: expected 0 to 1")
     if options.memory_bytes is not None and options.memory_bytes < 256 << 20:
+        given = options.memory_bytes
         raise RecipeError(
-            f"memory is {options.memory_bytes / 2**20:.0f} MiB: expected at least 256 MiB",
-            hint="engines with a large vocabulary need about 300 MiB before the first document",
+            f"memory is {f'{given:,} bytes' if given < 1 << 20 else f'{given / 2**20:.0f} MiB'}: "
+            "expected at least 256 MiB",
+            hint=f"write {given}GiB for gigabytes"
+            if 0 < given < 4096
+            else "engines with a large vocabulary need about 300 MiB before the first document",
         )
     return options
-
-
-UNITS = {"": 1, "B": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-UNITS |= {"KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
-
-
-def parse_bytes(text: str) -> int:
-    """Parse a size in bytes: `4GiB`, `512MB`, `1000000`.
-
-    >>> parse_bytes("2GiB"), parse_bytes("1.5 MB"), parse_bytes("17")
-    (2147483648, 1500000, 17)
-    """
-    number = text.strip().rstrip("BbIiKkMmGgTt").strip()
-    unit = text.strip()[len(number) :].strip().upper().removesuffix("B")
-    try:
-        return int(float(number) * UNITS[unit])
-    except (ValueError, KeyError, OverflowError):
-        raise RecipeError(f"{text!r} is not a size", hint="for example 4GiB or 512MB") from None
 
 
 def recipe_difference(old: Any, new: Any, where: str = "") -> list[str]:

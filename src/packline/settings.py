@@ -15,7 +15,8 @@ from typing import Any, Literal, TypedDict
 
 import msgspec
 
-from packline.errors import RecipeError
+from packline.errors import RecipeError, unknown_name
+from packline.quantities import parse_bytes
 from packline.recipe import (
     Documents,
     Engine,
@@ -28,9 +29,8 @@ from packline.recipe import (
     check_options,
     check_recipe,
     load_recipe,
-    parse_bytes,
-    read_toml,
 )
+from packline.toml import read_toml
 
 SOURCE_FIELDS = set(Source.__struct_fields__) - {"inputs", "name", "label"}
 RECIPE_FIELDS = set(Recipe.__struct_fields__) - {"sources", "tokenizer"}
@@ -142,9 +142,9 @@ def make_recipe(
     memory = given.pop("memory", None)
     if memory is not None:
         given["memory_bytes"] = parse_bytes(memory) if isinstance(memory, str) else int(memory)
-    unknown = set(given) - SOURCE_FIELDS - RECIPE_FIELDS - OPTION_FIELDS - {"memory_bytes"}
-    if unknown:
-        raise RecipeError(f"unknown setting {min(unknown)!r}")
+    known = SOURCE_FIELDS | RECIPE_FIELDS | OPTION_FIELDS
+    if unknown := set(given) - known - {"memory_bytes"}:
+        raise unknown_name(f"no setting {min(unknown)!r}", min(unknown), known)
     of_source = {name: given[name] for name in given if name in SOURCE_FIELDS}
     of_recipe = {name: given[name] for name in given if name in RECIPE_FIELDS}
     of_options = {name: given[name] for name in given if name in OPTION_FIELDS | {"memory_bytes"}}

@@ -56,7 +56,7 @@ def test_conversations_become_a_store(
         ([], "either inputs or a preset"),
         (["a.jsonl", "--preset", "nanochat-sft", "--data", "."], "either inputs or a preset"),
         (["a.jsonl", "--chat-template", "nowhere.jinja"], "cannot read the chat template"),
-        (["a.jsonl", "--chat-template", "qwen-3"], "did you mean qwen3?"),
+        (["a.jsonl", "--chat-template", "qwen-3"], "did you mean 'qwen3'?"),
         (["a.jsonl", "--chat-template", "gemma"], "the tokenizer has no <bos>"),
     ],
 )

@@ -31,7 +31,7 @@ from tests.encoders.hostile_texts import hostile_texts
 
 from packline.encoders import EngineName
 from packline.encoders.engines import ENGINES, SUPPORTED, load_engine, tokenizer_features, unsupported
-from packline.encoders.tokenizer import _tokenizer, refusals
+from packline.encoders.tokenizer import _convert, refusals
 from packline.errors import TokenizerError
 from packline.sources.batch import Texts
 
@@ -53,7 +53,7 @@ class Outcome(msgspec.Struct):
 
 def json_of(contents: dict[str, Any]) -> str:
     """The tokenizer.json that packline gives to engines, special tokens included."""
-    return _tokenizer("variant", "huggingface", json.loads(json.dumps(contents)), {}, None, "variant").json
+    return _convert(json.dumps(contents).encode(), None, "variant").json
 
 
 def reference_of(contents: dict[str, Any]) -> tokenizers.Tokenizer:

@@ -74,7 +74,7 @@ def test_a_crash_at_every_rename_and_removal_leaves_no_trace(
     write_corpus(tmp_path / "in", CORPUS)
     set_sizes(monkeypatch, 1000, 200)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    breaker = Breaker(monkeypatch, ["replace", "unlink"], Crash)
+    breaker = Breaker(monkeypatch, ["link", "replace", "unlink"], Crash)
     build(tmp_path / "clean", tmp_path / "in", tokenizer_json, **RECIPES[recipe])
     expected, calls = digests(tmp_path / "clean"), breaker.calls
     assert calls > 15
@@ -98,7 +98,7 @@ def test_crashes_one_after_another_come_to_the_same_end(
     write_corpus(tmp_path / "in", CORPUS)
     set_sizes(monkeypatch, 700, 200)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
-    breaker = Breaker(monkeypatch, ["replace"], Crash)
+    breaker = Breaker(monkeypatch, ["link", "replace"], Crash)
     build(tmp_path / "clean", tmp_path / "in", tokenizer_json)
     crashes, done = 0, 0
     while True:

@@ -471,7 +471,7 @@ def test_text_to_batches_in_one_call(tmp_path: Path) -> None:
     assert tokens.ravel()[:8].tolist() == [0, 1, 0, 0, 1, 0, 0, 1]
     again = packline.export(tmp_path / "text", tokenizer=tokenizer, out=tmp_path / "out", **settings)
     assert again.nothing_to_do
-    with pytest.raises(RecipeError, match="unknown setting 'eod'"):
+    with pytest.raises(RecipeError, match="no setting 'eod'"):
         packline.export(tmp_path / "out.store", out=tmp_path / "x", **settings)
 
 

@@ -60,7 +60,7 @@ def test_a_crash_while_an_empty_store_is_discarded_leaves_no_trace(
     expected = digests(tmp_path / "expected")
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     shutil.copytree(tmp_path / "empty", tmp_path / "clean")
-    breaker = Breaker(monkeypatch, ["replace", "unlink", "rmdir"], Crash)
+    breaker = Breaker(monkeypatch, ["link", "replace", "unlink", "rmdir"], Crash)
     build(tmp_path / "clean", corpus, tokenizer_json)
     calls = breaker.calls
     assert calls > 15

@@ -75,7 +75,7 @@ def test_a_receipt_has_all_its_files_whatever_step_fails(tmp_path: Path, step: s
             folder.begin(IDENTITY, "{}")
             folder.commit(receipt_of(folder, "000000"))
             try:
-                with failing_at(number, KeyboardInterrupt(), "fsync", "replace", "unlink"):
+                with failing_at(number, KeyboardInterrupt(), "fsync", "link", "replace", "unlink"):
                     STEPS[step](folder)
                 ended = True
             except KeyboardInterrupt:

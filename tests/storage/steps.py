@@ -15,12 +15,12 @@ import pytest
 def recorded() -> Iterator[list[tuple[str, int, Path | None]]]:
     """Steps in order: `sync` or `move`, the inode of the file or folder, and the target of a move."""
     steps: list[tuple[str, int, Path | None]] = []
-    sync, replace, rename = os.fsync, os.replace, os.rename
+    sync, replace, rename, link = os.fsync, os.replace, os.rename, os.link
 
-    def moving(move: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
-        def call(source: Any, target: Any) -> None:
+    def moving(move: Callable[..., None]) -> Callable[..., None]:
+        def call(source: Any, target: Any, **options: Any) -> None:
             steps.append(("move", os.stat(source).st_ino, Path(target)))
-            move(source, target)
+            move(source, target, **options)
 
         return call
 
@@ -32,6 +32,7 @@ def recorded() -> Iterator[list[tuple[str, int, Path | None]]]:
         patch.setattr(os, "fsync", syncing)
         patch.setattr(os, "replace", moving(replace))
         patch.setattr(os, "rename", moving(rename))
+        patch.setattr(os, "link", moving(link))
         yield steps
 
 

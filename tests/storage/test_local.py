@@ -62,8 +62,12 @@ def put_bytes(folder: Path) -> None:
     publish_bytes(folder / "a", b"x")
 
 
-@pytest.mark.parametrize("write", [put_bytes, put_two, put_folder])
-def test_contents_are_durable_before_a_rename_and_the_name_after_it(
+def put_small(folder: Path) -> None:
+    LocalFolder(folder).put_new("a", b"x")
+
+
+@pytest.mark.parametrize("write", [put_bytes, put_small, put_two, put_folder])
+def test_contents_are_durable_before_a_name_and_the_name_after_it(
     tmp_path: Path, write: Callable[[Path], None]
 ) -> None:
     with recorded() as steps:
@@ -77,11 +81,16 @@ def test_contents_are_durable_before_a_rename_and_the_name_after_it(
         assert ("sync", target.parent.stat().st_ino, None) in steps[place:], "else the name may be lost"
 
 
-def test_a_failure_at_any_step_leaves_the_file_whole_or_absent(tmp_path: Path) -> None:
+@pytest.mark.parametrize("unnamed", [True, False])
+def test_a_failure_at_any_step_leaves_the_file_whole_or_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unnamed: bool
+) -> None:
+    if not unnamed:
+        monkeypatch.delattr(os, "O_TMPFILE", raising=False)
     for number in range(4):
         folder = LocalFolder(tmp_path / str(number))
         folder.path.mkdir()
-        with failing_at(number, OSError(errno.ENOSPC, "full"), "fsync", "replace"):
+        with failing_at(number, OSError(errno.ENOSPC, "full"), "fsync", "link"):
             if number < 3:
                 with pytest.raises(OutOfSpace, match=r"the disk of .* is full"):
                     folder.put_new("a", b"whole")

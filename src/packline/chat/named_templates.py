@@ -14,14 +14,14 @@ since comments, spaces and variable names differ between copies.
 from __future__ import annotations
 
 from collections.abc import Container
-from difflib import SequenceMatcher, get_close_matches
+from difflib import SequenceMatcher
 from importlib.resources import files
 
 import msgspec
 
 from packline.chat.chat_template import ChatTemplate
 from packline.chat.conversations import Call, Conversation, Message
-from packline.errors import RecipeError
+from packline.errors import RecipeError, unknown_name
 from packline.sources.batch import RecordProblem
 
 NO_TOOLS = """\
@@ -167,11 +167,7 @@ def resolve_template(given: str, special_tokens: Container[str]) -> str:
             )
         return named.text
     if "{" not in given:
-        close = get_close_matches(given.lower(), TEMPLATES, 1)
-        raise RecipeError(
-            f"no chat template {given!r}: expected {', '.join(TEMPLATES)}, or the text of one",
-            hint=f"did you mean {close[0]}?" if close else "a template's text is Jinja, with {{ }} and {% %}",
-        )
+        raise unknown_name(f"no chat template {given!r}, and not the text of one", given, TEMPLATES)
     return given
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from cyclopts import Group, Parameter
 
-from packline.cli.arguments import Flags, option
+from packline.cli.arguments import Flags, Length, option
 from packline.cli.import_ import Reading
 from packline.cli.main import DONE
 from packline.cli.output import Line, output
@@ -40,9 +40,10 @@ def analyze(
     target: Annotated[
         str, Parameter(help="Folder of a store; a dataset of another project; a batch (.npz, .pt).")
     ],
+    /,
     *,
     seq_len: Annotated[
-        list[int] | None, option("Tokens per row, for the costs of packings. May be repeated.", STORE)
+        list[Length] | None, option("Tokens per row, for the costs of packings. May be repeated.", STORE)
     ] = None,
     packing: Annotated[
         Literal["concat", "best_fit", "pad"] | None, option("Only this packing. Default: all.", STORE)

@@ -8,14 +8,16 @@ unchanged.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
 import msgspec
-from cyclopts import Group, Parameter
+from cyclopts import Group, Parameter, Token
 
 from packline.errors import RecipeError
-from packline.recipe import Recipe, RunOptions, parse_bytes
+from packline.quantities import parse_bytes, parse_count, parse_length
+from packline.recipe import Recipe, RunOptions
 from packline.settings import make_recipe
 
 MAIN = Group("Main", sort_key=5)
@@ -33,6 +35,24 @@ Inputs = Annotated[
 ]
 
 
+def _converter(parse: Callable[[str], int]) -> Parameter:
+    """Conversion of an option's value by a function of its text."""
+
+    def convert(_: Any, tokens: Sequence[Token]) -> int:
+        try:
+            return parse(tokens[0].value)
+        except RecipeError as error:
+            raise ValueError(f"{error.message}\n{error.hint}") from error
+
+    return Parameter(converter=convert)
+
+
+Count = Annotated[int, _converter(parse_count)]
+"""A number of things: 20000, 20k, 2B."""
+Length = Annotated[int, _converter(parse_length)]
+"""A number of tokens in a row, a document or a vocabulary: 4096, 4k."""
+
+
 def option(help: str, group: Group, **more: Any) -> Parameter:
     """An option without effect unless given."""
     return Parameter(help=help, group=group, negative="", show_default=False, **more)
@@ -44,6 +64,9 @@ class Flags:
     """Options of every command."""
 
     json: Annotated[bool, option("One JSON object as the last line of standard output.", OUTPUT)] = False
+    quiet: Annotated[
+        bool, option("No progress, and no summary of what was written; errors remain.", OUTPUT, alias="-q")
+    ] = False
     debug: Annotated[bool, option("Show the traceback of an error.", OUTPUT)] = False
 
 
@@ -109,8 +132,8 @@ class Settings:
         str | None,
         option('Fields to carry along, with types where they matter: "url,score: float".', DOCUMENTS),
     ] = None
-    min_chars: Annotated[int | None, option("Leave out shorter documents.", DOCUMENTS)] = None
-    max_chars: Annotated[int | None, option("Leave out longer documents.", DOCUMENTS)] = None
+    min_chars: Annotated[Count | None, option("Leave out shorter documents.", DOCUMENTS)] = None
+    max_chars: Annotated[Count | None, option("Leave out longer documents.", DOCUMENTS)] = None
     max_document_size: Annotated[
         str | None, option("Maximum document size; a larger one is a bad record. Default: 256MiB.", DOCUMENTS)
     ] = None
@@ -118,16 +141,16 @@ class Settings:
         float | None, option("Fraction of documents for validation. Default: 0.", SPLITS)
     ] = None
     val_documents: Annotated[
-        int | None,
+        Count | None,
         option("Number of documents for validation, instead of a fraction; reads the inputs twice.", SPLITS),
     ] = None
     test_fraction: Annotated[
         float | None, option("Fraction of documents for testing. Default: 0.", SPLITS)
     ] = None
     seed: Annotated[int | None, option("Seed of the split. Default: 0.", SPLITS)] = None
-    limit_documents: Annotated[int | None, option("Stop after the first N documents.", SPLITS)] = None
+    limit_documents: Annotated[Count | None, option("Stop after the first N documents.", SPLITS)] = None
     limit_tokens: Annotated[
-        int | None, option("Stop before the document that would exceed N tokens.", SPLITS)
+        Count | None, option("Stop before the document that would exceed N tokens.", SPLITS)
     ] = None
     max_bad_fraction: Annotated[
         float | None,
@@ -169,6 +192,8 @@ def recipe_of(inputs: tuple[str, ...], settings: Settings) -> tuple[Recipe, RunO
     Raises:
         RecipeError: settings are invalid, or a label is given for a recipe with its own labels.
     """
+    if not inputs:
+        raise RecipeError("no inputs", hint="name files, folders or URIs of text, or one recipe (.toml)")
     given = settings.as_settings()
     label = given.pop("label", None)
     recipe, options = make_recipe(list(inputs), settings.tokenizer, given)
@@ -212,9 +237,9 @@ class _Given:
 class RowShape(_Given):
     """Shape of rows."""
 
-    seq_len: Annotated[int | None, option("Tokens per row.", ROWS)] = None
+    seq_len: Annotated[Length | None, option("Tokens per row.", ROWS)] = None
     packing: Annotated[Literal["concat", "best_fit", "pad"] | None, option("Default: concat.", ROWS)] = None
-    batch_size: Annotated[int | None, option("Rows per global batch.", ROWS)] = None
+    batch_size: Annotated[Count | None, option("Rows per global batch.", ROWS)] = None
 
 
 @Parameter(name="*")
@@ -230,9 +255,9 @@ class RowArguments(RowShape):
         Literal["global", "blocks"] | None,
         option("With a seed: global (default), or blocks: a shuffle of blocks of rows in windows.", ROWS),
     ] = None
-    block_rows: Annotated[int | None, option("blocks: rows of a block. Default: 256.", ROWS)] = None
+    block_rows: Annotated[Count | None, option("blocks: rows of a block. Default: 256.", ROWS)] = None
     window_blocks: Annotated[
-        int | None, option("blocks: blocks whose rows are mixed. Default: 256.", ROWS)
+        Count | None, option("blocks: blocks whose rows are mixed. Default: 256.", ROWS)
     ] = None
     epochs: Annotated[int | None, option("Number of epochs. Default: 1.", ROWS)] = None
     stage: Annotated[int | None, option("Stage of a run file. Default: all.", ROWS)] = None
@@ -250,8 +275,8 @@ class DocumentArguments(_Given):
     sources: Annotated[
         list[str] | None, option("Only documents of this source. May be repeated.", CHOICE, name="--source")
     ] = None
-    min_tokens: Annotated[int | None, option("Only documents with at least N tokens.", CHOICE)] = None
-    max_tokens: Annotated[int | None, option("Only documents with at most N tokens.", CHOICE)] = None
+    min_tokens: Annotated[Length | None, option("Only documents with at least N tokens.", CHOICE)] = None
+    max_tokens: Annotated[Length | None, option("Only documents with at most N tokens.", CHOICE)] = None
     where: Annotated[
         str | None,
         option("Only documents that meet a condition: \"score >= 3 and lang in ['en', 'de']\".", CHOICE),
@@ -289,8 +314,8 @@ OF_LOADER = ("batch_size", "seed", "order", "block_rows", "window_blocks", "epoc
 class StoreSettings(DocumentArguments):
     """Training settings of a store without a run file; None for those not given."""
 
-    seq_len: Annotated[int | None, option("Row length in tokens (required).", STORE)] = None
-    batch_size: Annotated[int | None, option("Rows per global batch (required).", STORE)] = None
+    seq_len: Annotated[Length | None, option("Row length in tokens (required).", STORE)] = None
+    batch_size: Annotated[Count | None, option("Rows per global batch (required).", STORE)] = None
     packing: Annotated[str | None, option("concat (default), best_fit or pad.", STORE)] = None
     min_tail_fraction: Annotated[
         float | None, option("concat: minimum share of the last row that must be full. Default: 0.5.", STORE)
@@ -302,9 +327,9 @@ class StoreSettings(DocumentArguments):
     overflow: Annotated[str | None, option("pad: truncate (default), split or drop.", STORE)] = None
     seed: Annotated[int | None, option("Seed of the loader. Default: 0.", STORE)] = None
     order: Annotated[str | None, option("Order of rows: global (default) or blocks.", STORE)] = None
-    block_rows: Annotated[int | None, option("blocks: rows of a block. Default: 256.", STORE)] = None
+    block_rows: Annotated[Count | None, option("blocks: rows of a block. Default: 256.", STORE)] = None
     window_blocks: Annotated[
-        int | None, option("blocks: blocks whose rows are mixed. Default: 256.", STORE)
+        Count | None, option("blocks: blocks whose rows are mixed. Default: 256.", STORE)
     ] = None
     epochs: Annotated[int | None, option("Default: 1.", STORE)] = None
     in_order: Annotated[bool | None, option("Rows were not shuffled.", STORE)] = None

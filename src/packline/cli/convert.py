@@ -24,6 +24,7 @@ _FLAGS, _READING, _ROWS = Flags(), Reading(), RowShape()
 def convert(
     source: Annotated[str, Parameter(help="A store, or a dataset of another project.")],
     out: Annotated[str, Parameter(help="Output folder; the intermediate store is kept at OUT.store.")],
+    /,
     *,
     to: Annotated[str, Parameter(help="Output format; `packline formats` lists them.", group=MAIN)],
     reading: Reading = _READING,

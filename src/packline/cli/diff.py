@@ -19,6 +19,7 @@ _FLAGS = Flags()
 def diff(
     one: Annotated[str, Parameter(help="Folder of a finished store.")],
     other: Annotated[str, Parameter(help="Folder of the store to compare with it.")],
+    /,
     *,
     flags: Flags = _FLAGS,
 ) -> int:

@@ -8,7 +8,7 @@ import msgspec
 from cyclopts import Group, Parameter
 
 from packline.chat.named_templates import TEMPLATES
-from packline.cli.arguments import Flags, _token, option
+from packline.cli.arguments import Flags, Length, _token, option
 from packline.cli.main import DONE
 from packline.cli.output import Line, output, table
 from packline.cli.sft import read_template
@@ -35,6 +35,7 @@ def evals(
         str | None,
         Parameter(help="core: the folder with core.yaml; hellaswag: its file.", show_default=False),
     ] = None,
+    /,
     *,
     tokenizer: Annotated[
         str,
@@ -69,7 +70,7 @@ def evals(
         ),
     ] = None,
     max_seq_len: Annotated[
-        int,
+        Length,
         option(
             "Maximum tokens; longer prompts lose their beginning, or are left out in chat. "
             f"Default: {MAX_SEQ_LEN:,}.",

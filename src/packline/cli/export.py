@@ -8,7 +8,16 @@ from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
-from packline.cli.arguments import MAIN, RUNNING, DocumentArguments, Flags, RowArguments, _token, option
+from packline.cli.arguments import (
+    MAIN,
+    RUNNING,
+    Count,
+    DocumentArguments,
+    Flags,
+    RowArguments,
+    _token,
+    option,
+)
 from packline.cli.exporting import export_facts, options_of, show_exported, watch_export
 from packline.cli.main import DONE, interrupted
 from packline.cli.output import output
@@ -47,7 +56,7 @@ def export(
     ] = None,
     text: Annotated[str | None, option("Field of the text.", TEXT)] = None,
     val_fraction: Annotated[float | None, option("Fraction of documents for validation.", TEXT)] = None,
-    val_documents: Annotated[int | None, option("Number of documents for validation.", TEXT)] = None,
+    val_documents: Annotated[Count | None, option("Number of documents for validation.", TEXT)] = None,
     rows: RowArguments = _ROWS,
     documents: DocumentArguments = _DOCUMENTS,
     flags: Flags = _FLAGS,

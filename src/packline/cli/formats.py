@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from packline.cli.arguments import Flags
 from packline.cli.main import DONE
 from packline.cli.output import Line, output, table
-from packline.errors import RecipeError
+from packline.errors import unknown_name
 from packline.formats.format import NAMES, Format, describe_options
 
 _FLAGS = Flags()
@@ -20,6 +20,7 @@ _FLAGS = Flags()
 
 def formats(
     name: Annotated[str | None, Parameter(help="Format to describe, with its options.")] = None,
+    /,
     *,
     flags: Flags = _FLAGS,
 ) -> int:
@@ -29,8 +30,9 @@ def formats(
         output.lines(list_lines(every))
         output.result({"command": "formats", "exit_code": DONE, "formats": every})
         return DONE
+    name = name.lower()
     if name not in NAMES:
-        raise RecipeError(f"no format {name!r}", hint=f"expected one of {', '.join(NAMES)}")
+        raise unknown_name(f"no format {name!r}", name, NAMES)
     format = load(name)
     values = facts(format)
     layout = inspect.getdoc(inspect.getmodule(type(format))) or ""

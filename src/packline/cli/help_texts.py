@@ -368,5 +368,19 @@ demo trains a tokenizer on it, builds a store, verifies it and shows it.""",
 }
 """Commands in the order of the list, with the texts above and below their options."""
 
+TOPICS = {
+    "Start": ("demo", "init"),
+    "Make a store": ("build", "plan", "status", "sft", "merge"),
+    "Look at it": ("info", "view", "serve", "report"),
+    "Check it": ("verify", "analyze", "diff"),
+    "Train": ("pack", "trace", "export", "bake"),
+    "Other formats": ("formats", "import", "convert"),
+    "Tokenizers and evaluation sets": ("tokenizer", "evals"),
+}
+"""Commands by topic, in the order of `packline --help`."""
+
+WRITING = ("build", "sft", "merge", "init", "export", "bake", "import", "convert", "evals", "demo")
+"""Commands whose result is files; with --quiet they print nothing."""
+
 GROUPS = ("tokenizer",)
 """Commands with subcommands, such as `packline tokenizer train`."""

@@ -73,6 +73,7 @@ _FLAGS, _READING = Flags(), Reading()
 
 def import_(
     path: Annotated[str, Parameter(help="File or folder of the dataset.")],
+    /,
     *,
     out: Annotated[str, Parameter(help="Output folder: new, empty, or with this import unfinished.")],
     reading: Reading = _READING,

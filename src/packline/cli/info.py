@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from cyclopts import Parameter
 
-from packline.cli.arguments import Flags
+from packline.cli.arguments import Count, Flags
 from packline.cli.main import DONE
 from packline.cli.output import output
 from packline.store.reader import StoreReader
@@ -25,8 +25,9 @@ UNKNOWN = "\ufffd"
 
 def info(
     store: Annotated[str, Parameter(help="Folder of a finished store.")],
+    /,
     *,
-    documents: Annotated[int, Parameter(help="Number of first documents to show.")] = 3,
+    documents: Annotated[Count, Parameter(help="Number of first documents to show.")] = 3,
     flags: Flags = _FLAGS,
 ) -> int:
     """Show the contents of a store; see `help_texts`."""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Group
 
-from packline.cli.arguments import MAIN, Flags, Inputs, option
+from packline.cli.arguments import MAIN, Count, Flags, Inputs, Length, option
 from packline.cli.main import DONE
 from packline.cli.output import output
 from packline.errors import PacklineError, RecipeError, StoreError, TokenizerError
@@ -32,9 +32,9 @@ def init(
     force: Annotated[bool, option("Replace an existing file.", MAIN)] = False,
     run: Annotated[str | None, option("Store for which to write a run file.", RUN)] = None,
     recipe: Annotated[str | None, option("Recipe of the store, for weights and budgets.", RUN)] = None,
-    seq_len: Annotated[int | None, option(f"Tokens per row. Default: {SEQ_LEN}.", RUN)] = None,
-    batch_size: Annotated[int | None, option(f"Rows per global batch. Default: {BATCH_SIZE}.", RUN)] = None,
-    tokens: Annotated[int | None, option("Tokens of the stage. Default: the sum of budgets.", RUN)] = None,
+    seq_len: Annotated[Length | None, option(f"Tokens per row. Default: {SEQ_LEN}.", RUN)] = None,
+    batch_size: Annotated[Count | None, option(f"Rows per global batch. Default: {BATCH_SIZE}.", RUN)] = None,
+    tokens: Annotated[Count | None, option("Tokens of the stage. Default: the sum of budgets.", RUN)] = None,
     flags: Flags = _FLAGS,
 ) -> int:
     """Write a recipe or a run file; see `help_texts`."""

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import packline
-from packline.cli.help_texts import GROUPS, PAGES, SUMMARY, SUMMARY_END
+from packline.cli.help_texts import GROUPS, PAGES, SUMMARY, SUMMARY_END, TOPICS, WRITING
 from packline.cli.output import discard, output
 from packline.errors import OutputError, PacklineError, RecipeError
 from packline.jobs.signals import interrupt_on_signals, signal_of
@@ -41,23 +41,34 @@ DONE, FAILED, USAGE, TOO_MANY_BAD, UNCHECKED = 0, 1, 2, 3, 4
 
 def make_app() -> App:
     """Create the command line, without importing its commands."""
-    from cyclopts import App
+    from cyclopts import App, Group
 
     app = App(
         name="packline",
         help=SUMMARY,
         version=packline.__version__,
-        version_flags=["--version"],
+        version_flags=["--version", "-V"],
         help_format="plaintext",
         help_epilogue=SUMMARY_END,
         suppress_keyboard_interrupt=False,
         result_action="return_value",
     )
+    groups = [Group(topic, sort_key=place) for place, topic in enumerate(TOPICS)]
+    topics = {name: group for group, names in zip(groups, TOPICS.values(), strict=True) for name in names}
     for place, (name, (help, end)) in enumerate(PAGES.items()):
         word = f"{name}_" if keyword.iskeyword(name) else name
         # A command with subcommands is an App that declares its own epilogue.
         more = {} if name in GROUPS else {"help_epilogue": end}
-        app.command(f"packline.cli.{word}:{word}", name=name, help=help, sort_key=place, **more)
+        app.command(
+            f"packline.cli.{word}:{word}", name=name, help=help, sort_key=place, group=topics[name], **more
+        )
+    options = Group("Options", sort_key=len(TOPICS))
+    app.register_install_completion_command(
+        help="Install completion of commands and options for bash, zsh or fish.", group=options
+    )
+    app["--help"].group = app["--version"].group = options
+    app["--version"].help = "Show the version."
+    app["--help"].help = "Show this page, or with a command its own."
     return app
 
 
@@ -68,7 +79,9 @@ def main(arguments: list[str] | None = None) -> int:
         arguments: words after `packline`; default: those of this process.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    output.configure(as_json="--json" in arguments)
+    quiet = "-q" in arguments or "--quiet" in arguments
+    command = next(iter(arguments), "")
+    output.configure(as_json="--json" in arguments, quiet=quiet, mute=quiet and command in WRITING)
     interrupt_on_signals()
     if debug := "--debug" in arguments:
         os.environ["PACKLINE_DEBUG"] = "1"
@@ -108,9 +121,9 @@ def _run(arguments: list[str]) -> int:
     try:
         code = make_app()(arguments, exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        command = next((word for word in arguments if word in PAGES), "")
-        hint = " ".join(filter(None, ["packline", command, "--help"]))
-        output.error("UsageError", str(error).strip(), hint)
+        from packline.cli.usage import describe
+
+        output.error("UsageError", *describe(error, arguments))
         return USAGE
     return code if isinstance(code, int) else DONE
 

@@ -18,6 +18,7 @@ _FLAGS = Flags()
 
 def merge(
     stores: Annotated[list[str], Parameter(help="Folders of two or more finished stores.", negative="")],
+    /,
     *,
     out: Annotated[str, Parameter(help="Output folder: new, empty, or with this merge unfinished.")],
     verify: Annotated[

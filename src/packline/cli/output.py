@@ -79,10 +79,15 @@ class Output:
         self.width = PLAIN_WIDTH
         self.wrap: int | None = None
         """Column at which long lines wrap; None for a pipe, whose lines a program may read."""
+        self.quiet = False
+        """True to show no progress and no notes."""
+        self.mute = False
+        """True to print no result, for commands whose result is files. Not in json mode."""
         self._consoles: dict[bool, Console] = {}
 
-    def configure(self, *, as_json: bool = False) -> None:
+    def configure(self, *, as_json: bool = False, quiet: bool = False, mute: bool = False) -> None:
         """Set the modes from the destinations of the output; NO_COLOR and TERM=dumb are respected."""
+        self.quiet, self.mute = quiet, mute
         able = os.environ.get("TERM", "") not in ("", "dumb")
         self.mode = "json" if as_json else "terminal" if able and _is_terminal(sys.stdout) else "plain"
         self.interactive = able and _is_terminal(sys.stderr)
@@ -95,7 +100,7 @@ class Output:
 
     def line(self, *pieces: Piece) -> None:
         """Print a line of the result, except in json mode."""
-        if self.mode == "json":
+        if self.mode == "json" or self.mute:
             return
         if self.mode == "plain":
             _write_result(plain(pieces))
@@ -113,7 +118,7 @@ class Output:
         Args:
             pager: True to show a long page by a pager.
         """
-        if self.mode == "json":
+        if self.mode == "json" or self.mute:
             return
         from packline.viewing.terminal import render_lines
 
@@ -149,6 +154,8 @@ class Output:
 
     def note(self, *pieces: Piece) -> None:
         """Print a line about progress on standard error."""
+        if self.quiet:
+            return
         if self.interactive:
             self._console(error=True).print(styled(pieces), soft_wrap=True)
         elif self.mode != "json":
@@ -194,6 +201,9 @@ class Output:
         Args:
             render: returns the lines for a terminal with that number of columns; called from another thread.
         """
+        if self.quiet:
+            yield
+            return
         from rich.live import Live
         from rich.text import Text
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from cyclopts import Parameter
 
-from packline.cli.arguments import ROWS, DocumentArguments, Flags, option
+from packline.cli.arguments import ROWS, DocumentArguments, Flags, Length, option
 from packline.cli.main import DONE
 from packline.cli.output import output
 from packline.errors import RecipeError
@@ -25,8 +25,9 @@ _FLAGS, _DOCUMENTS = Flags(), DocumentArguments()
 
 def pack(
     store: Annotated[str, Parameter(help="Folder of a finished store.")],
+    /,
     *,
-    seq_len: Annotated[list[int], option("Tokens per row. May be repeated.", ROWS)],
+    seq_len: Annotated[list[Length], option("Tokens per row. May be repeated.", ROWS)],
     packing: Annotated[
         Literal["concat", "best_fit", "pad"] | None, option("Only this packing. Default: all.", ROWS)
     ] = None,

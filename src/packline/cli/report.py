@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from cyclopts import Group, Parameter
 
 from packline.cli.analyze import watching
-from packline.cli.arguments import Flags, option
+from packline.cli.arguments import Count, Flags, Length, option
 from packline.cli.main import DONE
 from packline.cli.output import output
 from packline.viewing.html import check_place, write_page
@@ -22,12 +22,13 @@ _FLAGS = Flags()
 
 def report(
     store: Annotated[str, Parameter(help="Folder of a finished store.")],
+    /,
     *,
     out: Annotated[
         str, Parameter(name=["--out", "-o"], help="File to write; replaced if it exists.")
     ] = "report.html",
     seq_len: Annotated[
-        int | None, option(f"Tokens per row. Default: {SEQ_LEN:,}, or fewer for a small store.", CONTENTS)
+        Length | None, option(f"Tokens per row. Default: {SEQ_LEN:,}, or fewer for a small store.", CONTENTS)
     ] = None,
     packing: Annotated[
         Literal["concat", "best_fit", "pad"] | None,
@@ -37,7 +38,7 @@ def report(
         list[str] | None,
         option("Tokenizer to compare with. May be repeated.", CONTENTS),
     ] = None,
-    rows: Annotated[int, option(f"Number of rows to show. Default: {ROWS}.", CONTENTS)] = ROWS,
+    rows: Annotated[Count, option(f"Number of rows to show. Default: {ROWS}.", CONTENTS)] = ROWS,
     workers: Annotated[
         int | None, option("Number of processes. Default: one per usable core.", RUNNING)
     ] = None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,7 +17,9 @@ from packline.cli.arguments import (
     RUNNING,
     SPLITS,
     TOKENS,
+    Count,
     Flags,
+    Length,
     _token,
     option,
     split_columns,
@@ -27,7 +28,7 @@ from packline.cli.import_ import finished_lines, import_interrupted
 from packline.cli.main import DONE, TOO_MANY_BAD
 from packline.cli.output import output
 from packline.cli.progress import Tally, too_many_bad, warn_of_splits, watch
-from packline.errors import RecipeError
+from packline.errors import RecipeError, unknown_name
 from packline.jobs.store_job import Imported
 from packline.store.manifest import split_warnings
 from packline.viewing.text import percent, plural
@@ -61,7 +62,7 @@ def sft(
         bool, option("Take parts of the preset that the folder lacks from the hub.", MAIN)
     ] = False,
     max_tokens: Annotated[
-        int | None,
+        Length | None,
         option("Maximum tokens per document, boundary tokens included. Default: unlimited.", DOCUMENTS),
     ] = None,
     overflow: Annotated[
@@ -86,7 +87,7 @@ def sft(
         float, Parameter(help="Fraction of documents for validation.", group=SPLITS)
     ] = 0.0,
     val_documents: Annotated[
-        int | None,
+        Count | None,
         option("Number of documents for validation, instead of a fraction; reads the inputs twice.", SPLITS),
     ] = None,
     test_fraction: Annotated[float, Parameter(help="Fraction of documents for testing.", group=SPLITS)] = 0.0,
@@ -176,11 +177,8 @@ def read_template(given: str) -> str:
         return Path(given).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        close = get_close_matches(given.lower(), TEMPLATES, 1)
-        raise RecipeError(
-            f"cannot read the chat template {given}: {reason}",
-            hint=f"did you mean {close[0]}?" if close else f"name a file, or one of {', '.join(TEMPLATES)}",
-        ) from error
+        message = f"cannot read the chat template {given}: {reason}"
+        raise unknown_name(message, given, TEMPLATES) from error
 
 
 def facts(done: Imported, tally: Tally, out: str, code: int) -> dict[str, Any]:

@@ -24,6 +24,7 @@ STATES: dict[str, Piece] = {
 
 def status(
     store: Annotated[str, Parameter(help="A store, or the --out of any job.")],
+    /,
     *,
     flags: Flags = _FLAGS,
 ) -> int:

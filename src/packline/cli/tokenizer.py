@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from cyclopts import App, Group, Parameter
 
-from packline.cli.arguments import Flags, option
+from packline.cli.arguments import Count, Flags, Length, option
 from packline.cli.help_texts import PAGES
 from packline.cli.main import DONE, FAILED
 from packline.cli.output import Line, output, table
@@ -37,7 +37,7 @@ tokenizer = App(
 def train(
     *inputs: Annotated[str, Parameter(help="Files, folders, globs or URIs of text; or one recipe (.toml).")],
     vocab_size: Annotated[
-        int, Parameter(help="Total number of tokens: bytes, merges and special tokens.", group=LEARNING)
+        Length, Parameter(help="Total number of tokens: bytes, merges and special tokens.", group=LEARNING)
     ],
     out: Annotated[str, Parameter(help="Output folder, new or empty.")],
     pattern: Annotated[
@@ -57,8 +57,8 @@ def train(
     eos: Annotated[str | None, option("Special token that ends a document.", LEARNING)] = None,
     bos: Annotated[str | None, option("Special token that begins a document.", LEARNING)] = None,
     text: Annotated[str | None, option("Field of the text. Default: as in build.", TEXTS)] = None,
-    max_chars: Annotated[int | None, option("Maximum characters, from the beginning.", TEXTS)] = None,
-    doc_chars: Annotated[int | None, option("Maximum characters of a document.", TEXTS)] = None,
+    max_chars: Annotated[Count | None, option("Maximum characters, from the beginning.", TEXTS)] = None,
+    doc_chars: Annotated[Count | None, option("Maximum characters of a document.", TEXTS)] = None,
     memory: Annotated[
         str, Parameter(help="Memory limit; beyond it rare words are dropped and counted.", group=LEARNING)
     ] = "4GiB",
@@ -73,7 +73,8 @@ def train(
     The merges are those of HF's trainer, and the folder loads in transformers and with --tokenizer.
     """
     from packline.jobs.resources import keep_freed_memory
-    from packline.recipe import Recipe, Source, check_recipe, load_recipe, parse_bytes
+    from packline.quantities import parse_bytes
+    from packline.recipe import Recipe, Source, check_recipe, load_recipe
     from packline.vocabulary.trained_folder import train_folder
     from packline.vocabulary.training import SPECIALS
 
@@ -117,6 +118,7 @@ def train(
 @tokenizer.command(name="eval")
 def evaluate(
     name: Annotated[str, Parameter(help="Tokenizer: a file, a folder or a hub id.")],
+    /,
     *,
     against: Annotated[
         list[str] | None,
@@ -163,6 +165,7 @@ def evaluate(
 @tokenizer.command
 def check(
     name: Annotated[str, Parameter(help="Tokenizer: a file, a folder or a hub id.")],
+    /,
     *,
     model: Annotated[
         str | None, Parameter(help="The model's config.json, or its folder.", show_default=False)

@@ -131,6 +131,7 @@ class TraceTarget:
 
 def trace(
     target: Annotated[str, Parameter(help="A run file (run.toml), or the folder of a store.")],
+    /,
     *,
     wanted: Annotated[TraceTarget | None, Parameter(name="*")] = None,
     settings: Annotated[StoreSettings | None, Parameter(name="*")] = None,

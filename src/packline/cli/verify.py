@@ -33,6 +33,7 @@ _FLAGS = Flags()
 
 def verify(
     store: Annotated[str, Parameter(help="Folder of a finished store; with --from a dataset.")],
+    /,
     *,
     deep: Annotated[
         bool,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from packline.cli.arguments import Flags, StoreSettings, option
+from packline.cli.arguments import Count, Flags, StoreSettings, option
 from packline.cli.main import DONE
 from packline.cli.output import Line, output
 from packline.cli.trace import open_loader
@@ -59,7 +59,7 @@ class Shown:
     """Amount and position of the output."""
 
     tokens: Annotated[
-        int | None,
+        Count | None,
         option(f"Maximum tokens. Default: {MOST}; for each row of a batch {BATCH_TOKENS}.", SHOWN),
     ] = None
     first: Annotated[
@@ -79,7 +79,7 @@ class BatchFileOptions:
         str | None, option("Tokenizer that made the ids. Default: none; ids are shown.", BATCH)
     ] = None
     grid: Annotated[bool | None, option("First and last tokens of each row, in columns.", BATCH)] = None
-    rows: Annotated[int | None, option("Maximum rows. Default: all.", BATCH)] = None
+    rows: Annotated[Count | None, option("Maximum rows. Default: all.", BATCH)] = None
     tensor_type: Annotated[
         Literal["input", "target", "both"] | None,
         option("Tensor to show. Default: input; with --grid both.", BATCH),
@@ -96,6 +96,7 @@ def view(
     target: Annotated[
         str, Parameter(help="Folder of a store, a run file (run.toml), or a batch file (.npz).")
     ],
+    /,
     *,
     wanted: Annotated[ViewTarget | None, Parameter(name="*")] = None,
     shown: Annotated[Shown | None, Parameter(name="*")] = None,

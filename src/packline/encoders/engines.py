@@ -34,7 +34,8 @@ import msgspec
 import numpy as np
 
 from packline.encoders import EngineName
-from packline.encoders.special_tokens import BytesCounter, added_token_features
+from packline.encoders.remembered import remember
+from packline.encoders.special_tokens import KEPT_MARK, MARK, BytesCounter, added_token_features
 from packline.encoders.tiktoken import PATTERNS, SPLIT_50K
 from packline.encoders.token_bytes import LETTERS
 from packline.encoders.tokenizer import merge_pairs, refusals
@@ -364,6 +365,11 @@ def tokenizer_features(json: str) -> tuple[str, ...]:
     >>> tokenizer_features('{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}')
     ('model BPE', 'model of characters', 'normalizer none', 'pre-tokenizer none')
     """
+    text = json.replace(MARK, KEPT_MARK)
+    return remember("features", text, tuple[str, ...], lambda: _find_features(text))
+
+
+def _find_features(json: str) -> tuple[str, ...]:
     whole = msgspec.json.decode(json)
     normalizer = _chain(whole.get("normalizer"), "normalizers")
     pre_tokenizer = _chain(whole.get("pre_tokenizer"), "pretokenizers")

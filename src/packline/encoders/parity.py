@@ -24,13 +24,12 @@ from collections.abc import Iterator
 from itertools import count, islice, takewhile
 from typing import TYPE_CHECKING, Literal
 
-import msgspec
 import numpy as np
 
 from packline.encoders import EngineName, EngineReport
 from packline.encoders.engines import Engine, TokenizersEngine, load_reference
 from packline.encoders.special_tokens import MARK
-from packline.encoders.tokenizer import refusals
+from packline.encoders.tokenizer import read_added_tokens, refusals
 from packline.errors import EncoderMismatch, TokenizerError
 from packline.sources.batch import Texts
 
@@ -240,31 +239,6 @@ def _difference(engine: Engine, texts: list[str], expected: list[list[int]]) -> 
         if ids != right:
             return str(mismatch(engine.name, "sample", texts[place], ids, right))
     return None
-
-
-class AddedToken(msgspec.Struct, frozen=True):
-    """An entry of `added_tokens`."""
-
-    content: str
-    id: int
-    special: bool = False
-    single_word: bool = False
-    lstrip: bool = False
-    rstrip: bool = False
-    normalized: bool = False
-
-
-class _Whole(msgspec.Struct, frozen=True):
-    added_tokens: list[AddedToken] | None = None
-
-
-def read_added_tokens(json: str) -> list[AddedToken]:
-    """Read the added tokens of a tokenizer.json, in file order.
-
-    >>> read_added_tokens('{"added_tokens": [{"content": "<s>", "id": 1}]}')[0].content
-    '<s>'
-    """
-    return msgspec.json.decode(json, type=_Whole).added_tokens or []
 
 
 def check_ids(json: str, reference: tokenizers.Tokenizer) -> None:

@@ -26,6 +26,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from packline.encoders.remembered import remember
 from packline.encoders.tiktoken import UNUSED
 from packline.encoders.token_bytes import LETTERS
 from packline.encoders.tokenizer import Tokenizer, merge_pairs
@@ -69,6 +70,8 @@ END_OF_TURN = frozenset(
 )
 
 MARK = f"\uffff{secrets.randbits(64)}."
+KEPT_MARK = "\uffffspecial."
+"""In place of `MARK` in what is kept on disk."""
 """Prefix of the replacement names: random, so that no document can contain one on purpose."""
 
 
@@ -125,14 +128,23 @@ def without_special_tokens(tokenizer: Tokenizer) -> str:
         TokenizerError: a special token is also used for ordinary text: a byte, or an input or result of a
             merge. Text would either become it, or lose its tokens.
     """
+    changed = remember("without special tokens", tokenizer.json, _MAYBE, lambda: _rename_special(tokenizer))
+    return tokenizer.json if changed is None else changed.replace(KEPT_MARK, MARK)
+
+
+_MAYBE: Any = str | None
+
+
+def _rename_special(tokenizer: Tokenizer) -> str | None:
+    """The tokenizer.json with other strings for its special tokens; None if it has none."""
     whole = msgspec.json.decode(tokenizer.json)
     renamed = {
-        token["content"]: f"{MARK}{number}\uffff"
+        token["content"]: f"{KEPT_MARK}{number}\uffff"
         for number, token in enumerate(whole.get("added_tokens") or [])
         if token.get("special")
     }
     if not renamed:
-        return tokenizer.json
+        return None
     model = whole["model"]
     if model.get("type") == "Unigram" and model.get("unk_id") is not None:
         # A Unigram model encodes any unknown text as <unk>, including this string; that remains.

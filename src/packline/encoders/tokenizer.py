@@ -7,8 +7,9 @@
 Every engine reads this one text, so all use the same tokenizer. Truncation, padding and dropout, which some
 published files contain, are removed: they would cut documents short, or make ids random.
 
-Cost: one parse and one compact rewrite, 0.3 s for a vocabulary of 150,000; 1 to 2 s for a rank file. A
-tokenizer is a frozen value of a few megabytes that can be sent to a worker unchanged.
+Cost: one parse and one compact rewrite, 0.3 s for a vocabulary of 150,000, 1 to 2 s for a rank file; 0.02 s
+the second time (`remembered`). A tokenizer is a frozen value of a few megabytes that can be sent to a worker
+unchanged.
 
 Never runs code that comes with a tokenizer, and reads no pickles. `boundary` decides which token ends a
 document.
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from packline.encoders.remembered import remember
 from packline.errors import TokenizerError
 from packline.fingerprint import hash_value
 
@@ -104,6 +106,10 @@ def refusals(what: str) -> Iterator[None]:
 
 @lru_cache(maxsize=4)
 def _fingerprint(text: str) -> str:
+    return remember("fingerprint", text, str, lambda: _hash_parts(text))
+
+
+def _hash_parts(text: str) -> str:
     whole = msgspec.json.decode(text)
     model = dict(whole["model"])
     if "merges" in model:
@@ -145,8 +151,30 @@ def load_tokenizer(name: str, encoding: str | None = None) -> Tokenizer:
     except OSError as error:
         raise TokenizerError(f"cannot read the tokenizer {file}: {error.strerror}") from error
     neighbors = _read_neighbors(file) if file.name == JSON or file.suffix == ".model" else {}
-    kind, contents, declared = _contents(data, encoding, str(file))
-    return _tokenizer(name, kind, contents, declared | neighbors, revision, str(file))
+    settings = f"converted {file.suffix} {encoding}"  # all that a conversion depends on besides the content
+    converted = remember(settings, data, _Converted, lambda: _convert(data, encoding, str(file)))
+    declared = converted.declared | neighbors
+    return Tokenizer(
+        name=name,
+        kind=converted.kind,
+        json=converted.json,
+        vocab_size=converted.vocab_size,
+        special_tokens=converted.special_tokens,
+        eos_token=declared.get("eos_token"),
+        bos_token=declared.get("bos_token"),
+        chat=bool(declared.get("chat")),
+        revision=revision,
+    )
+
+
+class _Converted(msgspec.Struct, frozen=True):
+    """Everything about a tokenizer that follows from the content of its file."""
+
+    kind: Kind
+    json: str
+    vocab_size: int
+    special_tokens: dict[str, int]
+    declared: dict[str, Any]
 
 
 def _tokenizer_file(folder: Path) -> Path:
@@ -208,14 +236,8 @@ def _parse(data: bytes, where: str) -> dict[str, Any]:
     return contents
 
 
-def _tokenizer(
-    name: str,
-    kind: Kind,
-    contents: dict[str, Any],
-    declared: dict[str, Any],
-    revision: str | None,
-    where: str,
-) -> Tokenizer:
+def _convert(data: bytes, encoding: str | None, where: str) -> _Converted:
+    kind, contents, declared = _contents(data, encoding, where)
     model = contents.get("model")
     vocab = model.get("vocab") if isinstance(model, dict) else None
     if not isinstance(vocab, dict | list) or not vocab:
@@ -241,17 +263,7 @@ def _tokenizer(
     contents["padding"] = None
     if isinstance(model, dict) and model.get("dropout") is not None:
         model["dropout"] = None
-    return Tokenizer(
-        name=name,
-        kind=kind,
-        json=msgspec.json.encode(contents).decode(),
-        vocab_size=vocab_size,
-        special_tokens=special,
-        eos_token=declared.get("eos_token"),
-        bos_token=declared.get("bos_token"),
-        chat=bool(declared.get("chat")),
-        revision=revision,
-    )
+    return _Converted(kind, msgspec.json.encode(contents).decode(), vocab_size, special, declared)
 
 
 def _read_neighbors(file: Path) -> dict[str, Any]:
@@ -314,6 +326,31 @@ def _from_hub(name: str) -> tuple[Path, str | None]:
         f"no tokenizer {name} in {where}: expected {JSON} or one of {', '.join(MODELS)}, found neither",
         hint="a tokenizer that needs its own code is not read; save it as a tokenizer.json first",
     )
+
+
+class AddedToken(msgspec.Struct, frozen=True):
+    """An entry of `added_tokens`."""
+
+    content: str
+    id: int
+    special: bool = False
+    single_word: bool = False
+    lstrip: bool = False
+    rstrip: bool = False
+    normalized: bool = False
+
+
+class _Whole(msgspec.Struct, frozen=True):
+    added_tokens: list[AddedToken] | None = None
+
+
+def read_added_tokens(json: str | bytes) -> list[AddedToken]:
+    """Read the added tokens of a tokenizer.json, in file order.
+
+    >>> read_added_tokens('{"added_tokens": [{"content": "<s>", "id": 1}]}')[0].content
+    '<s>'
+    """
+    return msgspec.json.decode(json, type=_Whole).added_tokens or []
 
 
 def config_bytes(special_tokens: Sequence[str], eos: str | None, bos: str | None) -> bytes:

@@ -36,7 +36,7 @@ from packline.evals.hellaswag import _Published
 from packline.evals.task import CONFIG, QUESTIONS, EvaluationText
 from packline.sources.files import expand
 from packline.sources.records import files_of, lines_of, records_of
-from packline.storage.inputs import is_remote
+from packline.storage.places import is_remote
 
 HEADER = ("question", "answer")
 """First and last field of a CSV header."""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from packline.encoders.tokenizer import CONFIG, config_bytes
+from packline.encoders.tokenizer import CONFIG, config_bytes, read_added_tokens
 from packline.errors import RecipeError
 from packline.formats.choice import ExportChoice, is_run
 from packline.formats.document_view import DocumentView
@@ -349,8 +349,7 @@ class ExportJob(Job[PartUnit, PartReceipt, Exported]):
         """Write the store's tokenizer next to the files, with its end of document for the trainer."""
         entry = self._view.tokenizer
         text = read_file(self._view.store.place, self._view.store.tokenizer_file)
-        added = msgspec.json.decode(text).get("added_tokens") or []
-        special = [token["content"] for token in added if token.get("special")]
+        special = [token.content for token in read_added_tokens(text) if token.special]
         with disk_errors(target.folder):
             with target.create(TOKENIZER_FILE) as file:
                 file.write(text)

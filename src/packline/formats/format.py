@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, get_args, get_origin
 import msgspec
 import numpy as np
 
-from packline.errors import InputError, RecipeError
+from packline.errors import InputError, RecipeError, unknown_name
 from packline.formats.choice import ExportChoice, document_view, row_view
 from packline.formats.types import (
     DatasetFile,
@@ -192,7 +192,7 @@ NAMES = (*DOCUMENT_FORMATS, *ROW_FORMATS)
 
 
 def get_format(name: str) -> Format:
-    """Format of this name.
+    """Format of this name, in upper or lower case.
 
     Raises:
         RecipeError: there is no such format, or it needs a module that is not installed.
@@ -201,8 +201,9 @@ def get_format(name: str) -> Format:
     Traceback (most recent call last):
     packline.errors.RecipeError: no format 'tfrecord'
     """
+    name = name.lower()
     if name not in NAMES:
-        raise RecipeError(f"no format {name!r}", hint=f"expected one of {', '.join(NAMES)}")
+        raise unknown_name(f"no format {name!r}", name, NAMES)
     format: Format = importlib.import_module(f"packline.formats.{name}").FORMAT
     for module in format.needs:
         if importlib.util.find_spec(module) is None:

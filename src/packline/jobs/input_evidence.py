@@ -22,8 +22,8 @@ from pathlib import Path
 import msgspec
 
 from packline.sources.files import InputFile
-from packline.storage.inputs import is_remote
 from packline.storage.local import publish_bytes, user_cache
+from packline.storage.places import is_remote
 from packline.store.manifest import MANIFEST
 
 RESOLUTION_NS = 2_000_000_000

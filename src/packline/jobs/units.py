@@ -355,7 +355,12 @@ def load_encoder(work: Work) -> Encoder:
         engine=work.options.engine,
         parse_special_tokens=work.recipe.special_tokens == "parse",
         boundary=work.boundary,
+        text_bytes=sum(file.size * (COMPRESSION_GUESS if _is_packed(file) else 1) for file in work.files),
     )
+
+
+def _is_packed(file: InputFile) -> bool:
+    return bool(file.compression) or file.format == "parquet"
 
 
 def set_room(work: Work, engines: Iterable[EngineName], base: int) -> None:

@@ -38,12 +38,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from packline.errors import PacklineError, RecipeError, did_you_mean
+from packline.errors import PacklineError, RecipeError
 from packline.loading.order import OrderName
 from packline.packing.packer import DocumentFilter, RowOptions
-from packline.recipe import Share, read_toml
+from packline.quantities import read_numbers
+from packline.recipe import Share
 from packline.storage.places import is_remote
 from packline.store.paths import StorePath
+from packline.toml import read_table, read_toml
 
 if TYPE_CHECKING:
     from packline.loading.mixture import Stage
@@ -144,12 +146,14 @@ def parse_run(table: dict[str, Any], name: str = "the run file") -> RunFile:
     Traceback (most recent call last):
     packline.errors.RecipeError: the run file: stages[0] has no setting 'seqlen'
     """
-    _refuse_unknown(table, RunFile, name, "")
-    _refuse_unknown(table.get("loader"), LoaderSettings, name, "loader")
+    table = read_table(table, RunFile, name)
+    table["loader"] = read_table(table.get("loader"), LoaderSettings, f"{name}: loader")
     for number, stage in enumerate(_tables(table.get("stages"))):
-        _refuse_unknown(stage, StageSettings, name, f"stages[{number}]", PACKING_FIELDS)
+        where = f"{name}: stages[{number}]"
+        stage.update(read_table(stage, StageSettings, where, more=PACKING_FIELDS))
+        stage.update(read_numbers(stage, RowOptions, where))
         for place, source in enumerate(_tables(stage.get("sources"))):
-            _refuse_unknown(source, SourceSettings, name, f"stages[{number}].sources[{place}]")
+            source.update(read_table(source, SourceSettings, f"{where}.sources[{place}]"))
     return convert_run(_with_sources_complete(table, name), name)
 
 
@@ -267,21 +271,6 @@ def _check(run: RunFile, name: str) -> RunFile:
                     hint="give each its share: weight = 0.5",
                 )
     return run
-
-
-def _refuse_unknown(
-    table: Any, kind: type[msgspec.Struct], name: str, where: str, more: tuple[str, ...] = ()
-) -> None:
-    """Reject an unknown setting, usually a typing error, and suggest the one that was meant."""
-    if not isinstance(table, dict):
-        return
-    known = (*kind.__struct_fields__, *more)
-    for word in table:
-        if word in known:
-            continue
-        hint = did_you_mean(word, known)
-        what = f"{name}: {where} has" if where else f"{name} has"
-        raise RecipeError(f"{what} no setting {word!r}", hint=f"{hint}there are: {', '.join(sorted(known))}")
 
 
 def _tables(value: Any) -> list[dict[str, Any]]:

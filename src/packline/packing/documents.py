@@ -32,6 +32,9 @@ from packline.permutation import Permutation
 from packline.ragged import offsets_of
 from packline.store.reader import StoreReader, shard_labels
 
+AHEAD = 32
+"""Indexes of a remote store that are brought at once in a pass over lengths."""
+
 
 class ShardRange:
     """Selected shards of a store, in their order."""
@@ -42,7 +45,8 @@ class ShardRange:
         """Number of each shard in the store."""
         self.shards = [store.shards[number] for number in numbers]
         self.tokens = sum(shard.entry.tokens for shard in self.shards)
-        self.offsets: DocumentOffsets = document_offsets(self.shards)
+        self.offsets: DocumentOffsets = document_offsets(self.shards, remote=store.mirror is not None)
+        self._remote = store.mirror is not None
         self._firsts = store.firsts[chosen]
         """int64 `[P]`: number of the first document of each shard."""
         self._lasts = store.firsts[chosen + 1]
@@ -88,6 +92,10 @@ class ShardRange:
         done = 0
         while done < len(lengths):
             inner = start + done - int(self._places[part])
+            if self._remote and not part % AHEAD:
+                from packline.store.remote_shard import bring_indexes
+
+                bring_indexes(self.shards[part : part + AHEAD])
             block = self.shards[part].lengths[inner : inner + len(lengths) - done]
             lengths[done : done + len(block)] = block
             done, part = done + len(block), part + 1

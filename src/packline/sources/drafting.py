@@ -28,7 +28,7 @@ from packline.recipe import OWN_COLUMNS, Recipe, Source, Split
 from packline.sources.files import DEFAULT_ID, TEXT_FIELDS, InputFile, list_files
 from packline.sources.jsonl import fits_a_type
 from packline.sources.reader import Span, read_span
-from packline.storage.inputs import is_remote
+from packline.storage.places import is_remote
 from packline.where.conditions import Field as WhereField
 from packline.where.records import field_value, kind_of
 

@@ -14,17 +14,9 @@ import msgspec
 
 from packline.errors import InputChanged, InputError
 from packline.fingerprint import Hasher
+from packline.storage.places import is_remote as is_remote
 
 READ_BYTES = 4 << 20
-
-
-def is_remote(path: str) -> bool:
-    """True if a path is an fsspec URI.
-
-    >>> is_remote("s3://bucket/key"), is_remote("data/a.jsonl")
-    (True, False)
-    """
-    return "://" in path
 
 
 def remote(path: str) -> tuple[Any, str]:

@@ -1,65 +1,28 @@
-"""Storage of results: the protocol, and durable writing into a local folder.
+"""A local folder as a `Storage`, and durable writing into folders.
 
-A small file is written under another name, synced and renamed; then its folder is synced, without which
-the rename itself may be lost. Large files are written where they are, then synced and renamed the same way.
+A file is written and synced under another name, then linked to its final one, which fails if that exists;
+then its folder is synced, without which the new name itself may be lost. Files that change are renamed over.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
-from packline.errors import OutOfSpace, PacklineError, StoreError
-from packline.fingerprint import hash_bytes
+from packline.errors import OutOfSpace, PacklineError
+from packline.fingerprint import Hasher, hash_bytes
+from packline.storage.protocol import FileFacts, other_content, too_short
 
 MANY = 16
 """Largest number of files that are synced one by one."""
-
-
-class Storage(Protocol):
-    """Files by name; names are relative paths with `/`.
-
-    Bytes are a function of inputs and settings alone, so a file is written once, under its final name, and
-    never changed: `put_new` of the same bytes is a success, of others an error. So a unit that runs twice
-    does no harm. An object store does this by puts that only create (`If-None-Match: *`), compared after a
-    conflict; a local folder by writing under another name, syncing and renaming.
-
-    To add a storage, implement this protocol, and pass it to the folder of a job (`jobs.folder`).
-    """
-
-    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Bytes `start` to `stop` of a file; to its end by default.
-
-        Raises:
-            FileNotFoundError: there is no such file.
-        """
-
-    def put_new(self, name: str, data: bytes) -> bool:
-        """Create a small file, complete or not at all; durable on return.
-
-        Returns:
-            False if it existed with the same bytes.
-
-        Raises:
-            StoreError: it exists with other bytes.
-            OutOfSpace: the disk is full.
-        """
-
-    def put_files(self, files: Mapping[str, Path]) -> None:
-        """Take over finished local files, each under its name; all durable on return."""
-
-    def list(self, folder: str) -> Sequence[str]:
-        """Names of the files directly in a folder, sorted; unfinished ones are left out."""
-
-    def delete(self, names: Sequence[str]) -> None:
-        """Delete files, those that exist."""
-
-    def sync(self, folder: str = "") -> None:
-        """Wait until a folder's entries are durable."""
+UNFINISHED = ".tmp"
+"""Ending of the name of a file that is being written; its name begins with a dot."""
+HASH_BYTES = 4 << 20
 
 
 @contextmanager
@@ -165,6 +128,20 @@ def publish_bytes(path: Path, data: bytes) -> None:
         sync_folder(path.parent)
 
 
+@contextmanager
+def _waiting_file(path: Path, data: bytes) -> Iterator[Path]:
+    """The bytes, durable under a name beside `path` that no other process has; removed at the end."""
+    waiting = path.with_name(f".{path.name}.{secrets.token_hex(4)}{UNFINISHED}")
+    try:
+        with open(waiting, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        yield waiting
+    finally:
+        waiting.unlink(missing_ok=True)
+
+
 class LocalFolder:
     """A folder on a local disk, as a `Storage`.
 
@@ -176,6 +153,7 @@ class LocalFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.place = str(path)
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """See `Storage.read`."""
@@ -184,34 +162,37 @@ class LocalFolder:
                 file.seek(start)
             return file.read() if stop is None else file.read(max(stop - start, 0))
 
-    def put_new(self, name: str, data: bytes) -> bool:
-        """See `Storage.put_new`."""
-        path = self.path / name
-        try:
-            found = path.read_bytes()
-        except FileNotFoundError:
-            publish_bytes(path, data)
-            return True
-        if found != data:
-            raise StoreError(
-                f"{path} exists with another content: expected {hash_bytes(data)}, found {hash_bytes(found)}",
-                hint="something else writes into this folder, or the memory of this machine is damaged",
-            )
-        return False
+    def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """See `Storage.read_ranges`."""
+        results = []
+        with open(self.path / name, "rb", buffering=0) as file:
+            for start, stop in ranges:
+                data = os.pread(file.fileno(), max(stop - start, 0), start)
+                if len(data) < stop - start:
+                    raise too_short(self.path / name, start, stop, len(data))
+                results.append(data)
+        return results
 
-    def put_files(self, files: Mapping[str, Path]) -> None:
-        """See `Storage.put_files`; the files are renamed, so they must be on the same disk."""
-        with disk_errors(self.path):
-            if len(files) <= MANY or not sync_file_system(self.path):
-                for path in files.values():
-                    sync_file(path)
-            folders = {(self.path / name).parent for name in files} | {self.path}
-            for folder in folders:
-                folder.mkdir(exist_ok=True)
-            for name, path in files.items():
-                os.replace(path, self.path / name)
-            for folder in sorted(folders, reverse=True):
-                sync_folder(folder)
+    def facts(self, name: str) -> FileFacts | None:
+        """See `Storage.facts`."""
+        try:
+            return FileFacts(name, *_size_and_etag(os.stat(self.path / name)))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def walk(self, folder: str = "") -> Iterator[FileFacts]:
+        """See `Storage.walk`."""
+        try:
+            entries = list(os.scandir(self.path / folder))
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        # As object stores order keys, in which a folder's name is followed by a slash.
+        for key, entry in sorted((entry.name + "/" * entry.is_dir(), entry) for entry in entries):
+            name = f"{folder}/{entry.name}" if folder else entry.name
+            if key.endswith("/"):
+                yield from self.walk(name)
+            elif not (key.startswith(".") and key.endswith(UNFINISHED)) and entry.is_file():
+                yield FileFacts(name, *_size_and_etag(entry.stat()))
 
     def list(self, folder: str) -> list[str]:
         """See `Storage.list`."""
@@ -224,6 +205,58 @@ class LocalFolder:
             prefix + entry.name for entry in entries if entry.is_file() and not entry.name.startswith(".")
         )
 
+    def put_new(self, name: str, data: bytes) -> bool:
+        """See `Storage.put_new`."""
+        path = self.path / name
+        try:
+            found = path.read_bytes()
+        except FileNotFoundError:
+            with disk_errors(path.parent):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                if _create(path, data):
+                    sync_folder(path.parent)
+                    return True
+            found = path.read_bytes()
+        if found != data:
+            raise other_content(path, hash_bytes(data), hash_bytes(found))
+        return False
+
+    def put_files(self, files: Mapping[str, Path]) -> None:
+        """See `Storage.put_files`; the files get another name, so they must be on the same disk."""
+        with disk_errors(self.path):
+            if len(files) <= MANY or not sync_file_system(self.path):
+                for path in files.values():
+                    sync_file(path)
+            folders = {(self.path / name).parent for name in files} | {self.path}
+            for folder in folders:
+                folder.mkdir(parents=True, exist_ok=True)
+            for name, path in files.items():
+                if not _link_new(path, self.path / name):
+                    _refuse_other_content(path, self.path / name)
+            for folder in sorted(folders, reverse=True):
+                sync_folder(folder)
+            for path in files.values():
+                path.unlink(missing_ok=True)
+
+    def replace(self, name: str, data: bytes, expected: str | None) -> str | None:
+        """See `Storage.replace`; other processes wait on a lock beside the file."""
+        path = self.path / name
+        with disk_errors(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(path.with_name(f".{path.name}.lock"), "ab") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                before = self.facts(name)
+                if (before.etag if before else None) != expected:
+                    return None
+                with _waiting_file(path, data) as waiting:
+                    if before:  # never the same etag again, however coarse the clock
+                        later = max(waiting.stat().st_mtime_ns, path.stat().st_mtime_ns + 1)
+                        os.utime(waiting, ns=(later, later))
+                    os.replace(waiting, path)
+                sync_folder(path.parent)
+                after = self.facts(name)
+                return after.etag if after else None
+
     def delete(self, names: Iterable[str]) -> None:
         """See `Storage.delete`."""
         for name in names:
@@ -232,3 +265,61 @@ class LocalFolder:
     def sync(self, folder: str = "") -> None:
         """See `Storage.sync`."""
         sync_folder(self.path / folder)
+
+
+def _size_and_etag(status: os.stat_result) -> tuple[int, str]:
+    return status.st_size, f"{status.st_mtime_ns:x}-{status.st_ino:x}-{status.st_size:x}"
+
+
+def _create(path: Path, data: bytes) -> bool:
+    """Create a file of durable bytes; False if the name exists. A crash leaves no other name behind."""
+    try:
+        descriptor = os.open(path.parent, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+    except (AttributeError, OSError) as error:  # not Linux, or a file system without unnamed files
+        if isinstance(error, OSError) and error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+            raise
+        with _waiting_file(path, data) as waiting:
+            return _link_new(waiting, path)
+    with open(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(descriptor)
+        try:  # with a folder's descriptor, which is not used, for else the link itself would be linked
+            os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor)
+        except FileExistsError:
+            return False
+    return True
+
+
+def _link_new(source: Path, target: Path) -> bool:
+    """Give a file a second name; False if that exists."""
+    try:
+        os.link(source, target)
+        return True
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
+            raise
+        if target.exists():  # a file system without hard links: all that it can do
+            return False
+        os.rename(source, target)
+        return True
+
+
+def _refuse_other_content(source: Path, target: Path) -> None:
+    """Refuse a file that exists with other bytes."""
+    if os.path.samefile(source, target):
+        return
+    expected, found = hash_file(source), hash_file(target)
+    if expected != found:
+        raise other_content(target, expected, found)
+
+
+def hash_file(path: Path) -> str:
+    """Checksum of a file."""
+    hasher = Hasher()
+    with open(path, "rb", buffering=0) as file:
+        while data := file.read(HASH_BYTES):
+            hasher.update(data)
+    return hasher.hexdigest()

@@ -1,8 +1,8 @@
 """A storage whose requests are made by a helper process.
 
 The client of object stores runs threads that a forked child does not have, and it cannot be started anew
-there. A process that was forked after its parent had used it, such as a worker of a data loader, therefore starts a
-helper by exec, and sends it the requests.
+there. A process that was forked after its parent had used it, such as a worker of a data loader, therefore
+starts a helper by exec, and sends it the requests.
 
     process ──(number, name, start, stop)──> helper ──> object store
             <──(number, size), bytes──────────
@@ -31,7 +31,7 @@ THREADS = 16
 def needs_relay() -> bool:
     """True if this process was forked from one that used the client of object stores."""
     clients = sys.modules.get("packline.storage.clients")
-    return clients is not None and bool(clients.forked())
+    return clients is not None and bool(clients._forked)
 
 
 def relayed(place: str) -> Storage:

@@ -114,7 +114,7 @@ class CacheSettings(msgspec.Struct, frozen=True):
         >>> type(CacheSettings(False).open()).__name__, CacheSettings(False, "20MB").open().most
         ('CacheMemory', 20000000)
         """
-        from packline.recipe import parse_bytes
+        from packline.quantities import parse_bytes
         from packline.storage.cache import CacheFolder, CacheMemory
         from packline.storage.local import user_cache
 

@@ -1,0 +1,176 @@
+"""Clients of object stores (obstore), made when first used, one for each process.
+
+obstore runs threads of its own, which a forked child does not have: it would wait for them for ever. So a
+process that was forked after the first use is refused; one that was forked before makes clients of its own.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from packline.errors import StoreError
+from packline.storage.places import split_uri
+
+RETRIES = 8
+STALL_SECONDS = 30
+"""Longest time without a byte of an answer."""
+READ_SECONDS = 900
+"""Longest time of an answer; a stall ends it much earlier."""
+SLOWEST_BYTES = 1 << 20
+"""Slowest upload that is waited for, bytes per second."""
+
+_used = False
+_forked = False
+
+
+def _after_fork() -> None:
+    global _forked
+    _forked = _used
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def obstore() -> Any:
+    """The module `obstore`; every use of it begins here.
+
+    Raises:
+        StoreError: it is not installed, or this process was forked from one that used it.
+    """
+    global _used
+    if _forked:
+        raise StoreError(
+            "an object store cannot be used here: this process was forked from one that used it",
+            hint="start workers by spawn or forkserver (torch: multiprocessing_context='forkserver'), "
+            "or open the store in the workers alone",
+        )
+    try:
+        import obstore
+    except ImportError as error:
+        raise StoreError(
+            f"object stores need a package that is not installed: {error.name}",
+            hint="pip install 'packline[remote]'",
+        ) from error
+    _used = True
+    return obstore
+
+
+def upload_seconds(size: int) -> int:
+    """Longest time of an upload by its size, in steps, so that few clients are needed.
+
+    >>> upload_seconds(0), upload_seconds(256 << 20)
+    (32, 512)
+    """
+    return max(32, 1 << (max(size, 1) // SLOWEST_BYTES + STALL_SECONDS).bit_length())
+
+
+class Clients:
+    """Clients of one bucket or container.
+
+    Args:
+        place: URI of the store; only its scheme and bucket are used here.
+        retries: number of repetitions of a request after a failure of the store or of the connection.
+    """
+
+    def __init__(self, place: str, retries: int = RETRIES) -> None:
+        self.scheme, self.bucket, self.key = split_uri(place)
+        self.retries = retries
+        self._clients: dict[int, Any] = {}
+        self._process = 0
+
+    def reader(self) -> Any:
+        """Client for reading and listing."""
+        return self._client(0)
+
+    def writer(self, size: int) -> Any:
+        """Client for an upload of `size` bytes."""
+        return self._client(upload_seconds(size))
+
+    def _client(self, seconds: int) -> Any:
+        module = obstore()
+        if self._process != os.getpid():
+            self._clients, self._process = {}, os.getpid()
+        if seconds not in self._clients:
+            self._clients[seconds] = self._make(module, seconds)
+        return self._clients[seconds]
+
+    def _make(self, module: Any, seconds: int) -> Any:
+        from obstore import store as stores
+
+        options: dict[str, Any] = {"connect_timeout": timedelta(seconds=10), "allow_http": self._plain_http()}
+        if seconds:
+            options["timeout"] = timedelta(seconds=seconds)
+        else:
+            options |= {
+                "timeout": timedelta(seconds=READ_SECONDS),
+                "read_timeout": timedelta(seconds=STALL_SECONDS),
+            }
+        retry: Any = {"max_retries": self.retries, "retry_timeout": timedelta(seconds=max(seconds, 180))}
+        common: dict[str, Any] = {"client_options": options, "retry_config": retry}
+        if self.scheme == "gs":
+            return stores.GCSStore(self.bucket, **common)
+        if self.scheme == "az":
+            return stores.AzureStore(self.bucket, **common)
+        if (provider := profile_credentials()) is not None:
+            common["credential_provider"] = provider
+        # TLS protects the bytes on their way; on plain HTTP the signature does.
+        return stores.S3Store(self.bucket, unsigned_payload=not self._plain_http(), **common)
+
+    def _plain_http(self) -> bool:
+        """True if the user has named an endpoint without TLS."""
+        names = {
+            "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+            "gs": ("GOOGLE_BASE_URL",),
+            "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+        }[self.scheme]
+        given = [value for name in names if (value := os.environ.get(name))]
+        emulator = self.scheme == "az" and os.environ.get("AZURE_STORAGE_USE_EMULATOR", "") not in (
+            "",
+            "false",
+        )
+        return emulator or bool(given and given[0].lower().startswith("http://"))
+
+
+def profile_credentials() -> Any | None:
+    """Provider of the credentials of an AWS profile; None where obstore finds them itself.
+
+    obstore reads the environment, web identities and instance metadata, but no profile files.
+
+    Raises:
+        StoreError: the profile does not exist or has no credentials.
+    """
+    environment = os.environ
+    if environment.get("AWS_ACCESS_KEY_ID") or environment.get("AWS_SKIP_SIGNATURE"):
+        return None
+    files = (
+        environment.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"),
+        environment.get("AWS_CONFIG_FILE", "~/.aws/config"),
+    )
+    profile = environment.get("AWS_PROFILE")
+    if not profile and not any(Path(name).expanduser().is_file() for name in files):
+        return None
+    try:
+        import boto3
+        from botocore.exceptions import BotoCoreError
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ImportError as error:
+        if not profile:
+            return None
+        raise StoreError(
+            f"AWS profiles need a package that is not installed: {error.name}",
+            hint="pip install 'packline[remote]', or give the keys in the environment",
+        ) from error
+    try:
+        session = boto3.Session()
+        if session.get_credentials() is None:
+            if not profile:
+                return None
+            raise StoreError(f"AWS profile {profile!r} has no credentials", hint="check ~/.aws/credentials")
+        return Boto3CredentialProvider(session)
+    except BotoCoreError as error:
+        raise StoreError(
+            f"AWS profile {profile!r} cannot be used: {error}", hint="check ~/.aws/config"
+        ) from None

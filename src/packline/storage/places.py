@@ -1,0 +1,107 @@
+"""Places of results: a local path, or the URI of an object store.
+
+data/store                  folder
+s3://bucket/key             S3, and stores that speak its protocol (R2, MinIO, Ceph) by $AWS_ENDPOINT_URL
+gs://bucket/key             Google Cloud Storage
+az://container/key          Azure Blob Storage; the account is in $AZURE_STORAGE_ACCOUNT_NAME
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packline.errors import StoreError, did_you_mean
+
+if TYPE_CHECKING:
+    from packline.storage.protocol import Storage
+
+SCHEMES = ("s3", "gs", "az")
+"""Schemes of object stores."""
+
+
+def is_remote(place: str | os.PathLike[str]) -> bool:
+    """True if a place is a URI.
+
+    >>> is_remote("s3://bucket/key"), is_remote("data/a.jsonl")
+    (True, False)
+    """
+    return "://" in os.fspath(place)
+
+
+def join(place: str | os.PathLike[str], name: str) -> str:
+    """Place of a file or folder in a place.
+
+    >>> join("s3://bucket/store/", "manifest.json"), join("data", "a/b"), join("s3://bucket", "")
+    ('s3://bucket/store/manifest.json', 'data/a/b', 's3://bucket')
+    """
+    start = os.fspath(place)
+    if not name:
+        return start
+    return f"{start.rstrip('/')}/{name}" if is_remote(start) else posixpath.join(start, name)
+
+
+def split_uri(place: str) -> tuple[str, str, str]:
+    """Scheme, bucket and key of the URI of an object store; the key is without slashes at its ends.
+
+    Raises:
+        StoreError: no such scheme, no bucket, a name that object stores do not have, or credentials in it.
+
+    >>> split_uri("s3://bucket/a/store/")
+    ('s3', 'bucket', 'a/store')
+    """
+    scheme, _, rest = place.partition("://")
+    scheme = scheme.lower()
+    shown = without_secrets(place)
+    bucket, _, key = rest.partition("/")
+    if "@" in bucket or "?" in rest or "#" in rest:
+        raise StoreError(
+            f"{shown} was given with credentials, a query or a fragment: expected scheme://bucket/key alone",
+            hint="credentials belong into the environment or a profile, where no log shows them",
+        )
+    if scheme not in SCHEMES:
+        raise StoreError(
+            f"{shown} is not a place of results: expected a path or {', '.join(f'{s}://' for s in SCHEMES)}",
+            hint=did_you_mean(scheme, SCHEMES) + "docs/storage.md lists the places",
+        )
+    key = key.strip("/")
+    if not bucket:
+        raise StoreError(f"{shown} names no bucket", hint=f"write {scheme}://bucket/key")
+    if any(part in ("", ".", "..") for part in key.split("/") if key):
+        raise StoreError(f"{shown} has an empty part, '.' or '..' in its key", hint="write it without them")
+    return scheme, bucket, key
+
+
+def without_secrets(place: str) -> str:
+    """Place as messages show it: without user, password, query and fragment.
+
+    >>> without_secrets("https://user:word@host/a?sig=x"), without_secrets("a?b@c")
+    ('https://host/a', 'a?b@c')
+    """
+    if not is_remote(place):
+        return place
+    scheme, _, rest = place.partition("://")
+    rest = rest.partition("?")[0].partition("#")[0]
+    host, slash, path = rest.partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+
+
+def open_storage(place: str | os.PathLike[str]) -> Storage:
+    """Storage of a place; nothing is read or written yet.
+
+    Raises:
+        StoreError: the URI is not one of an object store, or a package is missing.
+
+    >>> open_storage("data/store").place
+    'data/store'
+    """
+    start = os.fspath(place)
+    if is_remote(start):
+        from packline.storage.objects import ObjectFolder
+
+        return ObjectFolder(start)
+    from packline.storage.local import LocalFolder
+
+    return LocalFolder(Path(start))

@@ -1,0 +1,114 @@
+"""Storage of results: the protocol that local folders and object stores implement.
+
+Bytes are a function of inputs and settings alone, so a file is created once, under its final name, and never
+changed: to create the same bytes again is a success, other bytes are an error. So a unit that runs twice does
+no harm, and nothing is renamed or copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from packline.errors import StoreError
+
+
+class FileFacts(msgspec.Struct, frozen=True):
+    """Name, size and state of a file in a storage."""
+
+    name: str
+    """Relative to the place, with `/`."""
+    size: int
+    etag: str
+    """Changes with every change of the file; compared, never published."""
+
+
+class Storage(Protocol):
+    """Files by name; names are relative paths with `/`.
+
+    To add a storage, implement this protocol, and open it in `storage.places`.
+    """
+
+    place: str
+    """Path or URI, for messages; never a secret."""
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Bytes `start` to `stop` of a file; to its end by default, fewer where it ends before.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            StoreError: the storage cannot be reached or refuses.
+        """
+
+    def read_ranges(self, name: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Several ranges (start, stop) of a file, at once.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            StoreError: the file ends before one of them, or the storage cannot be reached.
+        """
+
+    def facts(self, name: str) -> FileFacts | None:
+        """Size and state of a file; None if there is none."""
+
+    def walk(self, folder: str = "") -> Iterator[FileFacts]:
+        """All files in a folder and in those below it, in order of name; unfinished ones are left out."""
+
+    def list(self, folder: str) -> Sequence[str]:
+        """Names of the files directly in a folder, sorted; those that begin with a dot are left out."""
+
+    def put_new(self, name: str, data: bytes) -> bool:
+        """Create a small file, complete or not at all; durable on return.
+
+        Returns:
+            False if it existed with the same bytes.
+
+        Raises:
+            StoreError: it exists with other bytes; the message has both checksums.
+            OutOfSpace: the disk is full.
+        """
+
+    def put_files(self, files: Mapping[str, Path]) -> None:
+        """Take over finished local files, each under its name; all durable on return.
+
+        The local files are consumed. One that exists with the same bytes is a success.
+
+        Raises:
+            StoreError: one exists with other bytes; the message has both checksums.
+            OutOfSpace: the disk is full.
+        """
+
+    def replace(self, name: str, data: bytes, expected: str | None) -> str | None:
+        """Replace a small file that nobody else has changed.
+
+        Args:
+            expected: etag of the file to replace; None to create it.
+
+        Returns:
+            The new etag; None if another process was first.
+        """
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete files, those that exist."""
+
+    def sync(self, folder: str = "") -> None:
+        """Wait until a folder's entries are durable."""
+
+
+def other_content(place: str | Path, expected: str, found: str) -> StoreError:
+    """Error for a file that exists with other bytes; `expected` and `found` are their checksums."""
+    return StoreError(
+        f"{place} exists with another content: expected {expected}, found {found}",
+        hint="something else writes into this folder, or the memory of a machine is damaged",
+    )
+
+
+def too_short(place: str | Path, start: int, stop: int, found: int) -> StoreError:
+    """Error for a file that ends within a range."""
+    return StoreError(
+        f"{place} is too short: expected bytes {start:,} to {stop:,}, found {found:,} of them",
+        hint="the file has changed or is damaged",
+    )

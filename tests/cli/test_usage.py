@@ -1,0 +1,102 @@
+"""Wrong command lines: own wording, the nearest name, an example that works; -V, -q, topics, completion."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.cli.command import environment, run
+
+import packline
+from packline.cli.help_texts import PAGES, TOPICS, WRITING
+from packline.cli.main import main, make_app
+
+WRONG = [
+    (
+        "build a.txt --tokenizer t",
+        "packline build needs --out FOLDER",
+        "for example: packline build corpus/ ",
+    ),
+    ("build --tokenizer t --out o", "no inputs", "name files"),
+    ("verify", "packline verify needs STORE", "for example: packline verify store"),
+    ("diff a", "packline diff needs OTHER", "for example: packline diff monday friday"),
+    ("tokenizer train x --out o", "packline tokenizer train needs --vocab-size NUMBER", "for example: "),
+    ("build a.txt --out", "--out needs a value: expected FOLDER", "packline build --help"),
+    ("biuld a", "packline has no command 'biuld'", "did you mean 'build'?"),
+    ("tokenizer tain", "packline tokenizer has no command 'tain'", "did you mean 'train'?"),
+    ("build a --toknizer t", "packline build has no option --toknizer", "did you mean '--tokenizer'?"),
+    ("verify a --zzz", "packline verify has no option --zzz", "packline verify --help"),
+    ("--verison", "packline has no option --verison", "did you mean '--version'?"),
+    ("verify a b", "packline verify has no use for 'b'", "for example: "),
+    ("verify --store a", "packline verify has no option --store", ""),
+    ("pack s --seq-len 4q", "--seq-len: '4q' is not a number", "4k, which is 4,096"),
+    ("plan a --limit-tokens 2Q", "--limit-tokens: '2Q' is not a number", "2B"),
+    ("plan a --seed x", "--seed is 'x': expected NUMBER", "packline plan --help"),
+    ("plan a --strict=3", "--strict takes no value, and '3' is given", "packline plan --help"),
+    ("plan a --engine fastoken", "--engine is 'fastoken': expected auto, gigatoken,", "'fastokens'?"),
+    ("plan a --seed 1 --seed 2", "--seed is given twice", "packline plan --help"),
+    ("evals moo", "KIND is 'moo': expected core, chat, hellaswag", "packline evals --help"),
+    ("formats NanoGTP", "no format 'nanogtp'", "did you mean 'nanogpt'?"),
+]
+
+
+@pytest.mark.parametrize(("words", "message", "hint"), WRONG)
+def test_a_wrong_command_line_is_answered_in_our_words(
+    words: str, message: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*shlex.split(words), "--json"]) == 2
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["message"].startswith(message) and hint in error["hint"]
+    assert "parameter" not in error["message"] and "\n" not in error["message"] + error["hint"]
+
+
+def test_every_command_is_in_one_topic_and_the_list_has_the_topics_in_order() -> None:
+    named = [name for names in TOPICS.values() for name in names]
+    assert sorted(named) == sorted(PAGES) and set(WRITING) <= set(PAGES)
+    shown = run("--help").stdout
+    assert re.findall(r"^╭─ (.+?) ─", shown, re.MULTILINE) == [*TOPICS, "Options"]
+
+
+@pytest.mark.parametrize("flag", ["-V", "--version"])
+def test_the_version_has_two_flags(flag: str) -> None:
+    assert run(flag).stdout.strip() == packline.__version__
+
+
+def test_quiet_leaves_results_of_looking_errors_and_json(tmp_path: Path, tokenizer_json: Path) -> None:
+    (tmp_path / "a.txt").write_text("one two")
+    (tmp_path / "latin.txt").write_bytes(b"gr\xfc\xdfe")
+    words = ["build", "a.txt", "--tokenizer", str(tokenizer_json), "--workers", "0", "--out"]
+    done = run(*words, "out", "-q", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert "documents" in run("info", "out", "--quiet", cwd=tmp_path).stdout
+    again = run(*words, "out", "-q", "--json", cwd=tmp_path)
+    assert json.loads(again.stdout)["nothing_to_do"]
+    failed = run("info", "nowhere", "-q", cwd=tmp_path)
+    assert failed.returncode == 1 and failed.stderr.startswith("error: ")
+    words[1] = "*.txt"
+    bad = run(*words, "bad", "-q", cwd=tmp_path)
+    assert bad.returncode == 3 and bad.stderr.startswith("warning: ") and bad.stdout == ""
+
+
+def test_completion_is_installed_for_the_shell(tmp_path: Path) -> None:
+    done = run("--install-completion", "--shell", "bash", HOME=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    (script,) = tmp_path.rglob("completions/packline")
+    subprocess.run(["bash", "-n", script], check=True, env=environment())
+    asked = 'source "$1"; COMP_WORDS=(packline ver); COMP_CWORD=1; _packline; echo "${COMPREPLY[@]}"'
+    assert re.search(r"^_packline\(\)", script.read_text(), re.MULTILINE)
+    found = subprocess.run(
+        ["bash", "-c", asked, "-", script], check=True, env=environment(), capture_output=True, text=True
+    )
+    assert found.stdout.split() == ["verify"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_knows_all_commands_and_options(shell: str) -> None:
+    script = make_app().generate_completion(shell=shell)  # type: ignore[arg-type]
+    assert all(name in script for name in PAGES)
+    assert "val-fraction" in script and "seq-len" in script

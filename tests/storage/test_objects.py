@@ -1,0 +1,95 @@
+"""An object store as a storage: what is created stays, whatever the store answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.storage.servers import Bucket, bucket, moto  # noqa: F401
+
+from packline.errors import StoreError
+from packline.storage.places import open_storage
+from packline.storage.protocol import Storage
+
+
+@pytest.fixture(params=["local", "s3"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    if request.param == "local":
+        return open_storage(tmp_path / "store")
+    return open_storage(request.getfixturevalue("bucket").place("some/store"))
+
+
+def test_names_ranges_and_order_are_alike(storage: Storage, tmp_path: Path) -> None:
+    for name in ("train.bin", "a-b", "a/b", "a/c/d", ".packline/build.json"):
+        assert storage.put_new(name, name.encode())
+    assert not storage.put_new("a/b", b"a/b")
+    with pytest.raises(StoreError, match="another content: expected"):
+        storage.put_new("a/b", b"x")
+    assert [facts.name for facts in storage.walk()] == [
+        ".packline/build.json",
+        "a-b",
+        "a/b",
+        "a/c/d",
+        "train.bin",
+    ]
+    assert [(facts.name, facts.size) for facts in storage.walk("a")] == [("a/b", 3), ("a/c/d", 5)]
+    assert list(storage.list("")) == ["a-b", "train.bin"] and list(storage.list("a")) == ["a/b"]
+    assert storage.list("none") == [] and list(storage.walk("none")) == []
+    assert storage.read("train.bin", 2, 4) == b"ai" and storage.read("train.bin", 6) == b"bin"
+    assert storage.read("train.bin", 4, 99) == b"n.bin" and storage.read("train.bin", 99) == b""
+    assert storage.read("train.bin", 3, 3) == b""
+    assert storage.read_ranges("train.bin", [(0, 2), (3, 3), (6, 9)]) == [b"tr", b"", b"bin"]
+    with pytest.raises(StoreError, match="too short"):
+        storage.read_ranges("train.bin", [(0, 10)])
+    for missing in (
+        lambda: storage.read("no"),
+        lambda: storage.read("no", 1, 1),
+        lambda: storage.read_ranges("no", [(0, 1)]),
+    ):
+        with pytest.raises(FileNotFoundError):
+            missing()
+    assert storage.facts("no") is None
+    storage.delete(["a/b", "no", "a-b"])
+    assert [facts.name for facts in storage.walk("a")] == ["a/c/d"] and storage.facts("a-b") is None
+
+
+def test_files_are_taken_over_once(storage: Storage, tmp_path: Path) -> None:
+    def files(**contents: bytes) -> dict[str, Path]:
+        paths = {name: tmp_path / f"{name}.part" for name in contents}
+        for name, data in contents.items():
+            paths[name].write_bytes(data)
+        return {f"in/{name}": path for name, path in paths.items()}
+
+    (tmp_path / "store").mkdir()
+    given = files(a=b"one" * 1000, b=b"")
+    storage.put_files(given)
+    assert not any(path.exists() for path in given.values())
+    storage.put_files(files(a=b"one" * 1000, c=b"new"))
+    with pytest.raises(StoreError, match=r"in/a exists with another content: expected \w+"):
+        storage.put_files(files(a=b"two" * 1000))
+    assert {facts.name: facts.size for facts in storage.walk()} == {"in/a": 3000, "in/b": 0, "in/c": 3}
+    assert storage.read("in/a") == b"one" * 1000
+
+
+def test_only_the_first_replaces(storage: Storage) -> None:
+    first = storage.replace("driver.json", b"1", None)
+    assert first and storage.replace("driver.json", b"2", None) is None
+    second = storage.replace("driver.json", b"2", first)
+    assert second and second != first and storage.replace("driver.json", b"3", first) is None
+    assert storage.read("driver.json") == b"2"
+    facts = storage.facts("driver.json")
+    assert facts and facts.etag == second
+    third = storage.replace("driver.json", b"1", second)
+    assert third and third != second
+
+
+def test_a_bucket_that_is_not_there(bucket: Bucket) -> None:  # noqa: F811
+    storage = open_storage(f"s3://{bucket.name}-other/key")
+    for use in (
+        lambda: storage.read("a"),
+        lambda: list(storage.walk()),
+        lambda: storage.list(""),
+        lambda: storage.put_new("a", b""),
+    ):
+        with pytest.raises(StoreError, match="there is no such bucket or container"):
+            use()
