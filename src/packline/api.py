@@ -110,16 +110,28 @@ def estimate(
     return estimate_build(*make_recipe(inputs, tokenizer, settings), out=out)
 
 
-def open(path: str | Path, *, verify: bool = False) -> Store:
+def open(
+    path: str | Path,
+    *,
+    cache: str | Path | bool | None = None,
+    cache_bytes: int | str | None = None,
+    verify: bool = False,
+) -> Store:
     """Open a finished store for reading.
 
     Args:
-        path: folder of the store.
+        path: folder of the store, or its URI in an object store: `s3://bucket/store`, `gs://`, `az://`.
+        cache: for a remote store, the folder that keeps what was read of it, which several processes and
+            stores may share. None: `$PACKLINE_CACHE`, else packline's folder of the user's cache. False: no
+            folder, but the memory of this process.
+        cache_bytes: bytes of the cache, at most, as a number or text such as "100GB". None:
+            `$PACKLINE_CACHE_BYTES`, else 32 GiB, or 1 GiB in memory.
         verify: check every checksum first, which reads the whole store. Otherwise only sizes, indexes and
             formats are checked, in milliseconds whatever the size.
 
     Raises:
         StoreNotFound: no store there, or its build has not finished.
+        StoreError: a remote store cannot be reached, or the cache cannot be written to.
         CorruptStore: its files disagree; with `verify`, even a single flipped bit.
 
     >>> open("missing")
@@ -127,8 +139,10 @@ def open(path: str | Path, *, verify: bool = False) -> Store:
     packline.errors.StoreNotFound: missing does not exist
     """
     from packline.facade import Store
+    from packline.store.paths import CacheSettings
 
-    store = Store(path)
+    folder = str(cache) if isinstance(cache, Path) else cache
+    store = Store(path, CacheSettings(folder, cache_bytes))
     if verify and not (report := store.verify()).ok:
         raise CorruptStore(
             f"{path} is damaged: {report.problems[0]}", hint="packline verify shows all that differs"
@@ -189,7 +203,7 @@ def export(
     if isinstance(source, Loader):
         view = RowView.of_loader(source, choice.stage)
     elif isinstance(source, StoreReader):
-        view = source.path
+        view = str(source.place)
     elif isinstance(source, str | Path) and tokenizer is None and not is_recipe(source):
         view = source
     else:
@@ -276,11 +290,11 @@ def convert(
     choice, rest = make_choice(dict(settings))
     if rest:
         raise unknown_name(f"no setting {min(rest)!r}", min(rest), ExportChoice.__struct_fields__)
-    store = Path(source)
+    store = str(source)
     if not is_store(source, from_format):
         if tokenizer is None:
             raise RecipeError("no tokenizer", hint="name the one that made the ids with --tokenizer")
-        store = Path(f"{Path(out)}.store")
+        store = f"{Path(out)}.store"
         import_dataset(
             source,
             tokenizer=tokenizer,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -17,6 +16,7 @@ from packline.errors import CorruptStore, RecipeError, StoreError
 from packline.formats.choice import option_name
 from packline.packing.packer import RowOptions
 from packline.packing.rows import Rows
+from packline.store.paths import store_path
 from packline.store.reader import StoreReader
 from packline.viewing.page import TokenStrip
 from packline.viewing.terminal import GUTTER, strip_lines
@@ -249,7 +249,7 @@ def find_documents(loader: Loader, wanted: TraceTarget) -> list[tuple[StoreReade
 
     stores = stores_of(loader)
     if wanted.store is not None:
-        folder = Path(wanted.store).resolve()
+        folder = store_path(wanted.store).resolve()
         stores = [store for store in stores if store.place.resolve() == folder]
         if not stores:
             known = ", ".join(str(store.place) for store in stores_of(loader))

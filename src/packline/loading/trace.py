@@ -277,7 +277,7 @@ def _store_of_document(loader: Loader, store: StoreReader | None) -> StoreReader
     stores = stores_of(loader)
     if store is None and len(stores) == 1:
         return stores[0]
-    known = ", ".join(str(one.path) for one in stores)
+    known = ", ".join(str(one.place) for one in stores)
     if store is None:
         raise RecipeError(f"a document of which store? This run reads {known}", hint="say store=...")
     if not any(_same(one, store) for one in stores):

@@ -20,8 +20,10 @@ import fcntl
 import os
 import re
 import secrets
+import shutil
 import tempfile
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -208,8 +210,9 @@ class TemporaryCache(CacheFolder):
     """A cache in a folder of its own, which is deleted with it."""
 
     def __init__(self, most: int) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="packline-", ignore_cleanup_errors=True)
-        super().__init__(Path(self._folder.name), most)
+        folder = tempfile.mkdtemp(prefix="packline-")
+        self._remove = weakref.finalize(self, _remove, folder, os.getpid())
+        super().__init__(Path(folder), most)
 
 
 class CacheMemory:
@@ -302,6 +305,12 @@ def _map(path: Path) -> np.ndarray:
         return np.empty(0, np.uint8)
     with pa.memory_map(str(path)) as file:
         return np.frombuffer(file.read_buffer(), np.uint8)
+
+
+def _remove(folder: str, owner: int) -> None:
+    """Delete a folder, unless this is a child of the process that made it."""
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _unlink(path: str) -> None:

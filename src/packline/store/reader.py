@@ -65,7 +65,7 @@ class Documents:
         return (self[index] for index in range(len(self)))
 
     def __repr__(self) -> str:
-        return f"<{len(self):,} documents of {self._store.path}>"
+        return f"<{len(self):,} documents of {self._store.place}>"
 
 
 class Shards(Sequence[Shard]):
